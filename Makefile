@@ -1,0 +1,120 @@
+# What a developer does here. Needs a Rust toolchain and a C compiler; Postgres and Redis are found or fetched.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help run test check fmt fmt-check lint docs deps advisories units load measure clean-dev toolchain
+
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/sh
+# A shell opened before rustup was installed does not have this in its PATH yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# RELEASE=1 builds with optimisation.
+BUILD := $(if $(RELEASE),release,debug)
+BUILD_FLAG := $(if $(RELEASE),--release)
+# The tool that knows the advisories, and where their database is.
+DENY := 0.20.2
+ADVISORIES := https://github.com/RustSec/advisory-db
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+run: toolchain ## a whole cluster on this machine: two nodes and a played conversation (RELEASE=1: optimised; ARGS=--no-demo)
+	@$(CARGO) build --locked $(BUILD_FLAG) --bin blindpipe
+	@exec $(TARGET)/$(BUILD)/blindpipe dev $(ARGS)
+
+test: toolchain ## everything that must hold: format, lints, docs, dependencies, all tests
+	@$(MAKE) fmt-check
+	@$(MAKE) lint
+	@$(MAKE) docs
+	@$(MAKE) units
+	@$(MAKE) deps
+	@echo && echo "All checks passed."
+
+check: test ## all of CI, the same as test
+
+fmt: toolchain ## format the code
+	@$(CARGO) fmt --all
+
+fmt-check: toolchain
+	@echo "== format" && $(CARGO) fmt --all --check
+
+lint: toolchain ## clippy, warnings are errors
+	@echo "== lints" && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+
+docs: toolchain ## build the documentation of the code, warnings are errors
+	@echo "== documentation" && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+
+# Built first, so that what is fetched is fetched before the tests' output hides it.
+units: toolchain ## all tests, against real Postgres and Redis
+	@echo "== tests" && $(CARGO) test --locked --workspace --no-run
+	@$(TARGET)/debug/blindpipe dev fetch
+	@$(CARGO) test --locked --workspace
+
+# Licences, bans and sources are also held by a test among the units, without any tool.
+deps: toolchain ## licences, bans and known advisories of the dependencies
+	@echo "== dependencies"
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --workspace check bans licenses sources; \
+	else echo "licences, bans, sources: held by the tests just run (cargo-deny is not installed)"; fi
+	@$(MAKE) advisories
+
+# The database of advisories is a git repository on the internet, out of reach on a closed network. Then this says so
+# and does not fail; an advisory that concerns us does fail.
+advisories: toolchain
+	@not_checked() { \
+	    echo; echo "  ****************************************************************************"; \
+	    echo "  *  THE DEPENDENCIES WERE NOT CHECKED AGAINST KNOWN ADVISORIES:"; \
+	    echo "  *  $$1"; \
+	    echo "  *  Run \`make advisories\` where it is possible, before you release."; \
+	    echo "  ****************************************************************************"; exit 0; }; \
+	command -v git >/dev/null || not_checked "git is not installed."; \
+	GIT_TERMINAL_PROMPT=0 timeout 20 git ls-remote --quiet --exit-code $(ADVISORIES) HEAD >/dev/null 2>&1 \
+	    || not_checked "$(ADVISORIES) cannot be reached."; \
+	$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny@$(DENY) \
+	    || not_checked "cargo-deny could not be installed."; \
+	$(CARGO) deny --workspace fetch db >/dev/null 2>&1 || not_checked "the database could not be fetched."; \
+	$(CARGO) deny --workspace check --disable-fetch advisories
+
+load: toolchain ## measure a running cluster (start it with RELEASE=1 make run ARGS=--no-demo; ARGS go to the load generator)
+	@test -f .dev/cluster.json || { echo "No cluster is running: start one in another terminal with RELEASE=1 make run ARGS=--no-demo" >&2; exit 1; }
+	@$(CARGO) run --locked --release --package loadtest -- $(ARGS)
+
+measure: ## how long files and functions are (lines)
+	@find src loadtest/src tests -name '*.rs' | xargs awk "$$MEASURE" | sort -k1,1 -k2,2n | awk "$$QUANTILES"
+
+clean-dev: ## remove .dev: the private Postgres and Redis with all their data
+	@if [ -x $(TARGET)/debug/blindpipe ]; then exec $(TARGET)/debug/blindpipe dev clean; \
+	elif [ -x $(TARGET)/release/blindpipe ]; then exec $(TARGET)/release/blindpipe dev clean; \
+	elif [ -d .dev ]; then exec $(CARGO) run --locked --quiet --bin blindpipe -- dev clean; fi
+
+toolchain:
+	@command -v $(CARGO) >/dev/null || { echo "There is no Rust toolchain here. Get one from https://rustup.rs:" >&2; \
+	    echo "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh" >&2; exit 1; }
+	@command -v cc >/dev/null || { echo "There is no C compiler here (the crypto library needs one). Debian: apt install gcc libc6-dev" >&2; exit 1; }
+
+# Prints `file N name` per file and `function N name` per function (from `fn` to the brace at its own indentation).
+define MEASURE
+FNR == 1 { if (name) print "file", lines, name; name = FILENAME; inside = 0 }
+{ lines = FNR }
+!inside && /^ *(pub(\([a-z]+\))? )?(const )?(async )?fn / && !/;$$/ && !/}$$/ {
+    match($$0, /^ */); depth = RLENGTH; start = FNR; inside = 1; label = $$0
+    sub(/.*fn /, "", label); sub(/[(<].*/, "", label); next
+}
+inside && /^ *}/ { match($$0, /^ */); if (RLENGTH == depth) { print "function", FNR - start + 1, FILENAME ":" label; inside = 0 } }
+END { print "file", lines, name }
+endef
+export MEASURE
+
+define QUANTILES
+{ n[$$1]++; size[$$1, n[$$1]] = $$2; what[$$1, n[$$1]] = $$3 }
+END {
+    split("file function", kinds, " ")
+    for (k = 1; k <= 2; k++) {
+        kind = kinds[k]; if (!n[kind]) continue
+        printf "%d %ss: median %d, 95%% below %d lines; the longest:\n", n[kind], kind, size[kind, int((n[kind] + 1) / 2)], size[kind, int(n[kind] * 0.95 + 0.5)]
+        for (i = n[kind]; i > n[kind] - 5 && i > 0; i--) printf "%8d  %s\n", size[kind, i], what[kind, i]
+    }
+}
+endef
+export QUANTILES

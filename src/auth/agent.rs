@@ -1,0 +1,225 @@
+//! An agent, by its token: `hsk_`, 8 characters that find the row, 26 that are secret, 6 of a checksum.
+//!
+//! bcrypt proves a token once; the proof is remembered for ten minutes under a MAC of the token with a key that lives
+//! only in this process. Whether the token still counts is asked of Postgres in every request.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    extract::{FromRef, FromRequestParts, RawPathParams},
+    http::request::Parts,
+};
+use moka::future::Cache;
+use secrecy::{ExposeSecret, SecretString};
+
+use super::{
+    bearer,
+    secret::{Hasher, MacKey},
+};
+use crate::{
+    db::Db,
+    error::{Code, Error, Result},
+    ids::{AgentId, TokenId},
+    metrics as series,
+    random::Random,
+};
+
+const PREFIX: &str = "hsk_";
+const LOOKUP: usize = 8;
+const SECRET: usize = 26;
+const CHECK: usize = 6;
+/// How long a proof is remembered.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// How many are.
+const CAPACITY: u64 = 100_000;
+
+/// A token as its owner sees it once. Cannot be printed.
+pub struct NewToken {
+    /// The whole token.
+    pub token: SecretString,
+    /// The characters that find its row.
+    pub lookup: String,
+}
+
+impl NewToken {
+    /// A new one.
+    pub fn mint(random: &Random) -> Self {
+        let body = random.base62(LOOKUP + SECRET);
+        let lookup = body[..LOOKUP].to_owned();
+        let head = format!("{PREFIX}{body}");
+        let check = checksum(&head);
+        NewToken { token: format!("{head}{check}").into(), lookup }
+    }
+}
+
+/// CRC32 in base 62: lets junk be refused without a look-up, and secret scanners be sure.
+fn checksum(head: &str) -> String {
+    const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let mut rest = crc32fast::hash(head.as_bytes()) as usize;
+    let mut digits = [b'0'; CHECK];
+    for digit in digits.iter_mut().rev() {
+        *digit = DIGITS[rest % 62];
+        rest /= 62;
+    }
+    digits.iter().copied().map(char::from).collect()
+}
+
+/// The lookup characters of a well-formed token.
+fn lookup_of(token: &str) -> Option<&str> {
+    let well_formed = token.len() == PREFIX.len() + LOOKUP + SECRET + CHECK
+        && token.starts_with(PREFIX)
+        && token.bytes().skip(PREFIX.len()).all(|byte| byte.is_ascii_alphanumeric());
+    if !well_formed {
+        return None;
+    }
+    let (head, check) = token.split_at(token.len() - CHECK);
+    (checksum(head) == check).then(|| &token[PREFIX.len()..PREFIX.len() + LOOKUP])
+}
+
+/// A proven token. It may have been revoked since: whoever takes this must ask Postgres.
+#[derive(Clone, Copy, Debug)]
+pub struct AgentClaim {
+    /// The agent.
+    pub agent: AgentId,
+    /// The token, which must still count.
+    pub token: TokenId,
+}
+
+/// An agent whose token counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Agent {
+    /// The agent.
+    pub id: AgentId,
+    /// Its token.
+    pub token: TokenId,
+}
+
+/// Proves agent tokens; clones share the memory.
+#[derive(Clone)]
+pub struct AgentTokens {
+    db: Db,
+    hasher: Hasher,
+    key: MacKey,
+    proven: Cache<[u8; 32], AgentClaim>,
+}
+
+impl AgentTokens {
+    /// With nothing remembered yet.
+    pub fn new(db: Db, hasher: Hasher, random: &Random) -> Self {
+        let proven = Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build();
+        AgentTokens { db, hasher, key: MacKey::from_bytes(random.bytes()), proven }
+    }
+
+    /// Whose token this is; `AGENT_TOKEN_INVALID` if it is nobody's.
+    pub async fn recognise(&self, token: &str) -> Result<AgentClaim> {
+        let Some(lookup) = lookup_of(token) else {
+            series::token_seen("malformed");
+            return Err(Code::AgentTokenInvalid.into());
+        };
+        let key = self.key.mac(&[token.as_bytes()]);
+        if let Some(claim) = self.proven.get(&key).await {
+            series::token_seen("remembered");
+            return Ok(claim);
+        }
+        // Concurrent callers with one token share one hash.
+        let proof = self.proven.try_get_with(key, self.hash(lookup, token));
+        proof.await.map_err(|error: Arc<Error>| match error.code() {
+            Code::AgentTokenInvalid => Code::AgentTokenInvalid.into(),
+            _ => Error::unavailable(format!("{error:?}")),
+        })
+    }
+
+    async fn hash(&self, lookup: &str, token: &str) -> Result<AgentClaim> {
+        let client = self.db.read().await?;
+        let stmt = client
+            .prepare_cached(
+                "-- auth.agent_token
+                select token_id, agent_id, bcrypt_hash from agent_token
+                where lookup = $1 and bcrypt_hash is not null and (valid_until is null or valid_until > app_now())",
+            )
+            .await?;
+        let row = client.query_opt(&stmt, &[&lookup]).await?;
+        drop(client);
+        let Some(row) = row else {
+            series::token_seen("unknown");
+            return Err(Code::AgentTokenInvalid.into());
+        };
+        series::token_seen("hashed");
+        let token = SecretString::from(token);
+        if !self.hasher.verify_token(token.expose_secret().to_owned(), row.get(2)).await? {
+            return Err(Code::AgentTokenInvalid.into());
+        }
+        Ok(AgentClaim { token: row.get(0), agent: row.get(1) })
+    }
+}
+
+impl AgentClaim {
+    /// Asks Postgres whether the token still counts.
+    pub async fn prove(&self, db: &Db) -> Result<Agent> {
+        let client = db.read().await?;
+        let stmt = client
+            .prepare_cached(
+                "-- auth.agent
+                select 1 from agent_token
+                where token_id = $1 and agent_id = $2 and revoked_at is null and (valid_until is null or valid_until > app_now())",
+            )
+            .await?;
+        client.query_opt(&stmt, &[&self.token, &self.agent]).await?.ok_or(Code::AgentTokenInvalid)?;
+        Ok(Agent { id: self.agent, token: self.token })
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for AgentClaim
+where
+    AgentTokens: FromRef<S>,
+{
+    type Rejection = Error;
+
+    /// The token must be good, and where the path names an agent, it must be that one's.
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let token = bearer(&parts.headers).ok_or(Code::AgentTokenInvalid)?;
+        let claim = AgentTokens::from_ref(state).recognise(token).await?;
+        let named = RawPathParams::from_request_parts(parts, state).await.map_err(|_| Code::NotFound)?;
+        let named = named.iter().find(|(name, _)| *name == "agent_id").map(|(_, value)| value.parse::<AgentId>());
+        match named {
+            Some(Ok(agent)) if agent == claim.agent => Ok(claim),
+            None => Ok(claim),
+            Some(_) => Err(Code::AgentTokenInvalid.into()),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Agent
+where
+    AgentTokens: FromRef<S>,
+    Db: FromRef<S>,
+{
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        AgentClaim::from_request_parts(parts, state).await?.prove(&Db::from_ref(state)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    #[test]
+    fn a_token_has_the_interface_s_form_and_a_checksum() {
+        let minted = NewToken::mint(&Random::seeded(Clock::default(), [7; 32]));
+        let token = minted.token.expose_secret();
+        assert_eq!(token.len(), 44);
+        assert_eq!(lookup_of(token), Some(minted.lookup.as_str()));
+        // Any one character changed is refused without a look-up.
+        for at in 4..44 {
+            let mut other = token.to_owned().into_bytes();
+            other[at] = if other[at] == b'x' { b'y' } else { b'x' };
+            assert_eq!(lookup_of(&String::from_utf8(other).expect("ASCII")), None, "at {at}");
+        }
+        for junk in ["", "hsk_", "hsk_é", &token[..43], &format!("{token}0")] {
+            assert_eq!(lookup_of(junk), None);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The refresh cookie. A token is a session, a generation and a MAC over both, so none is ever stored: it is good if
+//! its generation is the session's, and every node derives the same successor.
+
+use axum::http::{HeaderMap, HeaderValue, header};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
+use cookie::{Cookie, SameSite};
+use subtle::ConstantTimeEq;
+use uuid::Uuid;
+
+use super::secret::MacKey;
+use crate::{config::ServerSecret, ids::SessionId, limits::quotas::REFRESH_TOKEN_LIFE};
+
+const NAME: &str = "refresh_token";
+
+/// Makes and proves refresh tokens.
+#[derive(Clone)]
+pub struct RefreshTokens(MacKey);
+
+impl RefreshTokens {
+    /// With a key of their own.
+    pub fn new(secret: &ServerSecret) -> Self {
+        RefreshTokens(MacKey::derive(secret, "refresh token"))
+    }
+
+    /// The `Set-Cookie` of one generation of a session.
+    pub fn cookie(&self, session: SessionId, generation: i32) -> HeaderValue {
+        let mut token = [0; 52];
+        token[..16].copy_from_slice(session.0.as_bytes());
+        token[16..20].copy_from_slice(&generation.to_be_bytes());
+        let mac = self.0.mac(&[&token[..20]]);
+        token[20..].copy_from_slice(&mac);
+        let cookie = Cookie::build((NAME, BASE64.encode(token)))
+            .http_only(true)
+            .secure(true)
+            .same_site(SameSite::Strict)
+            .path("/auth")
+            .max_age(REFRESH_TOKEN_LIFE.try_into().unwrap_or_default());
+        HeaderValue::try_from(cookie.to_string()).unwrap_or_else(|_| unreachable!("base64 and attributes are ASCII"))
+    }
+
+    /// The session and generation that the request's one refresh cookie stands for.
+    pub fn read(&self, headers: &HeaderMap) -> Option<(SessionId, i32)> {
+        let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
+        let mut found = lines.flat_map(Cookie::split_parse).flatten().filter(|cookie| cookie.name() == NAME);
+        let cookie = found.next()?;
+        if found.next().is_some() {
+            // Two cookies of this name: one was planted by another page of the site.
+            return None;
+        }
+        let token: [u8; 52] = BASE64.decode(cookie.value()).ok()?.try_into().ok()?;
+        let genuine: bool = self.0.mac(&[&token[..20]]).ct_eq(&token[20..]).into();
+        let session = Uuid::from_slice(&token[..16]).ok()?;
+        let generation = i32::from_be_bytes(token[16..20].try_into().ok()?);
+        genuine.then_some((SessionId(session), generation))
+    }
+}

@@ -1,0 +1,124 @@
+//! Slow hashes off the async threads, and MACs with keys derived from the server's secret.
+
+use std::{sync::Arc, time::Duration};
+
+use argon2::{
+    Argon2,
+    password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash},
+};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use tokio::sync::Semaphore;
+
+use crate::{
+    config::ServerSecret,
+    error::{Error, Result},
+    metrics as series,
+};
+
+/// Cost of agent tokens' bcrypt: the interface's.
+const BCRYPT_COST: u32 = 10;
+/// Hashes that may wait for a core; more are refused with 503 rather than queued.
+const WAITING: usize = 50;
+/// Longest wait for a core.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The pool in which passwords and tokens are hashed: all cores but one, a bounded queue; clones share it.
+#[derive(Clone)]
+pub struct Hasher {
+    cores: Arc<Semaphore>,
+    queue: Arc<Semaphore>,
+    /// Verified against when there is no account, so that unknown e-mails take as long as known ones.
+    decoy: Arc<str>,
+}
+
+impl Hasher {
+    /// A pool for this machine.
+    pub fn new() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
+        let decoy = Argon2::default().hash_password_with_salt(b"nobody's password", b"nobody's salt 16").map(|hash| hash.to_string());
+        Hasher {
+            cores: Arc::new(Semaphore::new(cores)),
+            queue: Arc::new(Semaphore::new(cores + WAITING)),
+            decoy: decoy.unwrap_or_default().into(),
+        }
+    }
+
+    async fn run<T: Send + 'static>(&self, algorithm: &'static str, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let started = std::time::Instant::now();
+        let _place = self.queue.try_acquire().map_err(|_| Error::unavailable("the hash queue is full"))?;
+        let core = tokio::time::timeout(PATIENCE, self.cores.clone().acquire_owned()).await;
+        let core = core.map_err(|_| Error::unavailable("no core for a hash in time"))?;
+        let done = tokio::task::spawn_blocking(move || {
+            // Held to the end of the work, also if the caller has gone.
+            let _core = core;
+            work()
+        });
+        let value = done.await.map_err(Error::unavailable)?;
+        series::hashed(algorithm, started.elapsed());
+        Ok(value)
+    }
+
+    /// Argon2id, as a PHC string.
+    pub async fn hash_password(&self, password: String) -> Result<String> {
+        let hash = self.run("argon2id", move || Argon2::default().hash_password(password.as_bytes()).map(|hash| hash.to_string()));
+        hash.await?.map_err(|error| Error::broken(crate::error::Code::InternalError, error.to_string()))
+    }
+
+    /// Whether `password` belongs to `hash`; without a hash, no after the same work.
+    pub async fn verify_password(&self, password: String, hash: Option<String>) -> Result<bool> {
+        let known = hash.is_some();
+        let hash = hash.unwrap_or_else(|| self.decoy.to_string());
+        let matches = self.run("argon2id", move || {
+            PasswordHash::new(&hash).is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok())
+        });
+        Ok(matches.await? && known)
+    }
+
+    /// bcrypt over the whole agent token.
+    pub async fn hash_token(&self, token: String) -> Result<String> {
+        let hash = self.run("bcrypt", move || bcrypt::non_truncating_hash(token, BCRYPT_COST)).await?;
+        hash.map_err(|error| Error::broken(crate::error::Code::InternalError, error))
+    }
+
+    /// Whether `token` belongs to `hash`.
+    pub async fn verify_token(&self, token: String, hash: String) -> Result<bool> {
+        self.run("bcrypt", move || bcrypt::non_truncating_verify(token, &hash).unwrap_or(false)).await
+    }
+}
+
+impl Default for Hasher {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A key of its own for each use of the server's secret.
+#[derive(Clone)]
+pub struct MacKey(Arc<[u8]>);
+
+impl MacKey {
+    /// The key for `purpose`.
+    pub fn derive(secret: &ServerSecret, purpose: &str) -> Self {
+        MacKey(mac_of(&secret.0, &[purpose.as_bytes()]).to_vec().into())
+    }
+
+    /// A key from bytes that are secret already.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        MacKey(bytes.to_vec().into())
+    }
+
+    /// HMAC-SHA256 over the parts, each preceded by its length.
+    pub fn mac(&self, parts: &[&[u8]]) -> [u8; 32] {
+        mac_of(&self.0, parts)
+    }
+}
+
+fn mac_of(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { unreachable!("HMAC takes keys of any length") };
+    for part in parts {
+        mac.update(&(part.len() as u64).to_be_bytes());
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}

@@ -1,0 +1,82 @@
+//! A human, by the access token of a live session.
+
+use axum::{
+    extract::{FromRequestParts, FromRef},
+    http::request::Parts,
+};
+use chrono::{DateTime, Utc};
+
+use super::{bearer, jwt::AccessTokens};
+use crate::{
+    db::Db,
+    error::{Code, Error, Result},
+    ids::{SessionId, UserId},
+};
+
+/// A genuine, unexpired access token. Its session may have been revoked: whoever takes this must ask Postgres.
+#[derive(Clone, Debug)]
+pub struct UserClaim {
+    /// The user.
+    pub user: UserId,
+    /// What must still live.
+    pub session: SessionId,
+    /// When the token ends.
+    pub expires_at: DateTime<Utc>,
+}
+
+/// A user whose session lives.
+#[derive(Clone, Debug)]
+pub struct User {
+    /// The user.
+    pub id: UserId,
+    /// The session.
+    pub session: SessionId,
+    /// The session's device, as it is named now.
+    pub device_id: String,
+}
+
+impl UserClaim {
+    /// Proves a token's signature and age.
+    pub fn from_token(tokens: &AccessTokens, token: &str) -> Result<Self> {
+        let claims = tokens.verify(token)?;
+        Ok(UserClaim { user: claims.sub, session: claims.sid, expires_at: claims.expires_at() })
+    }
+
+    /// Asks Postgres whether the session still lives.
+    pub async fn prove(&self, db: &Db) -> Result<User> {
+        let client = db.read().await?;
+        let stmt = client
+            .prepare_cached(
+                "-- auth.user
+                select device_id from session
+                where session_id = $1 and user_id = $2 and revoked_at is null and absolute_expires_at > app_now()",
+            )
+            .await?;
+        let row = client.query_opt(&stmt, &[&self.session, &self.user]).await?.ok_or(Code::Unauthorized)?;
+        Ok(User { id: self.user, session: self.session, device_id: row.get(0) })
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for UserClaim
+where
+    AccessTokens: FromRef<S>,
+{
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
+        UserClaim::from_token(&AccessTokens::from_ref(state), token)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for User
+where
+    AccessTokens: FromRef<S>,
+    Db: FromRef<S>,
+{
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        UserClaim::from_request_parts(parts, state).await?.prove(&Db::from_ref(state)).await
+    }
+}

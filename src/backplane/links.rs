@@ -1,0 +1,263 @@
+//! The tasks that move hints: publisher, receiver, subscriptions, probe.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{Notify, mpsc};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use uuid::Uuid;
+
+use super::{
+    Backplane, State,
+    message::{Hint, Order},
+    pubsub::{Incoming, PubSub},
+};
+use crate::{
+    gateway::registry::{Interest, Registry},
+    ids::NodeId,
+    metrics as series,
+    redis::{Redis, keys},
+};
+
+/// Messages of one pipeline.
+const BATCH: usize = 512;
+/// Channels of one SUBSCRIBE.
+const CHUNK: usize = 1024;
+/// Between two probes.
+const PROBE: Duration = Duration::from_secs(1);
+/// Silence after which the subscriptions are taken for dead.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// One node's links over a transport.
+pub struct Links<P> {
+    node: NodeId,
+    transport: P,
+    redis: Redis,
+    registry: Registry,
+    state: Arc<State>,
+    started: Instant,
+    /// When the last probe came back, as time since the start.
+    heard: Mutex<Duration>,
+    /// Rung when all subscriptions must be made anew.
+    renew: Notify,
+}
+
+impl<P: PubSub> Links<P> {
+    /// Spawns the tasks; they end with `stop`.
+    pub fn spawn(
+        backplane: &Backplane, transport: P, outgoing: mpsc::Receiver<(String, String)>,
+        interest: mpsc::UnboundedReceiver<Interest>, tasks: &TaskTracker, stop: &CancellationToken,
+    ) {
+        let links = Arc::new(Links {
+            node: backplane.node,
+            transport,
+            redis: backplane.redis.clone(),
+            registry: backplane.registry.clone(),
+            state: backplane.state(),
+            started: Instant::now(),
+            heard: Mutex::default(),
+            renew: Notify::new(),
+        });
+        let until = |stop: &CancellationToken| stop.clone().cancelled_owned();
+        tasks.spawn(with(until(stop), links.clone().publish(outgoing)));
+        tasks.spawn(with(until(stop), links.clone().receive()));
+        tasks.spawn(with(until(stop), links.clone().subscribe(interest)));
+        tasks.spawn(with(until(stop), links.clone().watch_link()));
+        tasks.spawn(with(until(stop), links.probe()));
+    }
+
+    /// Sends whatever waits as one pipeline: awaiting each message would cost a round trip per message.
+    async fn publish(self: Arc<Self>, mut outgoing: mpsc::Receiver<(String, String)>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        while outgoing.recv_many(&mut batch, BATCH).await > 0 {
+            let n = batch.len() as u64;
+            let sent = self.transport.publish(std::mem::take(&mut batch)).await;
+            series::hints(if sent { "published" } else { "lost" }, n);
+        }
+    }
+
+    async fn receive(self: Arc<Self>) {
+        let mut inbound = self.transport.inbound();
+        let inboxes = self.redis.key("p:");
+        let own = self.redis.key(keys::node_channel(self.node));
+        while let Some(incoming) = P::next(&mut inbound).await {
+            match incoming {
+                Incoming::Lagged(n) => {
+                    series::hints("lagged", n);
+                    self.state.suspect();
+                }
+                Incoming::Message { channel, text } => {
+                    if let Some(principal) = channel.strip_prefix(&inboxes) {
+                        self.hear_hint(principal, &text);
+                    } else if channel == own {
+                        self.hear_probe(&text);
+                    } else {
+                        self.obey(&text);
+                    }
+                }
+            }
+        }
+    }
+
+    fn hear_hint(&self, principal: &str, text: &str) {
+        let (Ok(principal), Some(hint)) = (Uuid::try_parse(principal), Hint::decode(text)) else {
+            return series::hints("unreadable", 1);
+        };
+        // Our own listeners were told before we published.
+        if hint.from != self.node {
+            series::hints("received", 1);
+            self.registry.deliver(principal, hint.seq, hint.tail.as_ref());
+        }
+    }
+
+    fn obey(&self, text: &str) {
+        match serde_json::from_str(text) {
+            Ok(Order::Invalidate { credentials, reason }) => {
+                self.registry.revoke(&credentials, known_reason(&reason));
+            }
+            // A newer node may know orders that we do not; the sweep covers what they are about.
+            Err(_) => series::hints("unreadable", 1),
+        }
+    }
+
+    /// Keeps the subscriptions equal to what the registry wants.
+    async fn subscribe(self: Arc<Self>, mut interest: mpsc::UnboundedReceiver<Interest>) {
+        let mut held: HashSet<Uuid> = HashSet::new();
+        let mut changes = Vec::new();
+        self.renew.notify_one();
+        loop {
+            tokio::select! {
+                biased;
+                () = self.renew.notified() => {
+                    while !self.renew_all(&mut held).await {
+                        tokio::time::sleep(Duration::from_millis(200)).await;
+                    }
+                }
+                n = interest.recv_many(&mut changes, CHUNK) => {
+                    if n == 0 {
+                        return;
+                    }
+                    self.follow(&mut held, changes.drain(..).map(|Interest(principal)| principal)).await;
+                }
+            }
+        }
+    }
+
+    async fn follow(&self, held: &mut HashSet<Uuid>, changed: impl Iterator<Item = Uuid>) {
+        let changed: HashSet<Uuid> = changed.collect();
+        let (wanted, unwanted): (Vec<Uuid>, Vec<Uuid>) = changed.into_iter().partition(|one| self.registry.listens(*one));
+        let new: Vec<Uuid> = wanted.into_iter().filter(|one| held.insert(*one)).collect();
+        let old: Vec<Uuid> = unwanted.into_iter().filter(|one| held.remove(one)).collect();
+        if !new.is_empty() {
+            if !self.transport.subscribe(self.channels(&new)).await {
+                // Unknown which of them took: make all anew.
+                self.renew.notify_one();
+            }
+            self.state.subscribed(&new);
+        }
+        if !old.is_empty() {
+            // A channel too many only costs messages that nobody here hears.
+            self.transport.unsubscribe(self.channels(&old)).await;
+        }
+    }
+
+    fn channels(&self, principals: &[Uuid]) -> Vec<String> {
+        principals.iter().map(|one| self.redis.key(keys::inbox_channel(*one))).collect()
+    }
+
+    async fn renew_all(&self, held: &mut HashSet<Uuid>) -> bool {
+        *held = self.registry.all().iter().map(|seat| seat.principal).collect();
+        let standing = vec![self.redis.key(keys::control_channel()), self.redis.key(keys::node_channel(self.node))];
+        if !self.transport.subscribe(standing).await {
+            return false;
+        }
+        let principals: Vec<Uuid> = held.iter().copied().collect();
+        for chunk in principals.chunks(CHUNK) {
+            if !self.transport.subscribe(self.channels(chunk)).await {
+                return false;
+            }
+        }
+        self.state.suspect();
+        true
+    }
+
+    /// A new link has no subscriptions.
+    async fn watch_link(self: Arc<Self>) {
+        loop {
+            self.transport.reconnected().await;
+            series::resubscribed("reconnect");
+            self.renew.notify_one();
+        }
+    }
+
+    fn since_start(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn hear_probe(&self, text: &str) {
+        let now = self.since_start();
+        if let Ok(sent) = text.parse().map(Duration::from_micros) {
+            series::hint_loop(now.saturating_sub(sent));
+        }
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        if !self.state.healthy() {
+            self.state.set_healthy(true);
+            self.state.suspect();
+        }
+    }
+
+    /// A link can look alive and deliver nothing; only a message that came back proves it.
+    async fn probe(self: Arc<Self>) {
+        let own = self.redis.key(keys::node_channel(self.node));
+        let mut renewed = Duration::ZERO;
+        loop {
+            let now = self.since_start();
+            self.transport.publish(vec![(own.clone(), now.as_micros().to_string())]).await;
+            tokio::time::sleep(PROBE).await;
+            let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = self.since_start();
+            if now.saturating_sub(heard) < SILENCE {
+                continue;
+            }
+            if self.state.healthy() {
+                tracing::warn!("the backplane is silent; sweeping faster");
+                self.state.set_healthy(false);
+            }
+            if now.saturating_sub(renewed) >= SILENCE {
+                renewed = now;
+                series::resubscribed("silence");
+                self.transport.reconnect().await;
+                self.renew.notify_one();
+            }
+        }
+    }
+}
+
+/// Reasons are known words; what another node says is mapped onto them, never repeated as it came.
+fn known_reason(reason: &str) -> &'static str {
+    const REASONS: &[&str] = &[
+        "device_revoked",
+        "logout",
+        "password_reset",
+        "refresh_reuse",
+        "token_revoked",
+        "token_regenerated",
+        "account_deleted",
+    ];
+    REASONS.iter().find(|known| **known == reason).copied().unwrap_or("token_revoked")
+}
+
+/// What a socket is told when the sweep finds its credential dead.
+pub fn reason_of(session: bool, recorded: &str) -> &'static str {
+    if session && recorded.is_empty() { "logout" } else { known_reason(recorded) }
+}
+
+async fn with(stop: impl Future<Output = ()>, work: impl Future<Output = ()>) {
+    tokio::select! {
+        () = stop => {}
+        () = work => {}
+    }
+}

@@ -1,0 +1,118 @@
+//! Between the nodes: hints that something stands in an inbox, and orders to close what no longer counts.
+//!
+//! Nothing here is needed for correctness. Whoever commits an event tells the listeners on this node directly and the
+//! others through one channel per principal, to which a node subscribes while it has a listener of that principal.
+//! What is lost on the way is found by the [`sweep`]. Each node sends itself a probe every second: when it stays away,
+//! subscriptions are made anew and the sweep runs four times as often.
+
+mod links;
+pub mod message;
+mod pubsub;
+pub mod sweep;
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
+
+use tokio::sync::{Notify, mpsc};
+use uuid::Uuid;
+
+pub use self::{
+    links::Links,
+    pubsub::{PubSub, RedisPubSub},
+};
+use self::message::{Hint, Order};
+use crate::{
+    features::inbox::{Delivery, Told},
+    gateway::registry::Registry,
+    ids::NodeId,
+    metrics as series,
+    redis::{Redis, keys},
+};
+
+/// Messages that may wait to be published; more are dropped and left to the sweep.
+const QUEUE: usize = 65_536;
+
+/// What the rest of the node sees: telling never waits and never fails; clones share it.
+#[derive(Clone)]
+pub struct Backplane {
+    node: NodeId,
+    redis: Redis,
+    registry: Registry,
+    outgoing: mpsc::Sender<(String, String)>,
+    state: Arc<State>,
+}
+
+/// What the parts of the backplane know together.
+#[derive(Default)]
+pub struct State {
+    healthy: AtomicBool,
+    sweep_now: Notify,
+    fresh: Mutex<Vec<Uuid>>,
+    fresh_bell: Notify,
+}
+
+impl State {
+    /// Whether the last probes came back.
+    pub fn healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    fn set_healthy(&self, healthy: bool) {
+        self.healthy.store(healthy, Ordering::Relaxed);
+        series::backplane_healthy(healthy);
+    }
+
+    /// Something may have been lost: look at once.
+    fn suspect(&self) {
+        self.sweep_now.notify_one();
+    }
+
+    /// These principals' channels have just been subscribed to.
+    fn subscribed(&self, principals: &[Uuid]) {
+        self.fresh.lock().unwrap_or_else(PoisonError::into_inner).extend(principals);
+        self.fresh_bell.notify_one();
+    }
+
+    async fn fresh(&self) -> Vec<Uuid> {
+        self.fresh_bell.notified().await;
+        std::mem::take(&mut *self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Backplane {
+    /// The telling half, and what [`Links`] will publish.
+    pub fn new(node: NodeId, redis: Redis, registry: Registry) -> (Self, mpsc::Receiver<(String, String)>) {
+        let (outgoing, waiting) = mpsc::channel(QUEUE);
+        (Backplane { node, redis, registry, outgoing, state: Arc::default() }, waiting)
+    }
+
+    /// What the links and the sweep share.
+    pub fn state(&self) -> Arc<State> {
+        self.state.clone()
+    }
+
+    /// Tells every listener of an event that has been committed.
+    pub fn tell(&self, told: &Told) {
+        for Delivery { principal, seq } in &told.deliveries {
+            self.registry.deliver(*principal, *seq, Some(&told.tail));
+            self.publish(keys::inbox_channel(*principal), Hint::encode(self.node, *seq, &told.tail));
+        }
+    }
+
+    /// Closes the sockets of credentials that have been revoked, here and everywhere.
+    pub fn invalidate(&self, credentials: Vec<Uuid>, reason: &'static str) {
+        self.registry.revoke(&credentials, reason);
+        let order = Order::Invalidate { credentials, reason: reason.to_owned() };
+        if let Ok(text) = serde_json::to_string(&order) {
+            self.publish(keys::control_channel(), text);
+        }
+    }
+
+    fn publish(&self, channel: String, text: String) {
+        if self.outgoing.try_send((self.redis.key(channel), text)).is_err() {
+            series::hints("dropped", 1);
+        }
+    }
+}

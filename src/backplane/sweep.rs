@@ -1,0 +1,98 @@
+//! What stands behind every hint: each node asks Postgres, for all its listeners at once, how far their inboxes have
+//! come and whether their credentials still count. So a lost hint costs time, never a message.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::State;
+use crate::{
+    db::Db,
+    error::Result,
+    features::inbox::Inbox,
+    gateway::registry::{End, Registry},
+    metrics as series,
+};
+
+/// Between two sweeps while the backplane's probe comes back,
+const CALM: Duration = Duration::from_secs(2);
+/// and while it does not.
+const HURRIED: Duration = Duration::from_millis(500);
+
+/// Sweeps until `stop`.
+pub async fn run(sweep: Sweep, state: Arc<State>, stop: CancellationToken) {
+    let mut next = Instant::now();
+    loop {
+        let outcome = tokio::select! {
+            () = tokio::time::sleep_until(next) => sweep.all().await,
+            () = state.sweep_now.notified() => sweep.all().await,
+            // Channels that were subscribed to just now: what was committed before was hinted to nobody.
+            fresh = state.fresh() => { sweep.wake(&fresh).await.ok(); continue }
+            () = stop.cancelled() => return,
+        };
+        if let Err(error) = outcome {
+            error.log();
+        }
+        next = Instant::now() + if state.healthy() { CALM } else { HURRIED };
+    }
+}
+
+/// What a sweep needs.
+pub struct Sweep {
+    /// The truth.
+    pub db: Db,
+    /// Its heads and epoch.
+    pub inbox: Inbox,
+    /// Who listens here.
+    pub registry: Registry,
+}
+
+impl Sweep {
+    async fn all(&self) -> Result<()> {
+        let started = std::time::Instant::now();
+        if self.inbox.refresh_epoch().await? {
+            self.registry.for_each(|seat| seat.end(End::EpochChanged));
+        }
+        let seats = self.registry.all();
+        if seats.is_empty() {
+            return Ok(());
+        }
+        let principals: HashSet<Uuid> = seats.iter().map(|seat| seat.principal).collect();
+        let late = self.wake(&Vec::from_iter(principals)).await?;
+        let credentials: HashSet<Uuid> = seats.iter().map(|seat| seat.credential).collect();
+        for (reason, dead) in dead_credentials(&self.db, &Vec::from_iter(credentials)).await? {
+            self.registry.revoke(&[dead], reason);
+        }
+        series::sweep(started.elapsed(), late);
+        Ok(())
+    }
+
+    /// Rings those listeners of `principals` that are behind their inbox; returns how many were.
+    async fn wake(&self, principals: &[Uuid]) -> Result<u64> {
+        let mut late = 0;
+        for head in self.inbox.heads(principals).await? {
+            late += self.registry.ring_behind(head.principal, head.seq);
+        }
+        Ok(late)
+    }
+}
+
+/// Those of `credentials` that are no live session and no valid token, with the reason that is told.
+async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static str, Uuid)>> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- backplane.dead_credentials
+            select c.id, s.session_id is not null, coalesce(s.revoke_reason, '')
+            from unnest($1::uuid[]) as c (id)
+            left join session s on s.session_id = c.id
+            left join agent_token t on t.token_id = c.id
+            where not coalesce(s.revoked_at is null and s.absolute_expires_at > app_now(), false)
+              and not coalesce(t.token_id is not null and t.revoked_at is null and (t.valid_until is null or t.valid_until > app_now()), false)",
+        )
+        .await?;
+    let rows = client.query(&stmt, &[&credentials]).await?;
+    Ok(rows.iter().map(|row| (super::links::reason_of(row.get(1), row.get(2)), row.get(0))).collect())
+}

@@ -1,0 +1,67 @@
+//! The only place that asks for the time.
+//!
+//! In production the clock is the system's. A test moves it with [`Clock::advance`]; whoever sleeps until a moment
+//! of this clock is woken, so no test waits for real time to pass. What must be exact across nodes (limits, leases,
+//! windows of 24 h, locks) is never decided by a node's clock but by Redis's or Postgres's.
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
+use tokio::sync::watch;
+
+/// The node's clock; clones share it.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    /// How far the clock runs ahead of the system's: zero in production.
+    ahead: Arc<watch::Sender<TimeDelta>>,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Clock { ahead: Arc::new(watch::Sender::new(TimeDelta::zero())) }
+    }
+}
+
+impl Clock {
+    /// Now.
+    #[expect(clippy::disallowed_methods, reason = "the home of the time")]
+    pub fn now(&self) -> DateTime<Utc> {
+        Utc::now() + self.ahead()
+    }
+
+    /// How far a test has moved the clock; zero in production.
+    pub fn ahead(&self) -> TimeDelta {
+        *self.ahead.borrow()
+    }
+
+    /// Moves the clock forward and wakes those who sleep by it.
+    pub fn advance(&self, by: Duration) {
+        let by = TimeDelta::from_std(by).unwrap_or(TimeDelta::MAX);
+        self.ahead.send_modify(|ahead| *ahead += by);
+    }
+
+    /// Returns when this clock has reached `at`.
+    pub async fn sleep_until(&self, at: DateTime<Utc>) {
+        let mut moved = self.ahead.subscribe();
+        loop {
+            let left = (at - self.now()).to_std().unwrap_or_default();
+            if left.is_zero() {
+                return;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(left) => return,
+                changed = moved.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+}
+
+/// A moment as the wire shows it: ISO 8601, UTC, milliseconds.
+pub fn iso(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// `#[serde(serialize_with = "clock::as_iso")]`
+pub fn as_iso<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&iso(*at))
+}

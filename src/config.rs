@@ -1,0 +1,310 @@
+//! Every operator setting: environment variable, default, unit, one line of help. A node that finds faults lists all
+//! of them at once and does not start.
+
+use std::{collections::HashMap, fmt, net::SocketAddr, path::PathBuf, sync::Arc};
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use ipnet::IpNet;
+use secrecy::SecretString;
+
+use crate::limits::table::Overrides;
+
+/// A value that can be read from the environment.
+trait Setting: Sized {
+    fn read(text: &str) -> Result<Self, String>;
+}
+
+macro_rules! settings {
+    ($($(#[doc = $help:literal])+ $field:ident: $kind:ty = $variable:literal, $default:expr;)+) => {
+        /// The settings of one node.
+        #[derive(Clone, Debug)]
+        pub struct Config {
+            $($(#[doc = $help])+ pub $field: $kind,)+
+        }
+
+        impl Config {
+            /// Reads all settings through `get` (the environment, in production). `NAME_FILE` names a file that holds
+            /// the value of `NAME`, for secrets that are mounted.
+            pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Faults> {
+                let mut faults = Vec::new();
+                $(let $field = read_one::<$kind>($variable, $default, &get, &mut faults);)+
+                match ($($field,)+) {
+                    ($(Some($field),)+) if faults.is_empty() => {
+                        let config = Config { $($field),+ };
+                        config.check(&mut faults);
+                        if faults.is_empty() { Ok(config) } else { Err(Faults(faults)) }
+                    }
+                    _ => Err(Faults(faults)),
+                }
+            }
+        }
+
+        /// Every setting: (variable, default or none if it must be given, help).
+        pub const SETTINGS: &[(&str, Option<&str>, &str)] = &[$(($variable, $default, concat!($($help),+))),+];
+    };
+}
+
+settings! {
+    /// `production`, or `dev` for a cluster on one machine: mails to files, built-in Turnstile; every listener must be on loopback.
+    profile: Profile = "PROFILE", Some("production");
+    /// The node's name in logs; the pod's name in Kubernetes.
+    node_name: String = "NODE_NAME", Some("node");
+    /// Address and port of the public listener.
+    listen: SocketAddr = "LISTEN_ADDR", Some("0.0.0.0:8443");
+    /// Address and port of the admin listener (probes, metrics); never to be exposed.
+    admin: SocketAddr = "ADMIN_ADDR", Some("127.0.0.1:9090");
+    /// PEM file of the certificate chain; without it a trusted proxy must terminate TLS.
+    tls_cert: Option<PathBuf> = "TLS_CERT_FILE", Some("");
+    /// PEM file of the certificate's private key.
+    tls_key: Option<PathBuf> = "TLS_KEY_FILE", Some("");
+    /// Comma list of networks (CIDR) whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
+    trusted_proxies: List<IpNet> = "TRUSTED_PROXIES", Some("");
+    /// Comma list of web origins that may call `/auth/*` and open a WebSocket; requests without `Origin` always may.
+    allowed_origins: List<String> = "ALLOWED_ORIGINS", Some("");
+    /// The address clients use, without a trailing slash; issuer of access tokens.
+    public_url: String = "PUBLIC_URL", Some("https://localhost:8443");
+    /// Postgres, as a URL.
+    database_url: SecretString = "DATABASE_URL", None;
+    /// Connections of the main pool.
+    database_pool: Bounded<1, 1000> = "DATABASE_POOL_SIZE", Some("8");
+    /// Refuse to start when Postgres may lose what it acknowledged (`fsync` or `synchronous_commit` off).
+    database_durable: Switch = "DATABASE_REQUIRE_DURABLE", Some("true");
+    /// Redis, as a URL (`redis://`, `rediss://`, `redis-cluster://`, `redis-sentinel://`).
+    redis_url: SecretString = "REDIS_URL", None;
+    /// Starts every Redis key and channel; two clusters on one Redis need two prefixes.
+    redis_prefix: String = "REDIS_PREFIX", Some("bp");
+    /// Keys of access tokens, `kid:base64` with 32 bytes or more each, comma separated; the first signs, all verify.
+    access_token_keys: KeyRing = "ACCESS_TOKEN_KEYS", None;
+    /// Base64 of 32 bytes or more; keys the hashes of codes and the refresh tokens. The same on every node.
+    server_secret: ServerSecret = "SERVER_SECRET", None;
+    /// Where mail goes: `smtp://`, `smtps://` (user and password inside), or `file:///folder` in the dev profile.
+    mail_url: SecretString = "MAIL_URL", None;
+    /// Sender of the mails.
+    mail_from: String = "MAIL_FROM", Some("Blindpipe <no-reply@localhost>");
+    /// Turnstile's verification endpoint.
+    turnstile_url: String = "TURNSTILE_URL", Some("https://challenges.cloudflare.com/turnstile/v0/siteverify");
+    /// Turnstile's secret; required in production.
+    turnstile_secret: SecretString = "TURNSTILE_SECRET", Some("");
+    /// Changes of the limits table, `scope=count/window` comma separated, such as `agent_message_send=10/s`; see `GET /limits`.
+    limits: Overrides = "LIMIT_OVERRIDES", Some("");
+    /// Agents a user may have.
+    agents_per_user: Bounded<1, 100_000> = "AGENTS_PER_USER", Some("50");
+    /// Writers that gather concurrent sends into one transaction each; a conversation always uses the same one.
+    send_lanes: Bounded<1, 64> = "SEND_LANES", Some("2");
+    /// Sockets one node holds before it refuses more with 503.
+    max_sockets: Bounded<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
+    /// Seconds a draining node goes on serving before it closes its listener, for load balancers that notice late.
+    drain_lag_seconds: Bounded<0, 60> = "DRAIN_LAG_SECONDS", Some("5");
+    /// Log filter, such as `info` or `blindpipe=debug`.
+    log: String = "LOG", Some("info");
+}
+
+impl Config {
+    /// What only shows when settings are seen together.
+    fn check(&self, faults: &mut Vec<String>) {
+        if self.tls_cert.is_some() != self.tls_key.is_some() {
+            faults.push("TLS_CERT_FILE and TLS_KEY_FILE: give both or neither".into());
+        }
+        if self.tls_cert.is_none() && self.trusted_proxies.0.is_empty() {
+            faults.push("TLS_CERT_FILE or TRUSTED_PROXIES: without one of them every request would be refused as not TLS".into());
+        }
+        if self.profile == Profile::Dev && !(self.listen.ip().is_loopback() && self.admin.ip().is_loopback()) {
+            faults.push("PROFILE: dev is refused unless LISTEN_ADDR and ADMIN_ADDR are on loopback".into());
+        }
+        let mail_to_files = secrecy::ExposeSecret::expose_secret(&self.mail_url).starts_with("file:");
+        if self.profile == Profile::Production {
+            if mail_to_files {
+                faults.push("MAIL_URL: mail to files is for the dev profile".into());
+            }
+            if secrecy::ExposeSecret::expose_secret(&self.turnstile_secret).is_empty() {
+                faults.push("TURNSTILE_SECRET: required in production".into());
+            }
+        }
+    }
+}
+
+fn read_one<T: Setting>(
+    name: &str, default: Option<&str>, get: &impl Fn(&str) -> Option<String>, faults: &mut Vec<String>,
+) -> Option<T> {
+    let file = format!("{name}_FILE");
+    let given = match (get(name), get(&file)) {
+        // TLS_CERT and TLS_KEY are no settings, so a name that ends in _FILE cannot collide here.
+        (Some(value), _) => Some(value),
+        (None, Some(path)) => match std::fs::read_to_string(&path) {
+            Ok(text) => Some(text.trim_end().to_owned()),
+            Err(error) => {
+                faults.push(format!("{file}: cannot read {path}: {error}"));
+                return None;
+            }
+        },
+        (None, None) => None,
+    };
+    let Some(text) = given.as_deref().or(default) else {
+        faults.push(format!("{name}: must be set"));
+        return None;
+    };
+    T::read(text).map_err(|fault| faults.push(format!("{name}: {fault}"))).ok()
+}
+
+/// What is wrong with the settings, one line each.
+#[derive(Debug)]
+pub struct Faults(Vec<String>);
+
+impl fmt::Display for Faults {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(to, "the settings have {} fault(s):", self.0.len())?;
+        self.0.iter().try_for_each(|fault| writeln!(to, "  {fault}"))
+    }
+}
+
+/// Which world the node runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Real mail, real Turnstile.
+    Production,
+    /// One machine, loopback only.
+    Dev,
+}
+
+impl Setting for Profile {
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "production" => Ok(Profile::Production),
+            "dev" => Ok(Profile::Dev),
+            _ => Err("is neither production nor dev".into()),
+        }
+    }
+}
+
+/// A whole number within bounds.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounded<const MIN: u32, const MAX: u32>(pub u32);
+
+impl<const MIN: u32, const MAX: u32> Setting for Bounded<MIN, MAX> {
+    fn read(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(n) if (MIN..=MAX).contains(&n) => Ok(Bounded(n)),
+            _ => Err(format!("is no whole number from {MIN} to {MAX}")),
+        }
+    }
+}
+
+/// `true` or `false`.
+#[derive(Clone, Copy, Debug)]
+pub struct Switch(pub bool);
+
+impl Setting for Switch {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map(Switch).map_err(|_| "is neither true nor false".into())
+    }
+}
+
+/// A comma list; empty is an empty list.
+#[derive(Clone, Debug)]
+pub struct List<T>(pub Vec<T>);
+
+impl<T: std::str::FromStr> Setting for List<T> {
+    fn read(text: &str) -> Result<Self, String> {
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        items.map(|item| item.parse().map_err(|_| format!("cannot read {item:?}"))).collect::<Result<_, _>>().map(List)
+    }
+}
+
+impl Setting for String {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+}
+
+impl Setting for SecretString {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned().into())
+    }
+}
+
+impl Setting for Option<PathBuf> {
+    fn read(text: &str) -> Result<Self, String> {
+        Ok((!text.is_empty()).then(|| PathBuf::from(text)))
+    }
+}
+
+impl Setting for SocketAddr {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "is no address and port".into())
+    }
+}
+
+impl Setting for Overrides {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+/// Named keys of access tokens, the signing one first. Prints as the names only.
+#[derive(Clone)]
+pub struct KeyRing(pub Arc<Vec<(String, Vec<u8>)>>);
+
+impl fmt::Debug for KeyRing {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.debug_list().entries(self.0.iter().map(|(kid, _)| kid)).finish()
+    }
+}
+
+impl Setting for KeyRing {
+    fn read(text: &str) -> Result<Self, String> {
+        let mut keys = Vec::new();
+        let mut seen = HashMap::new();
+        for (n, item) in text.split(',').map(str::trim).enumerate() {
+            // The fault never repeats the value: it is a secret.
+            let (kid, key) = item.split_once(':').ok_or(format!("entry {} is not kid:base64", n + 1))?;
+            let key = BASE64.decode(key).ok().filter(|key| key.len() >= 32);
+            let key = key.ok_or(format!("entry {} is not base64 of 32 bytes or more", n + 1))?;
+            if kid.is_empty() || seen.insert(kid.to_owned(), ()).is_some() {
+                return Err(format!("entry {} has no name of its own", n + 1));
+            }
+            keys.push((kid.to_owned(), key));
+        }
+        Ok(KeyRing(Arc::new(keys)))
+    }
+}
+
+/// The secret all nodes share. Cannot be printed.
+#[derive(Clone)]
+pub struct ServerSecret(pub Arc<Vec<u8>>);
+
+impl fmt::Debug for ServerSecret {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("ServerSecret")
+    }
+}
+
+impl Setting for ServerSecret {
+    fn read(text: &str) -> Result<Self, String> {
+        let key = BASE64.decode(text).ok().filter(|key| key.len() >= 32);
+        key.map(|key| ServerSecret(Arc::new(key))).ok_or("is not base64 of 32 bytes or more".into())
+    }
+}
+
+/// The settings as a Markdown table: `docs/configuration.md` holds it, and a test holds that file to it.
+pub fn as_markdown() -> String {
+    let mut table = String::from("| variable | default | meaning |\n|---|---|---|\n");
+    for (name, default, help) in SETTINGS {
+        let default = match default {
+            None => "required".to_owned(),
+            Some("") => "–".to_owned(),
+            Some(value) => format!("`{value}`"),
+        };
+        table.push_str(&format!("| `{name}` | {default} | {} |\n", help.trim()));
+    }
+    table
+}
+
+/// The settings as `serve --help` shows them.
+pub fn as_help() -> String {
+    let mut text = String::from("Settings (environment; NAME_FILE names a file that holds the value):\n");
+    for (name, default, help) in SETTINGS {
+        let default = default.map_or("required".to_owned(), |value| format!("default {value:?}"));
+        text.push_str(&format!("  {name} ({default})\n      {}\n", help.trim()));
+    }
+    text
+}

@@ -1,0 +1,38 @@
+//! What a newcomer is told once the cluster is up.
+
+use std::path::Path;
+
+use super::{demo::Played, node::Node, published::Published, settings::Settings, terminal::say};
+
+/// Prints where everything is and three commands to try; with `played`, one of them speaks as the agent of the demo.
+pub fn greet(nodes: &[Node], published: &Published, settings: &Settings, played: Option<&Played>) {
+    say("");
+    for (n, node) in nodes.iter().enumerate() {
+        let (name, url, admin, log) = (&node.name, node.origin(), node.admin_url(), short(&node.log));
+        let pid = published.pid(n);
+        say(format!("{name}  {url}   probes, metrics {admin}   log {log}   process {pid}"));
+    }
+    let Some(url) = nodes.first().map(Node::origin) else { return };
+    let curl = format!("curl --cacert {}", short(&settings.certificates.ca));
+    let body = r#"{"email":"you@example.com","scene":"register","turnstile_token":"dev-pass"}"#;
+    let mails = short(&settings.mails);
+    say("\nTry:");
+    say(format!("  {curl} {url}/health"));
+    say(format!(
+        "  {curl} -H 'Content-Type: application/json' -d '{body}' {url}/auth/send-code  # the code: {mails}"
+    ));
+    match played {
+        Some(Played { agent_id, agent_token }) => {
+            let bearer = format!("-H 'Authorization: Bearer {agent_token}'");
+            say(format!("  {curl} {bearer} {url}/agents/{agent_id}/conversations"));
+        }
+        None => say(format!("  {curl} {url}/events/types")),
+    }
+    say("\n`kill -9` a node's process and watch it come back. Ctrl-C stops everything.");
+}
+
+/// A path as seen from the current folder, if it lies below it.
+pub fn short(path: &Path) -> String {
+    let here = std::env::current_dir().and_then(|here| here.canonicalize()).unwrap_or_default();
+    path.strip_prefix(here).unwrap_or(path).display().to_string()
+}

@@ -1,0 +1,94 @@
+//! `blindpipe dev`: a whole cluster on one machine, for people who try it and for tests.
+//!
+//! Finds or fetches Postgres and Redis, starts private instances of both, makes a local certificate, migrates, runs
+//! two nodes, plays a short conversation and stays up until Ctrl-C. Everything lives in one folder (`.dev`), nothing
+//! needs root, and nothing outlives the launcher. No other part of the program depends on this one; tests use
+//! [`services`].
+
+mod certs;
+mod cluster;
+mod demo;
+mod demo_socket;
+mod greeting;
+mod node;
+mod packages;
+mod place;
+mod ports;
+mod postgres;
+mod process;
+mod published;
+mod redis;
+mod secrets;
+pub mod services;
+mod settings;
+mod stop;
+#[cfg(test)]
+mod supply_chain;
+mod terminal;
+mod tools;
+mod trouble;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+pub use trouble::Trouble;
+
+use place::Place;
+use services::Lock;
+use terminal::{say, warn};
+use tools::Tools;
+use trouble::Result;
+
+/// Options of `blindpipe dev`.
+#[derive(Debug, clap::Args)]
+pub struct DevOptions {
+    /// Folder of everything the cluster needs and leaves behind.
+    #[arg(long, global = true, default_value = ".dev")]
+    dir: PathBuf,
+    /// Do not play the conversation (load tests start from a quiet cluster).
+    #[arg(long)]
+    no_demo: bool,
+    #[command(subcommand)]
+    command: Option<DevCommand>,
+}
+
+/// What else `blindpipe dev` can do.
+#[derive(Clone, Copy, Debug, clap::Subcommand)]
+pub enum DevCommand {
+    /// Find or fetch Postgres and Redis, and start nothing.
+    Fetch,
+    /// Remove the folder and whatever else the cluster left behind.
+    Clean,
+}
+
+/// Runs `blindpipe dev`. Ends with 0 when stopped as asked, with 1 when it could not go on.
+pub async fn run(options: DevOptions) -> ExitCode {
+    let done = match options.command {
+        None => Box::pin(cluster::run(&options.dir, !options.no_demo)).await,
+        Some(DevCommand::Fetch) => fetch(&options.dir),
+        Some(DevCommand::Clean) => clean(&options.dir),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(trouble) => {
+            warn(trouble);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn fetch(dev: &Path) -> Result<()> {
+    let tools = Tools::obtain(&Place::at(dev)?)?;
+    for (name, tools) in [("PostgreSQL", &tools.postgres), ("Redis", &tools.redis)] {
+        say(format!("{name} {} in {}", tools.version, tools.bin.display()));
+    }
+    Ok(())
+}
+
+fn clean(dev: &Path) -> Result<()> {
+    // Held until the folder is gone.
+    let _locks = if dev.exists() { Lock::take_all(dev)? } else { Vec::new() };
+    Place::wipe(dev)
+}

@@ -1,0 +1,57 @@
+//! Ports for private servers.
+//!
+//! They are taken below 32768, where Linux's ephemeral range begins: above it any outgoing connection of any program
+//! may sit on the port a server wants to have back.
+
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+
+use super::trouble::{Result, Trouble};
+
+/// The first port of the kernel's ephemeral range.
+const EPHEMERAL: u16 = 32768;
+
+/// The first port from `from` on where nothing listens, and which is none of `taken`.
+///
+/// Another process may take it before its new owner does: whoever gets 'address in use' asks again.
+pub fn free_port(from: u16, taken: &[u16]) -> Result<u16> {
+    pick(from, |port| !taken.contains(&port) && is_free(port))
+        .ok_or_else(|| Trouble::new(format!("no free TCP port from {from} to {}", EPHEMERAL - 1)))
+}
+
+/// Whether a server could listen on `port` now. `localhost` may mean IPv6 to a client, so that address is asked too
+/// (where there is IPv6 at all).
+pub fn is_free(port: u16) -> bool {
+    let v4 = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, port));
+    v4 && !v6.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
+}
+
+fn pick(from: u16, is_free: impl Fn(u16) -> bool) -> Option<u16> {
+    (from..EPHEMERAL).find(|port| is_free(*port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taken_ports_are_passed_over() {
+        assert_eq!(pick(15432, |port| port > 15434), Some(15435));
+        assert_eq!(pick(32767, |_| true), Some(32767));
+        assert_eq!(pick(32768, |_| true), None);
+        assert_eq!(pick(15432, |_| false), None);
+    }
+
+    #[test]
+    fn a_port_with_a_listener_is_not_free() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(!is_free(port));
+    }
+
+    #[test]
+    fn reserved_ports_are_not_given_twice() {
+        let first = free_port(21000, &[]).unwrap();
+        assert_ne!(free_port(21000, &[first]).unwrap(), first);
+    }
+}

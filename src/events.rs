@@ -1,0 +1,126 @@
+//! THE EVENTS: what principals can be told, and the one form in which they are.
+//!
+//! Durable events stand in inboxes and look the same on all transports. What differs per reader (cursor, number) is
+//! written in front of a tail that is encoded once and shared by all readers of the event.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::{
+    catalogue,
+    clock::iso,
+    features::inbox::Cursor,
+    ids::{ConversationId, EventId, MessageId, Principal},
+};
+
+catalogue! {
+    /// Durable events: (name on the wire, who gets it).
+    pub enum EventKind: (&'static str, &'static str) {
+        MessageCreated      = ("message.created",      "all members but the agent that sent it");
+        ConversationCreated = ("conversation.created", "all members");
+        RelationCreated     = ("relation.created",     "the user and the agent");
+    }
+}
+
+impl EventKind {
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        self.row().0
+    }
+}
+
+/// Everything of an event that is the same for all its readers: the inside of a JSON object, without braces.
+pub type Tail = Arc<str>;
+
+/// Encodes the shared part; `data` is JSON.
+pub fn tail(id: EventId, kind: &str, conversation: Option<ConversationId>, at: DateTime<Utc>, data: &str) -> Tail {
+    let at = iso(at);
+    match conversation {
+        Some(conversation) => format!(
+            r#""event_id":"{id}","event":"{kind}","conversation_id":"{conversation}","created_at":"{at}","data":{data}"#
+        ),
+        None => format!(r#""event_id":"{id}","event":"{kind}","created_at":"{at}","data":{data}"#),
+    }
+    .into()
+}
+
+/// The event object, as a poll and a webhook carry it.
+pub fn object(cursor: Cursor, tail: &str) -> String {
+    format!(r#"{{"cursor":"{cursor}","seq":{},{tail}}}"#, cursor.seq)
+}
+
+/// The event as a frame.
+pub fn frame(cursor: Cursor, tail: &str) -> String {
+    format!(r#"{{"type":"event","cursor":"{cursor}","seq":{},{tail}}}"#, cursor.seq)
+}
+
+/// A message as everybody sees it.
+pub struct Message<'a> {
+    pub id: MessageId,
+    pub conversation: ConversationId,
+    /// Its number in the conversation.
+    pub seq: i64,
+    pub sender: Principal,
+    /// The device of a user.
+    pub device_id: Option<&'a str>,
+    /// A JSON object, as it was sent.
+    pub payload: &'a str,
+    /// As the sender chose it.
+    pub client_message_id: Option<MessageId>,
+    pub in_reply_to: Option<MessageId>,
+    /// Agents' answers since a human spoke.
+    pub hop: i16,
+    pub created_at: DateTime<Utc>,
+}
+
+#[derive(Serialize)]
+struct Sender<'a> {
+    r#type: &'static str,
+    id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_id: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct MessageData<'a> {
+    message_id: MessageId,
+    conversation_id: ConversationId,
+    seq: i64,
+    sender: Sender<'a>,
+    payload: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_message_id: Option<MessageId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_reply_to: Option<MessageId>,
+    hop: i16,
+    #[serde(serialize_with = "crate::clock::as_iso")]
+    created_at: DateTime<Utc>,
+}
+
+impl Message<'_> {
+    /// The message as JSON.
+    pub fn json(&self) -> String {
+        let data = MessageData {
+            message_id: self.id,
+            conversation_id: self.conversation,
+            seq: self.seq,
+            sender: Sender { r#type: self.sender.kind(), id: self.sender.wire_id(), device_id: self.device_id },
+            // Only JSON that was checked on its way in is ever stored.
+            payload: serde_json::from_str(self.payload).unwrap_or(RawValue::NULL),
+            client_message_id: self.client_message_id,
+            in_reply_to: self.in_reply_to,
+            hop: self.hop,
+            created_at: self.created_at,
+        };
+        serde_json::to_string(&data).unwrap_or_default()
+    }
+
+    /// The `message.created` event, which carries the message's own id.
+    pub fn tail(&self) -> Tail {
+        let kind = EventKind::MessageCreated.name();
+        tail(EventId(self.id.0), kind, Some(self.conversation), self.created_at, &self.json())
+    }
+}

@@ -1,0 +1,49 @@
+//! What accounts do outside of requests: mailing codes, forgetting old ones.
+
+use super::{Codes, Scene, store};
+use crate::{db::Db, error::Result, mail::Mailer, metrics as series};
+
+/// Sends what waits in the outbox, a mail a time; returns when nothing is due.
+pub async fn send_mail(db: &Db, codes: &Codes, mailer: &Mailer) -> Result<()> {
+    while let Some(mail) = claim(db).await? {
+        let code = codes.derive(&mail.recipient, mail.scene, mail.nonce);
+        let sent = mailer.send(&mail.recipient, subject(mail.scene), &text(&code)).await;
+        series::mail(if sent.is_ok() { "sent" } else { "failed" });
+        let tx = db.begin("accounts.settle_mail").await?;
+        match sent {
+            Ok(()) => store::delete_mail(&tx, mail.id).await?,
+            Err(error) => {
+                tracing::warn!(%error, "a mail was not taken");
+                store::retry_mail(&tx, mail.id).await?;
+            }
+        }
+        tx.commit().await?;
+    }
+    Ok(())
+}
+
+async fn claim(db: &Db) -> Result<Option<store::Mail>> {
+    let tx = db.begin("accounts.claim_mail").await?;
+    let mail = store::claim_mail(&tx).await?;
+    tx.commit().await?;
+    Ok(mail)
+}
+
+fn subject(scene: Scene) -> &'static str {
+    match scene {
+        Scene::Register => "Your code to register",
+        Scene::Login => "Your code to log in",
+        Scene::Reset => "Your code to set a new password",
+    }
+}
+
+fn text(code: &str) -> String {
+    format!("Your code:\n\n{code}\n\nIt is valid for ten minutes. If you did not ask for it, ignore this mail.\n")
+}
+
+/// Deletes codes and guards that have run out.
+pub async fn forget(db: &Db) -> Result<()> {
+    let tx = db.begin("accounts.forget").await?;
+    store::forget(&tx).await?;
+    tx.commit().await
+}

@@ -1,0 +1,66 @@
+//! Acks from sockets, gathered: an ack frame has no answer, so many of them may share one statement.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::store::{self, Reader};
+use crate::{db::Db, metrics as series};
+
+/// How long an ack may wait for company. What a killed node had not written is delivered again after a reconnect
+/// without a cursor; never lost.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// What is waiting to be written; clones share it.
+#[derive(Clone, Default)]
+pub struct Acks {
+    waiting: Arc<Mutex<HashMap<Reader, i64>>>,
+    bell: Arc<Notify>,
+}
+
+impl Acks {
+    /// Notes that `reader` has everything up to `seq`.
+    pub fn note(&self, reader: &Reader, seq: i64) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(noted) = waiting.get_mut(reader) {
+            *noted = seq.max(*noted);
+        } else {
+            waiting.insert(reader.clone(), seq);
+        }
+        self.bell.notify_one();
+    }
+
+    /// Writes what is noted until `stop`, and the rest then.
+    pub async fn run(self, db: Db, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = self.bell.notified() => tokio::time::sleep(GATHER).await,
+                () = stop.cancelled() => return self.flush(&db).await,
+            }
+            self.flush(&db).await;
+        }
+    }
+
+    async fn flush(&self, db: &Db) {
+        let mut acks: Vec<(Reader, i64)> =
+            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner)).into_iter().collect();
+        if acks.is_empty() {
+            return;
+        }
+        acks.sort_unstable();
+        match store::ack(db, &acks).await {
+            Ok(()) => series::acks(acks.len() as u64),
+            Err(error) => {
+                error.log();
+                // Postgres is away: keep them for the next round, below what has been said since.
+                acks.iter().for_each(|(reader, seq)| self.note(reader, *seq));
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}

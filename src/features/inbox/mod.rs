@@ -1,0 +1,170 @@
+//! THE INBOX: one durable sequence of events per principal, numbered 1, 2, 3 without gaps, in commit order.
+//!
+//! Owns heads, entries, readers' acks and cursors. Whoever has an event to tell appends it inside the transaction that
+//! makes it true ([`append`]) and hands the deliveries to the backplane after commit. Sockets, polls and webhooks are
+//! the same thing, a cursor over this sequence; an ack moves the durable one, of which an agent has one and a user one
+//! per device.
+
+mod acks;
+mod cursor;
+mod store;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use uuid::Uuid;
+
+pub use self::{acks::Acks, cursor::Cursor, store::Reader};
+use crate::{
+    db::{Db, Tx},
+    error::{Code, Error, Result},
+    events::{self, EventKind, Tail},
+    ids::{ConversationId, EventId},
+    limits::quotas::PAGE_EVENTS,
+    metrics as series,
+};
+
+/// One event's number in one inbox: what a hint carries.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivery {
+    /// Whose inbox.
+    pub principal: Uuid,
+    /// The event's number there.
+    pub seq: i64,
+}
+
+/// An event that has been appended and is to be told after commit.
+pub struct Told {
+    /// The event, encoded once.
+    pub tail: Tail,
+    /// Where it went.
+    pub deliveries: Vec<Delivery>,
+}
+
+/// An event as it stands in an inbox.
+pub struct Entry {
+    /// Its number.
+    pub seq: i64,
+    /// The event.
+    pub tail: Tail,
+}
+
+/// What a reader needs to start: the inbox's bounds and its own place.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The last number given out.
+    pub head: i64,
+    /// The first one still kept; head + 1 if none is.
+    pub oldest: i64,
+    /// This reader's durable ack.
+    pub acked: i64,
+}
+
+/// Where a reader stands after it has said from where it wants to read.
+pub enum Start {
+    /// Everything after this number can be read.
+    After(i64),
+    /// Some of it is gone: the reader must fetch state over REST and go on from the head.
+    Resync,
+}
+
+/// Reads inboxes; clones share the epoch.
+#[derive(Clone)]
+pub struct Inbox {
+    db: Db,
+    epoch: Arc<AtomicU64>,
+}
+
+impl Inbox {
+    /// Reads the epoch from Postgres.
+    pub async fn open(db: Db) -> Result<Self> {
+        let inbox = Inbox { db, epoch: Arc::default() };
+        inbox.refresh_epoch().await?;
+        Ok(inbox)
+    }
+
+    /// Postgres's timeline and the operator's count of restores: rises whenever committed events may have been lost.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Reads the epoch again; true if it has changed.
+    pub async fn refresh_epoch(&self) -> Result<bool> {
+        let now = store::epoch(&self.db).await?;
+        Ok(self.epoch.swap(now, Ordering::AcqRel) != now)
+    }
+
+    /// A cursor of this epoch.
+    pub fn cursor(&self, seq: i64) -> Cursor {
+        Cursor { epoch: self.epoch(), seq }
+    }
+
+    /// Where it reads.
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+
+    /// The bounds of an inbox and a reader's place in it.
+    pub async fn bounds(&self, reader: &Reader) -> Result<Bounds> {
+        store::bounds(&self.db, reader).await
+    }
+
+    /// Where to begin: at the cursor if one is given, else after the reader's last ack.
+    pub fn start(&self, bounds: &Bounds, cursor: Option<Cursor>) -> Start {
+        let after = match cursor {
+            None => bounds.acked,
+            Some(cursor) if cursor.epoch == self.epoch() => cursor.seq,
+            Some(_) => return Start::Resync,
+        };
+        // A number ahead of the head was never given out in this epoch.
+        if after > bounds.head || after + 1 < bounds.oldest { Start::Resync } else { Start::After(after) }
+    }
+
+    /// The refusal of a cursor that cannot be read from.
+    pub fn expired(&self, bounds: &Bounds) -> Error {
+        Error::from(Code::CursorExpired)
+            .with("oldest", self.cursor(bounds.oldest - 1).to_string())
+            .with("head", self.cursor(bounds.head).to_string())
+    }
+
+    /// The next events after `after`, at most `limit` and a few megabytes.
+    pub async fn read(&self, principal: Uuid, after: i64, limit: i64) -> Result<Vec<Entry>> {
+        series::inbox_read();
+        store::read(&self.db, principal, after, limit.min(PAGE_EVENTS)).await
+    }
+
+    /// Acks at once, for callers whose answer promises it.
+    pub async fn ack(&self, reader: &Reader, seq: i64) -> Result<()> {
+        store::ack(&self.db, &[(reader.clone(), seq)]).await
+    }
+
+    /// The heads of many inboxes, for the sweep.
+    pub async fn heads(&self, principals: &[Uuid]) -> Result<Vec<Delivery>> {
+        store::heads(&self.db, principals).await
+    }
+}
+
+/// Makes an empty inbox, inside the transaction that makes its owner.
+pub async fn create(tx: &Tx, principal: Uuid) -> Result<()> {
+    store::create(tx, principal).await
+}
+
+/// Makes a reader's place at the head as of now, if it has none.
+pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
+    store::create_reader(tx, reader).await
+}
+
+/// Appends one event to the inboxes of `recipients`. Takes their locks, in order, until commit.
+pub async fn append(
+    tx: &Tx, id: EventId, kind: EventKind, conversation: Option<ConversationId>, data: &str, recipients: &[Uuid],
+) -> Result<Told> {
+    let (at, deliveries) = store::append(tx, id, kind, conversation, data, recipients).await?;
+    Ok(Told { tail: events::tail(id, kind.name(), conversation, at, data), deliveries })
+}
+
+/// Deletes some of what is older than `days`; true while there may be more.
+pub async fn expire(db: &Db, days: i32) -> Result<bool> {
+    store::expire(db, days).await
+}

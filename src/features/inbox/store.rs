@@ -1,0 +1,216 @@
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::{Bounds, Delivery, Entry};
+use crate::{
+    db::{Db, Tx},
+    error::Result,
+    events::{self, EventKind, Message},
+    ids::{ConversationId, EventId, MessageId, Principal},
+    limits::quotas::PAGE_BYTES,
+};
+
+/// A principal, and for a user the device: who has a place of its own in an inbox.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reader {
+    /// Whose inbox.
+    pub principal: Uuid,
+    /// Empty for agents: all their connections share one place.
+    pub device_id: String,
+}
+
+impl Reader {
+    /// An agent's, or a user's on one device.
+    pub fn new(principal: Principal, device_id: &str) -> Self {
+        Reader { principal: principal.id(), device_id: device_id.to_owned() }
+    }
+}
+
+/// Timeline in the high bits, restores in the low ones.
+pub async fn epoch(db: &Db) -> Result<u64> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- inbox.epoch
+            select substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), restores from cluster",
+        )
+        .await?;
+    let row = client.query_one(&stmt, &[]).await?;
+    let timeline = u64::from_str_radix(row.get(0), 16).unwrap_or_default();
+    let restores: i32 = row.get(1);
+    Ok(timeline << 16 | u64::from(restores.unsigned_abs() & 0xffff))
+}
+
+pub async fn create(tx: &Tx, principal: Uuid) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- inbox.create
+            insert into inbox (principal_id) values ($1)",
+        )
+        .await?;
+    tx.execute(&stmt, &[&principal]).await?;
+    Ok(())
+}
+
+pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- inbox.create_reader
+            insert into inbox_reader (principal_id, device_id, acked_seq)
+            select principal_id, $2, head_seq from inbox where principal_id = $1
+            on conflict (principal_id, device_id) do nothing",
+        )
+        .await?;
+    tx.execute(&stmt, &[&reader.principal, &reader.device_id]).await?;
+    Ok(())
+}
+
+pub async fn append(
+    tx: &Tx, id: EventId, kind: EventKind, conversation: Option<ConversationId>, data: &str, recipients: &[Uuid],
+) -> Result<(DateTime<Utc>, Vec<Delivery>)> {
+    let stmt = tx
+        .prepare_cached(
+            "-- inbox.append
+            with told as (
+                insert into event (event_id, kind, conversation_id, data) values ($1, $2, $3, $4)
+                returning created_at
+            ), locked as materialized (
+                select principal_id from inbox where principal_id = any($5) order by principal_id for update
+            ), heads as (
+                update inbox set head_seq = head_seq + 1 from locked
+                where inbox.principal_id = locked.principal_id
+                returning inbox.principal_id, inbox.head_seq
+            ), entries as (
+                insert into inbox_entry (principal_id, seq, event_id) select principal_id, head_seq, $1 from heads
+                returning principal_id, seq
+            )
+            select created_at, principal_id, seq from told left join entries on true",
+        )
+        .await?;
+    let rows = tx.query(&stmt, &[&id, &kind.name(), &conversation, &data, &recipients]).await?;
+    let at = rows.first().map(|row| row.get(0)).unwrap_or_default();
+    let deliveries = rows.iter().filter_map(|row| {
+        Some(Delivery { principal: row.get::<_, Option<Uuid>>(1)?, seq: row.get::<_, Option<i64>>(2)? })
+    });
+    Ok((at, deliveries.collect()))
+}
+
+pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- inbox.bounds
+            select i.head_seq,
+                   coalesce((select seq from inbox_entry e where e.principal_id = $1 order by seq limit 1), i.head_seq + 1),
+                   coalesce((select acked_seq from inbox_reader r where r.principal_id = $1 and r.device_id = $2), i.head_seq)
+            from inbox i where i.principal_id = $1",
+        )
+        .await?;
+    let row = client.query_one(&stmt, &[&reader.principal, &reader.device_id]).await?;
+    Ok(Bounds { head: row.get(0), oldest: row.get(1), acked: row.get(2) })
+}
+
+/// A page ends at its limit or before it grows too large; a single event larger than that is a page of its own.
+pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Vec<Entry>> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- inbox.read
+            select seq, event_id, created_at, kind, conversation_id, data,
+                   message_seq, sender_kind, sender_id, sender_device, payload, client_message_id, in_reply_to, hop
+            from (
+                select e.seq, e.event_id, coalesce(v.created_at, m.created_at) as created_at, v.kind,
+                       coalesce(v.conversation_id, m.conversation_id) as conversation_id, v.data,
+                       m.seq as message_seq, m.sender_kind, m.sender_id, m.sender_device, m.payload,
+                       m.client_message_id, m.in_reply_to, m.hop,
+                       sum(octet_length(coalesce(m.payload, v.data))) over (order by e.seq) as bytes
+                from (
+                    select seq, event_id from inbox_entry
+                    where principal_id = $1 and seq > $2 order by seq limit $3
+                ) e
+                left join message m on m.message_id = e.event_id
+                left join event v on v.event_id = e.event_id
+            ) page
+            where bytes <= $4 or seq = $2 + 1
+            order by seq",
+        )
+        .await?;
+    let rows = client.query(&stmt, &[&principal, &after, &limit, &PAGE_BYTES]).await?;
+    Ok(rows.iter().map(entry).collect())
+}
+
+fn entry(row: &tokio_postgres::Row) -> Entry {
+    let id: EventId = row.get(1);
+    let at: DateTime<Utc> = row.get(2);
+    let conversation: Option<ConversationId> = row.get(4);
+    let tail = match (row.get::<_, Option<&str>>(3), conversation) {
+        // No event row: the entry announces a message, which carries the event's id.
+        (None, Some(conversation)) => message(row, MessageId(id.0), conversation, at).tail(),
+        (kind, conversation) => events::tail(id, kind.unwrap_or_default(), conversation, at, row.get(5)),
+    };
+    Entry { seq: row.get(0), tail }
+}
+
+fn message(row: &tokio_postgres::Row, id: MessageId, conversation: ConversationId, at: DateTime<Utc>) -> Message<'_> {
+    Message {
+        id,
+        conversation,
+        seq: row.get(6),
+        sender: Principal::from_row(row.get(7), row.get(8)),
+        device_id: row.get(9),
+        payload: row.get(10),
+        client_message_id: row.get(11),
+        in_reply_to: row.get(12),
+        hop: row.get(13),
+        created_at: at,
+    }
+}
+
+/// Moves readers' places forward, never back and never past the head; rows are locked in order.
+pub async fn ack(db: &Db, acks: &[(Reader, i64)]) -> Result<()> {
+    let principals: Vec<Uuid> = acks.iter().map(|(reader, _)| reader.principal).collect();
+    let devices: Vec<&str> = acks.iter().map(|(reader, _)| reader.device_id.as_str()).collect();
+    let seqs: Vec<i64> = acks.iter().map(|(_, seq)| *seq).collect();
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- inbox.ack
+            with said as (
+                select * from unnest($1::uuid[], $2::text[], $3::bigint[]) as said (principal_id, device_id, seq)
+            ), locked as materialized (
+                select r.principal_id, r.device_id, least(said.seq, i.head_seq) as seq
+                from inbox_reader r join said using (principal_id, device_id) join inbox i using (principal_id)
+                order by r.principal_id, r.device_id for update of r
+            )
+            update inbox_reader r set acked_seq = locked.seq from locked
+            where r.principal_id = locked.principal_id and r.device_id = locked.device_id and r.acked_seq < locked.seq",
+        )
+        .await?;
+    client.execute(&stmt, &[&principals, &devices, &seqs]).await?;
+    Ok(())
+}
+
+pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- inbox.heads
+            select principal_id, head_seq from inbox where principal_id = any($1)",
+        )
+        .await?;
+    let rows = client.query(&stmt, &[&principals]).await?;
+    Ok(rows.iter().map(|row| Delivery { principal: row.get(0), seq: row.get(1) }).collect())
+}
+
+pub async fn expire(db: &Db, days: i32) -> Result<bool> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- inbox.expire
+            delete from inbox_entry where ctid = any(array(
+                select ctid from inbox_entry where created_at < app_now() - make_interval(days => $1) limit 5000
+            ))",
+        )
+        .await?;
+    Ok(client.execute(&stmt, &[&days]).await? > 0)
+}

@@ -1,0 +1,149 @@
+//! A message as it is written in a request body or a frame.
+
+use std::collections::BTreeMap;
+
+use axum::http::HeaderMap;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::{
+    error::{Code, Error, Result},
+    http::json,
+    ids::{ConversationId, MessageId},
+    limits::quotas::MESSAGE_BYTES,
+};
+
+/// What is to be sent.
+pub struct Draft {
+    /// A JSON object with a string `type`, as it was written.
+    pub payload: String,
+    /// Whether its type says that it is ciphertext.
+    pub encrypted: bool,
+    /// The sender's own id for it, under either name.
+    pub key: Option<Uuid>,
+    /// The same, if it came as `client_message_id`: shown to readers.
+    pub client_message_id: Option<MessageId>,
+    /// What it answers.
+    pub in_reply_to: Option<MessageId>,
+}
+
+/// The names that stand beside a bare payload's own fields.
+#[derive(Deserialize)]
+struct Beside {
+    conversation_id: Option<ConversationId>,
+    client_message_id: Option<MessageId>,
+    idempotency_key: Option<Uuid>,
+    in_reply_to: Option<MessageId>,
+}
+
+const BESIDE: [&str; 6] = ["type", "conversation_id", "client_message_id", "idempotency_key", "in_reply_to", "ref"];
+
+#[derive(Deserialize)]
+struct Wrapped<'a> {
+    #[serde(borrow)]
+    payload: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    r#type: String,
+}
+
+impl Draft {
+    /// Reads `{payload, client_message_id?, in_reply_to?}` or the bare payload with the ids beside its fields, and
+    /// the conversation if the body names one. A payload over 1 MB is refused with `too_large`.
+    pub fn read(bytes: &[u8], headers: Option<&HeaderMap>, too_large: Code) -> Result<(Self, Option<ConversationId>)> {
+        let beside: Beside = json::parse(bytes)?;
+        let text = std::str::from_utf8(bytes).map_err(|_| Error::field("", "json", "is not UTF-8"))?;
+        let wrapped: Option<&RawValue> = serde_json::from_str::<Wrapped<'_>>(text).ok().and_then(|body| body.payload);
+        let payload = match wrapped {
+            Some(payload) => payload.get().to_owned(),
+            None => bare(text)?,
+        };
+        if payload.len() > MESSAGE_BYTES {
+            return Err(too_large.into());
+        }
+        let kind: Kind = serde_json::from_str(&payload)
+            .map_err(|_| Error::field("payload", "payload", "must be an object with a string `type`"))?;
+        let key = key(&beside, headers)?;
+        let draft = Draft {
+            payload,
+            encrypted: kind.r#type == "encrypted",
+            key,
+            client_message_id: beside.client_message_id,
+            in_reply_to: beside.in_reply_to,
+        };
+        Ok((draft, beside.conversation_id))
+    }
+}
+
+/// The payload of a body without `payload`: all but the names beside it.
+fn bare(text: &str) -> Result<String> {
+    let fault = || Error::field("payload", "required", "missing field `payload`");
+    let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_str(text).map_err(|_| fault())?;
+    fields.retain(|name, _| *name == "type" || !BESIDE.contains(name));
+    if !fields.contains_key("type") {
+        return Err(fault());
+    }
+    serde_json::to_string(&fields).map_err(|_| fault())
+}
+
+/// One key under three names; two that differ are a fault.
+fn key(beside: &Beside, headers: Option<&HeaderMap>) -> Result<Option<Uuid>> {
+    let header = headers.and_then(|headers| headers.get("idempotency-key"));
+    let header = match header.map(|value| value.to_str().ok().and_then(|text| Uuid::try_parse(text).ok())) {
+        Some(None) => return Err(Error::field("Idempotency-Key", "format", "is no UUID")),
+        Some(Some(key)) => Some(key),
+        None => None,
+    };
+    let mut given = [beside.client_message_id.map(|id| id.0), beside.idempotency_key, header].into_iter().flatten();
+    let first = given.next();
+    match given.find(|other| Some(*other) != first) {
+        Some(_) => Err(Error::field("client_message_id", "conflict", "two different ids for one message")),
+        None => Ok(first),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Draft> {
+        Draft::read(text.as_bytes(), None, Code::MessageTooLarge).map(|(draft, _)| draft)
+    }
+
+    #[test]
+    fn a_wrapped_and_a_bare_payload_say_the_same() {
+        let wrapped = read(r#"{"payload":{"text":"hi","type":"text"},"client_message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#);
+        let bare = read(r#"{"type":"text","text":"hi","client_message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#);
+        let (wrapped, bare) = (wrapped.expect("valid"), bare.expect("valid"));
+        assert_eq!(wrapped.payload, bare.payload);
+        assert_eq!(wrapped.key, bare.key);
+        assert!(wrapped.key.is_some());
+    }
+
+    #[test]
+    fn a_payload_keeps_its_bytes() {
+        let odd = r#"{ "type":"text", "n": 1.00, "big": 123456789012345678901234567890 }"#;
+        assert_eq!(read(&format!(r#"{{"payload":{odd}}}"#)).expect("valid").payload, odd);
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        for text in [
+            "null",
+            "[]",
+            "{}",
+            r#"{"payload":null}"#,
+            r#"{"payload":"x"}"#,
+            r#"{"payload":{}}"#,
+            r#"{"payload":{"type":1}}"#,
+            r#"{"payload":{"type":"t"},"client_message_id":"x"}"#,
+            r#"{"payload":{"type":"t"},"idempotency_key":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#,
+            r#"{"payload":{"type":"t"},"client_message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","idempotency_key":"0190b5e0-7c6e-4d3a-9c1b-2f4a5b6c7d8e"}"#,
+        ] {
+            assert_eq!(read(text).map(|_| ()).expect_err(text).code(), Code::ValidationError, "{text}");
+        }
+    }
+}

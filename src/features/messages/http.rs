@@ -1,0 +1,147 @@
+//! `POST /agents/{agent_id}/messages`, `POST /agents/{agent_id}/conversations/{conversation_id}/messages`,
+//! `POST /conversations/{conversation_id}/messages`, `GET /agents/{agent_id}/messages/poll`.
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+
+use super::{Draft, Outbox, Outgoing, Sent};
+use crate::{
+    auth::{
+        agent::{Agent, AgentClaim},
+        user::UserClaim,
+    },
+    error::{Code, Error, Result},
+    events,
+    features::inbox::{Cursor, Inbox, Reader, Start},
+    gateway::registry::{Registry, Seat},
+    http::{Data, Path, Query, body},
+    ids::{AgentId, ConversationId, Principal},
+    limits::{
+        Limiter,
+        quotas::{MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES, PAGE_EVENTS, POLL_WAIT_SECONDS},
+        table::Limit,
+    },
+};
+
+/// `POST /agents/{agent_id}/messages`: an agent says something.
+///
+/// Caller: agent. Limit: `agent_message_send`, 5/s per agent. Body `{conversation_id, payload, client_message_id?,
+/// in_reply_to?}`. Answers 201 with [`Sent`], 200 for a replay. Tells the members `message.created`.
+/// Errors: `NOT_CONVERSATION_MEMBER`, `RELATION_REVOKED`, `IDEMPOTENCY_CONFLICT`, `AGENT_LOOP_DETECTED`,
+/// `WEBHOOK_PAYLOAD_TOO_LARGE`.
+pub async fn send_as_agent(
+    caller: AgentClaim, limiter: Limiter, State(outbox): State<Outbox>, request: Request,
+) -> Result<Response> {
+    limiter.take(Limit::AgentMessageSend, caller.agent).await?;
+    let (draft, conversation) = read_draft(request, Code::WebhookPayloadTooLarge).await?;
+    let conversation = conversation.ok_or_else(|| Error::field("conversation_id", "required", "missing field `conversation_id`"))?;
+    answer(outbox.send(by_agent(caller, conversation, draft)).await?)
+}
+
+/// `POST /agents/{agent_id}/conversations/{conversation_id}/messages`: the same, the conversation in the path.
+///
+/// Caller: agent. Limit: `agent_conversation_message_send`, 5/s per agent.
+pub async fn send_as_agent_to(
+    caller: AgentClaim, limiter: Limiter, State(outbox): State<Outbox>, Path((_, conversation)): Path<(AgentId, ConversationId)>,
+    request: Request,
+) -> Result<Response> {
+    limiter.take(Limit::AgentConversationSend, caller.agent).await?;
+    let (draft, _) = read_draft(request, Code::WebhookPayloadTooLarge).await?;
+    answer(outbox.send(by_agent(caller, conversation, draft)).await?)
+}
+
+/// `POST /conversations/{conversation_id}/messages`: a user says something.
+///
+/// Caller: user. Limit: `user_message_send`, 10/s per user. Errors as for agents, `MESSAGE_TOO_LARGE` for size.
+pub async fn send_as_user(
+    caller: UserClaim, limiter: Limiter, State(outbox): State<Outbox>, Path(conversation): Path<ConversationId>, request: Request,
+) -> Result<Response> {
+    limiter.take(Limit::UserMessageSend, caller.user).await?;
+    let (draft, _) = read_draft(request, Code::MessageTooLarge).await?;
+    let sender = Principal::User(caller.user);
+    answer(outbox.send(Outgoing { sender, credential: caller.session.0, conversation, draft }).await?)
+}
+
+fn by_agent(caller: AgentClaim, conversation: ConversationId, draft: Draft) -> Outgoing {
+    Outgoing { sender: Principal::Agent(caller.agent), credential: caller.token.0, conversation, draft }
+}
+
+async fn read_draft(request: Request<Body>, too_large: Code) -> Result<(Draft, Option<ConversationId>)> {
+    let (parts, content) = request.into_parts();
+    body::must_be_json(&parts.headers)?;
+    let bytes = body::read(content, MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES, too_large).await?;
+    Draft::read(&bytes, Some(&parts.headers), too_large)
+}
+
+fn answer(sent: Sent) -> Result<Response> {
+    let (status, duplicate) = if sent.duplicate { (StatusCode::OK, true) } else { (StatusCode::CREATED, false) };
+    let mut response = (status, Data(sent)).into_response();
+    if duplicate {
+        response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// The query of a poll.
+#[derive(Deserialize)]
+pub struct PollQuery {
+    cursor: Option<String>,
+    limit: Option<i64>,
+    wait: Option<u64>,
+}
+
+/// `GET /agents/{agent_id}/messages/poll?cursor=&limit=&wait=`: the events after a cursor.
+///
+/// Caller: agent. Limit: `agent_poll`, 60/min per agent. A cursor acks everything up to it; without one, reading starts
+/// after the last ack. `wait` (0-25 s) holds an empty answer back until something comes. Answers 200 `{data: [event],
+/// next_cursor}`. Errors: `CURSOR_EXPIRED`.
+pub async fn poll(
+    caller: Agent, limiter: Limiter, State(inbox): State<Inbox>, State(registry): State<Registry>, Query(query): Query<PollQuery>,
+) -> Result<Response> {
+    let limit = query.limit.unwrap_or(50);
+    if !(1..=PAGE_EVENTS).contains(&limit) {
+        return Err(Error::field("limit", "range", "must be from 1 to 100"));
+    }
+    let wait = query.wait.unwrap_or(0);
+    if wait > POLL_WAIT_SECONDS {
+        return Err(Error::field("wait", "range", "must be from 0 to 25"));
+    }
+    let cursor = query.cursor.as_deref().map(str::parse::<Cursor>).transpose()?;
+    limiter.take(Limit::AgentPoll, caller.id).await?;
+
+    let reader = Reader::new(Principal::Agent(caller.id), "");
+    let bounds = inbox.bounds(&reader).await?;
+    let Start::After(after) = inbox.start(&bounds, cursor) else { return Err(inbox.expired(&bounds)) };
+    if cursor.is_some() && after > bounds.acked {
+        inbox.ack(&reader, after).await?;
+    }
+    // Listening begins before the first look, so that nothing falls in between.
+    let seat = (wait > 0).then(|| registry.join(Seat::new(reader.principal, caller.token.0, after)));
+    let mut events = inbox.read(reader.principal, after, limit).await?;
+    if let Some(seat) = seat.filter(|_| events.is_empty()) {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(wait)) => {}
+            () = seat.rung() => {
+                if let Some(why) = seat.take().end {
+                    tracing::debug!(?why, "a waiting poll was ended");
+                }
+                // The token may have been revoked while we waited.
+                AgentClaim { agent: caller.id, token: caller.token }.prove(inbox.db()).await?;
+                events = inbox.read(reader.principal, after, limit).await?;
+            }
+        }
+    }
+    let next = inbox.cursor(events.last().map_or(after, |last| last.seq));
+    let objects: Vec<String> = events.iter().map(|event| events::object(inbox.cursor(event.seq), &event.tail)).collect();
+    let text = format!(r#"{{"data":[{}],"next_cursor":"{next}"}}"#, objects.join(","));
+    let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok((headers, text).into_response())
+}

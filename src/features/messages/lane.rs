@@ -1,0 +1,280 @@
+//! One writer: gathers what waits, commits it as one transaction, answers each, tells all.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use super::{Outgoing, Sent, Waiting, store};
+use crate::{
+    backplane::Backplane,
+    db::Db,
+    error::{Code, Error, Result},
+    events::Message,
+    features::inbox::Told,
+    ids::{ConversationId, Principal},
+    limits::quotas::HOPS,
+    metrics as series,
+};
+
+/// Messages of one transaction,
+const BATCH: usize = 64;
+/// and bytes of their payloads, after which no more are added.
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+/// Batches a send may be in without a decision (a key that another node was just using).
+const TRIES: u32 = 5;
+
+/// Commits batch after batch until all senders are gone.
+pub async fn run(db: Db, backplane: Backplane, mut waiting: mpsc::Receiver<Waiting>) {
+    let mut held: VecDeque<Waiting> = VecDeque::new();
+    let mut arrived = Vec::with_capacity(BATCH);
+    loop {
+        if held.is_empty() {
+            if waiting.recv_many(&mut arrived, BATCH).await == 0 {
+                return;
+            }
+        } else {
+            while held.len() + arrived.len() < 4 * BATCH {
+                let Ok(one) = waiting.try_recv() else { break };
+                arrived.push(one);
+            }
+        }
+        held.extend(arrived.drain(..));
+        let batch = gather(&mut held);
+        commit(&db, &backplane, batch, &mut held).await;
+    }
+}
+
+/// Takes from the front what can share a transaction. The rest stays in order, and what follows something that stays
+/// in its conversation stays too.
+fn gather(held: &mut VecDeque<Waiting>) -> Vec<Waiting> {
+    let mut batch: Vec<Waiting> = Vec::with_capacity(held.len().min(BATCH));
+    let mut company = Company::default();
+    let mut rest = VecDeque::new();
+    for one in held.drain(..) {
+        if batch.len() < BATCH && company.admits(&one.message) {
+            batch.push(one);
+        } else {
+            company.hold(&one.message);
+            rest.push_back(one);
+        }
+    }
+    *held = rest;
+    batch
+}
+
+/// What is already in a batch, as far as it decides what may join.
+#[derive(Default)]
+struct Company {
+    keys: HashSet<(Uuid, Uuid)>,
+    /// By conversation: its sender if all of its messages leave an agent's `hop` as Postgres will compute it.
+    senders: HashMap<ConversationId, Option<Principal>>,
+    held: HashSet<ConversationId>,
+    bytes: usize,
+}
+
+impl Company {
+    fn admits(&mut self, message: &Outgoing) -> bool {
+        let Outgoing { sender, conversation, draft, .. } = message;
+        if self.held.contains(conversation) || self.bytes > BATCH_BYTES {
+            return false;
+        }
+        // The same id twice in one statement cannot be told apart; the second finds the first in the next batch.
+        let key = draft.key.map(|key| (sender.id(), key));
+        if key.is_some_and(|key| self.keys.contains(&key)) {
+            return false;
+        }
+        // An agent's hop counts from the conversation's latest message as Postgres knows it, so nothing else may
+        // come before it in its batch but messages of its own that count the same.
+        let alike = (matches!(sender, Principal::Agent(_)) && draft.in_reply_to.is_none()).then_some(*sender);
+        match self.senders.get(conversation) {
+            Some(before) if matches!(sender, Principal::Agent(_)) && (alike.is_none() || *before != alike) => return false,
+            Some(_) => {
+                if alike.is_none() {
+                    self.senders.insert(*conversation, None);
+                }
+            }
+            None => {
+                self.senders.insert(*conversation, alike);
+            }
+        }
+        self.keys.extend(key);
+        self.bytes += draft.payload.len();
+        true
+    }
+
+    fn hold(&mut self, message: &Outgoing) {
+        self.held.insert(message.conversation);
+    }
+}
+
+async fn commit(db: &Db, backplane: &Backplane, batch: Vec<Waiting>, held: &mut VecDeque<Waiting>) {
+    let started = std::time::Instant::now();
+    let n = batch.len();
+    match store::send(db, &batch).await {
+        Ok(decisions) => {
+            series::send_batch(n, started.elapsed());
+            answer(backplane, batch, decisions, held);
+        }
+        Err(error) if n > 1 && error.code() == Code::InternalError => {
+            // One of them is something that Postgres refuses: find it, and let the others through.
+            error.log();
+            for one in batch {
+                let single = vec![one];
+                match store::send(db, &single).await {
+                    Ok(decisions) => answer(backplane, single, decisions, held),
+                    Err(error) => refuse_all(single, &error),
+                }
+            }
+        }
+        Err(error) => refuse_all(batch, &error),
+    }
+}
+
+fn refuse_all(batch: Vec<Waiting>, error: &Error) {
+    error.log();
+    for one in batch {
+        let failure = match error.code() {
+            Code::ServiceUnavailable => Error::unavailable("the batch failed"),
+            code => code.into(),
+        };
+        // Nobody waits any more if the request was cut.
+        one.answer.send(Err(failure)).ok();
+    }
+}
+
+fn answer(backplane: &Backplane, batch: Vec<Waiting>, decisions: Vec<store::Decision>, held: &mut VecDeque<Waiting>) {
+    let mut undecided = VecDeque::new();
+    for (mut one, decision) in batch.into_iter().zip(decisions) {
+        let outcome = match decision {
+            store::Decision::Stored(stored) => {
+                let sent = sent(&one, &stored);
+                backplane.tell(&told(&one, stored));
+                Ok(sent)
+            }
+            store::Decision::Replay(prior) => replay(&one, prior),
+            store::Decision::Refused(refusal) => Err(refused(&one.message, refusal)),
+            store::Decision::Undecided if one.tries < TRIES => {
+                one.tries += 1;
+                undecided.push_back(one);
+                continue;
+            }
+            store::Decision::Undecided => Err(Error::unavailable("the idempotency key stays contended")),
+        };
+        one.answer.send(outcome).ok();
+    }
+    undecided.append(held);
+    *held = undecided;
+}
+
+fn sent(one: &Waiting, stored: &store::Stored) -> Sent {
+    Sent {
+        message_id: one.id,
+        conversation_id: one.message.conversation,
+        seq: stored.seq,
+        created_at: stored.created_at,
+        client_message_id: one.message.draft.client_message_id,
+        duplicate: false,
+    }
+}
+
+fn told(one: &Waiting, stored: store::Stored) -> Told {
+    let draft = &one.message.draft;
+    let message = Message {
+        id: one.id,
+        conversation: one.message.conversation,
+        seq: stored.seq,
+        sender: one.message.sender,
+        device_id: stored.device_id.as_deref(),
+        payload: &draft.payload,
+        client_message_id: draft.client_message_id,
+        in_reply_to: draft.in_reply_to,
+        hop: stored.hop,
+        created_at: stored.created_at,
+    };
+    Told { tail: message.tail(), deliveries: stored.deliveries }
+}
+
+/// The first send's answer, if this is the same message; compared by meaning, so spacing and key order do not matter.
+fn replay(one: &Waiting, prior: store::Prior) -> Result<Sent> {
+    let meaning = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+    let same = prior.conversation == one.message.conversation
+        && (prior.payload == one.message.draft.payload || meaning(&prior.payload) == meaning(&one.message.draft.payload));
+    if !same {
+        return Err(Code::IdempotencyConflict.into());
+    }
+    Ok(Sent {
+        message_id: prior.id,
+        conversation_id: prior.conversation,
+        seq: prior.seq,
+        created_at: prior.created_at,
+        client_message_id: prior.client_message_id,
+        duplicate: true,
+    })
+}
+
+fn refused(message: &Outgoing, refusal: store::Refusal) -> Error {
+    match (refusal, message.sender) {
+        (store::Refusal::Credential, Principal::User(_)) => Code::Unauthorized.into(),
+        (store::Refusal::Credential, Principal::Agent(_)) => Code::AgentTokenInvalid.into(),
+        (store::Refusal::NotMember, _) => Code::NotConversationMember.into(),
+        (store::Refusal::RelationRevoked, _) => Code::RelationRevoked.into(),
+        (store::Refusal::Plaintext, _) => {
+            Error::field("payload.type", "encryption", "this conversation takes encrypted payloads only")
+        }
+        (store::Refusal::UnknownReference, _) => {
+            Error::field("in_reply_to", "reference", "is no message of this conversation")
+        }
+        (store::Refusal::Loop, _) => Error::from(Code::AgentLoopDetected).with("limit", HOPS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::{
+        features::messages::Draft,
+        ids::{AgentId, MessageId, UserId},
+    };
+
+    fn waiting(sender: Principal, conversation: u128, key: Option<u128>, in_reply_to: Option<u128>) -> Waiting {
+        let draft = Draft {
+            payload: "{}".to_owned(),
+            encrypted: false,
+            key: key.map(Uuid::from_u128),
+            client_message_id: None,
+            in_reply_to: in_reply_to.map(|id| MessageId(Uuid::from_u128(id))),
+        };
+        let conversation = ConversationId(Uuid::from_u128(conversation));
+        let message = Outgoing { sender, credential: Uuid::nil(), conversation, draft };
+        Waiting { id: MessageId(Uuid::nil()), message, answer: oneshot::channel().0, tries: 0 }
+    }
+
+    fn sizes(sends: Vec<Waiting>) -> Vec<usize> {
+        let mut held = VecDeque::from(sends);
+        let mut sizes = Vec::new();
+        while !held.is_empty() {
+            sizes.push(gather(&mut held).len());
+        }
+        sizes
+    }
+
+    #[test]
+    fn what_cannot_share_a_statement_waits_in_order() {
+        let user = Principal::User(UserId(Uuid::from_u128(1)));
+        let agent = Principal::Agent(AgentId(Uuid::from_u128(2)));
+        let other = Principal::Agent(AgentId(Uuid::from_u128(3)));
+        let of = |sender, conversation| waiting(sender, conversation, None, None);
+        assert_eq!(sizes(vec![of(user, 1), of(user, 1), of(user, 2), of(agent, 3)]), [4]);
+        assert_eq!(sizes(vec![of(agent, 1), of(agent, 1), of(user, 1)]), [3]);
+        // An agent after a human, or after another agent, in one conversation.
+        assert_eq!(sizes(vec![of(user, 1), of(agent, 1), of(user, 1), of(agent, 2)]), [2, 2]);
+        assert_eq!(sizes(vec![of(agent, 1), of(other, 1), of(agent, 1)]), [1, 1, 1]);
+        // An answer to a certain message.
+        assert_eq!(sizes(vec![waiting(agent, 1, None, Some(9)), of(agent, 1)]), [1, 1]);
+        // One id twice; what follows in the conversation waits behind it.
+        assert_eq!(sizes(vec![waiting(user, 1, Some(5), None), waiting(user, 1, Some(5), None), of(user, 1), of(user, 2)]), [2, 2]);
+    }
+}

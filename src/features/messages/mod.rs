@@ -1,0 +1,115 @@
+//! Messages: the one send path (REST, frames, later webhook replies) and its idempotency.
+//!
+//! Promises: a send that was answered is durable; `seq` is gapless per conversation in commit order; one id sends one
+//! message within 24 hours, however often and wherever it is tried.
+//!
+//! Concurrent sends of a node are gathered: each conversation belongs to one lane, a lane commits one batch at a time,
+//! and the next batch grows while it does. Alone, a send waits for nobody.
+
+mod body;
+pub mod http;
+mod lane;
+mod store;
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+pub use self::body::Draft;
+use crate::{
+    backplane::Backplane,
+    db::Db,
+    error::{Error, Result},
+    ids::{ConversationId, MessageId, Principal},
+    metrics as series,
+    random::Random,
+};
+
+/// Sends of one lane that may wait; more are refused with 503.
+const QUEUE: usize = 4096;
+/// Longest wait for an answer. What it ends is unknown, not undone: the same id tried again tells.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// A message on its way in, its sender recognised but not yet proven.
+pub struct Outgoing {
+    /// Who says it.
+    pub sender: Principal,
+    /// The session or token that must still count when it is stored.
+    pub credential: Uuid,
+    /// Where to.
+    pub conversation: ConversationId,
+    /// What.
+    pub draft: Draft,
+}
+
+/// What a sender is answered.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sent {
+    pub message_id: MessageId,
+    pub conversation_id: ConversationId,
+    /// The message's number in its conversation.
+    pub seq: i64,
+    #[serde(serialize_with = "crate::clock::as_iso")]
+    pub created_at: DateTime<Utc>,
+    pub client_message_id: Option<MessageId>,
+    /// Whether this id had been sent before.
+    pub duplicate: bool,
+}
+
+/// Takes sends; clones share the lanes.
+#[derive(Clone)]
+pub struct Outbox {
+    random: Random,
+    lanes: Arc<[mpsc::Sender<Waiting>]>,
+}
+
+/// A send with the one who waits for it.
+struct Waiting {
+    id: MessageId,
+    message: Outgoing,
+    answer: oneshot::Sender<Result<Sent>>,
+    /// Batches it has been in without a decision.
+    tries: u32,
+}
+
+impl Outbox {
+    /// Spawns `lanes` lanes; they end when the last clone is dropped and what waits is answered.
+    pub fn start(db: &Db, backplane: &Backplane, random: Random, lanes: usize, tasks: &TaskTracker) -> Self {
+        let lanes = (0..lanes).map(|_| {
+            let (lane, waiting) = mpsc::channel(QUEUE);
+            tasks.spawn(lane::run(db.clone(), backplane.clone(), waiting));
+            lane
+        });
+        Outbox { random, lanes: lanes.collect() }
+    }
+
+    /// Stores a message and tells it; returns once it is durable.
+    pub async fn send(&self, message: Outgoing) -> Result<Sent> {
+        let (answer, answered) = oneshot::channel();
+        let id = MessageId::mint(&self.random);
+        // The low half of an id is chance.
+        let lane = message.conversation.0.as_u64_pair().1 as usize % self.lanes.len();
+        let waiting = Waiting { id, message, answer, tries: 0 };
+        self.lanes[lane].try_send(waiting).map_err(|_| Error::unavailable("a send lane is full"))?;
+        let outcome = match tokio::time::timeout(DEADLINE, answered).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(Error::unavailable("the send lane is gone")),
+            Err(_) => Err(Error::unavailable("no commit in time")),
+        };
+        series::send(match &outcome {
+            Ok(sent) if sent.duplicate => "replayed",
+            Ok(_) => "stored",
+            Err(error) => error.code().wire(),
+        });
+        outcome
+    }
+}
+
+/// Deletes some of the ids that are free again; true while there may be more.
+pub async fn forget_keys(db: &Db) -> Result<bool> {
+    store::forget_keys(db).await
+}

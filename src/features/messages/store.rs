@@ -1,0 +1,294 @@
+use chrono::{DateTime, Utc};
+use tokio_postgres::{Row, types::ToSql};
+use uuid::Uuid;
+
+use super::Waiting;
+use crate::{
+    db::Db,
+    error::{Error, Result},
+    features::inbox::Delivery,
+    ids::{ConversationId, MessageId},
+    limits::quotas::HOPS,
+};
+
+/// What became of one send.
+pub enum Decision {
+    /// It is durable.
+    Stored(Stored),
+    /// Its key was used before, for this.
+    Replay(Prior),
+    /// It must not be.
+    Refused(Refusal),
+    /// Another transaction used its key at this very moment: ask again.
+    Undecided,
+}
+
+/// A message that has been stored.
+pub struct Stored {
+    pub seq: i64,
+    pub created_at: DateTime<Utc>,
+    pub hop: i16,
+    pub device_id: Option<String>,
+    /// The inboxes it went to.
+    pub deliveries: Vec<Delivery>,
+}
+
+/// A message that was stored earlier under the same key.
+pub struct Prior {
+    pub id: MessageId,
+    pub conversation: ConversationId,
+    pub seq: i64,
+    pub created_at: DateTime<Utc>,
+    pub payload: String,
+    pub client_message_id: Option<MessageId>,
+}
+
+/// Why a send was not stored.
+pub enum Refusal {
+    Credential,
+    NotMember,
+    RelationRevoked,
+    Plaintext,
+    UnknownReference,
+    Loop,
+}
+
+/// Locks the conversations of a batch, in order, for the statement below: it begins after this one has every lock,
+/// so its snapshot holds everything that was committed under them, membership too.
+const LOCK: &str = "-- messages.lock
+select 1 from conversation where conversation_id = any($1) order by conversation_id for update";
+
+/// The whole batch: judge, number, store, deliver.
+const SEND: &str = "-- messages.send
+with item as materialized (
+    select * from unnest($1::int4[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::uuid[], $7::text[], $8::bool[],
+                         $9::uuid[], $10::uuid[], $11::uuid[])
+        as item (n, message_id, conversation_id, sender_id, sender_kind, credential_id, payload, encrypted,
+                 key, client_message_id, in_reply_to)
+), judged as materialized (
+    select item.*, c.last_seq, s.device_id, k.message_id as prior_id, h.hop::smallint as hop,
+        case
+            when s.session_id is null and t.token_id is null then 1
+            when k.message_id is not null then 0
+            when m.principal_id is null then 2
+            when r.state = 'revoked' then 3
+            when c.encryption = 'required' and not item.encrypted then 4
+            when item.in_reply_to is not null and answered.message_id is null then 5
+            when h.hop > $12 then 6
+        end as verdict
+    from item
+    left join session s on item.sender_kind = 'user' and s.session_id = item.credential_id
+        and s.user_id = item.sender_id and s.revoked_at is null and s.absolute_expires_at > app_now()
+    left join agent_token t on item.sender_kind = 'agent' and t.token_id = item.credential_id
+        and t.agent_id = item.sender_id and t.revoked_at is null and (t.valid_until is null or t.valid_until > app_now())
+    left join idempotency k on k.sender_id = item.sender_id and k.key = item.key
+        and k.created_at > app_now() - interval '24 hours'
+    left join conversation c on c.conversation_id = item.conversation_id
+    left join member m on m.conversation_id = item.conversation_id and m.principal_id = item.sender_id
+    left join relation r on r.relation_id = m.relation_id
+    left join message answered on answered.message_id = item.in_reply_to
+        and answered.conversation_id = item.conversation_id
+    cross join lateral (
+        select case
+            when item.sender_kind = 'user' then 0
+            when item.in_reply_to is not null then
+                case when answered.sender_kind = 'user' then 1
+                     when answered.sender_id = item.sender_id then answered.hop
+                     else answered.hop + 1 end
+            when c.last_sender_kind = 'agent' and c.last_sender_id = item.sender_id then c.last_hop
+            when c.last_sender_kind = 'agent' then c.last_hop + 1
+            else 1
+        end as hop
+    ) h
+), keyed as materialized (
+    insert into idempotency as k (sender_id, key, message_id)
+    select sender_id, key, message_id from judged where verdict is null and key is not null order by sender_id, key
+    on conflict (sender_id, key) do update set message_id = excluded.message_id, created_at = app_now()
+        where k.created_at <= app_now() - interval '24 hours'
+    returning message_id
+), fresh as materialized (
+    select j.*, j.last_seq + row_number() over (partition by conversation_id order by n) as seq
+    from judged j
+    where verdict is null and (key is null or exists (select 1 from keyed where keyed.message_id = j.message_id))
+), stored as (
+    insert into message (conversation_id, seq, message_id, sender_id, sender_kind, sender_device, client_message_id,
+                         in_reply_to, hop, created_at, payload)
+    select conversation_id, seq, message_id, sender_id, sender_kind, device_id, client_message_id,
+           in_reply_to, hop, app_now(), payload
+    from fresh
+), latest as (
+    select distinct on (conversation_id) * from fresh order by conversation_id, seq desc
+), bumped as (
+    update conversation c set last_seq = latest.seq, last_message_id = latest.message_id,
+        last_sender_id = latest.sender_id, last_sender_kind = latest.sender_kind, last_hop = latest.hop,
+        last_activity_at = app_now()
+    from latest where c.conversation_id = latest.conversation_id
+), delivery as materialized (
+    select f.n, f.message_id, m.principal_id,
+           row_number() over (partition by m.principal_id order by f.n) as place
+    from fresh f
+    join member m on m.conversation_id = f.conversation_id
+    left join relation r on r.relation_id = m.relation_id
+    where (m.principal_kind = 'user' or m.principal_id <> f.sender_id) and r.state is distinct from 'revoked'
+), locked as materialized (
+    select principal_id from inbox where principal_id in (select principal_id from delivery)
+    order by principal_id for update
+), heads as materialized (
+    update inbox i set head_seq = i.head_seq + more.n
+    from locked join (select principal_id, count(*) as n from delivery group by principal_id) more using (principal_id)
+    where i.principal_id = locked.principal_id
+    returning i.principal_id, i.head_seq - more.n as base
+), entries as (
+    insert into inbox_entry (principal_id, seq, event_id)
+    select d.principal_id, h.base + d.place, d.message_id from delivery d join heads h using (principal_id)
+), told as materialized (
+    select d.n, array_agg(d.principal_id) as principals, array_agg(h.base + d.place) as numbers
+    from delivery d join heads h using (principal_id) group by d.n
+)
+select j.verdict, f.seq, app_now(), j.hop, j.device_id, told.principals, told.numbers,
+       p.message_id, p.conversation_id, p.seq, p.created_at, p.payload, p.client_message_id
+from judged j
+left join fresh f using (n)
+left join told using (n)
+left join message p on p.message_id = j.prior_id
+order by j.n";
+
+/// Decides and stores a batch in one transaction and one round trip: the four commands are sent together.
+///
+/// An error leaves nothing stored, unless the link broke while the commit was under way; that outcome is unknown, and
+/// the sender's own id makes the retry safe.
+pub async fn send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
+    let mut tries = 0;
+    loop {
+        match try_send(db, batch).await {
+            Err(error) if error.is_conflict() && tries < 3 => tries += 1,
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn try_send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
+    let client = db.read().await?;
+    let lock = client.prepare_cached(LOCK).await?;
+    let send = client.prepare_cached(SEND).await?;
+    let columns = Columns::of(batch);
+    let conversations: &[&(dyn ToSql + Sync)] = &[&columns.conversations];
+    let params = columns.params();
+    // In this order on the wire; a failed one turns the rest into failures and the commit into a rollback.
+    let (begun, locked, rows, committed) = futures_util::join!(
+        client.batch_execute("begin"),
+        client.execute(&lock, conversations),
+        client.query(&send, &params),
+        client.batch_execute("commit"),
+    );
+    begun?;
+    locked?;
+    let rows = rows?;
+    committed.map_err(Error::unavailable)?;
+    Ok(rows.iter().map(decision).collect())
+}
+
+/// A batch as Postgres takes it: one array per column.
+struct Columns<'a> {
+    ns: Vec<i32>,
+    ids: Vec<MessageId>,
+    conversations: Vec<ConversationId>,
+    senders: Vec<Uuid>,
+    kinds: Vec<&'static str>,
+    credentials: Vec<Uuid>,
+    payloads: Vec<&'a str>,
+    encrypted: Vec<bool>,
+    keys: Vec<Option<Uuid>>,
+    client_ids: Vec<Option<MessageId>>,
+    references: Vec<Option<MessageId>>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(batch: &'a [Waiting]) -> Self {
+        let each = || batch.iter().map(|one| &one.message);
+        Columns {
+            ns: (0..).take(batch.len()).collect(),
+            ids: batch.iter().map(|one| one.id).collect(),
+            conversations: each().map(|message| message.conversation).collect(),
+            senders: each().map(|message| message.sender.id()).collect(),
+            kinds: each().map(|message| message.sender.kind()).collect(),
+            credentials: each().map(|message| message.credential).collect(),
+            payloads: each().map(|message| message.draft.payload.as_str()).collect(),
+            encrypted: each().map(|message| message.draft.encrypted).collect(),
+            keys: each().map(|message| message.draft.key).collect(),
+            client_ids: each().map(|message| message.draft.client_message_id).collect(),
+            references: each().map(|message| message.draft.in_reply_to).collect(),
+        }
+    }
+
+    fn params(&self) -> [&(dyn ToSql + Sync); 12] {
+        [
+            &self.ns,
+            &self.ids,
+            &self.conversations,
+            &self.senders,
+            &self.kinds,
+            &self.credentials,
+            &self.payloads,
+            &self.encrypted,
+            &self.keys,
+            &self.client_ids,
+            &self.references,
+            &const { HOPS as i32 },
+        ]
+    }
+}
+
+fn decision(row: &Row) -> Decision {
+    let refusal = match row.get::<_, Option<i32>>(0) {
+        None => return stored(row).map_or(Decision::Undecided, Decision::Stored),
+        // The key's row is older than its message only if the message was purged; then there is nothing to replay.
+        Some(0) => return prior(row).map_or(Decision::Undecided, Decision::Replay),
+        Some(1) => Refusal::Credential,
+        Some(2) => Refusal::NotMember,
+        Some(3) => Refusal::RelationRevoked,
+        Some(4) => Refusal::Plaintext,
+        Some(5) => Refusal::UnknownReference,
+        Some(_) => Refusal::Loop,
+    };
+    Decision::Refused(refusal)
+}
+
+fn stored(row: &Row) -> Option<Stored> {
+    let seq = row.get::<_, Option<i64>>(1)?;
+    let principals: Vec<Uuid> = row.get::<_, Option<_>>(5).unwrap_or_default();
+    let numbers: Vec<i64> = row.get::<_, Option<_>>(6).unwrap_or_default();
+    let deliveries = principals.into_iter().zip(numbers).map(|(principal, seq)| Delivery { principal, seq });
+    Some(Stored {
+        seq,
+        created_at: row.get(2),
+        hop: row.get(3),
+        device_id: row.get(4),
+        deliveries: deliveries.collect(),
+    })
+}
+
+fn prior(row: &Row) -> Option<Prior> {
+    Some(Prior {
+        id: row.get::<_, Option<MessageId>>(7)?,
+        conversation: row.get(8),
+        seq: row.get(9),
+        created_at: row.get(10),
+        payload: row.get(11),
+        client_message_id: row.get(12),
+    })
+}
+
+/// Keys older than their window say nothing any more.
+pub async fn forget_keys(db: &Db) -> Result<bool> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- messages.forget_keys
+            delete from idempotency where ctid = any(array(
+                select ctid from idempotency where created_at < app_now() - interval '25 hours' limit 5000
+            ))",
+        )
+        .await?;
+    Ok(client.execute(&stmt, &[]).await? > 0)
+}

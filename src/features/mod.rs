@@ -1,0 +1,15 @@
+//! The features, one folder each: `mod.rs` says what it owns and promises, `http.rs` has wire shapes and handlers,
+//! `store.rs` rows and SQL, `rules.rs` pure decisions.
+//!
+//! A feature may call the `mod.rs` of those listed before it, and nothing else of another feature.
+
+pub mod inbox;
+pub mod accounts;
+pub mod agents;
+pub mod conversations;
+pub mod messages;
+
+pub mod health;
+
+/// The order in which features may call each other: each those before it. A test holds the code to it.
+pub const ORDER: &[&str] = &["inbox", "accounts", "agents", "conversations", "messages"];

@@ -1,0 +1,193 @@
+//! THE FRAMES of `/ws`: what a client may say and what the server answers.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    error::{Code, Error, Result},
+    features::inbox::Cursor,
+    http::json,
+    ids::{AgentId, ConnectionId, ConversationId},
+    limits::quotas::HEARTBEAT,
+};
+
+/// The first frame.
+pub enum Auth {
+    /// `{type:"auth", agent_id, token, resume?}`
+    Agent {
+        /// Whom the token must belong to.
+        agent_id: AgentId,
+        /// The agent token.
+        token: String,
+        /// From where to go on.
+        resume: Option<String>,
+    },
+    /// `{type:"auth", access_token, resume?}`
+    User {
+        /// The access token.
+        access_token: String,
+        /// From where to go on.
+        resume: Option<String>,
+    },
+}
+
+/// A later frame.
+pub enum ClientFrame {
+    /// `{type:"ack", cursor}`: everything up to it has been taken.
+    Ack(Cursor),
+    /// `{type:"auth.renew", access_token}`
+    Renew(String),
+    /// `{type:"message.send", ref, conversation_id, payload, client_message_id?, in_reply_to?}`
+    Send {
+        /// Comes back in the answer.
+        reference: Value,
+        /// Where to.
+        conversation: ConversationId,
+        /// The whole frame: the send path reads the message out of it as out of a request body.
+        body: String,
+    },
+    /// `{type:"ping"}`
+    Ping,
+}
+
+#[derive(Deserialize)]
+struct Tag {
+    r#type: String,
+}
+
+#[derive(Deserialize)]
+struct AuthBody {
+    agent_id: Option<AgentId>,
+    token: Option<String>,
+    access_token: Option<String>,
+    resume: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct AckBody {
+    cursor: String,
+}
+
+#[derive(Deserialize)]
+struct RenewBody {
+    access_token: String,
+}
+
+#[derive(Deserialize)]
+struct SendBody {
+    #[serde(default)]
+    r#ref: Value,
+    conversation_id: ConversationId,
+}
+
+fn tag(text: &str) -> Result<String> {
+    Ok(json::parse::<Tag>(text.as_bytes())?.r#type)
+}
+
+impl Auth {
+    /// Reads the first frame. An agent id that is none is a wrong token, not a wrong frame: `None`.
+    pub fn read(text: &str) -> Result<Option<Self>> {
+        if tag(text)? != "auth" {
+            return Err(Code::Unauthorized.into());
+        }
+        let Ok(body) = serde_json::from_str::<AuthBody>(text) else { return Ok(None) };
+        Ok(match body {
+            AuthBody { agent_id: Some(agent_id), token: Some(token), access_token: None, resume } => {
+                Some(Auth::Agent { agent_id, token, resume })
+            }
+            AuthBody { agent_id: None, token: None, access_token: Some(access_token), resume } => {
+                Some(Auth::User { access_token, resume })
+            }
+            _ => None,
+        })
+    }
+}
+
+impl ClientFrame {
+    /// Reads a frame; any fault is one of the frame.
+    pub fn read(text: String) -> Result<Self> {
+        fn body<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T> {
+            serde_json::from_str(text).map_err(|_| Code::ValidationError.into())
+        }
+        Ok(match tag(&text)?.as_str() {
+            "ack" => ClientFrame::Ack(body::<AckBody>(&text)?.cursor.parse()?),
+            "auth.renew" => ClientFrame::Renew(body::<RenewBody>(&text)?.access_token),
+            "ping" => ClientFrame::Ping,
+            "message.send" => {
+                let SendBody { r#ref, conversation_id } = body(&text)?;
+                ClientFrame::Send { reference: r#ref, conversation: conversation_id, body: text }
+            }
+            _ => return Err(Code::ValidationError.into()),
+        })
+    }
+}
+
+/// What the server says, but for events, which are encoded where they are made.
+#[derive(Serialize)]
+#[serde(tag = "type")]
+pub enum ServerFrame<'a> {
+    #[serde(rename = "auth.ok")]
+    AuthOk,
+    #[serde(rename = "auth.error")]
+    AuthError { reason: &'static str },
+    #[serde(rename = "ready")]
+    Ready {
+        connection_id: ConnectionId,
+        cursor: String,
+        heartbeat_interval_ms: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        token_expires_at: Option<String>,
+        replay: Replay,
+    },
+    #[serde(rename = "caught_up")]
+    CaughtUp { cursor: String },
+    #[serde(rename = "resync_required")]
+    ResyncRequired { oldest: String, head: String },
+    #[serde(rename = "message.sent")]
+    MessageSent { r#ref: &'a Value, data: &'a RawValue },
+    #[serde(rename = "error")]
+    Error { r#ref: &'a Value, error: Value },
+    #[serde(rename = "auth.renewed")]
+    AuthRenewed { expires_at: String },
+    #[serde(rename = "auth.expiring")]
+    AuthExpiring,
+    #[serde(rename = "session.invalidated")]
+    SessionInvalidated {
+        reason: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        device_id: Option<&'a str>,
+        #[serde(serialize_with = "crate::clock::as_iso")]
+        at: DateTime<Utc>,
+    },
+    #[serde(rename = "reconnect")]
+    Reconnect { after_ms: u64 },
+    #[serde(rename = "pong")]
+    Pong,
+}
+
+/// What will be replayed before `caught_up`: the events after `from` up to `to`.
+#[derive(Serialize)]
+pub struct Replay {
+    /// The number before the first.
+    pub from: i64,
+    /// The last one as of now.
+    pub to: i64,
+}
+
+impl ServerFrame<'_> {
+    /// As text.
+    pub fn encode(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// The heartbeat as `ready` says it.
+    pub fn heartbeat_ms() -> u64 {
+        u64::try_from(HEARTBEAT.as_millis()).unwrap_or_default()
+    }
+}
+
+/// The answer to a refused `message.send`.
+pub fn refused(reference: &Value, error: &Error) -> String {
+    ServerFrame::Error { r#ref: reference, error: error.body() }.encode()
+}

@@ -1,0 +1,114 @@
+//! `GET /ws`: the socket of people and agents.
+//!
+//! Owns the handshake (upgrade, `auth` within 5 s), the sessions of this node and how they end. A session is a cursor
+//! over one inbox with a mailbox of hints in front; see [`session`].
+
+pub mod close;
+pub mod frames;
+pub mod registry;
+mod session;
+mod socket;
+mod welcome;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{
+    extract::{State, WebSocketUpgrade},
+    http::HeaderMap,
+    response::Response,
+};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    auth::{agent::AgentTokens, jwt::AccessTokens},
+    clock::Clock,
+    db::Db,
+    error::{Error, Result},
+    features::{
+        inbox::{Acks, Inbox},
+        messages::Outbox,
+    },
+    http::client::{ClientIp, Door},
+    limits::{
+        Limiter, Limits,
+        quotas::{MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES},
+        table::Limit,
+    },
+    random::Random,
+};
+use registry::Registry;
+
+/// Read buffer of a socket: what an idle one costs is mostly its buffers.
+const READ_BUFFER: usize = 2048;
+/// Frames of one wake-up are gathered to this many bytes before they are written.
+const WRITE_BUFFER: usize = 4096;
+
+/// What sessions work with.
+pub struct Gateway {
+    pub clock: Clock,
+    pub random: Random,
+    pub db: Db,
+    pub inbox: Inbox,
+    pub acks: Acks,
+    pub registry: Registry,
+    pub outbox: Outbox,
+    pub limits: Limits,
+    pub access_tokens: AccessTokens,
+    pub agent_tokens: AgentTokens,
+    /// Sessions outlive their request; a drain waits for them here.
+    pub tasks: TaskTracker,
+    /// Sockets held, authenticated or not.
+    pub sockets: AtomicUsize,
+    /// Most that are held.
+    pub max_sockets: usize,
+}
+
+/// `GET /ws`: upgrades, then waits 5 s for the `auth` frame.
+///
+/// Caller: anyone; a foreign `Origin` is refused. Limit: `ws_connect_ip`, 60/min per IP. Errors: `ORIGIN_NOT_ALLOWED`,
+/// `SERVICE_UNAVAILABLE` when the node is full.
+pub async fn upgrade(
+    State(gateway): State<Arc<Gateway>>, State(door): State<Door>, ip: ClientIp, limiter: Limiter, headers: HeaderMap,
+    request: std::result::Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
+) -> Result<Response> {
+    door.check_origin(&headers)?;
+    let request = request.map_err(|_| Error::field("", "websocket", "is no WebSocket handshake"))?;
+    limiter.take(Limit::WsConnectIp, ip).await?;
+    let place = Place::take(&gateway)?;
+    let request = request
+        .read_buffer_size(READ_BUFFER)
+        .write_buffer_size(WRITE_BUFFER)
+        .max_write_buffer_size(4 * (MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES))
+        .max_frame_size(MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES)
+        .max_message_size(MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES);
+    Ok(request.on_upgrade(move |socket| {
+        let tasks = gateway.tasks.clone();
+        // Tracked, so that a drain sees it end; spawned, so that the connection's own task can be freed.
+        tasks.track_future(async move {
+            session::run(&gateway, socket::Socket::new(socket)).await;
+            drop(place);
+        })
+    }))
+}
+
+/// One of the node's places for sockets.
+struct Place(Arc<Gateway>);
+
+impl Place {
+    fn take(gateway: &Arc<Gateway>) -> Result<Self> {
+        if gateway.sockets.fetch_add(1, Ordering::Relaxed) < gateway.max_sockets {
+            return Ok(Place(gateway.clone()));
+        }
+        gateway.sockets.fetch_sub(1, Ordering::Relaxed);
+        Err(Error::unavailable("the node holds as many sockets as it may"))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.sockets.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,257 @@
+//! Who is listening on this node, and what waits for them.
+//!
+//! A seat is one listener: a socket, or a poll that waits. What is queued for it is bounded, because it is a copy: a
+//! body that does not fit is dropped, and the listener reads it from the inbox.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{Notify, mpsc};
+use uuid::Uuid;
+
+use crate::{
+    events::Tail,
+    limits::quotas::{MAILBOX_BYTES, MAILBOX_FRAMES},
+    metrics as series,
+};
+
+/// Something for one listener.
+pub enum Item {
+    /// An event of its inbox.
+    Event {
+        /// Its number there.
+        seq: i64,
+        /// The event.
+        tail: Tail,
+    },
+    /// A frame that is in no inbox.
+    Frame(Arc<str>),
+}
+
+/// Why a seat must be given up.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// Its credential no longer counts.
+    Revoked {
+        /// As `session.invalidated` says it.
+        reason: &'static str,
+    },
+    /// The node stops; come back after the wait.
+    Drain(Duration),
+    /// Postgres may have lost its tail: numbers start anew.
+    EpochChanged,
+}
+
+#[derive(Default)]
+struct Mailbox {
+    items: VecDeque<Item>,
+    bytes: usize,
+    /// The highest number heard of.
+    head: i64,
+    end: Option<End>,
+}
+
+/// What a seat had waiting.
+#[derive(Default)]
+pub struct Mail {
+    /// In order of arrival.
+    pub items: VecDeque<Item>,
+    /// The highest number heard of; beyond the items if some were dropped or lost.
+    pub head: i64,
+    /// Set once the seat must be given up.
+    pub end: Option<End>,
+}
+
+/// One listener of one principal.
+pub struct Seat {
+    /// Whose inbox it reads.
+    pub principal: Uuid,
+    /// The session or token that lets it.
+    pub credential: Uuid,
+    sent: AtomicI64,
+    mailbox: Mutex<Mailbox>,
+    bell: Notify,
+}
+
+impl Seat {
+    /// A listener that has everything up to `sent`.
+    pub fn new(principal: Uuid, credential: Uuid, sent: i64) -> Self {
+        Seat { principal, credential, sent: AtomicI64::new(sent), mailbox: Mutex::default(), bell: Notify::new() }
+    }
+
+    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
+        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last number handed to the client.
+    pub fn sent(&self) -> i64 {
+        self.sent.load(Ordering::Acquire)
+    }
+
+    /// Notes that the client was handed everything up to `seq`.
+    pub fn set_sent(&self, seq: i64) {
+        self.sent.store(seq, Ordering::Release);
+    }
+
+    /// There is an event `seq`; its body too, if it came along and fits.
+    pub fn hear(&self, seq: i64, tail: Option<&Tail>) {
+        let mut mailbox = self.mailbox();
+        mailbox.head = mailbox.head.max(seq);
+        if let Some(tail) = tail {
+            mailbox.push(tail.len(), || Item::Event { seq, tail: tail.clone() });
+        }
+        drop(mailbox);
+        self.bell.notify_one();
+    }
+
+    /// A frame that is in no inbox; lost if the listener is slow.
+    pub fn show(&self, frame: &Arc<str>) {
+        self.mailbox().push(frame.len(), || Item::Frame(frame.clone()));
+        self.bell.notify_one();
+    }
+
+    /// The seat must be given up. The first reason stands.
+    pub fn end(&self, why: End) {
+        self.mailbox().end.get_or_insert(why);
+        self.bell.notify_one();
+    }
+
+    /// Waits until something has come since the last [`take`](Self::take).
+    pub async fn rung(&self) {
+        self.bell.notified().await;
+    }
+
+    /// Empties the mailbox.
+    pub fn take(&self) -> Mail {
+        let mut mailbox = self.mailbox();
+        mailbox.bytes = 0;
+        Mail { items: std::mem::take(&mut mailbox.items), head: mailbox.head, end: mailbox.end.clone() }
+    }
+}
+
+impl Mailbox {
+    fn push(&mut self, bytes: usize, item: impl FnOnce() -> Item) {
+        if self.items.len() >= MAILBOX_FRAMES || (self.bytes + bytes > MAILBOX_BYTES && !self.items.is_empty()) {
+            series::mailbox_dropped();
+            return;
+        }
+        self.bytes += bytes;
+        self.items.push_back(item());
+    }
+}
+
+/// A principal's first listener came or its last one went: the backplane's cue to subscribe or not.
+#[derive(Clone, Copy, Debug)]
+pub struct Interest(pub Uuid);
+
+/// The listeners of this node; clones share them.
+#[derive(Clone)]
+pub struct Registry {
+    seats: Arc<Mutex<HashMap<Uuid, Vec<Arc<Seat>>>>>,
+    interest: mpsc::UnboundedSender<Interest>,
+}
+
+impl Registry {
+    /// Empty; the receiver hears of every principal whose first listener comes or last one goes.
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Interest>) {
+        let (interest, changes) = mpsc::unbounded_channel();
+        (Registry { seats: Arc::default(), interest }, changes)
+    }
+
+    fn seats(&self) -> MutexGuard<'_, HashMap<Uuid, Vec<Arc<Seat>>>> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a seat until the guard is dropped.
+    pub fn join(&self, seat: Seat) -> Joined {
+        let seat = Arc::new(seat);
+        let mut seats = self.seats();
+        let row = seats.entry(seat.principal).or_default();
+        row.push(seat.clone());
+        if row.len() == 1 {
+            // No receiver only while the node ends.
+            self.interest.send(Interest(seat.principal)).ok();
+        }
+        drop(seats);
+        Joined { registry: self.clone(), seat }
+    }
+
+    fn leave(&self, seat: &Arc<Seat>) {
+        let mut seats = self.seats();
+        let Some(row) = seats.get_mut(&seat.principal) else { return };
+        row.retain(|other| !Arc::ptr_eq(other, seat));
+        if row.is_empty() {
+            seats.remove(&seat.principal);
+            self.interest.send(Interest(seat.principal)).ok();
+        }
+    }
+
+    /// Whether anybody listens for `principal` here.
+    pub fn listens(&self, principal: Uuid) -> bool {
+        self.seats().contains_key(&principal)
+    }
+
+    /// How many principals have listeners here.
+    pub fn principals(&self) -> usize {
+        self.seats().len()
+    }
+
+    /// Tells the listeners of `principal` of an event.
+    pub fn deliver(&self, principal: Uuid, seq: i64, tail: Option<&Tail>) {
+        if let Some(row) = self.seats().get(&principal) {
+            row.iter().for_each(|seat| seat.hear(seq, tail));
+        }
+    }
+
+    /// Rings those listeners of `principal` that have less than `head`; returns how many those are.
+    pub fn ring_behind(&self, principal: Uuid, head: i64) -> u64 {
+        let seats = self.seats();
+        let behind = seats.get(&principal).into_iter().flatten().filter(|seat| seat.sent() < head);
+        behind.map(|seat| seat.hear(head, None)).count() as u64
+    }
+
+    /// Ends the seats that were let in by one of `credentials`.
+    pub fn revoke(&self, credentials: &[Uuid], reason: &'static str) {
+        self.for_each(|seat| {
+            if credentials.contains(&seat.credential) {
+                seat.end(End::Revoked { reason });
+            }
+        });
+    }
+
+    /// Calls `with` for every seat.
+    pub fn for_each(&self, with: impl Fn(&Arc<Seat>)) {
+        self.seats().values().flatten().for_each(with);
+    }
+
+    /// Every seat, for whoever works on them one by one.
+    pub fn all(&self) -> Vec<Arc<Seat>> {
+        self.seats().values().flatten().cloned().collect()
+    }
+}
+
+/// A taken seat; given up on drop.
+pub struct Joined {
+    registry: Registry,
+    seat: Arc<Seat>,
+}
+
+impl std::ops::Deref for Joined {
+    type Target = Seat;
+
+    fn deref(&self) -> &Seat {
+        &self.seat
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.registry.leave(&self.seat);
+    }
+}

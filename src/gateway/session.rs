@@ -1,0 +1,391 @@
+//! One authenticated socket: a cursor over an inbox, moved by hints and by reading.
+//!
+//! An event that came along with its hint is sent at once if it is the next one; after a gap the inbox is read. What
+//! the client is sent therefore rises by one each time, whatever was lost on the way here.
+
+use std::{collections::VecDeque, pin::Pin, time::Duration};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::{Value, value::to_raw_value};
+
+use super::{
+    Gateway,
+    close::Close,
+    frames::{self, ClientFrame, Replay, ServerFrame},
+    registry::{End, Item, Joined, Seat},
+    socket::{Heard, Socket},
+    welcome::{self, Guest},
+};
+use crate::{
+    auth::user::UserClaim,
+    clock::iso,
+    error::{Code, Result},
+    events,
+    features::{
+        inbox::Start,
+        messages::{Draft, Outgoing, Sent},
+    },
+    ids::{ConnectionId, ConversationId, Principal},
+    limits::{
+        Limiter,
+        quotas::{EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_FRAMES, HEARTBEAT, PAGE_EVENTS, PONG_DEADLINE},
+        table::Limit,
+    },
+    metrics as series,
+};
+
+/// Sends of one socket that may wait for their turn; then it is not read until one is answered.
+const PENDING_SENDS: usize = 64;
+
+/// Runs a socket from its upgrade to its end.
+pub async fn run(gateway: &Gateway, mut socket: Socket) {
+    let why = match Box::pin(welcome::receive(gateway, &mut socket)).await {
+        Ok(guest) => {
+            let kind = guest.principal.kind();
+            series::socket_opened(kind);
+            let why = Box::pin(Session::start(gateway, guest, &mut socket)).await;
+            let why = match why {
+                Ok(mut session) => session.serve(&mut socket).await,
+                Err(why) => why,
+            };
+            series::socket_gone(kind);
+            why
+        }
+        Err(why) => why,
+    };
+    if let Some(close) = why {
+        socket.close(close).await;
+    }
+}
+
+/// The answer of a send under way, with the reference it goes back with.
+type Sending = Pin<Box<dyn Future<Output = (Value, Result<Sent>)> + Send>>;
+
+struct Session<'a> {
+    gateway: &'a Gateway,
+    guest: Guest,
+    seat: Joined,
+    sending: Option<Sending>,
+    pending: VecDeque<(Value, ConversationId, String)>,
+    /// Set while a ping is unanswered.
+    pinged: bool,
+    /// When the next ping is due, or the pong is overdue.
+    beat_at: DateTime<Utc>,
+    expiry: Expiry,
+    flood: Flood,
+}
+
+/// How far the end of the access token has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expiry {
+    /// Far away, or never.
+    Fresh,
+    /// `auth.expiring` was sent.
+    Noticed,
+    /// It is over: no events until it is renewed.
+    Expired,
+}
+
+impl<'a> Session<'a> {
+    /// Takes the seat, says `ready` and replays what was missed.
+    async fn start(gateway: &'a Gateway, guest: Guest, socket: &mut Socket) -> Result<Session<'a>, Option<Close>> {
+        // Before the bounds are read: what is committed from now on rings this seat.
+        let seat = gateway.registry.join(Seat::new(guest.principal.id(), guest.credential, i64::MAX));
+        let bounds = gateway.inbox.bounds(&guest.reader).await.map_err(|error| {
+            error.log();
+            Some(Close::Overload)
+        })?;
+        let start = gateway.inbox.start(&bounds, guest.resume);
+        let from = match start {
+            Start::After(seq) => seq,
+            Start::Resync => bounds.head,
+        };
+        seat.set_sent(from);
+        let ready = ServerFrame::Ready {
+            connection_id: ConnectionId::mint(&gateway.random),
+            cursor: gateway.inbox.cursor(from).to_string(),
+            heartbeat_interval_ms: ServerFrame::heartbeat_ms(),
+            token_expires_at: guest.expires_at.map(iso),
+            replay: Replay { from, to: bounds.head },
+        };
+        socket.feed(ready.encode()).await?;
+        if let Start::Resync = start {
+            let oldest = gateway.inbox.cursor(bounds.oldest - 1).to_string();
+            let head = gateway.inbox.cursor(bounds.head).to_string();
+            socket.feed(ServerFrame::ResyncRequired { oldest, head }.encode()).await?;
+        }
+        let mut session = Session {
+            gateway,
+            guest,
+            seat,
+            sending: None,
+            pending: VecDeque::new(),
+            pinged: false,
+            beat_at: gateway.clock.now() + HEARTBEAT,
+            expiry: Expiry::Fresh,
+            flood: Flood::default(),
+        };
+        session.read_to(bounds.head, socket).await?;
+        let cursor = gateway.inbox.cursor(session.seat.sent()).to_string();
+        socket.say(ServerFrame::CaughtUp { cursor }.encode()).await?;
+        Ok(session)
+    }
+
+    /// Serves until the socket must be closed (and with what) or has gone (`None`).
+    async fn serve(&mut self, socket: &mut Socket) -> Option<Close> {
+        let mut due = self.due();
+        let mut timer = Box::pin(self.gateway.clock.sleep_until(due));
+        loop {
+            let idle = self.sending.is_none();
+            let outcome = tokio::select! {
+                heard = socket.hear(), if self.pending.len() < PENDING_SENDS => Box::pin(self.heard(heard, socket)).await,
+                () = self.seat.rung() => self.deliver(socket).await,
+                (reference, outcome) = async { self.sending.as_mut().expect("guarded").await }, if !idle => {
+                    self.sending = None;
+                    answer(socket, &reference, outcome).await
+                }
+                () = &mut timer => self.tick(socket).await,
+            };
+            if let Err(why) = outcome {
+                return why;
+            }
+            self.next_send();
+            let next = self.due();
+            if next != due {
+                due = next;
+                timer.set(self.gateway.clock.sleep_until(due));
+            }
+        }
+    }
+
+    /// Sends what the mailbox holds, and reads from the inbox what it does not.
+    async fn deliver(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
+        let mail = self.seat.take();
+        if let Some(end) = mail.end {
+            return Err(self.say_goodbye(end, socket).await);
+        }
+        if self.expiry == Expiry::Expired {
+            // Kept in the inbox until the token is renewed.
+            return Ok(());
+        }
+        for item in mail.items {
+            match item {
+                Item::Frame(frame) => socket.feed(&*frame).await?,
+                Item::Event { seq, tail } if seq == self.seat.sent() + 1 => {
+                    socket.feed(events::frame(self.gateway.inbox.cursor(seq), &tail)).await?;
+                    self.seat.set_sent(seq);
+                }
+                // Already sent, or after a gap: the inbox has it.
+                Item::Event { .. } => {}
+            }
+        }
+        if mail.head > self.seat.sent() {
+            Box::pin(self.read_to(mail.head, socket)).await?;
+        }
+        socket.flush().await?;
+        Ok(())
+    }
+
+    /// Reads the inbox until `head` has been sent.
+    async fn read_to(&mut self, head: i64, socket: &mut Socket) -> Result<(), Option<Close>> {
+        let principal = self.guest.principal.id();
+        while self.seat.sent() < head {
+            let page = match self.gateway.inbox.read(principal, self.seat.sent(), PAGE_EVENTS).await {
+                Ok(page) => page,
+                Err(error) => {
+                    // Postgres is away. The next sweep that reaches it finds us behind.
+                    error.log();
+                    return Ok(());
+                }
+            };
+            if page.is_empty() {
+                return Ok(());
+            }
+            for entry in page {
+                socket.feed(events::frame(self.gateway.inbox.cursor(entry.seq), &entry.tail)).await?;
+                self.seat.set_sent(entry.seq);
+            }
+            socket.flush().await?;
+        }
+        Ok(())
+    }
+
+    async fn say_goodbye(&mut self, end: End, socket: &mut Socket) -> Option<Close> {
+        let (frame, close) = match end {
+            End::Revoked { reason } => {
+                let device_id = Some(self.guest.reader.device_id.as_str()).filter(|id| !id.is_empty());
+                let frame = ServerFrame::SessionInvalidated { reason, device_id, at: self.gateway.clock.now() };
+                (frame.encode(), Close::Revoked)
+            }
+            End::Drain(after) => {
+                let after_ms = u64::try_from(after.as_millis()).unwrap_or_default();
+                (ServerFrame::Reconnect { after_ms }.encode(), Close::Restart)
+            }
+            End::EpochChanged => {
+                let head = self.gateway.inbox.cursor(self.seat.sent()).to_string();
+                (ServerFrame::ResyncRequired { oldest: head.clone(), head }.encode(), Close::Restart)
+            }
+        };
+        Some(socket.say(frame).await.err().unwrap_or(close))
+    }
+
+    async fn heard(&mut self, heard: Heard, socket: &mut Socket) -> Result<(), Option<Close>> {
+        self.pinged = false;
+        self.beat_at = self.gateway.clock.now() + HEARTBEAT;
+        let text = match heard {
+            Heard::Text(text) => text,
+            Heard::Alive => return Ok(()),
+            Heard::Gone => return Err(None),
+            Heard::Fault(close) => return Err(Some(close)),
+        };
+        if self.flood.over(self.gateway.clock.now()) {
+            return Err(Some(Close::Flood));
+        }
+        match ClientFrame::read(text) {
+            Ok(ClientFrame::Ping) => socket.say(ServerFrame::Pong.encode()).await?,
+            Ok(ClientFrame::Ack(cursor)) => {
+                // An ack of another epoch says nothing about this one.
+                if cursor.epoch == self.gateway.inbox.epoch() {
+                    self.gateway.acks.note(&self.guest.reader, cursor.seq.min(self.seat.sent()));
+                }
+            }
+            Ok(ClientFrame::Renew(token)) => self.renew(&token, socket).await?,
+            Ok(ClientFrame::Send { reference, conversation, body }) => {
+                self.pending.push_back((reference, conversation, body));
+            }
+            Err(_) => return Err(Some(Close::BadFrame)),
+        }
+        Ok(())
+    }
+
+    /// A token of the same user and session goes on; any other ends the socket.
+    async fn renew(&mut self, token: &str, socket: &mut Socket) -> Result<(), Option<Close>> {
+        let claim = UserClaim::from_token(&self.gateway.access_tokens, token);
+        let same = claim.ok().filter(|claim| {
+            Principal::User(claim.user) == self.guest.principal && claim.session.0 == self.guest.credential
+        });
+        let proven = match same {
+            Some(claim) => claim.prove(&self.gateway.db).await.map(|_| claim.expires_at),
+            None => Err(Code::Unauthorized.into()),
+        };
+        match proven {
+            Ok(expires_at) => {
+                self.guest.expires_at = Some(expires_at);
+                let waited = self.expiry == Expiry::Expired;
+                self.expiry = Expiry::Fresh;
+                socket.say(ServerFrame::AuthRenewed { expires_at: iso(expires_at) }.encode()).await?;
+                if waited {
+                    // The mailbox was emptied meanwhile; its head was not forgotten.
+                    let head = self.seat.take().head;
+                    Box::pin(self.read_to(head, socket)).await?;
+                }
+                Ok(())
+            }
+            Err(error) if error.code() == Code::ServiceUnavailable => {
+                error.log();
+                Err(Some(Close::Overload))
+            }
+            Err(_) => {
+                socket.say(ServerFrame::AuthError { reason: "invalid_token" }.encode()).await?;
+                Err(Some(Close::AuthFailed))
+            }
+        }
+    }
+
+    /// Starts the next waiting send. One at a time, so that frames of one socket keep their order.
+    fn next_send(&mut self) {
+        if self.sending.is_some() {
+            return;
+        }
+        let Some((reference, conversation, body)) = self.pending.pop_front() else { return };
+        let (sender, credential) = (self.guest.principal, self.guest.credential);
+        let limiter = Limiter::detached(self.gateway.limits.clone());
+        let outbox = self.gateway.outbox.clone();
+        self.sending = Some(Box::pin(async move {
+            let work = async {
+                let too_large = match sender {
+                    Principal::Agent(id) => {
+                        limiter.take(Limit::AgentConversationSend, id).await?;
+                        Code::WebhookPayloadTooLarge
+                    }
+                    Principal::User(id) => {
+                        limiter.take(Limit::UserMessageSend, id).await?;
+                        Code::MessageTooLarge
+                    }
+                };
+                let (draft, _) = Draft::read(body.as_bytes(), None, too_large)?;
+                outbox.send(Outgoing { sender, credential, conversation, draft }).await
+            };
+            let outcome = work.await;
+            (reference, outcome)
+        }));
+    }
+
+    /// The next moment at which something is due without anybody saying anything.
+    fn due(&self) -> DateTime<Utc> {
+        let expiry = self.guest.expires_at.map(|at| match self.expiry {
+            Expiry::Fresh => at - EXPIRY_NOTICE,
+            Expiry::Noticed => at,
+            Expiry::Expired => at + EXPIRY_GRACE,
+        });
+        expiry.map_or(self.beat_at, |expiry| expiry.min(self.beat_at))
+    }
+
+    async fn tick(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
+        let now = self.gateway.clock.now();
+        if let Some(at) = self.guest.expires_at {
+            if now >= at + EXPIRY_GRACE {
+                socket.say(ServerFrame::AuthError { reason: "token_expired" }.encode()).await?;
+                return Err(Some(Close::AuthFailed));
+            }
+            if now >= at {
+                self.expiry = Expiry::Expired;
+            } else if now >= at - EXPIRY_NOTICE && self.expiry == Expiry::Fresh {
+                self.expiry = Expiry::Noticed;
+                socket.say(ServerFrame::AuthExpiring.encode()).await?;
+            }
+        }
+        if now >= self.beat_at {
+            if self.pinged {
+                // Half open: nobody is there to be told a code.
+                return Err(None);
+            }
+            self.pinged = true;
+            self.beat_at = now + PONG_DEADLINE;
+            socket.ping().await?;
+        }
+        Ok(())
+    }
+}
+
+async fn answer(socket: &mut Socket, reference: &Value, outcome: Result<Sent>) -> Result<(), Option<Close>> {
+    let sent = match &outcome {
+        Ok(sent) => to_raw_value(sent).map_err(|_| Some(Close::Broken))?,
+        Err(error) => {
+            error.log();
+            socket.say(frames::refused(reference, error)).await?;
+            // A sender whose credential has died is not a listener any more either.
+            let dead = matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid);
+            return if dead { Err(Some(Close::Revoked)) } else { Ok(()) };
+        }
+    };
+    socket.say(ServerFrame::MessageSent { r#ref: reference, data: &sent }.encode()).await?;
+    Ok(())
+}
+
+/// Frames of the current second.
+#[derive(Default)]
+struct Flood {
+    since: DateTime<Utc>,
+    frames: u32,
+}
+
+impl Flood {
+    fn over(&mut self, now: DateTime<Utc>) -> bool {
+        if now - self.since >= TimeDelta::from_std(Duration::from_secs(1)).unwrap_or_default() {
+            *self = Flood { since: now, frames: 0 };
+        }
+        self.frames += 1;
+        self.frames > FLOOD_FRAMES
+    }
+}

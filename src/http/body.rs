@@ -1,0 +1,105 @@
+//! Extractors that refuse with `VALIDATION_ERROR` and nothing else.
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    extract::{FromRequest, FromRequestParts, Request},
+    http::{HeaderMap, header, request::Parts},
+};
+use bytes::{Bytes, BytesMut};
+use hyper::body::Body as _;
+use http_body_util::BodyExt;
+use serde::de::DeserializeOwned;
+
+use super::json;
+use crate::{
+    error::{Code, Error, Result},
+    limits::quotas::BODY_BYTES,
+};
+
+/// A body may be as slow as it likes for this long,
+const FREE: Duration = Duration::from_secs(10);
+/// and must keep this many bytes per second from then on.
+const PACE: u64 = 16 * 1024;
+
+/// Reads a body of at most `most` bytes. A longer one is refused with `too_large` before it is read, where its length
+/// is declared, else as soon as it shows; a slow one is 408.
+pub async fn read(body: Body, most: usize, too_large: Code) -> Result<Bytes> {
+    let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if declared > most {
+        return Err(too_large.into());
+    }
+    let mut body = body;
+    let started = tokio::time::Instant::now();
+    // The length a client declares is not memory that it has earned.
+    let mut bytes = BytesMut::with_capacity(declared.min(64 * 1024));
+    loop {
+        let deadline = started + FREE + Duration::from_millis(bytes.len() as u64 * 1000 / PACE);
+        let frame = match tokio::time::timeout_at(deadline, body.frame()).await {
+            Err(_) => return Err(Error::from(Code::RequestTimeout).header("connection", "close".to_owned())),
+            Ok(None) => return Ok(bytes.freeze()),
+            Ok(Some(Err(_))) => return Err(Error::field("", "body", "the body ended early")),
+            Ok(Some(Ok(frame))) => frame,
+        };
+        if let Ok(data) = frame.into_data() {
+            if bytes.len() + data.len() > most {
+                return Err(too_large.into());
+            }
+            bytes.extend_from_slice(&data);
+        }
+    }
+}
+
+/// A body without `Content-Type` is read as JSON; a wrong one is refused.
+pub fn must_be_json(headers: &HeaderMap) -> Result<()> {
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") {
+        Ok(())
+    } else {
+        Err(Error::field("", "content_type", "the body must be application/json"))
+    }
+}
+
+/// A JSON body of at most 64 KB in the shape `T`.
+pub struct Json<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self> {
+        must_be_json(request.headers())?;
+        let bytes = read(request.into_body(), BODY_BYTES, Code::PayloadTooLarge).await?;
+        json::parse(&bytes).map(Json)
+    }
+}
+
+/// The variables of the path. One that is no id of its kind names nothing: 404.
+pub struct Path<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let path = axum::extract::Path::from_request_parts(parts, state).await;
+        path.map(|axum::extract::Path(value)| Path(value)).map_err(|_| Code::NotFound.into())
+    }
+}
+
+/// The query.
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let query = axum::extract::Query::from_request_parts(parts, state).await;
+        query.map(|axum::extract::Query(value)| Query(value)).map_err(|error| {
+            let text = error.body_text();
+            let text = text.rsplit("query string: ").next().unwrap_or_default();
+            let (path, message) = text.split_once(": ").unwrap_or(("", text));
+            Error::field(path, "query", message.rsplit('|').next().unwrap_or(message))
+        })
+    }
+}

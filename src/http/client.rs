@@ -1,0 +1,148 @@
+//! Who calls, from where, over what: settled once per request, before its route.
+
+use std::{
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+};
+
+use axum::{
+    extract::{FromRequestParts, Request, State},
+    http::{HeaderMap, header, request::Parts},
+    middleware::Next,
+    response::Response,
+};
+use ipnet::IpNet;
+
+use crate::error::{Code, Error, Result};
+
+/// What the door knows of the outside: built from the configuration.
+#[derive(Clone)]
+pub struct Door {
+    /// Whether this node terminates TLS; then no header says so for it.
+    pub tls: bool,
+    /// Whose forwarding headers are believed.
+    pub proxies: Arc<[IpNet]>,
+    /// The web origins that may call.
+    pub origins: Arc<[String]>,
+}
+
+/// The other end of the TCP connection, put into every request by the listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub SocketAddr);
+
+/// The client's address. Limits count a whole /64 of IPv6 as one. Never logged.
+#[derive(Clone, Copy)]
+pub struct ClientIp(IpAddr);
+
+impl std::fmt::Display for ClientIp {
+    /// The key that limits use.
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            IpAddr::V4(ip) => write!(to, "{ip}"),
+            IpAddr::V6(ip) => {
+                let prefix = u128::from(ip) >> 64 << 64;
+                write!(to, "{}/64", Ipv6Addr::from(prefix))
+            }
+        }
+    }
+}
+
+impl ClientIp {
+    /// The address itself, for the human verification.
+    pub fn ip(self) -> IpAddr {
+        self.0
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        parts.extensions.get::<ClientIp>().copied().ok_or_else(|| Error::broken(Code::InternalError, "no client address"))
+    }
+}
+
+/// Refuses what did not come over TLS and notes the client's address.
+pub async fn identify(State(door): State<Door>, mut request: Request, next: Next) -> Result<Response> {
+    let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip().to_canonical());
+    let peer = peer.ok_or_else(|| Error::broken(Code::InternalError, "no peer address"))?;
+    let trusted = door.trusts(peer);
+    if !door.tls && !(trusted && last(request.headers(), "x-forwarded-proto") == Some("https")) {
+        return Err(Code::TlsRequired.into());
+    }
+    let ip = if trusted { door.rightmost_untrusted(request.headers()).unwrap_or(peer) } else { peer };
+    request.extensions_mut().insert(ClientIp(ip));
+    Ok(next.run(request).await)
+}
+
+impl Door {
+    fn trusts(&self, ip: IpAddr) -> bool {
+        self.proxies.iter().any(|network| network.contains(&ip))
+    }
+
+    /// Walks `X-Forwarded-For` from the right until a hop that is not one of our proxies.
+    fn rightmost_untrusted(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        let mut hops: Vec<&str> = Vec::new();
+        for line in headers.get_all("x-forwarded-for") {
+            hops.extend(line.to_str().ok()?.split(',').map(str::trim));
+        }
+        let mut seen = None;
+        for hop in hops.into_iter().rev() {
+            // What is no address was not written by a proxy of ours: everything left of it is hearsay.
+            let Ok(ip) = hop.parse::<IpAddr>() else { break };
+            seen = Some(ip.to_canonical());
+            if !self.trusts(ip.to_canonical()) {
+                break;
+            }
+        }
+        seen
+    }
+
+    /// Refuses a foreign web origin. Programs that send no `Origin` pass: they carry no ambient credentials.
+    pub fn check_origin(&self, headers: &HeaderMap) -> Result<()> {
+        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+        let origin = origin.to_str().unwrap_or_default();
+        if self.origins.iter().any(|allowed| allowed == origin) { Ok(()) } else { Err(Code::OriginNotAllowed.into()) }
+    }
+}
+
+fn last<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get_all(name).iter().next_back()?.to_str().ok()?.rsplit(',').next().map(str::trim)
+}
+
+/// For `/auth/*`: a request from a page of another origin is refused before it is looked at.
+pub async fn same_origin(State(door): State<Door>, request: Request, next: Next) -> Result<Response> {
+    door.check_origin(request.headers())?;
+    Ok(next.run(request).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn door(proxies: &[&str]) -> Door {
+        let proxies = proxies.iter().map(|net| net.parse().expect("a network")).collect();
+        Door { tls: false, proxies, origins: Arc::new([]) }
+    }
+
+    #[test]
+    fn the_client_is_the_rightmost_hop_that_is_not_ours() {
+        let door = door(&["10.0.0.0/8"]);
+        let client = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-forwarded-for", value.parse().expect("a header"));
+            door.rightmost_untrusted(&headers).map(|ip| ip.to_string())
+        };
+        assert_eq!(client("1.1.1.1, 2.2.2.2, 10.0.0.7").as_deref(), Some("2.2.2.2"));
+        assert_eq!(client("10.0.0.9, 10.0.0.7").as_deref(), Some("10.0.0.9"));
+        assert_eq!(client("6.6.6.6, junk, 10.0.0.7").as_deref(), Some("10.0.0.7"));
+        assert_eq!(client("::ffff:2.2.2.2").as_deref(), Some("2.2.2.2"));
+    }
+
+    #[test]
+    fn a_slash_64_counts_as_one_client() {
+        let key = |ip: &str| ClientIp(ip.parse().expect("an address")).to_string();
+        assert_eq!(key("2001:db8:1:2:3::1"), key("2001:db8:1:2:ffff::9"));
+        assert_ne!(key("2001:db8:1:2::1"), key("2001:db8:1:3::1"));
+    }
+}

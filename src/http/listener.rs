@@ -1,0 +1,107 @@
+//! Accepting connections: our own loop, because `axum::serve` sets no header deadline (a slow client would hold its
+//! connection for ever) and does not know about upgraded sockets when it stops.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::{Service, ServiceExt};
+
+use super::client::Peer;
+
+/// From the first byte of a connection to the end of its TLS handshake, and of a request to the end of its headers.
+const HEADERS: Duration = Duration::from_secs(10);
+
+/// Serves `router` on `listener` until `stop`; connections then finish what they have begun.
+pub async fn serve(
+    listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, router: Router, tasks: TaskTracker, stop: CancellationToken,
+) {
+    let tls = tls.map(TlsAcceptor::from);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => return,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of file descriptors, mostly: wait for some to come back rather than spin.
+                tracing::warn!(%error, "cannot accept");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        stream.set_nodelay(true).ok();
+        let (tls, router, stop) = (tls.clone(), router.clone(), stop.clone());
+        tasks.spawn(async move {
+            match tls {
+                None => converse(stream, peer, router, stop).await,
+                Some(tls) => {
+                    if let Some(stream) = shake_hands(&tls, stream).await {
+                        converse(stream, peer, router, stop).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+async fn shake_hands(tls: &TlsAcceptor, stream: TcpStream) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
+    // What does not speak TLS is cut without an answer.
+    tokio::time::timeout(HEADERS, tls.accept(stream)).await.ok()?.ok()
+}
+
+async fn converse<S>(stream: S, peer: SocketAddr, router: Router, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        let mut router = router.clone();
+        async move { router.as_service::<Incoming>().ready().await?.call(request).await }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(64 * 1024);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(100)
+        .max_header_list_size(64 * 1024)
+        .max_pending_accept_reset_streams(20)
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(10));
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return log_end(ended),
+        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    log_end(connection.await);
+}
+
+fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// TLS from PEM files.
+pub fn tls_from(cert: &std::path::Path, key: &std::path::Path) -> Result<Arc<rustls::ServerConfig>, Box<dyn std::error::Error + Send + Sync>> {
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+    let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_file(key)?;
+    let mut config = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+

@@ -1,0 +1,16 @@
+//! The door of a node: how a request comes in and an answer goes out.
+//!
+//! In order: accept and TLS ([`listener`]), request id and log line ([`trace`]), who calls and over what
+//! ([`client`]), then the route.
+
+pub mod answer;
+pub mod body;
+pub mod client;
+pub mod json;
+pub mod listener;
+pub mod trace;
+
+pub use self::{
+    answer::{Created, Data, List},
+    body::{Json, Path, Query},
+};

@@ -1,0 +1,98 @@
+//! THE SCHEDULE: what runs by itself. Jobs that clean up run on one node at a time, in small batches; whoever holds
+//! the advisory lock does the work and the others skip their turn.
+
+use std::time::Duration;
+
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    db::Db,
+    error::Result,
+    features::{
+        accounts::{self, Codes},
+        inbox, messages,
+    },
+    mail::Mailer,
+    metrics as series,
+};
+
+/// Days that inbox entries are kept.
+const INBOX_DAYS: i32 = 30;
+
+/// (name, every so many seconds, on one node at a time).
+const SCHEDULE: &[(Job, &str, u64, bool)] = &[
+    (Job::Mail, "mail", 1, false),
+    (Job::ForgetCodes, "forget_codes", 600, true),
+    (Job::ForgetKeys, "forget_idempotency_keys", 300, true),
+    (Job::ExpireInboxes, "expire_inboxes", 600, true),
+];
+
+#[derive(Clone, Copy)]
+enum Job {
+    Mail,
+    ForgetCodes,
+    ForgetKeys,
+    ExpireInboxes,
+}
+
+/// What jobs work with.
+#[derive(Clone)]
+pub struct Jobs {
+    pub db: Db,
+    pub codes: Codes,
+    pub mailer: Mailer,
+}
+
+impl Jobs {
+    /// Spawns every job; they end with `stop`.
+    pub fn spawn(&self, tasks: &TaskTracker, stop: &CancellationToken) {
+        for (job, name, every, alone) in SCHEDULE {
+            let again = self.clone().repeat(*job, name, Duration::from_secs(*every), *alone, stop.clone());
+            tasks.spawn(again);
+        }
+    }
+
+    async fn repeat(self, job: Job, name: &'static str, every: Duration, alone: bool, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(every) => {}
+                () = stop.cancelled() => return,
+            }
+            let started = std::time::Instant::now();
+            if let Err(error) = self.turn(job, name, alone).await {
+                error.log();
+            }
+            series::job(name, started.elapsed());
+        }
+    }
+
+    async fn turn(&self, job: Job, name: &str, alone: bool) -> Result<()> {
+        if !alone {
+            return self.work(job).await;
+        }
+        let client = self.db.read().await?;
+        // Session-level, so it must be given back on the same connection; a connection that dies gives it back itself.
+        let mine: bool = client.query_one("select pg_try_advisory_lock(hashtext($1))", &[&name]).await?.get(0);
+        if !mine {
+            return Ok(());
+        }
+        let outcome = self.work(job).await;
+        client.execute("select pg_advisory_unlock(hashtext($1))", &[&name]).await?;
+        outcome
+    }
+
+    async fn work(&self, job: Job) -> Result<()> {
+        match job {
+            Job::Mail => accounts::jobs::send_mail(&self.db, &self.codes, &self.mailer).await,
+            Job::ForgetCodes => accounts::jobs::forget(&self.db).await,
+            Job::ForgetKeys => {
+                while messages::forget_keys(&self.db).await? {}
+                Ok(())
+            }
+            Job::ExpireInboxes => {
+                while inbox::expire(&self.db, INBOX_DAYS).await? {}
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Blindpipe: a messaging backend for people and agents. It holds public keys, ciphertext and encrypted backups, and
+//! never a plaintext private key.
+//!
+//! The house, in the order in which a newcomer should walk through it:
+//!
+//! - Catalogues, one file each: [`routes`], [`error`], [`events`], [`ids`], [`limits::table`], [`limits::quotas`],
+//!   [`gateway::close`], [`gateway::frames`], [`backplane::message`], [`redis::keys`], [`metrics`], [`config`], [`jobs`].
+//! - The door: [`http`] (accept, TLS, request ids, client address, bodies), [`auth`] (who calls).
+//! - The features: [`features`], a folder per noun, each with its wire shapes, rules and SQL.
+//! - The pipe: [`features::messages`] (the one send path) writes inboxes ([`features::inbox`]); [`backplane`] hints at
+//!   them across nodes and sweeps behind the hints; [`gateway`] reads them out to sockets.
+//! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`mail`], [`clock`], [`random`].
+//! - [`dev`]: private Postgres and Redis, certificates, two nodes and a demonstration. Nothing depends on it.
+//!
+//! Three rules hold everywhere: Postgres is the truth and Redis only hints; tell after commit; whether a credential
+//! counts is read in the request's own query.
+
+pub mod app;
+pub mod auth;
+pub mod backplane;
+pub mod catalogue;
+pub mod clock;
+pub mod config;
+pub mod db;
+pub mod dev;
+pub mod error;
+pub mod events;
+pub mod features;
+pub mod gateway;
+pub mod http;
+pub mod ids;
+pub mod jobs;
+pub mod limits;
+pub mod mail;
+pub mod metrics;
+pub mod node;
+pub mod random;
+pub mod redis;
+pub mod routes;
+pub mod telemetry;

@@ -1,0 +1,68 @@
+//! THE QUOTAS: sizes, lifetimes and deadlines that the interface fixes. KB and MB are binary.
+
+use std::time::Duration;
+
+/// One kibibyte.
+pub const KB: usize = 1024;
+/// One mebibyte.
+pub const MB: usize = 1024 * KB;
+
+/// A message's payload, as the sender wrote it.
+pub const MESSAGE_BYTES: usize = MB;
+/// What may surround a payload in a request body or frame: ids, field names.
+pub const MESSAGE_ENVELOPE_BYTES: usize = 64 * KB;
+/// Any other JSON body.
+pub const BODY_BYTES: usize = 64 * KB;
+/// A capability manifest.
+pub const MANIFEST_BYTES: usize = 128 * KB;
+/// A WebSocket frame before the socket is authenticated.
+pub const AUTH_FRAME_BYTES: usize = 16 * KB;
+/// How deep JSON may nest.
+pub const JSON_DEPTH: usize = 64;
+
+/// Life of an access token.
+pub const ACCESS_TOKEN_LIFE: Duration = Duration::from_secs(300);
+/// Sliding life of a refresh token; the cookie's `Max-Age`.
+pub const REFRESH_TOKEN_LIFE: Duration = Duration::from_secs(30 * 86_400);
+/// Validity of a mailed code.
+pub const CODE_LIFE: Duration = Duration::from_secs(600);
+/// Digits of a mailed code.
+pub const CODE_DIGITS: usize = 8;
+/// Failed logins of one e-mail before it is locked.
+pub const LOGIN_FAILURES: i32 = 5;
+/// Wrong tries that burn a code.
+pub const CODE_TRIES: i32 = 5;
+
+/// From the upgrade to the `auth` frame.
+pub const AUTH_DEADLINE: Duration = Duration::from_secs(5);
+/// Between two pings of the server.
+pub const HEARTBEAT: Duration = Duration::from_secs(25);
+/// From a ping to any sign of life.
+pub const PONG_DEADLINE: Duration = Duration::from_secs(10);
+/// Before an access token's end, `auth.expiring` is sent.
+pub const EXPIRY_NOTICE: Duration = Duration::from_secs(60);
+/// After an access token's end, the socket is closed.
+pub const EXPIRY_GRACE: Duration = Duration::from_secs(10);
+/// A socket that takes nothing for this long is a slow consumer.
+pub const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+/// Frames queued for one socket before bodies are dropped and read again from the inbox.
+pub const MAILBOX_FRAMES: usize = 1024;
+/// Bytes queued for one socket, likewise.
+pub const MAILBOX_BYTES: usize = MB;
+/// Frames a client may send in one second.
+pub const FLOOD_FRAMES: u32 = 60;
+
+/// Connections of one user over all nodes.
+pub const USER_CONNECTIONS: u32 = 10;
+/// Connections of one agent over all nodes.
+pub const AGENT_CONNECTIONS: u32 = 3;
+
+/// Agents may answer each other this often without a human in between.
+pub const HOPS: i16 = 8;
+
+/// Longest a poll waits.
+pub const POLL_WAIT_SECONDS: u64 = 25;
+/// Events of one page, in items and in bytes.
+pub const PAGE_EVENTS: i64 = 100;
+/// A page ends early rather than grow past this (a single larger event is a page of its own).
+pub const PAGE_BYTES: i64 = 4 * MB as i64;

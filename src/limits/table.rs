@@ -1,0 +1,131 @@
+//! THE LIMITS: one row per budget: (scope on the wire, count, window in seconds, how the window is written).
+
+use std::{collections::HashMap, str::FromStr, sync::Arc, time::Duration};
+
+use crate::catalogue;
+
+catalogue! {
+    /// A budget. Rows of the interface first, in its order, then those it leaves open.
+    pub enum Limit: (&'static str, u32, u64) {
+        RegisterIp               = ("auth_register_ip",                10,  600);
+        RegisterEmail            = ("auth_register_email",             5,   600);
+        SendCode                 = ("auth_send_code",                  1,   60);
+        AgentMessageSend         = ("agent_message_send",              5,   1);
+        AgentConversationSend    = ("agent_conversation_message_send", 5,   1);
+        AgentPoll                = ("agent_poll",                      60,  60);
+        UserMessageSend          = ("user_message_send",               10,  1);
+        LoginIp                  = ("auth_login_ip",                   30,  600);
+        CodeTries                = ("auth_code_tries",                 10,  3600);
+        WsConnectIp              = ("ws_connect_ip",                   60,  60);
+        WsConnect                = ("ws_connect",                      30,  60);
+        DefaultUser              = ("default_user",                    120, 60);
+        DefaultIp                = ("default_ip",                      30,  60);
+        DefaultAgent             = ("agent_tier_1",                    60,  60);
+    }
+}
+
+impl Limit {
+    /// The stable name on the wire.
+    pub fn scope(self) -> &'static str {
+        self.row().0
+    }
+}
+
+/// So many calls in any window of this length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Calls.
+    pub count: u32,
+    /// Length of the window.
+    pub window: Duration,
+}
+
+impl std::fmt::Display for Budget {
+    /// As the interface writes it: `5/s`, `60/min`, `6/h`, `10/10min`, `1/60s`, `5/24h`.
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Budget { count, window } = self;
+        match window.as_secs() {
+            1 => write!(to, "{count}/s"),
+            60 if *count == 1 => write!(to, "1/60s"),
+            60 => write!(to, "{count}/min"),
+            3600 => write!(to, "{count}/h"),
+            s if s % 3600 == 0 => write!(to, "{count}/{}h", s / 3600),
+            s if s % 60 == 0 => write!(to, "{count}/{}min", s / 60),
+            s => write!(to, "{count}/{s}s"),
+        }
+    }
+}
+
+impl FromStr for Budget {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fault = || format!("{text:?} is no count/window such as 5/s, 60/min, 10/10min, 5/24h");
+        let (count, window) = text.split_once('/').ok_or_else(fault)?;
+        let digits = window.bytes().take_while(u8::is_ascii_digit).count();
+        let (times, unit) = window.split_at(digits);
+        let times: u64 = if times.is_empty() { 1 } else { times.parse().map_err(|_| fault())? };
+        let unit = match unit {
+            "s" => 1,
+            "min" => 60,
+            "h" => 3600,
+            _ => return Err(fault()),
+        };
+        let count = count.parse().ok().filter(|count| (1..=1_000_000).contains(count)).ok_or_else(fault)?;
+        let window = Duration::from_secs(times.saturating_mul(unit));
+        if window.is_zero() || window > Duration::from_secs(7 * 86_400) {
+            return Err(format!("{text:?}: a window is 1 s to 7 d"));
+        }
+        Ok(Budget { count, window })
+    }
+}
+
+/// The operator's changes of the table.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides(Arc<HashMap<Limit, Budget>>);
+
+impl Overrides {
+    /// What holds for `limit`.
+    pub fn budget(&self, limit: Limit) -> Budget {
+        let (_, count, seconds) = limit.row();
+        self.0.get(&limit).copied().unwrap_or(Budget { count, window: Duration::from_secs(seconds) })
+    }
+}
+
+impl FromStr for Overrides {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut rows = HashMap::new();
+        for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+            let (scope, budget) = item.split_once('=').ok_or(format!("{item:?} is not scope=count/window"))?;
+            let limit = Limit::ALL.iter().find(|limit| limit.scope() == scope);
+            let limit = limit.ok_or(format!("there is no limit {scope:?}"))?;
+            rows.insert(*limit, budget.parse()?);
+        }
+        Ok(Overrides(Arc::new(rows)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_written_as_the_interface_writes_them() {
+        for text in ["5/s", "60/min", "6/h", "10/10min", "1/60s", "5/24h"] {
+            assert_eq!(text.parse::<Budget>().expect(text).to_string(), text);
+        }
+        for text in ["", "5", "5/", "/s", "0/s", "-1/s", "5/day", "5/0s", "5/999h", "1e3/s"] {
+            assert!(text.parse::<Budget>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_override_names_a_row_or_is_a_fault() {
+        let overrides: Overrides = "agent_message_send=10/s, default_user=9/min".parse().expect("valid");
+        assert_eq!(overrides.budget(Limit::AgentMessageSend).to_string(), "10/s");
+        assert_eq!(overrides.budget(Limit::UserMessageSend).to_string(), "10/s");
+        assert!("agent_massage_send=1/s".parse::<Overrides>().is_err());
+    }
+}

@@ -1,0 +1,58 @@
+//! Mail: SMTP in production, `.eml` files in the dev profile.
+
+use std::time::Duration;
+
+use lettre::{
+    AsyncFileTransport, AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor,
+    message::{Mailbox, header::ContentType},
+};
+use secrecy::{ExposeSecret, SecretString};
+
+/// What went wrong with a mail. Says nothing of whom it was for.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// One whole delivery.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Sends plain mails.
+#[derive(Clone)]
+pub struct Mailer {
+    from: Mailbox,
+    way: Way,
+}
+
+#[derive(Clone)]
+enum Way {
+    Smtp(AsyncSmtpTransport<Tokio1Executor>),
+    Files(AsyncFileTransport<Tokio1Executor>),
+}
+
+impl Mailer {
+    /// From `MAIL_URL` and `MAIL_FROM`.
+    pub fn new(url: &SecretString, from: &str) -> Result<Self, Failure> {
+        let url = url.expose_secret();
+        let way = match url.strip_prefix("file://") {
+            Some(folder) => {
+                std::fs::create_dir_all(folder)?;
+                Way::Files(AsyncFileTransport::new(folder))
+            }
+            None => Way::Smtp(AsyncSmtpTransport::<Tokio1Executor>::from_url(url)?.timeout(Some(DEADLINE)).build()),
+        };
+        Ok(Mailer { from: from.parse()?, way })
+    }
+
+    /// Hands one mail over.
+    pub async fn send(&self, to: &str, subject: &str, text: &str) -> Result<(), Failure> {
+        let mail = Message::builder()
+            .from(self.from.clone())
+            .to(Mailbox::new(None, to.parse()?))
+            .subject(subject)
+            .header(ContentType::TEXT_PLAIN)
+            .body(text.to_owned())?;
+        match &self.way {
+            Way::Smtp(smtp) => tokio::time::timeout(DEADLINE, smtp.send(mail)).await??.is_positive().then_some(()).ok_or("refused")?,
+            Way::Files(files) => drop(files.send(mail).await?),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! The one binary: `serve`, `migrate`, `dev`.
+
+use std::process::ExitCode;
+
+use blindpipe::{clock::Clock, config, config::Config, db::migrate, dev, node::Node, telemetry};
+use clap::{Parser, Subcommand};
+use secrecy::{ExposeSecret, SecretString};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A messaging backend for people and agents: a blind pipe for end-to-end encrypted conversations.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one node until SIGTERM
+    #[command(after_long_help = config::as_help())]
+    Serve,
+    /// Bring the schema of DATABASE_URL up to date
+    Migrate,
+    /// Run two nodes with private Postgres and Redis on this machine
+    Dev(dev::DevOptions),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    // Two crates may each bring a provider; this one is meant.
+    rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
+    let outcome = match Arguments::parse().command {
+        Command::Serve => serve().await,
+        Command::Migrate => apply_migrations().await,
+        Command::Dev(options) => return dev::run(options).await,
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            tracing::error!(%failure, "stopped");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+async fn serve() -> Outcome {
+    let config = Config::read(|name| std::env::var(name).ok()).inspect_err(|_| telemetry::start("info"));
+    let config = config.map_err(|faults| faults.to_string())?;
+    telemetry::start(&config.log);
+    let mut term = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let node = Node::start(config, Clock::default()).await?;
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    node.drain().await;
+    Ok(())
+}
+
+async fn apply_migrations() -> Outcome {
+    telemetry::start("info");
+    let url: SecretString = std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL: must be set")?.into();
+    let applied = migrate::run_at(url.expose_secret()).await?;
+    tracing::info!(applied, "the schema is up to date");
+    Ok(())
+}

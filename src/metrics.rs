@@ -1,0 +1,202 @@
+//! THE METRICS: name, kind, help of every series, and the functions that record them. Labels are templates, classes
+//! and scopes, never an id.
+
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+/// What a series is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only rises.
+    Counter,
+    /// Rises and falls.
+    Gauge,
+    /// Seconds, in buckets.
+    Seconds,
+    /// A count of things, in buckets.
+    Size,
+}
+
+/// Every series: (name, kind, help).
+pub const SERIES: &[(&str, Kind, &str)] = &[
+    ("http_requests_total", Kind::Counter, "Requests answered, by route, method and status."),
+    ("http_request_seconds", Kind::Seconds, "Time to answer a request, by route and method."),
+    ("panics_total", Kind::Counter, "Panics turned into a 500."),
+    ("rate_limited_total", Kind::Counter, "Calls refused by the limiter, by scope."),
+    ("limiter_fallback_total", Kind::Counter, "Decisions made from the node's own share because Redis was away."),
+    ("redis_calls_total", Kind::Counter, "Redis calls, by outcome."),
+    ("db_transaction_seconds", Kind::Seconds, "Time of a transaction with its waits, by name and outcome."),
+    ("db_connections_used", Kind::Gauge, "Connections in use, by pool."),
+    ("db_connections_max", Kind::Gauge, "Connections a pool may open, by pool."),
+    ("sends_total", Kind::Counter, "Sends decided, by outcome."),
+    ("send_batch_messages", Kind::Size, "Messages committed by one transaction."),
+    ("send_commit_seconds", Kind::Seconds, "Time of one batch in Postgres."),
+    ("hints_total", Kind::Counter, "Hints to other nodes, by what became of them."),
+    ("hint_loop_seconds", Kind::Seconds, "Time of the probe from this node through Redis back to it."),
+    ("backplane_healthy", Kind::Gauge, "1 while the probe comes back."),
+    ("backplane_resubscribes_total", Kind::Counter, "Times all subscriptions were renewed, by cause."),
+    ("sweep_seconds", Kind::Seconds, "Time of one sweep over the local sessions."),
+    ("sweep_late_total", Kind::Counter, "Sessions that a sweep found behind: their hint was lost or late."),
+    ("sockets_open", Kind::Gauge, "WebSocket sessions on this node, by principal kind."),
+    ("sockets_closed_total", Kind::Counter, "WebSocket sessions ended by the server, by close code."),
+    ("frames_total", Kind::Counter, "Frames, by direction."),
+    ("mailbox_dropped_total", Kind::Counter, "Bodies not queued for a slow socket; it reads them from its inbox."),
+    ("inbox_reads_total", Kind::Counter, "Pages read from an inbox."),
+    ("acks_total", Kind::Counter, "Acks written."),
+    ("hash_seconds", Kind::Seconds, "Time of a password or token hash with its wait, by algorithm."),
+    ("token_cache_total", Kind::Counter, "Agent tokens presented, by how they were recognised."),
+    ("mails_total", Kind::Counter, "Mails handed to the mail server, by outcome."),
+    ("job_seconds", Kind::Seconds, "Time of a scheduled job, by name."),
+];
+
+const SECONDS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const SIZES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
+/// Installs the recorder of this process; a second call (tests run several nodes) returns the same one's handle.
+pub fn install() -> PrometheusHandle {
+    static HANDLE: std::sync::OnceLock<PrometheusHandle> = std::sync::OnceLock::new();
+    HANDLE.get_or_init(start).clone()
+}
+
+fn start() -> PrometheusHandle {
+    let mut builder = PrometheusBuilder::new();
+    for (name, kind, _) in SERIES {
+        let buckets = match kind {
+            Kind::Seconds => SECONDS,
+            Kind::Size => SIZES,
+            Kind::Counter | Kind::Gauge => continue,
+        };
+        // The one fault is an empty list of buckets.
+        builder = builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), buckets).unwrap_or_default();
+    }
+    let recorder = builder.build_recorder();
+    let handle = recorder.handle();
+    if metrics::set_global_recorder(recorder).is_err() {
+        tracing::warn!("another metrics recorder is installed; /metrics will be empty");
+    }
+    for (name, kind, help) in SERIES {
+        match kind {
+            Kind::Counter => metrics::describe_counter!(*name, *help),
+            Kind::Gauge => metrics::describe_gauge!(*name, *help),
+            Kind::Seconds | Kind::Size => metrics::describe_histogram!(*name, *help),
+        }
+    }
+    handle
+}
+
+fn seconds(name: &'static str, labels: &[(&'static str, &'static str)], span: Duration) {
+    metrics::histogram!(name, labels).record(span.as_secs_f64());
+}
+
+fn count(name: &'static str, labels: &[(&'static str, &'static str)]) {
+    metrics::counter!(name, labels).increment(1);
+}
+
+pub fn request(route: &str, method: &str, status: u16, span: Duration) {
+    let (route, method) = (route.to_owned(), method.to_owned());
+    metrics::counter!("http_requests_total", "route" => route.clone(), "method" => method.clone(), "status" => status.to_string())
+        .increment(1);
+    metrics::histogram!("http_request_seconds", "route" => route, "method" => method).record(span.as_secs_f64());
+}
+
+pub fn panicked() {
+    count("panics_total", &[]);
+}
+
+pub fn rate_limited(scope: &'static str) {
+    count("rate_limited_total", &[("scope", scope)]);
+}
+
+pub fn limiter_fallback() {
+    count("limiter_fallback_total", &[]);
+}
+
+pub fn redis_call(outcome: &'static str) {
+    count("redis_calls_total", &[("outcome", outcome)]);
+}
+
+pub fn transaction(name: &'static str, span: Duration, committed: bool) {
+    let outcome = if committed { "committed" } else { "rolled_back" };
+    seconds("db_transaction_seconds", &[("name", name), ("outcome", outcome)], span);
+}
+
+pub fn pool(name: &'static str, used: usize, max: usize) {
+    metrics::gauge!("db_connections_used", "pool" => name).set(used as f64);
+    metrics::gauge!("db_connections_max", "pool" => name).set(max as f64);
+}
+
+pub fn send(outcome: &'static str) {
+    count("sends_total", &[("outcome", outcome)]);
+}
+
+pub fn send_batch(messages: usize, span: Duration) {
+    metrics::histogram!("send_batch_messages").record(messages as f64);
+    seconds("send_commit_seconds", &[], span);
+}
+
+pub fn hints(outcome: &'static str, n: u64) {
+    metrics::counter!("hints_total", "outcome" => outcome).increment(n);
+}
+
+pub fn hint_loop(span: Duration) {
+    seconds("hint_loop_seconds", &[], span);
+}
+
+pub fn backplane_healthy(healthy: bool) {
+    metrics::gauge!("backplane_healthy").set(f64::from(u8::from(healthy)));
+}
+
+pub fn resubscribed(cause: &'static str) {
+    count("backplane_resubscribes_total", &[("cause", cause)]);
+}
+
+pub fn sweep(span: Duration, late: u64) {
+    seconds("sweep_seconds", &[], span);
+    metrics::counter!("sweep_late_total").increment(late);
+}
+
+pub fn socket_opened(kind: &'static str) {
+    metrics::gauge!("sockets_open", "kind" => kind).increment(1.0);
+}
+
+pub fn socket_gone(kind: &'static str) {
+    metrics::gauge!("sockets_open", "kind" => kind).decrement(1.0);
+}
+
+pub fn socket_closed(code: u16) {
+    metrics::counter!("sockets_closed_total", "code" => code.to_string()).increment(1);
+}
+
+pub fn frames(direction: &'static str, n: u64) {
+    metrics::counter!("frames_total", "direction" => direction).increment(n);
+}
+
+pub fn mailbox_dropped() {
+    count("mailbox_dropped_total", &[]);
+}
+
+pub fn inbox_read() {
+    count("inbox_reads_total", &[]);
+}
+
+pub fn acks(n: u64) {
+    metrics::counter!("acks_total").increment(n);
+}
+
+pub fn hashed(algorithm: &'static str, span: Duration) {
+    seconds("hash_seconds", &[("algorithm", algorithm)], span);
+}
+
+pub fn token_seen(how: &'static str) {
+    count("token_cache_total", &[("how", how)]);
+}
+
+pub fn mail(outcome: &'static str) {
+    count("mails_total", &[("outcome", outcome)]);
+}
+
+pub fn job(name: &'static str, span: Duration) {
+    seconds("job_seconds", &[("name", name)], span);
+}

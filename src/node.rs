@@ -1,0 +1,249 @@
+//! A node's life: connect, check the schema, spawn tasks, serve, drain.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
+
+use tokio::net::TcpListener;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    app::{App, Life, Quotas},
+    auth::{agent::AgentTokens, jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile::Turnstile},
+    backplane::{
+        Backplane, Links, RedisPubSub,
+        sweep::{self, Sweep},
+    },
+    clock::Clock,
+    config::Config,
+    db::{Db, Plans, migrate},
+    features::{
+        accounts::{Codes, http::Accounts},
+        inbox::{Acks, Inbox},
+        messages::Outbox,
+    },
+    gateway::{
+        Gateway,
+        registry::{End, Registry},
+    },
+    http::{client::Door, listener},
+    ids::NodeId,
+    jobs::Jobs,
+    limits::Limits,
+    mail::Mailer,
+    metrics, random::Random,
+    redis::Redis,
+    routes,
+};
+
+/// Why a node did not start.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Between two beats of a node; a beat lives for three.
+const BEAT: Duration = Duration::from_secs(2);
+/// Sockets are closed in batches over this long, with hints to come back spread over as much.
+const SPREAD: Duration = Duration::from_secs(5);
+/// What is under way when the listener has closed may take this long.
+const FINISH: Duration = Duration::from_secs(15);
+
+/// A node that serves.
+pub struct Node {
+    /// The public listener.
+    pub address: SocketAddr,
+    /// The admin listener.
+    pub admin_address: SocketAddr,
+    app: App,
+    id: NodeId,
+    redis: Redis,
+    drain_lag: Duration,
+    /// Ends the listeners.
+    closing: CancellationToken,
+    /// Ends everything else.
+    stopping: CancellationToken,
+    connections: TaskTracker,
+    sockets: TaskTracker,
+    workers: TaskTracker,
+}
+
+impl Node {
+    /// Starts a node; returns when it serves.
+    pub async fn start(config: Config, clock: Clock) -> Result<Self, Failure> {
+        let random = Random::new(clock.clone());
+        let id = NodeId::mint(&random);
+        let tls = match (&config.tls_cert, &config.tls_key) {
+            (Some(cert), Some(key)) => Some(listener::tls_from(cert, key)?),
+            _ => None,
+        };
+        let name = format!("blindpipe {}", config.node_name);
+        let db = Db::new(&config.database_url, &name, config.database_pool.0 as usize, Plans::Free)?;
+        let lanes = config.send_lanes.0 as usize;
+        let send_db = Db::new(&config.database_url, &format!("{name} send"), lanes, Plans::Pinned)?;
+        check_postgres(&db, config.database_durable.0).await?;
+        let (redis, subscriber) = Redis::start(&config.redis_url, &config.redis_prefix)?;
+        let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
+
+        let (connections, sockets, workers) = (TaskTracker::new(), TaskTracker::new(), TaskTracker::new());
+        let (closing, stopping) = (CancellationToken::new(), CancellationToken::new());
+
+        let (registry, interest) = Registry::new();
+        let (backplane, outgoing) = Backplane::new(id, redis.clone(), registry.clone());
+        let transport = RedisPubSub { redis: redis.clone(), subscriber };
+        Links::spawn(&backplane, transport, outgoing, interest, &workers, &stopping);
+
+        let inbox = Inbox::open(db.clone()).await.map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
+        let acks = Acks::default();
+        workers.spawn(acks.clone().run(db.clone(), stopping.clone()));
+        let swept = Sweep { db: db.clone(), inbox: inbox.clone(), registry: registry.clone() };
+        workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
+        workers.spawn(beat(redis.clone(), id, stopping.clone()));
+
+        let codes = Codes::new(&config.server_secret);
+        Jobs { db: db.clone(), codes: codes.clone(), mailer }.spawn(&workers, &stopping);
+
+        let hasher = Hasher::new();
+        let access_tokens = AccessTokens::new(&config.access_token_keys, &config.public_url, clock.clone(), random.clone())?;
+        let agent_tokens = AgentTokens::new(db.clone(), hasher.clone(), &random);
+        let limits = Limits::new(redis.clone(), clock.clone(), config.limits.clone());
+        let outbox = Outbox::start(&send_db, &backplane, random.clone(), lanes, &workers);
+        let gateway = Arc::new(Gateway {
+            clock,
+            random: random.clone(),
+            db: db.clone(),
+            inbox: inbox.clone(),
+            acks,
+            registry: registry.clone(),
+            outbox: outbox.clone(),
+            limits: limits.clone(),
+            access_tokens: access_tokens.clone(),
+            agent_tokens: agent_tokens.clone(),
+            tasks: sockets.clone(),
+            sockets: AtomicUsize::new(0),
+            max_sockets: config.max_sockets.0 as usize,
+        });
+        let accounts = Accounts {
+            db: db.clone(),
+            random: random.clone(),
+            codes,
+            hasher: hasher.clone(),
+            turnstile: Turnstile::new(&config, random.clone())?,
+            access_tokens: access_tokens.clone(),
+            refresh_tokens: RefreshTokens::new(&config.server_secret),
+            backplane: backplane.clone(),
+        };
+        let door = Door {
+            tls: tls.is_some(),
+            proxies: config.trusted_proxies.0.clone().into(),
+            origins: config.allowed_origins.0.clone().into(),
+        };
+        let app = App {
+            random,
+            db,
+            door,
+            hasher,
+            access_tokens,
+            agent_tokens,
+            limits,
+            quotas: Quotas { agents_per_user: config.agents_per_user.0 },
+            registry,
+            backplane,
+            inbox,
+            outbox,
+            gateway,
+            accounts,
+            life: Life::new(metrics::install()),
+        };
+
+        let public = TcpListener::bind(config.listen).await?;
+        let admin = TcpListener::bind(config.admin).await?;
+        let (address, admin_address) = (public.local_addr()?, admin.local_addr()?);
+        workers.spawn(listener::serve(public, tls, routes::public(app.clone()), connections.clone(), closing.clone()));
+        // Probes and metrics are answered until the very end.
+        workers.spawn(listener::serve(admin, None, routes::admin(app.clone()), workers.clone(), stopping.clone()));
+        tracing::info!(%address, %admin_address, "serving");
+        let drain_lag = Duration::from_secs(config.drain_lag_seconds.0.into());
+        Ok(Node { address, admin_address, app, id, redis, drain_lag, closing, stopping, connections, sockets, workers })
+    }
+
+    /// Stops without breaking a promise: not ready, then no new connections, then sockets sent elsewhere, then what is
+    /// under way, then the end.
+    pub async fn drain(self) {
+        tracing::info!("draining");
+        self.app.life.drain();
+        tokio::time::sleep(self.drain_lag).await;
+        self.closing.cancel();
+        self.send_sockets_away().await;
+        self.connections.close();
+        self.sockets.close();
+        let finished = async {
+            self.sockets.wait().await;
+            self.connections.wait().await;
+        };
+        if tokio::time::timeout(FINISH, finished).await.is_err() {
+            tracing::warn!("some connections did not finish in time");
+        }
+        self.redis.leave(self.id).await;
+        self.stopping.cancel();
+        // The send lanes end when the last handle to them goes.
+        drop(self.app);
+        self.workers.close();
+        if tokio::time::timeout(Duration::from_secs(5), self.workers.wait()).await.is_err() {
+            tracing::warn!("some workers did not finish in time");
+        }
+        self.redis.quit().await;
+        tracing::info!("drained");
+    }
+
+    async fn send_sockets_away(&self) {
+        let seats = self.app.registry.all();
+        let batch = seats.len().div_ceil(50).max(20);
+        for some in seats.chunks(batch) {
+            for seat in some {
+                let after = SPREAD.mul_f64(self.app.random.fraction());
+                seat.end(End::Drain(after));
+            }
+            if seats.len() > batch {
+                tokio::time::sleep(SPREAD / 50).await;
+            }
+        }
+    }
+
+    /// Stops at once, keeping no promise: what a crash does, for tests.
+    pub fn crash(self) {
+        self.closing.cancel();
+        self.stopping.cancel();
+    }
+}
+
+/// Says every two seconds that this node lives.
+async fn beat(redis: Redis, id: NodeId, stop: CancellationToken) {
+    loop {
+        redis.beat(id, BEAT * 3).await.ok();
+        tokio::select! {
+            () = tokio::time::sleep(BEAT) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Refuses a Postgres that is too old, has an older schema than ours, or may lose what it has acknowledged.
+async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
+    let client = db.read().await.map_err(|error| format!("cannot reach Postgres: {error:?}"))?;
+    let setting = async |name: &str| -> Result<String, Failure> {
+        Ok(client.query_one("select current_setting($1)", &[&name]).await?.get(0))
+    };
+    let version: i32 = setting("server_version_num").await?.parse()?;
+    if version < 150_000 {
+        return Err("Postgres 15 or newer is needed".into());
+    }
+    if durable && (setting("fsync").await? == "off" || setting("synchronous_commit").await? == "off") {
+        return Err("fsync or synchronous_commit is off: Postgres may lose acknowledged messages".into());
+    }
+    let applied = client.query_one("select coalesce(max(version), 0)::bigint from refinery_schema_history", &[]).await;
+    let applied: i64 = applied.map_or(0, |row| row.get(0));
+    if applied < migrate::newest() {
+        return Err(format!("the schema is at {applied}, this build needs {}: run `blindpipe migrate`", migrate::newest()).into());
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! THE KEYS: every Redis key and channel, without the prefix. What they hold may vanish at any time.
+//!
+//! | key | type | life | owner |
+//! |---|---|---|---|
+//! | `lim:<scope>:{<key>}` | list of µs | its window | limits |
+//! | `slots:{<principal>}` | sorted set of leases | 10 s after the last beat | gateway |
+//! | `nodes` | sorted set of live nodes by last beat | – | redis |
+//! | `p:<principal>` | channel: hints of one inbox | – | backplane |
+//! | `n:<node>` | channel: a node's own probe | – | backplane |
+//! | `all` | channel: orders to every node | – | backplane |
+
+use uuid::Uuid;
+
+use crate::ids::NodeId;
+
+/// The log of one rule for one key.
+pub fn window(scope: &str, key: &str) -> String {
+    format!("lim:{scope}:{{{key}}}")
+}
+
+/// The leases of one principal's connections.
+pub fn slots(principal: Uuid) -> String {
+    format!("slots:{{{}}}", principal.simple())
+}
+
+/// The live nodes.
+pub fn nodes() -> String {
+    "nodes".to_owned()
+}
+
+/// The channel of one inbox.
+pub fn inbox_channel(principal: Uuid) -> String {
+    format!("p:{}", principal.simple())
+}
+
+/// The channel of one node.
+pub fn node_channel(node: NodeId) -> String {
+    format!("n:{node}")
+}
+
+/// The channel every node listens to.
+pub fn control_channel() -> String {
+    "all".to_owned()
+}

@@ -1,0 +1,177 @@
+//! Redis, for what may vanish: hints, counters, leases.
+//!
+//! No call waits longer than [`DEADLINE`]; after [`MISSES`] failures in a row the breaker opens and one call a second
+//! tries again. Callers take an `Err` as "away" and have an answer of their own for it.
+
+mod breaker;
+pub mod keys;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use fred::{
+    clients::{Client, SubscriberClient},
+    interfaces::{ClientLike, FredResult, LuaInterface},
+    types::{
+        Builder, FromValue,
+        config::{Config, Options, ReconnectPolicy, UnresponsiveConfig},
+    },
+};
+use secrecy::{ExposeSecret, SecretString};
+
+use self::breaker::Breaker;
+use crate::{ids::NodeId, metrics as series};
+
+/// Longest wait for one answer.
+pub const DEADLINE: Duration = Duration::from_millis(250);
+
+/// A Lua script, by its hash.
+pub struct Script {
+    script: fred::types::scripts::Script,
+}
+
+impl Script {
+    /// From its text.
+    pub fn new(lua: &'static str) -> Self {
+        Script { script: fred::types::scripts::Script::from_lua(lua) }
+    }
+}
+
+/// Why there is no answer: away, late, or refused by the breaker. All mean the same to callers.
+#[derive(Debug)]
+pub struct Away;
+
+/// The command connection of one node; clones share it.
+#[derive(Clone)]
+pub struct Redis {
+    client: Client,
+    prefix: Arc<str>,
+    breaker: Arc<Breaker>,
+    nodes: Arc<AtomicU32>,
+    beat: Arc<Script>,
+}
+
+impl Redis {
+    /// Starts connecting; returns at once. A Redis that is away at boot is treated as one that is away later.
+    pub fn start(url: &SecretString, prefix: &str) -> FredResult<(Self, SubscriberClient)> {
+        let builder = builder(url)?;
+        let client = builder.build()?;
+        let subscriber = builder.build_subscriber_client()?;
+        client.connect();
+        subscriber.connect();
+        let redis = Redis {
+            client,
+            prefix: prefix.into(),
+            breaker: Arc::default(),
+            nodes: Arc::new(AtomicU32::new(1)),
+            beat: Arc::new(Script::new(include_str!("node_beat.lua"))),
+        };
+        Ok((redis, subscriber))
+    }
+
+    /// `name` with the cluster's prefix.
+    pub fn key(&self, name: impl std::fmt::Display) -> String {
+        format!("{}:{name}", self.prefix)
+    }
+
+    /// How many nodes live, by the last beat that got through; at least 1.
+    pub fn nodes(&self) -> u32 {
+        self.nodes.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Says that `node` lives and counts those that do.
+    pub async fn beat(&self, node: NodeId, lives: Duration) -> Result<(), Away> {
+        let life = i64::try_from(lives.as_millis()).unwrap_or(i64::MAX);
+        let args = vec![node.to_string(), life.to_string()];
+        let live: u32 = self.eval(&self.beat, vec![self.key(keys::nodes())], args).await?;
+        self.nodes.store(live, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes this node off the list of the living.
+    pub async fn leave(&self, node: NodeId) {
+        use fred::interfaces::SortedSetsInterface;
+        let key = self.key(keys::nodes());
+        self.run(async |client| client.zrem::<(), _, _>(key, node.to_string()).await).await.ok();
+    }
+
+    /// Runs a script by its hash, loading it first where Redis has forgotten it.
+    pub async fn eval<T, A>(&self, script: &Script, keys: Vec<String>, args: Vec<A>) -> Result<T, Away>
+    where
+        T: FromValue + Send,
+        A: TryInto<fred::types::Value> + Clone + Send,
+        A::Error: Into<fred::error::Error> + Send,
+    {
+        self.run(async |client| {
+            let sha = script.script.sha1().clone();
+            let first = client.evalsha::<T, _, _, _>(sha.clone(), keys.clone(), args.clone()).await;
+            match first {
+                Err(error) if error.details().starts_with("NOSCRIPT") => {
+                    let lua = script.script.lua().cloned().unwrap_or_default();
+                    client.eval::<T, _, _, _>(lua, keys.clone(), args.clone()).await
+                }
+                other => other,
+            }
+        })
+        .await
+    }
+
+    /// Runs one or more commands within the deadline, through the breaker.
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&fred::clients::WithOptions<Client>) -> FredResult<T>) -> Result<T, Away> {
+        if !self.breaker.lets_through() {
+            series::redis_call("refused");
+            return Err(Away);
+        }
+        let options = Options { fail_fast: true, timeout: Some(DEADLINE), ..Options::default() };
+        let client = self.client.with_options(&options);
+        match tokio::time::timeout(DEADLINE, work(&client)).await {
+            Ok(Ok(value)) => {
+                self.breaker.succeeded();
+                series::redis_call("ok");
+                Ok(value)
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(error = error.details(), kind = ?error.kind(), "a Redis call failed");
+                self.missed("failed")
+            }
+            Err(_) => self.missed("late"),
+        }
+    }
+
+    fn missed<T>(&self, how: &'static str) -> Result<T, Away> {
+        self.breaker.missed();
+        series::redis_call(how);
+        Err(Away)
+    }
+
+    /// Closes the connection.
+    pub async fn quit(&self) {
+        tokio::time::timeout(DEADLINE, self.client.quit()).await.ok();
+    }
+}
+
+/// What fred leaves unbounded is bounded here: waiting, the queue of a link that is down, a silent peer, and the
+/// buffer of received messages (32 by default, which a burst of hints overruns).
+fn builder(url: &SecretString) -> FredResult<Builder> {
+    let mut builder = Builder::from_config(Config::from_url(url.expose_secret())?);
+    builder
+        .with_config(|config| config.fail_fast = false)
+        .with_connection_config(|connection| {
+            connection.connection_timeout = Duration::from_secs(1);
+            connection.internal_command_timeout = Duration::from_secs(1);
+            connection.max_command_attempts = 3;
+            connection.max_command_buffer_len = 10_000;
+            connection.unresponsive = UnresponsiveConfig { max_timeout: Some(Duration::from_secs(2)), interval: Duration::from_millis(500) };
+        })
+        .with_performance_config(|performance| {
+            performance.default_command_timeout = Duration::from_secs(1);
+            performance.broadcast_channel_capacity = 65_536;
+        })
+        .set_policy(ReconnectPolicy::new_exponential(0, 50, 1_000, 2));
+    Ok(builder)
+}

@@ -1,0 +1,117 @@
+//! THE ROUTES: one line per method and path, grouped by caller. `/v1/...` is an alias of all but `/auth/*`, whose
+//! cookie has a path.
+
+use axum::{
+    Router,
+    http::Method,
+    middleware,
+    routing::{MethodRouter, get, post},
+};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::{
+    app::App,
+    error::Code,
+    features::{accounts, agents, conversations, health, messages},
+    gateway,
+    http::{client, trace},
+};
+
+/// Who may call a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// Anyone.
+    Public,
+    /// A user's access token.
+    User,
+    /// An agent's token; where the path names an agent, that one's.
+    Agent,
+}
+
+/// A route of the public listener.
+pub struct Route {
+    pub method: Method,
+    pub path: &'static str,
+    pub caller: Caller,
+    handler: MethodRouter<App>,
+}
+
+fn route(method: Method, path: &'static str, caller: Caller, handler: MethodRouter<App>) -> Route {
+    Route { method, path, caller, handler }
+}
+
+/// Every route of the public listener.
+#[rustfmt::skip]
+pub fn table() -> Vec<Route> {
+    use Caller::{Agent, Public, User};
+    const GET: Method = Method::GET;
+    const POST: Method = Method::POST;
+    vec![
+        route(POST, "/auth/send-code",           Public, post(accounts::http::send_code)),
+        route(POST, "/auth/register",            Public, post(accounts::http::register)),
+        route(POST, "/auth/login",               Public, post(accounts::http::login)),
+        route(POST, "/auth/refresh",             Public, post(accounts::http::refresh)),
+        route(POST, "/auth/device/code",         Public, post(planned)),
+        route(POST, "/auth/device/verify",       Public, post(planned)),
+        route(POST, "/auth/device/poll",         Public, post(planned)),
+        route(GET,  "/health",                   Public, get(health::health)),
+        route(GET,  "/version",                  Public, get(health::version)),
+        route(GET,  "/ws",                       Public, get(gateway::upgrade)),
+
+        route(POST, "/agents",                   User,   post(agents::http::create)),
+        route(POST, "/conversations",            User,   post(conversations::http::open)),
+        route(POST, "/conversations/{conversation_id}/messages", User, post(messages::http::send_as_user)),
+
+        route(POST, "/agents/{agent_id}/messages", Agent, post(messages::http::send_as_agent)),
+        route(POST, "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, post(messages::http::send_as_agent_to)),
+        route(GET,  "/agents/{agent_id}/messages/poll", Agent, get(messages::http::poll)),
+    ]
+}
+
+/// The public listener's router.
+pub fn public(app: App) -> Router {
+    let mut plain = Router::new();
+    let mut auth = Router::new();
+    for Route { path, handler, .. } in table() {
+        if path.starts_with("/auth/") {
+            auth = auth.route(path, handler);
+        } else {
+            plain = plain.route(path, handler);
+        }
+    }
+    let auth = auth.layer(middleware::from_fn_with_state(app.door.clone(), client::same_origin));
+    Router::new()
+        .nest("/v1", plain.clone())
+        .merge(plain)
+        .merge(auth)
+        .fallback(nothing)
+        .method_not_allowed_fallback(other_method)
+        .layer(CatchPanicLayer::custom(trace::panicked))
+        .layer(middleware::from_fn_with_state(app.door.clone(), client::identify))
+        .layer(middleware::from_fn_with_state(app.random.clone(), trace::record))
+        .with_state(app)
+}
+
+/// The admin listener's router.
+pub fn admin(app: App) -> Router {
+    Router::new()
+        .route("/health", get(health::live))
+        .route("/health/live", get(health::live))
+        .route("/health/ready", get(health::ready))
+        .route("/metrics", get(health::metrics))
+        .fallback(nothing)
+        .with_state(app)
+}
+
+async fn nothing() -> crate::error::Error {
+    Code::NotFound.into()
+}
+
+async fn other_method() -> crate::error::Error {
+    Code::MethodNotAllowed.into()
+}
+
+/// `POST /auth/device/*`: planned for V2.
+async fn planned() -> crate::error::Error {
+    Code::NotAvailableInV1.into()
+}

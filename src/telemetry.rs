@@ -1,0 +1,17 @@
+//! Logs: one JSON object per line on standard error, with the fields of the span it happened in (request id, route).
+//!
+//! What is never logged: tokens, codes, cookies, passwords, keys, e-mail and IP addresses, bodies, payloads.
+
+use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
+
+/// Starts logging with a filter such as `info`; later calls change nothing.
+pub fn start(filter: &str) {
+    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    // refinery prints whole migrations, fred each reconnect attempt.
+    let filter = ["refinery_core=warn", "fred=warn", "lettre=warn"]
+        .iter()
+        .filter_map(|directive| directive.parse().ok())
+        .fold(filter, EnvFilter::add_directive);
+    let lines = fmt::layer().json().flatten_event(true).with_current_span(true).with_span_list(false).with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(filter).with(lines).try_init().ok();
+}
