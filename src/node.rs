@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -100,7 +100,9 @@ impl Node {
         workers.spawn(beat(redis.clone(), id, stopping.clone()));
 
         let codes = Codes::new(&config.server_secret);
-        Jobs { db: db.clone(), codes: codes.clone(), mailer }.spawn(&workers, &stopping);
+        let mail_bell = Arc::new(Notify::new());
+        let jobs = Jobs { db: db.clone(), codes: codes.clone(), mailer, mail_bell: mail_bell.clone() };
+        jobs.spawn(&workers, &stopping);
 
         let hasher = Hasher::new();
         let access_tokens = AccessTokens::new(&config.access_token_keys, &config.public_url, clock.clone(), random.clone())?;
@@ -131,6 +133,7 @@ impl Node {
             access_tokens: access_tokens.clone(),
             refresh_tokens: RefreshTokens::new(&config.server_secret),
             backplane: backplane.clone(),
+            mail_bell,
         };
         let door = Door {
             tls: tls.is_some(),

@@ -35,6 +35,8 @@ pub struct Played {
     pub agent_id: String,
     /// Its token.
     pub agent_token: String,
+    /// Where it may write.
+    pub conversation_id: String,
 }
 
 /// Plays it between the nodes at `first` and `second`.
@@ -85,12 +87,16 @@ pub async fn play(first: &str, second: &str, ca: &Path, mails: &Path) -> Result<
     // The agent answers, once by each way there is. The pipe sees only that something passes.
     let began = Instant::now();
     let path = format!("/agents/{agent_id}/messages");
-    let mut body = stage.message(&stage.ciphertext());
+    let ciphertext = stage.ciphertext();
+    let mut body = stage.message(&ciphertext);
     body["conversation_id"] = json!(conversation);
     let sent = stage.call(first, Method::POST, &path, Some(&token), &body).await?;
     tell(began, "Echo", "node-1", "answers by REST, encrypted: the pipe cannot read it");
-    ada.message(&text(&sent, "message_id")?).await?;
-    tell(began, "Ada", "node-2", "receives the ciphertext, as it was sent");
+    let event = ada.message(&text(&sent, "message_id")?).await?;
+    if event["data"]["payload"] != ciphertext {
+        return Err(Trouble::new("the ciphertext was changed on its way"));
+    }
+    tell(began, "Ada", "node-2", "receives the ciphertext, unchanged");
 
     let began = Instant::now();
     let mut frame = stage.message(&stage.ciphertext());
@@ -106,7 +112,7 @@ pub async fn play(first: &str, second: &str, ca: &Path, mails: &Path) -> Result<
 
     echo.close().await;
     ada.close().await;
-    Ok(Played { agent_id, agent_token: token })
+    Ok(Played { agent_id, agent_token: token, conversation_id: conversation })
 }
 
 /// One line of the story.

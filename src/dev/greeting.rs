@@ -18,15 +18,16 @@ pub fn greet(nodes: &[Node], published: &Published, settings: &Settings, played:
     let mails = short(&settings.mails);
     say("\nTry:");
     say(format!("  {curl} {url}/health"));
-    say(format!(
-        "  {curl} -H 'Content-Type: application/json' -d '{body}' {url}/auth/send-code  # the code: {mails}"
-    ));
+    let json = "-H 'Content-Type: application/json'";
+    say(format!("  {curl} {json} -d '{body}' {url}/auth/send-code  # the code: {mails}"));
     match played {
-        Some(Played { agent_id, agent_token }) => {
+        Some(Played { agent_id, agent_token, conversation_id }) => {
+            let payload = r#"{"type":"text","text":"Hello again"}"#;
+            let body = format!(r#"{{"conversation_id":"{conversation_id}","payload":{payload}}}"#);
             let bearer = format!("-H 'Authorization: Bearer {agent_token}'");
-            say(format!("  {curl} {bearer} {url}/agents/{agent_id}/conversations"));
+            say(format!("  {curl} {bearer} {json} -d '{body}' {url}/agents/{agent_id}/messages"));
         }
-        None => say(format!("  {curl} {url}/events/types")),
+        None => say(format!("  {curl} {url}/version")),
     }
     say("\n`kill -9` a node's process and watch it come back. Ctrl-C stops everything.");
 }

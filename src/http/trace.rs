@@ -39,7 +39,12 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
     series::request(&route, method.as_str(), status, elapsed);
-    span.in_scope(|| tracing::info!(status, duration_ms = elapsed.as_secs_f64() * 1000.0, "answered"));
+    let duration_ms = elapsed.as_secs_f64() * 1000.0;
+    // A line per request costs more than the request's own work; what went wrong on our side is always worth it.
+    span.in_scope(|| match status {
+        500.. => tracing::warn!(status, duration_ms, "answered"),
+        _ => tracing::debug!(status, duration_ms, "answered"),
+    });
 
     let headers = response.headers_mut();
     charged.write(headers);

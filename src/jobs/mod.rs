@@ -1,8 +1,9 @@
 //! THE SCHEDULE: what runs by itself. Jobs that clean up run on one node at a time, in small batches; whoever holds
 //! the advisory lock does the work and the others skip their turn.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -41,6 +42,8 @@ pub struct Jobs {
     pub db: Db,
     pub codes: Codes,
     pub mailer: Mailer,
+    /// Rung when a mail has been put into the outbox.
+    pub mail_bell: Arc<Notify>,
 }
 
 impl Jobs {
@@ -56,6 +59,7 @@ impl Jobs {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(every) => {}
+                () = self.mail_bell.notified(), if matches!(job, Job::Mail) => {}
                 () = stop.cancelled() => return,
             }
             let started = std::time::Instant::now();

@@ -1,0 +1,291 @@
+//! Principals as clients.
+
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use blindpipe::{clock::Clock, random::Random};
+use reqwest::{Method, header::HeaderMap};
+use serde_json::{Value, json};
+
+use super::{
+    socket::Socket,
+    world::{TestNode, World},
+};
+
+/// A fresh ULID.
+pub fn ulid() -> ulid::Ulid {
+    Random::new(Clock::default()).ulid().into()
+}
+
+/// What a node answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Value,
+}
+
+impl Answer {
+    /// Insists on a status.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}", self.body);
+        self
+    }
+
+    /// Insists on a refusal, in the whole envelope.
+    #[track_caller]
+    pub fn refused(self, status: u16, code: &str) -> Self {
+        assert_eq!((self.status, self.code()), (status, code), "{}", self.body);
+        let error = &self.body["error"];
+        assert!(error["message"].is_string(), "{error}");
+        assert_eq!(error["i18n_key"], format!("errors.{}", code.to_lowercase()));
+        assert!(error["params"]["retryable"].is_boolean(), "{error}");
+        assert!(self.headers.contains_key("x-request-id"));
+        self
+    }
+
+    pub fn code(&self) -> &str {
+        self.body["error"]["code"].as_str().unwrap_or_default()
+    }
+
+    pub fn data(&self) -> &Value {
+        &self.body["data"]
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+/// Someone who calls a node: an address, and perhaps a token.
+#[derive(Clone)]
+pub struct Caller {
+    pub base: String,
+    pub world: Arc<World>,
+    http: reqwest::Client,
+    ip: Ipv4Addr,
+    token: Option<String>,
+}
+
+impl Caller {
+    /// Nobody, from an address of its own.
+    pub fn new(node: &TestNode) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0x0a00_0001);
+        Caller {
+            base: node.base.clone(),
+            world: node.world.clone(),
+            http: reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().expect("a client"),
+            ip: Ipv4Addr::from(NEXT.fetch_add(1, Ordering::Relaxed)),
+            token: None,
+        }
+    }
+
+    /// The same caller at another node.
+    pub fn on(&self, node: &TestNode) -> Self {
+        Caller { base: node.base.clone(), ..self.clone() }
+    }
+
+    pub fn at(&self, base: &str) -> Self {
+        Caller { base: base.to_owned(), ..self.clone() }
+    }
+
+    /// The same caller with another token.
+    pub fn with_token(&self, token: &str) -> Self {
+        Caller { token: Some(token.to_owned()), ..self.clone() }
+    }
+
+    pub fn request(&self, method: Method, path: impl AsRef<str>) -> reqwest::RequestBuilder {
+        let request = self.http.request(method, format!("{}{}", self.base, path.as_ref()));
+        let request = request.header("x-forwarded-proto", "https").header("x-forwarded-for", self.ip.to_string());
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    pub async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
+        self.try_send(request).await.expect("an answer")
+    }
+
+    pub async fn try_send(&self, request: reqwest::RequestBuilder) -> Result<Answer, reqwest::Error> {
+        let response = request.send().await?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let body = response.bytes().await?;
+        Ok(Answer { status, headers, body: serde_json::from_slice(&body).unwrap_or(Value::Null) })
+    }
+
+    pub async fn get(&self, path: impl AsRef<str>) -> Answer {
+        self.send(self.request(Method::GET, path)).await
+    }
+
+    pub async fn post(&self, path: impl AsRef<str>, body: Value) -> Answer {
+        self.send(self.request(Method::POST, path).json(&body)).await
+    }
+
+    pub async fn post_raw(&self, path: impl AsRef<str>, body: impl Into<reqwest::Body>) -> Answer {
+        self.send(self.request(Method::POST, path).header("content-type", "application/json").body(body)).await
+    }
+}
+
+/// A registered user.
+#[derive(Clone)]
+pub struct User {
+    pub caller: Caller,
+    pub id: String,
+    pub email: String,
+    pub access_token: String,
+    pub device_id: String,
+    /// `refresh_token=...`, as a client would send it back.
+    pub cookie: String,
+}
+
+pub const PASSWORD: &str = "correct horse battery";
+
+impl std::ops::Deref for User {
+    type Target = Caller;
+
+    fn deref(&self) -> &Caller {
+        &self.caller
+    }
+}
+
+impl User {
+    pub async fn register(node: &TestNode, name: &str) -> Self {
+        let caller = Caller::new(node);
+        let email = format!("{name}-{}@example.org", ulid().to_string().to_lowercase());
+        caller
+            .post("/auth/send-code", json!({ "email": email, "scene": "register", "turnstile_token": "dev-pass" }))
+            .await
+            .expect(200);
+        let code = node.world.mailed_code(&email).await;
+        let answer = caller.post("/auth/register", Self::registration(&email, name, &code)).await.expect(201);
+        Self::signed_in(caller, email, &answer)
+    }
+
+    pub fn registration(email: &str, name: &str, code: &str) -> Value {
+        json!({
+            "email": email, "code": code, "account_password": PASSWORD, "display_name": name, "device_locale": "en-GB",
+            "turnstile_token": "dev-pass", "device_id": format!("device-of-{name}"),
+        })
+    }
+
+    pub fn signed_in(caller: Caller, email: String, answer: &Answer) -> Self {
+        let data = answer.data();
+        let text = |name: &str| data[name].as_str().expect(name).to_owned();
+        let cookie = answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned();
+        User {
+            caller: caller.with_token(&text("access_token")),
+            id: text("user_id"),
+            email,
+            access_token: text("access_token"),
+            device_id: text("device_id"),
+            cookie,
+        }
+    }
+
+    pub fn on(&self, node: &TestNode) -> Self {
+        User { caller: self.caller.on(node), ..self.clone() }
+    }
+
+    /// With a new access token, as a client gets one after its five minutes.
+    pub async fn refreshed(&self) -> Self {
+        let request = self.request(Method::POST, "/auth/refresh").header("cookie", &self.cookie);
+        let answer = self.send(request).await.expect(200);
+        let access_token = answer.data()["access_token"].as_str().expect("a token").to_owned();
+        let cookie = answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned();
+        User { caller: self.caller.with_token(&access_token), access_token, cookie, ..self.clone() }
+    }
+
+    /// The cursor before the first event.
+    pub async fn start_of_inbox(&self) -> String {
+        let socket = self.connect().await;
+        let cursor = socket.ready["cursor"].as_str().expect("a cursor");
+        format!("{}-0", cursor.split('-').next().expect("an epoch"))
+    }
+
+    /// Opens a conversation with an agent; returns its id.
+    pub async fn talk_to(&self, agent: &Agent) -> String {
+        let answer = self.post("/conversations", json!({ "type": "agent", "agent_id": agent.id })).await.expect(201);
+        answer.data()["conversation_id"].as_str().expect("an id").to_owned()
+    }
+
+    pub async fn say(&self, conversation: &str, text: &str) -> Answer {
+        self.post(format!("/conversations/{conversation}/messages"), json!({ "payload": { "type": "text", "text": text } })).await
+    }
+
+    /// A socket that is authenticated and caught up from the last ack.
+    pub async fn connect(&self) -> Socket {
+        self.connect_from(None).await
+    }
+
+    pub async fn connect_from(&self, resume: Option<&str>) -> Socket {
+        let mut socket = Socket::open(&self.caller).await;
+        socket.say(json!({ "type": "auth", "access_token": self.access_token, "resume": resume })).await;
+        socket.welcome().await;
+        socket
+    }
+}
+
+/// An agent with its token.
+#[derive(Clone)]
+pub struct Agent {
+    pub caller: Caller,
+    pub id: String,
+    pub token: String,
+}
+
+impl std::ops::Deref for Agent {
+    type Target = Caller;
+
+    fn deref(&self) -> &Caller {
+        &self.caller
+    }
+}
+
+impl Agent {
+    pub async fn create(node: &TestNode, owner: &User, name: &str) -> Self {
+        let answer = owner.on(node).post("/agents", json!({ "display_name": name })).await.expect(201);
+        let text = |name: &str| answer.data()[name].as_str().expect(name).to_owned();
+        let token = text("token");
+        Agent { caller: Caller::new(node).with_token(&token), id: text("agent_id"), token }
+    }
+
+    pub fn on(&self, node: &TestNode) -> Self {
+        Agent { caller: self.caller.on(node), ..self.clone() }
+    }
+
+    pub fn at(&self, base: &str) -> Self {
+        Agent { caller: self.caller.at(base), ..self.clone() }
+    }
+
+    pub async fn say(&self, conversation: &str, text: &str) -> Answer {
+        let body = json!({ "conversation_id": conversation, "payload": { "type": "text", "text": text } });
+        self.post(format!("/agents/{}/messages", self.id), body).await
+    }
+
+    pub async fn poll(&self, query: &str) -> Answer {
+        self.get(format!("/agents/{}/messages/poll?{query}", self.id)).await
+    }
+
+    pub async fn connect(&self) -> Socket {
+        self.connect_from(None).await
+    }
+
+    pub async fn connect_from(&self, resume: Option<&str>) -> Socket {
+        self.try_connect(resume).await.expect("a socket")
+    }
+
+    /// For when the node may be gone.
+    pub async fn try_connect(&self, resume: Option<&str>) -> Option<Socket> {
+        let mut socket = Socket::try_open(&self.caller).await?;
+        socket.say(json!({ "type": "auth", "agent_id": self.id, "token": self.token, "resume": resume })).await;
+        socket.welcome().await;
+        Some(socket)
+    }
+}

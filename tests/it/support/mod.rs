@@ -1,0 +1,17 @@
+//! What tests speak: nodes, principals as clients, sockets, a clock that moves.
+//!
+//! `let [a, b] = nodes().await;` starts two nodes in this process with a database and a Redis prefix of their own.
+
+mod client;
+mod process;
+mod services;
+mod socket;
+mod world;
+
+pub use self::{
+    client::{Agent, Answer, Caller, User, ulid},
+    process::ProcessNode,
+    services::{private_redis, psql},
+    socket::Socket,
+    world::{TestNode, nodes, nodes_with},
+};

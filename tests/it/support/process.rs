@@ -1,0 +1,82 @@
+//! A node as a process of its own: one that can be killed.
+
+use std::{
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use super::world::{TestNode, World};
+
+pub struct ProcessNode {
+    child: Child,
+    pub base: String,
+}
+
+impl ProcessNode {
+    /// Starts a node of the same world as `other`, and waits until it serves.
+    pub async fn start(other: &TestNode) -> Self {
+        Self::start_in(&other.world).await
+    }
+
+    async fn start_in(world: &World) -> Self {
+        let [public, admin] = [free_port(), free_port()];
+        let child = Command::new(env!("CARGO_BIN_EXE_blindpipe"))
+            .arg("serve")
+            .env_clear()
+            .envs(world.environment())
+            .env("LISTEN_ADDR", format!("127.0.0.1:{public}"))
+            .env("ADMIN_ADDR", format!("127.0.0.1:{admin}"))
+            .env("LOG", "warn")
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a process");
+        let node = ProcessNode { child, base: format!("http://127.0.0.1:{public}") };
+        for _ in 0..200 {
+            let ready = reqwest::get(format!("http://127.0.0.1:{admin}/health/ready")).await;
+            if ready.is_ok_and(|answer| answer.status().is_success()) {
+                return node;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the node does not get ready");
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end; the exit code.
+    pub async fn ended(&mut self, within: Duration) -> Option<i32> {
+        let deadline = tokio::time::Instant::now() + within;
+        while tokio::time::Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status.code();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        None
+    }
+}
+
+impl Drop for ProcessNode {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Below the kernel's range for outgoing connections, so that none takes it before the node does.
+fn free_port() -> u16 {
+    loop {
+        let port = 20_000 + rand::random::<u16>() % 10_000;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}

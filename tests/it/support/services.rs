@@ -1,0 +1,77 @@
+//! One Postgres and one Redis for the whole test process; a template database to copy from.
+
+use std::{path::Path, sync::OnceLock};
+
+use blindpipe::{
+    db::migrate,
+    dev::services::{Profile, RedisServer, Services},
+};
+use tokio::sync::OnceCell;
+use tokio_postgres::NoTls;
+
+static SERVICES: OnceLock<Services> = OnceLock::new();
+static TEMPLATE: OnceCell<()> = OnceCell::const_new();
+
+/// Time in a test's database runs ahead of the real one by what this table says.
+const MOVABLE_TIME: &str = "
+    create table test_clock (ahead interval not null);
+    insert into test_clock values ('0');
+    create or replace function app_now() returns timestamptz language sql stable parallel safe
+        as 'select statement_timestamp() + (select ahead from test_clock)';";
+
+pub fn services() -> &'static Services {
+    SERVICES.get_or_init(|| {
+        rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
+        let dev = Path::new(env!("CARGO_MANIFEST_DIR")).join(".dev");
+        Services::start(&dev, Profile::Test).expect("Postgres and Redis for the tests")
+    })
+}
+
+/// A Redis that a test may hurt.
+pub async fn private_redis(name: &'static str) -> RedisServer {
+    tokio::task::spawn_blocking(move || services().another_redis(name)).await.expect("no panic").expect("a second Redis")
+}
+
+async fn connect(url: &str) -> tokio_postgres::Client {
+    let (client, link) = tokio_postgres::connect(url, NoTls).await.expect("Postgres answers");
+    tokio::task::spawn(link);
+    client
+}
+
+/// The service's URL with another database.
+fn url_of(database: &str) -> String {
+    let url = services().postgres.url();
+    let (server, _) = url.rsplit_once('/').expect("a database in the URL");
+    format!("{server}/{database}")
+}
+
+/// A fresh database with the schema; returns its URL.
+pub async fn database() -> String {
+    tokio::task::spawn_blocking(services).await.expect("no panic");
+    TEMPLATE
+        .get_or_init(|| async {
+            let admin = connect(&services().postgres.url()).await;
+            admin.batch_execute("drop database if exists template_blindpipe with (force)").await.expect("dropped");
+            admin.batch_execute("create database template_blindpipe").await.expect("created");
+            let url = url_of("template_blindpipe");
+            migrate::run_at(&url).await.expect("migrated");
+            let client = connect(&url).await;
+            client.batch_execute(MOVABLE_TIME).await.expect("a movable clock");
+        })
+        .await;
+    let name = format!("t{}", uuid::Uuid::from(super::ulid()).simple());
+    let admin = connect(&services().postgres.url()).await;
+    // The template must have no other connection; the one that made it may still be closing.
+    for _ in 0..100 {
+        match admin.batch_execute(&format!("create database {name} template template_blindpipe")).await {
+            Ok(()) => return url_of(&name),
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
+        }
+    }
+    panic!("no copy of the template");
+}
+
+/// Runs SQL as the application's role.
+pub async fn psql(url: &str, sql: &str) -> Vec<tokio_postgres::SimpleQueryMessage> {
+    connect(url).await.simple_query(sql).await.expect(sql)
+}

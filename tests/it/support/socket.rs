@@ -1,0 +1,144 @@
+//! A WebSocket client that says what it expects.
+
+use std::{collections::VecDeque, time::Duration};
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{Message, client::IntoClientRequest},
+};
+
+use super::client::Caller;
+
+/// Longest a test waits for anything.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub struct Socket {
+    stream: WebSocketStream<TcpStream>,
+    /// Events that came while something else was expected.
+    early: VecDeque<Value>,
+    /// What `ready` said.
+    pub ready: Value,
+    /// What `resync_required` said, if it did.
+    pub resync: Option<Value>,
+    /// The last cursor seen.
+    pub cursor: String,
+}
+
+impl Socket {
+    pub async fn open(caller: &Caller) -> Self {
+        Self::try_open(caller).await.expect("a socket")
+    }
+
+    pub async fn try_open(caller: &Caller) -> Option<Self> {
+        let address = caller.base.trim_start_matches("http://");
+        let mut request = format!("ws://{address}/ws").into_client_request().expect("a request");
+        request.headers_mut().insert("x-forwarded-proto", "https".parse().expect("a header"));
+        // Each socket from an address of its own, so that no test meets the limit by accident.
+        let ip = format!("10.{}.{}.{}", rand::random::<u8>(), rand::random::<u8>(), rand::random::<u8>());
+        request.headers_mut().insert("x-forwarded-for", ip.parse().expect("a header"));
+        let stream = TcpStream::connect(address).await.ok()?;
+        stream.set_nodelay(true).ok();
+        let (stream, _) = tokio_tungstenite::client_async(request, stream).await.ok()?;
+        Some(Socket { stream, early: VecDeque::new(), ready: Value::Null, resync: None, cursor: String::new() })
+    }
+
+    pub async fn say(&mut self, frame: Value) {
+        self.say_raw(Message::text(frame.to_string())).await;
+    }
+
+    pub async fn say_raw(&mut self, message: Message) {
+        // A socket that the node has closed shows in what is expected next.
+        self.stream.send(message).await.ok();
+    }
+
+    /// The next frame; the close code as an error; `Err(None)` if it was cut.
+    pub async fn next(&mut self) -> Result<Value, Option<u16>> {
+        if let Some(early) = self.early.pop_front() {
+            return Ok(early);
+        }
+        self.receive().await
+    }
+
+    async fn receive(&mut self) -> Result<Value, Option<u16>> {
+        loop {
+            let message = tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("a frame within ten seconds");
+            match message {
+                Some(Ok(Message::Text(text))) => {
+                    let frame: Value = serde_json::from_str(&text).expect("JSON");
+                    if let Some(cursor) = frame["cursor"].as_str() {
+                        self.cursor = cursor.to_owned();
+                    }
+                    return Ok(frame);
+                }
+                Some(Ok(Message::Close(frame))) => {
+                    // Answer the farewell, as clients do.
+                    self.stream.flush().await.ok();
+                    return Err(frame.map(|frame| frame.code.into()));
+                }
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return Err(None),
+            }
+        }
+    }
+
+    /// `auth.ok` and `ready`.
+    pub async fn welcome(&mut self) {
+        assert_eq!(self.receive().await.expect("auth.ok"), json!({ "type": "auth.ok" }));
+        let ready = self.receive().await.expect("ready");
+        assert_eq!(ready["type"], "ready", "{ready}");
+        self.ready = ready;
+    }
+
+    /// The next frame of this type; events that come before it are kept for [`event`](Self::event).
+    pub async fn expect(&mut self, kind: &str) -> Value {
+        loop {
+            let frame = self.receive().await.unwrap_or_else(|code| panic!("closed with {code:?} before {kind}"));
+            if frame["type"] == kind {
+                return frame;
+            }
+            if frame["type"] == "event" {
+                self.early.push_back(frame);
+            } else if frame["type"] == "resync_required" {
+                self.resync = Some(frame);
+            }
+        }
+    }
+
+    /// The next event of this kind; other events before it are skipped.
+    pub async fn event(&mut self, kind: &str) -> Value {
+        loop {
+            let frame = self.next().await.unwrap_or_else(|code| panic!("closed with {code:?} before {kind}"));
+            if frame["type"] == "event" && frame["event"] == kind {
+                return frame;
+            }
+        }
+    }
+
+    /// Insists that the node closes with `code`; returns the frames before that.
+    #[track_caller]
+    pub fn expect_close(mut self, code: u16) -> impl Future<Output = Vec<Value>> {
+        let place = std::panic::Location::caller();
+        async move {
+            let mut before = Vec::new();
+            loop {
+                match self.next().await {
+                    Ok(frame) => before.push(frame),
+                    Err(closed) => {
+                        assert_eq!(closed, Some(code), "at {place}, after {before:?}");
+                        return before;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Insists that nothing comes for a while.
+    pub async fn expect_silence(&mut self, span: Duration) {
+        assert!(self.early.is_empty(), "{:?}", self.early);
+        let frame = tokio::time::timeout(span, self.receive()).await;
+        assert!(frame.is_err(), "{frame:?}");
+    }
+}

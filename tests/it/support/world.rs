@@ -1,0 +1,172 @@
+//! Nodes of one cluster in this process.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use blindpipe::{clock::Clock, config::Config, node::Node, telemetry};
+
+use super::{
+    client::{Agent, Caller, User, ulid},
+    services,
+};
+
+/// What the nodes of one test share.
+pub struct World {
+    pub clock: Clock,
+    pub database: String,
+    pub mail_dir: std::path::PathBuf,
+    settings: HashMap<String, String>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.mail_dir).ok();
+    }
+}
+
+impl World {
+    /// A database and prefix of its own. `settings` come on top of the usual ones; `LIMIT_OVERRIDES` of the usual ones
+    /// make room for a test's set-up.
+    pub async fn new(settings: &[(&str, &str)]) -> Arc<World> {
+        telemetry::start(&std::env::var("LOG").unwrap_or("off".into()));
+        let database = services::database().await;
+        let name = ulid().to_string();
+        let mail_dir = std::env::temp_dir().join(format!("blindpipe-mail-{name}"));
+        let key = |n: u8| BASE64.encode([n; 32]);
+        let mut all: HashMap<String, String> = [
+            ("PROFILE", "dev".to_owned()),
+            ("NODE_NAME", "test".to_owned()),
+            ("LISTEN_ADDR", "127.0.0.1:0".to_owned()),
+            ("ADMIN_ADDR", "127.0.0.1:0".to_owned()),
+            ("TRUSTED_PROXIES", "127.0.0.1/32".to_owned()),
+            ("PUBLIC_URL", "https://localhost".to_owned()),
+            ("ALLOWED_ORIGINS", "https://localhost".to_owned()),
+            ("DATABASE_URL", database.clone()),
+            ("DATABASE_REQUIRE_DURABLE", "false".to_owned()),
+            ("REDIS_URL", services::services().redis.url()),
+            ("REDIS_PREFIX", name),
+            ("ACCESS_TOKEN_KEYS", format!("k1:{}", key(1))),
+            ("SERVER_SECRET", key(2)),
+            ("MAIL_URL", format!("file://{}", mail_dir.display())),
+            ("DRAIN_LAG_SECONDS", "0".to_owned()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+        all.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        Arc::new(World { clock: Clock::default(), database, mail_dir, settings: all })
+    }
+
+    /// The environment of a node, for one that runs as a process of its own.
+    pub fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Starts one more node.
+    pub async fn node(self: &Arc<Self>) -> TestNode {
+        let config = Config::read(|name| self.settings.get(name).cloned()).expect("settings");
+        let node = Node::start(config, self.clock.clone()).await.expect("a node");
+        TestNode {
+            base: format!("http://{}", node.address),
+            admin: format!("http://{}", node.admin_address),
+            world: self.clone(),
+            node: Some(node),
+        }
+    }
+
+    /// Moves the clock of nodes and database.
+    pub async fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+        let sql = format!("update test_clock set ahead = ahead + interval '{} ms'", by.as_millis());
+        services::psql(&self.database, &sql).await;
+    }
+
+    /// The newest code mailed to `email`.
+    pub async fn mailed_code(&self, email: &str) -> String {
+        for _ in 0..200 {
+            if let Some(code) = self.find_code(email) {
+                return code;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("no mail for {email}");
+    }
+
+    /// Mails have random names; reading one takes it away, so the next is newer.
+    fn find_code(&self, email: &str) -> Option<String> {
+        for file in std::fs::read_dir(&self.mail_dir).ok()?.flatten() {
+            let text = std::fs::read_to_string(file.path()).ok()?;
+            if text.contains(&format!("To: {email}")) {
+                let code = text.lines().map(str::trim).find(|line| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit()))?;
+                let code = code.to_owned();
+                std::fs::remove_file(file.path()).ok();
+                return Some(code);
+            }
+        }
+        None
+    }
+}
+
+/// One node and the world it is in.
+pub struct TestNode {
+    pub base: String,
+    pub admin: String,
+    pub world: Arc<World>,
+    node: Option<Node>,
+}
+
+impl TestNode {
+    /// Nobody in particular.
+    pub fn anon(&self) -> Caller {
+        Caller::new(self)
+    }
+
+    /// A user, registered through the API on this node.
+    pub async fn user(&self, name: &str) -> User {
+        User::register(self, name).await
+    }
+
+    /// An agent of `owner`, made through the API on this node.
+    pub async fn agent(&self, owner: &User, name: &str) -> Agent {
+        Agent::create(self, owner, name).await
+    }
+
+    /// Moves the clock of all nodes of this world.
+    pub async fn advance(&self, by: Duration) {
+        self.world.advance(by).await;
+    }
+
+    /// Ends the node in order.
+    pub async fn drain(mut self) {
+        self.node.take().expect("it runs").drain().await;
+    }
+
+    /// The sum of a metric of this process over lines that contain all of `having`.
+    pub async fn metric(&self, name: &str, having: &[&str]) -> f64 {
+        let text = reqwest::get(format!("{}/metrics", self.admin)).await.expect("metrics").text().await.expect("text");
+        let lines = text.lines().filter(|line| line.starts_with(name) && having.iter().all(|part| line.contains(part)));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        if let Some(node) = self.node.take() {
+            node.crash();
+        }
+    }
+}
+
+/// `N` nodes of a world of their own, with room in the limits for a test's set-up.
+pub async fn nodes<const N: usize>() -> [TestNode; N] {
+    nodes_with(&[]).await
+}
+
+/// The same with more settings.
+pub async fn nodes_with<const N: usize>(settings: &[(&str, &str)]) -> [TestNode; N] {
+    let world = World::new(settings).await;
+    let mut nodes = Vec::with_capacity(N);
+    for _ in 0..N {
+        nodes.push(world.node().await);
+    }
+    nodes.try_into().unwrap_or_else(|_| unreachable!("as many as were pushed"))
+}
