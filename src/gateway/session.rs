@@ -313,7 +313,7 @@ impl<'a> Session<'a> {
                         Code::MessageTooLarge
                     }
                 };
-                let (draft, _) = Draft::read(body.as_bytes(), None, too_large)?;
+                let draft = Draft::from_frame(&body, too_large)?;
                 outbox.send(Outgoing { sender, credential, conversation, draft }).await
             };
             let outcome = work.await;

@@ -37,7 +37,7 @@ struct Beside {
     in_reply_to: Option<MessageId>,
 }
 
-const BESIDE: [&str; 6] = ["type", "conversation_id", "client_message_id", "idempotency_key", "in_reply_to", "ref"];
+const BESIDE: [&str; 4] = ["conversation_id", "client_message_id", "idempotency_key", "in_reply_to"];
 
 #[derive(Deserialize)]
 struct Wrapped<'a> {
@@ -51,38 +51,52 @@ struct Kind {
 }
 
 impl Draft {
-    /// Reads `{payload, client_message_id?, in_reply_to?}` or the bare payload with the ids beside its fields, and
-    /// the conversation if the body names one. A payload over 1 MB is refused with `too_large`.
-    pub fn read(bytes: &[u8], headers: Option<&HeaderMap>, too_large: Code) -> Result<(Self, Option<ConversationId>)> {
+    /// Reads a request body: `{payload, client_message_id?, in_reply_to?}` or the bare payload with the ids beside its
+    /// fields; and the conversation if it names one. A payload over 1 MB is refused with `too_large`.
+    pub fn from_body(bytes: &[u8], headers: &HeaderMap, too_large: Code) -> Result<(Self, Option<ConversationId>)> {
         let beside: Beside = json::parse(bytes)?;
         let text = std::str::from_utf8(bytes).map_err(|_| Error::field("", "json", "is not UTF-8"))?;
-        let wrapped: Option<&RawValue> = serde_json::from_str::<Wrapped<'_>>(text).ok().and_then(|body| body.payload);
-        let payload = match wrapped {
-            Some(payload) => payload.get().to_owned(),
+        let payload = match wrapped(text) {
+            Some(payload) => payload.to_owned(),
             None => bare(text)?,
         };
+        let conversation = beside.conversation_id;
+        Ok((Self::new(payload, beside, Some(headers), too_large)?, conversation))
+    }
+
+    /// Reads a `message.send` frame, whose own `type` leaves no room for a bare payload.
+    pub fn from_frame(text: &str, too_large: Code) -> Result<Self> {
+        let beside: Beside = json::parse(text.as_bytes())?;
+        let payload = wrapped(text).ok_or_else(|| Error::field("payload", "required", "missing field `payload`"))?;
+        Self::new(payload.to_owned(), beside, None, too_large)
+    }
+
+    fn new(payload: String, beside: Beside, headers: Option<&HeaderMap>, too_large: Code) -> Result<Self> {
         if payload.len() > MESSAGE_BYTES {
             return Err(too_large.into());
         }
         let kind: Kind = serde_json::from_str(&payload)
             .map_err(|_| Error::field("payload", "payload", "must be an object with a string `type`"))?;
         let key = key(&beside, headers)?;
-        let draft = Draft {
+        Ok(Draft {
             payload,
             encrypted: kind.r#type == "encrypted",
             key,
             client_message_id: beside.client_message_id,
             in_reply_to: beside.in_reply_to,
-        };
-        Ok((draft, beside.conversation_id))
+        })
     }
+}
+
+fn wrapped(text: &str) -> Option<&str> {
+    serde_json::from_str::<Wrapped<'_>>(text).ok()?.payload.map(RawValue::get)
 }
 
 /// The payload of a body without `payload`: all but the names beside it.
 fn bare(text: &str) -> Result<String> {
     let fault = || Error::field("payload", "required", "missing field `payload`");
     let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_str(text).map_err(|_| fault())?;
-    fields.retain(|name, _| *name == "type" || !BESIDE.contains(name));
+    fields.retain(|name, _| !BESIDE.contains(name));
     if !fields.contains_key("type") {
         return Err(fault());
     }
@@ -110,7 +124,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Draft> {
-        Draft::read(text.as_bytes(), None, Code::MessageTooLarge).map(|(draft, _)| draft)
+        Draft::from_body(text.as_bytes(), &HeaderMap::new(), Code::MessageTooLarge).map(|(draft, _)| draft)
     }
 
     #[test]

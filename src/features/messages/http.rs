@@ -77,7 +77,7 @@ async fn read_draft(request: Request<Body>, too_large: Code) -> Result<(Draft, O
     let (parts, content) = request.into_parts();
     body::must_be_json(&parts.headers)?;
     let bytes = body::read(content, MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES, too_large).await?;
-    Draft::read(&bytes, Some(&parts.headers), too_large)
+    Draft::from_body(&bytes, &parts.headers, too_large)
 }
 
 fn answer(sent: Sent) -> Result<Response> {

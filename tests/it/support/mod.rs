@@ -9,7 +9,7 @@ mod socket;
 mod world;
 
 pub use self::{
-    client::{Agent, Answer, Caller, User, ulid},
+    client::{Agent, Answer, Caller, PASSWORD, User, ulid},
     process::ProcessNode,
     services::{private_redis, psql},
     socket::Socket,
