@@ -1,4 +1,4 @@
-//! The one binary: `serve`, `migrate`, `dev`.
+//! The one binary: `serve`, `migrate`, `settings`, `dev`.
 
 use std::process::ExitCode;
 
@@ -22,6 +22,8 @@ enum Command {
     Serve,
     /// Bring the schema of DATABASE_URL up to date
     Migrate,
+    /// Print every setting as a Markdown table
+    Settings,
     /// Run two nodes with private Postgres and Redis on this machine
     Dev(dev::DevOptions),
 }
@@ -32,6 +34,7 @@ async fn main() -> ExitCode {
     rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
     let outcome = match Arguments::parse().command {
         Command::Serve => serve().await,
+        Command::Settings => print_settings(),
         Command::Migrate => apply_migrations().await,
         Command::Dev(options) => return dev::run(options).await,
     };
@@ -59,6 +62,11 @@ async fn serve() -> Outcome {
     }
     node.drain().await;
     Ok(())
+}
+
+fn print_settings() -> Outcome {
+    use std::io::Write;
+    Ok(std::io::stdout().write_all(config::as_markdown().as_bytes())?)
 }
 
 async fn apply_migrations() -> Outcome {

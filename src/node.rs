@@ -11,7 +11,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     app::{App, Life, Quotas},
-    auth::{agent::AgentTokens, jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile::Turnstile},
+    auth::{agent::AgentTokens, dead::Dead, jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile::Turnstile},
     backplane::{
         Backplane, Links, RedisPubSub,
         sweep::{self, Sweep},
@@ -105,10 +105,12 @@ impl Node {
         jobs.spawn(&workers, &stopping);
 
         let hasher = Hasher::new();
-        let access_tokens = AccessTokens::new(&config.access_token_keys, &config.public_url, clock.clone(), random.clone())?;
-        let agent_tokens = AgentTokens::new(db.clone(), hasher.clone(), &random);
+        let dead = Dead::default();
+        let ring = &config.access_token_keys;
+        let access_tokens = AccessTokens::new(ring, &config.public_url, clock.clone(), random.clone(), dead.clone())?;
+        let agent_tokens = AgentTokens::new(db.clone(), hasher.clone(), &random, dead.clone());
         let limits = Limits::new(redis.clone(), clock.clone(), config.limits.clone());
-        let outbox = Outbox::start(&send_db, &backplane, random.clone(), lanes, &workers);
+        let outbox = Outbox::start(&send_db, &backplane, random.clone(), dead, lanes, &workers);
         let gateway = Arc::new(Gateway {
             clock,
             random: random.clone(),

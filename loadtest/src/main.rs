@@ -1,1 +1,112 @@
-fn main() {}
+//! Load scenarios for a blindpipe cluster: what the README's numbers come from.
+//!
+//! `loadtest send hop` measures a running cluster, `loadtest --start target/release/blindpipe` one that it starts and
+//! stops itself. Everything runs on one thread: the load generator shares the machine with what it measures and
+//! must leave it alone as far as it can; what it takes is in the report.
+#![allow(clippy::disallowed_methods, reason = "real time and plain tasks are what a load generator is about")]
+
+mod cluster;
+mod cpu;
+mod delivery;
+mod http;
+mod launch;
+mod pacer;
+mod people;
+mod pgbench;
+mod report;
+mod scenarios;
+mod socket;
+mod stats;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Parser;
+
+use self::{cluster::Cluster, launch::Launched, report::say, scenarios::Scenario};
+
+/// Whatever keeps a measurement from being taken.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// The outcome of anything here.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// Measures a cluster and checks that it loses, repeats and reorders nothing. Ends with 1 if it does.
+#[derive(Parser)]
+pub struct Options {
+    /// What to measure, in this order [default: everything]
+    #[arg(value_enum)]
+    scenarios: Vec<Scenario>,
+    /// The running cluster
+    #[arg(long, default_value = ".dev/cluster.json")]
+    cluster: PathBuf,
+    /// Start a cluster of this program instead, with limits raised, and stop it afterwards
+    #[arg(long, value_name = "PROGRAM")]
+    start: Option<PathBuf>,
+    /// Folder of the cluster that --start starts, and of the reports
+    #[arg(long, default_value = ".dev/load")]
+    dir: PathBuf,
+    /// Conversations of one user with one agent
+    #[arg(long, default_value_t = 50)]
+    pairs: usize,
+    /// Rounds; every phase is measured once in each, and the medians count
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Seconds of each measured phase, after one second of warming up
+    #[arg(long, default_value_t = 6)]
+    seconds: u64,
+    /// Sends under way at once (send)
+    #[arg(long, default_value_t = 64)]
+    in_flight: usize,
+    /// Messages per second (hop)
+    #[arg(long, default_value_t = 1000)]
+    rate: u64,
+    /// Leave out the comparison with pgbench (send)
+    #[arg(long)]
+    no_peers: bool,
+}
+
+fn main() -> ExitCode {
+    rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let outcome = runtime
+        .map_err(Failure::from)
+        .and_then(|runtime| runtime.block_on(until_interrupted(Options::parse())));
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            report::warn(format!("loadtest: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Ctrl-C drops the run, and with it the cluster it may have started.
+async fn until_interrupted(options: Options) -> Result<bool> {
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::select! {
+        outcome = Box::pin(run(&options)) => outcome,
+        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+        _ = terminate.recv() => Err("terminated".into()),
+    }
+}
+
+/// True if everything that was acked arrived as it should.
+async fn run(options: &Options) -> Result<bool> {
+    let launched = match &options.start {
+        Some(program) => Some(Launched::start(program, &options.dir).await?),
+        None => None,
+    };
+    let file = launched.as_ref().map_or(&options.cluster, |launched| &launched.cluster_file);
+    let cluster = Cluster::read(file)?;
+    let all = [Scenario::Send, Scenario::Hop];
+    let wanted = if options.scenarios.is_empty() { &all[..] } else { &options.scenarios };
+    let mut sound = true;
+    say(format!("Making {} users, agents and conversations.", options.pairs));
+    let mut people = people::make(&cluster, options.pairs).await?;
+    for scenario in wanted {
+        let report = scenario.run(&cluster, &mut people, options).await?;
+        sound &= report.is_sound();
+        report.publish(&cluster, options).await?;
+    }
+    Ok(sound)
+}

@@ -14,6 +14,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use super::{
     bearer,
+    dead::Dead,
     secret::{Hasher, MacKey},
 };
 use crate::{
@@ -101,13 +102,15 @@ pub struct AgentTokens {
     hasher: Hasher,
     key: MacKey,
     proven: Cache<[u8; 32], AgentClaim>,
+    /// Tokens that no longer count.
+    pub dead: Dead,
 }
 
 impl AgentTokens {
     /// With nothing remembered yet.
-    pub fn new(db: Db, hasher: Hasher, random: &Random) -> Self {
+    pub fn new(db: Db, hasher: Hasher, random: &Random, dead: Dead) -> Self {
         let proven = Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build();
-        AgentTokens { db, hasher, key: MacKey::from_bytes(random.bytes()), proven }
+        AgentTokens { db, hasher, key: MacKey::from_bytes(random.bytes()), proven, dead }
     }
 
     /// Whose token this is; `AGENT_TOKEN_INVALID` if it is nobody's.
@@ -119,7 +122,7 @@ impl AgentTokens {
         let key = self.key.mac(&[token.as_bytes()]);
         if let Some(claim) = self.proven.get(&key).await {
             series::token_seen("remembered");
-            return Ok(claim);
+            return if self.dead.has(claim.token.0) { Err(Code::AgentTokenInvalid.into()) } else { Ok(claim) };
         }
         // Concurrent callers with one token share one hash.
         let proof = self.proven.try_get_with(key, self.hash(lookup, token));
@@ -155,7 +158,7 @@ impl AgentTokens {
 
 impl AgentClaim {
     /// Asks Postgres whether the token still counts.
-    pub async fn prove(&self, db: &Db) -> Result<Agent> {
+    pub async fn prove(&self, db: &Db, dead: &Dead) -> Result<Agent> {
         let client = db.read().await?;
         let stmt = client
             .prepare_cached(
@@ -164,7 +167,10 @@ impl AgentClaim {
                 where token_id = $1 and agent_id = $2 and revoked_at is null and (valid_until is null or valid_until > app_now())",
             )
             .await?;
-        client.query_opt(&stmt, &[&self.token, &self.agent]).await?.ok_or(Code::AgentTokenInvalid)?;
+        if client.query_opt(&stmt, &[&self.token, &self.agent]).await?.is_none() {
+            dead.bury(self.token.0).await;
+            return Err(Code::AgentTokenInvalid.into());
+        }
         Ok(Agent { id: self.agent, token: self.token })
     }
 }
@@ -197,7 +203,8 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        AgentClaim::from_request_parts(parts, state).await?.prove(&Db::from_ref(state)).await
+        let claim = AgentClaim::from_request_parts(parts, state).await?;
+        claim.prove(&Db::from_ref(state), &AgentTokens::from_ref(state).dead).await
     }
 }
 

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 
+use super::dead::Dead;
 use crate::{
     clock::Clock,
     config::KeyRing,
@@ -52,11 +53,13 @@ pub struct AccessTokens {
     signing: Arc<(String, EncodingKey)>,
     verifying: Arc<HashMap<String, DecodingKey>>,
     rules: Arc<Validation>,
+    /// Sessions that no longer count.
+    pub dead: Dead,
 }
 
 impl AccessTokens {
     /// From the ring; fails if a token signed now would not be accepted.
-    pub fn new(ring: &KeyRing, issuer: &str, clock: Clock, random: Random) -> Result<Self, String> {
+    pub fn new(ring: &KeyRing, issuer: &str, clock: Clock, random: Random, dead: Dead) -> Result<Self, String> {
         let (kid, key) = ring.0.first().ok_or("the key ring is empty")?;
         let mut rules = Validation::new(Algorithm::HS256);
         rules.set_audience(&[AUDIENCE]);
@@ -71,6 +74,7 @@ impl AccessTokens {
             signing: Arc::new((kid.clone(), EncodingKey::from_secret(key))),
             verifying: Arc::new(ring.0.iter().map(|(kid, key)| (kid.clone(), DecodingKey::from_secret(key))).collect()),
             rules: Arc::new(rules),
+            dead,
         };
         let probe = tokens.sign(UserId(uuid::Uuid::nil()), "start", SessionId(uuid::Uuid::nil())).map_err(|error| format!("{error:?}"))?;
         tokens.verify(&probe).map_err(|error| format!("{error:?}"))?;
@@ -99,7 +103,7 @@ impl AccessTokens {
 
     /// What a genuine, unexpired token says; `UNAUTHORIZED` for any other.
     pub fn verify(&self, token: &str) -> Result<Claims> {
-        let claims = self.prove(token).ok_or(Code::Unauthorized)?;
+        let claims = self.prove(token).filter(|claims| !self.dead.has(claims.sid.0)).ok_or(Code::Unauthorized)?;
         let late = self.clock.now().timestamp() - claims.exp;
         if late > LEEWAY_SECONDS { Err(Code::Unauthorized.into()) } else { Ok(claims) }
     }

@@ -6,6 +6,7 @@
 //! first test only: whoever takes one must make the second in its own statement.
 
 pub mod agent;
+pub mod dead;
 pub mod jwt;
 pub mod refresh;
 pub mod secret;

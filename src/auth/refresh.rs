@@ -3,7 +3,7 @@
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
-use cookie::{Cookie, SameSite};
+use cookie::Cookie;
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
@@ -29,13 +29,13 @@ impl RefreshTokens {
         token[16..20].copy_from_slice(&generation.to_be_bytes());
         let mac = self.0.mac(&[&token[..20]]);
         token[20..].copy_from_slice(&mac);
-        let cookie = Cookie::build((NAME, BASE64.encode(token)))
-            .http_only(true)
-            .secure(true)
-            .same_site(SameSite::Strict)
-            .path("/auth")
-            .max_age(REFRESH_TOKEN_LIFE.try_into().unwrap_or_default());
-        HeaderValue::try_from(cookie.to_string()).unwrap_or_else(|_| unreachable!("base64 and attributes are ASCII"))
+        // To the letter as the interface has it.
+        let cookie = format!(
+            "{NAME}={}; HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age={}",
+            BASE64.encode(token),
+            REFRESH_TOKEN_LIFE.as_secs()
+        );
+        HeaderValue::try_from(cookie).unwrap_or_else(|_| unreachable!("base64 and attributes are ASCII"))
     }
 
     /// The session and generation that the request's one refresh cookie stands for.

@@ -6,7 +6,7 @@ use axum::{
 };
 use chrono::{DateTime, Utc};
 
-use super::{bearer, jwt::AccessTokens};
+use super::{bearer, dead::Dead, jwt::AccessTokens};
 use crate::{
     db::Db,
     error::{Code, Error, Result},
@@ -43,7 +43,7 @@ impl UserClaim {
     }
 
     /// Asks Postgres whether the session still lives.
-    pub async fn prove(&self, db: &Db) -> Result<User> {
+    pub async fn prove(&self, db: &Db, dead: &Dead) -> Result<User> {
         let client = db.read().await?;
         let stmt = client
             .prepare_cached(
@@ -52,7 +52,10 @@ impl UserClaim {
                 where session_id = $1 and user_id = $2 and revoked_at is null and absolute_expires_at > app_now()",
             )
             .await?;
-        let row = client.query_opt(&stmt, &[&self.session, &self.user]).await?.ok_or(Code::Unauthorized)?;
+        let Some(row) = client.query_opt(&stmt, &[&self.session, &self.user]).await? else {
+            dead.bury(self.session.0).await;
+            return Err(Code::Unauthorized.into());
+        };
         Ok(User { id: self.user, session: self.session, device_id: row.get(0) })
     }
 }
@@ -77,6 +80,7 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        UserClaim::from_request_parts(parts, state).await?.prove(&Db::from_ref(state)).await
+        let claim = UserClaim::from_request_parts(parts, state).await?;
+        claim.prove(&Db::from_ref(state), &AccessTokens::from_ref(state).dead).await
     }
 }

@@ -5,7 +5,7 @@
 //! needs root, and nothing outlives the launcher. No other part of the program depends on this one; tests use
 //! [`services`].
 
-mod certs;
+pub mod certs;
 mod cluster;
 mod demo;
 mod demo_socket;

@@ -265,7 +265,10 @@ impl<'a> Session<'a> {
             Principal::User(claim.user) == self.guest.principal && claim.session.0 == self.guest.credential
         });
         let proven = match same {
-            Some(claim) => claim.prove(&self.gateway.db).await.map(|_| claim.expires_at),
+            Some(claim) => {
+                let proven = claim.prove(&self.gateway.db, &self.gateway.access_tokens.dead).await;
+                proven.map(|_| claim.expires_at)
+            },
             None => Err(Code::Unauthorized.into()),
         };
         match proven {

@@ -105,7 +105,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<Guest, Refusal> {
             if claim.agent != agent_id {
                 return Err(Error::from(Code::AgentTokenInvalid).into());
             }
-            let agent = claim.prove(&gateway.db).await?;
+            let agent = claim.prove(&gateway.db, &gateway.agent_tokens.dead).await?;
             limiter.take(Limit::WsConnect, agent.id).await?;
             let principal = Principal::Agent(agent.id);
             Ok(Guest {
@@ -124,7 +124,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<Guest, Refusal> {
                     error.into()
                 }
             })?;
-            let user = claim.prove(&gateway.db).await?;
+            let user = claim.prove(&gateway.db, &gateway.access_tokens.dead).await?;
             limiter.take(Limit::WsConnect, user.id).await?;
             let principal = Principal::User(user.id);
             Ok(Guest {

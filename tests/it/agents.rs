@@ -48,3 +48,18 @@ async fn the_last_agent_is_the_last_however_many_ask() {
         assert_eq!((&params["limit"], &params["alias"]), (&json!(5), &json!("AGT_008")));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_token_spends_nobodys_budget() {
+    let [a] = nodes().await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    agent.say(&conversation, "known to the node").await.expect(201);
+    let sql = "update agent_token set revoked_at = app_now(), bcrypt_hash = null";
+    crate::support::psql(&a.world.database, sql).await;
+    // Far more than the budget of five a second; every one is told that its token is dead, none that it is too fast.
+    for _ in 0..20 {
+        agent.say(&conversation, "x").await.refused(401, "AGENT_TOKEN_INVALID");
+    }
+}

@@ -1,1 +1,243 @@
+//! Whatever is thrown at a node, it answers in the envelope or closes with a code; never a 500, never a hung task.
 
+use std::time::Duration;
+
+use blindpipe::routes::{self, Caller};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::support::{Answer, nodes_with, ulid};
+
+const ROOM: (&str, &str) = (
+    "LIMIT_OVERRIDES",
+    "auth_register_ip=100000/s,auth_login_ip=100000/s,agent_message_send=100000/s,agent_conversation_message_send=100000/s,\
+     agent_poll=100000/s,user_message_send=100000/s,default_user=100000/s,default_ip=100000/s,ws_connect_ip=100000/s",
+);
+
+fn check(answer: &Answer, what: &str) {
+    assert!(answer.status < 500 || answer.code() == "NOT_AVAILABLE_IN_V1", "{what}: {answer:?}");
+    if answer.status >= 400 {
+        let error = &answer.body["error"];
+        for field in ["code", "message", "i18n_key"] {
+            assert!(error[field].is_string(), "{what}: {answer:?}");
+        }
+        assert!(error["params"].is_object(), "{what}: {answer:?}");
+        assert!(answer.header("x-request-id").is_some(), "{what}");
+    }
+}
+
+fn garbage() -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> = [
+        "", " ", "{", "}", "[]", "null", "true", "7", "1e400", "\"x\"", "{}", "{\"\":{}}", "{\"a\":1,\"a\":2}", "{\"email\":[]}",
+        "{\"payload\":{\"type\":\"\\u0000\"}}", "{\"payload\":{\"type\":\"\\ud800\"}}", "{\"payload\":{\"type\":{}}}",
+        "{\"payload\":{\"type\":\"t\"},\"conversation_id\":\"x\"}", "{\"payload\":{\"type\":\"t\"},\"client_message_id\":[]}",
+        "{\"payload\":{\"type\":\"t\"},\"in_reply_to\":\"01ARZ3NDEKTSV4RRFFQ69G5FAV\"}", "{\"payload\":[[[[]]]]}", "{}{}", "\u{feff}{}",
+        "{\"type\":\"agent\",\"agent_id\":null}", "{\"display_name\":\"\\u0007\"}", "<xml/>", "a=b&c=d",
+    ]
+    .iter()
+    .map(|text| text.as_bytes().to_vec())
+    .collect();
+    all.push(vec![0xff; 100]);
+    all.push(b"{\"payload\":\"\xff\"}".to_vec());
+    all.push("[".repeat(100_000).into_bytes());
+    all.push(format!("{{\"payload\":{}", "{\"a\":".repeat(50_000)).into_bytes());
+    all.push(format!("{{\"email\":\"{}\"}}", "x".repeat(60_000)).into_bytes());
+    all.push(vec![b'x'; 2 * 1024 * 1024]);
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_answers_garbage_in_the_envelope() {
+    let [a] = nodes_with(&[ROOM]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    for route in routes::table() {
+        let caller = match route.caller {
+            Caller::Public => a.anon(),
+            Caller::User => alice.caller.clone(),
+            Caller::Agent => agent.caller.clone(),
+        };
+        for (agent_id, conversation_id) in [(agent.id.as_str(), conversation.as_str()), ("%00", "%ff"), ("..%2f", "x'--"), ("{}", "")] {
+            let path = route.path.replace("{agent_id}", agent_id).replace("{conversation_id}", conversation_id);
+            for body in garbage() {
+                let what = format!("{} {path} {:?}", route.method, String::from_utf8_lossy(&body[..body.len().min(60)]));
+                let call = caller.request(route.method.clone(), &path).header("content-type", "application/json");
+                // A refusal before the end of a large body may cut the connection under the client.
+                if let Ok(answer) = caller.try_send(call.body(body.clone())).await {
+                    check(&answer, &what);
+                }
+            }
+            for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "\u{7f}"] {
+                let Ok(kind) = reqwest::header::HeaderValue::from_str(kind) else { continue };
+                let call = caller.request(route.method.clone(), &path).header("content-type", kind).body("{}");
+                check(&caller.send(call).await, &path);
+            }
+            for query in ["?limit=99999999999999999999", "?cursor=%00", "?wait=x", "?limit=1&limit=2", "?%zz", "?cursor=1-1&cursor=2-2"] {
+                let call = caller.request(route.method.clone(), format!("{path}{query}"));
+                check(&caller.send(call).await, query);
+            }
+        }
+    }
+    // Nothing of it was kept, and the node is well.
+    alice.say(&conversation, "after").await.expect(201);
+    assert_eq!(a.metric("panics_total", &[]).await, 0.0);
+    assert_eq!(a.metric("http_requests_total", &["status=\"500\""]).await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn odd_requests_are_refused() {
+    let [a] = nodes_with(&[ROOM]).await;
+    let alice = a.user("alice").await;
+    for path in ["/", "/nothing", "//", "/agents/", "/v1", "/v2/agents", "/auth", "/auth/login/", "/metrics", "/health/ready", "/%2e%2e/"] {
+        a.anon().get(path).await.refused(404, "NOT_FOUND");
+    }
+    for method in [Method::TRACE, Method::DELETE, Method::OPTIONS, Method::from_bytes(b"BREW").expect("a method")] {
+        let caller = a.anon();
+        caller.send(caller.request(method, "/auth/login")).await.refused(405, "METHOD_NOT_ALLOWED");
+    }
+    // A token in the wrong place is no token.
+    let nobody = a.anon();
+    nobody.post(format!("/agents?access_token={}", alice.access_token), json!({ "display_name": "x" })).await.refused(401, "UNAUTHORIZED");
+    nobody.post("/agents", json!({ "access_token": alice.access_token })).await.refused(401, "UNAUTHORIZED");
+    let twice = alice.request(Method::POST, "/agents").header("authorization", "Bearer x").json(&json!({ "display_name": "x" }));
+    alice.send(twice).await.refused(401, "UNAUTHORIZED");
+    // A request id is kept if it is sane, and replaced if not.
+    let id = |value: &'static str| {
+        let caller = a.anon();
+        async move { caller.send(caller.request(Method::GET, "/version").header("x-request-id", value)).await }
+    };
+    assert_eq!(id("mine-1").await.header("x-request-id"), Some("mine-1"));
+    assert_ne!(id("two words").await.header("x-request-id"), Some("two words"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forged_access_tokens_are_refused() {
+    use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as B64};
+    use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+    let [a] = nodes_with(&[ROOM]).await;
+    let alice = a.user("alice").await;
+    let claims: Value = {
+        let part = alice.access_token.split('.').nth(1).expect("claims");
+        serde_json::from_slice(&B64.decode(part).expect("base64")).expect("JSON")
+    };
+    let key = EncodingKey::from_secret(&[1; 32]);
+    let header = |kid: &str, typ: Option<&str>| Header { typ: typ.map(str::to_owned), kid: Some(kid.to_owned()), ..Header::new(Algorithm::HS256) };
+    let right = header("k1", Some("at+jwt"));
+    let sign = |header: &Header, claims: &Value, key: &EncodingKey| encode(header, claims, key).expect("a token");
+    let call = async |token: String| alice.with_token(&token).post("/agents", json!({})).await;
+    // The yardstick: signed by us with the same claims, it passes the door (and fails for its body).
+    call(sign(&right, &claims, &key)).await.refused(400, "VALIDATION_ERROR");
+
+    let mut forged = vec![
+        sign(&right, &claims, &EncodingKey::from_secret(&[9; 32])),
+        sign(&header("k2", Some("at+jwt")), &claims, &key),
+        sign(&header("../../dev/null", Some("at+jwt")), &claims, &key),
+        sign(&header("k1", None), &claims, &key),
+        sign(&header("k1", Some("JWT")), &claims, &key),
+        sign(&Header { alg: Algorithm::HS512, ..right.clone() }, &claims, &key),
+    ];
+    for (name, value) in [
+        ("exp", json!("9999999999")), ("exp", json!(1.5)), ("exp", json!(-1)), ("exp", Value::Null), ("iss", json!("https://evil")),
+        ("aud", json!("other")), ("sub", json!("x")), ("sub", json!(ulid().to_string())), ("sid", json!(ulid().to_string())),
+        ("sid", json!(7)), ("iat", json!("x")), ("did", json!(["x"])),
+    ] {
+        let mut other = claims.clone();
+        other[name] = value;
+        forged.push(sign(&right, &other, &key));
+    }
+    for name in ["iss", "aud", "sub", "did", "sid", "iat", "exp", "jti"] {
+        let mut other = claims.clone();
+        other.as_object_mut().expect("an object").remove(name);
+        forged.push(sign(&right, &other, &key));
+    }
+    let body = B64.encode(claims.to_string());
+    for alg in ["none", "None", "nOnE", "HS256", "RS256", "EdDSA", ""] {
+        for extra in [json!({}), json!({ "jwk": {} }), json!({ "jku": "https://evil" }), json!({ "crit": ["exp"] })] {
+            let mut header = extra;
+            header["alg"] = json!(alg);
+            header["kid"] = json!("k1");
+            header["typ"] = json!("at+jwt");
+            let header = B64.encode(header.to_string());
+            forged.extend([format!("{header}.{body}."), format!("{header}.{body}.AAAA"), format!("{header}.{body}")]);
+        }
+    }
+    let parts: Vec<&str> = alice.access_token.split('.').collect();
+    forged.push(format!("{}.{}.{}", parts[0], body.replace('A', "B"), parts[2]));
+    forged.push(format!("{}.{}.", parts[0], parts[1]));
+    forged.push("x".repeat(100_000 / 20));
+    assert!(forged.len() > 100);
+    for token in forged {
+        call(token.clone()).await.refused(401, "UNAUTHORIZED");
+    }
+    call(alice.access_token.clone()).await.refused(400, "VALIDATION_ERROR");
+    a.advance(Duration::from_secs(304)).await;
+    call(alice.access_token.clone()).await.refused(400, "VALIDATION_ERROR");
+    a.advance(Duration::from_secs(3)).await;
+    call(alice.access_token.clone()).await.refused(401, "UNAUTHORIZED");
+}
+
+/// Sends bytes, returns all that comes back until the node closes.
+async fn raw(base: &str, bytes: &[u8], patience: Duration) -> Option<String> {
+    let mut stream = TcpStream::connect(base.trim_start_matches("http://")).await.expect("connected");
+    stream.write_all(bytes).await.ok();
+    let mut back = Vec::new();
+    tokio::time::timeout(patience, stream.read_to_end(&mut back)).await.ok()?.ok();
+    Some(String::from_utf8_lossy(&back).into_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_http_is_refused_or_cut() {
+    let [a] = nodes_with(&[ROOM]).await;
+    let soon = Duration::from_secs(5);
+    for text in [
+        "GET / HTTP/9.9\r\n\r\n".to_owned(),
+        "\0\0\0\0\r\n\r\n".to_owned(),
+        "POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\nConnection: close\r\n\r\nhello!".to_owned(),
+        "POST /auth/login HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\nConnection: close\r\n\r\n".to_owned(),
+        format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "y".repeat(100_000)),
+        format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "A: b\r\n".repeat(10_000)),
+    ] {
+        let back = raw(&a.base, text.as_bytes(), soon).await.expect("closed");
+        let first = back.lines().next().unwrap_or_default();
+        assert!(first.is_empty() || first.contains(" 4"), "{first} to {:?}", &text[..text.len().min(80)]);
+    }
+    // Over plain HTTP from anyone but the proxy: refused in the envelope, not redirected.
+    let plain = raw(&a.base, b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", soon).await.expect("closed");
+    assert!(plain.starts_with("HTTP/1.1 403") && plain.contains("TLS_REQUIRED"), "{plain}");
+    let claimed = b"GET /version HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: http\r\nConnection: close\r\n\r\n";
+    assert!(raw(&a.base, claimed, soon).await.expect("closed").contains("TLS_REQUIRED"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_clients_are_cut_and_hold_nobody_up() {
+    let [a] = nodes_with(&[ROOM]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    // Headers that never end, and a body that never comes: both are given ten seconds. Real time: the deadlines are
+    // the transport's.
+    let patience = Duration::from_secs(20);
+    let headers = raw(&a.base, b"GET /version HTTP/1.1\r\nHost: x\r\nX-Slow: ", patience);
+    let request = format!(
+        "POST /conversations/{conversation}/messages HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: https\r\nAuthorization: Bearer {}\r\n\
+         Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{\"payload\":",
+        alice.access_token
+    );
+    let body = raw(&a.base, request.as_bytes(), patience);
+    let others = async {
+        for _ in 0..5 {
+            alice.say(&conversation, "meanwhile").await.expect(201);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let (headers, body, ()) = futures_util::join!(headers, body, others);
+    let headers = headers.expect("cut within twenty seconds");
+    assert!(headers.is_empty() || headers.starts_with("HTTP/1.1 408"), "{headers}");
+    let body = body.expect("cut within twenty seconds");
+    assert!(body.starts_with("HTTP/1.1 408") && body.contains("REQUEST_TIMEOUT"), "{body}");
+}

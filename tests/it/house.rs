@@ -1,1 +1,99 @@
+//! Rules of the house that the compiler does not know.
 
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use blindpipe::{config, features};
+
+use crate::support::{connect, nodes};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(folder: &Path) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() {
+            all.extend(sources(&entry));
+        } else if entry.extension().is_some_and(|end| end == "rs") {
+            let name = entry.strip_prefix(root()).expect("below the root").display().to_string();
+            all.push((name, fs::read_to_string(&entry).expect("a source")));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_feature_calls_only_what_stands_before_it_and_only_its_front() {
+    for (n, feature) in features::ORDER.iter().enumerate() {
+        for (file, text) in sources(&root().join("src/features").join(feature)) {
+            // `use` trees are flattened enough for this by looking at every mention.
+            for (m, other) in features::ORDER.iter().enumerate().filter(|(m, _)| *m != n) {
+                let mentions = text.contains(&format!("features::{other}")) || text.contains(&format!("        {other}::")) || text.contains(&format!("{{{other}::"));
+                assert!(!mentions || m < n, "{file} uses {other}, which comes after it");
+                for inside in ["store", "rules"] {
+                    assert!(!text.contains(&format!("{other}::{inside}")), "{file} reaches into {other}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_feature_is_listed() {
+    for entry in fs::read_dir(root().join("src/features")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            let name = path.file_name().expect("a name").to_str().expect("UTF-8").to_owned();
+            assert!(features::ORDER.contains(&name.as_str()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_document_of_the_settings_is_the_table() {
+    let document = fs::read_to_string(root().join("docs/configuration.md")).expect("the document");
+    assert!(document.contains(&config::as_markdown()), "docs/configuration.md must contain:\n{}", config::as_markdown());
+}
+
+/// Every string in the sources that begins like a statement: `-- name`.
+fn statements() -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for (file, text) in sources(&root().join("src")) {
+        for piece in text.split("\"-- ").skip(1) {
+            let sql = piece.split('"').next().expect("an end");
+            all.push((file.clone(), format!("-- {sql}")));
+        }
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_statement_is_named_and_fits_the_schema() {
+    let [a] = nodes().await;
+    let client = connect(&a.world.database).await;
+    let statements = statements();
+    assert!(statements.len() > 30, "{} found", statements.len());
+    let mut names = Vec::new();
+    for (file, sql) in statements {
+        let name = sql.lines().next().expect("a name").trim_start_matches("-- ").to_owned();
+        assert!(name.contains('.') && !name.contains(' '), "{file}: {name}");
+        client.prepare(&sql).await.unwrap_or_else(|error| panic!("{file}: {name}: {error:?}"));
+        names.push(name);
+    }
+    names.sort();
+    let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+    assert_eq!(twice, None);
+}
+
+#[test]
+fn no_source_prints_or_forgets() {
+    for (file, text) in sources(&root().join("src")) {
+        for word in ["todo!(", "unimplemented!(", "FIXME", "dbg!("] {
+            assert!(!text.contains(word), "{file}: {word}");
+        }
+    }
+}

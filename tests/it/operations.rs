@@ -1,1 +1,161 @@
+//! What an operator sees: probes, versions, TLS, settings.
 
+use std::{path::Path, process::Command, time::Duration};
+
+use blindpipe::{clock::Clock, dev::certs::Certificates};
+use serde_json::{Value, json};
+
+use crate::support::{nodes, nodes_with, psql};
+
+async fn admin(url: String) -> (u16, Value) {
+    let answer = reqwest::get(url).await.expect("an answer");
+    (answer.status().as_u16(), answer.json().await.unwrap_or(Value::Null))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_and_metrics_are_on_the_admin_listener_only() {
+    let [a] = nodes().await;
+    let (status, live) = admin(format!("{}/health/live", a.admin)).await;
+    assert_eq!((status, &live["data"]["status"]), (200, &json!("ok")));
+    let mut ready = Value::Null;
+    for _ in 0..100 {
+        ready = admin(format!("{}/health/ready", a.admin)).await.1;
+        if ready["data"]["backplane"] == true {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(ready["data"], json!({ "status": "ready", "draining": false, "postgres": true, "backplane": true }));
+    assert_eq!(a.anon().get("/health").await.expect(200).body, json!({ "data": { "status": "ok" } }));
+    for path in ["/metrics", "/health/live", "/health/ready"] {
+        a.anon().get(path).await.refused(404, "NOT_FOUND");
+    }
+    let version = a.anon().get("/version").await.expect(200);
+    assert_eq!((&version.data()["supported"], &version.data()["default"]), (&json!(["v1"]), &json!("v1")));
+    assert!(version.header("strict-transport-security").is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_without_its_redis_is_ready_and_says_so() {
+    let [a] = nodes_with(&[("REDIS_URL", "redis://127.0.0.1:1/0")]).await;
+    let (status, ready) = admin(format!("{}/health/ready", a.admin)).await;
+    assert_eq!((status, &ready["data"]["backplane"]), (200, &json!(false)));
+    // Registration, limits and all, from the node's own share.
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let body = json!({ "conversation_id": conversation, "payload": { "type": "text" } });
+    let answers = futures_util::future::join_all((0..20).map(|_| agent.post(format!("/agents/{}/messages", agent.id), body.clone()))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 5);
+    assert_eq!(answers.iter().filter(|answer| answer.status == 429).count(), 15);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_speaks_tls_and_nothing_else() {
+    let folder = std::env::temp_dir().join(format!("blindpipe-tls-{}", crate::support::ulid()));
+    let certificates = Certificates::prepare(&folder, Clock::default().now()).expect("certificates");
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    let [cert, key] = [text(&certificates.cert), text(&certificates.key)];
+    let [a] = nodes_with(&[("TLS_CERT_FILE", &cert), ("TLS_KEY_FILE", &key), ("TRUSTED_PROXIES", "")]).await;
+    let ca = reqwest::Certificate::from_pem(&std::fs::read(&certificates.ca).expect("the CA")).expect("a certificate");
+    let http = reqwest::Client::builder().no_proxy().tls_certs_only([ca]).build().expect("a client");
+    let base = a.base.replace("http://127.0.0.1", "https://localhost");
+    let answer = http.get(format!("{base}/version")).send().await.expect("an answer");
+    assert_eq!((answer.status().as_u16(), answer.version()), (200, reqwest::Version::HTTP_2));
+    // Plain HTTP is cut, also when it claims to have come through a proxy.
+    let plain = reqwest::Client::new().get(format!("{}/version", a.base)).header("x-forwarded-proto", "https").send().await;
+    assert!(plain.is_err(), "{plain:?}");
+    std::fs::remove_dir_all(folder).ok();
+}
+
+fn serve(settings: &[(&str, &str)]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_blindpipe"))
+        .arg("serve")
+        .env_clear()
+        .envs(settings.iter().copied())
+        .output()
+        .expect("a process");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn all_faults_of_the_settings_are_said_at_once() {
+    let (code, said) = serve(&[
+        ("LISTEN_ADDR", "everywhere"),
+        ("DATABASE_POOL_SIZE", "0"),
+        ("LIMIT_OVERRIDES", "nonsense=1/s"),
+        ("ACCESS_TOKEN_KEYS", "k:c2hvcnQ="),
+        ("PROFILE", "staging"),
+    ]);
+    assert_eq!(code, Some(1));
+    for name in ["LISTEN_ADDR", "DATABASE_POOL_SIZE", "LIMIT_OVERRIDES", "ACCESS_TOKEN_KEYS", "PROFILE", "DATABASE_URL", "REDIS_URL", "SERVER_SECRET", "MAIL_URL"] {
+        assert!(said.contains(&format!("{name}: ")), "{name} in {said}");
+    }
+    assert!(!said.contains("c2hvcnQ"), "a secret is repeated: {said}");
+}
+
+#[test]
+fn what_is_wrong_only_together_is_said_too() {
+    let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    let ring = format!("k:{key}");
+    let right = [("DATABASE_URL", "postgresql://x"), ("REDIS_URL", "redis://x"), ("SERVER_SECRET", key), ("ACCESS_TOKEN_KEYS", &ring), ("MAIL_URL", "file:///x")];
+    let (code, said) = serve(&right);
+    assert_eq!(code, Some(1));
+    for name in ["TLS_CERT_FILE or TRUSTED_PROXIES", "MAIL_URL", "TURNSTILE_SECRET"] {
+        assert!(said.contains(name), "{name} in {said}");
+    }
+    let dev = [("PROFILE", "dev"), ("LISTEN_ADDR", "0.0.0.0:0"), ("TRUSTED_PROXIES", "127.0.0.1/32")];
+    let (code, said) = serve(&[right.as_slice(), &dev].concat());
+    assert_eq!(code, Some(1));
+    assert!(said.contains("loopback"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_refuses_an_older_schema_and_migrations_run_once() {
+    let [a] = nodes().await;
+    psql(&a.world.database, "delete from refinery_schema_history where version = (select max(version) from refinery_schema_history)").await;
+    let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    let ring = format!("k:{key}");
+    let mail = format!("file://{}", a.world.mail_dir.display());
+    let (code, said) = serve(&[
+        ("PROFILE", "dev"),
+        ("LISTEN_ADDR", "127.0.0.1:0"),
+        ("ADMIN_ADDR", "127.0.0.1:0"),
+        ("TRUSTED_PROXIES", "127.0.0.1/32"),
+        ("DATABASE_URL", &a.world.database),
+        ("DATABASE_REQUIRE_DURABLE", "false"),
+        ("REDIS_URL", "redis://127.0.0.1:1"),
+        ("SERVER_SECRET", key),
+        ("ACCESS_TOKEN_KEYS", &ring),
+        ("MAIL_URL", &mail),
+    ]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("blindpipe migrate"), "{said}");
+
+    // Four at once on an empty database: one does the work.
+    let empty = format!("{}_empty", a.world.database);
+    let name = empty.rsplit('/').next().expect("a name");
+    psql(&a.world.database, &format!("create database {name}")).await;
+    let runs = (0..4).map(|_| blindpipe::db::migrate::run_at(&empty));
+    let applied: Vec<usize> = futures_util::future::join_all(runs).await.into_iter().map(|run| run.expect("migrated")).collect();
+    assert_eq!(applied.iter().filter(|n| **n > 0).count(), 1, "{applied:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_draining_node_finishes_what_it_began() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let sends = (0..5).map(|_| {
+        let (alice, conversation) = (alice.clone(), conversation.clone());
+        tokio::task::spawn(async move { alice.say(&conversation, "x").await.status })
+    });
+    let sends: Vec<_> = sends.collect();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    a.drain().await;
+    for send in sends {
+        assert_eq!(send.await.expect("no panic"), 201);
+    }
+    alice.on(&b).say(&conversation, "elsewhere").await.expect(201);
+}

@@ -131,7 +131,7 @@ pub async fn begin_login(tx: &Tx, email: &Email) -> Result<Result<Option<Known>,
                                          and g.failures + 1 >= $2 then app_now() + interval '15 minutes' end,
                 last_failure_at = case when g.locked_until > app_now() then g.last_failure_at else app_now() end
             returning failures, last_failure_at = app_now(),
-                      coalesce(ceil(extract(epoch from locked_until - app_now())), 0)::bigint",
+                      least(900, coalesce(ceil(extract(epoch from locked_until - app_now())), 0))::bigint",
         )
         .await?;
     let row = tx.query_one(&stmt, &[&email.as_str(), &LOGIN_FAILURES]).await?;

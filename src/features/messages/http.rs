@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::{Draft, Outbox, Outgoing, Sent};
 use crate::{
     auth::{
-        agent::{Agent, AgentClaim},
+        agent::{Agent, AgentClaim, AgentTokens},
         user::UserClaim,
     },
     error::{Code, Error, Result},
@@ -103,7 +103,8 @@ pub struct PollQuery {
 /// after the last ack. `wait` (0-25 s) holds an empty answer back until something comes. Answers 200 `{data: [event],
 /// next_cursor}`. Errors: `CURSOR_EXPIRED`.
 pub async fn poll(
-    caller: Agent, limiter: Limiter, State(inbox): State<Inbox>, State(registry): State<Registry>, Query(query): Query<PollQuery>,
+    caller: Agent, limiter: Limiter, State(inbox): State<Inbox>, State(registry): State<Registry>,
+    State(tokens): State<AgentTokens>, Query(query): Query<PollQuery>,
 ) -> Result<Response> {
     let limit = query.limit.unwrap_or(50);
     if !(1..=PAGE_EVENTS).contains(&limit) {
@@ -133,7 +134,7 @@ pub async fn poll(
                     tracing::debug!(?why, "a waiting poll was ended");
                 }
                 // The token may have been revoked while we waited.
-                AgentClaim { agent: caller.id, token: caller.token }.prove(inbox.db()).await?;
+                AgentClaim { agent: caller.id, token: caller.token }.prove(inbox.db(), &tokens.dead).await?;
                 events = inbox.read(reader.principal, after, limit).await?;
             }
         }

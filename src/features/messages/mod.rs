@@ -21,9 +21,10 @@ use uuid::Uuid;
 
 pub use self::body::Draft;
 use crate::{
+    auth::dead::Dead,
     backplane::Backplane,
     db::Db,
-    error::{Error, Result},
+    error::{Code, Error, Result},
     ids::{ConversationId, MessageId, Principal},
     metrics as series,
     random::Random,
@@ -64,6 +65,7 @@ pub struct Sent {
 #[derive(Clone)]
 pub struct Outbox {
     random: Random,
+    dead: Dead,
     lanes: Arc<[mpsc::Sender<Waiting>]>,
 }
 
@@ -78,13 +80,15 @@ struct Waiting {
 
 impl Outbox {
     /// Spawns `lanes` lanes; they end when the last clone is dropped and what waits is answered.
-    pub fn start(db: &Db, backplane: &Backplane, random: Random, lanes: usize, tasks: &TaskTracker) -> Self {
+    pub fn start(
+        db: &Db, backplane: &Backplane, random: Random, dead: Dead, lanes: usize, tasks: &TaskTracker,
+    ) -> Self {
         let lanes = (0..lanes).map(|_| {
             let (lane, waiting) = mpsc::channel(QUEUE);
             tasks.spawn(lane::run(db.clone(), backplane.clone(), waiting));
             lane
         });
-        Outbox { random, lanes: lanes.collect() }
+        Outbox { random, dead, lanes: lanes.collect() }
     }
 
     /// Stores a message and tells it; returns once it is durable.
@@ -93,6 +97,7 @@ impl Outbox {
         let id = MessageId::mint(&self.random);
         // The low half of an id is chance.
         let lane = message.conversation.0.as_u64_pair().1 as usize % self.lanes.len();
+        let credential = message.credential;
         let waiting = Waiting { id, message, answer, tries: 0 };
         self.lanes[lane].try_send(waiting).map_err(|_| Error::unavailable("a send lane is full"))?;
         let outcome = match tokio::time::timeout(DEADLINE, answered).await {
@@ -100,6 +105,9 @@ impl Outbox {
             Ok(Err(_)) => Err(Error::unavailable("the send lane is gone")),
             Err(_) => Err(Error::unavailable("no commit in time")),
         };
+        if outcome.as_ref().is_err_and(|error| matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid)) {
+            self.dead.bury(credential).await;
+        }
         series::send(match &outcome {
             Ok(sent) if sent.duplicate => "replayed",
             Ok(_) => "stored",

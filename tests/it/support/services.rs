@@ -32,7 +32,7 @@ pub async fn private_redis(name: &'static str) -> RedisServer {
     tokio::task::spawn_blocking(move || services().another_redis(name)).await.expect("no panic").expect("a second Redis")
 }
 
-async fn connect(url: &str) -> tokio_postgres::Client {
+pub async fn connect(url: &str) -> tokio_postgres::Client {
     let (client, link) = tokio_postgres::connect(url, NoTls).await.expect("Postgres answers");
     tokio::task::spawn(link);
     client

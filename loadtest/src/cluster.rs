@@ -1,0 +1,136 @@
+//! The cluster under test, as `cluster.json` describes it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
+use serde::Deserialize;
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::{Result, http::Link};
+
+/// What the launcher of a cluster publishes.
+#[derive(Deserialize)]
+struct Published {
+    nodes: Vec<PublishedNode>,
+    ca_file: String,
+    mail_dir: String,
+    postgres_url: String,
+    redis_url: String,
+}
+
+#[derive(Deserialize)]
+struct PublishedNode {
+    base_url: String,
+    admin_url: String,
+    pid: u32,
+}
+
+/// A running cluster.
+pub struct Cluster {
+    /// Its nodes, in order.
+    pub nodes: Vec<Node>,
+    /// Where its mails lie as files.
+    pub mail_dir: String,
+    /// The database of the nodes.
+    pub postgres_url: String,
+    /// The Redis of the nodes.
+    pub redis_url: String,
+    /// The folder of the file that describes it.
+    pub folder: PathBuf,
+}
+
+/// One node.
+pub struct Node {
+    /// `host:port` of the public listener.
+    pub address: String,
+    /// `host:port` of the admin listener.
+    pub admin: String,
+    /// Its process.
+    pub pid: u32,
+    tls: TlsConnector,
+}
+
+impl Cluster {
+    /// Reads the file; says so if there is none.
+    pub fn read(file: &Path) -> Result<Self> {
+        let text = fs::read_to_string(file).map_err(|error| {
+            format!(
+                "no cluster is described by {} ({error}): start one, or let --start do it",
+                file.display()
+            )
+        })?;
+        let published: Published = serde_json::from_str(&text)?;
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&published.ca_file)?)?;
+        let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let tls = TlsConnector::from(Arc::new(config));
+        let nodes = published.nodes.into_iter().map(|node| Node {
+            address: without_scheme(&node.base_url),
+            admin: without_scheme(&node.admin_url),
+            pid: node.pid,
+            tls: tls.clone(),
+        });
+        Ok(Cluster {
+            nodes: nodes.collect(),
+            mail_dir: published.mail_dir,
+            postgres_url: published.postgres_url,
+            redis_url: published.redis_url,
+            folder: file.parent().unwrap_or(Path::new(".")).to_owned(),
+        })
+    }
+
+    /// Node number `n`, counted round and round.
+    pub fn node(&self, n: usize) -> &Node {
+        &self.nodes[n % self.nodes.len()]
+    }
+}
+
+impl Node {
+    /// An encrypted connection to the public listener.
+    pub async fn dial(&self) -> Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(&self.address).await?;
+        stream.set_nodelay(true)?;
+        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
+        Ok(self.tls.connect(ServerName::try_from(host.to_owned())?, stream).await?)
+    }
+
+    /// The same, for HTTP.
+    pub async fn link(&self) -> Result<Link<TlsStream<TcpStream>>> {
+        Ok(Link::over(self.dial().await?))
+    }
+
+    /// What the node says about itself: the sum of each series over its labels.
+    pub async fn metrics(&self) -> Result<Metrics> {
+        let mut link = Link::over(TcpStream::connect(&self.admin).await?);
+        let request = format!("GET /metrics HTTP/1.1\r\nhost: {}\r\n\r\n", self.admin);
+        let answer = link.ask(request.as_bytes()).await?;
+        Ok(Metrics(String::from_utf8_lossy(&answer.body).into_owned()))
+    }
+}
+
+/// The text of `/metrics`.
+pub struct Metrics(String);
+
+impl Metrics {
+    /// The sum of a series over its labels.
+    pub fn sum(&self, name: &str) -> f64 {
+        let lines = self
+            .0
+            .lines()
+            .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+}
+
+fn without_scheme(url: &str) -> String {
+    url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/').to_owned()
+}

@@ -1,0 +1,117 @@
+//! Who used how much of the processors: the nodes, Postgres, Redis, and this program itself.
+
+use std::{collections::HashMap, fs};
+
+use serde::Serialize;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_postgres::NoTls;
+
+use crate::{Result, cluster::Cluster};
+
+/// Whom to watch.
+pub struct Watch {
+    nodes: Vec<u32>,
+    postmaster: u32,
+    redis: u32,
+}
+
+/// Seconds of processor time used so far.
+#[derive(Clone, Debug, Serialize)]
+pub struct Used {
+    pub nodes: Vec<f64>,
+    pub postgres: f64,
+    pub redis: f64,
+    pub client: f64,
+}
+
+impl Watch {
+    /// Finds the processes of a cluster.
+    pub async fn of(cluster: &Cluster) -> Result<Self> {
+        let nodes = cluster.nodes.iter().map(|node| node.pid).collect();
+        Ok(Watch { nodes, postmaster: postmaster(cluster).await?, redis: redis(cluster).await? })
+    }
+
+    /// What they have used until now.
+    pub fn now(&self) -> Used {
+        let all = all_processes();
+        let alone = |pid: &u32| all.get(pid).map_or(0.0, |process| process.used);
+        // Backends come and go; the postmaster inherits what those that are gone have used.
+        let backends = all.values().filter(|process| process.parent == self.postmaster);
+        let postmaster = all.get(&self.postmaster).map_or(0.0, |process| process.used + process.inherited);
+        Used {
+            nodes: self.nodes.iter().map(alone).collect(),
+            postgres: postmaster + backends.map(|process| process.used).sum::<f64>(),
+            redis: alone(&self.redis),
+            client: alone(&std::process::id()),
+        }
+    }
+}
+
+impl Used {
+    /// What was used since `before`.
+    pub fn since(&self, before: &Used) -> Used {
+        Used {
+            nodes: self.nodes.iter().zip(&before.nodes).map(|(now, then)| now - then).collect(),
+            postgres: self.postgres - before.postgres,
+            redis: self.redis - before.redis,
+            client: self.client - before.client,
+        }
+    }
+}
+
+struct Process {
+    parent: u32,
+    used: f64,
+    inherited: f64,
+}
+
+fn all_processes() -> HashMap<u32, Process> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter_map(|pid: u32| Some((pid, read(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?)))
+        .collect()
+}
+
+/// A line of `/proc/<pid>/stat`. The name, in brackets, may hold anything.
+fn read(stat: &str) -> Option<Process> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let seconds = |n: usize| -> Option<f64> {
+        Some(fields.get(n)?.parse::<f64>().ok()? / rustix::param::clock_ticks_per_second() as f64)
+    };
+    Some(Process {
+        parent: fields.get(1)?.parse().ok()?,
+        used: seconds(11)? + seconds(12)?,
+        inherited: seconds(13)? + seconds(14)?,
+    })
+}
+
+async fn postmaster(cluster: &Cluster) -> Result<u32> {
+    let (client, link) = tokio_postgres::connect(&cluster.postgres_url, NoTls).await?;
+    let link = tokio::spawn(link);
+    let backend: i32 = client.query_one("select pg_backend_pid()", &[]).await?.get(0);
+    let stat = fs::read_to_string(format!("/proc/{backend}/stat"))?;
+    drop(client);
+    link.await??;
+    Ok(read(&stat).ok_or("cannot read /proc")?.parent)
+}
+
+async fn redis(cluster: &Cluster) -> Result<u32> {
+    // redis://[user]:password@host:port[/database]
+    let rest = cluster.redis_url.split_once("://").map_or(cluster.redis_url.as_str(), |(_, rest)| rest);
+    let (credentials, place) = rest.rsplit_once('@').unwrap_or(("", rest));
+    let place = place.split('/').next().unwrap_or(place);
+    let (user, password) = credentials.split_once(':').unwrap_or_default();
+    let mut stream = TcpStream::connect(place).await?;
+    if !password.is_empty() {
+        let user = if user.is_empty() { "default" } else { user };
+        stream.write_all(format!("AUTH {user} {password}\r\n").as_bytes()).await?;
+    }
+    stream.write_all(b"INFO server\r\nQUIT\r\n").await?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("process_id:"));
+    Ok(pid.ok_or("Redis does not tell its process")?.trim().parse()?)
+}

@@ -1,0 +1,133 @@
+//! HTTP/1.1 in its smallest form: one request, one answer, over a connection that stays open. A full client would cost
+//! several times as much per request, on cores that the nodes need.
+
+use std::io::{Error, ErrorKind};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::Result;
+
+/// One connection.
+pub struct Link<S> {
+    stream: S,
+    /// What has been received and not yet taken.
+    received: Vec<u8>,
+}
+
+/// An answer in full.
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// The body.
+    pub body: Vec<u8>,
+    /// The first cookie it sets, `name=value`.
+    pub cookie: Option<String>,
+}
+
+struct Head {
+    status: u16,
+    cookie: Option<String>,
+    /// Where the body begins and ends; no end if it is chunked.
+    body: usize,
+    length: Option<usize>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
+    /// Speaks over `stream`.
+    pub fn over(stream: S) -> Self {
+        Link { stream, received: Vec::with_capacity(4096) }
+    }
+
+    /// Writes a request and reads its answer.
+    pub async fn ask(&mut self, request: &[u8]) -> Result<Answer> {
+        self.stream.write_all(request).await?;
+        self.stream.flush().await?;
+        loop {
+            if let Some(head) = head(&self.received)?
+                && let Some((body, end)) = body(&self.received, &head)?
+            {
+                self.received.drain(..end);
+                return Ok(Answer { status: head.status, body, cookie: head.cookie });
+            }
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                return Err(Error::from(ErrorKind::UnexpectedEof).into());
+            }
+        }
+    }
+}
+
+fn head(received: &[u8]) -> Result<Option<Head>> {
+    let mut headers = [httparse::EMPTY_HEADER; 32];
+    let mut response = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(body) = response.parse(received)? else { return Ok(None) };
+    let value = |name: &str| {
+        let header = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+        header.and_then(|header| std::str::from_utf8(header.value).ok())
+    };
+    let length = value("content-length").map(str::parse).transpose()?;
+    let cookie = value("set-cookie").and_then(|cookie| cookie.split(';').next()).map(str::to_owned);
+    Ok(Some(Head { status: response.code.unwrap_or_default(), cookie, body, length }))
+}
+
+/// The body and where it ends in what was received, if it is there in full.
+fn body(received: &[u8], head: &Head) -> Result<Option<(Vec<u8>, usize)>> {
+    if let Some(length) = head.length {
+        let end = head.body + length;
+        return Ok((received.len() >= end).then(|| (received[head.body..end].to_vec(), end)));
+    }
+    let (mut at, mut body) = (head.body, Vec::new());
+    loop {
+        let Ok(httparse::Status::Complete((start, size))) = httparse::parse_chunk_size(&received[at..])
+        else {
+            return Ok(None);
+        };
+        let (from, to) = (at + start, at + start + usize::try_from(size)?);
+        // Every chunk ends with an empty line.
+        if received.len() < to + 2 {
+            return Ok(None);
+        }
+        body.extend_from_slice(&received[from..to]);
+        at = to + 2;
+        if size == 0 {
+            return Ok(Some((body, at)));
+        }
+    }
+}
+
+/// A request with a JSON body. `client` is the address it claims to come from: each client has limits of its own.
+pub fn post(host: &str, path: &str, client: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
+    let mut text = format!(
+        "POST {path} HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {client}\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n",
+        body.len()
+    );
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    text.push_str(body);
+    text.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Option<(u16, String, usize)> {
+        let head = head(text.as_bytes()).expect("HTTP")?;
+        let (body, end) = body(text.as_bytes(), &head).expect("HTTP")?;
+        Some((head.status, String::from_utf8(body).expect("text"), end))
+    }
+
+    #[test]
+    fn an_answer_is_taken_when_it_is_there_in_full() {
+        let whole = "HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok";
+        assert_eq!(read(&format!("{whole}HTTP")), Some((201, "ok".to_owned(), whole.len())));
+        for end in 0..whole.len() {
+            assert_eq!(read(&whole[..end]), None, "cut at {end}");
+        }
+        let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n1\r\n!\r\n0\r\n\r\n";
+        assert_eq!(read(chunked), Some((200, "ok!".to_owned(), chunked.len())));
+        assert_eq!(read(&chunked[..chunked.len() - 1]), None);
+    }
+}

@@ -1,0 +1,80 @@
+//! A cluster of our own, with limits that no load reaches, for as long as a run lasts.
+
+use std::{
+    fs,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{Result, report::say};
+
+/// The budgets that a run would exhaust. Every call is still counted against them, at full price.
+const RAISED: [&str; 8] = [
+    "agent_message_send",
+    "agent_conversation_message_send",
+    "user_message_send",
+    "auth_register_ip",
+    "ws_connect_ip",
+    "ws_connect",
+    "default_user",
+    "default_ip",
+];
+/// The first start ever may have to fetch Postgres and Redis.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// A running cluster; dropped, it is stopped.
+pub struct Launched {
+    child: Child,
+    /// Where it is described.
+    pub cluster_file: PathBuf,
+}
+
+impl Launched {
+    /// Starts `program dev` in `dir` and waits until it is up.
+    pub async fn start(program: &Path, dir: &Path) -> Result<Self> {
+        fs::create_dir_all(dir)?;
+        let (cluster_file, log_file) = (dir.join("cluster.json"), dir.join("dev.log"));
+        let log = fs::File::create(&log_file)?;
+        let limits = RAISED.map(|scope| format!("{scope}=1000000/s")).join(",");
+        // The kernel ends the cluster should we be killed (util-linux; without it the next start cleans up).
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "INT", "--"]).arg(program);
+        // A group of its own: Ctrl-C reaches us alone, and we stop it in order.
+        command.args(["dev", "--no-demo", "--dir"]).arg(dir).env("LIMIT_OVERRIDES", limits).process_group(0);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = command.spawn().map_err(|error| format!("setpriv {}: {error}", program.display()))?;
+        let mut launched = Launched { child, cluster_file };
+        let began = Instant::now();
+        while !launched.is_up() {
+            let ended = launched.child.try_wait()?;
+            if ended.is_some() || began.elapsed() > PATIENCE {
+                let log = fs::read_to_string(&log_file).unwrap_or_default();
+                return Err(format!("the cluster did not come up ({ended:?}):\n{log}").into());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        say(format!("A cluster is up in {} ({:.1} s).", dir.display(), began.elapsed().as_secs_f64()));
+        Ok(launched)
+    }
+
+    /// The file may be one that an earlier cluster left behind: it counts if this one wrote it.
+    fn is_up(&self) -> bool {
+        let written = fs::metadata(&self.cluster_file).and_then(|data| data.modified()).ok();
+        let started =
+            fs::metadata(format!("/proc/{}", self.child.id())).and_then(|data| data.modified()).ok();
+        matches!((written, started), (Some(written), Some(started)) if written >= started)
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            kill_process(pid, Signal::INT).ok();
+        }
+        self.child.wait().ok();
+    }
+}

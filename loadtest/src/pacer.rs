@@ -1,0 +1,99 @@
+//! The schedule of an open loop: moments that come whether or not the last answer has.
+//!
+//! The runtime's own timer counts milliseconds, which is the size of what is to be measured. This one is the kernel's
+//! high-resolution timer, which wakes the event loop like a socket does: no thread that spins on a core the nodes need.
+
+use std::{
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use tokio::io::unix::AsyncFd;
+
+use crate::Result;
+
+/// Moments at a fixed distance.
+pub struct Pacer {
+    timer: AsyncFd<OwnedFd>,
+    start: Instant,
+    period: Duration,
+    /// Moments that have come but were not taken yet, and how many were taken.
+    waiting: u64,
+    taken: u64,
+}
+
+impl Pacer {
+    /// Starts a schedule of `rate` moments per second.
+    pub fn start(rate: u64) -> Result<Self> {
+        let period = Duration::from_secs(1) / u32::try_from(rate)?;
+        let timer =
+            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        let timer = AsyncFd::register(timer)?;
+        let step = Timespec::try_from(period)?;
+        let start = Instant::now();
+        timerfd_settime(
+            &timer,
+            TimerfdTimerFlags::empty(),
+            &Itimerspec { it_interval: step, it_value: step },
+        )?;
+        Ok(Pacer { timer, start, period, waiting: 0, taken: 0 })
+    }
+
+    /// Waits for the next moment; its number, from 0. Moments that were missed come at once: none is left out.
+    pub async fn next(&mut self) -> Result<u64> {
+        while self.waiting == 0 {
+            let mut ready = self.timer.readable().await?;
+            let mut count = [0; 8];
+            match ready.try_io(|timer| rustix::io::read(timer, &mut count).map_err(Into::into)) {
+                Ok(read) => {
+                    read?;
+                    self.waiting = u64::from_ne_bytes(count);
+                }
+                Err(_) => continue,
+            }
+        }
+        self.waiting -= 1;
+        self.taken += 1;
+        Ok(self.taken - 1)
+    }
+
+    /// The schedule by itself, to look up moments.
+    pub fn schedule(&self) -> Schedule {
+        Schedule { start: self.start, period: self.period }
+    }
+}
+
+/// When each moment was meant to be.
+#[derive(Clone, Copy)]
+pub struct Schedule {
+    start: Instant,
+    period: Duration,
+}
+
+impl Schedule {
+    /// The moment with this number.
+    pub fn moment(&self, n: u64) -> Instant {
+        self.start + Duration::from_nanos((n + 1) * u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_moment_comes_early_or_is_left_out() {
+        let mut pacer = Pacer::start(2000).expect("a timer");
+        for n in 0..50 {
+            if n == 20 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert_eq!(pacer.next().await.expect("a moment"), n);
+            // The timer starts a moment after the clock was read.
+            assert!(Instant::now() >= pacer.schedule().moment(n));
+        }
+    }
+}

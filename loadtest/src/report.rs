@@ -1,0 +1,177 @@
+//! What a scenario found, as a table for people and a file for programs.
+
+use std::{
+    fmt::Display,
+    fs,
+    io::{Write, stderr, stdout},
+};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio_postgres::NoTls;
+
+use crate::{Options, Result, cluster::Cluster, delivery::Faults};
+
+/// Prints a line; a closed pipe is nobody's failure.
+pub fn say(line: impl Display) {
+    let _ = writeln!(stdout(), "{line}");
+}
+
+/// Prints a line about something that went wrong.
+pub fn warn(line: impl Display) {
+    let _ = writeln!(stderr(), "{line}");
+}
+
+/// One scenario's findings.
+pub struct Report {
+    /// Its name.
+    pub scenario: &'static str,
+    /// For people: the first row is the heading.
+    pub tables: Vec<Vec<Vec<String>>>,
+    /// Ratios with their goals.
+    pub ratios: Vec<Ratio>,
+    /// Remarks for people.
+    pub notes: Vec<String>,
+    /// Everything measured, for programs.
+    pub details: Value,
+    /// What went wrong with the messages.
+    pub faults: Faults,
+    /// How many messages that is about.
+    pub checked: u64,
+}
+
+/// A number of ours divided by one of somebody else's, from the same run.
+#[derive(Serialize)]
+pub struct Ratio {
+    /// What by what.
+    pub what: &'static str,
+    /// The ratio.
+    pub value: f64,
+    /// What must hold, and what is aimed at.
+    pub goal: Goal,
+}
+
+/// On which side of (must hold, aim) a ratio is to be.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goal {
+    AtLeast(f64, f64),
+    AtMost(f64, f64),
+}
+
+impl Ratio {
+    fn verdict(&self) -> &'static str {
+        let reached = |goal: f64| match self.goal {
+            Goal::AtLeast(..) => self.value >= goal,
+            Goal::AtMost(..) => self.value <= goal,
+        };
+        let (Goal::AtLeast(ahead, moonshot) | Goal::AtMost(ahead, moonshot)) = self.goal;
+        match (reached(ahead), reached(moonshot)) {
+            (_, true) => "moonshot",
+            (true, false) => "ahead",
+            (false, false) => "behind",
+        }
+    }
+
+    fn row(&self) -> Vec<String> {
+        let (sign, ahead, moonshot) = match self.goal {
+            Goal::AtLeast(ahead, moonshot) => ("≥", ahead, moonshot),
+            Goal::AtMost(ahead, moonshot) => ("≤", ahead, moonshot),
+        };
+        let goal = |value: f64| format!("{sign} {value}");
+        vec![
+            self.what.to_owned(),
+            format!("{:.2}", self.value),
+            goal(ahead),
+            goal(moonshot),
+            self.verdict().to_owned(),
+        ]
+    }
+}
+
+impl Report {
+    /// Whether nothing was lost, repeated or out of order.
+    pub fn is_sound(&self) -> bool {
+        self.faults.none()
+    }
+
+    /// Prints it and writes it beside the cluster.
+    pub async fn publish(&self, cluster: &Cluster, options: &Options) -> Result<()> {
+        for table in &self.tables {
+            say("");
+            print(table);
+        }
+        if !self.ratios.is_empty() {
+            say("");
+            let heading = ["ratio", "value", "ahead", "moonshot", "so"].map(str::to_owned).into();
+            let rows: Vec<Vec<String>> =
+                [heading].into_iter().chain(self.ratios.iter().map(Ratio::row)).collect();
+            print(&rows);
+        }
+        say("");
+        self.notes.iter().for_each(say);
+        let Faults { failed, lost, duplicated, reordered, inbox_gaps, strange } = self.faults;
+        say(format!(
+            "{} messages checked: {failed} failed, {lost} lost, {duplicated} duplicated, {reordered} reordered, \
+             {inbox_gaps} gaps in inboxes, {strange} strange.",
+            self.checked
+        ));
+        let (at, machine) = machine(cluster).await?;
+        let content = json!({
+            "scenario": self.scenario,
+            "at": at,
+            "machine": machine,
+            "command": std::env::args().collect::<Vec<_>>(),
+            "ratios": self.ratios,
+            "faults": self.faults,
+            "checked": self.checked,
+            "details": self.details,
+        });
+        fs::create_dir_all(&options.dir)?;
+        let file = options.dir.join(format!("report-{}-{}.json", self.scenario, at.replace(':', "")));
+        fs::write(&file, format!("{content:#}\n"))?;
+        say(format!("Written to {}.", file.display()));
+        Ok(())
+    }
+}
+
+fn print(rows: &[Vec<String>]) {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(n, (cell, width))| {
+            // Names to the left, numbers to the right.
+            if n == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        say(cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}
+
+/// The time, as the cluster's Postgres has it, and on what it all ran.
+async fn machine(cluster: &Cluster) -> Result<(String, Value)> {
+    let (client, link) = tokio_postgres::connect(&cluster.postgres_url, NoTls).await?;
+    let link = tokio::spawn(link);
+    let query = "select to_char(now() at time zone 'utc', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), version(),
+        current_setting('fsync'), current_setting('synchronous_commit'), current_setting('shared_buffers')";
+    let row = client.query_one(query, &[]).await?;
+    drop(client);
+    link.await??;
+    let file = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let value = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    let machine = json!({
+        "processor": value(&file("/proc/cpuinfo"), "model name"),
+        "cores": std::thread::available_parallelism().map_or(0, usize::from),
+        "memory": value(&file("/proc/meminfo"), "MemTotal"),
+        "kernel": file("/proc/sys/kernel/osrelease").trim(),
+        "postgres": row.get::<_, String>(1),
+        "fsync": row.get::<_, String>(2),
+        "synchronous_commit": row.get::<_, String>(3),
+        "shared_buffers": row.get::<_, String>(4),
+    });
+    Ok((row.get(0), machine))
+}

@@ -1,0 +1,300 @@
+//! `hop`: how long from send to receive, at a fixed rate, when the receiver's socket is on the sender's node and when it
+//! is on another?
+//!
+//! An open loop: messages are due at fixed moments, and every time is taken from the moment a message was due, so a
+//! node that stalls is charged for all that it made wait.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
+use serde_json::json;
+use tokio::{
+    sync::{mpsc, watch},
+    task::{JoinHandle, spawn_blocking},
+};
+
+use super::sender::{Ids, Sender};
+use crate::{
+    Options, Result,
+    cluster::{Cluster, Node},
+    cpu::{Used, Watch},
+    delivery::{Acked, Faults, Reader},
+    pacer::{Pacer, Schedule},
+    people::{self, Pair},
+    report::{Goal, Ratio, Report, say, warn},
+    socket::{Heard, Socket},
+    stats::{Latencies, Quantiles, median},
+};
+
+const PAYLOAD: usize = 200;
+/// Seconds at the beginning that do not count.
+const WARM_UP: u64 = 1;
+/// How long to wait for what was acked and has not arrived.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What one phase of one round found; times in µs from the moment a message was due.
+#[derive(Serialize)]
+struct Found {
+    phase: &'static str,
+    /// To the agent's socket.
+    receive: Quantiles,
+    /// To the sender's 201.
+    answer: Quantiles,
+    /// To the moment this program got round to sending: its own part in the other two.
+    late: Quantiles,
+    cpu: Used,
+}
+
+/// Runs the scenario.
+pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Result<Report> {
+    let watch = Arc::new(Watch::of(cluster).await?);
+    let (mut rounds, mut faults, mut checked) = (Vec::new(), Faults::default(), 0);
+    for n in 1..=options.rounds {
+        say(format!("hop: round {n} of {}", options.rounds));
+        let mut round = Vec::new();
+        for (name, listening) in [("same node", 0), ("across nodes", 1)] {
+            people::renew(cluster, pairs).await?;
+            let phase = Phase { cluster, watch: &watch, options, ids: Ids::new(), name };
+            let (found, wrong, messages) = Box::pin(phase.run(pairs, cluster.node(listening))).await?;
+            faults.add(&wrong);
+            checked += messages;
+            round.push(found);
+        }
+        rounds.push(round);
+    }
+    let details = json!({
+        "payload_bytes": PAYLOAD, "pairs": pairs.len(), "rate": options.rate, "seconds": options.seconds, "rounds": rounds,
+    });
+    let notes = vec![
+        "Medians of the rounds; times in µs from the moment each message was due. `late` is this program's own part. \
+         CPU: µs of processor time per message."
+            .to_owned(),
+    ];
+    let tables = vec![table(&rounds, cluster.nodes.len(), options)];
+    Ok(Report { scenario: "hop", tables, ratios: ratios(&rounds), notes, details, faults, checked })
+}
+
+struct Phase<'a> {
+    cluster: &'a Cluster,
+    watch: &'a Arc<Watch>,
+    options: &'a Options,
+    ids: Ids,
+    name: &'static str,
+}
+
+impl Phase<'_> {
+    /// Sends on the first node, listens on `listening`.
+    async fn run(&self, pairs: &mut [Pair], listening: &Node) -> Result<(Found, Faults, u64)> {
+        let sockets = stream::iter(pairs.iter_mut()).map(async |pair| {
+            let mut socket = Socket::open(listening, pair).await?;
+            socket.catch_up(pair).await?;
+            Ok::<_, crate::Failure>(socket)
+        });
+        let sockets: Vec<Socket> = sockets.buffered(8).try_collect().await?;
+        let mut senders = Vec::new();
+        for pair in pairs.iter() {
+            senders.push(Sender::open(self.cluster.node(0), pair, PAYLOAD).await?);
+        }
+        let first = WARM_UP * self.options.rate;
+        let count = first + self.options.seconds * self.options.rate;
+        let (stop, stopped) = watch::channel(false);
+        let arrived = Arc::new(AtomicU64::new(0));
+
+        let mut pacer = Pacer::start(self.options.rate)?;
+        let plan = Plan { ids: self.ids, schedule: pacer.schedule(), first };
+        let readers = pairs.iter_mut().map(|pair| std::mem::take(&mut pair.reader));
+        let listeners = readers.zip(sockets).map(|(reader, socket)| {
+            let listener = Listener { reader, latencies: Latencies::new(), arrived: arrived.clone() };
+            tokio::spawn(listener.run(socket, plan, stopped.clone()))
+        });
+        let listeners: Vec<JoinHandle<Result<Listener>>> = listeners.collect();
+        let (lanes, senders): (Vec<_>, Vec<_>) = senders
+            .into_iter()
+            .enumerate()
+            .map(|(who, sender)| {
+                let (lane, due) = mpsc::unbounded_channel();
+                (lane, tokio::spawn(work(sender, who, due, plan)))
+            })
+            .unzip();
+
+        let mut late = Latencies::new();
+        let mut before = None;
+        for _ in 0..count {
+            let n = pacer.next().await?;
+            if n == first {
+                // Reading /proc takes longer than a message; not on the thread that measures.
+                let watch = self.watch.clone();
+                before = Some(spawn_blocking(move || watch.now()));
+            }
+            if n >= first {
+                late.record(plan.schedule.moment(n).elapsed());
+            }
+            lanes[usize::try_from(n)? % lanes.len()].send(n).map_err(|_| "a sender is gone")?;
+        }
+        let watch = self.watch.clone();
+        let after = spawn_blocking(move || watch.now()).await?;
+        let before = before.ok_or("nothing was measured")?.await?;
+        drop(lanes);
+
+        let mut answer = Latencies::new();
+        let mut sent = Vec::new();
+        for sender in senders {
+            let worked = sender.await?;
+            answer.add(&worked.latencies);
+            sent.push((worked.acked, worked.failed));
+        }
+        let acked: u64 = sent.iter().map(|(acked, _)| acked.len() as u64).sum();
+        let deadline = Instant::now() + PATIENCE;
+        while arrived.load(Ordering::Relaxed) < acked && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stop.send_replace(true);
+        let (mut receive, mut faults) = (Latencies::new(), Faults::default());
+        for ((pair, listener), (acked, failed)) in pairs.iter_mut().zip(listeners).zip(&sent) {
+            let listener = listener.await??;
+            receive.add(&listener.latencies);
+            pair.reader = listener.reader;
+            faults.add(&pair.reader.judge(acked, *failed));
+        }
+        let found = Found {
+            phase: self.name,
+            receive: receive.quantiles(),
+            answer: answer.quantiles(),
+            late: late.quantiles(),
+            cpu: after.since(&before),
+        };
+        Ok((found, faults, acked))
+    }
+}
+
+/// What senders and listeners agree on.
+#[derive(Clone, Copy)]
+struct Plan {
+    ids: Ids,
+    schedule: Schedule,
+    /// The number of the first message that counts.
+    first: u64,
+}
+
+struct Listener {
+    reader: Reader,
+    latencies: Latencies,
+    arrived: Arc<AtomicU64>,
+}
+
+impl Listener {
+    async fn run(
+        mut self,
+        mut socket: Socket,
+        plan: Plan,
+        mut stopped: watch::Receiver<bool>,
+    ) -> Result<Self> {
+        loop {
+            let heard = tokio::select! {
+                heard = socket.hear() => heard?,
+                _ = stopped.changed() => break,
+            };
+            let now = Instant::now();
+            let Heard::Event { cursor, arrival, client_message_id } = heard else { continue };
+            if let Some(n) = client_message_id.and_then(|id| plan.ids.number(id)) {
+                if n >= plan.first {
+                    self.latencies.record(now.saturating_duration_since(plan.schedule.moment(n)));
+                }
+                self.arrived.fetch_add(1, Ordering::Relaxed);
+            }
+            self.reader.note(arrival);
+            self.reader.cursor = Some(cursor);
+        }
+        socket.close().await;
+        Ok(self)
+    }
+}
+
+struct Worked {
+    latencies: Latencies,
+    acked: Vec<Acked>,
+    failed: u64,
+}
+
+/// Sends what is due, one after the other: the connection of a user who is behind makes the next message wait, which
+/// that one's time shows.
+async fn work(mut sender: Sender, who: usize, mut due: mpsc::UnboundedReceiver<u64>, plan: Plan) -> Worked {
+    let mut worked = Worked { latencies: Latencies::new(), acked: Vec::new(), failed: 0 };
+    while let Some(n) = due.recv().await {
+        match sender.send(plan.ids.id(who, n)).await {
+            Ok(acked) => {
+                if n >= plan.first {
+                    worked.latencies.record(plan.schedule.moment(n).elapsed());
+                }
+                worked.acked.push(acked);
+            }
+            Err(failure) => {
+                if worked.failed == 0 {
+                    warn(format!("a send failed: {failure}"));
+                }
+                worked.failed += 1;
+            }
+        }
+    }
+    worked
+}
+
+fn table(rounds: &[Vec<Found>], nodes: usize, options: &Options) -> Vec<Vec<String>> {
+    let name = format!("{}/s", options.rate);
+    let mut heading: Vec<String> =
+        [name.as_str(), "receive p50", "p99", "p99.9", "answer p50", "p99", "p99.9", "late p50", "p99"]
+            .map(str::to_owned)
+            .into();
+    heading.extend((1..=nodes).map(|n| format!("node {n} CPU")));
+    heading.extend(["Postgres", "Redis", "client"].map(str::to_owned));
+    let mut table = vec![heading];
+    for n in 0..rounds.first().map_or(0, Vec::len) {
+        let of = |value: &dyn Fn(&Found) -> f64| {
+            format!("{:.0}", median(rounds.iter().map(|round| value(&round[n]))))
+        };
+        let cpu = |seconds: &dyn Fn(&Used) -> f64| {
+            of(&|found| seconds(&found.cpu) * 1e6 / found.answer.count.max(1) as f64)
+        };
+        let mut row = vec![rounds[0][n].phase.to_owned()];
+        row.extend([
+            of(&|found| found.receive.p50),
+            of(&|found| found.receive.p99),
+            of(&|found| found.receive.p999),
+        ]);
+        row.extend([
+            of(&|found| found.answer.p50),
+            of(&|found| found.answer.p99),
+            of(&|found| found.answer.p999),
+        ]);
+        row.extend([of(&|found| found.late.p50), of(&|found| found.late.p99)]);
+        row.extend((0..nodes).map(|node| cpu(&|used| used.nodes[node])));
+        row.extend([cpu(&|used| used.postgres), cpu(&|used| used.redis), cpu(&|used| used.client)]);
+        table.push(row);
+    }
+    table
+}
+
+fn ratios(rounds: &[Vec<Found>]) -> Vec<Ratio> {
+    let of = |n: usize, value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(|round| value(&round[n])));
+    let same = of(0, &|found| found.receive.p50);
+    vec![
+        Ratio {
+            what: "across nodes / same node, receive p50",
+            value: of(1, &|found| found.receive.p50) / same,
+            goal: Goal::AtMost(2.3, 1.7),
+        },
+        // The goal allows a bare server's hop (about 0.1 ms) on top of the answer; here nothing is added.
+        Ratio {
+            what: "same node, receive p50 / answer p50",
+            value: same / of(0, &|found| found.answer.p50),
+            goal: Goal::AtMost(1.3, 1.1),
+        },
+    ]
+}

@@ -1,0 +1,314 @@
+//! `send`: how many durable sends a second, and how long does one take alone? Beside it, in the same rounds, the least
+//! that Postgres needs for the same.
+//!
+//! Nobody listens while it is measured. After each phase every agent opens a socket and is replayed its inbox, which
+//! shows whether everything that was acked is there, once and in order.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
+use serde_json::json;
+use tokio::time::{Instant, sleep_until};
+
+use super::sender::{Ids, Sender};
+use crate::{
+    Options, Result,
+    cluster::Cluster,
+    cpu::{Used, Watch},
+    delivery::{Acked, Faults},
+    people::{self, Pair},
+    pgbench::{self, Peer, Pgbench, Speed},
+    report::{Goal, Ratio, Report, say, warn},
+    socket::Socket,
+    stats::{Latencies, Quantiles, median},
+};
+
+const PAYLOAD: usize = 1024;
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// One way of sending.
+#[derive(Clone, Copy)]
+struct Phase {
+    name: &'static str,
+    in_flight: usize,
+    nodes: usize,
+}
+
+/// What one phase of one round found.
+#[derive(Clone, Serialize)]
+struct Found {
+    phase: &'static str,
+    /// Messages per second.
+    rate: f64,
+    /// Time to the answer.
+    answer: Quantiles,
+    /// Messages in the measured time, and what they cost.
+    messages: u64,
+    cpu: Used,
+    /// Messages of one transaction, and its time in ms.
+    batch: f64,
+    commit_ms: f64,
+}
+
+/// One round.
+#[derive(Serialize)]
+struct Round {
+    found: Vec<Found>,
+    peers: Vec<(Peer, Speed)>,
+}
+
+/// Runs the scenario.
+pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Result<Report> {
+    let both = cluster.nodes.len();
+    let phases = [
+        Phase { name: "REST, two nodes", in_flight: options.in_flight, nodes: both },
+        Phase { name: "REST, one node", in_flight: options.in_flight, nodes: 1 },
+        Phase { name: "REST, alone", in_flight: 1, nodes: 1 },
+    ];
+    let watch = Watch::of(cluster).await?;
+    let pgbench = if options.no_peers { None } else { Some(Pgbench::prepare(cluster, PAYLOAD).await?) };
+    let (mut rounds, mut faults, mut checked) = (Vec::new(), Faults::default(), 0);
+    for n in 1..=options.rounds {
+        say(format!("send: round {n} of {}", options.rounds));
+        let mut round = Round { found: Vec::new(), peers: Vec::new() };
+        for phase in phases {
+            people::renew(cluster, pairs).await?;
+            let driven = drive(cluster, &watch, pairs, phase, options.seconds).await?;
+            checked += driven.acked.iter().map(Vec::len).sum::<usize>() as u64;
+            faults.add(&verify(cluster, pairs, &driven).await?);
+            round.found.push(driven.found);
+        }
+        for peer in [Peer::Batch, Peer::Single, Peer::Alone] {
+            if let Some(pgbench) = &pgbench {
+                round.peers.push((peer, pgbench.run(peer, options.seconds).await?));
+            }
+        }
+        rounds.push(round);
+    }
+    let details = json!({
+        "payload_bytes": PAYLOAD, "pairs": pairs.len(), "in_flight": options.in_flight, "seconds": options.seconds,
+        "rounds": rounds,
+    });
+    let notes = vec!["Medians of the rounds. CPU: µs of processor time per message.".to_owned()];
+    let tables = vec![our_table(&rounds, both), peer_table(&rounds)];
+    Ok(Report { scenario: "send", tables, ratios: ratios(&rounds), notes, details, faults, checked })
+}
+
+struct Driven {
+    found: Found,
+    /// By pair.
+    acked: Vec<Vec<Acked>>,
+    failed: Vec<u64>,
+}
+
+/// Keeps `in_flight` sends under way for the warm-up and the measured time.
+async fn drive(
+    cluster: &Cluster,
+    watch: &Watch,
+    pairs: &[Pair],
+    phase: Phase,
+    seconds: u64,
+) -> Result<Driven> {
+    let mut senders = Vec::new();
+    for n in 0..phase.in_flight {
+        let pair = n % pairs.len();
+        senders.push((pair, Sender::open(cluster.node(pair % phase.nodes), &pairs[pair], PAYLOAD).await?));
+    }
+    let before = batches(cluster).await?;
+    let ids = Ids::new();
+    let from = Instant::now() + WARM_UP;
+    let until = from + Duration::from_secs(seconds);
+    let workers = senders.into_iter().enumerate();
+    let workers = workers.map(|(n, (pair, sender))| (pair, tokio::spawn(work(sender, ids, n, from, until))));
+    let workers: Vec<_> = workers.collect();
+    sleep_until(from).await;
+    let used = watch.now();
+    sleep_until(until).await;
+    let cpu = watch.now().since(&used);
+    let mut latencies = Latencies::new();
+    let (mut acked, mut failed) = (vec![Vec::new(); pairs.len()], vec![0; pairs.len()]);
+    for (pair, worker) in workers {
+        let worked = worker.await?;
+        latencies.add(&worked.latencies);
+        acked[pair].extend(worked.acked);
+        failed[pair] += worked.failed;
+    }
+    let after = batches(cluster).await?;
+    let transactions = (after.0 - before.0).max(1.0);
+    let answer = latencies.quantiles();
+    let found = Found {
+        phase: phase.name,
+        rate: answer.count as f64 / seconds as f64,
+        messages: answer.count,
+        answer,
+        cpu,
+        batch: (after.1 - before.1) / transactions,
+        commit_ms: (after.2 - before.2) / transactions * 1000.0,
+    };
+    Ok(Driven { found, acked, failed })
+}
+
+struct Worked {
+    latencies: Latencies,
+    acked: Vec<Acked>,
+    failed: u64,
+}
+
+/// Sends one message after the other; those answered in the measured time count.
+async fn work(mut sender: Sender, ids: Ids, who: usize, from: Instant, until: Instant) -> Worked {
+    let mut worked = Worked { latencies: Latencies::new(), acked: Vec::new(), failed: 0 };
+    for n in 0.. {
+        let began = Instant::now();
+        if began >= until {
+            break;
+        }
+        match sender.send(ids.id(who, n)).await {
+            Ok(acked) => {
+                let now = Instant::now();
+                worked.acked.push(acked);
+                if now >= from && now < until {
+                    worked.latencies.record(now - began);
+                }
+            }
+            Err(failure) => {
+                if worked.failed == 0 {
+                    warn(format!("a send failed: {failure}"));
+                }
+                worked.failed += 1;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    worked
+}
+
+/// Transactions, their messages and their seconds so far, over all nodes.
+async fn batches(cluster: &Cluster) -> Result<(f64, f64, f64)> {
+    let mut total = (0.0, 0.0, 0.0);
+    for node in &cluster.nodes {
+        let metrics = node.metrics().await?;
+        total.0 += metrics.sum("send_batch_messages_count");
+        total.1 += metrics.sum("send_batch_messages_sum");
+        total.2 += metrics.sum("send_commit_seconds_sum");
+    }
+    Ok(total)
+}
+
+/// Has every agent read its inbox and compares.
+async fn verify(cluster: &Cluster, pairs: &mut [Pair], driven: &Driven) -> Result<Faults> {
+    let pairs = pairs.iter_mut().zip(&driven.acked).zip(&driven.failed).enumerate();
+    let readings = stream::iter(pairs).map(async |(n, ((pair, acked), failed))| {
+        let mut socket = Socket::open(cluster.node(n), pair).await?;
+        socket.catch_up(pair).await?;
+        socket.close().await;
+        Ok(pair.reader.judge(acked, *failed))
+    });
+    let mut faults = Faults::default();
+    let mut readings = std::pin::pin!(readings.buffer_unordered(8));
+    while let Some(found) = readings.try_next().await.map_err(|failure: crate::Failure| failure)? {
+        faults.add(&found);
+    }
+    Ok(faults)
+}
+
+fn our_table(rounds: &[Round], nodes: usize) -> Vec<Vec<String>> {
+    let mut heading: Vec<String> =
+        ["", "msg/s", "p50 ms", "p99 ms", "batch", "commit ms"].map(str::to_owned).into();
+    heading.extend((1..=nodes).map(|n| format!("node {n} CPU")));
+    heading.extend(["Postgres", "Redis", "client"].map(str::to_owned));
+    let mut table = vec![heading];
+    for n in 0..rounds.first().map_or(0, |round| round.found.len()) {
+        let of = |value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(|round| value(&round.found[n])));
+        let per_message = |seconds: &dyn Fn(&Used) -> f64| {
+            format!("{:.0}", of(&|found| seconds(&found.cpu) * 1e6 / found.messages.max(1) as f64))
+        };
+        let mut row = vec![
+            rounds[0].found[n].phase.to_owned(),
+            format!("{:.0}", of(&|found| found.rate)),
+            format!("{:.2}", of(&|found| found.answer.p50 / 1000.0)),
+            format!("{:.2}", of(&|found| found.answer.p99 / 1000.0)),
+            format!("{:.1}", of(&|found| found.batch)),
+            format!("{:.2}", of(&|found| found.commit_ms)),
+        ];
+        row.extend((0..nodes).map(|node| per_message(&|used| used.nodes[node])));
+        row.extend([
+            per_message(&|used| used.postgres),
+            per_message(&|used| used.redis),
+            per_message(&|used| used.client),
+        ]);
+        table.push(row);
+    }
+    table
+}
+
+fn peer_speed(rounds: &[Round], peer: Peer, value: impl Fn(&Speed) -> f64) -> f64 {
+    let speeds = rounds.iter().flat_map(|round| &round.peers).filter(|(of, _)| *of == peer);
+    median(speeds.map(|(_, speed)| value(speed)))
+}
+
+fn peer_table(rounds: &[Round]) -> Vec<Vec<String>> {
+    let mut table: Vec<Vec<String>> =
+        vec![["pgbench", "rows/s", "p50 ms", "mean ms"].map(str::to_owned).into()];
+    let names = [
+        (Peer::Batch, "64 messages per statement, 2 clients", pgbench::BATCH),
+        (Peer::Single, "1 message per statement, 32 clients", 1),
+        (Peer::Alone, "1 message per statement, 1 client", 1),
+    ];
+    for (peer, name, rows) in names {
+        let p50 = peer_speed(rounds, peer, |speed| speed.p50.unwrap_or_default() / 1000.0);
+        table.push(vec![
+            name.to_owned(),
+            format!("{:.0}", peer_speed(rounds, peer, |speed| speed.tps * rows as f64)),
+            if p50 > 0.0 { format!("{p50:.2}") } else { "–".to_owned() },
+            format!("{:.2}", peer_speed(rounds, peer, |speed| speed.mean / 1000.0)),
+        ]);
+    }
+    table
+}
+
+fn ratios(rounds: &[Round]) -> Vec<Ratio> {
+    let ours =
+        |n: usize, value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(|round| value(&round.found[n])));
+    let rate = ours(0, &|found| found.rate);
+    let one_node = ours(1, &|found| found.rate);
+    let alone = ours(2, &|found| found.answer.p50);
+    let mut ratios = vec![Ratio {
+        what: "two nodes / one node, msg/s",
+        value: rate / one_node,
+        goal: Goal::AtLeast(0.9, 0.97),
+    }];
+    if rounds.iter().any(|round| !round.peers.is_empty()) {
+        let batch = peer_speed(rounds, Peer::Batch, |speed| speed.tps * pgbench::BATCH as f64);
+        let single = peer_speed(rounds, Peer::Single, |speed| speed.tps);
+        let single_p50 = peer_speed(rounds, Peer::Alone, |speed| speed.p50.unwrap_or(speed.mean));
+        ratios.extend([
+            Ratio {
+                what: "REST, two nodes / pgbench batch 64",
+                value: rate / batch,
+                goal: Goal::AtLeast(0.4, 0.7),
+            },
+            Ratio {
+                what: "REST, two nodes / pgbench 32 clients",
+                value: rate / single,
+                goal: Goal::AtLeast(1.1, 2.0),
+            },
+            Ratio {
+                what: "REST, one node / pgbench batch 64",
+                value: one_node / batch,
+                goal: Goal::AtLeast(0.4, 0.7),
+            },
+            Ratio {
+                what: "REST, one node / pgbench 32 clients",
+                value: one_node / single,
+                goal: Goal::AtLeast(1.1, 2.0),
+            },
+            Ratio {
+                what: "REST alone p50 / pgbench alone p50",
+                value: alone / single_p50,
+                goal: Goal::AtMost(3.0, 2.0),
+            },
+        ]);
+    }
+    ratios
+}
