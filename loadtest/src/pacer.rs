@@ -4,20 +4,21 @@
 //! high-resolution timer, which wakes the event loop like a socket does: no thread that spins on a core the nodes need.
 
 use std::{
-    os::fd::OwnedFd,
+    io::ErrorKind,
     time::{Duration, Instant},
 };
 
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe;
 
 use crate::Result;
 
 /// Moments at a fixed distance.
 pub struct Pacer {
-    timer: AsyncFd<OwnedFd>,
+    /// No pipe, but read like one: the event loop wakes when there is something to read.
+    timer: pipe::Receiver,
     start: Instant,
     period: Duration,
     /// Moments that have come but were not taken yet, and how many were taken.
@@ -29,30 +30,26 @@ impl Pacer {
     /// Starts a schedule of `rate` moments per second.
     pub fn start(rate: u64) -> Result<Self> {
         let period = Duration::from_secs(1) / u32::try_from(rate)?;
+        let step = Timespec::try_from(period)?;
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        let timer = AsyncFd::register(timer)?;
-        let step = Timespec::try_from(period)?;
+        let handle = timer.try_clone()?;
+        let timer = pipe::Receiver::from_owned_fd_unchecked(timer)?;
         let start = Instant::now();
-        timerfd_settime(
-            &timer,
-            TimerfdTimerFlags::empty(),
-            &Itimerspec { it_interval: step, it_value: step },
-        )?;
+        let every = Itimerspec { it_interval: step, it_value: step };
+        timerfd_settime(handle, TimerfdTimerFlags::empty(), &every)?;
         Ok(Pacer { timer, start, period, waiting: 0, taken: 0 })
     }
 
     /// Waits for the next moment; its number, from 0. Moments that were missed come at once: none is left out.
     pub async fn next(&mut self) -> Result<u64> {
         while self.waiting == 0 {
-            let mut ready = self.timer.readable().await?;
+            self.timer.readable().await?;
             let mut count = [0; 8];
-            match ready.try_io(|timer| rustix::io::read(timer, &mut count).map_err(Into::into)) {
-                Ok(read) => {
-                    read?;
-                    self.waiting = u64::from_ne_bytes(count);
-                }
-                Err(_) => continue,
+            match self.timer.try_read(&mut count) {
+                Ok(_) => self.waiting = u64::from_ne_bytes(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
             }
         }
         self.waiting -= 1;

@@ -27,8 +27,10 @@ const PACE: u64 = 16 * 1024;
 /// is declared, else as soon as it shows; a slow one is 408.
 pub async fn read(body: Body, most: usize, too_large: Code) -> Result<Bytes> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    // What is left of such a body will not be read, so the connection cannot go on.
+    let refusal = || Error::from(too_large).header("connection", "close".to_owned());
     if declared > most {
-        return Err(too_large.into());
+        return Err(refusal());
     }
     let mut body = body;
     let started = tokio::time::Instant::now();
@@ -44,7 +46,7 @@ pub async fn read(body: Body, most: usize, too_large: Code) -> Result<Bytes> {
         };
         if let Ok(data) = frame.into_data() {
             if bytes.len() + data.len() > most {
-                return Err(too_large.into());
+                return Err(refusal());
             }
             bytes.extend_from_slice(&data);
         }

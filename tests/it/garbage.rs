@@ -64,7 +64,9 @@ async fn every_route_answers_garbage_in_the_envelope() {
         };
         for (agent_id, conversation_id) in [(agent.id.as_str(), conversation.as_str()), ("%00", "%ff"), ("..%2f", "x'--"), ("{}", "")] {
             let path = route.path.replace("{agent_id}", agent_id).replace("{conversation_id}", conversation_id);
-            for body in garbage() {
+            // All of it where the path is right, a taste of it where it is not.
+            let bodies = if agent_id == agent.id { garbage() } else { garbage().split_off(20) };
+            for body in bodies.into_iter().filter(|body| agent_id == agent.id || body.len() < 100_000) {
                 let what = format!("{} {path} {:?}", route.method, String::from_utf8_lossy(&body[..body.len().min(60)]));
                 let call = caller.request(route.method.clone(), &path).header("content-type", "application/json");
                 // A refusal before the end of a large body may cut the connection under the client.
@@ -74,8 +76,13 @@ async fn every_route_answers_garbage_in_the_envelope() {
             }
             for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "\u{7f}"] {
                 let Ok(kind) = reqwest::header::HeaderValue::from_str(kind) else { continue };
-                let call = caller.request(route.method.clone(), &path).header("content-type", kind).body("{}");
-                check(&caller.send(call).await, &path);
+                let call = || caller.request(route.method.clone(), &path).header("content-type", kind.clone()).body("{}");
+                // The connection may be one that an unread body has ended.
+                let answer = match caller.try_send(call()).await {
+                    Ok(answer) => answer,
+                    Err(_) => caller.send(call()).await,
+                };
+                check(&answer, &path);
             }
             for query in ["?limit=99999999999999999999", "?cursor=%00", "?wait=x", "?limit=1&limit=2", "?%zz", "?cursor=1-1&cursor=2-2"] {
                 let call = caller.request(route.method.clone(), format!("{path}{query}"));
