@@ -21,7 +21,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 run: toolchain ## a whole cluster on this machine: two nodes and a played conversation (RELEASE=1: optimised; ARGS=--no-demo)
-	@$(CARGO) build --locked $(BUILD_FLAG) --bin blindpipe
+	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe
 	@exec $(TARGET)/$(BUILD)/blindpipe dev $(ARGS)
 
 test: toolchain ## everything that must hold: format, lints, docs, dependencies, all tests
@@ -44,7 +44,7 @@ lint: toolchain ## clippy, warnings are errors
 	@echo "== lints" && $(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 docs: toolchain ## build the documentation of the code, warnings are errors
-	@echo "== documentation" && RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	@echo "== documentation" && RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
 # Built first, so that what is fetched is fetched before the tests' output hides it.
 units: toolchain ## all tests, against real Postgres and Redis

@@ -108,7 +108,8 @@ impl Config {
         if self.tls_cert.is_none() && self.trusted_proxies.0.is_empty() {
             faults.push("TLS_CERT_FILE or TRUSTED_PROXIES: without one of them every request would be refused as not TLS".into());
         }
-        if self.profile == Profile::Dev && !(self.listen.ip().is_loopback() && self.admin.ip().is_loopback()) {
+        if self.profile == Profile::Dev && !(self.listen.ip().is_loopback() && self.admin.ip().is_loopback())
+        {
             faults.push("PROFILE: dev is refused unless LISTEN_ADDR and ADMIN_ADDR are on loopback".into());
         }
         let mail_to_files = secrecy::ExposeSecret::expose_secret(&self.mail_url).starts_with("file:");
@@ -124,7 +125,10 @@ impl Config {
 }
 
 fn read_one<T: Setting>(
-    name: &str, default: Option<&str>, get: &impl Fn(&str) -> Option<String>, faults: &mut Vec<String>,
+    name: &str,
+    default: Option<&str>,
+    get: &impl Fn(&str) -> Option<String>,
+    faults: &mut Vec<String>,
 ) -> Option<T> {
     let file = format!("{name}_FILE");
     let given = match (get(name), get(&file)) {
@@ -206,7 +210,10 @@ pub struct List<T>(pub Vec<T>);
 impl<T: std::str::FromStr> Setting for List<T> {
     fn read(text: &str) -> Result<Self, String> {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-        items.map(|item| item.parse().map_err(|_| format!("cannot read {item:?}"))).collect::<Result<_, _>>().map(List)
+        items
+            .map(|item| item.parse().map_err(|_| format!("cannot read {item:?}")))
+            .collect::<Result<_, _>>()
+            .map(List)
     }
 }
 

@@ -61,7 +61,10 @@ impl Code {
 
     /// Whether the same request may succeed later without being changed.
     pub fn retryable(self) -> bool {
-        matches!(self, Code::RateLimited | Code::ServiceUnavailable | Code::AccountLocked | Code::RequestTimeout)
+        matches!(
+            self,
+            Code::RateLimited | Code::ServiceUnavailable | Code::AccountLocked | Code::RequestTimeout
+        )
     }
 }
 
@@ -126,7 +129,8 @@ impl Error {
     /// Whether Postgres gave up this transaction for another one (deadlock, serialisation): it may be tried again.
     pub fn is_conflict(&self) -> bool {
         use tokio_postgres::error::SqlState;
-        let state = self.cause.as_ref().and_then(|cause| cause.downcast_ref::<tokio_postgres::Error>()?.code());
+        let state =
+            self.cause.as_ref().and_then(|cause| cause.downcast_ref::<tokio_postgres::Error>()?.code());
         matches!(state, Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE))
     }
 
@@ -184,7 +188,9 @@ impl IntoResponse for Error {
         let mut response = (self.code.status(), axum::Json(json!({ "error": self.body() }))).into_response();
         if let Some(wait) = self.retry_after {
             let seconds = wait.as_millis().div_ceil(1000).max(1);
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(u64::try_from(seconds).unwrap_or(1)));
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(u64::try_from(seconds).unwrap_or(1)));
         }
         for (name, value) in self.headers {
             if let Ok(value) = HeaderValue::from_str(&value) {
@@ -206,7 +212,11 @@ impl From<deadpool_postgres::PoolError> for Error {
 
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Self {
-        if database_is_away(&error) { Error::unavailable(error) } else { Error::broken(Code::InternalError, error) }
+        if database_is_away(&error) {
+            Error::unavailable(error)
+        } else {
+            Error::broken(Code::InternalError, error)
+        }
     }
 }
 
@@ -214,7 +224,10 @@ impl From<tokio_postgres::Error> for Error {
 pub fn database_is_away(error: &tokio_postgres::Error) -> bool {
     match error.code().map(|state| state.code()) {
         // Connection failures, resources used up, operator intervention (also statement_timeout), I/O, lock waits.
-        Some(state) => ["08", "53", "57", "58", "55", "40"].iter().any(|class| state.starts_with(class)) || state == "25006",
+        Some(state) => {
+            ["08", "53", "57", "58", "55", "40"].iter().any(|class| state.starts_with(class))
+                || state == "25006"
+        }
         None => error.is_closed() || error.source().is_some_and(|source| source.is::<std::io::Error>()),
     }
 }

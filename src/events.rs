@@ -36,7 +36,13 @@ impl EventKind {
 pub type Tail = Arc<str>;
 
 /// Encodes the shared part; `data` is JSON.
-pub fn tail(id: EventId, kind: &str, conversation: Option<ConversationId>, at: DateTime<Utc>, data: &str) -> Tail {
+pub fn tail(
+    id: EventId,
+    kind: &str,
+    conversation: Option<ConversationId>,
+    at: DateTime<Utc>,
+    data: &str,
+) -> Tail {
     let at = iso(at);
     match conversation {
         Some(conversation) => format!(
@@ -107,7 +113,11 @@ impl Message<'_> {
             message_id: self.id,
             conversation_id: self.conversation,
             seq: self.seq,
-            sender: Sender { r#type: self.sender.kind(), id: self.sender.wire_id(), device_id: self.device_id },
+            sender: Sender {
+                r#type: self.sender.kind(),
+                id: self.sender.wire_id(),
+                device_id: self.device_id,
+            },
             // Only JSON that was checked on its way in is ever stored.
             payload: serde_json::from_str(self.payload).unwrap_or(RawValue::NULL),
             client_message_id: self.client_message_id,

@@ -153,7 +153,13 @@ mod tests {
     fn an_id_has_one_spelling() {
         let id = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
         assert_eq!(id.parse::<UserId>().expect("a ULID").to_string(), id);
-        for other in ["01arz3ndektsv4rrffq69g5fav", "O1ARZ3NDEKTSV4RRFFQ69G5FAV", "81ARZ3NDEKTSV4RRFFQ69G5FAV", "", "x"] {
+        for other in [
+            "01arz3ndektsv4rrffq69g5fav",
+            "O1ARZ3NDEKTSV4RRFFQ69G5FAV",
+            "81ARZ3NDEKTSV4RRFFQ69G5FAV",
+            "",
+            "x",
+        ] {
             assert!(other.parse::<UserId>().is_err(), "{other}");
         }
         assert!("{0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e}".parse::<AgentId>().is_err());

@@ -36,7 +36,9 @@ impl Mailer {
                 std::fs::create_dir_all(folder)?;
                 Way::Files(AsyncFileTransport::new(folder))
             }
-            None => Way::Smtp(AsyncSmtpTransport::<Tokio1Executor>::from_url(url)?.timeout(Some(DEADLINE)).build()),
+            None => Way::Smtp(
+                AsyncSmtpTransport::<Tokio1Executor>::from_url(url)?.timeout(Some(DEADLINE)).build(),
+            ),
         };
         Ok(Mailer { from: from.parse()?, way })
     }
@@ -50,7 +52,11 @@ impl Mailer {
             .header(ContentType::TEXT_PLAIN)
             .body(text.to_owned())?;
         match &self.way {
-            Way::Smtp(smtp) => tokio::time::timeout(DEADLINE, smtp.send(mail)).await??.is_positive().then_some(()).ok_or("refused")?,
+            Way::Smtp(smtp) => tokio::time::timeout(DEADLINE, smtp.send(mail))
+                .await??
+                .is_positive()
+                .then_some(())
+                .ok_or("refused")?,
             Way::Files(files) => drop(files.send(mail).await?),
         }
         Ok(())

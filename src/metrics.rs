@@ -24,7 +24,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     ("http_request_seconds", Kind::Seconds, "Time to answer a request, by route and method."),
     ("panics_total", Kind::Counter, "Panics turned into a 500."),
     ("rate_limited_total", Kind::Counter, "Calls refused by the limiter, by scope."),
-    ("limiter_fallback_total", Kind::Counter, "Decisions made from the node's own share because Redis was away."),
+    (
+        "limiter_fallback_total",
+        Kind::Counter,
+        "Decisions made from the node's own share because Redis was away.",
+    ),
     ("redis_calls_total", Kind::Counter, "Redis calls, by outcome."),
     ("db_transaction_seconds", Kind::Seconds, "Time of a transaction with its waits, by name and outcome."),
     ("db_connections_used", Kind::Gauge, "Connections in use, by pool."),
@@ -41,7 +45,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     ("sockets_open", Kind::Gauge, "WebSocket sessions on this node, by principal kind."),
     ("sockets_closed_total", Kind::Counter, "WebSocket sessions ended by the server, by close code."),
     ("frames_total", Kind::Counter, "Frames, by direction."),
-    ("mailbox_dropped_total", Kind::Counter, "Bodies not queued for a slow socket; it reads them from its inbox."),
+    (
+        "mailbox_dropped_total",
+        Kind::Counter,
+        "Bodies not queued for a slow socket; it reads them from its inbox.",
+    ),
     ("inbox_reads_total", Kind::Counter, "Pages read from an inbox."),
     ("acks_total", Kind::Counter, "Acks written."),
     ("hash_seconds", Kind::Seconds, "Time of a password or token hash with its wait, by algorithm."),
@@ -69,7 +77,8 @@ fn start() -> PrometheusHandle {
             Kind::Counter | Kind::Gauge => continue,
         };
         // The one fault is an empty list of buckets.
-        builder = builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), buckets).unwrap_or_default();
+        builder =
+            builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), buckets).unwrap_or_default();
     }
     let recorder = builder.build_recorder();
     let handle = recorder.handle();
@@ -98,7 +107,8 @@ pub fn request(route: &str, method: &str, status: u16, span: Duration) {
     let (route, method) = (route.to_owned(), method.to_owned());
     metrics::counter!("http_requests_total", "route" => route.clone(), "method" => method.clone(), "status" => status.to_string())
         .increment(1);
-    metrics::histogram!("http_request_seconds", "route" => route, "method" => method).record(span.as_secs_f64());
+    metrics::histogram!("http_request_seconds", "route" => route, "method" => method)
+        .record(span.as_secs_f64());
 }
 
 pub fn panicked() {

@@ -6,12 +6,16 @@ use std::{
     time::Duration,
 };
 
-use tokio::{net::TcpListener, sync::Notify};
+use fred::clients::SubscriberClient;
+use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     app::{App, Life, Quotas},
-    auth::{agent::AgentTokens, dead::Dead, jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile::Turnstile},
+    auth::{
+        agent::AgentTokens, dead::Dead, jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher,
+        turnstile::Turnstile,
+    },
     backplane::{
         Backplane, Links, RedisPubSub,
         sweep::{self, Sweep},
@@ -33,7 +37,8 @@ use crate::{
     jobs::Jobs,
     limits::Limits,
     mail::Mailer,
-    metrics, random::Random,
+    metrics,
+    random::Random,
     redis::Redis,
     routes,
 };
@@ -58,7 +63,13 @@ pub struct Node {
     id: NodeId,
     redis: Redis,
     drain_lag: Duration,
-    /// Ends the listeners.
+    tasks: Tasks,
+}
+
+/// What runs, and what ends it.
+#[derive(Default)]
+struct Tasks {
+    /// Ends the public listener.
     closing: CancellationToken,
     /// Ends everything else.
     stopping: CancellationToken,
@@ -67,108 +78,52 @@ pub struct Node {
     workers: TaskTracker,
 }
 
-impl Node {
-    /// Starts a node; returns when it serves.
-    pub async fn start(config: Config, clock: Clock) -> Result<Self, Failure> {
-        let random = Random::new(clock.clone());
-        let id = NodeId::mint(&random);
-        let tls = match (&config.tls_cert, &config.tls_key) {
-            (Some(cert), Some(key)) => Some(listener::tls_from(cert, key)?),
-            _ => None,
-        };
+/// The stores that a node works with, and the pub/sub side of Redis.
+struct Stores {
+    db: Db,
+    /// For the send lanes alone, so that slow reads cannot starve them.
+    send_db: Db,
+    redis: Redis,
+    subscriber: SubscriberClient,
+}
+
+impl Stores {
+    async fn open(config: &Config) -> Result<Self, Failure> {
         let name = format!("blindpipe {}", config.node_name);
         let db = Db::new(&config.database_url, &name, config.database_pool.0 as usize, Plans::Free)?;
         let lanes = config.send_lanes.0 as usize;
         let send_db = Db::new(&config.database_url, &format!("{name} send"), lanes, Plans::Pinned)?;
         check_postgres(&db, config.database_durable.0).await?;
         let (redis, subscriber) = Redis::start(&config.redis_url, &config.redis_prefix)?;
-        let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
+        Ok(Stores { db, send_db, redis, subscriber })
+    }
+}
 
-        let (connections, sockets, workers) = (TaskTracker::new(), TaskTracker::new(), TaskTracker::new());
-        let (closing, stopping) = (CancellationToken::new(), CancellationToken::new());
-
-        let (registry, interest) = Registry::new();
-        let (backplane, outgoing) = Backplane::new(id, redis.clone(), registry.clone());
-        let transport = RedisPubSub { redis: redis.clone(), subscriber };
-        Links::spawn(&backplane, transport, outgoing, interest, &workers, &stopping);
-
-        let inbox = Inbox::open(db.clone()).await.map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
-        let acks = Acks::default();
-        workers.spawn(acks.clone().run(db.clone(), stopping.clone()));
-        let swept = Sweep { db: db.clone(), inbox: inbox.clone(), registry: registry.clone() };
-        workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
-        workers.spawn(beat(redis.clone(), id, stopping.clone()));
-
-        let codes = Codes::new(&config.server_secret);
-        let mail_bell = Arc::new(Notify::new());
-        let jobs = Jobs { db: db.clone(), codes: codes.clone(), mailer, mail_bell: mail_bell.clone() };
-        jobs.spawn(&workers, &stopping);
-
-        let hasher = Hasher::new();
-        let dead = Dead::default();
-        let ring = &config.access_token_keys;
-        let access_tokens = AccessTokens::new(ring, &config.public_url, clock.clone(), random.clone(), dead.clone())?;
-        let agent_tokens = AgentTokens::new(db.clone(), hasher.clone(), &random, dead.clone());
-        let limits = Limits::new(redis.clone(), clock.clone(), config.limits.clone());
-        let outbox = Outbox::start(&send_db, &backplane, random.clone(), dead, lanes, &workers);
-        let gateway = Arc::new(Gateway {
-            clock,
-            random: random.clone(),
-            db: db.clone(),
-            inbox: inbox.clone(),
-            acks,
-            registry: registry.clone(),
-            outbox: outbox.clone(),
-            limits: limits.clone(),
-            access_tokens: access_tokens.clone(),
-            agent_tokens: agent_tokens.clone(),
-            tasks: sockets.clone(),
-            sockets: AtomicUsize::new(0),
-            max_sockets: config.max_sockets.0 as usize,
-        });
-        let accounts = Accounts {
-            db: db.clone(),
-            random: random.clone(),
-            codes,
-            hasher: hasher.clone(),
-            turnstile: Turnstile::new(&config, random.clone())?,
-            access_tokens: access_tokens.clone(),
-            refresh_tokens: RefreshTokens::new(&config.server_secret),
-            backplane: backplane.clone(),
-            mail_bell,
+impl Node {
+    /// Starts a node; returns when it serves.
+    pub async fn start(config: Config, clock: Clock) -> Result<Self, Failure> {
+        let tls = match (&config.tls_cert, &config.tls_key) {
+            (Some(cert), Some(key)) => Some(listener::tls_from(cert, key)?),
+            _ => None,
         };
-        let door = Door {
-            tls: tls.is_some(),
-            proxies: config.trusted_proxies.0.clone().into(),
-            origins: config.allowed_origins.0.clone().into(),
-        };
-        let app = App {
-            random,
-            db,
-            door,
-            hasher,
-            access_tokens,
-            agent_tokens,
-            limits,
-            quotas: Quotas { agents_per_user: config.agents_per_user.0 },
-            registry,
-            backplane,
-            inbox,
-            outbox,
-            gateway,
-            accounts,
-            life: Life::new(metrics::install()),
-        };
+        let random = Random::new(clock.clone());
+        let id = NodeId::mint(&random);
+        let stores = Stores::open(&config).await?;
+        let (redis, tasks) = (stores.redis.clone(), Tasks::default());
+        let app = assemble(&config, clock, random, id, stores, &tasks).await?;
 
         let public = TcpListener::bind(config.listen).await?;
         let admin = TcpListener::bind(config.admin).await?;
         let (address, admin_address) = (public.local_addr()?, admin.local_addr()?);
-        workers.spawn(listener::serve(public, tls, routes::public(app.clone()), connections.clone(), closing.clone()));
+        let Tasks { closing, stopping, connections, workers, .. } = &tasks;
+        let router = routes::public(app.clone());
+        workers.spawn(listener::serve(public, tls, router, connections.clone(), closing.clone()));
         // Probes and metrics are answered until the very end.
-        workers.spawn(listener::serve(admin, None, routes::admin(app.clone()), workers.clone(), stopping.clone()));
+        let router = routes::admin(app.clone());
+        workers.spawn(listener::serve(admin, None, router, workers.clone(), stopping.clone()));
         tracing::info!(%address, %admin_address, "serving");
         let drain_lag = Duration::from_secs(config.drain_lag_seconds.0.into());
-        Ok(Node { address, admin_address, app, id, redis, drain_lag, closing, stopping, connections, sockets, workers })
+        Ok(Node { address, admin_address, app, id, redis, drain_lag, tasks })
     }
 
     /// Stops without breaking a promise: not ready, then no new connections, then sockets sent elsewhere, then what is
@@ -177,23 +132,23 @@ impl Node {
         tracing::info!("draining");
         self.app.life.drain();
         tokio::time::sleep(self.drain_lag).await;
-        self.closing.cancel();
+        self.tasks.closing.cancel();
         self.send_sockets_away().await;
-        self.connections.close();
-        self.sockets.close();
+        self.tasks.connections.close();
+        self.tasks.sockets.close();
         let finished = async {
-            self.sockets.wait().await;
-            self.connections.wait().await;
+            self.tasks.sockets.wait().await;
+            self.tasks.connections.wait().await;
         };
         if tokio::time::timeout(FINISH, finished).await.is_err() {
             tracing::warn!("some connections did not finish in time");
         }
         self.redis.leave(self.id).await;
-        self.stopping.cancel();
+        self.tasks.stopping.cancel();
         // The send lanes end when the last handle to them goes.
         drop(self.app);
-        self.workers.close();
-        if tokio::time::timeout(Duration::from_secs(5), self.workers.wait()).await.is_err() {
+        self.tasks.workers.close();
+        if tokio::time::timeout(Duration::from_secs(5), self.tasks.workers.wait()).await.is_err() {
             tracing::warn!("some workers did not finish in time");
         }
         self.redis.quit().await;
@@ -216,9 +171,98 @@ impl Node {
 
     /// Stops at once, keeping no promise: what a crash does, for tests.
     pub fn crash(self) {
-        self.closing.cancel();
-        self.stopping.cancel();
+        self.tasks.closing.cancel();
+        self.tasks.stopping.cancel();
     }
+}
+
+/// Makes the node's parts and starts those that run by themselves.
+async fn assemble(
+    config: &Config,
+    clock: Clock,
+    random: Random,
+    id: NodeId,
+    stores: Stores,
+    tasks: &Tasks,
+) -> Result<App, Failure> {
+    let Stores { db, send_db, redis, subscriber } = stores;
+    let Tasks { stopping, workers, .. } = tasks;
+
+    let (registry, interest) = Registry::new();
+    let (backplane, outgoing) = Backplane::new(id, redis.clone(), registry.clone());
+    let transport = RedisPubSub { redis: redis.clone(), subscriber };
+    Links::spawn(&backplane, transport, outgoing, interest, workers, stopping);
+    workers.spawn(beat(redis.clone(), id, stopping.clone()));
+
+    let inbox =
+        Inbox::open(db.clone()).await.map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
+    let acks = Acks::default();
+    workers.spawn(acks.clone().run(db.clone(), stopping.clone()));
+    let swept = Sweep { db: db.clone(), inbox: inbox.clone(), registry: registry.clone() };
+    workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
+
+    let (hasher, dead) = (Hasher::new(), Dead::default());
+    let ring = &config.access_token_keys;
+    let access_tokens =
+        AccessTokens::new(ring, &config.public_url, clock.clone(), random.clone(), dead.clone())?;
+    let agent_tokens = AgentTokens::new(db.clone(), hasher.clone(), &random, dead.clone());
+    let limits = Limits::new(redis, clock.clone(), config.limits.clone());
+    let lanes = config.send_lanes.0 as usize;
+    let outbox = Outbox::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
+    let gateway = Arc::new(Gateway {
+        clock,
+        random: random.clone(),
+        db: db.clone(),
+        inbox: inbox.clone(),
+        acks,
+        registry: registry.clone(),
+        outbox: outbox.clone(),
+        limits: limits.clone(),
+        access_tokens: access_tokens.clone(),
+        agent_tokens: agent_tokens.clone(),
+        tasks: tasks.sockets.clone(),
+        sockets: AtomicUsize::new(0),
+        max_sockets: config.max_sockets.0 as usize,
+    });
+    let accounts = Accounts {
+        db: db.clone(),
+        random: random.clone(),
+        codes: Codes::new(&config.server_secret),
+        hasher: hasher.clone(),
+        turnstile: Turnstile::new(config, random.clone())?,
+        access_tokens: access_tokens.clone(),
+        refresh_tokens: RefreshTokens::new(&config.server_secret),
+        backplane: backplane.clone(),
+        mail_bell: Arc::default(),
+    };
+    let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
+    let jobs =
+        Jobs { db: db.clone(), codes: accounts.codes.clone(), mailer, mail_bell: accounts.mail_bell.clone() };
+    jobs.spawn(workers, stopping);
+    let door = Door {
+        tls: config.tls_cert.is_some(),
+        proxies: config.trusted_proxies.0.clone().into(),
+        origins: config.allowed_origins.0.clone().into(),
+    };
+    let quotas = Quotas { agents_per_user: config.agents_per_user.0 };
+    let life = Life::new(metrics::install());
+    Ok(App {
+        random,
+        db,
+        door,
+        hasher,
+        access_tokens,
+        agent_tokens,
+        limits,
+        quotas,
+        registry,
+        backplane,
+        inbox,
+        outbox,
+        gateway,
+        accounts,
+        life,
+    })
 }
 
 /// Says every two seconds that this node lives.
@@ -245,10 +289,15 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
     if durable && (setting("fsync").await? == "off" || setting("synchronous_commit").await? == "off") {
         return Err("fsync or synchronous_commit is off: Postgres may lose acknowledged messages".into());
     }
-    let applied = client.query_one("select coalesce(max(version), 0)::bigint from refinery_schema_history", &[]).await;
+    let applied =
+        client.query_one("select coalesce(max(version), 0)::bigint from refinery_schema_history", &[]).await;
     let applied: i64 = applied.map_or(0, |row| row.get(0));
     if applied < migrate::newest() {
-        return Err(format!("the schema is at {applied}, this build needs {}: run `blindpipe migrate`", migrate::newest()).into());
+        return Err(format!(
+            "the schema is at {applied}, this build needs {}: run `blindpipe migrate`",
+            migrate::newest()
+        )
+        .into());
     }
     Ok(())
 }

@@ -12,6 +12,11 @@ pub fn start(filter: &str) {
         .iter()
         .filter_map(|directive| directive.parse().ok())
         .fold(filter, EnvFilter::add_directive);
-    let lines = fmt::layer().json().flatten_event(true).with_current_span(true).with_span_list(false).with_writer(std::io::stderr);
+    let lines = fmt::layer()
+        .json()
+        .flatten_event(true)
+        .with_current_span(true)
+        .with_span_list(false)
+        .with_writer(std::io::stderr);
     tracing_subscriber::registry().with(filter).with(lines).try_init().ok();
 }

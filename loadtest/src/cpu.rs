@@ -25,6 +25,8 @@ pub struct Used {
     pub postgres: f64,
     pub redis: f64,
     pub client: f64,
+    /// Whatever else ran on this machine, and what its host took from it: noise.
+    pub others: f64,
 }
 
 impl Watch {
@@ -41,12 +43,16 @@ impl Watch {
         // Backends come and go; the postmaster inherits what those that are gone have used.
         let backends = all.values().filter(|process| process.parent == self.postmaster);
         let postmaster = all.get(&self.postmaster).map_or(0.0, |process| process.used + process.inherited);
-        Used {
+        let mut used = Used {
             nodes: self.nodes.iter().map(alone).collect(),
             postgres: postmaster + backends.map(|process| process.used).sum::<f64>(),
             redis: alone(&self.redis),
             client: alone(&std::process::id()),
-        }
+            others: 0.0,
+        };
+        let ours = used.nodes.iter().sum::<f64>() + used.postgres + used.redis + used.client;
+        used.others = machine() - ours;
+        used
     }
 }
 
@@ -58,8 +64,25 @@ impl Used {
             postgres: self.postgres - before.postgres,
             redis: self.redis - before.redis,
             client: self.client - before.client,
+            others: self.others - before.others,
         }
     }
+
+    /// How much of the machine others had, over so many seconds.
+    pub fn others_percent(&self, seconds: u64) -> f64 {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        100.0 * self.others.max(0.0) / (seconds.max(1) as f64 * cores as f64)
+    }
+}
+
+/// Seconds in which the machine's processors did not idle: the first line of `/proc/stat` but for its fourth and fifth
+/// number; from the ninth on they are counted a second time.
+fn machine() -> f64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let numbers = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8).enumerate();
+    let busy =
+        numbers.filter(|(n, _)| !matches!(n, 3 | 4)).filter_map(|(_, number)| number.parse::<f64>().ok());
+    busy.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
 }
 
 struct Process {

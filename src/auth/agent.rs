@@ -122,7 +122,11 @@ impl AgentTokens {
         let key = self.key.mac(&[token.as_bytes()]);
         if let Some(claim) = self.proven.get(&key).await {
             series::token_seen("remembered");
-            return if self.dead.has(claim.token.0) { Err(Code::AgentTokenInvalid.into()) } else { Ok(claim) };
+            return if self.dead.has(claim.token.0) {
+                Err(Code::AgentTokenInvalid.into())
+            } else {
+                Ok(claim)
+            };
         }
         // Concurrent callers with one token share one hash.
         let proof = self.proven.try_get_with(key, self.hash(lookup, token));
@@ -186,7 +190,8 @@ where
         let token = bearer(&parts.headers).ok_or(Code::AgentTokenInvalid)?;
         let claim = AgentTokens::from_ref(state).recognise(token).await?;
         let named = RawPathParams::from_request_parts(parts, state).await.map_err(|_| Code::NotFound)?;
-        let named = named.iter().find(|(name, _)| *name == "agent_id").map(|(_, value)| value.parse::<AgentId>());
+        let named =
+            named.iter().find(|(name, _)| *name == "agent_id").map(|(_, value)| value.parse::<AgentId>());
         match named {
             Some(Ok(agent)) if agent == claim.agent => Ok(claim),
             None => Ok(claim),

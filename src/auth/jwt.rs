@@ -59,7 +59,13 @@ pub struct AccessTokens {
 
 impl AccessTokens {
     /// From the ring; fails if a token signed now would not be accepted.
-    pub fn new(ring: &KeyRing, issuer: &str, clock: Clock, random: Random, dead: Dead) -> Result<Self, String> {
+    pub fn new(
+        ring: &KeyRing,
+        issuer: &str,
+        clock: Clock,
+        random: Random,
+        dead: Dead,
+    ) -> Result<Self, String> {
         let (kid, key) = ring.0.first().ok_or("the key ring is empty")?;
         let mut rules = Validation::new(Algorithm::HS256);
         rules.set_audience(&[AUDIENCE]);
@@ -72,11 +78,15 @@ impl AccessTokens {
             random,
             issuer: issuer.into(),
             signing: Arc::new((kid.clone(), EncodingKey::from_secret(key))),
-            verifying: Arc::new(ring.0.iter().map(|(kid, key)| (kid.clone(), DecodingKey::from_secret(key))).collect()),
+            verifying: Arc::new(
+                ring.0.iter().map(|(kid, key)| (kid.clone(), DecodingKey::from_secret(key))).collect(),
+            ),
             rules: Arc::new(rules),
             dead,
         };
-        let probe = tokens.sign(UserId(uuid::Uuid::nil()), "start", SessionId(uuid::Uuid::nil())).map_err(|error| format!("{error:?}"))?;
+        let probe = tokens
+            .sign(UserId(uuid::Uuid::nil()), "start", SessionId(uuid::Uuid::nil()))
+            .map_err(|error| format!("{error:?}"))?;
         tokens.verify(&probe).map_err(|error| format!("{error:?}"))?;
         Ok(tokens)
     }
@@ -98,12 +108,14 @@ impl AccessTokens {
         let mut header = Header::new(Algorithm::HS256);
         header.typ = Some(KIND.to_owned());
         header.kid = Some(self.signing.0.clone());
-        jsonwebtoken::encode(&header, &claims, &self.signing.1).map_err(|error| Error::broken(Code::InternalError, error))
+        jsonwebtoken::encode(&header, &claims, &self.signing.1)
+            .map_err(|error| Error::broken(Code::InternalError, error))
     }
 
     /// What a genuine, unexpired token says; `UNAUTHORIZED` for any other.
     pub fn verify(&self, token: &str) -> Result<Claims> {
-        let claims = self.prove(token).filter(|claims| !self.dead.has(claims.sid.0)).ok_or(Code::Unauthorized)?;
+        let claims =
+            self.prove(token).filter(|claims| !self.dead.has(claims.sid.0)).ok_or(Code::Unauthorized)?;
         let late = self.clock.now().timestamp() - claims.exp;
         if late > LEEWAY_SECONDS { Err(Code::Unauthorized.into()) } else { Ok(claims) }
     }

@@ -35,8 +35,11 @@ pub struct Hasher {
 impl Hasher {
     /// A pool for this machine.
     pub fn new() -> Self {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
-        let decoy = Argon2::default().hash_password_with_salt(b"nobody's password", b"nobody's salt 16").map(|hash| hash.to_string());
+        let cores =
+            std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
+        let decoy = Argon2::default()
+            .hash_password_with_salt(b"nobody's password", b"nobody's salt 16")
+            .map(|hash| hash.to_string());
         Hasher {
             cores: Arc::new(Semaphore::new(cores)),
             queue: Arc::new(Semaphore::new(cores + WAITING)),
@@ -44,7 +47,11 @@ impl Hasher {
         }
     }
 
-    async fn run<T: Send + 'static>(&self, algorithm: &'static str, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    async fn run<T: Send + 'static>(
+        &self,
+        algorithm: &'static str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
         let started = std::time::Instant::now();
         let _place = self.queue.try_acquire().map_err(|_| Error::unavailable("the hash queue is full"))?;
         let core = tokio::time::timeout(PATIENCE, self.cores.clone().acquire_owned()).await;
@@ -61,7 +68,9 @@ impl Hasher {
 
     /// Argon2id, as a PHC string.
     pub async fn hash_password(&self, password: String) -> Result<String> {
-        let hash = self.run("argon2id", move || Argon2::default().hash_password(password.as_bytes()).map(|hash| hash.to_string()));
+        let hash = self.run("argon2id", move || {
+            Argon2::default().hash_password(password.as_bytes()).map(|hash| hash.to_string())
+        });
         hash.await?.map_err(|error| Error::broken(crate::error::Code::InternalError, error.to_string()))
     }
 
@@ -70,7 +79,8 @@ impl Hasher {
         let known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.decoy.to_string());
         let matches = self.run("argon2id", move || {
-            PasswordHash::new(&hash).is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok())
+            PasswordHash::new(&hash)
+                .is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok())
         });
         Ok(matches.await? && known)
     }
@@ -115,7 +125,9 @@ impl MacKey {
 }
 
 fn mac_of(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { unreachable!("HMAC takes keys of any length") };
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
+        unreachable!("HMAC takes keys of any length")
+    };
     for part in parts {
         mac.update(&(part.len() as u64).to_be_bytes());
         mac.update(part);

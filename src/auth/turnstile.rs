@@ -56,7 +56,8 @@ impl Turnstile {
         if config.profile == Profile::Dev && config.turnstile_secret.expose_secret().is_empty() {
             return Ok(Turnstile::Dev);
         }
-        let http = reqwest::Client::builder().connect_timeout(Duration::from_secs(1)).timeout(DEADLINE).no_proxy();
+        let http =
+            reqwest::Client::builder().connect_timeout(Duration::from_secs(1)).timeout(DEADLINE).no_proxy();
         Ok(Turnstile::SiteVerify(Arc::new(SiteVerify {
             http: http.redirect(reqwest::redirect::Policy::none()).build()?,
             url: config.turnstile_url.clone(),

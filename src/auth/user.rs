@@ -1,7 +1,7 @@
 //! A human, by the access token of a live session.
 
 use axum::{
-    extract::{FromRequestParts, FromRef},
+    extract::{FromRef, FromRequestParts},
     http::request::Parts,
 };
 use chrono::{DateTime, Utc};

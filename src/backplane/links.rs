@@ -48,8 +48,12 @@ pub struct Links<P> {
 impl<P: PubSub> Links<P> {
     /// Spawns the tasks; they end with `stop`.
     pub fn spawn(
-        backplane: &Backplane, transport: P, outgoing: mpsc::Receiver<(String, String)>,
-        interest: mpsc::UnboundedReceiver<Interest>, tasks: &TaskTracker, stop: &CancellationToken,
+        backplane: &Backplane,
+        transport: P,
+        outgoing: mpsc::Receiver<(String, String)>,
+        interest: mpsc::UnboundedReceiver<Interest>,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
     ) {
         let links = Arc::new(Links {
             node: backplane.node,
@@ -148,7 +152,8 @@ impl<P: PubSub> Links<P> {
 
     async fn follow(&self, held: &mut HashSet<Uuid>, changed: impl Iterator<Item = Uuid>) {
         let changed: HashSet<Uuid> = changed.collect();
-        let (wanted, unwanted): (Vec<Uuid>, Vec<Uuid>) = changed.into_iter().partition(|one| self.registry.listens(*one));
+        let (wanted, unwanted): (Vec<Uuid>, Vec<Uuid>) =
+            changed.into_iter().partition(|one| self.registry.listens(*one));
         let new: Vec<Uuid> = wanted.into_iter().filter(|one| held.insert(*one)).collect();
         let old: Vec<Uuid> = unwanted.into_iter().filter(|one| held.remove(one)).collect();
         if !new.is_empty() {
@@ -170,7 +175,8 @@ impl<P: PubSub> Links<P> {
 
     async fn renew_all(&self, held: &mut HashSet<Uuid>) -> bool {
         *held = self.registry.all().iter().map(|seat| seat.principal).collect();
-        let standing = vec![self.redis.key(keys::control_channel()), self.redis.key(keys::node_channel(self.node))];
+        let standing =
+            vec![self.redis.key(keys::control_channel()), self.redis.key(keys::node_channel(self.node))];
         if !self.transport.subscribe(standing).await {
             return false;
         }

@@ -18,11 +18,11 @@ use std::sync::{
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
+use self::message::{Hint, Order};
 pub use self::{
     links::Links,
     pubsub::{PubSub, RedisPubSub},
 };
-use self::message::{Hint, Order};
 use crate::{
     features::inbox::{Delivery, Told},
     gateway::registry::Registry,

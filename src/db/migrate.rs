@@ -29,5 +29,10 @@ pub async fn run_at(url: &str) -> Result<usize, Failure> {
 
 /// The schema that this binary was built with.
 pub fn newest() -> i64 {
-    migrations::runner().get_migrations().iter().map(|step| i64::from(step.version())).max().unwrap_or_default()
+    migrations::runner()
+        .get_migrations()
+        .iter()
+        .map(|step| i64::from(step.version()))
+        .max()
+        .unwrap_or_default()
 }

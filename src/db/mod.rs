@@ -63,7 +63,10 @@ impl Drop for Tx {
     fn drop(&mut self) {
         let Some(client) = self.client.take() else { return };
         series::transaction(self.name, self.started.elapsed(), false);
-        #[expect(clippy::disallowed_methods, reason = "bounded by the statement deadline; the pool gets its connection back")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "bounded by the statement deadline; the pool gets its connection back"
+        )]
         tokio::spawn(async move {
             if client.batch_execute("rollback").await.is_err() {
                 drop(Client::take(client));
@@ -83,7 +86,12 @@ pub enum Plans {
 
 impl Db {
     /// A pool of up to `size` connections; connects when first used.
-    pub fn new(url: &SecretString, name: &str, size: usize, plans: Plans) -> Result<Self, tokio_postgres::Error> {
+    pub fn new(
+        url: &SecretString,
+        name: &str,
+        size: usize,
+        plans: Plans,
+    ) -> Result<Self, tokio_postgres::Error> {
         let mut config = tokio_postgres::Config::from_str(url.expose_secret())?;
         let pinned = match plans {
             Plans::Free => "",
@@ -99,7 +107,8 @@ impl Db {
             .options(format!(
                 "-c statement_timeout=2000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=5000 -c jit=off{pinned}"
             ));
-        let manager = Manager::from_config(config, tls(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let manager =
+            Manager::from_config(config, tls(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let pool = Pool::builder(manager)
             .max_size(size)
             .runtime(Runtime::Tokio1)
@@ -136,7 +145,9 @@ fn tls() -> MakeRustlsConnect {
     let config = rustls::ClientConfig::with_platform_verifier().unwrap_or_else(|error| {
         // Without roots no certificate can be trusted; connections without TLS still work.
         tracing::warn!(%error, "no certificate roots on this system");
-        rustls::ClientConfig::builder().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
+        rustls::ClientConfig::builder()
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth()
     });
     MakeRustlsConnect::new(config)
 }

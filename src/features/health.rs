@@ -20,7 +20,9 @@ use crate::{
 /// `GET /health` (public): shallow; 200 while this node wants traffic, 503 while it drains.
 pub async fn health(State(life): State<Life>) -> Response {
     if life.draining() {
-        return Error::from(Code::ServiceUnavailable).retry_after(std::time::Duration::from_secs(1)).into_response();
+        return Error::from(Code::ServiceUnavailable)
+            .retry_after(std::time::Duration::from_secs(1))
+            .into_response();
     }
     Data(json!({ "status": "ok" })).into_response()
 }
@@ -45,7 +47,11 @@ pub async fn live() -> Data<Value> {
 
 /// `GET /health/ready` (admin): 200 if requests should come here: Postgres answers and the node does not drain. Redis
 /// away is said but does not take the node out: it serves without.
-pub async fn ready(State(life): State<Life>, State(db): State<Db>, State(backplane): State<Backplane>) -> Response {
+pub async fn ready(
+    State(life): State<Life>,
+    State(db): State<Db>,
+    State(backplane): State<Backplane>,
+) -> Response {
     let postgres = match db.read().await {
         Ok(client) => client.simple_query("select 1").await.is_ok(),
         Err(_) => false,

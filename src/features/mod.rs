@@ -3,10 +3,10 @@
 //!
 //! A feature may call the `mod.rs` of those listed before it, and nothing else of another feature.
 
-pub mod inbox;
 pub mod accounts;
 pub mod agents;
 pub mod conversations;
+pub mod inbox;
 pub mod messages;
 
 pub mod health;

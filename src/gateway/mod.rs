@@ -71,7 +71,11 @@ pub struct Gateway {
 /// Caller: anyone; a foreign `Origin` is refused. Limit: `ws_connect_ip`, 60/min per IP. Errors: `ORIGIN_NOT_ALLOWED`,
 /// `SERVICE_UNAVAILABLE` when the node is full.
 pub async fn upgrade(
-    State(gateway): State<Arc<Gateway>>, State(door): State<Door>, ip: ClientIp, limiter: Limiter, headers: HeaderMap,
+    State(gateway): State<Arc<Gateway>>,
+    State(door): State<Door>,
+    ip: ClientIp,
+    limiter: Limiter,
+    headers: HeaderMap,
     request: std::result::Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
 ) -> Result<Response> {
     door.check_origin(&headers)?;

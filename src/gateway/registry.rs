@@ -82,7 +82,13 @@ pub struct Seat {
 impl Seat {
     /// A listener that has everything up to `sent`.
     pub fn new(principal: Uuid, credential: Uuid, sent: i64) -> Self {
-        Seat { principal, credential, sent: AtomicI64::new(sent), mailbox: Mutex::default(), bell: Notify::new() }
+        Seat {
+            principal,
+            credential,
+            sent: AtomicI64::new(sent),
+            mailbox: Mutex::default(),
+            bell: Notify::new(),
+        }
     }
 
     fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
@@ -137,7 +143,9 @@ impl Seat {
 
 impl Mailbox {
     fn push(&mut self, bytes: usize, item: impl FnOnce() -> Item) {
-        if self.items.len() >= MAILBOX_FRAMES || (self.bytes + bytes > MAILBOX_BYTES && !self.items.is_empty()) {
+        if self.items.len() >= MAILBOX_FRAMES
+            || (self.bytes + bytes > MAILBOX_BYTES && !self.items.is_empty())
+        {
             series::mailbox_dropped();
             return;
         }

@@ -88,7 +88,11 @@ enum Expiry {
 
 impl<'a> Session<'a> {
     /// Takes the seat, says `ready` and replays what was missed.
-    async fn start(gateway: &'a Gateway, guest: Guest, socket: &mut Socket) -> Result<Session<'a>, Option<Close>> {
+    async fn start(
+        gateway: &'a Gateway,
+        guest: Guest,
+        socket: &mut Socket,
+    ) -> Result<Session<'a>, Option<Close>> {
         // Before the bounds are read: what is committed from now on rings this seat.
         let seat = gateway.registry.join(Seat::new(guest.principal.id(), guest.credential, i64::MAX));
         let bounds = gateway.inbox.bounds(&guest.reader).await.map_err(|error| {
@@ -214,7 +218,8 @@ impl<'a> Session<'a> {
         let (frame, close) = match end {
             End::Revoked { reason } => {
                 let device_id = Some(self.guest.reader.device_id.as_str()).filter(|id| !id.is_empty());
-                let frame = ServerFrame::SessionInvalidated { reason, device_id, at: self.gateway.clock.now() };
+                let frame =
+                    ServerFrame::SessionInvalidated { reason, device_id, at: self.gateway.clock.now() };
                 (frame.encode(), Close::Revoked)
             }
             End::Drain(after) => {
@@ -268,7 +273,7 @@ impl<'a> Session<'a> {
             Some(claim) => {
                 let proven = claim.prove(&self.gateway.db, &self.gateway.access_tokens.dead).await;
                 proven.map(|_| claim.expires_at)
-            },
+            }
             None => Err(Code::Unauthorized.into()),
         };
         match proven {

@@ -96,7 +96,9 @@ fn fault(error: axum::Error) -> Heard {
     match error.into_inner().downcast_ref::<tungstenite::Error>() {
         Some(tungstenite::Error::Capacity(_)) => Heard::Fault(Close::TooBig),
         Some(tungstenite::Error::Utf8(_)) => Heard::Fault(Close::Encoding),
-        Some(tungstenite::Error::Protocol(tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)) => Heard::Gone,
+        Some(tungstenite::Error::Protocol(
+            tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
+        )) => Heard::Gone,
         Some(tungstenite::Error::Protocol(_)) => Heard::Fault(Close::Protocol),
         _ => Heard::Gone,
     }

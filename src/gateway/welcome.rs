@@ -89,7 +89,9 @@ enum Refusal {
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         match error.code() {
-            Code::Unauthorized | Code::AgentTokenInvalid => Refusal::Reason("invalid_token", Close::AuthFailed),
+            Code::Unauthorized | Code::AgentTokenInvalid => {
+                Refusal::Reason("invalid_token", Close::AuthFailed)
+            }
             Code::RateLimited => Refusal::Reason("rate_limited", Close::Flood),
             Code::ValidationError => Refusal::Frame,
             _ => Refusal::Failure(error),

@@ -8,8 +8,8 @@ use axum::{
     http::{HeaderMap, header, request::Parts},
 };
 use bytes::{Bytes, BytesMut};
-use hyper::body::Body as _;
 use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
 
 use super::json;

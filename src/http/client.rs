@@ -58,7 +58,11 @@ impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
-        parts.extensions.get::<ClientIp>().copied().ok_or_else(|| Error::broken(Code::InternalError, "no client address"))
+        parts
+            .extensions
+            .get::<ClientIp>()
+            .copied()
+            .ok_or_else(|| Error::broken(Code::InternalError, "no client address"))
     }
 }
 
@@ -67,7 +71,8 @@ pub async fn identify(State(door): State<Door>, mut request: Request, next: Next
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip().to_canonical());
     let peer = peer.ok_or_else(|| Error::broken(Code::InternalError, "no peer address"))?;
     let trusted = door.trusts(peer);
-    if !door.tls && !(trusted && last(request.headers(), "x-forwarded-proto") == Some("https")) {
+    let over_tls = door.tls || (trusted && last(request.headers(), "x-forwarded-proto") == Some("https"));
+    if !over_tls {
         return Err(Code::TlsRequired.into());
     }
     let ip = if trusted { door.rightmost_untrusted(request.headers()).unwrap_or(peer) } else { peer };
@@ -102,7 +107,11 @@ impl Door {
     pub fn check_origin(&self, headers: &HeaderMap) -> Result<()> {
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
         let origin = origin.to_str().unwrap_or_default();
-        if self.origins.iter().any(|allowed| allowed == origin) { Ok(()) } else { Err(Code::OriginNotAllowed.into()) }
+        if self.origins.iter().any(|allowed| allowed == origin) {
+            Ok(())
+        } else {
+            Err(Code::OriginNotAllowed.into())
+        }
     }
 }
 

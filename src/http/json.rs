@@ -45,7 +45,11 @@ fn fault(path: &str, error: &serde_json::Error) -> Error {
         None => ("json", text),
     };
     // serde quotes the offending value; it may be a password or a token.
-    let message = if rule == "type" { text.split_once(", ").map_or("wrong type", |(_, expected)| expected) } else { message };
+    let message = if rule == "type" {
+        text.split_once(", ").map_or("wrong type", |(_, expected)| expected)
+    } else {
+        message
+    };
     let path = match (rule, text.split('`').nth(1)) {
         ("required" | "unknown", Some(name)) if path.is_empty() => name.to_owned(),
         ("required", Some(name)) => format!("{path}.{name}"),

@@ -24,7 +24,11 @@ const HEADERS: Duration = Duration::from_secs(10);
 
 /// Serves `router` on `listener` until `stop`; connections then finish what they have begun.
 pub async fn serve(
-    listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, router: Router, tasks: TaskTracker, stop: CancellationToken,
+    listener: TcpListener,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    router: Router,
+    tasks: TaskTracker,
+    stop: CancellationToken,
 ) {
     let tls = tls.map(TlsAcceptor::from);
     loop {
@@ -56,7 +60,10 @@ pub async fn serve(
     }
 }
 
-async fn shake_hands(tls: &TlsAcceptor, stream: TcpStream) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
+async fn shake_hands(
+    tls: &TlsAcceptor,
+    stream: TcpStream,
+) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
     // What does not speak TLS is cut without an answer.
     tokio::time::timeout(HEADERS, tls.accept(stream)).await.ok()?.ok()
 }
@@ -96,7 +103,10 @@ fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
 }
 
 /// TLS from PEM files.
-pub fn tls_from(cert: &std::path::Path, key: &std::path::Path) -> Result<Arc<rustls::ServerConfig>, Box<dyn std::error::Error + Send + Sync>> {
+pub fn tls_from(
+    cert: &std::path::Path,
+    key: &std::path::Path,
+) -> Result<Arc<rustls::ServerConfig>, Box<dyn std::error::Error + Send + Sync>> {
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<Vec<_>, _>>()?;
     let key = PrivateKeyDer::from_pem_file(key)?;
@@ -104,4 +114,3 @@ pub fn tls_from(cert: &std::path::Path, key: &std::path::Path) -> Result<Arc<rus
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
-

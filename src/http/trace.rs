@@ -29,7 +29,8 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
         HeaderValue::try_from(minted).unwrap_or(HeaderValue::from_static("none"))
     });
     let method = request.method().clone();
-    let route = request.extensions().get::<MatchedPath>().map_or("none".to_owned(), |path| path.as_str().to_owned());
+    let route =
+        request.extensions().get::<MatchedPath>().map_or("none".to_owned(), |path| path.as_str().to_owned());
     let charged = Charged::default();
     request.extensions_mut().insert(charged.clone());
 
@@ -49,7 +50,10 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     let headers = response.headers_mut();
     charged.write(headers);
     headers.insert(REQUEST_ID, id);
-    headers.insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=63072000; includeSubDomains"));
+    headers.insert(
+        header::STRICT_TRANSPORT_SECURITY,
+        HeaderValue::from_static("max-age=63072000; includeSubDomains"),
+    );
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
@@ -57,14 +61,15 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
 
 /// An id we are willing to repeat into logs.
 fn is_sane(id: &HeaderValue) -> bool {
-    (1..=128).contains(&id.len()) && id.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(byte))
+    (1..=128).contains(&id.len())
+        && id.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(byte))
 }
 
 /// A panic is a bug of ours: counted, answered with 500, and the node lives on.
-#[expect(clippy::needless_pass_by_value, reason = "the shape that the layer asks for")]
 pub fn panicked(what: Box<dyn Any + Send>) -> Response {
     series::panicked();
-    let said = what.downcast_ref::<&str>().copied().or_else(|| what.downcast_ref::<String>().map(String::as_str));
+    let said =
+        what.downcast_ref::<&str>().copied().or_else(|| what.downcast_ref::<String>().map(String::as_str));
     tracing::error!(said, "a handler panicked");
     Error::from(Code::InternalError).into_response()
 }

@@ -55,7 +55,14 @@ impl Jobs {
         }
     }
 
-    async fn repeat(self, job: Job, name: &'static str, every: Duration, alone: bool, stop: CancellationToken) {
+    async fn repeat(
+        self,
+        job: Job,
+        name: &'static str,
+        every: Duration,
+        alone: bool,
+        stop: CancellationToken,
+    ) {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(every) => {}
@@ -76,7 +83,8 @@ impl Jobs {
         }
         let client = self.db.read().await?;
         // Session-level, so it must be given back on the same connection; a connection that dies gives it back itself.
-        let mine: bool = client.query_one("select pg_try_advisory_lock(hashtext($1))", &[&name]).await?.get(0);
+        let mine: bool =
+            client.query_one("select pg_try_advisory_lock(hashtext($1))", &[&name]).await?.get(0);
         if !mine {
             return Ok(());
         }

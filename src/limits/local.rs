@@ -13,9 +13,12 @@ use super::{
     table::{Budget, Limit},
 };
 
+/// When calls were admitted, oldest first.
+type Log = VecDeque<DateTime<Utc>>;
+
 /// Logs of what was admitted, by limit and key.
 #[derive(Default)]
-pub struct LocalWindows(Mutex<HashMap<(Limit, String), VecDeque<DateTime<Utc>>>>);
+pub struct LocalWindows(Mutex<HashMap<(Limit, String), Log>>);
 
 /// Keys kept before those with nothing left in their window are thrown out.
 const CROWD: usize = 100_000;
@@ -23,11 +26,15 @@ const CROWD: usize = 100_000;
 impl LocalWindows {
     /// Charges all rules or none; returns the denier with its wait, and what is left of each rule.
     pub fn take(
-        &self, rules: &[(Rule<'_>, Budget)], now: DateTime<Utc>,
+        &self,
+        rules: &[(Rule<'_>, Budget)],
+        now: DateTime<Utc>,
     ) -> (Option<(usize, Duration)>, Vec<u32>) {
         let mut logs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if logs.len() > CROWD {
-            logs.retain(|(_, _), log| log.back().is_some_and(|last| now - *last < chrono::TimeDelta::hours(1)));
+            logs.retain(|(_, _), log| {
+                log.back().is_some_and(|last| now - *last < chrono::TimeDelta::hours(1))
+            });
         }
         let mut denied: Option<(usize, Duration)> = None;
         let mut left = Vec::with_capacity(rules.len());
@@ -40,14 +47,18 @@ impl LocalWindows {
             let used = u32::try_from(log.len()).unwrap_or(u32::MAX);
             left.push(budget.count.saturating_sub(used));
             if used >= budget.count {
-                let wait = log.front().map_or(budget.window, |oldest| (*oldest - since).to_std().unwrap_or_default());
+                let wait = log
+                    .front()
+                    .map_or(budget.window, |oldest| (*oldest - since).to_std().unwrap_or_default());
                 if denied.is_none_or(|(_, longest)| wait > longest) {
                     denied = Some((n, wait));
                 }
             }
         }
         if denied.is_none() {
-            for ((Rule { limit, key, .. }, _), left) in rules.iter().zip(&mut left).filter(|((rule, _), _)| rule.charge) {
+            for ((Rule { limit, key, .. }, _), left) in
+                rules.iter().zip(&mut left).filter(|((rule, _), _)| rule.charge)
+            {
                 logs.entry((*limit, (*key).to_owned())).or_default().push_back(now);
                 *left -= 1;
             }

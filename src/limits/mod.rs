@@ -83,7 +83,8 @@ impl Limits {
 
     async fn ask_redis(&self, rules: &[Rule<'_>]) -> Option<Verdict> {
         let ahead = self.clock.ahead().num_microseconds().unwrap_or_default();
-        let names = rules.iter().map(|rule| self.redis.key(keys::window(rule.limit.scope(), rule.key))).collect();
+        let names =
+            rules.iter().map(|rule| self.redis.key(keys::window(rule.limit.scope(), rule.key))).collect();
         let mut args = vec![ahead];
         for rule in rules {
             let Budget { count, window } = self.overrides.budget(rule.limit);
@@ -97,7 +98,8 @@ impl Limits {
             left: u32::try_from(room[0]).unwrap_or_default(),
             resets_in: from_micros(room[1]),
         });
-        let denied = usize::try_from(denier).ok().and_then(|n| n.checked_sub(1)).map(|n| (n, from_micros(wait)));
+        let denied =
+            usize::try_from(denier).ok().and_then(|n| n.checked_sub(1)).map(|n| (n, from_micros(wait)));
         Some(Verdict { denied, rooms: rooms.collect() })
     }
 
@@ -145,7 +147,10 @@ impl Room {
         let resets = self.resets_in.as_millis().div_ceil(1000);
         [
             ("ratelimit", format!("\"{scope}\";r={};t={resets}", self.left)),
-            ("ratelimit-policy", format!("\"{scope}\";q={};w={}", self.budget.count, self.budget.window.as_secs())),
+            (
+                "ratelimit-policy",
+                format!("\"{scope}\";q={};w={}", self.budget.count, self.budget.window.as_secs()),
+            ),
         ]
     }
 }

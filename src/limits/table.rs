@@ -98,7 +98,8 @@ impl FromStr for Overrides {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut rows = HashMap::new();
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
-            let (scope, budget) = item.split_once('=').ok_or(format!("{item:?} is not scope=count/window"))?;
+            let (scope, budget) =
+                item.split_once('=').ok_or(format!("{item:?} is not scope=count/window"))?;
             let limit = Limit::ALL.iter().find(|limit| limit.scope() == scope);
             let limit = limit.ok_or(format!("there is no limit {scope:?}"))?;
             rows.insert(*limit, budget.parse()?);

@@ -122,7 +122,10 @@ impl Redis {
     }
 
     /// Runs one or more commands within the deadline, through the breaker.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&fred::clients::WithOptions<Client>) -> FredResult<T>) -> Result<T, Away> {
+    pub async fn run<T>(
+        &self,
+        work: impl AsyncFnOnce(&fred::clients::WithOptions<Client>) -> FredResult<T>,
+    ) -> Result<T, Away> {
         if !self.breaker.lets_through() {
             series::redis_call("refused");
             return Err(Away);
@@ -166,7 +169,10 @@ fn builder(url: &SecretString) -> FredResult<Builder> {
             connection.internal_command_timeout = Duration::from_secs(1);
             connection.max_command_attempts = 3;
             connection.max_command_buffer_len = 10_000;
-            connection.unresponsive = UnresponsiveConfig { max_timeout: Some(Duration::from_secs(2)), interval: Duration::from_millis(500) };
+            connection.unresponsive = UnresponsiveConfig {
+                max_timeout: Some(Duration::from_secs(2)),
+                interval: Duration::from_millis(500),
+            };
         })
         .with_performance_config(|performance| {
             performance.default_command_timeout = Duration::from_secs(1);

@@ -45,7 +45,9 @@ async fn registering_signs_in() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_code_is_good_once_for_its_purpose_and_ten_minutes() {
     let [a, b] = nodes().await;
-    let register = async |caller: &Caller, email: &str, code: &str| caller.post("/auth/register", User::registration(email, "x", code)).await;
+    let register = async |caller: &Caller, email: &str, code: &str| {
+        caller.post("/auth/register", User::registration(email, "x", code)).await
+    };
 
     let (caller, email) = (a.anon(), address());
     let code = code_for(&caller, &email, "login").await;
@@ -66,7 +68,10 @@ async fn a_code_is_good_once_for_its_purpose_and_ten_minutes() {
     let tries = (0..5).map(|n| register(&callers[n % 2], &email, &code));
     let answers = futures_util::future::join_all(tries).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 1);
-    assert!(answers.iter().all(|answer| answer.status == 201 || answer.code() == "CODE_INVALID"), "{answers:?}");
+    assert!(
+        answers.iter().all(|answer| answer.status == 201 || answer.code() == "CODE_INVALID"),
+        "{answers:?}"
+    );
 
     // Five wrong tries burn it.
     let (caller, email) = (a.anon(), address());
@@ -85,17 +90,28 @@ async fn a_code_is_good_once_for_its_purpose_and_ten_minutes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_wrong_codes_an_hour_are_enough_whatever_the_code() {
-    let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", "auth_register_email=1000/s,auth_register_ip=1000/s,auth_send_code=1000/s")]).await;
+    let [a, b] = nodes_with(&[(
+        "LIMIT_OVERRIDES",
+        "auth_register_email=1000/s,auth_register_ip=1000/s,auth_send_code=1000/s",
+    )])
+    .await;
     let (caller, email) = (a.anon(), address());
     for n in 0..10 {
         if n % 3 == 0 {
             code_for(&caller, &email, "register").await;
         }
         let node = if n % 2 == 0 { &a } else { &b };
-        caller.on(node).post("/auth/register", User::registration(&email, "x", "1")).await.refused(400, "CODE_INVALID");
+        caller
+            .on(node)
+            .post("/auth/register", User::registration(&email, "x", "1"))
+            .await
+            .refused(400, "CODE_INVALID");
     }
     let code = code_for(&caller, &email, "register").await;
-    let refused = caller.post("/auth/register", User::registration(&email, "x", &code)).await.refused(429, "RATE_LIMITED");
+    let refused = caller
+        .post("/auth/register", User::registration(&email, "x", &code))
+        .await
+        .refused(429, "RATE_LIMITED");
     let params = &refused.body["error"]["params"];
     assert_eq!((&params["scope"], &params["limit"]), (&json!("auth_code_tries"), &json!("10/h")));
     a.advance(Duration::from_secs(3601)).await;
@@ -109,11 +125,20 @@ async fn a_taken_address_shows_only_to_its_owner() {
     let alice = a.user("alice").await;
     a.advance(Duration::from_secs(61)).await;
     let (caller, unknown) = (a.anon(), address());
-    let known = caller.post("/auth/register", User::registration(&alice.email, "x", "1")).await.refused(400, "CODE_INVALID");
-    let other = caller.post("/auth/register", User::registration(&unknown, "x", "1")).await.refused(400, "CODE_INVALID");
+    let known = caller
+        .post("/auth/register", User::registration(&alice.email, "x", "1"))
+        .await
+        .refused(400, "CODE_INVALID");
+    let other = caller
+        .post("/auth/register", User::registration(&unknown, "x", "1"))
+        .await
+        .refused(400, "CODE_INVALID");
     assert_eq!(known.body, other.body);
     let code = code_for(&caller, &alice.email, "register").await;
-    caller.post("/auth/register", User::registration(&alice.email, "x", &code)).await.refused(409, "EMAIL_TAKEN");
+    caller
+        .post("/auth/register", User::registration(&alice.email, "x", &code))
+        .await
+        .refused(409, "EMAIL_TAKEN");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +169,10 @@ async fn five_failures_lock_known_and_unknown_addresses_alike() {
     // A success forgets the failures before it.
     for _ in 0..2 {
         for _ in 0..4 {
-            caller.post("/auth/login", login(&alice.email, "a wrong password")).await.refused(401, "INVALID_CREDENTIALS");
+            caller
+                .post("/auth/login", login(&alice.email, "a wrong password"))
+                .await
+                .refused(401, "INVALID_CREDENTIALS");
         }
         caller.post("/auth/login", login(&alice.email, PASSWORD)).await.expect(200);
     }
@@ -156,9 +184,13 @@ async fn thirty_failures_from_one_address_are_enough() {
     let alice = a.user("alice").await;
     let caller = a.anon();
     for _ in 0..3 {
-        caller.post("/auth/login", login(&address(), "a wrong password")).await.refused(401, "INVALID_CREDENTIALS");
+        caller
+            .post("/auth/login", login(&address(), "a wrong password"))
+            .await
+            .refused(401, "INVALID_CREDENTIALS");
     }
-    let refused = caller.post("/auth/login", login(&alice.email, PASSWORD)).await.refused(429, "RATE_LIMITED");
+    let refused =
+        caller.post("/auth/login", login(&alice.email, PASSWORD)).await.refused(429, "RATE_LIMITED");
     assert_eq!(refused.body["error"]["params"]["scope"], "auth_login_ip");
     // Another address is not concerned, and successes cost nothing.
     let other = a.anon();
@@ -175,7 +207,9 @@ async fn refreshing_rotates_and_a_stolen_token_ends_the_session() {
         let caller = node.anon();
         caller.send(caller.request(reqwest::Method::POST, "/auth/refresh").header("cookie", cookie)).await
     };
-    let next = |answer: &crate::support::Answer| answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned();
+    let next = |answer: &crate::support::Answer| {
+        answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned()
+    };
 
     // Two tabs, two nodes, twenty requests: one successor.
     let calls = (0..20).map(|n| refresh(if n % 2 == 0 { &a } else { &b }, &alice.cookie));
@@ -193,7 +227,13 @@ async fn refreshing_rotates_and_a_stolen_token_ends_the_session() {
     assert_eq!(socket.expect_close(4403).await.last().expect("a frame")["reason"], "refresh_reuse");
 
     let bob = a.user("bob").await;
-    for cookie in ["", "refresh_token=", "refresh_token=junk", &format!("{0}; {0}", bob.cookie), &bob.cookie[..bob.cookie.len() - 2]] {
+    for cookie in [
+        "",
+        "refresh_token=",
+        "refresh_token=junk",
+        &format!("{0}; {0}", bob.cookie),
+        &bob.cookie[..bob.cookie.len() - 2],
+    ] {
         refresh(&a, cookie).await.refused(401, "TOKEN_EXPIRED");
     }
     a.advance(Duration::from_secs(30 * 86_400)).await;
@@ -263,7 +303,12 @@ async fn a_foreign_page_cannot_use_the_account_endpoints() {
     let [a] = nodes().await;
     let alice = a.user("alice").await;
     let refresh = |origin: &'static str| {
-        alice.send(alice.request(reqwest::Method::POST, "/auth/refresh").header("cookie", &alice.cookie).header("origin", origin))
+        alice.send(
+            alice
+                .request(reqwest::Method::POST, "/auth/refresh")
+                .header("cookie", &alice.cookie)
+                .header("origin", origin),
+        )
     };
     refresh("https://evil.example").await.refused(403, "ORIGIN_NOT_ALLOWED");
     refresh("null").await.refused(403, "ORIGIN_NOT_ALLOWED");

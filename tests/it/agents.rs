@@ -23,12 +23,24 @@ async fn only_its_own_token_opens_an_agents_routes() {
     let [one, two] = [a.agent(&alice, "one").await, a.agent(&alice, "two").await];
     let hashed = b.metric("token_cache_total", &["hashed"]).await;
     let path = format!("/agents/{}/messages/poll", one.id);
-    for token in ["", "junk", "hsk_", &alice.access_token, &two.token, &one.token[..43], &format!("{}0", &one.token[..43])] {
+    for token in [
+        "",
+        "junk",
+        "hsk_",
+        &alice.access_token,
+        &two.token,
+        &one.token[..43],
+        &format!("{}0", &one.token[..43]),
+    ] {
         a.anon().with_token(token).get(&path).await.refused(401, "AGENT_TOKEN_INVALID");
     }
     a.anon().get(&path).await.refused(401, "AGENT_TOKEN_INVALID");
     one.get("/agents/not-an-id/messages/poll").await.refused(401, "AGENT_TOKEN_INVALID");
-    alice.with_token(&one.token).post("/agents", json!({ "display_name": "x" })).await.refused(401, "UNAUTHORIZED");
+    alice
+        .with_token(&one.token)
+        .post("/agents", json!({ "display_name": "x" }))
+        .await
+        .refused(401, "UNAUTHORIZED");
     // Of all these, only what was somebody's token was worth a hash.
     let hashes = b.metric("token_cache_total", &["hashed"]).await - hashed;
     assert!(hashes <= 2.0, "{hashes}");
@@ -39,7 +51,8 @@ async fn the_last_agent_is_the_last_however_many_ask() {
     let [a, b] = nodes_with(&[("AGENTS_PER_USER", "5")]).await;
     let alice = a.user("alice").await;
     let users = [alice.on(&a), alice.on(&b)];
-    let tries = (0..12).map(|n| users[n % 2].post("/agents", json!({ "display_name": format!("agent {n}") })));
+    let tries =
+        (0..12).map(|n| users[n % 2].post("/agents", json!({ "display_name": format!("agent {n}") })));
     let answers = futures_util::future::join_all(tries).await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 5);
     for answer in answers.into_iter().filter(|answer| answer.status != 201) {

@@ -57,7 +57,10 @@ async fn every_route_has_one_method_and_an_alias() {
         } else {
             assert_ne!(alias.status, 404, "{path}");
         }
-        caller.send(caller.request(route.method.clone(), format!("/v9{path}"))).await.refused(404, "NOT_FOUND");
+        caller
+            .send(caller.request(route.method.clone(), format!("/v9{path}")))
+            .await
+            .refused(404, "NOT_FOUND");
     }
     for planned in ["/auth/device/code", "/auth/device/verify", "/auth/device/poll"] {
         a.anon().post(planned, json!({})).await.refused(501, "NOT_AVAILABLE_IN_V1");
@@ -81,9 +84,13 @@ async fn a_budget_admits_exactly_its_calls_over_both_nodes() {
     ] {
         let (scope, most, _) = limit.row();
         let callers = [caller.on(&a), caller.on(&b)];
-        let answers = futures_util::future::join_all((0..30).map(|n| callers[n % 2].post(&path, body.clone()))).await;
+        let answers =
+            futures_util::future::join_all((0..30).map(|n| callers[n % 2].post(&path, body.clone()))).await;
         let admitted = answers.iter().filter(|answer| answer.status == 201).count();
-        let longest = answers.iter().filter_map(|answer| answer.body["error"]["params"]["retry_after_ms"].as_u64()).max();
+        let longest = answers
+            .iter()
+            .filter_map(|answer| answer.body["error"]["params"]["retry_after_ms"].as_u64())
+            .max();
         // The window is real time: what was admitted in the first second can be more only if the calls took longer.
         assert_eq!(admitted, most as usize, "{scope}");
         for answer in answers {
@@ -124,7 +131,8 @@ async fn a_window_moves_with_the_clock() {
 
 #[test]
 fn catalogues_have_no_row_twice() {
-    let unique = |names: Vec<String>| assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{names:?}");
+    let unique =
+        |names: Vec<String>| assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{names:?}");
     unique(Code::ALL.iter().map(|code| code.wire().to_owned()).collect());
     unique(Limit::ALL.iter().map(|limit| limit.scope().to_owned()).collect());
     unique(Close::ALL.iter().map(|close| close.code().to_string()).collect());
@@ -138,12 +146,17 @@ async fn metrics_have_only_series_of_the_table_and_no_ids() {
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     alice.say(&conversation, "x").await.expect(201);
-    let text = reqwest::get(format!("{}/metrics", a.admin)).await.expect("metrics").text().await.expect("text");
+    let text =
+        reqwest::get(format!("{}/metrics", a.admin)).await.expect("metrics").text().await.expect("text");
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let name = line.split(['{', ' ']).next().expect("a name");
-        let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        let base =
+            ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
         assert!(SERIES.iter().any(|(known, _, _)| *known == base), "{line}");
-        assert!(!line.contains(&agent.id) && !line.contains(&conversation) && !line.contains(&alice.id), "{line}");
+        assert!(
+            !line.contains(&agent.id) && !line.contains(&conversation) && !line.contains(&alice.id),
+            "{line}"
+        );
     }
     assert!(text.contains(r#"http_requests_total{route="/conversations/{conversation_id}/messages",method="POST",status="201"}"#), "{text}");
 }

@@ -10,9 +10,10 @@ use std::{
 
 use serde_json::json;
 
-use crate::support::{Agent, ProcessNode, Socket, TestNode, User, nodes_with, private_redis, ulid};
+use crate::support::{Agent, ProcessNode, Socket, TestNode, User, nodes_with, private_redis, spawn, ulid};
 
-const ROOM: (&str, &str) = ("LIMIT_OVERRIDES", "user_message_send=100000/s,agent_poll=1000/s,ws_connect=1000/s");
+const ROOM: (&str, &str) =
+    ("LIMIT_OVERRIDES", "user_message_send=100000/s,agent_poll=1000/s,ws_connect=1000/s");
 
 /// Sends `n` messages one after the other, each until it is acked, as a careful client does: the same id again after
 /// an unknown outcome. The text is the number.
@@ -21,7 +22,9 @@ async fn send_all(alice: &User, conversation: &str, n: usize) {
         let body = json!({ "payload": { "type": "text", "n": i }, "client_message_id": ulid().to_string() });
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            let request = alice.request(reqwest::Method::POST, format!("/conversations/{conversation}/messages")).json(&body);
+            let request = alice
+                .request(reqwest::Method::POST, format!("/conversations/{conversation}/messages"))
+                .json(&body);
             match alice.try_send(request).await {
                 Ok(answer) if answer.status == 201 || answer.status == 200 => break,
                 Ok(answer) if answer.status == 503 => {}
@@ -79,7 +82,7 @@ async fn a_killed_node_loses_and_doubles_nothing() {
     let mut b = ProcessNode::start(&a).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.at(&b.base).connect().await;
-    let sender = tokio::task::spawn({
+    let sender = spawn({
         let (alice, conversation) = (alice.clone(), conversation.clone());
         async move { send_all(&alice, &conversation, 1000).await }
     });
@@ -101,14 +104,22 @@ async fn a_killed_sender_s_node_loses_and_doubles_nothing() {
     let mut socket = agent.connect().await;
     let moved = Arc::new(AtomicBool::new(false));
     // Sends through the node that dies, then through the other one: the id decides whether the last one counted.
-    let sender = tokio::task::spawn({
-        let (here, there, conversation, moved) = (alice.clone(), User { caller: alice.caller.at(&b.base), ..alice.clone() }, conversation.clone(), moved.clone());
+    let sender = spawn({
+        let (here, there, conversation, moved) = (
+            alice.clone(),
+            User { caller: alice.caller.at(&b.base), ..alice.clone() },
+            conversation.clone(),
+            moved.clone(),
+        );
         async move {
             for i in 0..600 {
-                let body = json!({ "payload": { "type": "text", "n": i }, "client_message_id": ulid().to_string() });
+                let body =
+                    json!({ "payload": { "type": "text", "n": i }, "client_message_id": ulid().to_string() });
                 loop {
                     let caller = if moved.load(Ordering::Relaxed) { &here } else { &there };
-                    let request = caller.request(reqwest::Method::POST, format!("/conversations/{conversation}/messages")).json(&body);
+                    let request = caller
+                        .request(reqwest::Method::POST, format!("/conversations/{conversation}/messages"))
+                        .json(&body);
                     match caller.try_send(request).await {
                         Ok(answer) if answer.status < 300 => break,
                         Ok(answer) => assert_eq!(answer.status, 503, "{answer:?}"),
@@ -134,7 +145,7 @@ async fn a_killed_and_restarted_redis_loses_and_doubles_nothing() {
     let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.on(&b).connect().await;
-    let sender = tokio::task::spawn({
+    let sender = spawn({
         let (alice, conversation) = (alice.clone(), conversation.clone());
         async move { send_all(&alice, &conversation, 1000).await }
     });
@@ -142,7 +153,10 @@ async fn a_killed_and_restarted_redis_loses_and_doubles_nothing() {
     assert!(checker.read(&mut socket, 300).await);
     redis.kill();
     assert!(checker.read(&mut socket, 600).await);
-    tokio::task::spawn_blocking(move || redis.restart().map(|()| redis)).await.expect("no panic").expect("restarted");
+    tokio::task::spawn_blocking(move || redis.restart().map(|()| redis))
+        .await
+        .expect("no panic")
+        .expect("restarted");
     assert!(checker.read(&mut socket, 1000).await);
     sender.await.expect("every message acked");
     socket.expect_silence(Duration::from_millis(300)).await;

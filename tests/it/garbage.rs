@@ -32,11 +32,33 @@ fn check(answer: &Answer, what: &str) {
 
 fn garbage() -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = [
-        "", " ", "{", "}", "[]", "null", "true", "7", "1e400", "\"x\"", "{}", "{\"\":{}}", "{\"a\":1,\"a\":2}", "{\"email\":[]}",
-        "{\"payload\":{\"type\":\"\\u0000\"}}", "{\"payload\":{\"type\":\"\\ud800\"}}", "{\"payload\":{\"type\":{}}}",
-        "{\"payload\":{\"type\":\"t\"},\"conversation_id\":\"x\"}", "{\"payload\":{\"type\":\"t\"},\"client_message_id\":[]}",
-        "{\"payload\":{\"type\":\"t\"},\"in_reply_to\":\"01ARZ3NDEKTSV4RRFFQ69G5FAV\"}", "{\"payload\":[[[[]]]]}", "{}{}", "\u{feff}{}",
-        "{\"type\":\"agent\",\"agent_id\":null}", "{\"display_name\":\"\\u0007\"}", "<xml/>", "a=b&c=d",
+        "",
+        " ",
+        "{",
+        "}",
+        "[]",
+        "null",
+        "true",
+        "7",
+        "1e400",
+        "\"x\"",
+        "{}",
+        "{\"\":{}}",
+        "{\"a\":1,\"a\":2}",
+        "{\"email\":[]}",
+        "{\"payload\":{\"type\":\"\\u0000\"}}",
+        "{\"payload\":{\"type\":\"\\ud800\"}}",
+        "{\"payload\":{\"type\":{}}}",
+        "{\"payload\":{\"type\":\"t\"},\"conversation_id\":\"x\"}",
+        "{\"payload\":{\"type\":\"t\"},\"client_message_id\":[]}",
+        "{\"payload\":{\"type\":\"t\"},\"in_reply_to\":\"01ARZ3NDEKTSV4RRFFQ69G5FAV\"}",
+        "{\"payload\":[[[[]]]]}",
+        "{}{}",
+        "\u{feff}{}",
+        "{\"type\":\"agent\",\"agent_id\":null}",
+        "{\"display_name\":\"\\u0007\"}",
+        "<xml/>",
+        "a=b&c=d",
     ]
     .iter()
     .map(|text| text.as_bytes().to_vec())
@@ -62,21 +84,40 @@ async fn every_route_answers_garbage_in_the_envelope() {
             Caller::User => alice.caller.clone(),
             Caller::Agent => agent.caller.clone(),
         };
-        for (agent_id, conversation_id) in [(agent.id.as_str(), conversation.as_str()), ("%00", "%ff"), ("..%2f", "x'--"), ("{}", "")] {
-            let path = route.path.replace("{agent_id}", agent_id).replace("{conversation_id}", conversation_id);
+        for (agent_id, conversation_id) in
+            [(agent.id.as_str(), conversation.as_str()), ("%00", "%ff"), ("..%2f", "x'--"), ("{}", "")]
+        {
+            let path =
+                route.path.replace("{agent_id}", agent_id).replace("{conversation_id}", conversation_id);
             // All of it where the path is right, a taste of it where it is not.
             let bodies = if agent_id == agent.id { garbage() } else { garbage().split_off(20) };
             for body in bodies.into_iter().filter(|body| agent_id == agent.id || body.len() < 100_000) {
-                let what = format!("{} {path} {:?}", route.method, String::from_utf8_lossy(&body[..body.len().min(60)]));
-                let call = caller.request(route.method.clone(), &path).header("content-type", "application/json");
+                let what = format!(
+                    "{} {path} {:?}",
+                    route.method,
+                    String::from_utf8_lossy(&body[..body.len().min(60)])
+                );
+                let call =
+                    caller.request(route.method.clone(), &path).header("content-type", "application/json");
                 // A refusal before the end of a large body may cut the connection under the client.
                 if let Ok(answer) = caller.try_send(call.body(body.clone())).await {
                     check(&answer, &what);
                 }
             }
-            for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "\u{7f}"] {
+            for kind in [
+                "text/plain",
+                "application/x-www-form-urlencoded",
+                "multipart/form-data; boundary=x",
+                "",
+                "\u{7f}",
+            ] {
                 let Ok(kind) = reqwest::header::HeaderValue::from_str(kind) else { continue };
-                let call = || caller.request(route.method.clone(), &path).header("content-type", kind.clone()).body("{}");
+                let call = || {
+                    caller
+                        .request(route.method.clone(), &path)
+                        .header("content-type", kind.clone())
+                        .body("{}")
+                };
                 // The connection may be one that an unread body has ended.
                 let answer = match caller.try_send(call()).await {
                     Ok(answer) => answer,
@@ -84,7 +125,14 @@ async fn every_route_answers_garbage_in_the_envelope() {
                 };
                 check(&answer, &path);
             }
-            for query in ["?limit=99999999999999999999", "?cursor=%00", "?wait=x", "?limit=1&limit=2", "?%zz", "?cursor=1-1&cursor=2-2"] {
+            for query in [
+                "?limit=99999999999999999999",
+                "?cursor=%00",
+                "?wait=x",
+                "?limit=1&limit=2",
+                "?%zz",
+                "?cursor=1-1&cursor=2-2",
+            ] {
                 let call = caller.request(route.method.clone(), format!("{path}{query}"));
                 check(&caller.send(call).await, query);
             }
@@ -100,18 +148,38 @@ async fn every_route_answers_garbage_in_the_envelope() {
 async fn odd_requests_are_refused() {
     let [a] = nodes_with(&[ROOM]).await;
     let alice = a.user("alice").await;
-    for path in ["/", "/nothing", "//", "/agents/", "/v1", "/v2/agents", "/auth", "/auth/login/", "/metrics", "/health/ready", "/%2e%2e/"] {
+    for path in [
+        "/",
+        "/nothing",
+        "//",
+        "/agents/",
+        "/v1",
+        "/v2/agents",
+        "/auth",
+        "/auth/login/",
+        "/metrics",
+        "/health/ready",
+        "/%2e%2e/",
+    ] {
         a.anon().get(path).await.refused(404, "NOT_FOUND");
     }
-    for method in [Method::TRACE, Method::DELETE, Method::OPTIONS, Method::from_bytes(b"BREW").expect("a method")] {
+    for method in
+        [Method::TRACE, Method::DELETE, Method::OPTIONS, Method::from_bytes(b"BREW").expect("a method")]
+    {
         let caller = a.anon();
         caller.send(caller.request(method, "/auth/login")).await.refused(405, "METHOD_NOT_ALLOWED");
     }
     // A token in the wrong place is no token.
     let nobody = a.anon();
-    nobody.post(format!("/agents?access_token={}", alice.access_token), json!({ "display_name": "x" })).await.refused(401, "UNAUTHORIZED");
+    nobody
+        .post(format!("/agents?access_token={}", alice.access_token), json!({ "display_name": "x" }))
+        .await
+        .refused(401, "UNAUTHORIZED");
     nobody.post("/agents", json!({ "access_token": alice.access_token })).await.refused(401, "UNAUTHORIZED");
-    let twice = alice.request(Method::POST, "/agents").header("authorization", "Bearer x").json(&json!({ "display_name": "x" }));
+    let twice = alice
+        .request(Method::POST, "/agents")
+        .header("authorization", "Bearer x")
+        .json(&json!({ "display_name": "x" }));
     alice.send(twice).await.refused(401, "UNAUTHORIZED");
     // A request id is kept if it is sane, and replaced if not.
     let id = |value: &'static str| {
@@ -133,9 +201,14 @@ async fn forged_access_tokens_are_refused() {
         serde_json::from_slice(&B64.decode(part).expect("base64")).expect("JSON")
     };
     let key = EncodingKey::from_secret(&[1; 32]);
-    let header = |kid: &str, typ: Option<&str>| Header { typ: typ.map(str::to_owned), kid: Some(kid.to_owned()), ..Header::new(Algorithm::HS256) };
+    let header = |kid: &str, typ: Option<&str>| Header {
+        typ: typ.map(str::to_owned),
+        kid: Some(kid.to_owned()),
+        ..Header::new(Algorithm::HS256)
+    };
     let right = header("k1", Some("at+jwt"));
-    let sign = |header: &Header, claims: &Value, key: &EncodingKey| encode(header, claims, key).expect("a token");
+    let sign =
+        |header: &Header, claims: &Value, key: &EncodingKey| encode(header, claims, key).expect("a token");
     let call = async |token: String| alice.with_token(&token).post("/agents", json!({})).await;
     // The yardstick: signed by us with the same claims, it passes the door (and fails for its body).
     call(sign(&right, &claims, &key)).await.refused(400, "VALIDATION_ERROR");
@@ -149,9 +222,18 @@ async fn forged_access_tokens_are_refused() {
         sign(&Header { alg: Algorithm::HS512, ..right.clone() }, &claims, &key),
     ];
     for (name, value) in [
-        ("exp", json!("9999999999")), ("exp", json!(1.5)), ("exp", json!(-1)), ("exp", Value::Null), ("iss", json!("https://evil")),
-        ("aud", json!("other")), ("sub", json!("x")), ("sub", json!(ulid().to_string())), ("sid", json!(ulid().to_string())),
-        ("sid", json!(7)), ("iat", json!("x")), ("did", json!(["x"])),
+        ("exp", json!("9999999999")),
+        ("exp", json!(1.5)),
+        ("exp", json!(-1)),
+        ("exp", Value::Null),
+        ("iss", json!("https://evil")),
+        ("aud", json!("other")),
+        ("sub", json!("x")),
+        ("sub", json!(ulid().to_string())),
+        ("sid", json!(ulid().to_string())),
+        ("sid", json!(7)),
+        ("iat", json!("x")),
+        ("did", json!(["x"])),
     ] {
         let mut other = claims.clone();
         other[name] = value;
@@ -164,13 +246,19 @@ async fn forged_access_tokens_are_refused() {
     }
     let body = B64.encode(claims.to_string());
     for alg in ["none", "None", "nOnE", "HS256", "RS256", "EdDSA", ""] {
-        for extra in [json!({}), json!({ "jwk": {} }), json!({ "jku": "https://evil" }), json!({ "crit": ["exp"] })] {
+        for extra in
+            [json!({}), json!({ "jwk": {} }), json!({ "jku": "https://evil" }), json!({ "crit": ["exp"] })]
+        {
             let mut header = extra;
             header["alg"] = json!(alg);
             header["kid"] = json!("k1");
             header["typ"] = json!("at+jwt");
             let header = B64.encode(header.to_string());
-            forged.extend([format!("{header}.{body}."), format!("{header}.{body}.AAAA"), format!("{header}.{body}")]);
+            forged.extend([
+                format!("{header}.{body}."),
+                format!("{header}.{body}.AAAA"),
+                format!("{header}.{body}"),
+            ]);
         }
     }
     let parts: Vec<&str> = alice.access_token.split('.').collect();
@@ -214,7 +302,9 @@ async fn broken_http_is_refused_or_cut() {
         assert!(first.is_empty() || first.contains(" 4"), "{first} to {:?}", &text[..text.len().min(80)]);
     }
     // Over plain HTTP from anyone but the proxy: refused in the envelope, not redirected.
-    let plain = raw(&a.base, b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", soon).await.expect("closed");
+    let plain = raw(&a.base, b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", soon)
+        .await
+        .expect("closed");
     assert!(plain.starts_with("HTTP/1.1 403") && plain.contains("TLS_REQUIRED"), "{plain}");
     let claimed = b"GET /version HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: http\r\nConnection: close\r\n\r\n";
     assert!(raw(&a.base, claimed, soon).await.expect("closed").contains("TLS_REQUIRED"));

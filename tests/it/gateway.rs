@@ -104,11 +104,20 @@ async fn a_refused_send_is_answered_with_its_reference() {
     let mut socket = agent.connect().await;
     let big = "x".repeat(1024 * 1024);
     for (body, code) in [
-        (json!({ "conversation_id": ulid().to_string(), "payload": { "type": "t" } }), "NOT_CONVERSATION_MEMBER"),
+        (
+            json!({ "conversation_id": ulid().to_string(), "payload": { "type": "t" } }),
+            "NOT_CONVERSATION_MEMBER",
+        ),
         (json!({ "conversation_id": conversation }), "VALIDATION_ERROR"),
         (json!({ "conversation_id": conversation, "payload": 7 }), "VALIDATION_ERROR"),
-        (json!({ "conversation_id": conversation, "payload": { "type": "t" }, "client_message_id": "x" }), "VALIDATION_ERROR"),
-        (json!({ "conversation_id": conversation, "payload": { "type": "t", "text": big } }), "WEBHOOK_PAYLOAD_TOO_LARGE"),
+        (
+            json!({ "conversation_id": conversation, "payload": { "type": "t" }, "client_message_id": "x" }),
+            "VALIDATION_ERROR",
+        ),
+        (
+            json!({ "conversation_id": conversation, "payload": { "type": "t", "text": big } }),
+            "WEBHOOK_PAYLOAD_TOO_LARGE",
+        ),
     ] {
         let mut frame = body;
         frame["type"] = json!("message.send");
@@ -128,7 +137,10 @@ async fn a_refused_send_is_answered_with_its_reference() {
         }
     }
     let error = &limited.expect("the sixth is refused")["error"];
-    assert_eq!((&error["code"], &error["params"]["scope"]), (&json!("RATE_LIMITED"), &json!("agent_conversation_message_send")));
+    assert_eq!(
+        (&error["code"], &error["params"]["scope"]),
+        (&json!("RATE_LIMITED"), &json!("agent_conversation_message_send"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -253,11 +265,23 @@ async fn a_cursor_that_cannot_be_read_from_is_said() {
         // Live from the head.
         alice.say(&conversation, "new").await.expect(201);
         assert_eq!(socket.event("message.created").await["data"]["payload"]["text"], "new");
-        psql(&a.world.database, &format!("delete from inbox_entry where principal_id = '{}' and seq = 4", agent.id)).await;
-        psql(&a.world.database, &format!("update inbox set head_seq = 3 where principal_id = '{}'", agent.id)).await;
+        psql(
+            &a.world.database,
+            &format!("delete from inbox_entry where principal_id = '{}' and seq = 4", agent.id),
+        )
+        .await;
+        psql(
+            &a.world.database,
+            &format!("update inbox set head_seq = 3 where principal_id = '{}'", agent.id),
+        )
+        .await;
     }
     // Older than what is kept.
-    psql(&a.world.database, &format!("delete from inbox_entry where principal_id = '{}' and seq < 3", agent.id)).await;
+    psql(
+        &a.world.database,
+        &format!("delete from inbox_entry where principal_id = '{}' and seq < 3", agent.id),
+    )
+    .await;
     let start = alice.start_of_inbox().await;
     let mut socket = agent.connect_from(Some(&start)).await;
     assert!(socket.expect("resync_required").await["oldest"].as_str().expect("a cursor").ends_with("-2"));
@@ -311,7 +335,9 @@ async fn a_foreign_page_cannot_open_a_socket() {
         async move {
             let request = nobody.request(reqwest::Method::GET, "/ws").header("origin", origin);
             let request = request.header("connection", "upgrade").header("upgrade", "websocket");
-            let request = request.header("sec-websocket-version", "13").header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+            let request = request
+                .header("sec-websocket-version", "13")
+                .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
             nobody.send(request).await
         }
     };

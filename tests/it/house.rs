@@ -32,7 +32,9 @@ fn a_feature_calls_only_what_stands_before_it_and_only_its_front() {
         for (file, text) in sources(&root().join("src/features").join(feature)) {
             // `use` trees are flattened enough for this by looking at every mention.
             for (m, other) in features::ORDER.iter().enumerate().filter(|(m, _)| *m != n) {
-                let mentions = text.contains(&format!("features::{other}")) || text.contains(&format!("        {other}::")) || text.contains(&format!("{{{other}::"));
+                let mentions = text.contains(&format!("features::{other}"))
+                    || text.contains(&format!("        {other}::"))
+                    || text.contains(&format!("{{{other}::"));
                 assert!(!mentions || m < n, "{file} uses {other}, which comes after it");
                 for inside in ["store", "rules"] {
                     assert!(!text.contains(&format!("{other}::{inside}")), "{file} reaches into {other}");
@@ -56,7 +58,11 @@ fn every_feature_is_listed() {
 #[test]
 fn the_document_of_the_settings_is_the_table() {
     let document = fs::read_to_string(root().join("docs/configuration.md")).expect("the document");
-    assert!(document.contains(&config::as_markdown()), "docs/configuration.md must contain:\n{}", config::as_markdown());
+    assert!(
+        document.contains(&config::as_markdown()),
+        "docs/configuration.md must contain:\n{}",
+        config::as_markdown()
+    );
 }
 
 /// Every string in the sources that begins like a statement: `-- name`.

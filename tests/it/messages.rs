@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use crate::support::{nodes, nodes_with, ulid};
+use crate::support::{nodes, nodes_with, spawn, ulid};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_and_an_agent_talk_across_two_nodes() {
@@ -20,7 +20,10 @@ async fn a_user_and_an_agent_talk_across_two_nodes() {
     assert_eq!(sent.data()["duplicate"], false);
     let event = its.event("message.created").await;
     assert_eq!(event["data"]["payload"], json!({ "type": "text", "text": "hello" }));
-    assert_eq!(event["data"]["sender"], json!({ "type": "user", "id": alice.id, "device_id": alice.device_id }));
+    assert_eq!(
+        event["data"]["sender"],
+        json!({ "type": "user", "id": alice.id, "device_id": alice.device_id })
+    );
     assert_eq!(event["data"]["hop"], 0);
     assert_eq!(event["conversation_id"], conversation);
 
@@ -30,9 +33,16 @@ async fn a_user_and_an_agent_talk_across_two_nodes() {
     let reply = its.expect("message.sent").await;
     assert_eq!((&reply["ref"], &reply["data"]["seq"]), (&json!(7), &json!(3)));
 
-    let texts = [hers.event("message.created").await, hers.event("message.created").await, hers.event("message.created").await];
+    let texts = [
+        hers.event("message.created").await,
+        hers.event("message.created").await,
+        hers.event("message.created").await,
+    ];
     let texts = texts.map(|event| (event["data"]["seq"].clone(), event["data"]["payload"]["text"].clone()));
-    assert_eq!(texts, [(json!(1), json!("hello")), (json!(2), json!("by REST")), (json!(3), json!("by frame"))]);
+    assert_eq!(
+        texts,
+        [(json!(1), json!("hello")), (json!(2), json!("by REST")), (json!(3), json!("by frame"))]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,7 +61,8 @@ async fn one_id_sends_one_message_over_both_nodes() {
     let stored = answers.iter().filter(|answer| answer.status == 201).count();
     let replays: Vec<_> = answers.iter().filter(|answer| answer.status == 200).collect();
     assert_eq!((stored, replays.len()), (1, 99));
-    let ids: HashSet<&str> = answers.iter().filter_map(|answer| answer.data()["message_id"].as_str()).collect();
+    let ids: HashSet<&str> =
+        answers.iter().filter_map(|answer| answer.data()["message_id"].as_str()).collect();
     assert_eq!(ids.len(), 1);
     for replay in replays {
         assert_eq!(replay.data()["duplicate"], true);
@@ -76,7 +87,8 @@ async fn inbox_of(user: &crate::support::User) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_sends_on_two_nodes_are_numbered_without_gaps_and_read_alike() {
-    let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", "agent_message_send=10000/s,user_message_send=10000/s")]).await;
+    let [a, b] =
+        nodes_with(&[("LIMIT_OVERRIDES", "agent_message_send=10000/s,user_message_send=10000/s")]).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
@@ -84,18 +96,25 @@ async fn concurrent_sends_on_two_nodes_are_numbered_without_gaps_and_read_alike(
     let mut hers = alice.on(&a).connect().await;
 
     let sends = (0..300).map(|n| {
-        let (alice, agent) = if n % 2 == 0 { (alice.on(&a), agent.on(&a)) } else { (alice.on(&b), agent.on(&b)) };
+        let (alice, agent) =
+            if n % 2 == 0 { (alice.on(&a), agent.on(&a)) } else { (alice.on(&b), agent.on(&b)) };
         let conversation = &conversation;
         async move {
             let text = format!("m{n}");
-            if n % 3 == 0 { agent.say(conversation, &text).await } else { alice.say(conversation, &text).await }
+            if n % 3 == 0 {
+                agent.say(conversation, &text).await
+            } else {
+                alice.say(conversation, &text).await
+            }
         }
     });
     let answers = futures_util::future::join_all(sends).await;
     let mut by_seq: Vec<(i64, String)> = answers
         .into_iter()
         .map(|answer| answer.expect(201))
-        .map(|answer| (answer.data()["seq"].as_i64().expect("a number"), answer.data()["message_id"].to_string()))
+        .map(|answer| {
+            (answer.data()["seq"].as_i64().expect("a number"), answer.data()["message_id"].to_string())
+        })
         .collect();
     by_seq.sort();
     assert_eq!(by_seq.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), (1..=300).collect::<Vec<_>>());
@@ -103,7 +122,10 @@ async fn concurrent_sends_on_two_nodes_are_numbered_without_gaps_and_read_alike(
     let mut last_inbox = 0;
     for (seq, id) in &by_seq {
         let event = hers.event("message.created").await;
-        assert_eq!((event["data"]["seq"].as_i64(), &event["data"]["message_id"].to_string()), (Some(*seq), id));
+        assert_eq!(
+            (event["data"]["seq"].as_i64(), &event["data"]["message_id"].to_string()),
+            (Some(*seq), id)
+        );
         let inbox = event["seq"].as_i64().expect("a number");
         assert!(last_inbox == 0 || inbox == last_inbox + 1, "{inbox} after {last_inbox}");
         last_inbox = inbox;
@@ -166,10 +188,15 @@ async fn the_alias_of_the_id_works_in_body_and_header() {
     alice.post(&path, body.clone()).await.expect(201);
     alice.post(&path, body.clone()).await.expect(200);
     let plain = json!({ "payload": { "type": "text" } });
-    let with_header = |value: &str| alice.request(reqwest::Method::POST, &path).header("idempotency-key", value).json(&plain);
+    let with_header = |value: &str| {
+        alice.request(reqwest::Method::POST, &path).header("idempotency-key", value).json(&plain)
+    };
     alice.send(with_header(&key)).await.expect(200);
     alice.send(with_header("junk")).await.refused(400, "VALIDATION_ERROR");
-    let both = alice.request(reqwest::Method::POST, &path).header("idempotency-key", uuid::Uuid::nil().to_string()).json(&body);
+    let both = alice
+        .request(reqwest::Method::POST, &path)
+        .header("idempotency-key", uuid::Uuid::nil().to_string())
+        .json(&body);
     alice.send(both).await.refused(400, "VALIDATION_ERROR");
 }
 
@@ -200,7 +227,8 @@ async fn a_message_may_have_one_megabyte_and_not_a_byte_more() {
     for seq in 1..=3 {
         assert_eq!(socket.event("message.created").await["data"]["seq"], seq);
     }
-    let mut polled = agent.poll("limit=100").await.expect(200).body["data"].as_array().expect("a list").clone();
+    let mut polled =
+        agent.poll("limit=100").await.expect(200).body["data"].as_array().expect("a list").clone();
     polled.retain(|event| event["event"] == "message.created");
     assert_eq!(polled.len(), 2);
 }
@@ -214,11 +242,13 @@ async fn who_may_not_send_is_told_why() {
     bob.say(&conversation, "x").await.refused(403, "NOT_CONVERSATION_MEMBER");
     his.say(&conversation, "x").await.refused(403, "NOT_CONVERSATION_MEMBER");
     his.say(&ulid().to_string(), "x").await.refused(403, "NOT_CONVERSATION_MEMBER");
-    crate::support::psql(&a.world.database, "update relation set state = 'revoked', revoked_at = app_now()").await;
+    crate::support::psql(&a.world.database, "update relation set state = 'revoked', revoked_at = app_now()")
+        .await;
     hers.say(&conversation, "x").await.refused(403, "RELATION_REVOKED");
     alice.say(&conversation, "still hers").await.expect(201);
     // Opening it again gives the agent its place back.
-    let again = alice.post("/conversations", json!({ "type": "agent", "agent_id": hers.id })).await.expect(200);
+    let again =
+        alice.post("/conversations", json!({ "type": "agent", "agent_id": hers.id })).await.expect(200);
     assert_eq!(again.data()["relation"]["state"], "active");
     hers.say(&conversation, "back").await.expect(201);
     crate::support::psql(&a.world.database, "update conversation set encryption = 'required'").await;
@@ -258,7 +288,8 @@ async fn agents_that_answer_each_other_are_stopped() {
     one.say(&conversation, "9").await.refused(403, "AGENT_LOOP_DETECTED");
     assert_eq!(hop(two.say(&conversation, "still mine").await, &mut hers).await.1, 8);
     // An answer to the human's message counts from there.
-    let body = json!({ "conversation_id": conversation, "payload": { "type": "text" }, "in_reply_to": first });
+    let body =
+        json!({ "conversation_id": conversation, "payload": { "type": "text" }, "in_reply_to": first });
     let path = format!("/agents/{}/messages", one.id);
     assert_eq!(hop(one.post(&path, body).await, &mut hers).await.1, 1);
     let body = json!({ "conversation_id": conversation, "payload": { "type": "text" }, "in_reply_to": ulid().to_string() });
@@ -274,7 +305,12 @@ async fn polls_and_sockets_are_the_same_reader() {
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     let seqs = |answer: &crate::support::Answer| -> Vec<i64> {
-        answer.body["data"].as_array().expect("a list").iter().map(|event| event["seq"].as_i64().expect("a number")).collect()
+        answer.body["data"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|event| event["seq"].as_i64().expect("a number"))
+            .collect()
     };
     // 1 and 2 are relation.created and conversation.created.
     for n in 3..=10 {
@@ -306,7 +342,7 @@ async fn polls_and_sockets_are_the_same_reader() {
 
     // A waiting poll on the other node is woken by a send.
     let started = std::time::Instant::now();
-    let waiting = tokio::task::spawn({
+    let waiting = spawn({
         let agent = agent.on(&b);
         async move { agent.poll("wait=25").await }
     });

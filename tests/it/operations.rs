@@ -5,7 +5,7 @@ use std::{path::Path, process::Command, time::Duration};
 use blindpipe::{clock::Clock, dev::certs::Certificates};
 use serde_json::{Value, json};
 
-use crate::support::{nodes, nodes_with, psql};
+use crate::support::{nodes, nodes_with, psql, spawn};
 
 async fn admin(url: String) -> (u16, Value) {
     let answer = reqwest::get(url).await.expect("an answer");
@@ -25,7 +25,10 @@ async fn probes_and_metrics_are_on_the_admin_listener_only() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(ready["data"], json!({ "status": "ready", "draining": false, "postgres": true, "backplane": true }));
+    assert_eq!(
+        ready["data"],
+        json!({ "status": "ready", "draining": false, "postgres": true, "backplane": true })
+    );
     assert_eq!(a.anon().get("/health").await.expect(200).body, json!({ "data": { "status": "ok" } }));
     for path in ["/metrics", "/health/live", "/health/ready"] {
         a.anon().get(path).await.refused(404, "NOT_FOUND");
@@ -45,7 +48,10 @@ async fn a_node_without_its_redis_is_ready_and_says_so() {
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     let body = json!({ "conversation_id": conversation, "payload": { "type": "text" } });
-    let answers = futures_util::future::join_all((0..20).map(|_| agent.post(format!("/agents/{}/messages", agent.id), body.clone()))).await;
+    let answers = futures_util::future::join_all(
+        (0..20).map(|_| agent.post(format!("/agents/{}/messages", agent.id), body.clone())),
+    )
+    .await;
     assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 5);
     assert_eq!(answers.iter().filter(|answer| answer.status == 429).count(), 15);
 }
@@ -57,13 +63,18 @@ async fn a_node_speaks_tls_and_nothing_else() {
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let [cert, key] = [text(&certificates.cert), text(&certificates.key)];
     let [a] = nodes_with(&[("TLS_CERT_FILE", &cert), ("TLS_KEY_FILE", &key), ("TRUSTED_PROXIES", "")]).await;
-    let ca = reqwest::Certificate::from_pem(&std::fs::read(&certificates.ca).expect("the CA")).expect("a certificate");
+    let ca = reqwest::Certificate::from_pem(&std::fs::read(&certificates.ca).expect("the CA"))
+        .expect("a certificate");
     let http = reqwest::Client::builder().no_proxy().tls_certs_only([ca]).build().expect("a client");
     let base = a.base.replace("http://127.0.0.1", "https://localhost");
     let answer = http.get(format!("{base}/version")).send().await.expect("an answer");
     assert_eq!((answer.status().as_u16(), answer.version()), (200, reqwest::Version::HTTP_2));
     // Plain HTTP is cut, also when it claims to have come through a proxy.
-    let plain = reqwest::Client::new().get(format!("{}/version", a.base)).header("x-forwarded-proto", "https").send().await;
+    let plain = reqwest::Client::new()
+        .get(format!("{}/version", a.base))
+        .header("x-forwarded-proto", "https")
+        .send()
+        .await;
     assert!(plain.is_err(), "{plain:?}");
     std::fs::remove_dir_all(folder).ok();
 }
@@ -88,7 +99,17 @@ fn all_faults_of_the_settings_are_said_at_once() {
         ("PROFILE", "staging"),
     ]);
     assert_eq!(code, Some(1));
-    for name in ["LISTEN_ADDR", "DATABASE_POOL_SIZE", "LIMIT_OVERRIDES", "ACCESS_TOKEN_KEYS", "PROFILE", "DATABASE_URL", "REDIS_URL", "SERVER_SECRET", "MAIL_URL"] {
+    for name in [
+        "LISTEN_ADDR",
+        "DATABASE_POOL_SIZE",
+        "LIMIT_OVERRIDES",
+        "ACCESS_TOKEN_KEYS",
+        "PROFILE",
+        "DATABASE_URL",
+        "REDIS_URL",
+        "SERVER_SECRET",
+        "MAIL_URL",
+    ] {
         assert!(said.contains(&format!("{name}: ")), "{name} in {said}");
     }
     assert!(!said.contains("c2hvcnQ"), "a secret is repeated: {said}");
@@ -98,7 +119,13 @@ fn all_faults_of_the_settings_are_said_at_once() {
 fn what_is_wrong_only_together_is_said_too() {
     let key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
     let ring = format!("k:{key}");
-    let right = [("DATABASE_URL", "postgresql://x"), ("REDIS_URL", "redis://x"), ("SERVER_SECRET", key), ("ACCESS_TOKEN_KEYS", &ring), ("MAIL_URL", "file:///x")];
+    let right = [
+        ("DATABASE_URL", "postgresql://x"),
+        ("REDIS_URL", "redis://x"),
+        ("SERVER_SECRET", key),
+        ("ACCESS_TOKEN_KEYS", &ring),
+        ("MAIL_URL", "file:///x"),
+    ];
     let (code, said) = serve(&right);
     assert_eq!(code, Some(1));
     for name in ["TLS_CERT_FILE or TRUSTED_PROXIES", "MAIL_URL", "TURNSTILE_SECRET"] {
@@ -137,7 +164,8 @@ async fn a_node_refuses_an_older_schema_and_migrations_run_once() {
     let name = empty.rsplit('/').next().expect("a name");
     psql(&a.world.database, &format!("create database {name}")).await;
     let runs = (0..4).map(|_| blindpipe::db::migrate::run_at(&empty));
-    let applied: Vec<usize> = futures_util::future::join_all(runs).await.into_iter().map(|run| run.expect("migrated")).collect();
+    let applied: Vec<usize> =
+        futures_util::future::join_all(runs).await.into_iter().map(|run| run.expect("migrated")).collect();
     assert_eq!(applied.iter().filter(|n| **n > 0).count(), 1, "{applied:?}");
 }
 
@@ -149,7 +177,7 @@ async fn a_draining_node_finishes_what_it_began() {
     let conversation = alice.talk_to(&agent).await;
     let sends = (0..5).map(|_| {
         let (alice, conversation) = (alice.clone(), conversation.clone());
-        tokio::task::spawn(async move { alice.say(&conversation, "x").await.status })
+        spawn(async move { alice.say(&conversation, "x").await.status })
     });
     let sends: Vec<_> = sends.collect();
     tokio::time::sleep(Duration::from_millis(5)).await;

@@ -253,7 +253,7 @@ fn table(rounds: &[Vec<Found>], nodes: usize, options: &Options) -> Vec<Vec<Stri
             .map(str::to_owned)
             .into();
     heading.extend((1..=nodes).map(|n| format!("node {n} CPU")));
-    heading.extend(["Postgres", "Redis", "client"].map(str::to_owned));
+    heading.extend(["Postgres", "Redis", "client", "others %"].map(str::to_owned));
     let mut table = vec![heading];
     for n in 0..rounds.first().map_or(0, Vec::len) {
         let of = |value: &dyn Fn(&Found) -> f64| {
@@ -276,6 +276,7 @@ fn table(rounds: &[Vec<Found>], nodes: usize, options: &Options) -> Vec<Vec<Stri
         row.extend([of(&|found| found.late.p50), of(&|found| found.late.p99)]);
         row.extend((0..nodes).map(|node| cpu(&|used| used.nodes[node])));
         row.extend([cpu(&|used| used.postgres), cpu(&|used| used.redis), cpu(&|used| used.client)]);
+        row.push(of(&|found| found.cpu.others_percent(options.seconds)));
         table.push(row);
     }
     table

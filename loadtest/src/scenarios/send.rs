@@ -91,7 +91,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         "rounds": rounds,
     });
     let notes = vec!["Medians of the rounds. CPU: µs of processor time per message.".to_owned()];
-    let tables = vec![our_table(&rounds, both), peer_table(&rounds)];
+    let tables = vec![our_table(&rounds, both, options.seconds), peer_table(&rounds)];
     Ok(Report { scenario: "send", tables, ratios: ratios(&rounds), notes, details, faults, checked })
 }
 
@@ -212,11 +212,11 @@ async fn verify(cluster: &Cluster, pairs: &mut [Pair], driven: &Driven) -> Resul
     Ok(faults)
 }
 
-fn our_table(rounds: &[Round], nodes: usize) -> Vec<Vec<String>> {
+fn our_table(rounds: &[Round], nodes: usize, seconds: u64) -> Vec<Vec<String>> {
     let mut heading: Vec<String> =
         ["", "msg/s", "p50 ms", "p99 ms", "batch", "commit ms"].map(str::to_owned).into();
     heading.extend((1..=nodes).map(|n| format!("node {n} CPU")));
-    heading.extend(["Postgres", "Redis", "client"].map(str::to_owned));
+    heading.extend(["Postgres", "Redis", "client", "others %"].map(str::to_owned));
     let mut table = vec![heading];
     for n in 0..rounds.first().map_or(0, |round| round.found.len()) {
         let of = |value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(|round| value(&round.found[n])));
@@ -236,6 +236,7 @@ fn our_table(rounds: &[Round], nodes: usize) -> Vec<Vec<String>> {
             per_message(&|used| used.postgres),
             per_message(&|used| used.redis),
             per_message(&|used| used.client),
+            format!("{:.0}", of(&|found| found.cpu.others_percent(seconds))),
         ]);
         table.push(row);
     }

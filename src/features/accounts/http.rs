@@ -77,7 +77,12 @@ pub struct CodeSent {
 /// Caller: anyone. Limits: `default_ip` per IP, `auth_send_code` 1/60 s per e-mail. Body `{email, scene,
 /// turnstile_token}`. Answers 200 `{expires_in_seconds}`, the same for known and unknown e-mails.
 /// Errors: `TURNSTILE_FAILED`.
-pub async fn send_code(accounts: Accounts, limiter: Limiter, ip: ClientIp, Json(body): Json<SendCode>) -> Result<Data<CodeSent>> {
+pub async fn send_code(
+    accounts: Accounts,
+    limiter: Limiter,
+    ip: ClientIp,
+    Json(body): Json<SendCode>,
+) -> Result<Data<CodeSent>> {
     limiter.take_here(Limit::DefaultIp, ip).await?;
     accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
     limiter.take(Limit::SendCode, body.email.as_str()).await?;
@@ -138,7 +143,12 @@ pub struct KeyBackup {
 ///
 /// Caller: anyone. Limits: `auth_register_ip` 10/10 min, `auth_register_email` 5/10 min. Answers 201 with [`SignedIn`] and
 /// the refresh cookie. Errors: `TURNSTILE_FAILED`, `CODE_INVALID`, `EMAIL_TAKEN` (only after a right code).
-pub async fn register(accounts: Accounts, limiter: Limiter, ip: ClientIp, Json(body): Json<Register>) -> Result<Response> {
+pub async fn register(
+    accounts: Accounts,
+    limiter: Limiter,
+    ip: ClientIp,
+    Json(body): Json<Register>,
+) -> Result<Response> {
     limiter.take(Limit::RegisterIp, ip).await?;
     accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
     limiter.take(Limit::RegisterEmail, body.email.as_str()).await?;
@@ -168,7 +178,12 @@ pub async fn register(accounts: Accounts, limiter: Limiter, ip: ClientIp, Json(b
 /// Caller: anyone. Limits: five failures lock the e-mail for 15 minutes (in Postgres), `auth_login_ip` 30 failures per
 /// 10 min. Answers 200 with [`SignedIn`] and the refresh cookie. Errors: `TURNSTILE_FAILED`, `INVALID_CREDENTIALS`,
 /// `ACCOUNT_LOCKED`.
-pub async fn login(accounts: Accounts, limiter: Limiter, ip: ClientIp, Json(body): Json<Login>) -> Result<Response> {
+pub async fn login(
+    accounts: Accounts,
+    limiter: Limiter,
+    ip: ClientIp,
+    Json(body): Json<Login>,
+) -> Result<Response> {
     limiter.check(Limit::LoginIp, ip).await?;
     accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
     // The try is counted before the hash is computed, so that parallel guesses get no more than five.
@@ -208,7 +223,12 @@ pub struct RefreshedToken {
 /// Caller: the holder of the cookie; no body. Limit: none of its own yet but the session's. Answers 200 `{access_token,
 /// expires_in_seconds}`. The predecessor gives the same successor for 10 s; later it was stolen, and the session ends
 /// on every node. Errors: `TOKEN_EXPIRED`.
-pub async fn refresh(accounts: Accounts, limiter: Limiter, ip: ClientIp, headers: HeaderMap) -> Result<Response> {
+pub async fn refresh(
+    accounts: Accounts,
+    limiter: Limiter,
+    ip: ClientIp,
+    headers: HeaderMap,
+) -> Result<Response> {
     limiter.take_here(Limit::DefaultIp, ip).await?;
     let (session, generation) = accounts.refresh_tokens.read(&headers).ok_or(Code::TokenExpired)?;
     let tx = accounts.db.begin("accounts.refresh").await?;
@@ -232,17 +252,29 @@ pub async fn refresh(accounts: Accounts, limiter: Limiter, ip: ClientIp, headers
 }
 
 impl Accounts {
-    fn new_session(&self, device: Option<DeviceId>, name: Option<Text<1, 200>>, platform: Option<Text<1, 64>>) -> NewSession {
+    fn new_session(
+        &self,
+        device: Option<DeviceId>,
+        name: Option<Text<1, 200>>,
+        platform: Option<Text<1, 64>>,
+    ) -> NewSession {
         NewSession {
             id: SessionId::mint(&self.random),
             provisional: device.is_none(),
-            device_id: device.map_or_else(|| format!("provisional-{}", self.random.uuid_v7().simple()), |device| device.0),
+            device_id: device
+                .map_or_else(|| format!("provisional-{}", self.random.uuid_v7().simple()), |device| device.0),
             device_name: name.map(|name| name.0),
             platform: platform.map(|platform| platform.0),
         }
     }
 
-    fn signed_in(&self, status: StatusCode, user: UserId, session: NewSession, signed: store::SignedIn) -> Result<Response> {
+    fn signed_in(
+        &self,
+        status: StatusCode,
+        user: UserId,
+        session: NewSession,
+        signed: store::SignedIn,
+    ) -> Result<Response> {
         if !signed.replaced.is_empty() {
             self.backplane.invalidate(signed.replaced.iter().map(|old| old.0).collect(), "logout");
         }

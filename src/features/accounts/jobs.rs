@@ -38,7 +38,9 @@ fn subject(scene: Scene) -> &'static str {
 }
 
 fn text(code: &str) -> String {
-    format!("Your code:\n\n{code}\n\nIt is valid for ten minutes. If you did not ask for it, ignore this mail.\n")
+    format!(
+        "Your code:\n\n{code}\n\nIt is valid for ten minutes. If you did not ask for it, ignore this mail.\n"
+    )
 }
 
 /// Deletes codes and guards that have run out.

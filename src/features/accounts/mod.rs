@@ -9,10 +9,7 @@ pub mod jobs;
 mod rules;
 mod store;
 
-use crate::{
-    auth::secret::MacKey,
-    config::ServerSecret,
-};
+use crate::{auth::secret::MacKey, config::ServerSecret};
 
 pub use rules::Scene;
 

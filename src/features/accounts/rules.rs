@@ -29,7 +29,9 @@ impl fmt::Debug for Email {
 impl<'de> Deserialize<'de> for Email {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        let plain = text.len() <= 254 && text.is_ascii() && !text.bytes().any(|byte| byte.is_ascii_control() || b" <>\",;:\\()[]".contains(&byte));
+        let plain = text.len() <= 254
+            && text.is_ascii()
+            && !text.bytes().any(|byte| byte.is_ascii_control() || b" <>\",;:\\()[]".contains(&byte));
         // The mail library knows what an address is.
         match text.parse::<lettre::Address>() {
             Ok(address) if plain && address.domain().contains('.') => Ok(Email(text.to_ascii_lowercase())),
@@ -92,8 +94,13 @@ pub struct DeviceId(pub String);
 impl<'de> Deserialize<'de> for DeviceId {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        let sane = (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte));
-        if sane { Ok(DeviceId(text)) } else { Err(D::Error::custom("format|must be 1 to 128 of A-Z a-z 0-9 . _ : -")) }
+        let sane = (1..=128).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte));
+        if sane {
+            Ok(DeviceId(text))
+        } else {
+            Err(D::Error::custom("format|must be 1 to 128 of A-Z a-z 0-9 . _ : -"))
+        }
     }
 }
 
@@ -109,7 +116,17 @@ mod tests {
     #[test]
     fn an_address_is_one_address_in_lower_case() {
         assert_eq!(email("A.b+c@Example.org").as_deref(), Some("a.b+c@example.org"));
-        for text in ["", "a", "a@b", "a@b.c\r\nBcc: x@y.z", "a@b.c,d@e.f", "<a@b.c>", "a b@c.d", "ä@b.c", "a@b.c\u{0}"] {
+        for text in [
+            "",
+            "a",
+            "a@b",
+            "a@b.c\r\nBcc: x@y.z",
+            "a@b.c,d@e.f",
+            "<a@b.c>",
+            "a b@c.d",
+            "ä@b.c",
+            "a@b.c\u{0}",
+        ] {
             assert_eq!(email(text), None, "{text:?}");
         }
     }

@@ -75,8 +75,11 @@ pub async fn use_code(tx: &Tx, codes: &Codes, email: &Email, scene: Scene, given
             where email = $1 and scene = $2 and expires_at > app_now() and tries_left > 0 for update",
         )
         .await?;
-    let nonce: Option<Uuid> = tx.query_opt(&stmt, &[&email.as_str(), &scene.name()]).await?.map(|row| row.get(0));
-    let right = nonce.is_some_and(|nonce| codes.derive(email.as_str(), scene, nonce).as_bytes().ct_eq(given.as_bytes()).into());
+    let nonce: Option<Uuid> =
+        tx.query_opt(&stmt, &[&email.as_str(), &scene.name()]).await?.map(|row| row.get(0));
+    let right = nonce.is_some_and(|nonce| {
+        codes.derive(email.as_str(), scene, nonce).as_bytes().ct_eq(given.as_bytes()).into()
+    });
     let stmt = if right {
         tx.prepare_cached(
             "-- accounts.burn_code
@@ -96,7 +99,12 @@ pub async fn use_code(tx: &Tx, codes: &Codes, email: &Email, scene: Scene, given
 }
 
 pub async fn create_user(
-    tx: &Tx, user: UserId, email: &Email, display_name: &str, locale: &str, password_hash: &str,
+    tx: &Tx,
+    user: UserId,
+    email: &Email,
+    display_name: &str,
+    locale: &str,
+    password_hash: &str,
 ) -> Result<()> {
     let stmt = tx
         .prepare_cached(
@@ -189,7 +197,9 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
             returning xmax = 0",
         )
         .await?;
-    let row = tx.query_one(&stmt, &[&user, &new.device_id, &new.device_name, &new.platform, &new.provisional]).await?;
+    let row = tx
+        .query_one(&stmt, &[&user, &new.device_id, &new.device_name, &new.platform, &new.provisional])
+        .await?;
     let is_new_device = row.get(0);
     let stmt = tx
         .prepare_cached(
@@ -207,7 +217,8 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
             values ($1, $2, $3, app_now() + make_interval(secs => $4), app_now() + make_interval(days => $5))",
         )
         .await?;
-    tx.execute(&stmt, &[&new.id, &user, &new.device_id, &REFRESH_TOKEN_LIFE.as_secs_f64(), &SESSION_DAYS]).await?;
+    tx.execute(&stmt, &[&new.id, &user, &new.device_id, &REFRESH_TOKEN_LIFE.as_secs_f64(), &SESSION_DAYS])
+        .await?;
     inbox::create_reader(tx, &Reader::new(Principal::User(user), &new.device_id)).await?;
     Ok(SignedIn { is_new_device, replaced })
 }
@@ -234,7 +245,8 @@ pub async fn refresh(tx: &Tx, session: SessionId, generation: i32) -> Result<Ref
         )
         .await?;
     let Some(row) = tx.query_opt(&stmt, &[&session]).await? else { return Ok(Refreshed::Dead) };
-    let (user, device_id, current, recent): (UserId, String, i32, bool) = (row.get(0), row.get(1), row.get(2), row.get(3));
+    let (user, device_id, current, recent): (UserId, String, i32, bool) =
+        (row.get(0), row.get(1), row.get(2), row.get(3));
     if generation == current {
         let stmt = tx
             .prepare_cached(

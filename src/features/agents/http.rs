@@ -39,8 +39,13 @@ pub struct CreatedAgent {
 /// Caller: user. Limit: `default_user`, 120/min. Body `{display_name, description?}`. Answers 201 with [`CreatedAgent`].
 /// Errors: `AGENT_LIMIT_EXCEEDED` for the 51st (operator's setting), `params {limit, alias}`.
 pub async fn create(
-    user: User, limiter: Limiter, State(db): State<Db>, State(random): State<Random>, State(hasher): State<Hasher>,
-    State(quotas): State<Quotas>, Json(body): Json<CreateAgent>,
+    user: User,
+    limiter: Limiter,
+    State(db): State<Db>,
+    State(random): State<Random>,
+    State(hasher): State<Hasher>,
+    State(quotas): State<Quotas>,
+    Json(body): Json<CreateAgent>,
 ) -> Result<Created<CreatedAgent>> {
     limiter.take_here(Limit::DefaultUser, user.id).await?;
     // Refused before the costly hash, where it can be; decided under the lock below.

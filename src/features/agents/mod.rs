@@ -5,7 +5,6 @@
 pub mod http;
 mod store;
 
-
 use crate::{
     db::Tx,
     error::Result,

@@ -54,8 +54,15 @@ pub async fn create(tx: &Tx, new: &NewAgent) -> Result<DateTime<Utc>> {
             select created_at from made",
         )
         .await?;
-    let params: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
-        &[&new.id, &new.owner, &new.display_name, &new.description, &new.token_id, &new.lookup, &new.bcrypt_hash];
+    let params: &[&(dyn tokio_postgres::types::ToSql + Sync)] = &[
+        &new.id,
+        &new.owner,
+        &new.display_name,
+        &new.description,
+        &new.token_id,
+        &new.lookup,
+        &new.bcrypt_hash,
+    ];
     let row = tx.query_one(&stmt, params).await?;
     inbox::create(tx, new.id.0).await?;
     inbox::create_reader(tx, &Reader::new(Principal::Agent(new.id), "")).await?;

@@ -79,12 +79,20 @@ pub struct Relation {
 /// 201 with the [`Conversation`], or 200 with the one that the two have already. Tells both `relation.created` (agents)
 /// and `conversation.created`. Errors: `AGENT_NOT_REGISTERED`, `NOT_FOUND`.
 pub async fn open(
-    user: User, limiter: Limiter, State(db): State<Db>, State(random): State<Random>, State(backplane): State<Backplane>,
+    user: User,
+    limiter: Limiter,
+    State(db): State<Db>,
+    State(random): State<Random>,
+    State(backplane): State<Backplane>,
     Json(body): Json<OpenConversation>,
 ) -> Result<Response> {
     limiter.take_here(Limit::DefaultUser, user.id).await?;
     let id = ConversationId::mint(&random);
-    let ids = store::NewIds { conversation: id, relation: RelationId::mint(&random), events: [EventId::mint(&random), EventId::mint(&random)] };
+    let ids = store::NewIds {
+        conversation: id,
+        relation: RelationId::mint(&random),
+        events: [EventId::mint(&random), EventId::mint(&random)],
+    };
     let tx = db.begin("conversations.open").await?;
     let opened = match body {
         OpenConversation::Direct { user_id } if user_id == user.id => {

@@ -51,7 +51,8 @@ pub async fn open_agent(tx: &Tx, ids: &NewIds, user: UserId, agent: AgentId) -> 
     let (relation, new_relation) = open_relation(tx, ids.relation, user, agent).await?;
     let mut told = Vec::new();
     if new_relation {
-        let data = serde_json::to_string(&relation).map_err(|error| Error::broken(Code::InternalError, error))?;
+        let data =
+            serde_json::to_string(&relation).map_err(|error| Error::broken(Code::InternalError, error))?;
         told.push(inbox::append(tx, ids.events[0], EventKind::RelationCreated, None, &data, &pair).await?);
     }
     if made {
@@ -65,15 +66,30 @@ pub async fn open_agent(tx: &Tx, ids: &NewIds, user: UserId, agent: AgentId) -> 
     Ok(Opened { conversation: load(tx, id).await?, told })
 }
 
-async fn tell_created(tx: &Tx, ids: &NewIds, id: ConversationId, members: &[Uuid], mut told: Vec<Told>) -> Result<Opened> {
+async fn tell_created(
+    tx: &Tx,
+    ids: &NewIds,
+    id: ConversationId,
+    members: &[Uuid],
+    mut told: Vec<Told>,
+) -> Result<Opened> {
     let conversation = load(tx, id).await?;
-    let data = serde_json::to_string(&conversation).map_err(|error| Error::broken(Code::InternalError, error))?;
-    told.push(inbox::append(tx, ids.events[1], EventKind::ConversationCreated, Some(id), &data, members).await?);
+    let data =
+        serde_json::to_string(&conversation).map_err(|error| Error::broken(Code::InternalError, error))?;
+    told.push(
+        inbox::append(tx, ids.events[1], EventKind::ConversationCreated, Some(id), &data, members).await?,
+    );
     Ok(Opened { conversation, told })
 }
 
 /// The pair's conversation and whether it was made now. The unique pair decides a race; the row is locked either way.
-async fn insert(tx: &Tx, id: ConversationId, kind: &str, by: UserId, pair: [Uuid; 2]) -> Result<(ConversationId, bool)> {
+async fn insert(
+    tx: &Tx,
+    id: ConversationId,
+    kind: &str,
+    by: UserId,
+    pair: [Uuid; 2],
+) -> Result<(ConversationId, bool)> {
     let (low, high) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
     let stmt = tx
         .prepare_cached(
@@ -88,7 +104,11 @@ async fn insert(tx: &Tx, id: ConversationId, kind: &str, by: UserId, pair: [Uuid
 }
 
 async fn add_member(
-    tx: &Tx, conversation: ConversationId, who: Principal, role: &str, relation: Option<RelationId>,
+    tx: &Tx,
+    conversation: ConversationId,
+    who: Principal,
+    role: &str,
+    relation: Option<RelationId>,
 ) -> Result<()> {
     let stmt = tx
         .prepare_cached(
@@ -122,7 +142,12 @@ async fn open_relation(tx: &Tx, id: RelationId, user: UserId, agent: AgentId) ->
 }
 
 /// An agent whose relation was ended is in its old conversation by the new one.
-async fn renew_relation(tx: &Tx, conversation: ConversationId, agent: AgentId, relation: RelationId) -> Result<()> {
+async fn renew_relation(
+    tx: &Tx,
+    conversation: ConversationId,
+    agent: AgentId,
+    relation: RelationId,
+) -> Result<()> {
     let stmt = tx
         .prepare_cached(
             "-- conversations.renew_relation

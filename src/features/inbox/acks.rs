@@ -48,7 +48,9 @@ impl Acks {
 
     async fn flush(&self, db: &Db) {
         let mut acks: Vec<(Reader, i64)> =
-            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner)).into_iter().collect();
+            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+                .into_iter()
+                .collect();
         if acks.is_empty() {
             return;
         }

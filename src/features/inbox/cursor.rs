@@ -43,7 +43,19 @@ mod tests {
         let cursor = Cursor { epoch: 0x10000, seq: 42 };
         assert_eq!(cursor.to_string(), "10000-42");
         assert_eq!("10000-42".parse::<Cursor>().expect("a cursor"), cursor);
-        for text in ["", "-", "10000", "10000-", "-42", "10000--1", "10000-042", "+1-1", "1-+1", "g-1", "1-9223372036854775808"] {
+        for text in [
+            "",
+            "-",
+            "10000",
+            "10000-",
+            "-42",
+            "10000--1",
+            "10000-042",
+            "+1-1",
+            "1-+1",
+            "g-1",
+            "1-9223372036854775808",
+        ] {
             assert!(text.parse::<Cursor>().is_err(), "{text}");
         }
     }

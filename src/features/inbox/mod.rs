@@ -158,7 +158,12 @@ pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
 
 /// Appends one event to the inboxes of `recipients`. Takes their locks, in order, until commit.
 pub async fn append(
-    tx: &Tx, id: EventId, kind: EventKind, conversation: Option<ConversationId>, data: &str, recipients: &[Uuid],
+    tx: &Tx,
+    id: EventId,
+    kind: EventKind,
+    conversation: Option<ConversationId>,
+    data: &str,
+    recipients: &[Uuid],
 ) -> Result<Told> {
     let (at, deliveries) = store::append(tx, id, kind, conversation, data, recipients).await?;
     Ok(Told { tail: events::tail(id, kind.name(), conversation, at, data), deliveries })

@@ -66,7 +66,12 @@ pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
 }
 
 pub async fn append(
-    tx: &Tx, id: EventId, kind: EventKind, conversation: Option<ConversationId>, data: &str, recipients: &[Uuid],
+    tx: &Tx,
+    id: EventId,
+    kind: EventKind,
+    conversation: Option<ConversationId>,
+    data: &str,
+    recipients: &[Uuid],
 ) -> Result<(DateTime<Utc>, Vec<Delivery>)> {
     let stmt = tx
         .prepare_cached(
@@ -151,7 +156,12 @@ fn entry(row: &tokio_postgres::Row) -> Entry {
     Entry { seq: row.get(0), tail }
 }
 
-fn message(row: &tokio_postgres::Row, id: MessageId, conversation: ConversationId, at: DateTime<Utc>) -> Message<'_> {
+fn message(
+    row: &tokio_postgres::Row,
+    id: MessageId,
+    conversation: ConversationId,
+    at: DateTime<Utc>,
+) -> Message<'_> {
     Message {
         id,
         conversation,

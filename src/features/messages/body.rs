@@ -53,7 +53,11 @@ struct Kind {
 impl Draft {
     /// Reads a request body: `{payload, client_message_id?, in_reply_to?}` or the bare payload with the ids beside its
     /// fields; and the conversation if it names one. A payload over 1 MB is refused with `too_large`.
-    pub fn from_body(bytes: &[u8], headers: &HeaderMap, too_large: Code) -> Result<(Self, Option<ConversationId>)> {
+    pub fn from_body(
+        bytes: &[u8],
+        headers: &HeaderMap,
+        too_large: Code,
+    ) -> Result<(Self, Option<ConversationId>)> {
         let beside: Beside = json::parse(bytes)?;
         let text = std::str::from_utf8(bytes).map_err(|_| Error::field("", "json", "is not UTF-8"))?;
         let payload = match wrapped(text) {
@@ -67,7 +71,8 @@ impl Draft {
     /// Reads a `message.send` frame, whose own `type` leaves no room for a bare payload.
     pub fn from_frame(text: &str, too_large: Code) -> Result<Self> {
         let beside: Beside = json::parse(text.as_bytes())?;
-        let payload = wrapped(text).ok_or_else(|| Error::field("payload", "required", "missing field `payload`"))?;
+        let payload =
+            wrapped(text).ok_or_else(|| Error::field("payload", "required", "missing field `payload`"))?;
         Self::new(payload.to_owned(), beside, None, too_large)
     }
 
@@ -111,7 +116,8 @@ fn key(beside: &Beside, headers: Option<&HeaderMap>) -> Result<Option<Uuid>> {
         Some(Some(key)) => Some(key),
         None => None,
     };
-    let mut given = [beside.client_message_id.map(|id| id.0), beside.idempotency_key, header].into_iter().flatten();
+    let mut given =
+        [beside.client_message_id.map(|id| id.0), beside.idempotency_key, header].into_iter().flatten();
     let first = given.next();
     match given.find(|other| Some(*other) != first) {
         Some(_) => Err(Error::field("client_message_id", "conflict", "two different ids for one message")),
@@ -129,7 +135,9 @@ mod tests {
 
     #[test]
     fn a_wrapped_and_a_bare_payload_say_the_same() {
-        let wrapped = read(r#"{"payload":{"text":"hi","type":"text"},"client_message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#);
+        let wrapped = read(
+            r#"{"payload":{"text":"hi","type":"text"},"client_message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#,
+        );
         let bare = read(r#"{"type":"text","text":"hi","client_message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#);
         let (wrapped, bare) = (wrapped.expect("valid"), bare.expect("valid"));
         assert_eq!(wrapped.payload, bare.payload);

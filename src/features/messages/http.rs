@@ -37,11 +37,15 @@ use crate::{
 /// Errors: `NOT_CONVERSATION_MEMBER`, `RELATION_REVOKED`, `IDEMPOTENCY_CONFLICT`, `AGENT_LOOP_DETECTED`,
 /// `WEBHOOK_PAYLOAD_TOO_LARGE`.
 pub async fn send_as_agent(
-    caller: AgentClaim, limiter: Limiter, State(outbox): State<Outbox>, request: Request,
+    caller: AgentClaim,
+    limiter: Limiter,
+    State(outbox): State<Outbox>,
+    request: Request,
 ) -> Result<Response> {
     limiter.take(Limit::AgentMessageSend, caller.agent).await?;
     let (draft, conversation) = read_draft(request, Code::WebhookPayloadTooLarge).await?;
-    let conversation = conversation.ok_or_else(|| Error::field("conversation_id", "required", "missing field `conversation_id`"))?;
+    let conversation = conversation
+        .ok_or_else(|| Error::field("conversation_id", "required", "missing field `conversation_id`"))?;
     answer(outbox.send(by_agent(caller, conversation, draft)).await?)
 }
 
@@ -49,7 +53,10 @@ pub async fn send_as_agent(
 ///
 /// Caller: agent. Limit: `agent_conversation_message_send`, 5/s per agent.
 pub async fn send_as_agent_to(
-    caller: AgentClaim, limiter: Limiter, State(outbox): State<Outbox>, Path((_, conversation)): Path<(AgentId, ConversationId)>,
+    caller: AgentClaim,
+    limiter: Limiter,
+    State(outbox): State<Outbox>,
+    Path((_, conversation)): Path<(AgentId, ConversationId)>,
     request: Request,
 ) -> Result<Response> {
     limiter.take(Limit::AgentConversationSend, caller.agent).await?;
@@ -61,7 +68,11 @@ pub async fn send_as_agent_to(
 ///
 /// Caller: user. Limit: `user_message_send`, 10/s per user. Errors as for agents, `MESSAGE_TOO_LARGE` for size.
 pub async fn send_as_user(
-    caller: UserClaim, limiter: Limiter, State(outbox): State<Outbox>, Path(conversation): Path<ConversationId>, request: Request,
+    caller: UserClaim,
+    limiter: Limiter,
+    State(outbox): State<Outbox>,
+    Path(conversation): Path<ConversationId>,
+    request: Request,
 ) -> Result<Response> {
     limiter.take(Limit::UserMessageSend, caller.user).await?;
     let (draft, _) = read_draft(request, Code::MessageTooLarge).await?;
@@ -81,7 +92,8 @@ async fn read_draft(request: Request<Body>, too_large: Code) -> Result<(Draft, O
 }
 
 fn answer(sent: Sent) -> Result<Response> {
-    let (status, duplicate) = if sent.duplicate { (StatusCode::OK, true) } else { (StatusCode::CREATED, false) };
+    let (status, duplicate) =
+        if sent.duplicate { (StatusCode::OK, true) } else { (StatusCode::CREATED, false) };
     let mut response = (status, Data(sent)).into_response();
     if duplicate {
         response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
@@ -103,8 +115,12 @@ pub struct PollQuery {
 /// after the last ack. `wait` (0-25 s) holds an empty answer back until something comes. Answers 200 `{data: [event],
 /// next_cursor}`. Errors: `CURSOR_EXPIRED`.
 pub async fn poll(
-    caller: Agent, limiter: Limiter, State(inbox): State<Inbox>, State(registry): State<Registry>,
-    State(tokens): State<AgentTokens>, Query(query): Query<PollQuery>,
+    caller: Agent,
+    limiter: Limiter,
+    State(inbox): State<Inbox>,
+    State(registry): State<Registry>,
+    State(tokens): State<AgentTokens>,
+    Query(query): Query<PollQuery>,
 ) -> Result<Response> {
     let limit = query.limit.unwrap_or(50);
     if !(1..=PAGE_EVENTS).contains(&limit) {
@@ -140,7 +156,8 @@ pub async fn poll(
         }
     }
     let next = inbox.cursor(events.last().map_or(after, |last| last.seq));
-    let objects: Vec<String> = events.iter().map(|event| events::object(inbox.cursor(event.seq), &event.tail)).collect();
+    let objects: Vec<String> =
+        events.iter().map(|event| events::object(inbox.cursor(event.seq), &event.tail)).collect();
     let text = format!(r#"{{"data":[{}],"next_cursor":"{next}"}}"#, objects.join(","));
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -88,7 +88,11 @@ impl Company {
         // come before it in its batch but messages of its own that count the same.
         let alike = (matches!(sender, Principal::Agent(_)) && draft.in_reply_to.is_none()).then_some(*sender);
         match self.senders.get(conversation) {
-            Some(before) if matches!(sender, Principal::Agent(_)) && (alike.is_none() || *before != alike) => return false,
+            Some(before)
+                if matches!(sender, Principal::Agent(_)) && (alike.is_none() || *before != alike) =>
+            {
+                return false;
+            }
             Some(_) => {
                 if alike.is_none() {
                     self.senders.insert(*conversation, None);
@@ -143,7 +147,12 @@ fn refuse_all(batch: Vec<Waiting>, error: &Error) {
     }
 }
 
-fn answer(backplane: &Backplane, batch: Vec<Waiting>, decisions: Vec<store::Decision>, held: &mut VecDeque<Waiting>) {
+fn answer(
+    backplane: &Backplane,
+    batch: Vec<Waiting>,
+    decisions: Vec<store::Decision>,
+    held: &mut VecDeque<Waiting>,
+) {
     let mut undecided = VecDeque::new();
     for (mut one, decision) in batch.into_iter().zip(decisions) {
         let outcome = match decision {
@@ -199,7 +208,8 @@ fn told(one: &Waiting, stored: store::Stored) -> Told {
 fn replay(one: &Waiting, prior: store::Prior) -> Result<Sent> {
     let meaning = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     let same = prior.conversation == one.message.conversation
-        && (prior.payload == one.message.draft.payload || meaning(&prior.payload) == meaning(&one.message.draft.payload));
+        && (prior.payload == one.message.draft.payload
+            || meaning(&prior.payload) == meaning(&one.message.draft.payload));
     if !same {
         return Err(Code::IdempotencyConflict.into());
     }
@@ -239,7 +249,12 @@ mod tests {
         ids::{AgentId, MessageId, UserId},
     };
 
-    fn waiting(sender: Principal, conversation: u128, key: Option<u128>, in_reply_to: Option<u128>) -> Waiting {
+    fn waiting(
+        sender: Principal,
+        conversation: u128,
+        key: Option<u128>,
+        in_reply_to: Option<u128>,
+    ) -> Waiting {
         let draft = Draft {
             payload: "{}".to_owned(),
             encrypted: false,
@@ -275,6 +290,14 @@ mod tests {
         // An answer to a certain message.
         assert_eq!(sizes(vec![waiting(agent, 1, None, Some(9)), of(agent, 1)]), [1, 1]);
         // One id twice; what follows in the conversation waits behind it.
-        assert_eq!(sizes(vec![waiting(user, 1, Some(5), None), waiting(user, 1, Some(5), None), of(user, 1), of(user, 2)]), [2, 2]);
+        assert_eq!(
+            sizes(vec![
+                waiting(user, 1, Some(5), None),
+                waiting(user, 1, Some(5), None),
+                of(user, 1),
+                of(user, 2)
+            ]),
+            [2, 2]
+        );
     }
 }

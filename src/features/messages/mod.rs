@@ -81,7 +81,12 @@ struct Waiting {
 impl Outbox {
     /// Spawns `lanes` lanes; they end when the last clone is dropped and what waits is answered.
     pub fn start(
-        db: &Db, backplane: &Backplane, random: Random, dead: Dead, lanes: usize, tasks: &TaskTracker,
+        db: &Db,
+        backplane: &Backplane,
+        random: Random,
+        dead: Dead,
+        lanes: usize,
+        tasks: &TaskTracker,
     ) -> Self {
         let lanes = (0..lanes).map(|_| {
             let (lane, waiting) = mpsc::channel(QUEUE);
@@ -105,7 +110,10 @@ impl Outbox {
             Ok(Err(_)) => Err(Error::unavailable("the send lane is gone")),
             Err(_) => Err(Error::unavailable("no commit in time")),
         };
-        if outcome.as_ref().is_err_and(|error| matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid)) {
+        if outcome
+            .as_ref()
+            .is_err_and(|error| matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid))
+        {
             self.dead.bury(credential).await;
         }
         series::send(match &outcome {

@@ -80,7 +80,11 @@ impl Caller {
         Caller {
             base: node.base.clone(),
             world: node.world.clone(),
-            http: reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().expect("a client"),
+            http: reqwest::Client::builder()
+                .no_proxy()
+                .redirect(reqwest::redirect::Policy::none())
+                .build()
+                .expect("a client"),
             ip: Ipv4Addr::from(NEXT.fetch_add(1, Ordering::Relaxed)),
             token: None,
         }
@@ -102,7 +106,8 @@ impl Caller {
 
     pub fn request(&self, method: Method, path: impl AsRef<str>) -> reqwest::RequestBuilder {
         let request = self.http.request(method, format!("{}{}", self.base, path.as_ref()));
-        let request = request.header("x-forwarded-proto", "https").header("x-forwarded-for", self.ip.to_string());
+        let request =
+            request.header("x-forwarded-proto", "https").header("x-forwarded-for", self.ip.to_string());
         match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
@@ -129,7 +134,8 @@ impl Caller {
     }
 
     pub async fn post_raw(&self, path: impl AsRef<str>, body: impl Into<reqwest::Body>) -> Answer {
-        self.send(self.request(Method::POST, path).header("content-type", "application/json").body(body)).await
+        self.send(self.request(Method::POST, path).header("content-type", "application/json").body(body))
+            .await
     }
 }
 
@@ -160,7 +166,10 @@ impl User {
         let caller = Caller::new(node);
         let email = format!("{name}-{}@example.org", ulid().to_string().to_lowercase());
         caller
-            .post("/auth/send-code", json!({ "email": email, "scene": "register", "turnstile_token": "dev-pass" }))
+            .post(
+                "/auth/send-code",
+                json!({ "email": email, "scene": "register", "turnstile_token": "dev-pass" }),
+            )
             .await
             .expect(200);
         let code = node.world.mailed_code(&email).await;
@@ -178,7 +187,8 @@ impl User {
     pub fn signed_in(caller: Caller, email: String, answer: &Answer) -> Self {
         let data = answer.data();
         let text = |name: &str| data[name].as_str().expect(name).to_owned();
-        let cookie = answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned();
+        let cookie =
+            answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned();
         User {
             caller: caller.with_token(&text("access_token")),
             id: text("user_id"),
@@ -198,7 +208,8 @@ impl User {
         let request = self.request(Method::POST, "/auth/refresh").header("cookie", &self.cookie);
         let answer = self.send(request).await.expect(200);
         let access_token = answer.data()["access_token"].as_str().expect("a token").to_owned();
-        let cookie = answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned();
+        let cookie =
+            answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned();
         User { caller: self.caller.with_token(&access_token), access_token, cookie, ..self.clone() }
     }
 
@@ -211,12 +222,17 @@ impl User {
 
     /// Opens a conversation with an agent; returns its id.
     pub async fn talk_to(&self, agent: &Agent) -> String {
-        let answer = self.post("/conversations", json!({ "type": "agent", "agent_id": agent.id })).await.expect(201);
+        let answer =
+            self.post("/conversations", json!({ "type": "agent", "agent_id": agent.id })).await.expect(201);
         answer.data()["conversation_id"].as_str().expect("an id").to_owned()
     }
 
     pub async fn say(&self, conversation: &str, text: &str) -> Answer {
-        self.post(format!("/conversations/{conversation}/messages"), json!({ "payload": { "type": "text", "text": text } })).await
+        self.post(
+            format!("/conversations/{conversation}/messages"),
+            json!({ "payload": { "type": "text", "text": text } }),
+        )
+        .await
     }
 
     /// A socket that is authenticated and caught up from the last ack.
@@ -284,7 +300,9 @@ impl Agent {
     /// For when the node may be gone.
     pub async fn try_connect(&self, resume: Option<&str>) -> Option<Socket> {
         let mut socket = Socket::try_open(&self.caller).await?;
-        socket.say(json!({ "type": "auth", "agent_id": self.id, "token": self.token, "resume": resume })).await;
+        socket
+            .say(json!({ "type": "auth", "agent_id": self.id, "token": self.token, "resume": resume }))
+            .await;
         socket.welcome().await;
         Some(socket)
     }

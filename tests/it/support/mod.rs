@@ -11,7 +11,7 @@ mod world;
 pub use self::{
     client::{Agent, Answer, Caller, PASSWORD, User, ulid},
     process::ProcessNode,
-    services::{connect, private_redis, psql},
+    services::{connect, private_redis, psql, spawn},
     socket::Socket,
     world::{TestNode, nodes, nodes_with},
 };

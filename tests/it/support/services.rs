@@ -27,14 +27,25 @@ pub fn services() -> &'static Services {
     })
 }
 
+/// Runs beside the test, and ends with it.
+#[expect(clippy::disallowed_methods, reason = "a test has no node to track its tasks")]
+pub fn spawn<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    tokio::spawn(work)
+}
+
 /// A Redis that a test may hurt.
 pub async fn private_redis(name: &'static str) -> RedisServer {
-    tokio::task::spawn_blocking(move || services().another_redis(name)).await.expect("no panic").expect("a second Redis")
+    tokio::task::spawn_blocking(move || services().another_redis(name))
+        .await
+        .expect("no panic")
+        .expect("a second Redis")
 }
 
 pub async fn connect(url: &str) -> tokio_postgres::Client {
     let (client, link) = tokio_postgres::connect(url, NoTls).await.expect("Postgres answers");
-    tokio::task::spawn(link);
+    spawn(link);
     client
 }
 
@@ -51,7 +62,10 @@ pub async fn database() -> String {
     TEMPLATE
         .get_or_init(|| async {
             let admin = connect(&services().postgres.url()).await;
-            admin.batch_execute("drop database if exists template_blindpipe with (force)").await.expect("dropped");
+            admin
+                .batch_execute("drop database if exists template_blindpipe with (force)")
+                .await
+                .expect("dropped");
             admin.batch_execute("create database template_blindpipe").await.expect("created");
             let url = url_of("template_blindpipe");
             migrate::run_at(&url).await.expect("migrated");

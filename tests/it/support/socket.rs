@@ -42,7 +42,13 @@ impl Socket {
         let stream = TcpStream::connect(address).await.ok()?;
         stream.set_nodelay(true).ok();
         let (stream, _) = tokio_tungstenite::client_async(request, stream).await.ok()?;
-        Some(Socket { stream, early: VecDeque::new(), ready: Value::Null, resync: None, cursor: String::new() })
+        Some(Socket {
+            stream,
+            early: VecDeque::new(),
+            ready: Value::Null,
+            resync: None,
+            cursor: String::new(),
+        })
     }
 
     pub async fn say(&mut self, frame: Value) {
@@ -64,7 +70,8 @@ impl Socket {
 
     async fn receive(&mut self) -> Result<Value, Option<u16>> {
         loop {
-            let message = tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("a frame within ten seconds");
+            let message =
+                tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("a frame within ten seconds");
             match message {
                 Some(Ok(Message::Text(text))) => {
                     let frame: Value = serde_json::from_str(&text).expect("JSON");
@@ -95,7 +102,8 @@ impl Socket {
     /// The next frame of this type; events that come before it are kept for [`event`](Self::event).
     pub async fn expect(&mut self, kind: &str) -> Value {
         loop {
-            let frame = self.receive().await.unwrap_or_else(|code| panic!("closed with {code:?} before {kind}"));
+            let frame =
+                self.receive().await.unwrap_or_else(|code| panic!("closed with {code:?} before {kind}"));
             if frame["type"] == kind {
                 return frame;
             }

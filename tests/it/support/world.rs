@@ -96,7 +96,10 @@ impl World {
         for file in std::fs::read_dir(&self.mail_dir).ok()?.flatten() {
             let text = std::fs::read_to_string(file.path()).ok()?;
             if text.contains(&format!("To: {email}")) {
-                let code = text.lines().map(str::trim).find(|line| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit()))?;
+                let code = text
+                    .lines()
+                    .map(str::trim)
+                    .find(|line| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit()))?;
                 let code = code.to_owned();
                 std::fs::remove_file(file.path()).ok();
                 return Some(code);
@@ -142,8 +145,15 @@ impl TestNode {
 
     /// The sum of a metric of this process over lines that contain all of `having`.
     pub async fn metric(&self, name: &str, having: &[&str]) -> f64 {
-        let text = reqwest::get(format!("{}/metrics", self.admin)).await.expect("metrics").text().await.expect("text");
-        let lines = text.lines().filter(|line| line.starts_with(name) && having.iter().all(|part| line.contains(part)));
+        let text = reqwest::get(format!("{}/metrics", self.admin))
+            .await
+            .expect("metrics")
+            .text()
+            .await
+            .expect("text");
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with(name) && having.iter().all(|part| line.contains(part)));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 }
