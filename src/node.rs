@@ -7,6 +7,7 @@ use std::{
 };
 
 use fred::clients::SubscriberClient;
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -193,6 +194,7 @@ async fn assemble(
     let transport = RedisPubSub { redis: redis.clone(), subscriber };
     Links::spawn(&backplane, transport, outgoing, interest, workers, stopping);
     workers.spawn(beat(redis.clone(), id, stopping.clone()));
+    workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
 
     let inbox =
         Inbox::open(db.clone()).await.map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
@@ -263,6 +265,16 @@ async fn assemble(
         accounts,
         life,
     })
+}
+
+/// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.
+async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(5)) => metrics.run_upkeep(),
+            () = stop.cancelled() => return,
+        }
+    }
 }
 
 /// Says every two seconds that this node lives.

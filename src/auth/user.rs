@@ -48,14 +48,17 @@ impl UserClaim {
         let stmt = client
             .prepare_cached(
                 "-- auth.user
-                select device_id from session
-                where session_id = $1 and user_id = $2 and revoked_at is null and absolute_expires_at > app_now()",
+                select device_id, user_id from session
+                where session_id = $1 and revoked_at is null and absolute_expires_at > app_now()",
             )
             .await?;
-        let Some(row) = client.query_opt(&stmt, &[&self.session, &self.user]).await? else {
+        let Some(row) = client.query_opt(&stmt, &[&self.session]).await? else {
             dead.bury(self.session.0).await;
             return Err(Code::Unauthorized.into());
         };
+        if row.get::<_, UserId>(1) != self.user {
+            return Err(Code::Unauthorized.into());
+        }
         Ok(User { id: self.user, session: self.session, device_id: row.get(0) })
     }
 }

@@ -59,8 +59,11 @@ pub struct Redis {
 impl Redis {
     /// Starts connecting; returns at once. A Redis that is away at boot is treated as one that is away later.
     pub fn start(url: &SecretString, prefix: &str) -> FredResult<(Self, SubscriberClient)> {
-        let builder = builder(url)?;
-        let client = builder.build()?;
+        let client = builder(url)?.build()?;
+        let mut builder = builder(url)?;
+        // The buffer of received messages holds 32 by default, which a burst of hints overruns. What overruns this one is
+        // counted and swept. It is memory that is taken at once, several times over: not more than a burst needs.
+        builder.with_performance_config(|performance| performance.broadcast_channel_capacity = 8_192);
         let subscriber = builder.build_subscriber_client()?;
         client.connect();
         subscriber.connect();
@@ -158,8 +161,7 @@ impl Redis {
     }
 }
 
-/// What fred leaves unbounded is bounded here: waiting, the queue of a link that is down, a silent peer, and the
-/// buffer of received messages (32 by default, which a burst of hints overruns).
+/// What fred leaves unbounded is bounded here: waiting, the queue of a link that is down, a silent peer.
 fn builder(url: &SecretString) -> FredResult<Builder> {
     let mut builder = Builder::from_config(Config::from_url(url.expose_secret())?);
     builder
@@ -174,10 +176,7 @@ fn builder(url: &SecretString) -> FredResult<Builder> {
                 interval: Duration::from_millis(500),
             };
         })
-        .with_performance_config(|performance| {
-            performance.default_command_timeout = Duration::from_secs(1);
-            performance.broadcast_channel_capacity = 65_536;
-        })
+        .with_performance_config(|performance| performance.default_command_timeout = Duration::from_secs(1))
         .set_policy(ReconnectPolicy::new_exponential(0, 50, 1_000, 2));
     Ok(builder)
 }
