@@ -24,12 +24,7 @@ run: toolchain ## a whole cluster on this machine: two nodes and a played conver
 	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe
 	@exec $(TARGET)/$(BUILD)/blindpipe dev $(ARGS)
 
-test: toolchain ## everything that must hold: format, lints, docs, dependencies, all tests
-	@$(MAKE) fmt-check
-	@$(MAKE) lint
-	@$(MAKE) docs
-	@$(MAKE) units
-	@$(MAKE) deps
+test: fmt-check lint docs units deps ## everything that must hold: format, lints, docs, tests, dependencies
 	@echo && echo "All checks passed."
 
 check: test ## all of CI, the same as test
@@ -76,9 +71,9 @@ advisories: toolchain
 	$(CARGO) deny --workspace fetch db >/dev/null 2>&1 || not_checked "the database could not be fetched."; \
 	$(CARGO) deny --workspace check --disable-fetch advisories
 
-load: toolchain ## measure a running cluster (start it with RELEASE=1 make run ARGS=--no-demo; ARGS go to the load generator)
-	@test -f .dev/cluster.json || { echo "No cluster is running: start one in another terminal with RELEASE=1 make run ARGS=--no-demo" >&2; exit 1; }
-	@$(CARGO) run --locked --release --package loadtest -- $(ARGS)
+load: toolchain ## measure a cluster of its own, optimised (ARGS go to the load generator; ARGS=--help)
+	@$(CARGO) build --locked --workspace --release --bins
+	@exec $(TARGET)/release/loadtest --start $(TARGET)/release/blindpipe $(ARGS)
 
 measure: ## how long files and functions are (lines)
 	@find src loadtest/src tests -name '*.rs' | xargs awk "$$MEASURE" | sort -k1,1 -k2,2n | awk "$$QUANTILES"

@@ -129,9 +129,18 @@ impl Error {
     /// Whether Postgres gave up this transaction for another one (deadlock, serialisation): it may be tried again.
     pub fn is_conflict(&self) -> bool {
         use tokio_postgres::error::SqlState;
-        let state =
-            self.cause.as_ref().and_then(|cause| cause.downcast_ref::<tokio_postgres::Error>()?.code());
+        let state = self.database().and_then(tokio_postgres::Error::code);
         matches!(state, Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE))
+    }
+
+    /// Whether the named constraint was violated.
+    pub fn violates(&self, constraint: &str) -> bool {
+        let violated = self.database().and_then(|error| error.as_db_error()?.constraint());
+        violated == Some(constraint)
+    }
+
+    fn database(&self) -> Option<&tokio_postgres::Error> {
+        self.cause.as_ref()?.downcast_ref()
     }
 
     /// The object under `error` in the envelope, for answers and for frames.

@@ -31,16 +31,16 @@ pub struct Account {
 }
 
 impl Account {
-    /// The launcher's own user, unless that is root: then the owner of what is there already (the tree may have been
-    /// set up by an ordinary user), else `postgres` or `nobody`.
-    fn choose(made_before: &Path) -> Result<Self> {
+    /// The launcher's own user, unless that is root: then the owner of the data that is there already (an ordinary
+    /// user may have set up the tree), else `postgres` or `nobody`.
+    fn choose(dev: &Path) -> Result<Self> {
         let me = fs::metadata("/proc/self").doing(|| "read /proc".into())?;
         if me.uid() != 0 {
             return Ok(Account { uid: me.uid(), gid: me.gid(), other: false });
         }
-        if let Ok(data) = fs::metadata(made_before)
-            && data.uid() != 0
-        {
+        let stores = [Some(dev.to_owned()), Some(var_tmp(dev)).filter(|folder| is_mine(folder))];
+        let made_before = stores.into_iter().flatten().map(|store| fs::metadata(store.join("postgres/data")));
+        if let Some(data) = made_before.flatten().find(|data| data.uid() != 0) {
             return Ok(Account { uid: data.uid(), gid: data.gid(), other: true });
         }
         let users = fs::read_to_string("/etc/passwd").doing(|| "read /etc/passwd".into())?;
@@ -103,7 +103,7 @@ impl Place {
         let dev = std::path::absolute(dev).doing(|| format!("find {}", dev.display()))?;
         fs::create_dir_all(&dev).doing(|| format!("make the folder {}", dev.display()))?;
         let dev = dev.canonicalize().doing(|| format!("find {}", dev.display()))?;
-        let account = Account::choose(&dev.join("postgres/data"))?;
+        let account = Account::choose(&dev)?;
         // The services' user must get through to its own folders; everything else stays with the launcher's.
         let mode = if account.other { 0o711 } else { 0o700 };
         fs::set_permissions(&dev, fs::Permissions::from_mode(mode)).map_err(|error| foreign(&dev, &error))?;
@@ -118,8 +118,7 @@ impl Place {
         let parent = dev.parent().and_then(|parent| parent.canonicalize().ok());
         let dev = parent.zip(dev.file_name()).map_or(dev.clone(), |(parent, name)| parent.join(name));
         let elsewhere = var_tmp(&dev);
-        let is_mine = fs::symlink_metadata(&elsewhere).is_ok_and(|data| Some(data.uid()) == my_uid().ok());
-        for folder in [is_mine.then_some(elsewhere), Some(dev)].into_iter().flatten() {
+        for folder in [Some(elsewhere).filter(|folder| is_mine(folder)), Some(dev)].into_iter().flatten() {
             match fs::remove_dir_all(&folder) {
                 Ok(()) => say(format!("removed {}", folder.display())),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -140,14 +139,18 @@ fn var_tmp(dev: &Path) -> PathBuf {
     PathBuf::from(format!("/var/tmp/blindpipe-{}", short_hash(dev)))
 }
 
+/// Whether a folder is the launcher's own. Anyone may write to /var/tmp: what is there may be another's trap.
+fn is_mine(folder: &Path) -> bool {
+    let data = fs::symlink_metadata(folder);
+    data.is_ok_and(|data| data.is_dir() && my_uid().is_ok_and(|me| data.uid() == me))
+}
+
 fn elsewhere(dev: &Path) -> Result<PathBuf> {
     let folder = var_tmp(dev);
     if !folder.exists() {
         make_folder(&folder, 0o711)?;
     }
-    // Anyone may write to /var/tmp: what is there must be a folder of ours, not another's trap.
-    let data = fs::symlink_metadata(&folder).doing(|| format!("read {}", folder.display()))?;
-    if !data.is_dir() || data.uid() != my_uid()? {
+    if !is_mine(&folder) {
         return Err(Trouble::new(format!("{} belongs to somebody else: remove it", folder.display())));
     }
     say(format!(

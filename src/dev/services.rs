@@ -103,14 +103,20 @@ impl Lock {
         })
     }
 
-    /// All locks below `dev`, so that nothing in it is in use.
+    /// All locks in `dev` and two levels below it (tests, downloads, clusters in a folder of `dev`), so that nothing
+    /// in it is in use.
     pub fn take_all(dev: &Path) -> Result<Vec<Self>> {
         let mut locks = vec![Lock::take(dev)?];
-        for slot in fs::read_dir(dev.join("test")).into_iter().flatten().flatten() {
-            let lock = Lock::try_take(&slot.path().join("lock"))?;
-            locks.push(
-                lock.ok_or_else(|| Trouble::new("tests are running in this tree; wait for their end"))?,
-            );
+        let below =
+            |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        for folder in below(dev).flat_map(|folder| below(&folder).chain([folder.clone()]).collect::<Vec<_>>())
+        {
+            let path = folder.join("lock");
+            if path.is_file() {
+                let in_use =
+                    || Trouble::new(format!("{} is in use (by tests?); wait for the end", folder.display()));
+                locks.push(Lock::try_take(&path)?.ok_or_else(in_use)?);
+            }
         }
         Ok(locks)
     }

@@ -53,12 +53,22 @@ pub enum Refusal {
     Loop,
 }
 
-/// Locks the conversations of a batch, in order, for the statement below: it begins after this one has every lock,
-/// so its snapshot holds everything that was committed under them, membership too.
+/// Locks what a batch writes, in order: its conversations, then the inboxes of their members. The statement below
+/// begins after this one has every lock, so its snapshot holds all that was committed under them, and numbers can be
+/// read from it. (A member added while this waited is not locked; its number is then taken already, and the batch is
+/// tried again.)
 const LOCK: &str = "-- messages.lock
-select 1 from conversation where conversation_id = any($1) order by conversation_id for update";
+with locked as materialized (
+    select conversation_id from conversation where conversation_id = any($1) order by conversation_id for update
+)
+select 1 from inbox
+where principal_id in (select m.principal_id from locked join member m using (conversation_id))
+order by principal_id for update";
 
-/// The whole batch: judge, number, store, deliver.
+/// The whole batch: judge, number, store, deliver. Every table is joined by its key, item by item, and what the
+/// statement has made itself is never joined with itself, so the cost per message does not grow with the batch.
+///
+/// Returns a row per item, then a row per delivery (item and principal).
 const SEND: &str = "-- messages.send
 with item as materialized (
     select * from unnest($1::int4[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::uuid[], $7::text[], $8::bool[],
@@ -68,26 +78,25 @@ with item as materialized (
 ), judged as materialized (
     select item.*, c.last_seq, s.device_id, k.message_id as prior_id, h.hop::smallint as hop,
         case
-            when s.session_id is null and t.token_id is null then 1
-            when k.message_id is not null then 0
+            when not coalesce(case item.sender_kind
+                when 'user' then s.user_id = item.sender_id and s.revoked_at is null and s.absolute_expires_at > app_now()
+                else t.agent_id = item.sender_id and t.revoked_at is null
+                     and (t.valid_until is null or t.valid_until > app_now()) end, false) then 1
+            when k.created_at > app_now() - interval '24 hours' then 0
             when m.principal_id is null then 2
             when r.state = 'revoked' then 3
             when c.encryption = 'required' and not item.encrypted then 4
-            when item.in_reply_to is not null and answered.message_id is null then 5
+            when item.in_reply_to is not null and answered.conversation_id is distinct from item.conversation_id then 5
             when h.hop > $12 then 6
         end as verdict
     from item
-    left join session s on item.sender_kind = 'user' and s.session_id = item.credential_id
-        and s.user_id = item.sender_id and s.revoked_at is null and s.absolute_expires_at > app_now()
-    left join agent_token t on item.sender_kind = 'agent' and t.token_id = item.credential_id
-        and t.agent_id = item.sender_id and t.revoked_at is null and (t.valid_until is null or t.valid_until > app_now())
+    left join session s on s.session_id = item.credential_id
+    left join agent_token t on t.token_id = item.credential_id
     left join idempotency k on k.sender_id = item.sender_id and k.key = item.key
-        and k.created_at > app_now() - interval '24 hours'
     left join conversation c on c.conversation_id = item.conversation_id
     left join member m on m.conversation_id = item.conversation_id and m.principal_id = item.sender_id
     left join relation r on r.relation_id = m.relation_id
     left join message answered on answered.message_id = item.in_reply_to
-        and answered.conversation_id = item.conversation_id
     cross join lateral (
         select case
             when item.sender_kind = 'user' then 0
@@ -106,52 +115,44 @@ with item as materialized (
     on conflict (sender_id, key) do update set message_id = excluded.message_id, created_at = app_now()
         where k.created_at <= app_now() - interval '24 hours'
     returning message_id
-), fresh as materialized (
-    select j.*, j.last_seq + row_number() over (partition by conversation_id order by n) as seq
-    from judged j
-    where verdict is null and (key is null or exists (select 1 from keyed where keyed.message_id = j.message_id))
+), decided as materialized (
+    select *, last_seq + count(*) filter (where good) over (partition by conversation_id order by n) as seq
+    from (
+        select *, verdict is null and (key is null or message_id in (select message_id from keyed)) as good from judged
+    ) j
 ), stored as (
     insert into message (conversation_id, seq, message_id, sender_id, sender_kind, sender_device, client_message_id,
                          in_reply_to, hop, created_at, payload)
     select conversation_id, seq, message_id, sender_id, sender_kind, device_id, client_message_id,
            in_reply_to, hop, app_now(), payload
-    from fresh
-), latest as (
-    select distinct on (conversation_id) * from fresh order by conversation_id, seq desc
+    from decided where good
 ), bumped as (
     update conversation c set last_seq = latest.seq, last_message_id = latest.message_id,
         last_sender_id = latest.sender_id, last_sender_kind = latest.sender_kind, last_hop = latest.hop,
         last_activity_at = app_now()
-    from latest where c.conversation_id = latest.conversation_id
+    from (select distinct on (conversation_id) * from decided where good order by conversation_id, seq desc) latest
+    where c.conversation_id = latest.conversation_id
 ), delivery as materialized (
-    select f.n, f.message_id, m.principal_id,
-           row_number() over (partition by m.principal_id order by f.n) as place
-    from fresh f
-    join member m on m.conversation_id = f.conversation_id
+    select d.n, d.message_id, m.principal_id,
+           i.head_seq + row_number() over (partition by m.principal_id order by d.n) as seq
+    from decided d
+    join member m on m.conversation_id = d.conversation_id
+    join inbox i on i.principal_id = m.principal_id
     left join relation r on r.relation_id = m.relation_id
-    where (m.principal_kind = 'user' or m.principal_id <> f.sender_id) and r.state is distinct from 'revoked'
-), locked as materialized (
-    select principal_id from inbox where principal_id in (select principal_id from delivery)
-    order by principal_id for update
-), heads as materialized (
-    update inbox i set head_seq = i.head_seq + more.n
-    from locked join (select principal_id, count(*) as n from delivery group by principal_id) more using (principal_id)
-    where i.principal_id = locked.principal_id
-    returning i.principal_id, i.head_seq - more.n as base
+    where d.good and (m.principal_kind = 'user' or m.principal_id <> d.sender_id) and r.state is distinct from 'revoked'
+), heads as (
+    update inbox i set head_seq = top.seq
+    from (select principal_id, max(seq) as seq from delivery group by principal_id) top
+    where i.principal_id = top.principal_id
 ), entries as (
-    insert into inbox_entry (principal_id, seq, event_id)
-    select d.principal_id, h.base + d.place, d.message_id from delivery d join heads h using (principal_id)
-), told as materialized (
-    select d.n, array_agg(d.principal_id) as principals, array_agg(h.base + d.place) as numbers
-    from delivery d join heads h using (principal_id) group by d.n
+    insert into inbox_entry (principal_id, seq, event_id) select principal_id, seq, message_id from delivery
 )
-select j.verdict, f.seq, app_now(), j.hop, j.device_id, told.principals, told.numbers,
+select d.n, d.good, d.verdict, d.seq, app_now(), d.hop, d.device_id, null::uuid,
        p.message_id, p.conversation_id, p.seq, p.created_at, p.payload, p.client_message_id
-from judged j
-left join fresh f using (n)
-left join told using (n)
-left join message p on p.message_id = j.prior_id
-order by j.n";
+from decided d
+left join message p on p.message_id = d.prior_id and d.verdict = 0
+union all
+select n, null, null, seq, null, null, null, principal_id, null, null, null, null, null, null from delivery";
 
 /// Decides and stores a batch in one transaction and one round trip: the four commands are sent together.
 ///
@@ -161,7 +162,7 @@ pub async fn send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
     let mut tries = 0;
     loop {
         match try_send(db, batch).await {
-            Err(error) if error.is_conflict() && tries < 3 => tries += 1,
+            Err(error) if tries < 3 && (error.is_conflict() || error.violates("inbox_entry_pkey")) => tries += 1,
             outcome => return outcome,
         }
     }
@@ -185,7 +186,22 @@ async fn try_send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
     locked?;
     let rows = rows?;
     committed.map_err(Error::unavailable)?;
-    Ok(rows.iter().map(decision).collect())
+    // An item without a row cannot be; if it were, it would be asked about again rather than taken for stored.
+    let mut decisions: Vec<Decision> = batch.iter().map(|_| Decision::Undecided).collect();
+    let place = |row: &Row| usize::try_from(row.get::<_, i32>(0)).unwrap_or(usize::MAX);
+    let (items, deliveries): (Vec<&Row>, Vec<&Row>) =
+        rows.iter().partition(|row| row.get::<_, Option<bool>>(1).is_some());
+    for row in items {
+        if let Some(slot) = decisions.get_mut(place(row)) {
+            *slot = decision(row);
+        }
+    }
+    for row in deliveries {
+        if let Some(Decision::Stored(stored)) = decisions.get_mut(place(row)) {
+            stored.deliveries.push(Delivery { principal: row.get(7), seq: row.get(3) });
+        }
+    }
+    Ok(decisions)
 }
 
 /// A batch as Postgres takes it: one array per column.
@@ -240,9 +256,18 @@ impl<'a> Columns<'a> {
 }
 
 fn decision(row: &Row) -> Decision {
-    let refusal = match row.get::<_, Option<i32>>(0) {
-        None => return stored(row).map_or(Decision::Undecided, Decision::Stored),
-        // The key's row is older than its message only if the message was purged; then there is nothing to replay.
+    if row.get(1) {
+        return Decision::Stored(Stored {
+            seq: row.get(3),
+            created_at: row.get(4),
+            hop: row.get(5),
+            device_id: row.get(6),
+            deliveries: Vec::new(),
+        });
+    }
+    let refusal = match row.get::<_, Option<i32>>(2) {
+        None => return Decision::Undecided,
+        // A key whose message is gone has nothing to replay.
         Some(0) => return prior(row).map_or(Decision::Undecided, Decision::Replay),
         Some(1) => Refusal::Credential,
         Some(2) => Refusal::NotMember,
@@ -254,28 +279,14 @@ fn decision(row: &Row) -> Decision {
     Decision::Refused(refusal)
 }
 
-fn stored(row: &Row) -> Option<Stored> {
-    let seq = row.get::<_, Option<i64>>(1)?;
-    let principals: Vec<Uuid> = row.get::<_, Option<_>>(5).unwrap_or_default();
-    let numbers: Vec<i64> = row.get::<_, Option<_>>(6).unwrap_or_default();
-    let deliveries = principals.into_iter().zip(numbers).map(|(principal, seq)| Delivery { principal, seq });
-    Some(Stored {
-        seq,
-        created_at: row.get(2),
-        hop: row.get(3),
-        device_id: row.get(4),
-        deliveries: deliveries.collect(),
-    })
-}
-
 fn prior(row: &Row) -> Option<Prior> {
     Some(Prior {
-        id: row.get::<_, Option<MessageId>>(7)?,
-        conversation: row.get(8),
-        seq: row.get(9),
-        created_at: row.get(10),
-        payload: row.get(11),
-        client_message_id: row.get(12),
+        id: row.get::<_, Option<MessageId>>(8)?,
+        conversation: row.get(9),
+        seq: row.get(10),
+        created_at: row.get(11),
+        payload: row.get(12),
+        client_message_id: row.get(13),
     })
 }
 
