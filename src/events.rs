@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use crate::{
     catalogue,
     clock::iso,
-    features::inbox::Cursor,
+    cursor::Cursor,
     ids::{ConversationId, EventId, MessageId, Principal},
 };
 

@@ -9,7 +9,8 @@
 //! - The features: [`features`], a folder per noun, each with its wire shapes, rules and SQL.
 //! - The pipe: [`features::messages`] (the one send path) writes inboxes ([`features::inbox`]); [`backplane`] hints at
 //!   them across nodes and sweeps behind the hints; [`gateway`] reads them out to sockets.
-//! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`mail`], [`clock`], [`random`].
+//! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`mail`], [`clock`], [`random`],
+//!   [`cursor`].
 //! - [`dev`]: private Postgres and Redis, certificates, two nodes and a demonstration. Nothing depends on it.
 //!
 //! Three rules hold everywhere: Postgres is the truth and Redis only hints; tell after commit; whether a credential
@@ -21,6 +22,7 @@ pub mod backplane;
 pub mod catalogue;
 pub mod clock;
 pub mod config;
+pub mod cursor;
 pub mod db;
 pub mod dev;
 pub mod error;

@@ -1,6 +1,6 @@
 //! Who used how much of the processors: the nodes, Postgres, Redis, and this program itself.
 
-use std::{collections::HashMap, fs};
+use std::{collections::HashMap, fs, time::Duration};
 
 use serde::Serialize;
 use tokio::{
@@ -10,6 +10,9 @@ use tokio::{
 use tokio_postgres::NoTls;
 
 use crate::{Result, cluster::Cluster};
+
+/// Percent of the machine that others may have before a measurement is taken for disturbed.
+const DISTURBANCE: f64 = 5.0;
 
 /// Whom to watch.
 pub struct Watch {
@@ -24,6 +27,7 @@ pub struct Used {
     pub nodes: Vec<f64>,
     pub postgres: f64,
     pub redis: f64,
+    /// This program and what it ran.
     pub client: f64,
     /// Whatever else ran on this machine, and what its host took from it: noise.
     pub others: f64,
@@ -47,13 +51,35 @@ impl Watch {
             nodes: self.nodes.iter().map(alone).collect(),
             postgres: postmaster + backends.map(|process| process.used).sum::<f64>(),
             redis: alone(&self.redis),
-            client: alone(&std::process::id()),
+            // What was started from here and has ended (pgbench) is inherited.
+            client: all.get(&std::process::id()).map_or(0.0, |process| process.used + process.inherited),
             others: 0.0,
         };
         let ours = used.nodes.iter().sum::<f64>() + used.postgres + used.redis + used.client;
         used.others = machine() - ours;
         used
     }
+
+    /// Waits until others leave the machine alone for a second, but not for ever.
+    pub async fn quiet(&self) {
+        for _ in 0..60 {
+            let before = self.now();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if self.now().since(&before).others_percent(1) < DISTURBANCE {
+                return;
+            }
+        }
+    }
+}
+
+/// What is said of a run of which others had so many percent of the machine.
+pub fn remark(others_percent: f64) -> Option<String> {
+    (others_percent > DISTURBANCE).then(|| {
+        format!(
+            "Others had up to {others_percent:.0} % of this machine in a phase: throughput and times are theirs too. \
+             CPU per message suffers less."
+        )
+    })
 }
 
 impl Used {

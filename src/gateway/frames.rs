@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use crate::{
+    cursor::Cursor,
     error::{Code, Error, Result},
-    features::inbox::Cursor,
     http::json,
     ids::{AgentId, ConnectionId, ConversationId},
     limits::quotas::HEARTBEAT,

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{
     auth::user::UserClaim,
+    cursor::Cursor,
     error::{Code, Error, Result},
-    features::inbox::{Cursor, Reader},
+    features::inbox::Reader,
     ids::Principal,
     limits::{
         Limiter,

@@ -24,7 +24,7 @@ use super::sender::{Ids, Sender};
 use crate::{
     Options, Result,
     cluster::{Cluster, Node},
-    cpu::{Used, Watch},
+    cpu::{self, Used, Watch},
     delivery::{Acked, Faults, Reader},
     pacer::{Pacer, Schedule},
     people::{self, Pair},
@@ -61,6 +61,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         let mut round = Vec::new();
         for (name, listening) in [("same node", 0), ("across nodes", 1)] {
             people::renew(cluster, pairs).await?;
+            watch.quiet().await;
             let phase = Phase { cluster, watch: &watch, options, ids: Ids::new(), name };
             let (found, wrong, messages) = Box::pin(phase.run(pairs, cluster.node(listening))).await?;
             faults.add(&wrong);
@@ -72,11 +73,14 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     let details = json!({
         "payload_bytes": PAYLOAD, "pairs": pairs.len(), "rate": options.rate, "seconds": options.seconds, "rounds": rounds,
     });
-    let notes = vec![
+    let mut notes = vec![
         "Medians of the rounds; times in µs from the moment each message was due. `late` is this program's own part. \
          CPU: µs of processor time per message."
             .to_owned(),
     ];
+    let found = rounds.iter().flatten();
+    let disturbance = found.map(|found| found.cpu.others_percent(options.seconds)).fold(0.0, f64::max);
+    notes.extend(cpu::remark(disturbance));
     let tables = vec![table(&rounds, cluster.nodes.len(), options)];
     Ok(Report { scenario: "hop", tables, ratios: ratios(&rounds), notes, details, faults, checked })
 }

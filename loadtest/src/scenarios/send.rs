@@ -15,7 +15,7 @@ use super::sender::{Ids, Sender};
 use crate::{
     Options, Result,
     cluster::Cluster,
-    cpu::{Used, Watch},
+    cpu::{self, Used, Watch},
     delivery::{Acked, Faults},
     people::{self, Pair},
     pgbench::{self, Peer, Pgbench, Speed},
@@ -55,7 +55,15 @@ struct Found {
 #[derive(Serialize)]
 struct Round {
     found: Vec<Found>,
-    peers: Vec<(Peer, Speed)>,
+    peers: Vec<Compared>,
+}
+
+/// What a peer did, and the percentage of the machine that others had meanwhile.
+#[derive(Serialize)]
+struct Compared {
+    peer: Peer,
+    speed: Speed,
+    others: f64,
 }
 
 /// Runs the scenario.
@@ -74,6 +82,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         let mut round = Round { found: Vec::new(), peers: Vec::new() };
         for phase in phases {
             people::renew(cluster, pairs).await?;
+            watch.quiet().await;
             let driven = drive(cluster, &watch, pairs, phase, options.seconds).await?;
             checked += driven.acked.iter().map(Vec::len).sum::<usize>() as u64;
             faults.add(&verify(cluster, pairs, &driven).await?);
@@ -81,7 +90,11 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         }
         for peer in [Peer::Batch, Peer::Single, Peer::Alone] {
             if let Some(pgbench) = &pgbench {
-                round.peers.push((peer, pgbench.run(peer, options.seconds).await?));
+                watch.quiet().await;
+                let before = watch.now();
+                let speed = pgbench.run(peer, options.seconds).await?;
+                let others = watch.now().since(&before).others_percent(options.seconds);
+                round.peers.push(Compared { peer, speed, others });
             }
         }
         rounds.push(round);
@@ -90,8 +103,12 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         "payload_bytes": PAYLOAD, "pairs": pairs.len(), "in_flight": options.in_flight, "seconds": options.seconds,
         "rounds": rounds,
     });
-    let notes = vec!["Medians of the rounds. CPU: µs of processor time per message.".to_owned()];
-    let tables = vec![our_table(&rounds, both, options.seconds), peer_table(&rounds)];
+    let mut notes = vec!["Medians of the rounds. CPU: µs of processor time per message.".to_owned()];
+    notes.extend(cpu::remark(disturbance(&rounds, options.seconds)));
+    let mut tables = vec![our_table(&rounds, both, options.seconds)];
+    if pgbench.is_some() {
+        tables.push(peer_table(&rounds));
+    }
     Ok(Report { scenario: "send", tables, ratios: ratios(&rounds), notes, details, faults, checked })
 }
 
@@ -243,9 +260,16 @@ fn our_table(rounds: &[Round], nodes: usize, seconds: u64) -> Vec<Vec<String>> {
     table
 }
 
+/// The most that others had of the machine in any phase, in percent.
+fn disturbance(rounds: &[Round], seconds: u64) -> f64 {
+    let ours = rounds.iter().flat_map(|round| &round.found).map(|found| found.cpu.others_percent(seconds));
+    let peers = rounds.iter().flat_map(|round| &round.peers).map(|compared| compared.others);
+    ours.chain(peers).fold(0.0, f64::max)
+}
+
 fn peer_speed(rounds: &[Round], peer: Peer, value: impl Fn(&Speed) -> f64) -> f64 {
-    let speeds = rounds.iter().flat_map(|round| &round.peers).filter(|(of, _)| *of == peer);
-    median(speeds.map(|(_, speed)| value(speed)))
+    let speeds = rounds.iter().flat_map(|round| &round.peers).filter(|compared| compared.peer == peer);
+    median(speeds.map(|compared| value(&compared.speed)))
 }
 
 fn peer_table(rounds: &[Round]) -> Vec<Vec<String>> {

@@ -1,6 +1,6 @@
 use uuid::Uuid;
 
-use super::http::{Conversation, Member, Relation};
+use super::{Conversation, Member, Relation};
 use crate::{
     db::Tx,
     error::{Code, Error, Result},

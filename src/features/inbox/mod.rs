@@ -6,7 +6,6 @@
 //! per device.
 
 mod acks;
-mod cursor;
 mod store;
 
 use std::sync::{
@@ -16,8 +15,9 @@ use std::sync::{
 
 use uuid::Uuid;
 
-pub use self::{acks::Acks, cursor::Cursor, store::Reader};
+pub use self::{acks::Acks, store::Reader};
 use crate::{
+    cursor::Cursor,
     db::{Db, Tx},
     error::{Code, Error, Result},
     events::{self, EventKind, Tail},

@@ -1,4 +1,4 @@
-//! A place in an inbox, as clients keep it.
+//! A place in an inbox, as clients keep it: the same string on sockets, polls and webhooks.
 
 use std::{fmt, str::FromStr};
 
@@ -8,7 +8,7 @@ use crate::error::Error;
 /// to an asynchronous standby, restored backup), so that equal numbers need not name equal events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// See [`super::Inbox::epoch`].
+    /// See [`crate::features::inbox::Inbox::epoch`].
     pub epoch: u64,
     /// 0 is before the first event.
     pub seq: i64,
