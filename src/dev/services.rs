@@ -34,6 +34,7 @@ use super::{
 };
 pub use super::{
     postgres::{PostgresServer, Profile},
+    process::send as send_signal,
     redis::RedisServer,
 };
 

@@ -1,4 +1,5 @@
 use chrono::{DateTime, Utc};
+use deadpool_postgres::Client;
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
@@ -68,6 +69,9 @@ order by principal_id for update";
 /// The whole batch: judge, number, store, deliver. Every table is joined by its key, item by item, and what the
 /// statement has made itself is never joined with itself, so the cost per message does not grow with the batch.
 ///
+/// A key that is taken shows as an item that is neither refused nor stored: what it was taken by is looked up
+/// afterwards, because replays are rare and the look-up is not.
+///
 /// Returns a row per item, then a row per delivery (item and principal).
 const SEND: &str = "-- messages.send
 with item as materialized (
@@ -76,13 +80,12 @@ with item as materialized (
         as item (n, message_id, conversation_id, sender_id, sender_kind, credential_id, payload, encrypted,
                  key, client_message_id, in_reply_to)
 ), judged as materialized (
-    select item.*, c.last_seq, s.device_id, k.message_id as prior_id, h.hop::smallint as hop,
+    select item.*, c.last_seq, s.device_id, h.hop::smallint as hop,
         case
             when not coalesce(case item.sender_kind
                 when 'user' then s.user_id = item.sender_id and s.revoked_at is null and s.absolute_expires_at > app_now()
                 else t.agent_id = item.sender_id and t.revoked_at is null
                      and (t.valid_until is null or t.valid_until > app_now()) end, false) then 1
-            when k.created_at > app_now() - interval '24 hours' then 0
             when m.principal_id is null then 2
             when r.state = 'revoked' then 3
             when c.encryption = 'required' and not item.encrypted then 4
@@ -92,7 +95,6 @@ with item as materialized (
     from item
     left join session s on s.session_id = item.credential_id
     left join agent_token t on t.token_id = item.credential_id
-    left join idempotency k on k.sender_id = item.sender_id and k.key = item.key
     left join conversation c on c.conversation_id = item.conversation_id
     left join member m on m.conversation_id = item.conversation_id and m.principal_id = item.sender_id
     left join relation r on r.relation_id = m.relation_id
@@ -116,7 +118,8 @@ with item as materialized (
         where k.created_at <= app_now() - interval '24 hours'
     returning message_id
 ), decided as materialized (
-    select *, last_seq + count(*) filter (where good) over (partition by conversation_id order by n) as seq
+    select *, last_seq + count(*) filter (where good) over (partition by conversation_id order by n) as seq,
+           last_seq + count(*) filter (where good) over (partition by conversation_id) as new_last_seq
     from (
         select *, verdict is null and (key is null or message_id in (select message_id from keyed)) as good from judged
     ) j
@@ -127,11 +130,9 @@ with item as materialized (
            in_reply_to, hop, app_now(), payload
     from decided where good
 ), bumped as (
-    update conversation c set last_seq = latest.seq, last_message_id = latest.message_id,
-        last_sender_id = latest.sender_id, last_sender_kind = latest.sender_kind, last_hop = latest.hop,
-        last_activity_at = app_now()
-    from (select distinct on (conversation_id) * from decided where good order by conversation_id, seq desc) latest
-    where c.conversation_id = latest.conversation_id
+    update conversation c set last_seq = d.seq, last_message_id = d.message_id,
+        last_sender_id = d.sender_id, last_sender_kind = d.sender_kind, last_hop = d.hop, last_activity_at = app_now()
+    from decided d where d.good and d.seq = d.new_last_seq and c.conversation_id = d.conversation_id
 ), delivery as materialized (
     select d.n, d.message_id, m.principal_id,
            i.head_seq + row_number() over (partition by m.principal_id order by d.n) as seq
@@ -147,12 +148,15 @@ with item as materialized (
 ), entries as (
     insert into inbox_entry (principal_id, seq, event_id) select principal_id, seq, message_id from delivery
 )
-select d.n, d.good, d.verdict, d.seq, app_now(), d.hop, d.device_id, null::uuid,
-       p.message_id, p.conversation_id, p.seq, p.created_at, p.payload, p.client_message_id
-from decided d
-left join message p on p.message_id = d.prior_id and d.verdict = 0
+select n, good, verdict, seq, app_now(), hop, device_id, null::uuid from decided
 union all
-select n, null, null, seq, null, null, null, principal_id, null, null, null, null, null, null from delivery";
+select n, null, null, seq, null, null, null, principal_id from delivery";
+
+/// What a sender's key was used for in the last 24 hours.
+const PRIOR: &str = "-- messages.prior
+select m.message_id, m.conversation_id, m.seq, m.created_at, m.payload, m.client_message_id
+from idempotency k join message m using (message_id)
+where k.sender_id = $1 and k.key = $2 and k.created_at > app_now() - interval '24 hours'";
 
 /// Decides and stores a batch in one transaction and one round trip: the four commands are sent together.
 ///
@@ -201,6 +205,17 @@ async fn try_send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
     for row in deliveries {
         if let Some(Decision::Stored(stored)) = decisions.get_mut(place(row)) {
             stored.deliveries.push(Delivery { principal: row.get(7), seq: row.get(3) });
+        }
+    }
+    for (decision, one) in decisions.iter_mut().zip(batch) {
+        if matches!(decision, Decision::Stored(_) | Decision::Refused(Refusal::Credential)) {
+            continue;
+        }
+        match prior(&client, one).await {
+            Ok(Some(prior)) => *decision = Decision::Replay(prior),
+            Ok(None) => {}
+            // The others of the batch are stored; this one alone is asked about again.
+            Err(_) => *decision = Decision::Undecided,
         }
     }
     Ok(decisions)
@@ -267,29 +282,30 @@ fn decision(row: &Row) -> Decision {
             deliveries: Vec::new(),
         });
     }
-    let refusal = match row.get::<_, Option<i32>>(2) {
+    Decision::Refused(match row.get::<_, Option<i32>>(2) {
         None => return Decision::Undecided,
-        // A key whose message is gone has nothing to replay.
-        Some(0) => return prior(row).map_or(Decision::Undecided, Decision::Replay),
         Some(1) => Refusal::Credential,
         Some(2) => Refusal::NotMember,
         Some(3) => Refusal::RelationRevoked,
         Some(4) => Refusal::Plaintext,
         Some(5) => Refusal::UnknownReference,
         Some(_) => Refusal::Loop,
-    };
-    Decision::Refused(refusal)
+    })
 }
 
-fn prior(row: &Row) -> Option<Prior> {
-    Some(Prior {
-        id: row.get::<_, Option<MessageId>>(8)?,
-        conversation: row.get(9),
-        seq: row.get(10),
-        created_at: row.get(11),
-        payload: row.get(12),
-        client_message_id: row.get(13),
-    })
+/// What the sender's key was used for, if it was: then this is a replay, also for a sender who is no member any more.
+async fn prior(client: &Client, one: &Waiting) -> Result<Option<Prior>> {
+    let Some(key) = one.message.draft.key else { return Ok(None) };
+    let stmt = client.prepare_cached(PRIOR).await?;
+    let row = client.query_opt(&stmt, &[&one.message.sender.id(), &key]).await?;
+    Ok(row.map(|row| Prior {
+        id: row.get(0),
+        conversation: row.get(1),
+        seq: row.get(2),
+        created_at: row.get(3),
+        payload: row.get(4),
+        client_message_id: row.get(5),
+    }))
 }
 
 /// Keys older than their window say nothing any more.
