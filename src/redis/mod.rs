@@ -1,6 +1,6 @@
 //! Redis, for what may vanish: hints, counters, leases.
 //!
-//! No call waits longer than [`DEADLINE`]; after [`MISSES`] failures in a row the breaker opens and one call a second
+//! No call waits longer than [`DEADLINE`]; after five failures in a row the breaker opens and one call a second
 //! tries again. Callers take an `Err` as "away" and have an answer of their own for it.
 
 mod breaker;

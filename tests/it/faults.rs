@@ -8,9 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use blindpipe::dev::services::send_signal;
 use serde_json::json;
 
-use crate::support::{Agent, ProcessNode, Socket, TestNode, User, nodes_with, private_redis, spawn, ulid};
+use crate::support::{
+    Agent, ProcessNode, Socket, TestNode, User, nodes_with, private_redis, psql, spawn, ulid,
+};
 
 const ROOM: (&str, &str) =
     ("LIMIT_OVERRIDES", "user_message_send=100000/s,agent_poll=1000/s,ws_connect=1000/s");
@@ -280,8 +283,7 @@ async fn a_node_that_is_told_to_stop_sends_its_sockets_away_and_ends() {
     let mut socket = agent.at(&b.base).connect().await;
     socket.expect("caught_up").await;
     let cursor = socket.cursor.clone();
-    let term = std::process::Command::new("kill").arg(b.pid().to_string()).status().expect("kill runs");
-    assert!(term.success());
+    send_signal(b.pid(), "TERM");
     let hint = socket.expect("reconnect").await;
     assert!(hint["after_ms"].as_u64().expect("a wait") <= 5000);
     socket.expect_close(1012).await;
@@ -289,4 +291,27 @@ async fn a_node_that_is_told_to_stop_sends_its_sockets_away_and_ends() {
     alice.say(&conversation, "meanwhile").await.expect(201);
     let mut socket = agent.connect_from(Some(&cursor)).await;
     assert_eq!(socket.event("message.created").await["data"]["payload"]["text"], "meanwhile");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crashed_backend_costs_a_retry_and_nothing_else() {
+    let [a, b] = nodes_with(&[ROOM]).await;
+    let (alice, agent, conversation) = pair(&a).await;
+    let mut socket = agent.on(&b).connect().await;
+    let sender = spawn({
+        let (alice, conversation) = (alice.clone(), conversation.clone());
+        async move { send_all(&alice, &conversation, 500).await }
+    });
+    let mut checker = Checker::new();
+    assert!(checker.read(&mut socket, 100).await);
+    for n in 1..=5 {
+        // Every connection of both nodes is cut, commits under way included.
+        let cut = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+                   where datname = current_database() and pid <> pg_backend_pid()";
+        psql(&a.world.database, cut).await;
+        assert!(checker.read(&mut socket, 100 + n * 50).await);
+    }
+    assert!(checker.read(&mut socket, 500).await);
+    sender.await.expect("every message acked");
+    socket.expect_silence(Duration::from_millis(300)).await;
 }
