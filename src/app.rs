@@ -19,24 +19,55 @@ use crate::{
     random::Random,
 };
 
-/// Everything a request may need.
-#[derive(Clone, FromRef)]
-pub struct App {
-    pub random: Random,
-    pub db: Db,
-    pub door: Door,
-    pub hasher: Hasher,
-    pub access_tokens: AccessTokens,
-    pub agent_tokens: AgentTokens,
-    pub limits: Limits,
-    pub quotas: Quotas,
-    pub registry: Registry,
-    pub backplane: Backplane,
-    pub inbox: Inbox,
-    pub outbox: Outbox,
-    pub gateway: Arc<Gateway>,
-    pub accounts: Accounts,
-    pub life: Life,
+/// Everything a request may need, behind one pointer: it is cloned for each request.
+#[derive(Clone)]
+pub struct App(Arc<Handles>);
+
+macro_rules! handles {
+    ($($field:ident: $kind:ty,)+) => {
+        /// What [`App`] points to.
+        pub struct Handles {
+            $(#[doc = concat!("The node's `", stringify!($field), "`.")] pub $field: $kind,)+
+        }
+
+        $(impl FromRef<App> for $kind {
+            fn from_ref(app: &App) -> Self {
+                app.0.$field.clone()
+            }
+        })+
+    };
+}
+
+handles! {
+    random: Random,
+    db: Db,
+    door: Door,
+    hasher: Hasher,
+    access_tokens: AccessTokens,
+    agent_tokens: AgentTokens,
+    limits: Limits,
+    quotas: Quotas,
+    registry: Registry,
+    backplane: Backplane,
+    inbox: Inbox,
+    outbox: Outbox,
+    gateway: Arc<Gateway>,
+    accounts: Accounts,
+    life: Life,
+}
+
+impl From<Handles> for App {
+    fn from(handles: Handles) -> Self {
+        App(Arc::new(handles))
+    }
+}
+
+impl std::ops::Deref for App {
+    type Target = Handles;
+
+    fn deref(&self) -> &Handles {
+        &self.0
+    }
 }
 
 /// Quotas that the operator sets.

@@ -156,7 +156,7 @@ impl Error {
         })
     }
 
-    /// Writes what broke to the log, once, where the failure leaves us.
+    /// Writes what broke to the log, where no answer will take it to the door.
     pub fn log(&self) {
         if let Some(cause) = &self.cause {
             tracing::error!(code = self.code.wire(), cause = %Chain(cause.as_ref()), "a part of ours failed");
@@ -191,20 +191,25 @@ impl fmt::Debug for Error {
     }
 }
 
+/// What broke, on its way from the answer to the one log line that the door writes about it.
+#[derive(Clone)]
+pub struct Cause(pub std::sync::Arc<str>);
+
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        self.log();
         let mut response = (self.code.status(), axum::Json(json!({ "error": self.body() }))).into_response();
         if let Some(wait) = self.retry_after {
             let seconds = wait.as_millis().div_ceil(1000).max(1);
-            response
-                .headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from(u64::try_from(seconds).unwrap_or(1)));
+            let seconds = HeaderValue::from(u64::try_from(seconds).unwrap_or(1));
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
         }
         for (name, value) in self.headers {
             if let Ok(value) = HeaderValue::from_str(&value) {
                 response.headers_mut().insert(name, value);
             }
+        }
+        if let Some(cause) = self.cause {
+            response.extensions_mut().insert(Cause(Chain(cause.as_ref()).to_string().into()));
         }
         response
     }

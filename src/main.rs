@@ -7,6 +7,9 @@ use clap::{Parser, Subcommand};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::signal::unix::{SignalKind, signal};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A messaging backend for people and agents: a blind pipe for end-to-end encrypted conversations.
 #[derive(Parser)]
 #[command(version)]

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    app::{App, Life, Quotas},
+    app::{App, Handles, Life, Quotas},
     auth::{
         agent::AgentTokens, dead::Dead, jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher,
         turnstile::Turnstile,
@@ -248,7 +248,7 @@ async fn assemble(
     };
     let quotas = Quotas { agents_per_user: config.agents_per_user.0 };
     let life = Life::new(metrics::install());
-    Ok(App {
+    Ok(App::from(Handles {
         random,
         db,
         door,
@@ -264,7 +264,7 @@ async fn assemble(
         gateway,
         accounts,
         life,
-    })
+    }))
 }
 
 /// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.

@@ -4,9 +4,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use chrono::{DateTime, Utc};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
 
-use super::dead::Dead;
+use super::{dead::Dead, secret::MacKey};
 use crate::{
     clock::Clock,
     config::KeyRing,
@@ -53,6 +54,9 @@ pub struct AccessTokens {
     signing: Arc<(String, EncodingKey)>,
     verifying: Arc<HashMap<String, DecodingKey>>,
     rules: Arc<Validation>,
+    /// Tokens whose signature was proven, by a MAC with a key of this process.
+    proven: Cache<[u8; 32], Arc<Claims>>,
+    key: MacKey,
     /// Sessions that no longer count.
     pub dead: Dead,
 }
@@ -74,6 +78,8 @@ impl AccessTokens {
         // Expiry is judged below, by our clock and with our leeway.
         rules.validate_exp = false;
         let tokens = AccessTokens {
+            key: MacKey::from_bytes(random.bytes()),
+            proven: Cache::builder().max_capacity(100_000).time_to_live(ACCESS_TOKEN_LIFE).build(),
             clock,
             random,
             issuer: issuer.into(),
@@ -113,7 +119,7 @@ impl AccessTokens {
     }
 
     /// What a genuine, unexpired token says; `UNAUTHORIZED` for any other.
-    pub fn verify(&self, token: &str) -> Result<Claims> {
+    pub fn verify(&self, token: &str) -> Result<Arc<Claims>> {
         let claims =
             self.prove(token).filter(|claims| !self.dead.has(claims.sid.0)).ok_or(Code::Unauthorized)?;
         let late = self.clock.now().timestamp() - claims.exp;
@@ -125,10 +131,21 @@ impl AccessTokens {
         self.prove(token).is_some_and(|claims| self.clock.now().timestamp() > claims.exp)
     }
 
-    fn prove(&self, token: &str) -> Option<Claims> {
+    /// The claims of a genuine token, however old. A signature is checked once; the same bytes stay genuine.
+    fn prove(&self, token: &str) -> Option<Arc<Claims>> {
         if token.len() > 2048 {
             return None;
         }
+        let key = self.key.mac(&[token.as_bytes()]);
+        if let Some(claims) = self.proven.get(&key) {
+            return Some(claims);
+        }
+        let claims = Arc::new(self.check(token)?);
+        self.proven.insert(key, claims.clone());
+        Some(claims)
+    }
+
+    fn check(&self, token: &str) -> Option<Claims> {
         let header = jsonwebtoken::decode_header(token).ok()?;
         if header.typ.as_deref() != Some(KIND) {
             return None;

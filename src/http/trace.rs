@@ -12,7 +12,7 @@ use axum::{
 use tracing::Instrument;
 
 use crate::{
-    error::{Code, Error},
+    error::{Cause, Code, Error},
     limits::Charged,
     metrics as series,
     random::Random,
@@ -34,18 +34,22 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     let charged = Charged::default();
     request.extensions_mut().insert(charged.clone());
 
-    let span = tracing::info_span!("request", request_id = id.to_str().unwrap_or_default(), %method, route);
-    let mut response = next.run(request).instrument(span.clone()).await;
+    // A span or a line per request costs as much as a good part of the request's own work, so both are for debugging;
+    // what failed on our side is always worth a line.
+    let name = id.to_str().unwrap_or_default();
+    let span = tracing::debug_span!("request", request_id = name, %method, route);
+    let mut response = next.run(request).instrument(span).await;
 
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
     series::request(&route, method.as_str(), status, elapsed);
     let duration_ms = elapsed.as_secs_f64() * 1000.0;
-    // A line per request costs more than the request's own work; what went wrong on our side is always worth it.
-    span.in_scope(|| match status {
-        500.. => tracing::warn!(status, duration_ms, "answered"),
-        _ => tracing::debug!(status, duration_ms, "answered"),
-    });
+    if status >= 500 {
+        let cause = response.extensions().get::<Cause>().map(|cause| &*cause.0);
+        tracing::error!(request_id = name, %method, route, status, duration_ms, cause, "answered");
+    } else {
+        tracing::debug!(request_id = name, %method, route, status, duration_ms, "answered");
+    }
 
     let headers = response.headers_mut();
     charged.write(headers);
