@@ -40,7 +40,7 @@ impl Clock {
         self.ahead.send_modify(|ahead| *ahead += by);
     }
 
-    /// Returns when this clock has reached `at`.
+    /// Returns when this clock has reached `at`, also if it was set back meanwhile.
     pub async fn sleep_until(&self, at: DateTime<Utc>) {
         let mut moved = self.ahead.subscribe();
         loop {
@@ -49,7 +49,7 @@ impl Clock {
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep(left) => return,
+                () = tokio::time::sleep(left) => {}
                 changed = moved.changed() => if changed.is_err() { return },
             }
         }

@@ -94,7 +94,7 @@ settings! {
     /// Sockets one node holds before it refuses more with 503.
     max_sockets: Bounded<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
     /// Seconds a draining node goes on serving before it closes its listener, for load balancers that notice late.
-    drain_lag_seconds: Bounded<0, 60> = "DRAIN_LAG_SECONDS", Some("5");
+    drain_lag_seconds: Bounded<0, 8> = "DRAIN_LAG_SECONDS", Some("5");
     /// Log filter, such as `info` or `blindpipe=debug`.
     log: String = "LOG", Some("info");
 }

@@ -139,6 +139,18 @@ impl Error {
         violated == Some(constraint)
     }
 
+    /// Whether a lock was not to be had in time.
+    pub fn is_lock_timeout(&self) -> bool {
+        use tokio_postgres::error::SqlState;
+        self.database().and_then(tokio_postgres::Error::code) == Some(&SqlState::LOCK_NOT_AVAILABLE)
+    }
+
+    /// The same cause, as a 503: for outcomes that are not known.
+    pub fn into_unavailable(self) -> Self {
+        let retry_after = Some(Duration::from_secs(1));
+        Error { code: Code::ServiceUnavailable, retry_after, ..self }
+    }
+
     fn database(&self) -> Option<&tokio_postgres::Error> {
         self.cause.as_ref()?.downcast_ref()
     }
@@ -174,7 +186,14 @@ impl fmt::Display for Chain<'_> {
         write!(to, "{}", self.0)?;
         let mut next = self.0.source();
         while let Some(source) = next {
-            write!(to, ": {source}")?;
+            match source.downcast_ref::<tokio_postgres::error::DbError>() {
+                // Its details would quote the row.
+                Some(db) => {
+                    let constraint = db.constraint().unwrap_or_default();
+                    write!(to, ": {} {} {constraint}", db.code().code(), db.message())?;
+                }
+                None => write!(to, ": {source}")?,
+            }
             next = source.source();
         }
         Ok(())
@@ -252,11 +271,8 @@ pub trait OnConstraint<T> {
     fn on_constraint(self, constraint: &str, code: Code) -> Result<T>;
 }
 
-impl<T> OnConstraint<T> for Result<T, tokio_postgres::Error> {
+impl<T> OnConstraint<T> for Result<T> {
     fn on_constraint(self, constraint: &str, code: Code) -> Result<T> {
-        self.map_err(|error| match error.as_db_error().and_then(|db| db.constraint()) {
-            Some(name) if name == constraint => code.into(),
-            _ => error.into(),
-        })
+        self.map_err(|error| if error.violates(constraint) { code.into() } else { error })
     }
 }

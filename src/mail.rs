@@ -52,11 +52,14 @@ impl Mailer {
             .header(ContentType::TEXT_PLAIN)
             .body(text.to_owned())?;
         match &self.way {
-            Way::Smtp(smtp) => tokio::time::timeout(DEADLINE, smtp.send(mail))
-                .await??
-                .is_positive()
-                .then_some(())
-                .ok_or("refused")?,
+            Way::Smtp(smtp) => {
+                // A server's refusal quotes the address; its number says enough.
+                let sent = tokio::time::timeout(DEADLINE, smtp.send(mail)).await?;
+                sent.map_err(|error| match error.status() {
+                    Some(code) => format!("the mail server answered {code}"),
+                    None => "the mail server could not be reached".to_owned(),
+                })?;
+            }
             Way::Files(files) => drop(files.send(mail).await?),
         }
         Ok(())

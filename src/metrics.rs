@@ -103,9 +103,9 @@ fn count(name: &'static str, labels: &[(&'static str, &'static str)]) {
     metrics::counter!(name, labels).increment(1);
 }
 
-pub fn request(route: &str, method: &str, status: u16, span: Duration) {
-    let (route, method) = (route.to_owned(), method.to_owned());
-    metrics::counter!("http_requests_total", "route" => route.clone(), "method" => method.clone(), "status" => status.to_string())
+pub fn request(route: &str, method: &'static str, status: u16, span: Duration) {
+    let route = route.to_owned();
+    metrics::counter!("http_requests_total", "route" => route.clone(), "method" => method, "status" => status.to_string())
         .increment(1);
     metrics::histogram!("http_request_seconds", "route" => route, "method" => method)
         .record(span.as_secs_f64());

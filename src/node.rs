@@ -24,6 +24,7 @@ use crate::{
     clock::Clock,
     config::Config,
     db::{Db, Plans, migrate},
+    error::Error,
     features::{
         accounts::{Codes, http::Accounts},
         inbox::{Acks, Inbox},
@@ -52,7 +53,7 @@ const BEAT: Duration = Duration::from_secs(2);
 /// Sockets are closed in batches over this long, with hints to come back spread over as much.
 const SPREAD: Duration = Duration::from_secs(5);
 /// What is under way when the listener has closed may take this long.
-const FINISH: Duration = Duration::from_secs(15);
+const FINISH: Duration = Duration::from_secs(10);
 
 /// A node that serves.
 pub struct Node {
@@ -84,6 +85,8 @@ struct Stores {
     db: Db,
     /// For the send lanes alone, so that slow reads cannot starve them.
     send_db: Db,
+    /// For the sweep, the acks and the jobs, so that a storm of requests cannot.
+    quiet_db: Db,
     redis: Redis,
     subscriber: SubscriberClient,
 }
@@ -94,9 +97,10 @@ impl Stores {
         let db = Db::new(&config.database_url, &name, config.database_pool.0 as usize, Plans::Free)?;
         let lanes = config.send_lanes.0 as usize;
         let send_db = Db::new(&config.database_url, &format!("{name} send"), lanes, Plans::Pinned)?;
+        let quiet_db = Db::new(&config.database_url, &format!("{name} quiet"), 3, Plans::Free)?;
         check_postgres(&db, config.database_durable.0).await?;
         let (redis, subscriber) = Redis::start(&config.redis_url, &config.redis_prefix)?;
-        Ok(Stores { db, send_db, redis, subscriber })
+        Ok(Stores { db, send_db, quiet_db, redis, subscriber })
     }
 }
 
@@ -157,7 +161,7 @@ impl Node {
     }
 
     async fn send_sockets_away(&self) {
-        let seats = self.app.registry.all();
+        let seats = self.app.registry.close();
         let batch = seats.len().div_ceil(50).max(20);
         for some in seats.chunks(batch) {
             for seat in some {
@@ -186,7 +190,7 @@ async fn assemble(
     stores: Stores,
     tasks: &Tasks,
 ) -> Result<App, Failure> {
-    let Stores { db, send_db, redis, subscriber } = stores;
+    let Stores { db, send_db, quiet_db, redis, subscriber } = stores;
     let Tasks { stopping, workers, .. } = tasks;
 
     let (registry, interest) = Registry::new();
@@ -199,8 +203,9 @@ async fn assemble(
     let inbox =
         Inbox::open(db.clone()).await.map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
     let acks = Acks::default();
-    workers.spawn(acks.clone().run(db.clone(), stopping.clone()));
-    let swept = Sweep { db: db.clone(), inbox: inbox.clone(), registry: registry.clone() };
+    workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
+    let swept =
+        Sweep { db: quiet_db.clone(), inbox: inbox.over(quiet_db.clone()), registry: registry.clone() };
     workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
 
     let (hasher, dead) = (Hasher::new(), Dead::default());
@@ -230,7 +235,7 @@ async fn assemble(
         db: db.clone(),
         random: random.clone(),
         codes: Codes::new(&config.server_secret),
-        hasher: hasher.clone(),
+        passwords: Hasher::new(),
         turnstile: Turnstile::new(config, random.clone())?,
         access_tokens: access_tokens.clone(),
         refresh_tokens: RefreshTokens::new(&config.server_secret),
@@ -239,7 +244,7 @@ async fn assemble(
     };
     let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
     let jobs =
-        Jobs { db: db.clone(), codes: accounts.codes.clone(), mailer, mail_bell: accounts.mail_bell.clone() };
+        Jobs { db: quiet_db, codes: accounts.codes.clone(), mailer, mail_bell: accounts.mail_bell.clone() };
     jobs.spawn(workers, stopping);
     let door = Door {
         tls: config.tls_cert.is_some(),
@@ -290,9 +295,17 @@ async fn beat(redis: Redis, id: NodeId, stop: CancellationToken) {
 
 /// Refuses a Postgres that is too old, has an older schema than ours, or may lose what it has acknowledged.
 async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
-    let client = db.read().await.map_err(|error| format!("cannot reach Postgres: {error:?}"))?;
+    let said = |error: Error| format!("Postgres: {error:?}");
+    let client = db.read().await.map_err(said)?;
     let setting = async |name: &str| -> Result<String, Failure> {
-        Ok(client.query_one("select current_setting($1)", &[&name]).await?.get(0))
+        let stmt = client
+            .prepare_cached(
+                "-- node.setting
+            select current_setting($1)",
+            )
+            .await
+            .map_err(said)?;
+        Ok(client.query_one(&stmt, &[&name]).await.map_err(said)?.get(0))
     };
     let version: i32 = setting("server_version_num").await?.parse()?;
     if version < 150_000 {
@@ -301,9 +314,13 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
     if durable && (setting("fsync").await? == "off" || setting("synchronous_commit").await? == "off") {
         return Err("fsync or synchronous_commit is off: Postgres may lose acknowledged messages".into());
     }
-    let applied =
-        client.query_one("select coalesce(max(version), 0)::bigint from refinery_schema_history", &[]).await;
-    let applied: i64 = applied.map_or(0, |row| row.get(0));
+    let history = "-- node.schema
+            select coalesce(max(version), 0)::bigint from refinery_schema_history";
+    let applied: i64 = match client.prepare_cached(history).await {
+        Ok(stmt) => client.query_one(&stmt, &[]).await.map_err(said)?.get(0),
+        // No history: nothing was ever applied.
+        Err(_) => 0,
+    };
     if applied < migrate::newest() {
         return Err(format!(
             "the schema is at {applied}, this build needs {}: run `blindpipe migrate`",

@@ -86,6 +86,7 @@ pub fn public(app: App) -> Router {
         .merge(auth)
         .fallback(nothing)
         .method_not_allowed_fallback(other_method)
+        .layer(client::cors(&app.door))
         .layer(CatchPanicLayer::custom(trace::panicked))
         .layer(middleware::from_fn_with_state(app.door.clone(), client::identify))
         .layer(middleware::from_fn_with_state(app.random.clone(), trace::record))

@@ -8,10 +8,20 @@ use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberI
 pub fn start(filter: &str) {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     // refinery prints whole migrations, fred each reconnect attempt.
-    let filter = ["refinery_core=warn", "fred=warn", "lettre=warn"]
-        .iter()
-        .filter_map(|directive| directive.parse().ok())
-        .fold(filter, EnvFilter::add_directive);
+    let filter = [
+        "refinery_core=warn",
+        "fred=warn",
+        "lettre=warn",
+        // These would print bound parameters and frames.
+        "tokio_postgres=info",
+        "tungstenite=info",
+        "tokio_tungstenite=info",
+        "h2=info",
+        "hyper=info",
+    ]
+    .iter()
+    .filter_map(|directive| directive.parse().ok())
+    .fold(filter, EnvFilter::add_directive);
     let lines = fmt::layer()
         .json()
         .flatten_event(true)

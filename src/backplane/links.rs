@@ -77,9 +77,12 @@ impl<P: PubSub> Links<P> {
     async fn publish(self: Arc<Self>, mut outgoing: mpsc::Receiver<(String, String)>) {
         let mut batch = Vec::with_capacity(BATCH);
         while outgoing.recv_many(&mut batch, BATCH).await > 0 {
-            let n = batch.len() as u64;
-            let sent = self.transport.publish(std::mem::take(&mut batch)).await;
-            series::hints(if sent { "published" } else { "lost" }, n);
+            // In pieces that Redis takes well within a call's deadline.
+            for piece in pieces(std::mem::take(&mut batch)) {
+                let n = piece.len() as u64;
+                let sent = self.transport.publish(piece).await;
+                series::hints(if sent { "published" } else { "lost" }, n);
+            }
         }
     }
 
@@ -174,7 +177,12 @@ impl<P: PubSub> Links<P> {
     }
 
     async fn renew_all(&self, held: &mut HashSet<Uuid>) -> bool {
-        *held = self.registry.all().iter().map(|seat| seat.principal).collect();
+        let wanted: HashSet<Uuid> = self.registry.all().iter().map(|seat| seat.principal).collect();
+        let gone: Vec<Uuid> = held.difference(&wanted).copied().collect();
+        *held = wanted;
+        if !gone.is_empty() {
+            self.transport.unsubscribe(self.channels(&gone)).await;
+        }
         let standing =
             vec![self.redis.key(keys::control_channel()), self.redis.key(keys::node_channel(self.node))];
         if !self.transport.subscribe(standing).await {
@@ -240,6 +248,26 @@ impl<P: PubSub> Links<P> {
             }
         }
     }
+}
+
+/// Bytes of one pipeline.
+const PIECE: usize = 512 * 1024;
+
+fn pieces(batch: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
+    let mut pieces = vec![Vec::new()];
+    let mut bytes = 0;
+    for message in batch {
+        bytes += message.1.len();
+        if bytes > PIECE {
+            pieces.push(Vec::new());
+            bytes = message.1.len();
+        }
+        if let Some(piece) = pieces.last_mut() {
+            piece.push(message);
+        }
+    }
+    pieces.retain(|piece| !piece.is_empty());
+    pieces
 }
 
 /// Reasons are known words; what another node says is mapped onto them, never repeated as it came.

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Messages that may wait to be published; more are dropped and left to the sweep.
-const QUEUE: usize = 65_536;
+const QUEUE: usize = 8_192;
 
 /// What the rest of the node sees: telling never waits and never fails; clones share it.
 #[derive(Clone)]

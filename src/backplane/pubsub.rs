@@ -103,8 +103,10 @@ impl PubSub for RedisPubSub {
     }
 
     async fn reconnect(&self) {
-        // The client waits for the new link without bound; we only want the old one gone.
-        tokio::time::timeout(CONFIRM, self.subscriber.force_reconnection()).await.ok();
+        // A client that knows that it is cut off is at it already, and would queue one more reconnection per call.
+        if self.subscriber.is_connected() {
+            tokio::time::timeout(CONFIRM, self.subscriber.force_reconnection()).await.ok();
+        }
     }
 
     async fn reconnected(&self) {

@@ -8,12 +8,14 @@ pub mod migrate;
 use std::{
     ops::Deref,
     str::FromStr,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use deadpool_postgres::{Client, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use rustls_platform_verifier::ConfigVerifierExt;
 use secrecy::{ExposeSecret, SecretString};
+use tokio_postgres::{Row, Statement, types::ToSql};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
@@ -23,6 +25,8 @@ use crate::{
 
 /// Longest wait for a free connection.
 const ACQUIRE: Duration = Duration::from_secs(1);
+/// Longest wait for the answer to a statement; Postgres itself gives up after two seconds.
+const DEADLINE: Duration = Duration::from_secs(3);
 
 /// A pool; clones share it.
 #[derive(Clone)]
@@ -30,10 +34,78 @@ pub struct Db {
     pool: Pool,
 }
 
+/// A connection whose every statement has a deadline here too: Postgres's own does not help when its process or the
+/// network hangs, or a commit waits for a standby that is gone. A connection that hung is not used again.
+pub struct Conn {
+    client: Option<Client>,
+    hung: AtomicBool,
+}
+
+impl Conn {
+    async fn within<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T> {
+        match tokio::time::timeout(DEADLINE, work).await {
+            Ok(outcome) => Ok(outcome?),
+            Err(late) => {
+                self.hung.store(true, Ordering::Relaxed);
+                Err(Error::unavailable(late))
+            }
+        }
+    }
+
+    fn client(&self) -> &Client {
+        self.client.as_ref().unwrap_or_else(|| unreachable!("taken on drop only"))
+    }
+
+    /// Prepares a statement once per connection.
+    pub async fn prepare_cached(&self, sql: &str) -> Result<Statement> {
+        self.within(self.client().prepare_cached(sql)).await
+    }
+
+    /// All rows.
+    pub async fn query(&self, stmt: &Statement, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+        self.within(self.client().query(stmt, params)).await
+    }
+
+    /// The one row that there must be.
+    pub async fn query_one(&self, stmt: &Statement, params: &[&(dyn ToSql + Sync)]) -> Result<Row> {
+        self.within(self.client().query_one(stmt, params)).await
+    }
+
+    /// The row that there may be.
+    pub async fn query_opt(&self, stmt: &Statement, params: &[&(dyn ToSql + Sync)]) -> Result<Option<Row>> {
+        self.within(self.client().query_opt(stmt, params)).await
+    }
+
+    /// How many rows were touched.
+    pub async fn execute(&self, stmt: &Statement, params: &[&(dyn ToSql + Sync)]) -> Result<u64> {
+        self.within(self.client().execute(stmt, params)).await
+    }
+
+    /// Statements without parameters.
+    pub async fn batch_execute(&self, sql: &str) -> Result<()> {
+        self.within(self.client().batch_execute(sql)).await
+    }
+
+    /// Takes the connection out of the pool for good.
+    fn discard(mut self) {
+        if let Some(client) = self.client.take() {
+            drop(Client::take(client));
+        }
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        if let Some(client) = self.client.take().filter(|_| self.hung.load(Ordering::Relaxed)) {
+            drop(Client::take(client));
+        }
+    }
+}
+
 /// A transaction under way. Dropped before [`commit`](Tx::commit), it is rolled back.
 #[must_use = "a transaction that is not committed is rolled back"]
 pub struct Tx {
-    client: Option<Client>,
+    conn: Option<Conn>,
     name: &'static str,
     started: Instant,
 }
@@ -43,33 +115,33 @@ impl Tx {
     /// again.
     pub async fn commit(mut self) -> Result<()> {
         let outcome = self.batch_execute("commit").await;
-        if let (Some(client), Err(_)) = (self.client.take(), &outcome) {
-            drop(Client::take(client));
+        if let (Some(conn), Err(_)) = (self.conn.take(), &outcome) {
+            conn.discard();
         }
         series::transaction(self.name, self.started.elapsed(), outcome.is_ok());
-        outcome.map_err(Error::unavailable)
+        outcome.map_err(Error::into_unavailable)
     }
 }
 
 impl Deref for Tx {
-    type Target = Client;
+    type Target = Conn;
 
-    fn deref(&self) -> &Client {
-        self.client.as_ref().unwrap_or_else(|| unreachable!("taken at its end only"))
+    fn deref(&self) -> &Conn {
+        self.conn.as_ref().unwrap_or_else(|| unreachable!("taken at its end only"))
     }
 }
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        let Some(client) = self.client.take() else { return };
+        let Some(conn) = self.conn.take() else { return };
         series::transaction(self.name, self.started.elapsed(), false);
         #[expect(
             clippy::disallowed_methods,
-            reason = "bounded by the statement deadline; the pool gets its connection back"
+            reason = "bounded by the deadline; the pool gets its connection back"
         )]
         tokio::spawn(async move {
-            if client.batch_execute("rollback").await.is_err() {
-                drop(Client::take(client));
+            if conn.batch_execute("rollback").await.is_err() {
+                conn.discard();
             }
         });
     }
@@ -105,7 +177,7 @@ impl Db {
             .keepalives_idle(Duration::from_secs(15))
             .tcp_user_timeout(Duration::from_secs(10))
             .options(format!(
-                "-c statement_timeout=2000 -c lock_timeout=2000 -c idle_in_transaction_session_timeout=5000 -c jit=off{pinned}"
+                "-c statement_timeout=2000 -c lock_timeout=1000 -c idle_in_transaction_session_timeout=5000 -c jit=off{pinned}"
             ));
         let manager =
             Manager::from_config(config, tls(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
@@ -120,17 +192,18 @@ impl Db {
         Ok(Db { pool })
     }
 
-    /// A connection for reads.
-    pub async fn read(&self) -> Result<Client> {
-        Ok(self.pool.get().await?)
+    /// A connection, for statements that stand alone.
+    pub async fn read(&self) -> Result<Conn> {
+        Ok(Conn { client: Some(self.pool.get().await?), hung: AtomicBool::new(false) })
     }
 
     /// Begins a transaction; `name` is for the metrics.
     pub async fn begin(&self, name: &'static str) -> Result<Tx> {
         let started = Instant::now();
-        let client = self.pool.get().await?;
-        client.batch_execute("begin").await?;
-        Ok(Tx { client: Some(client), name, started })
+        // Made before it is begun: whoever gives up in between must not leave the pool a connection in a transaction.
+        let tx = Tx { conn: Some(self.read().await?), name, started };
+        tx.batch_execute("begin").await?;
+        Ok(tx)
     }
 
     /// Connections in use and the most there may be.

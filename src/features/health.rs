@@ -53,7 +53,7 @@ pub async fn ready(
     State(backplane): State<Backplane>,
 ) -> Response {
     let postgres = match db.read().await {
-        Ok(client) => client.simple_query("select 1").await.is_ok(),
+        Ok(client) => client.batch_execute("select 1").await.is_ok(),
         Err(_) => false,
     };
     let ready = postgres && !life.draining();

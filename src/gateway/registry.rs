@@ -7,7 +7,7 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -68,6 +68,9 @@ pub struct Mail {
     pub end: Option<End>,
 }
 
+/// The place of a seat that does not know yet from where it reads.
+pub const UNKNOWN: i64 = i64::MAX;
+
 /// One listener of one principal.
 pub struct Seat {
     /// Whose inbox it reads.
@@ -77,6 +80,7 @@ pub struct Seat {
     sent: AtomicI64,
     mailbox: Mutex<Mailbox>,
     bell: Notify,
+    end_bell: Notify,
 }
 
 impl Seat {
@@ -88,6 +92,7 @@ impl Seat {
             sent: AtomicI64::new(sent),
             mailbox: Mutex::default(),
             bell: Notify::new(),
+            end_bell: Notify::new(),
         }
     }
 
@@ -126,6 +131,19 @@ impl Seat {
     pub fn end(&self, why: End) {
         self.mailbox().end.get_or_insert(why);
         self.bell.notify_one();
+        self.end_bell.notify_one();
+    }
+
+    /// Whether the seat must be given up.
+    pub fn is_ended(&self) -> bool {
+        self.mailbox().end.is_some()
+    }
+
+    /// Waits until the seat must be given up.
+    pub async fn ended(&self) {
+        while !self.is_ended() {
+            self.end_bell.notified().await;
+        }
     }
 
     /// Waits until something has come since the last [`take`](Self::take).
@@ -162,6 +180,8 @@ pub struct Interest(pub Uuid);
 #[derive(Clone)]
 pub struct Registry {
     seats: Arc<Mutex<HashMap<Uuid, Vec<Arc<Seat>>>>>,
+    /// Set once the node drains: who comes now is sent away at once.
+    closed: Arc<AtomicBool>,
     interest: mpsc::UnboundedSender<Interest>,
 }
 
@@ -169,7 +189,7 @@ impl Registry {
     /// Empty; the receiver hears of every principal whose first listener comes or last one goes.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Interest>) {
         let (interest, changes) = mpsc::unbounded_channel();
-        (Registry { seats: Arc::default(), interest }, changes)
+        (Registry { seats: Arc::default(), closed: Arc::default(), interest }, changes)
     }
 
     fn seats(&self) -> MutexGuard<'_, HashMap<Uuid, Vec<Arc<Seat>>>> {
@@ -186,8 +206,19 @@ impl Registry {
             // No receiver only while the node ends.
             self.interest.send(Interest(seat.principal)).ok();
         }
+        // Under the lock, so that whoever closes the registry either finds this seat or is seen here.
+        if self.closed.load(Ordering::Acquire) {
+            seat.end(End::Drain(Duration::ZERO));
+        }
         drop(seats);
         Joined { registry: self.clone(), seat }
+    }
+
+    /// Sends away whoever comes from now on, and returns those who are here.
+    pub fn close(&self) -> Vec<Arc<Seat>> {
+        let seats = self.seats();
+        self.closed.store(true, Ordering::Release);
+        seats.values().flatten().cloned().collect()
     }
 
     fn leave(&self, seat: &Arc<Seat>) {
@@ -220,7 +251,11 @@ impl Registry {
     /// Rings those listeners of `principal` that have less than `head`; returns how many those are.
     pub fn ring_behind(&self, principal: Uuid, head: i64) -> u64 {
         let seats = self.seats();
-        let behind = seats.get(&principal).into_iter().flatten().filter(|seat| seat.sent() < head);
+        let behind = seats
+            .get(&principal)
+            .into_iter()
+            .flatten()
+            .filter(|seat| seat.sent() < head || seat.sent() == UNKNOWN);
         behind.map(|seat| seat.hear(head, None)).count() as u64
     }
 

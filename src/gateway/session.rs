@@ -3,16 +3,20 @@
 //! An event that came along with its hint is sent at once if it is the next one; after a gap the inbox is read. What
 //! the client is sent therefore rises by one each time, whatever was lost on the way here.
 
-use std::{collections::VecDeque, pin::Pin, time::Duration};
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use serde_json::{Value, value::to_raw_value};
 
 use super::{
     Gateway,
     close::Close,
     frames::{self, ClientFrame, Replay, ServerFrame},
-    registry::{End, Item, Joined, Seat},
+    registry::{End, Item, Joined, Seat, UNKNOWN},
     socket::{Heard, Socket},
     welcome::{self, Guest},
 };
@@ -28,7 +32,9 @@ use crate::{
     ids::{ConnectionId, ConversationId, Principal},
     limits::{
         Limiter,
-        quotas::{EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_FRAMES, HEARTBEAT, PAGE_EVENTS, PONG_DEADLINE},
+        quotas::{
+            EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_ACKS, FLOOD_FRAMES, HEARTBEAT, MB, PAGE_EVENTS, PONG_DEADLINE,
+        },
         table::Limit,
     },
     metrics as series,
@@ -36,6 +42,8 @@ use crate::{
 
 /// Sends of one socket that may wait for their turn; then it is not read until one is answered.
 const PENDING_SENDS: usize = 64;
+/// Their bytes, likewise.
+const PENDING_BYTES: usize = 2 * MB;
 
 /// Runs a socket from its upgrade to its end.
 pub async fn run(gateway: &Gateway, mut socket: Socket) {
@@ -67,12 +75,14 @@ struct Session<'a> {
     seat: Joined,
     sending: Option<Sending>,
     pending: VecDeque<(Value, ConversationId, String)>,
+    pending_bytes: usize,
     /// Set while a ping is unanswered.
     pinged: bool,
     /// When the next ping is due, or the pong is overdue.
     beat_at: DateTime<Utc>,
     expiry: Expiry,
-    flood: Flood,
+    frames: Rate,
+    acks: Rate,
 }
 
 /// How far the end of the access token has come.
@@ -94,7 +104,7 @@ impl<'a> Session<'a> {
         socket: &mut Socket,
     ) -> Result<Session<'a>, Option<Close>> {
         // Before the bounds are read: what is committed from now on rings this seat.
-        let seat = gateway.registry.join(Seat::new(guest.principal.id(), guest.credential, i64::MAX));
+        let seat = gateway.registry.join(Seat::new(guest.principal.id(), guest.credential, UNKNOWN));
         let bounds = gateway.inbox.bounds(&guest.reader).await.map_err(|error| {
             error.log();
             Some(Close::Overload)
@@ -124,12 +134,21 @@ impl<'a> Session<'a> {
             seat,
             sending: None,
             pending: VecDeque::new(),
+            pending_bytes: 0,
             pinged: false,
             beat_at: gateway.clock.now() + HEARTBEAT,
             expiry: Expiry::Fresh,
-            flood: Flood::default(),
+            frames: Rate::default(),
+            acks: Rate::default(),
         };
         session.read_to(bounds.head, socket).await?;
+        if session.expiry == Expiry::Expired {
+            return Ok(session);
+        }
+        if session.seat.sent() < bounds.head {
+            // Postgres went away in the middle: better another node, or later, than a promise that is not true.
+            return Err(Some(Close::Overload));
+        }
         let cursor = gateway.inbox.cursor(session.seat.sent()).to_string();
         socket.say(ServerFrame::CaughtUp { cursor }.encode()).await?;
         Ok(session)
@@ -141,21 +160,27 @@ impl<'a> Session<'a> {
         let mut timer = Box::pin(self.gateway.clock.sleep_until(due));
         loop {
             let idle = self.sending.is_none();
+            let hungry = self.pending.len() < PENDING_SENDS && self.pending_bytes < PENDING_BYTES;
+            let mut fired = false;
             let outcome = tokio::select! {
-                heard = socket.hear(), if self.pending.len() < PENDING_SENDS => Box::pin(self.heard(heard, socket)).await,
+                heard = socket.hear(), if hungry => Box::pin(self.heard(heard, socket)).await,
                 () = self.seat.rung() => self.deliver(socket).await,
                 (reference, outcome) = async { self.sending.as_mut().expect("guarded").await }, if !idle => {
                     self.sending = None;
                     answer(socket, &reference, outcome).await
                 }
-                () = &mut timer => self.tick(socket).await,
+                () = &mut timer => {
+                    fired = true;
+                    self.tick(socket).await
+                }
             };
             if let Err(why) = outcome {
                 return why;
             }
             self.next_send();
             let next = self.due();
-            if next != due {
+            // A timer that has fired is never asked again, also if the clock was set back and nothing was due.
+            if fired || next != due {
                 due = next;
                 timer.set(self.gateway.clock.sleep_until(due));
             }
@@ -174,30 +199,50 @@ impl<'a> Session<'a> {
         }
         for item in mail.items {
             match item {
-                Item::Frame(frame) => socket.feed(&*frame).await?,
+                Item::Frame(frame) => {
+                    self.write(socket, frame.to_string()).await?;
+                }
                 Item::Event { seq, tail } if seq == self.seat.sent() + 1 => {
-                    socket.feed(events::frame(self.gateway.inbox.cursor(seq), &tail)).await?;
-                    self.seat.set_sent(seq);
+                    if self.write(socket, events::frame(self.gateway.inbox.cursor(seq), &tail)).await? {
+                        self.seat.set_sent(seq);
+                    }
                 }
                 // Already sent, or after a gap: the inbox has it.
                 Item::Event { .. } => {}
             }
         }
-        if mail.head > self.seat.sent() {
+        if mail.head > self.seat.sent() && self.expiry != Expiry::Expired {
             Box::pin(self.read_to(mail.head, socket)).await?;
         }
         socket.flush().await?;
         Ok(())
     }
 
-    /// Reads the inbox until `head` has been sent.
+    /// Writes a frame, unless the seat is given up first: what a credential may see ends with it, in the middle of a
+    /// backlog too. False if the access token has ended: what is left waits in the inbox until it is renewed.
+    async fn write(&mut self, socket: &mut Socket, frame: String) -> Result<bool, Option<Close>> {
+        if self.guest.expires_at.is_some_and(|at| self.gateway.clock.now() >= at) {
+            self.expiry = Expiry::Expired;
+            return Ok(false);
+        }
+        if !self.seat.is_ended() {
+            tokio::select! {
+                fed = socket.feed(frame) => { fed?; return Ok(true) }
+                () = self.seat.ended() => {}
+            }
+        }
+        let end = self.seat.take().end.unwrap_or(End::Drain(Duration::ZERO));
+        Err(self.say_goodbye(end, socket).await)
+    }
+
+    /// Reads the inbox until `head` has been sent, or Postgres is away.
     async fn read_to(&mut self, head: i64, socket: &mut Socket) -> Result<(), Option<Close>> {
         let principal = self.guest.principal.id();
         while self.seat.sent() < head {
             let page = match self.gateway.inbox.read(principal, self.seat.sent(), PAGE_EVENTS).await {
                 Ok(page) => page,
                 Err(error) => {
-                    // Postgres is away. The next sweep that reaches it finds us behind.
+                    // The next sweep that gets through finds us behind.
                     error.log();
                     return Ok(());
                 }
@@ -206,7 +251,12 @@ impl<'a> Session<'a> {
                 return Ok(());
             }
             for entry in page {
-                socket.feed(events::frame(self.gateway.inbox.cursor(entry.seq), &entry.tail)).await?;
+                if !self
+                    .write(socket, events::frame(self.gateway.inbox.cursor(entry.seq), &entry.tail))
+                    .await?
+                {
+                    return Ok(());
+                }
                 self.seat.set_sent(entry.seq);
             }
             socket.flush().await?;
@@ -239,14 +289,21 @@ impl<'a> Session<'a> {
         self.beat_at = self.gateway.clock.now() + HEARTBEAT;
         let text = match heard {
             Heard::Text(text) => text,
+            Heard::Alive if self.frames.over(FLOOD_FRAMES) => return Err(Some(Close::Flood)),
             Heard::Alive => return Ok(()),
             Heard::Gone => return Err(None),
             Heard::Fault(close) => return Err(Some(close)),
         };
-        if self.flood.over(self.gateway.clock.now()) {
+        let frame = ClientFrame::read(text);
+        // A client may ack a whole backlog event by event; acks are gathered and cost little.
+        let flood = match frame {
+            Ok(ClientFrame::Ack(_)) => self.acks.over(FLOOD_ACKS),
+            _ => self.frames.over(FLOOD_FRAMES),
+        };
+        if flood {
             return Err(Some(Close::Flood));
         }
-        match ClientFrame::read(text) {
+        match frame {
             Ok(ClientFrame::Ping) => socket.say(ServerFrame::Pong.encode()).await?,
             Ok(ClientFrame::Ack(cursor)) => {
                 // An ack of another epoch says nothing about this one.
@@ -256,6 +313,7 @@ impl<'a> Session<'a> {
             }
             Ok(ClientFrame::Renew(token)) => self.renew(&token, socket).await?,
             Ok(ClientFrame::Send { reference, conversation, body }) => {
+                self.pending_bytes += body.len();
                 self.pending.push_back((reference, conversation, body));
             }
             Err(_) => return Err(Some(Close::BadFrame)),
@@ -306,6 +364,7 @@ impl<'a> Session<'a> {
             return;
         }
         let Some((reference, conversation, body)) = self.pending.pop_front() else { return };
+        self.pending_bytes -= body.len();
         let (sender, credential) = (self.guest.principal, self.guest.credential);
         let limiter = Limiter::detached(self.gateway.limits.clone());
         let outbox = self.gateway.outbox.clone();
@@ -381,19 +440,19 @@ async fn answer(socket: &mut Socket, reference: &Value, outcome: Result<Sent>) -
     Ok(())
 }
 
-/// Frames of the current second.
+/// Frames of the current second, by a clock that nobody sets back.
 #[derive(Default)]
-struct Flood {
-    since: DateTime<Utc>,
+struct Rate {
+    since: Option<Instant>,
     frames: u32,
 }
 
-impl Flood {
-    fn over(&mut self, now: DateTime<Utc>) -> bool {
-        if now - self.since >= TimeDelta::from_std(Duration::from_secs(1)).unwrap_or_default() {
-            *self = Flood { since: now, frames: 0 };
+impl Rate {
+    fn over(&mut self, most: u32) -> bool {
+        if self.since.is_none_or(|since| since.elapsed() >= Duration::from_secs(1)) {
+            *self = Rate { since: Some(Instant::now()), frames: 0 };
         }
         self.frames += 1;
-        self.frames > FLOOD_FRAMES
+        self.frames > most
     }
 }

@@ -1,6 +1,6 @@
 //! A WebSocket with our rules: text only, bounded, no write without a deadline, closed with a code.
 
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 use axum::extract::ws::{CloseFrame, Message, WebSocket};
 use futures_util::{SinkExt, StreamExt};
@@ -25,17 +25,24 @@ pub enum Heard {
 }
 
 /// One client's socket.
-pub struct Socket(WebSocket);
+pub struct Socket {
+    stream: WebSocket,
+    /// Bytes of the frame before, which may still be under way: a slow link is given time for them.
+    before: usize,
+}
+
+/// The slowest link that is served: a frame may take its size at this pace, beside the ten seconds.
+const PACE: u64 = 64 * 1024;
 
 impl Socket {
     /// An upgraded socket.
-    pub fn new(socket: WebSocket) -> Self {
-        Socket(socket)
+    pub fn new(stream: WebSocket) -> Self {
+        Socket { stream, before: 0 }
     }
 
     /// The next frame. Cancel safe.
     pub async fn hear(&mut self) -> Heard {
-        match self.0.next().await {
+        match self.stream.next().await {
             Some(Ok(Message::Text(text))) => {
                 series::frames("in", 1);
                 Heard::Text(text.as_str().to_owned())
@@ -48,36 +55,38 @@ impl Socket {
     }
 
     /// Queues a frame for [`flush`](Self::flush).
-    pub async fn feed(&mut self, text: impl Into<Cow<'_, str>>) -> Result<(), Close> {
+    pub async fn feed(&mut self, text: impl Into<String>) -> Result<(), Close> {
+        let text = text.into();
         series::frames("out", 1);
-        self.within(Message::Text(text.into().into_owned().into()), false).await
+        let (deadline, bytes) = (self.patience(), text.len());
+        // Returns when the frame before is through.
+        within(deadline, self.stream.feed(Message::Text(text.into()))).await?;
+        self.before = bytes;
+        Ok(())
     }
 
     /// Writes what is queued.
     pub async fn flush(&mut self) -> Result<(), Close> {
-        match tokio::time::timeout(WRITE_DEADLINE, self.0.flush()).await {
-            Ok(outcome) => outcome.map_err(|_| Close::Broken),
-            Err(_) => Err(Close::SlowConsumer),
-        }
+        let deadline = self.patience();
+        within(deadline, self.stream.flush()).await?;
+        self.before = 0;
+        Ok(())
     }
 
     /// Writes one frame now.
-    pub async fn say(&mut self, text: impl Into<Cow<'_, str>>) -> Result<(), Close> {
+    pub async fn say(&mut self, text: impl Into<String>) -> Result<(), Close> {
         self.feed(text).await?;
         self.flush().await
     }
 
     /// Asks for a sign of life.
     pub async fn ping(&mut self) -> Result<(), Close> {
-        self.within(Message::Ping(bytes::Bytes::new()), true).await
+        let deadline = self.patience();
+        within(deadline, self.stream.send(Message::Ping(bytes::Bytes::new()))).await
     }
 
-    async fn within(&mut self, message: Message, now: bool) -> Result<(), Close> {
-        let write = async { if now { self.0.send(message).await } else { self.0.feed(message).await } };
-        match tokio::time::timeout(WRITE_DEADLINE, write).await {
-            Ok(outcome) => outcome.map_err(|_| Close::Broken),
-            Err(_) => Err(Close::SlowConsumer),
-        }
+    fn patience(&self) -> Duration {
+        WRITE_DEADLINE + Duration::from_millis(self.before as u64 * 1000 / PACE)
     }
 
     /// Says why and closes; waits a moment for the client's answer, so that the code is not lost to a reset.
@@ -85,10 +94,20 @@ impl Socket {
         series::socket_closed(why.code());
         let frame = CloseFrame { code: why.code(), reason: why.row().1.into() };
         let farewell = async {
-            self.0.send(Message::Close(Some(frame))).await.ok();
-            while let Some(Ok(_)) = self.0.next().await {}
+            self.stream.send(Message::Close(Some(frame))).await.ok();
+            while let Some(Ok(_)) = self.stream.next().await {}
         };
         tokio::time::timeout(FAREWELL, farewell).await.ok();
+    }
+}
+
+async fn within(
+    patience: Duration,
+    write: impl Future<Output = Result<(), axum::Error>>,
+) -> Result<(), Close> {
+    match tokio::time::timeout(patience, write).await {
+        Ok(outcome) => outcome.map_err(|_| Close::Broken),
+        Err(_) => Err(Close::SlowConsumer),
     }
 }
 

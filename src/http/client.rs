@@ -3,15 +3,17 @@
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::Arc,
+    time::Duration,
 };
 
 use axum::{
     extract::{FromRequestParts, Request, State},
-    http::{HeaderMap, header, request::Parts},
+    http::{HeaderMap, HeaderName, Method, header, request::Parts},
     middleware::Next,
     response::Response,
 };
 use ipnet::IpNet;
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::error::{Code, Error, Result};
 
@@ -87,10 +89,12 @@ impl Door {
 
     /// Walks `X-Forwarded-For` from the right until a hop that is not one of our proxies.
     fn rightmost_untrusted(&self, headers: &HeaderMap) -> Option<IpAddr> {
-        let mut hops: Vec<&str> = Vec::new();
-        for line in headers.get_all("x-forwarded-for") {
-            hops.extend(line.to_str().ok()?.split(',').map(str::trim));
-        }
+        let lines: Vec<_> = headers
+            .get_all("x-forwarded-for")
+            .iter()
+            .map(|line| String::from_utf8_lossy(line.as_bytes()))
+            .collect();
+        let hops: Vec<&str> = lines.iter().flat_map(|line| line.split(',').map(str::trim)).collect();
         let mut seen = None;
         for hop in hops.into_iter().rev() {
             // What is no address was not written by a proxy of ours: everything left of it is hearsay.
@@ -117,6 +121,26 @@ impl Door {
 
 fn last<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get_all(name).iter().next_back()?.to_str().ok()?.rsplit(',').next().map(str::trim)
+}
+
+/// What pages of the allowed origins may do; all others are told nothing.
+pub fn cors(door: &Door) -> CorsLayer {
+    let origins = door.origins.iter().filter_map(|origin| origin.parse().ok());
+    CorsLayer::new()
+        .allow_origin(AllowOrigin::list(origins.collect::<Vec<_>>()))
+        .allow_credentials(true)
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
+        .allow_headers([
+            header::AUTHORIZATION,
+            header::CONTENT_TYPE,
+            HeaderName::from_static("idempotency-key"),
+        ])
+        .expose_headers([
+            header::RETRY_AFTER,
+            HeaderName::from_static("x-request-id"),
+            HeaderName::from_static("ratelimit"),
+        ])
+        .max_age(Duration::from_secs(600))
 }
 
 /// For `/auth/*`: a request from a page of another origin is refused before it is looked at.

@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Service, ServiceExt};
 
-use super::client::Peer;
+use super::{client::Peer, idle::Guarded};
 
 /// From the first byte of a connection to the end of its TLS handshake, and of a request to the end of its headers.
 const HEADERS: Duration = Duration::from_secs(10);
@@ -49,10 +49,11 @@ pub async fn serve(
         let (tls, router, stop) = (tls.clone(), router.clone(), stop.clone());
         tasks.spawn(async move {
             match tls {
-                None => converse(stream, peer, router, stop).await,
+                None => converse(stream, peer, false, router, stop).await,
                 Some(tls) => {
                     if let Some(stream) = shake_hands(&tls, stream).await {
-                        converse(stream, peer, router, stop).await;
+                        let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                        converse(stream, peer, h2, router, stop).await;
                     }
                 }
             }
@@ -68,7 +69,7 @@ async fn shake_hands(
     tokio::time::timeout(HEADERS, tls.accept(stream)).await.ok()?.ok()
 }
 
-async fn converse<S>(stream: S, peer: SocketAddr, router: Router, stop: CancellationToken)
+async fn converse<S>(stream: S, peer: SocketAddr, h2: bool, router: Router, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -77,7 +78,9 @@ where
         let mut router = router.clone();
         async move { router.as_service::<Incoming>().ready().await?.call(request).await }
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    // Guessing the protocol from the first bytes would wait for them without a deadline, so it is settled before.
+    let builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = if h2 { builder.http2_only() } else { builder.http1_only() };
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(64 * 1024);
     builder
         .http2()
@@ -87,7 +90,7 @@ where
         .max_pending_accept_reset_streams(20)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(10));
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(Guarded::new(stream)), service);
     tokio::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return log_end(ended),

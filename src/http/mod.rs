@@ -6,6 +6,7 @@
 pub mod answer;
 pub mod body;
 pub mod client;
+mod idle;
 pub mod json;
 pub mod listener;
 pub mod trace;

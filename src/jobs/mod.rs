@@ -82,14 +82,25 @@ impl Jobs {
             return self.work(job).await;
         }
         let client = self.db.read().await?;
+        let lock = client
+            .prepare_cached(
+                "-- jobs.lock
+            select pg_try_advisory_lock(hashtext($1))",
+            )
+            .await?;
+        let unlock = client
+            .prepare_cached(
+                "-- jobs.unlock
+            select pg_advisory_unlock(hashtext($1))",
+            )
+            .await?;
         // Session-level, so it must be given back on the same connection; a connection that dies gives it back itself.
-        let mine: bool =
-            client.query_one("select pg_try_advisory_lock(hashtext($1))", &[&name]).await?.get(0);
+        let mine: bool = client.query_one(&lock, &[&name]).await?.get(0);
         if !mine {
             return Ok(());
         }
         let outcome = self.work(job).await;
-        client.execute("select pg_advisory_unlock(hashtext($1))", &[&name]).await?;
+        client.query_one(&unlock, &[&name]).await?;
         outcome
     }
 

@@ -18,7 +18,15 @@ type Log = VecDeque<DateTime<Utc>>;
 
 /// Logs of what was admitted, by limit and key.
 #[derive(Default)]
-pub struct LocalWindows(Mutex<HashMap<(Limit, String), Log>>);
+pub struct LocalWindows(Mutex<Windows>);
+
+#[derive(Default)]
+struct Windows {
+    logs: HashMap<(Limit, String), Log>,
+    /// How many keys there may be before the next clean-up: doubles with what a clean-up leaves, so that its cost is
+    /// spread over the calls that filled it.
+    crowd: usize,
+}
 
 /// Keys kept before those with nothing left in their window are thrown out.
 const CROWD: usize = 100_000;
@@ -30,11 +38,12 @@ impl LocalWindows {
         rules: &[(Rule<'_>, Budget)],
         now: DateTime<Utc>,
     ) -> (Option<(usize, Duration)>, Vec<u32>) {
-        let mut logs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if logs.len() > CROWD {
-            logs.retain(|(_, _), log| {
-                log.back().is_some_and(|last| now - *last < chrono::TimeDelta::hours(1))
-            });
+        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Windows { logs, crowd } = &mut *windows;
+        if logs.len() > (*crowd).max(CROWD) {
+            // Longer windows than a day are not in the table, and an operator's may forget a little here.
+            logs.retain(|_, log| log.back().is_some_and(|last| now - *last < chrono::TimeDelta::hours(24)));
+            *crowd = 2 * logs.len();
         }
         let mut denied: Option<(usize, Duration)> = None;
         let mut left = Vec::with_capacity(rules.len());

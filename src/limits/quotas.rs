@@ -52,6 +52,9 @@ pub const MAILBOX_BYTES: usize = MB;
 /// Frames a client may send in one second.
 pub const FLOOD_FRAMES: u32 = 60;
 
+/// Acks a client may send in one second.
+pub const FLOOD_ACKS: u32 = 1000;
+
 /// Connections of one user over all nodes.
 pub const USER_CONNECTIONS: u32 = 10;
 /// Connections of one agent over all nodes.

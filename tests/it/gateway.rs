@@ -345,3 +345,41 @@ async fn a_foreign_page_cannot_open_a_socket() {
     assert_eq!(handshake("https://localhost").await.status, 101);
     a.anon().get("/ws").await.refused(400, "VALIDATION_ERROR");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_listener_does_not_get_the_rest_of_its_backlog() {
+    let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=10000/s")]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let text = "x".repeat(300_000);
+    for _ in 0..60 {
+        alice.say(&conversation, &text).await.expect(201);
+    }
+    // 18 MB that are not read do not fit into the sockets' buffers: the node is in the middle of the replay.
+    let slow = agent.on(&b).connect().await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    psql(&a.world.database, "update agent_token set revoked_at = app_now(), bcrypt_hash = null").await;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let got = slow.until_closed().await;
+    assert!(got.iter().filter(|frame| frame["event"] == "message.created").count() < 60);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acking_a_backlog_event_by_event_is_no_flood() {
+    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=10000/s")]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    for n in 0..150 {
+        alice.say(&conversation, &n.to_string()).await.expect(201);
+    }
+    let mut socket = agent.connect().await;
+    for _ in 0..152 {
+        let cursor = socket.next().await.expect("an event")["cursor"].clone();
+        socket.say(json!({ "type": "ack", "cursor": cursor })).await;
+    }
+    socket.expect("caught_up").await;
+    socket.say(json!({ "type": "ping" })).await;
+    socket.expect("pong").await;
+}

@@ -187,3 +187,32 @@ async fn a_draining_node_finishes_what_it_began() {
     }
     alice.on(&b).say(&conversation, "elsewhere").await.expect(201);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_an_allowed_origin_may_call_and_others_are_told_nothing() {
+    let [a] = nodes().await;
+    let preflight = |origin: &'static str| {
+        let caller = a.anon();
+        async move {
+            let request = caller.request(reqwest::Method::OPTIONS, "/conversations").header("origin", origin);
+            caller.send(request.header("access-control-request-method", "POST")).await.expect(200)
+        }
+    };
+    let allowed = preflight("https://localhost").await;
+    assert_eq!(allowed.header("access-control-allow-origin"), Some("https://localhost"));
+    assert_eq!(allowed.header("access-control-allow-credentials"), Some("true"));
+    assert_eq!(preflight("https://evil.example").await.header("access-control-allow-origin"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_word_may_be_a_method_but_not_a_metric() {
+    let [a] = nodes().await;
+    let caller = a.anon();
+    for n in 0..20 {
+        let method = reqwest::Method::from_bytes(format!("WORD{n}").as_bytes()).expect("a method");
+        caller.send(caller.request(method, "/version")).await.refused(405, "METHOD_NOT_ALLOWED");
+    }
+    let text =
+        reqwest::get(format!("{}/metrics", a.admin)).await.expect("metrics").text().await.expect("text");
+    assert!(!text.contains("WORD") && text.contains(r#"method="other""#));
+}

@@ -7,13 +7,13 @@ use axum::{
     http::{HeaderMap, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::{
     Codes,
-    rules::{DeviceId, Email, Password, Scene},
+    rules::{DeviceId, Email, GivenPassword, Password, Scene},
     store::{self, CodeCheck, NewSession, Refreshed},
 };
 use crate::{
@@ -37,7 +37,8 @@ pub struct Accounts {
     pub db: Db,
     pub random: Random,
     pub codes: Codes,
-    pub hasher: Hasher,
+    /// Apart from the pool of agent tokens, so that neither can starve the other.
+    pub passwords: Hasher,
     pub turnstile: Turnstile,
     pub access_tokens: AccessTokens,
     pub refresh_tokens: RefreshTokens,
@@ -114,7 +115,7 @@ pub struct Register {
 #[serde(deny_unknown_fields)]
 pub struct Login {
     email: Email,
-    account_password: Text<1, 1024>,
+    account_password: GivenPassword,
     turnstile_token: TurnstileToken,
     device_id: Option<DeviceId>,
     device_name: Option<Text<1, 200>>,
@@ -152,7 +153,7 @@ pub async fn register(
     limiter.take(Limit::RegisterIp, ip).await?;
     accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
     limiter.take(Limit::RegisterEmail, body.email.as_str()).await?;
-    let hash = accounts.hasher.hash_password(body.account_password.0.expose_secret().to_owned()).await?;
+    let hash = accounts.passwords.hash_password(body.account_password.0.expose_secret().to_owned()).await?;
     let user = UserId::mint(&accounts.random);
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     // One transaction, so that a code is used up if and only if its account exists; a wrong try is kept either way.
@@ -191,9 +192,18 @@ pub async fn login(
     let known = store::begin_login(&tx, &body.email).await?;
     tx.commit().await?;
     let known = known.map_err(locked)?;
-    let password = SecretString::from(body.account_password.0);
+    let password = body.account_password.0;
     let hash = known.as_ref().map(|known| known.password_hash.clone());
-    let matches = accounts.hasher.verify_password(password.expose_secret().to_owned(), hash).await?;
+    let matches = match accounts.passwords.verify_password(password.expose_secret().to_owned(), hash).await {
+        Ok(matches) => matches,
+        Err(overload) => {
+            // Nothing was tried, so nothing has failed: our overload must not lock anybody out.
+            let tx = accounts.db.begin("accounts.forgive").await?;
+            store::forgive(&tx, &body.email).await?;
+            tx.commit().await?;
+            return Err(overload);
+        }
+    };
     let Some(known) = known.filter(|_| matches) else {
         limiter.take(Limit::LoginIp, ip).await?;
         return Err(Code::InvalidCredentials.into());

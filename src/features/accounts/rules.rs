@@ -55,6 +55,21 @@ impl<'de> Deserialize<'de> for Password {
     }
 }
 
+/// A password to be compared: whatever was accepted once must be accepted here.
+#[derive(Clone)]
+pub struct GivenPassword(pub SecretString);
+
+impl<'de> Deserialize<'de> for GivenPassword {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        if (1..=1024).contains(&text.len()) {
+            Ok(GivenPassword(text.into()))
+        } else {
+            Err(D::Error::custom("length|must have 1 to 1024 bytes"))
+        }
+    }
+}
+
 /// What a code is for. A code of one scene is worth nothing in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -157,6 +157,18 @@ pub async fn begin_login(tx: &Tx, email: &Email) -> Result<Result<Option<Known>,
     Ok(Ok(row.map(|row| Known { user: row.get(0), password_hash: row.get(1) })))
 }
 
+/// Takes a counted try back, with the lock that it brought.
+pub async fn forgive(tx: &Tx, email: &Email) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.forgive
+            update login_guard set failures = greatest(failures - 1, 0), locked_until = null where email = $1",
+        )
+        .await?;
+    tx.execute(&stmt, &[&email.as_str()]).await?;
+    Ok(())
+}
+
 pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
     let stmt = tx
         .prepare_cached(

@@ -101,6 +101,11 @@ impl Inbox {
         Cursor { epoch: self.epoch(), seq }
     }
 
+    /// The same inboxes and epoch, read over other connections.
+    pub fn over(&self, db: Db) -> Self {
+        Inbox { db, epoch: self.epoch.clone() }
+    }
+
     /// Where it reads.
     pub fn db(&self) -> &Db {
         &self.db

@@ -100,8 +100,8 @@ fn wrapped(text: &str) -> Option<&str> {
 /// The payload of a body without `payload`: all but the names beside it.
 fn bare(text: &str) -> Result<String> {
     let fault = || Error::field("payload", "required", "missing field `payload`");
-    let mut fields: BTreeMap<&str, &RawValue> = serde_json::from_str(text).map_err(|_| fault())?;
-    fields.retain(|name, _| !BESIDE.contains(name));
+    let mut fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|_| fault())?;
+    fields.retain(|name, _| !BESIDE.contains(&name.as_str()));
     if !fields.contains_key("type") {
         return Err(fault());
     }
@@ -149,6 +149,12 @@ mod tests {
     fn a_payload_keeps_its_bytes() {
         let odd = r#"{ "type":"text", "n": 1.00, "big": 123456789012345678901234567890 }"#;
         assert_eq!(read(&format!(r#"{{"payload":{odd}}}"#)).expect("valid").payload, odd);
+    }
+
+    #[test]
+    fn a_bare_payload_may_escape_its_names() {
+        let bare = read(r#"{"type":"text","caf\u00e9":1}"#).expect("valid");
+        assert_eq!(bare.payload, r#"{"café":1,"type":"text"}"#);
     }
 
     #[test]

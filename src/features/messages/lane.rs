@@ -41,6 +41,9 @@ pub async fn run(db: Db, backplane: Backplane, mut waiting: mpsc::Receiver<Waiti
         }
         held.extend(arrived.drain(..));
         let batch = gather(&mut held);
+        if batch.is_empty() {
+            continue;
+        }
         commit(&db, &backplane, batch, &mut held).await;
     }
 }
@@ -51,7 +54,8 @@ fn gather(held: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     let mut batch: Vec<Waiting> = Vec::with_capacity(held.len().min(BATCH));
     let mut company = Company::default();
     let mut rest = VecDeque::new();
-    for one in held.drain(..) {
+    // Whoever has given up waiting is not answered any more, so nothing is stored for them.
+    for one in held.drain(..).filter(|one| !one.answer.is_closed()) {
         if batch.len() < BATCH && company.admits(&one.message) {
             batch.push(one);
         } else {
@@ -120,8 +124,8 @@ async fn commit(db: &Db, backplane: &Backplane, batch: Vec<Waiting>, held: &mut 
             series::send_batch(n, started.elapsed());
             answer(backplane, batch, decisions, held);
         }
-        Err(error) if n > 1 && error.code() == Code::InternalError => {
-            // One of them is something that Postgres refuses: find it, and let the others through.
+        Err(error) if n > 1 && (error.code() == Code::InternalError || error.is_lock_timeout()) => {
+            // One of them is something that Postgres refuses, or waits for a lock: let the others through.
             error.log();
             for one in batch {
                 let single = vec![one];
@@ -264,7 +268,14 @@ mod tests {
         };
         let conversation = ConversationId(Uuid::from_u128(conversation));
         let message = Outgoing { sender, credential: Uuid::nil(), conversation, draft };
-        Waiting { id: MessageId(Uuid::nil()), message, answer: oneshot::channel().0, tries: 0 }
+        Waiting { id: MessageId(Uuid::nil()), message, answer: kept_open(), tries: 0, place: None }
+    }
+
+    /// An answer that somebody waits for, as long as the test runs.
+    fn kept_open() -> oneshot::Sender<Result<Sent>> {
+        let (answer, answered) = oneshot::channel();
+        std::mem::forget(answered);
+        answer
     }
 
     fn sizes(sends: Vec<Waiting>) -> Vec<usize> {

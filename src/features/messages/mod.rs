@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
@@ -32,6 +32,8 @@ use crate::{
 
 /// Sends of one lane that may wait; more are refused with 503.
 const QUEUE: usize = 4096;
+/// Bytes of payloads that may wait in all lanes.
+const ROOM: usize = 128 * 1024 * 1024;
 /// Longest wait for an answer. What it ends is unknown, not undone: the same id tried again tells.
 const DEADLINE: Duration = Duration::from_secs(5);
 
@@ -66,6 +68,8 @@ pub struct Sent {
 pub struct Outbox {
     random: Random,
     dead: Dead,
+    /// Bytes of payloads that may wait.
+    room: Arc<Semaphore>,
     lanes: Arc<[mpsc::Sender<Waiting>]>,
 }
 
@@ -76,6 +80,9 @@ struct Waiting {
     answer: oneshot::Sender<Result<Sent>>,
     /// Batches it has been in without a decision.
     tries: u32,
+    /// What it takes of the memory for waiting sends; given back when it is dropped.
+    #[expect(dead_code, reason = "held, not read")]
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl Outbox {
@@ -93,7 +100,7 @@ impl Outbox {
             tasks.spawn(lane::run(db.clone(), backplane.clone(), waiting));
             lane
         });
-        Outbox { random, dead, lanes: lanes.collect() }
+        Outbox { random, dead, room: Arc::new(Semaphore::new(ROOM)), lanes: lanes.collect() }
     }
 
     /// Stores a message and tells it; returns once it is durable.
@@ -103,7 +110,10 @@ impl Outbox {
         // The low half of an id is chance.
         let lane = message.conversation.0.as_u64_pair().1 as usize % self.lanes.len();
         let credential = message.credential;
-        let waiting = Waiting { id, message, answer, tries: 0 };
+        let bytes = u32::try_from(message.draft.payload.len()).unwrap_or(u32::MAX);
+        let place = self.room.clone().try_acquire_many_owned(bytes);
+        let place = Some(place.map_err(|_| Error::unavailable("the waiting sends take too much memory"))?);
+        let waiting = Waiting { id, message, answer, tries: 0, place };
         self.lanes[lane].try_send(waiting).map_err(|_| Error::unavailable("a send lane is full"))?;
         let outcome = match tokio::time::timeout(DEADLINE, answered).await {
             Ok(Ok(outcome)) => outcome,

@@ -1,11 +1,10 @@
 use chrono::{DateTime, Utc};
-use deadpool_postgres::Client;
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
 use super::Waiting;
 use crate::{
-    db::Db,
+    db::{Conn, Db},
     error::{Error, Result},
     features::inbox::Delivery,
     ids::{ConversationId, MessageId},
@@ -191,7 +190,7 @@ async fn try_send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
     begun?;
     locked?;
     let rows = rows?;
-    committed.map_err(Error::unavailable)?;
+    committed.map_err(Error::into_unavailable)?;
     // An item without a row cannot be; if it were, it would be asked about again rather than taken for stored.
     let mut decisions: Vec<Decision> = batch.iter().map(|_| Decision::Undecided).collect();
     let place = |row: &Row| usize::try_from(row.get::<_, i32>(0)).unwrap_or(usize::MAX);
@@ -294,7 +293,7 @@ fn decision(row: &Row) -> Decision {
 }
 
 /// What the sender's key was used for, if it was: then this is a replay, also for a sender who is no member any more.
-async fn prior(client: &Client, one: &Waiting) -> Result<Option<Prior>> {
+async fn prior(client: &Conn, one: &Waiting) -> Result<Option<Prior>> {
     let Some(key) = one.message.draft.key else { return Ok(None) };
     let stmt = client.prepare_cached(PRIOR).await?;
     let row = client.query_opt(&stmt, &[&one.message.sender.id(), &key]).await?;

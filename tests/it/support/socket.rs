@@ -143,6 +143,15 @@ impl Socket {
         }
     }
 
+    /// Everything until the node closes or cuts the socket.
+    pub async fn until_closed(mut self) -> Vec<Value> {
+        let mut before = Vec::new();
+        while let Ok(frame) = self.next().await {
+            before.push(frame);
+        }
+        before
+    }
+
     /// Insists that nothing comes for a while.
     pub async fn expect_silence(&mut self, span: Duration) {
         assert!(self.early.is_empty(), "{:?}", self.early);
