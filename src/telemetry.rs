@@ -13,7 +13,7 @@ pub fn start(filter: &str) {
         "fred=warn",
         "lettre=warn",
         // These would print bound parameters and frames.
-        "tokio_postgres=info",
+        "tokio_postgres=warn",
         "tungstenite=info",
         "tokio_tungstenite=info",
         "h2=info",

@@ -32,7 +32,7 @@ pub enum OpenConversation {
 /// `POST /conversations`: opens a conversation with an agent or another user.
 ///
 /// Caller: user. Limit: `default_user`, 120/min. Body `{type:"agent", agent_id}` or `{type:"direct", user_id}`. Answers
-/// 201 with the [`Conversation`], or 200 with the one that the two have already. Tells both `relation.created` (agents)
+/// 201 with the [`Conversation`](super::Conversation), or 200 with the one that the two have already. Tells both `relation.created` (agents)
 /// and `conversation.created`. Errors: `AGENT_NOT_REGISTERED`, `NOT_FOUND`.
 pub async fn open(
     user: User,
