@@ -166,7 +166,7 @@ pub async fn send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
     loop {
         match try_send(db, batch).await {
             Err(error) if tries < 3 && (error.is_conflict() || error.violates("inbox_entry_pkey")) => {
-                tries += 1
+                tries += 1;
             }
             outcome => return outcome,
         }
