@@ -21,9 +21,14 @@ const CALM: Duration = Duration::from_secs(2);
 /// and while it does not.
 const HURRIED: Duration = Duration::from_millis(500);
 
+/// Without a look at Postgres for this long, nobody here knows who has been revoked: bodies that come with hints are
+/// not delivered any more.
+const BLIND: Duration = Duration::from_secs(10);
+
 /// Sweeps until `stop`.
 pub async fn run(sweep: Sweep, state: Arc<State>, stop: CancellationToken) {
     let mut next = Instant::now();
+    let mut looked_at = Instant::now();
     loop {
         let outcome = tokio::select! {
             () = tokio::time::sleep_until(next) => sweep.all().await,
@@ -32,8 +37,15 @@ pub async fn run(sweep: Sweep, state: Arc<State>, stop: CancellationToken) {
             fresh = state.fresh() => { sweep.wake(&fresh).await.ok(); continue }
             () = stop.cancelled() => return,
         };
-        if let Err(error) = outcome {
-            error.log();
+        match outcome {
+            Ok(()) => looked_at = Instant::now(),
+            Err(error) => error.log(),
+        }
+        if looked_at.elapsed() > BLIND && !sweep.registry.is_blind() {
+            tracing::error!(
+                "Postgres is out of reach; nothing is delivered until sessions can be checked again"
+            );
+            sweep.registry.set_blind(true);
         }
         next = Instant::now() + if state.healthy() { CALM } else { HURRIED };
     }
@@ -56,15 +68,19 @@ impl Sweep {
             self.registry.for_each(|seat| seat.end(End::EpochChanged));
         }
         let seats = self.registry.all();
-        if seats.is_empty() {
+        let credentials: HashSet<Uuid> = seats.iter().map(|seat| seat.credential).collect();
+        if !credentials.is_empty() {
+            for (reason, dead) in dead_credentials(&self.db, &Vec::from_iter(credentials)).await? {
+                self.registry.revoke(&[dead], reason);
+            }
+        }
+        // Whoever must not hear any more has been told; the others may go on.
+        self.registry.set_blind(false);
+        let principals: HashSet<Uuid> = seats.iter().map(|seat| seat.principal).collect();
+        if principals.is_empty() {
             return Ok(());
         }
-        let principals: HashSet<Uuid> = seats.iter().map(|seat| seat.principal).collect();
         let late = self.wake(&Vec::from_iter(principals)).await?;
-        let credentials: HashSet<Uuid> = seats.iter().map(|seat| seat.credential).collect();
-        for (reason, dead) in dead_credentials(&self.db, &Vec::from_iter(credentials)).await? {
-            self.registry.revoke(&[dead], reason);
-        }
         series::sweep(started.elapsed(), late);
         Ok(())
     }

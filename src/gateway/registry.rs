@@ -182,6 +182,8 @@ pub struct Registry {
     seats: Arc<Mutex<HashMap<Uuid, Vec<Arc<Seat>>>>>,
     /// Set once the node drains: who comes now is sent away at once.
     closed: Arc<AtomicBool>,
+    /// Set while nobody can say whether the listeners' credentials still count: nothing is delivered.
+    blind: Arc<AtomicBool>,
     interest: mpsc::UnboundedSender<Interest>,
 }
 
@@ -189,7 +191,7 @@ impl Registry {
     /// Empty; the receiver hears of every principal whose first listener comes or last one goes.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Interest>) {
         let (interest, changes) = mpsc::unbounded_channel();
-        (Registry { seats: Arc::default(), closed: Arc::default(), interest }, changes)
+        (Registry { seats: Arc::default(), closed: Arc::default(), blind: Arc::default(), interest }, changes)
     }
 
     fn seats(&self) -> MutexGuard<'_, HashMap<Uuid, Vec<Arc<Seat>>>> {
@@ -229,6 +231,16 @@ impl Registry {
             seats.remove(&seat.principal);
             self.interest.send(Interest(seat.principal)).ok();
         }
+    }
+
+    /// Whether nothing may be delivered for now.
+    pub fn is_blind(&self) -> bool {
+        self.blind.load(Ordering::Acquire)
+    }
+
+    /// Stops deliveries, or lets them go on; those who missed something are then rung by their inbox's head.
+    pub fn set_blind(&self, blind: bool) {
+        self.blind.store(blind, Ordering::Release);
     }
 
     /// Whether anybody listens for `principal` here.

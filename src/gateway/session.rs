@@ -219,10 +219,14 @@ impl<'a> Session<'a> {
     }
 
     /// Writes a frame, unless the seat is given up first: what a credential may see ends with it, in the middle of a
-    /// backlog too. False if the access token has ended: what is left waits in the inbox until it is renewed.
+    /// backlog too. False if nothing may be said now, because the access token has ended or nobody
+    /// can say who is revoked: what is left waits in the inbox.
     async fn write(&mut self, socket: &mut Socket, frame: String) -> Result<bool, Option<Close>> {
         if self.guest.expires_at.is_some_and(|at| self.gateway.clock.now() >= at) {
             self.expiry = Expiry::Expired;
+            return Ok(false);
+        }
+        if self.gateway.registry.is_blind() {
             return Ok(false);
         }
         if !self.seat.is_ended() {

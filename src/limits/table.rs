@@ -10,6 +10,7 @@ catalogue! {
         RegisterIp               = ("auth_register_ip",                10,  600);
         RegisterEmail            = ("auth_register_email",             5,   600);
         SendCode                 = ("auth_send_code",                  1,   60);
+        Refresh                  = ("auth_refresh",                    60,  60);
         AgentMessageSend         = ("agent_message_send",              5,   1);
         AgentConversationSend    = ("agent_conversation_message_send", 5,   1);
         AgentPoll                = ("agent_poll",                      60,  60);

@@ -315,3 +315,43 @@ async fn a_crashed_backend_costs_a_retry_and_nothing_else() {
     sender.await.expect("every message acked");
     socket.expect_silence(Duration::from_millis(300)).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_cannot_see_postgres_delivers_nothing_and_catches_up_later() {
+    use fred::interfaces::PubsubInterface;
+    let redis = private_redis("blind").await;
+    let url = redis.url();
+    let prefix = ulid().to_string();
+    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url), ("REDIS_PREFIX", &prefix)]).await;
+    let (alice, agent, conversation) = pair(&a).await;
+    let mut socket = agent.on(&b).connect().await;
+    socket.event("conversation.created").await;
+    socket.expect("caught_up").await;
+    let database = a.world.database.rsplit('/').next().expect("a name").to_owned();
+    let elsewhere = a.world.database.replace(&database, "template_blindpipe");
+    let limit = |n: i32| format!("alter database {database} connection limit {n}");
+    psql(&elsewhere, &limit(0)).await;
+    let cut =
+        format!("select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = '{database}'");
+    psql(&elsewhere, &cut).await;
+    // Real time: ten seconds without a look are the node's own measure.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    psql(&elsewhere, &cut).await;
+    // A hint with a body, as another node would send it.
+    let client = fred_client(&url).await;
+    let inbox = uuid::Uuid::parse_str(&agent.id).expect("a UUID").simple().to_string();
+    let hint = format!("{} 3 \"event\":\"message.created\",\"data\":{{}}", ulid());
+    let heard: u32 = client.publish(format!("{prefix}:p:{inbox}"), hint).await.expect("published");
+    assert_eq!(heard, 1, "the node listens");
+    socket.expect_silence(Duration::from_millis(500)).await;
+    psql(&elsewhere, &limit(-1)).await;
+    let mut sent = alice.say(&conversation, "after").await;
+    for _ in 0..50 {
+        if sent.status == 201 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        sent = alice.say(&conversation, "after").await;
+    }
+    assert_eq!(socket.event("message.created").await["data"]["payload"]["text"], "after");
+}

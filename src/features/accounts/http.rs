@@ -230,7 +230,7 @@ pub struct RefreshedToken {
 
 /// `POST /auth/refresh`: the next access token and refresh cookie.
 ///
-/// Caller: the holder of the cookie; no body. Limit: none of its own yet but the session's. Answers 200 `{access_token,
+/// Caller: the holder of the cookie; no body. Limit: `auth_refresh`, 60/min per session. Answers 200 `{access_token,
 /// expires_in_seconds}`. The predecessor gives the same successor for 10 s; later it was stolen, and the session ends
 /// on every node. Errors: `TOKEN_EXPIRED`.
 pub async fn refresh(
@@ -239,8 +239,12 @@ pub async fn refresh(
     ip: ClientIp,
     headers: HeaderMap,
 ) -> Result<Response> {
-    limiter.take_here(Limit::DefaultIp, ip).await?;
-    let (session, generation) = accounts.refresh_tokens.read(&headers).ok_or(Code::TokenExpired)?;
+    let Some((session, generation)) = accounts.refresh_tokens.read(&headers) else {
+        limiter.take_here(Limit::DefaultIp, ip).await?;
+        return Err(Code::TokenExpired.into());
+    };
+    // Each use gives another token, so a budget per token would never be met: it is the session's.
+    limiter.take(Limit::Refresh, session).await?;
     let tx = accounts.db.begin("accounts.refresh").await?;
     let outcome = store::refresh(&tx, session, generation).await?;
     tx.commit().await?;
