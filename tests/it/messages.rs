@@ -359,3 +359,49 @@ async fn polls_and_sockets_are_the_same_reader() {
     let refused = agent.poll("cursor=999-4").await.refused(409, "CURSOR_EXPIRED");
     assert!(refused.body["error"]["params"]["head"].as_str().expect("a cursor").ends_with("-11"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_inbox_written_from_many_conversations_on_two_nodes_has_no_gaps() {
+    let room = "agent_message_send=10000/s,user_message_send=10000/s,default_user=1000/s";
+    let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", room), ("SEND_LANES", "3")]).await;
+    let alice = a.user("alice").await;
+    let mut pairs = Vec::new();
+    for n in 0..5 {
+        let agent = a.agent(&alice, &format!("agent {n}")).await;
+        let conversation = alice.talk_to(&agent).await;
+        pairs.push((agent, conversation));
+    }
+    let mut hers = alice.on(&b).connect_from(Some(&alice.start_of_inbox().await)).await;
+    let sends = (0..400).map(|n| {
+        let (agent, conversation) = &pairs[n % 5];
+        let node = if n % 2 == 0 { &a } else { &b };
+        async move { agent.on(node).say(conversation, "x").await }
+    });
+    let mut sent: Vec<String> = futures_util::future::join_all(sends)
+        .await
+        .into_iter()
+        .map(|answer| answer.expect(201).data()["message_id"].to_string())
+        .collect();
+    let mut heard = Vec::new();
+    let mut last = vec![0; 5];
+    // Ten events were there before: a relation and a conversation with each agent.
+    for n in 1..=410 {
+        let event = loop {
+            let frame = hers.next().await.expect("an event");
+            if frame["type"] == "event" {
+                break frame;
+            }
+        };
+        assert_eq!(event["seq"], n);
+        if event["event"] == "message.created" {
+            let place =
+                pairs.iter().position(|(_, id)| event["conversation_id"] == **id).expect("one of them");
+            assert_eq!(event["data"]["seq"], last[place] + 1);
+            last[place] += 1;
+            heard.push(event["data"]["message_id"].to_string());
+        }
+    }
+    sent.sort();
+    heard.sort();
+    assert_eq!(sent, heard);
+}

@@ -53,20 +53,18 @@ pub enum Refusal {
     Loop,
 }
 
-/// Locks what a batch writes, in order: its conversations, then the inboxes of their members. The statement below
-/// begins after this one has every lock, so its snapshot holds all that was committed under them, and numbers can be
-/// read from it. (A member added while this waited is not locked; its number is then taken already, and the batch is
-/// tried again.)
+/// Takes the locks of a batch's conversations before the statement below begins, so that its snapshot holds all that
+/// was committed under them. Only for items that it found stale without.
 const LOCK: &str = "-- messages.lock
-with locked as materialized (
-    select conversation_id from conversation where conversation_id = any($1) order by conversation_id for update
-)
-select 1 from inbox
-where principal_id in (select m.principal_id from locked join member m using (conversation_id))
-order by principal_id for update";
+select 1 from conversation where conversation_id = any($1) order by conversation_id for update";
 
 /// The whole batch: judge, number, store, deliver. Every table is joined by its key, item by item, and what the
 /// statement has made itself is never joined with itself, so the cost per message does not grow with the batch.
+///
+/// It takes its locks itself: conversations, keys, inboxes, each in order. A conversation that changed between the
+/// statement's snapshot and its lock (its row has another version) is left alone, and its items are asked about again;
+/// the heads of inboxes are read as they are locked, so they cannot be stale. Whoever changes members updates the
+/// conversation's row.
 ///
 /// A key that is taken shows as an item that is neither refused nor stored: what it was taken by is looked up
 /// afterwards, because replays are rare and the look-up is not.
@@ -78,8 +76,13 @@ with item as materialized (
                          $9::uuid[], $10::uuid[], $11::uuid[])
         as item (n, message_id, conversation_id, sender_id, sender_kind, credential_id, payload, encrypted,
                  key, client_message_id, in_reply_to)
+), locked as materialized (
+    select l.conversation_id, l.xmin <> s.xmin as stale
+    from conversation l join conversation s on s.conversation_id = l.conversation_id
+    where l.conversation_id = any($3) order by l.conversation_id for update of l
 ), judged as materialized (
     select item.*, c.last_seq, s.device_id, h.hop::smallint as hop,
+        item.conversation_id in (select conversation_id from locked where stale) as stale,
         case
             when not coalesce(case item.sender_kind
                 when 'user' then s.user_id = item.sender_id and s.revoked_at is null and s.absolute_expires_at > app_now()
@@ -112,7 +115,8 @@ with item as materialized (
     ) h
 ), keyed as materialized (
     insert into idempotency as k (sender_id, key, message_id)
-    select sender_id, key, message_id from judged where verdict is null and key is not null order by sender_id, key
+    select sender_id, key, message_id from judged where verdict is null and not stale and key is not null
+    order by sender_id, key
     on conflict (sender_id, key) do update set message_id = excluded.message_id, created_at = app_now()
         where k.created_at <= app_now() - interval '24 hours'
     returning message_id
@@ -120,7 +124,8 @@ with item as materialized (
     select *, last_seq + count(*) filter (where good) over (partition by conversation_id order by n) as seq,
            last_seq + count(*) filter (where good) over (partition by conversation_id) as new_last_seq
     from (
-        select *, verdict is null and (key is null or message_id in (select message_id from keyed)) as good from judged
+        select *, verdict is null and not stale and (key is null or message_id in (select message_id from keyed)) as good
+        from judged
     ) j
 ), stored as (
     insert into message (conversation_id, seq, message_id, sender_id, sender_kind, sender_device, client_message_id,
@@ -132,14 +137,17 @@ with item as materialized (
     update conversation c set last_seq = d.seq, last_message_id = d.message_id,
         last_sender_id = d.sender_id, last_sender_kind = d.sender_kind, last_hop = d.hop, last_activity_at = app_now()
     from decided d where d.good and d.seq = d.new_last_seq and c.conversation_id = d.conversation_id
-), delivery as materialized (
-    select d.n, d.message_id, m.principal_id,
-           i.head_seq + row_number() over (partition by m.principal_id order by d.n) as seq
+), held as materialized (
+    select d.n, d.message_id, i.principal_id, i.head_seq
     from decided d
     join member m on m.conversation_id = d.conversation_id
     join inbox i on i.principal_id = m.principal_id
     left join relation r on r.relation_id = m.relation_id
     where d.good and (m.principal_kind = 'user' or m.principal_id <> d.sender_id) and r.state is distinct from 'revoked'
+    order by i.principal_id for update of i
+), delivery as materialized (
+    select n, message_id, principal_id, head_seq + row_number() over (partition by principal_id order by n) as seq
+    from held
 ), heads as (
     update inbox i set head_seq = top.seq
     from (select principal_id, max(seq) as seq from delivery group by principal_id) top
@@ -147,7 +155,7 @@ with item as materialized (
 ), entries as (
     insert into inbox_entry (principal_id, seq, event_id) select principal_id, seq, message_id from delivery
 )
-select n, good, verdict, seq, app_now(), hop, device_id, null::uuid from decided
+select n, good, case when not stale then verdict end, seq, app_now(), hop, device_id, null::uuid from decided
 union all
 select n, null, null, seq, null, null, null, principal_id from delivery";
 
@@ -157,7 +165,7 @@ select m.message_id, m.conversation_id, m.seq, m.created_at, m.payload, m.client
 from idempotency k join message m using (message_id)
 where k.sender_id = $1 and k.key = $2 and k.created_at > app_now() - interval '24 hours'";
 
-/// Decides and stores a batch in one transaction and one round trip: the four commands are sent together.
+/// Decides and stores a batch in one transaction and one round trip.
 ///
 /// An error leaves nothing stored, unless the link broke while the commit was under way; that outcome is unknown, and
 /// the sender's own id makes the retry safe.
@@ -165,9 +173,7 @@ pub async fn send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
     let mut tries = 0;
     loop {
         match try_send(db, batch).await {
-            Err(error) if tries < 3 && (error.is_conflict() || error.violates("inbox_entry_pkey")) => {
-                tries += 1;
-            }
+            Err(error) if tries < 3 && error.is_conflict() => tries += 1,
             outcome => return outcome,
         }
     }
@@ -175,22 +181,29 @@ pub async fn send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
 
 async fn try_send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
     let client = db.read().await?;
-    let lock = client.prepare_cached(LOCK).await?;
     let send = client.prepare_cached(SEND).await?;
     let columns = Columns::of(batch);
-    let conversations: &[&(dyn ToSql + Sync)] = &[&columns.conversations];
     let params = columns.params();
-    // In this order on the wire; a failed one turns the rest into failures and the commit into a rollback.
-    let (begun, locked, rows, committed) = futures_util::join!(
-        client.batch_execute("begin"),
-        client.execute(&lock, conversations),
-        client.query(&send, &params),
-        client.batch_execute("commit"),
-    );
-    begun?;
-    locked?;
-    let rows = rows?;
-    committed.map_err(Error::into_unavailable)?;
+    let again = batch.iter().any(|one| one.tries > 0);
+    let rows = if again {
+        let lock = client.prepare_cached(LOCK).await?;
+        let conversations: &[&(dyn ToSql + Sync)] = &[&columns.conversations];
+        // In this order on the wire; a failed one turns the rest into failures and the commit into a rollback.
+        let (begun, locked, rows, committed) = futures_util::join!(
+            client.batch_execute("begin"),
+            client.execute(&lock, conversations),
+            client.query(&send, &params),
+            client.batch_execute("commit"),
+        );
+        begun?;
+        locked?;
+        let rows = rows?;
+        committed.map_err(Error::into_unavailable)?;
+        rows
+    } else {
+        // A statement of its own is a transaction: the answer comes after its commit.
+        client.query(&send, &params).await?
+    };
     // An item without a row cannot be; if it were, it would be asked about again rather than taken for stored.
     let mut decisions: Vec<Decision> = batch.iter().map(|_| Decision::Undecided).collect();
     let place = |row: &Row| usize::try_from(row.get::<_, i32>(0)).unwrap_or(usize::MAX);
