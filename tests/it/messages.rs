@@ -383,7 +383,7 @@ async fn one_inbox_written_from_many_conversations_on_two_nodes_has_no_gaps() {
         .map(|answer| answer.expect(201).data()["message_id"].to_string())
         .collect();
     let mut heard = Vec::new();
-    let mut last = vec![0; 5];
+    let mut last = [0; 5];
     // Ten events were there before: a relation and a conversation with each agent.
     for n in 1..=410 {
         let event = loop {
