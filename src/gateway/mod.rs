@@ -5,7 +5,9 @@
 
 pub mod close;
 pub mod frames;
+mod rate;
 pub mod registry;
+mod sends;
 mod session;
 mod socket;
 mod welcome;

@@ -3,11 +3,7 @@
 //! An event that came along with its hint is sent at once if it is the next one; after a gap the inbox is read. What
 //! the client is sent therefore rises by one each time, whatever was lost on the way here.
 
-use std::{
-    collections::VecDeque,
-    pin::Pin,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use serde_json::{Value, value::to_raw_value};
@@ -16,7 +12,9 @@ use super::{
     Gateway,
     close::Close,
     frames::{self, ClientFrame, Replay, ServerFrame},
+    rate::Rate,
     registry::{End, Item, Joined, Seat, UNKNOWN},
+    sends::Sends,
     socket::{Heard, Socket},
     welcome::{self, Guest},
 };
@@ -25,25 +23,13 @@ use crate::{
     clock::iso,
     error::{Code, Result},
     events,
-    features::{
-        inbox::Start,
-        messages::{Draft, Outgoing, Sent},
-    },
-    ids::{ConnectionId, ConversationId, Principal},
-    limits::{
-        Limiter,
-        quotas::{
-            EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_ACKS, FLOOD_FRAMES, HEARTBEAT, MB, PAGE_EVENTS, PONG_DEADLINE,
-        },
-        table::Limit,
+    features::{inbox::Start, messages::Sent},
+    ids::{ConnectionId, Principal},
+    limits::quotas::{
+        EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_ACKS, FLOOD_FRAMES, HEARTBEAT, PAGE_EVENTS, PONG_DEADLINE,
     },
     metrics as series,
 };
-
-/// Sends of one socket that may wait for their turn; then it is not read until one is answered.
-const PENDING_SENDS: usize = 64;
-/// Their bytes, likewise.
-const PENDING_BYTES: usize = 2 * MB;
 
 /// Runs a socket from its upgrade to its end.
 pub async fn run(gateway: &Gateway, mut socket: Socket) {
@@ -66,16 +52,11 @@ pub async fn run(gateway: &Gateway, mut socket: Socket) {
     }
 }
 
-/// The answer of a send under way, with the reference it goes back with.
-type Sending = Pin<Box<dyn Future<Output = (Value, Result<Sent>)> + Send>>;
-
 struct Session<'a> {
     gateway: &'a Gateway,
     guest: Guest,
     seat: Joined,
-    sending: Option<Sending>,
-    pending: VecDeque<(Value, ConversationId, String)>,
-    pending_bytes: usize,
+    sends: Sends,
     /// Set while a ping is unanswered.
     pinged: bool,
     /// When the next ping is due, or the pong is overdue.
@@ -132,9 +113,7 @@ impl<'a> Session<'a> {
             gateway,
             guest,
             seat,
-            sending: None,
-            pending: VecDeque::new(),
-            pending_bytes: 0,
+            sends: Sends::default(),
             pinged: false,
             beat_at: gateway.clock.now() + HEARTBEAT,
             expiry: Expiry::Fresh,
@@ -159,16 +138,11 @@ impl<'a> Session<'a> {
         let mut due = self.due();
         let mut timer = Box::pin(self.gateway.clock.sleep_until(due));
         loop {
-            let idle = self.sending.is_none();
-            let hungry = self.pending.len() < PENDING_SENDS && self.pending_bytes < PENDING_BYTES;
             let mut fired = false;
             let outcome = tokio::select! {
-                heard = socket.hear(), if hungry => Box::pin(self.heard(heard, socket)).await,
+                heard = socket.hear(), if self.sends.has_room() => Box::pin(self.heard(heard, socket)).await,
                 () = self.seat.rung() => self.deliver(socket).await,
-                (reference, outcome) = async { self.sending.as_mut().expect("guarded").await }, if !idle => {
-                    self.sending = None;
-                    answer(socket, &reference, outcome).await
-                }
+                (reference, outcome) = self.sends.answered() => answer(socket, &reference, outcome).await,
                 () = &mut timer => {
                     fired = true;
                     self.tick(socket).await
@@ -177,7 +151,7 @@ impl<'a> Session<'a> {
             if let Err(why) = outcome {
                 return why;
             }
-            self.next_send();
+            self.sends.start_next(self.gateway, &self.guest);
             let next = self.due();
             // A timer that has fired is never asked again, also if the clock was set back and nothing was due.
             if fired || next != due {
@@ -317,8 +291,7 @@ impl<'a> Session<'a> {
             }
             Ok(ClientFrame::Renew(token)) => self.renew(&token, socket).await?,
             Ok(ClientFrame::Send { reference, conversation, body }) => {
-                self.pending_bytes += body.len();
-                self.pending.push_back((reference, conversation, body));
+                self.sends.push(reference, conversation, body);
             }
             Err(_) => return Err(Some(Close::BadFrame)),
         }
@@ -360,36 +333,6 @@ impl<'a> Session<'a> {
                 Err(Some(Close::AuthFailed))
             }
         }
-    }
-
-    /// Starts the next waiting send. One at a time, so that frames of one socket keep their order.
-    fn next_send(&mut self) {
-        if self.sending.is_some() {
-            return;
-        }
-        let Some((reference, conversation, body)) = self.pending.pop_front() else { return };
-        self.pending_bytes -= body.len();
-        let (sender, credential) = (self.guest.principal, self.guest.credential);
-        let limiter = Limiter::detached(self.gateway.limits.clone());
-        let outbox = self.gateway.outbox.clone();
-        self.sending = Some(Box::pin(async move {
-            let work = async {
-                let too_large = match sender {
-                    Principal::Agent(id) => {
-                        limiter.take(Limit::AgentConversationSend, id).await?;
-                        Code::WebhookPayloadTooLarge
-                    }
-                    Principal::User(id) => {
-                        limiter.take(Limit::UserMessageSend, id).await?;
-                        Code::MessageTooLarge
-                    }
-                };
-                let draft = Draft::from_frame(&body, too_large)?;
-                outbox.send(Outgoing { sender, credential, conversation, draft }).await
-            };
-            let outcome = work.await;
-            (reference, outcome)
-        }));
     }
 
     /// The next moment at which something is due without anybody saying anything.
@@ -442,21 +385,4 @@ async fn answer(socket: &mut Socket, reference: &Value, outcome: Result<Sent>) -
     };
     socket.say(ServerFrame::MessageSent { r#ref: reference, data: &sent }.encode()).await?;
     Ok(())
-}
-
-/// Frames of the current second, by a clock that nobody sets back.
-#[derive(Default)]
-struct Rate {
-    since: Option<Instant>,
-    frames: u32,
-}
-
-impl Rate {
-    fn over(&mut self, most: u32) -> bool {
-        if self.since.is_none_or(|since| since.elapsed() >= Duration::from_secs(1)) {
-            *self = Rate { since: Some(Instant::now()), frames: 0 };
-        }
-        self.frames += 1;
-        self.frames > most
-    }
 }

@@ -98,7 +98,7 @@ async fn every_statement_is_named_and_fits_the_schema() {
 #[test]
 fn no_source_prints_or_forgets() {
     for (file, text) in sources(&root().join("src")) {
-        for word in ["todo!(", "unimplemented!(", "FIXME", "dbg!("] {
+        for word in [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME"), "dbg!("] {
             assert!(!text.contains(word), "{file}: {word}");
         }
     }
