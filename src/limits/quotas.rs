@@ -13,8 +13,6 @@ pub const MESSAGE_BYTES: usize = MB;
 pub const MESSAGE_ENVELOPE_BYTES: usize = 64 * KB;
 /// Any other JSON body.
 pub const BODY_BYTES: usize = 64 * KB;
-/// A capability manifest.
-pub const MANIFEST_BYTES: usize = 128 * KB;
 /// A WebSocket frame before the socket is authenticated.
 pub const AUTH_FRAME_BYTES: usize = 16 * KB;
 /// How deep JSON may nest.
@@ -54,11 +52,6 @@ pub const FLOOD_FRAMES: u32 = 60;
 
 /// Acks a client may send in one second.
 pub const FLOOD_ACKS: u32 = 1000;
-
-/// Connections of one user over all nodes.
-pub const USER_CONNECTIONS: u32 = 10;
-/// Connections of one agent over all nodes.
-pub const AGENT_CONNECTIONS: u32 = 3;
 
 /// Agents may answer each other this often without a human in between.
 pub const HOPS: i16 = 8;

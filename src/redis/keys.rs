@@ -3,7 +3,6 @@
 //! | key | type | life | owner |
 //! |---|---|---|---|
 //! | `lim:<scope>:{<key>}` | list of µs | its window | limits |
-//! | `slots:{<principal>}` | sorted set of leases | 10 s after the last beat | gateway |
 //! | `nodes` | sorted set of live nodes by last beat | – | redis |
 //! | `p:<principal>` | channel: hints of one inbox | – | backplane |
 //! | `n:<node>` | channel: a node's own probe | – | backplane |
@@ -16,11 +15,6 @@ use crate::ids::NodeId;
 /// The log of one rule for one key.
 pub fn window(scope: &str, key: &str) -> String {
     format!("lim:{scope}:{{{key}}}")
-}
-
-/// The leases of one principal's connections.
-pub fn slots(principal: Uuid) -> String {
-    format!("slots:{{{}}}", principal.simple())
 }
 
 /// The live nodes.

@@ -1,4 +1,4 @@
-//! Redis, for what may vanish: hints, counters, leases.
+//! Redis, for what may vanish: hints and counters.
 //!
 //! No call waits longer than [`DEADLINE`]; after five failures in a row the breaker opens and one call a second
 //! tries again. Callers take an `Err` as "away" and have an answer of their own for it.

@@ -21,7 +21,7 @@ use crate::{
 const BATCH: usize = 64;
 /// and bytes of their payloads, after which no more are added.
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
-/// Batches a send may be in without a decision (a key that another node was just using).
+/// Batches a send may be in without a decision (its conversation changed meanwhile, or another node was just using its key).
 const TRIES: u32 = 5;
 
 /// Commits batch after batch until all senders are gone.
