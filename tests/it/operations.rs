@@ -5,7 +5,7 @@ use std::{path::Path, process::Command, time::Duration};
 use blindpipe::{clock::Clock, dev::certs::Certificates};
 use serde_json::{Value, json};
 
-use crate::support::{nodes, nodes_with, psql, spawn};
+use crate::support::{ProcessNode, nodes, nodes_with, psql, spawn};
 
 async fn admin(url: String) -> (u16, Value) {
     let answer = reqwest::get(url).await.expect("an answer");
@@ -215,4 +215,28 @@ async fn any_word_may_be_a_method_but_not_a_metric() {
     let text =
         reqwest::get(format!("{}/metrics", a.admin)).await.expect("metrics").text().await.expect("text");
     assert!(!text.contains("WORD") && text.contains(r#"method="other""#));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_one_line_of_json_with_the_request_s_id_and_no_secret() {
+    let [a] = nodes().await;
+    let b = ProcessNode::start(&a).await;
+    let alice = a.user("alice").await;
+    let conversation = alice.talk_to(&a.agent(&alice, "helper").await).await;
+    psql(&a.world.database, "alter table idempotency rename to elsewhere").await;
+    let path = format!("/conversations/{conversation}/messages");
+    let body = json!({ "payload": { "type": "text", "text": "a word of hers" } });
+    let caller = alice.caller.at(&b.base);
+    let call = caller.request(reqwest::Method::POST, path).header("x-request-id", "find-me-1").json(&body);
+    caller.send(call).await.refused(500, "INTERNAL_ERROR");
+    let log = b.log();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let about = lines.iter().filter(|line| line["request_id"] == "find-me-1");
+    let about: Vec<_> = about.collect();
+    assert_eq!(about.len(), 1, "{log}");
+    assert_eq!((&about[0]["status"], &about[0]["level"]), (&json!(500), &json!("ERROR")));
+    assert_eq!(about[0]["route"], "/conversations/{conversation_id}/messages");
+    for secret in [&alice.email, &alice.access_token, &"a word of hers".to_owned()] {
+        assert!(!log.contains(secret.as_str()), "{log}");
+    }
 }

@@ -9,6 +9,7 @@ use super::world::{TestNode, World};
 
 pub struct ProcessNode {
     child: Child,
+    log: std::path::PathBuf,
     pub base: String,
 }
 
@@ -20,6 +21,7 @@ impl ProcessNode {
 
     async fn start_in(world: &World) -> Self {
         let [public, admin] = [free_port(), free_port()];
+        let log = std::env::temp_dir().join(format!("blindpipe-log-{}", super::ulid()));
         let child = Command::new(env!("CARGO_BIN_EXE_blindpipe"))
             .arg("serve")
             .env_clear()
@@ -27,10 +29,10 @@ impl ProcessNode {
             .env("LISTEN_ADDR", format!("127.0.0.1:{public}"))
             .env("ADMIN_ADDR", format!("127.0.0.1:{admin}"))
             .env("LOG", "warn")
-            .stderr(Stdio::null())
+            .stderr(Stdio::from(std::fs::File::create(&log).expect("a log file")))
             .spawn()
             .expect("a process");
-        let node = ProcessNode { child, base: format!("http://127.0.0.1:{public}") };
+        let node = ProcessNode { child, log, base: format!("http://127.0.0.1:{public}") };
         for _ in 0..200 {
             let ready = reqwest::get(format!("http://127.0.0.1:{admin}/health/ready")).await;
             if ready.is_ok_and(|answer| answer.status().is_success()) {
@@ -51,6 +53,11 @@ impl ProcessNode {
         self.child.id()
     }
 
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("a log")
+    }
+
     /// Waits for its end; the exit code.
     pub async fn ended(&mut self, within: Duration) -> Option<i32> {
         let deadline = tokio::time::Instant::now() + within;
@@ -68,6 +75,7 @@ impl Drop for ProcessNode {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
+        std::fs::remove_file(&self.log).ok();
     }
 }
 
