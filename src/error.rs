@@ -18,15 +18,20 @@ catalogue! {
     pub enum Code: (u16, &'static str, &'static str) {
         ValidationError       = (400, "VALIDATION_ERROR",       "The request is not valid.");
         CodeInvalid           = (400, "CODE_INVALID",           "The code is wrong, used or expired.");
+        ChallengeExpired      = (400, "CHALLENGE_EXPIRED",      "The challenge is unknown, used or expired; begin again.");
         Unauthorized          = (401, "UNAUTHORIZED",           "The access token is missing, invalid or expired.");
         TokenExpired          = (401, "TOKEN_EXPIRED",          "The refresh token is expired or revoked; log in again.");
         InvalidCredentials    = (401, "INVALID_CREDENTIALS",    "The e-mail or the password is wrong.");
+        PasskeyInvalid        = (401, "PASSKEY_INVALID",        "The passkey or its answer is not valid.");
         AgentTokenInvalid     = (401, "AGENT_TOKEN_INVALID",    "The agent token is invalid or revoked.");
         TurnstileFailed       = (403, "TURNSTILE_FAILED",       "The human verification failed.");
+        Forbidden             = (403, "FORBIDDEN",              "The caller may not do this.");
         TlsRequired           = (403, "TLS_REQUIRED",           "Only HTTPS is served here.");
         OriginNotAllowed      = (403, "ORIGIN_NOT_ALLOWED",     "This origin may not call this endpoint.");
+        ReauthRequired        = (403, "REAUTH_REQUIRED",        "This needs a recent login; log in again.");
         AgentLimitExceeded    = (403, "AGENT_LIMIT_EXCEEDED",   "The user already has as many agents as allowed.");
         NotConversationMember = (403, "NOT_CONVERSATION_MEMBER", "The sender is not a member of the conversation.");
+        RelationRequired      = (403, "RELATION_REQUIRED",      "The user has no relation with this agent.");
         RelationRevoked       = (403, "RELATION_REVOKED",       "The user has ended the relation with this agent.");
         AgentLoopDetected     = (403, "AGENT_LOOP_DETECTED",    "Agents have answered each other too many times without a human.");
         NotFound              = (404, "NOT_FOUND",              "There is nothing here.");
@@ -34,6 +39,10 @@ catalogue! {
         MethodNotAllowed      = (405, "METHOD_NOT_ALLOWED",     "This method is not served here.");
         RequestTimeout        = (408, "REQUEST_TIMEOUT",        "The request arrived too slowly.");
         EmailTaken            = (409, "EMAIL_TAKEN",            "An account with this e-mail exists.");
+        DeviceMismatch        = (409, "DEVICE_MISMATCH",        "The session belongs to another device.");
+        VersionMismatch       = (409, "VERSION_MISMATCH",       "It was changed meanwhile; read it again.");
+        RecipientsMismatch    = (409, "RECIPIENTS_MISMATCH",    "The wrapped keys do not fit the members' current devices.");
+        AgentKeysMismatch     = (409, "AGENT_KEYS_MISMATCH",    "The private key held does not match the registered public key.");
         IdempotencyConflict   = (409, "IDEMPOTENCY_CONFLICT",   "This id was used for another message within 24 hours.");
         CursorExpired         = (409, "CURSOR_EXPIRED",         "The cursor is older than what is kept, or of another epoch.");
         MessageTooLarge       = (413, "MESSAGE_TOO_LARGE",      "A message may have 1 MB.");

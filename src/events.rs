@@ -19,9 +19,23 @@ use crate::{
 catalogue! {
     /// Durable events: (name on the wire, who gets it).
     pub enum EventKind: (&'static str, &'static str) {
-        MessageCreated      = ("message.created",      "all members but the agent that sent it");
-        ConversationCreated = ("conversation.created", "all members");
-        RelationCreated     = ("relation.created",     "the user and the agent");
+        MessageCreated        = ("message.created",         "all members but the agent that sent it");
+        MessageRead           = ("message.read",            "members who are users");
+        ConversationCreated   = ("conversation.created",    "all members");
+        ConversationUpdated   = ("conversation.updated",    "all members");
+        MemberAdded           = ("member.added",            "all members and the one concerned");
+        MemberRemoved         = ("member.removed",          "all members and the one concerned");
+        RelationCreated       = ("relation.created",        "the user and the agent");
+        RelationRevoked       = ("relation.revoked",        "the user and the agent");
+        KeyDeviceAdded        = ("key.device_added",        "the user and everyone who shares a conversation");
+        KeyDeviceRemoved      = ("key.device_removed",      "the user and everyone who shares a conversation");
+        KeyBackupAccessed     = ("key.backup_accessed",     "the user");
+        KeyRotated            = ("key.rotated",             "each member, with its own wrapped keys");
+        KeyRotationRequested  = ("key.rotation_requested",  "the peer");
+        AgentKeyRegistered    = ("agent.key_registered",    "related users");
+        AgentStateChanged     = ("agent.state_changed",     "the owner");
+        AgentTokenRegenerated = ("agent.token_regenerated", "the owner");
+        AgentManifestUpdated  = ("agent.manifest_updated",  "the owner and related users");
     }
 }
 

@@ -26,6 +26,8 @@ pub enum Caller {
     User,
     /// An agent's token; where the path names an agent, that one's.
     Agent,
+    /// Either of the two: a user's access token, or an agent's token as above.
+    Either,
 }
 
 /// A route of the public listener.

@@ -25,7 +25,8 @@ use crate::{
     random::Random,
 };
 
-const PREFIX: &str = "hsk_";
+/// What every agent token begins with.
+pub const PREFIX: &str = "hsk_";
 const LOOKUP: usize = 8;
 const SECRET: usize = 26;
 const CHECK: usize = 6;

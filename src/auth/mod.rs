@@ -10,6 +10,7 @@ pub mod dead;
 pub mod jwt;
 pub mod refresh;
 pub mod secret;
+pub mod someone;
 pub mod turnstile;
 pub mod user;
 

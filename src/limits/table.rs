@@ -7,21 +7,43 @@ use crate::catalogue;
 catalogue! {
     /// A budget. Rows of the interface first, in its order, then those it leaves open.
     pub enum Limit: (&'static str, u32, u64) {
-        RegisterIp               = ("auth_register_ip",                10,  600);
-        RegisterEmail            = ("auth_register_email",             5,   600);
-        SendCode                 = ("auth_send_code",                  1,   60);
-        Refresh                  = ("auth_refresh",                    60,  60);
-        AgentMessageSend         = ("agent_message_send",              5,   1);
-        AgentConversationSend    = ("agent_conversation_message_send", 5,   1);
-        AgentPoll                = ("agent_poll",                      60,  60);
-        UserMessageSend          = ("user_message_send",               10,  1);
-        LoginIp                  = ("auth_login_ip",                   30,  600);
-        CodeTries                = ("auth_code_tries",                 10,  3600);
-        WsConnectIp              = ("ws_connect_ip",                   60,  60);
-        WsConnect                = ("ws_connect",                      30,  60);
-        DefaultUser              = ("default_user",                    120, 60);
-        DefaultIp                = ("default_ip",                      30,  60);
-        DefaultAgent             = ("agent_tier_1",                    60,  60);
+        RegisterIp               = ("auth_register_ip",               10,  600);
+        RegisterEmail            = ("auth_register_email",            5,   600);
+        SendCode                 = ("auth_send_code",                 1,   60);
+        Refresh                  = ("auth_refresh",                   60,  60);
+        PasskeyBegin             = ("auth_passkey_begin",             30,  60);
+        KeysLookup               = ("keys_lookup",                    60,  60);
+        KeysGroupRotate          = ("keys_group_rotate",              6,   3600);
+        KeysRotationRequest      = ("keys_rotation_request",          6,   3600);
+        AgentMessageSend         = ("agent_message_send",             5,   1);
+        AgentConversationSend    = ("agent_conversation_message_send",5,   1);
+        AgentTyping              = ("agent_typing",                   10,  1);
+        AgentFileUpload          = ("agent_file_upload",              5,   1);
+        AgentManifestUpdate      = ("agent_manifest_update",          1,   60);
+        AgentTokenRegenerate     = ("agent_token_regenerate",         5,   86400);
+        AgentConversations       = ("agent_conversations",            30,  60);
+        AgentPoll                = ("agent_poll",                     60,  60);
+        AgentGrantRequest        = ("agent_grant_request",            10,  60);
+        AgentObjectGet           = ("agent_object_get",               5,   1);
+        UserMessagesList         = ("user_messages_list",             60,  60);
+        UserConversationsList    = ("user_conversations_list",        30,  60);
+        UserSearch               = ("user_search",                    10,  60);
+        GroupMemberAdd           = ("group_member_add",               5,   60);
+        GroupAgentInstance       = ("group_agent_instance",           1,   60);
+        UserMessageSend          = ("user_message_send",              10,  1);
+        UserFileUpload           = ("user_file_upload",               5,   1);
+        UserObjectGet            = ("user_object_get",                5,   1);
+        KeysBackupRead           = ("keys_backup_read",               10,  3600);
+        LoginIp                  = ("auth_login_ip",                  30,  600);
+        CodeTries                = ("auth_code_tries",                10,  3600);
+        ShareOpen                = ("share_open",                     30,  60);
+        WsConnectIp              = ("ws_connect_ip",                  60,  60);
+        WsConnect                = ("ws_connect",                     30,  60);
+        DefaultUser              = ("default_user",                   120, 60);
+        DefaultIp                = ("default_ip",                     30,  60);
+        AgentTier1               = ("agent_tier_1",                   60,  60);
+        AgentTier2               = ("agent_tier_2",                   120, 60);
+        AgentTier3               = ("agent_tier_3",                   240, 60);
     }
 }
 

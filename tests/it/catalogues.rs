@@ -28,6 +28,8 @@ async fn every_route_refuses_who_must_not_call_it() {
             Caller::Public => continue,
             Caller::User => (&["", "junk", &one.token], "UNAUTHORIZED"),
             Caller::Agent => (&["", "junk", &other.token, &alice.access_token], "AGENT_TOKEN_INVALID"),
+            // What does not look like an agent's token is refused as an access token.
+            Caller::Either => (&["", "junk"], "UNAUTHORIZED"),
         };
         let path = filled(route.path, &one.id);
         let nobody = a.anon();

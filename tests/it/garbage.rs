@@ -81,7 +81,7 @@ async fn every_route_answers_garbage_in_the_envelope() {
     for route in routes::table() {
         let caller = match route.caller {
             Caller::Public => a.anon(),
-            Caller::User => alice.caller.clone(),
+            Caller::User | Caller::Either => alice.caller.clone(),
             Caller::Agent => agent.caller.clone(),
         };
         for (agent_id, conversation_id) in
