@@ -15,7 +15,7 @@ use crate::{
     features::{accounts::http::Accounts, inbox::Inbox, messages::Outbox},
     gateway::{Gateway, registry::Registry},
     http::client::Door,
-    limits::Limits,
+    limits::{Limits, slots::Slots},
     random::Random,
 };
 
@@ -46,6 +46,7 @@ handles! {
     access_tokens: AccessTokens,
     agent_tokens: AgentTokens,
     limits: Limits,
+    slots: Slots,
     quotas: Quotas,
     registry: Registry,
     backplane: Backplane,

@@ -29,6 +29,7 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Counter,
         "Decisions made from the node's own share because Redis was away.",
     ),
+    ("slots_total", Kind::Counter, "Connection slots, by what became of a call for one."),
     ("redis_calls_total", Kind::Counter, "Redis calls, by outcome."),
     ("db_transaction_seconds", Kind::Seconds, "Time of a transaction with its waits, by name and outcome."),
     ("db_connections_used", Kind::Gauge, "Connections in use, by pool."),
@@ -121,6 +122,10 @@ pub fn rate_limited(scope: &'static str) {
 
 pub fn limiter_fallback() {
     count("limiter_fallback_total", &[]);
+}
+
+pub fn slot(outcome: &'static str) {
+    count("slots_total", &[("outcome", outcome)]);
 }
 
 pub fn redis_call(outcome: &'static str) {

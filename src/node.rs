@@ -37,7 +37,7 @@ use crate::{
     http::{client::Door, listener},
     ids::NodeId,
     jobs::Jobs,
-    limits::Limits,
+    limits::{Limits, slots::Slots, strangers::Strangers},
     mail::Mailer,
     metrics,
     random::Random,
@@ -48,8 +48,6 @@ use crate::{
 /// Why a node did not start.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Between two beats of a node; a beat lives for three.
-const BEAT: Duration = Duration::from_secs(2);
 /// Sockets are closed in batches over this long, with hints to come back spread over as much.
 const SPREAD: Duration = Duration::from_secs(5);
 /// What is under way when the listener has closed may take this long.
@@ -148,6 +146,7 @@ impl Node {
         if tokio::time::timeout(FINISH, finished).await.is_err() {
             tracing::warn!("some connections did not finish in time");
         }
+        self.app.slots.flush().await;
         self.redis.leave(self.id).await;
         self.tasks.stopping.cancel();
         // The send lanes end when the last handle to them goes.
@@ -197,7 +196,9 @@ async fn assemble(
     let (backplane, outgoing) = Backplane::new(id, redis.clone(), registry.clone());
     let transport = RedisPubSub { redis: redis.clone(), subscriber };
     Links::spawn(&backplane, transport, outgoing, interest, workers, stopping);
-    workers.spawn(beat(redis.clone(), id, stopping.clone()));
+    let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
+    let heart = registry.clone();
+    slots.spawn(workers, stopping, move |frozen| heart.pulse(frozen));
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
 
     let inbox =
@@ -213,7 +214,7 @@ async fn assemble(
     let access_tokens =
         AccessTokens::new(ring, &config.public_url, clock.clone(), random.clone(), dead.clone())?;
     let agent_tokens = AgentTokens::new(db.clone(), hasher.clone(), &random, dead.clone());
-    let limits = Limits::new(redis, clock.clone(), config.limits.clone());
+    let limits = Limits::new(redis, db.clone(), clock.clone(), config.limits.clone());
     let lanes = config.send_lanes.0 as usize;
     let outbox = Outbox::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
     let gateway = Arc::new(Gateway {
@@ -225,6 +226,8 @@ async fn assemble(
         registry: registry.clone(),
         outbox: outbox.clone(),
         limits: limits.clone(),
+        slots: slots.clone(),
+        strangers: Strangers::default(),
         access_tokens: access_tokens.clone(),
         agent_tokens: agent_tokens.clone(),
         tasks: tasks.sockets.clone(),
@@ -246,11 +249,7 @@ async fn assemble(
     let jobs =
         Jobs { db: quiet_db, codes: accounts.codes.clone(), mailer, mail_bell: accounts.mail_bell.clone() };
     jobs.spawn(workers, stopping);
-    let door = Door {
-        tls: config.tls_cert.is_some(),
-        proxies: config.trusted_proxies.0.clone().into(),
-        origins: config.allowed_origins.0.clone().into(),
-    };
+    let door = door(config);
     let quotas = Quotas { agents_per_user: config.agents_per_user.0 };
     let life = Life::new(metrics::install());
     Ok(App::from(Handles {
@@ -261,6 +260,7 @@ async fn assemble(
         access_tokens,
         agent_tokens,
         limits,
+        slots,
         quotas,
         registry,
         backplane,
@@ -272,22 +272,19 @@ async fn assemble(
     }))
 }
 
+fn door(config: &Config) -> Door {
+    Door {
+        tls: config.tls_cert.is_some(),
+        proxies: config.trusted_proxies.0.clone().into(),
+        origins: config.allowed_origins.0.clone().into(),
+    }
+}
+
 /// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.
 async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(5)) => metrics.run_upkeep(),
-            () = stop.cancelled() => return,
-        }
-    }
-}
-
-/// Says every two seconds that this node lives.
-async fn beat(redis: Redis, id: NodeId, stop: CancellationToken) {
-    loop {
-        redis.beat(id, BEAT * 3).await.ok();
-        tokio::select! {
-            () = tokio::time::sleep(BEAT) => {}
             () = stop.cancelled() => return,
         }
     }

@@ -37,6 +37,8 @@ use crate::{
     limits::{
         Limiter, Limits,
         quotas::{MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES},
+        slots::Slots,
+        strangers::Strangers,
         table::Limit,
     },
     random::Random,
@@ -58,6 +60,8 @@ pub struct Gateway {
     pub registry: Registry,
     pub outbox: Outbox,
     pub limits: Limits,
+    pub slots: Slots,
+    pub strangers: Strangers,
     pub access_tokens: AccessTokens,
     pub agent_tokens: AgentTokens,
     /// Sessions outlive their request; a drain waits for them here.
@@ -71,7 +75,7 @@ pub struct Gateway {
 /// `GET /ws`: upgrades, then waits 5 s for the `auth` frame.
 ///
 /// Caller: anyone; a foreign `Origin` is refused. Limit: `ws_connect_ip`, 60/min per IP. Errors: `ORIGIN_NOT_ALLOWED`,
-/// `SERVICE_UNAVAILABLE` when the node is full.
+/// `SERVICE_UNAVAILABLE` when the node is full, or 100 sockets of the address have not authenticated yet.
 pub async fn upgrade(
     State(gateway): State<Arc<Gateway>>,
     State(door): State<Door>,
@@ -83,6 +87,9 @@ pub async fn upgrade(
     door.check_origin(&headers)?;
     let request = request.map_err(|_| Error::field("", "websocket", "is no WebSocket handshake"))?;
     limiter.take(Limit::WsConnectIp, ip).await?;
+    let stranger = gateway.strangers.enter(ip);
+    let stranger =
+        stranger.ok_or_else(|| Error::unavailable("too many unauthenticated sockets of one address"))?;
     let place = Place::take(&gateway)?;
     let request = request
         .read_buffer_size(READ_BUFFER)
@@ -94,7 +101,7 @@ pub async fn upgrade(
         let tasks = gateway.tasks.clone();
         // Tracked, so that a drain sees it end; spawned, so that the connection's own task can be freed.
         tasks.track_future(async move {
-            session::run(&gateway, socket::Socket::new(socket)).await;
+            session::run(&gateway, socket::Socket::new(socket), stranger).await;
             drop(place);
         })
     }))

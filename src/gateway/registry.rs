@@ -7,9 +7,9 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::{Notify, mpsc};
@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::{
     events::Tail,
-    limits::quotas::{MAILBOX_BYTES, MAILBOX_FRAMES},
+    limits::quotas::{MAILBOX_BYTES, MAILBOX_FRAMES, NODE_LIFE},
     metrics as series,
 };
 
@@ -41,6 +41,8 @@ pub enum End {
     Drain(Duration),
     /// Postgres may have lost its tail: numbers start anew.
     EpochChanged,
+    /// Another connection has its slot.
+    TooMany,
 }
 
 #[derive(Default)]
@@ -172,14 +174,34 @@ pub struct Registry {
     closed: Arc<AtomicBool>,
     /// Set while nobody can say whether the listeners' credentials still count: nothing is delivered.
     blind: Arc<AtomicBool>,
+    pulse: Arc<Pulse>,
     interest: mpsc::UnboundedSender<Interest>,
+}
+
+/// When the node's beat was last seen to run. Real time on purpose: it measures whether the process was frozen.
+struct Pulse {
+    started: Instant,
+    last: AtomicU64,
+}
+
+impl Pulse {
+    fn beat(&self) {
+        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(now, Ordering::Release);
+    }
+
+    fn age(&self) -> Duration {
+        self.started.elapsed().saturating_sub(Duration::from_millis(self.last.load(Ordering::Acquire)))
+    }
 }
 
 impl Registry {
     /// Empty; the receiver hears of every principal whose first listener comes or last one goes.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Interest>) {
         let (interest, changes) = mpsc::unbounded_channel();
-        (Registry { seats: Arc::default(), closed: Arc::default(), blind: Arc::default(), interest }, changes)
+        let pulse = Arc::new(Pulse { started: Instant::now(), last: AtomicU64::new(0) });
+        let (seats, closed, blind) = (Arc::default(), Arc::default(), Arc::default());
+        (Registry { seats, closed, blind, pulse, interest }, changes)
     }
 
     fn seats(&self) -> MutexGuard<'_, HashMap<Uuid, Vec<Arc<Seat>>>> {
@@ -223,7 +245,16 @@ impl Registry {
 
     /// Whether nothing may be delivered for now.
     pub fn is_blind(&self) -> bool {
-        self.blind.load(Ordering::Acquire)
+        self.blind.load(Ordering::Acquire) || self.pulse.age() > NODE_LIFE
+    }
+
+    /// The node's beat. After a freeze in which it lost its connections' slots, everyone is sent away, and nothing was
+    /// delivered in between: until this is called, the node is blind.
+    pub fn pulse(&self, frozen: bool) {
+        if frozen {
+            self.for_each(|seat| seat.end(End::Drain(Duration::ZERO)));
+        }
+        self.pulse.beat();
     }
 
     /// Stops deliveries, or lets them go on; those who missed something are then rung by their inbox's head.
@@ -278,6 +309,13 @@ impl Registry {
 pub struct Joined {
     registry: Registry,
     seat: Arc<Seat>,
+}
+
+impl Joined {
+    /// The seat, for who must be able to end it.
+    pub fn seat(&self) -> Arc<Seat> {
+        self.seat.clone()
+    }
 }
 
 impl std::ops::Deref for Joined {

@@ -24,17 +24,21 @@ use crate::{
     error::{Code, Result},
     events,
     features::{inbox::Start, messages::Sent},
-    ids::{ConnectionId, Principal},
-    limits::quotas::{
-        EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_ACKS, FLOOD_FRAMES, HEARTBEAT, PAGE_EVENTS, PONG_DEADLINE,
+    ids::Principal,
+    limits::{
+        quotas::{
+            EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_ACKS, FLOOD_FRAMES, HEARTBEAT, PAGE_EVENTS, PONG_DEADLINE,
+        },
+        strangers::Stranger,
     },
     metrics as series,
 };
 
 /// Runs a socket from its upgrade to its end.
-pub async fn run(gateway: &Gateway, mut socket: Socket) {
+pub async fn run(gateway: &Gateway, mut socket: Socket, stranger: Stranger) {
     let why = match Box::pin(welcome::receive(gateway, &mut socket)).await {
         Ok(guest) => {
+            drop(stranger);
             let kind = guest.principal.kind();
             series::socket_opened(kind);
             let why = Box::pin(Session::start(gateway, guest, &mut socket)).await;
@@ -86,6 +90,8 @@ impl<'a> Session<'a> {
     ) -> Result<Session<'a>, Option<Close>> {
         // Before the bounds are read: what is committed from now on rings this seat.
         let seat = gateway.registry.join(Seat::new(guest.principal.id(), guest.credential, UNKNOWN));
+        let ended = seat.seat();
+        guest.lease.when_lost(move || ended.end(End::TooMany));
         let bounds = gateway.inbox.bounds(&guest.reader).await.map_err(|error| {
             error.log();
             Some(Close::Overload)
@@ -97,7 +103,7 @@ impl<'a> Session<'a> {
         };
         seat.set_sent(from);
         let ready = ServerFrame::Ready {
-            connection_id: ConnectionId::mint(&gateway.random),
+            connection_id: guest.lease.id,
             cursor: gateway.inbox.cursor(from).to_string(),
             heartbeat_interval_ms: ServerFrame::heartbeat_ms(),
             token_expires_at: guest.expires_at.map(iso),
@@ -247,6 +253,9 @@ impl<'a> Session<'a> {
             End::Drain(after) => {
                 let after_ms = u64::try_from(after.as_millis()).unwrap_or_default();
                 (ServerFrame::Reconnect { after_ms }.encode(), Close::Restart)
+            }
+            End::TooMany => {
+                (ServerFrame::AuthError { reason: "connection_limit" }.encode(), Close::ConnectionLimit)
             }
             End::EpochChanged => {
                 let head = self.gateway.inbox.cursor(self.seat.sent()).to_string();

@@ -18,6 +18,7 @@ use crate::{
     limits::{
         Limiter,
         quotas::{AUTH_DEADLINE, AUTH_FRAME_BYTES},
+        slots::{Kind, Lease},
         table::Limit,
     },
 };
@@ -34,6 +35,8 @@ pub struct Guest {
     pub expires_at: Option<DateTime<Utc>>,
     /// From where they want to go on.
     pub resume: Option<Cursor>,
+    /// Their place among the connections they may have.
+    pub lease: Lease,
 }
 
 /// Waits for the `auth` frame and judges it; a refused guest has been told why, and the code is what to close with.
@@ -117,6 +120,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<Guest, Refusal> {
                 reader: Reader::new(principal, ""),
                 expires_at: None,
                 resume: cursor(resume)?,
+                lease: slot(gateway, principal, "").await?,
             })
         }
         Auth::User { access_token, resume } => {
@@ -136,9 +140,15 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<Guest, Refusal> {
                 reader: Reader::new(principal, &user.device_id),
                 expires_at: Some(claim.expires_at),
                 resume: cursor(resume)?,
+                lease: slot(gateway, principal, &user.device_id).await?,
             })
         }
     }
+}
+
+async fn slot(gateway: &Gateway, principal: Principal, device: &str) -> Result<Lease, Refusal> {
+    let lease = gateway.slots.take(principal, Kind::Websocket, device).await;
+    lease.ok_or(Refusal::Reason("connection_limit", Close::ConnectionLimit))
 }
 
 fn cursor(resume: Option<String>) -> Result<Option<Cursor>, Refusal> {

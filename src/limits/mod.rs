@@ -5,7 +5,10 @@
 
 mod local;
 pub mod quotas;
+pub mod slots;
+pub mod strangers;
 pub mod table;
+mod tiers;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -20,10 +23,13 @@ use axum::{
 use self::{
     local::LocalWindows,
     table::{Budget, Limit, Overrides},
+    tiers::Tiers,
 };
 use crate::{
     clock::Clock,
+    db::Db,
     error::{Code, Error, Result},
+    ids::AgentId,
     metrics as series,
     redis::{Redis, Script, keys},
 };
@@ -35,6 +41,7 @@ pub struct Limits {
     clock: Clock,
     overrides: Overrides,
     windows: Arc<Script>,
+    tiers: Tiers,
     local: Arc<LocalWindows>,
 }
 
@@ -64,9 +71,9 @@ struct Verdict {
 
 impl Limits {
     /// A limiter with the operator's overrides.
-    pub fn new(redis: Redis, clock: Clock, overrides: Overrides) -> Self {
+    pub fn new(redis: Redis, db: Db, clock: Clock, overrides: Overrides) -> Self {
         let windows = Arc::new(Script::new(include_str!("sliding_window.lua")));
-        Limits { redis, clock, overrides, windows, local: Arc::default() }
+        Limits { redis, clock, overrides, windows, tiers: Tiers::new(db), local: Arc::default() }
     }
 
     /// Charges every rule, or none and refuses with `RATE_LIMITED`.
@@ -193,6 +200,11 @@ impl Limiter {
     /// Charges one rule that counts each route by itself.
     pub async fn take_here(&self, limit: Limit, key: impl std::fmt::Display + Send) -> Result<()> {
         self.take(limit, format!("{}:{key}", self.route)).await
+    }
+
+    /// Charges an agent for a route without a row of its own: so many calls of each route, by the agent's largest group.
+    pub async fn take_as_agent(&self, agent: AgentId) -> Result<()> {
+        self.take_here(self.limits.tiers.of(agent).await, agent).await
     }
 
     /// Refuses if nothing is left of the budget, without using it: for budgets that only failures use.

@@ -31,6 +31,17 @@ pub const LOGIN_FAILURES: i32 = 5;
 /// Wrong tries that burn a code.
 pub const CODE_TRIES: i32 = 5;
 
+/// Simultaneous connections of one agent over all nodes, sockets and webhook calls together.
+pub const AGENT_CONNECTIONS: usize = 3;
+/// Simultaneous sockets of one user over all nodes.
+pub const USER_CONNECTIONS: usize = 10;
+/// Sockets of one address on one node that have not said yet whose they are.
+pub const STRANGERS_PER_IP: u32 = 100;
+/// Between two beats of a node.
+pub const BEAT: Duration = Duration::from_secs(1);
+/// A node that has not been heard of for this long has lost its connections' slots.
+pub const NODE_LIFE: Duration = Duration::from_secs(6);
+
 /// From the upgrade to the `auth` frame.
 pub const AUTH_DEADLINE: Duration = Duration::from_secs(5);
 /// Between two pings of the server.

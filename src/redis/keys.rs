@@ -3,6 +3,7 @@
 //! | key | type | life | owner |
 //! |---|---|---|---|
 //! | `lim:<scope>:{<key>}` | list of µs | its window | limits |
+//! | `slots:{<principal>}` | hash of live connections | 3 min, asserted each minute | limits |
 //! | `nodes` | sorted set of live nodes by last beat | – | redis |
 //! | `p:<principal>` | channel: hints of one inbox | – | backplane |
 //! | `n:<node>` | channel: a node's own probe | – | backplane |
@@ -15,6 +16,11 @@ use crate::ids::NodeId;
 /// The log of one rule for one key.
 pub fn window(scope: &str, key: &str) -> String {
     format!("lim:{scope}:{{{key}}}")
+}
+
+/// The live connections of one principal.
+pub fn slots(principal: Uuid) -> String {
+    format!("slots:{{{}}}", principal.simple())
 }
 
 /// The live nodes.

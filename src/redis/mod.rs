@@ -46,6 +46,20 @@ impl Script {
 #[derive(Debug)]
 pub struct Away;
 
+/// The nodes that live.
+#[derive(Clone, Default)]
+pub struct Living {
+    /// Whether the node that asked counted as living until then; not if its last beat was too long ago or forgotten.
+    pub known: bool,
+    /// When, in ms of Redis's clock.
+    pub at: i64,
+    /// Their ids, separated by commas.
+    pub nodes: String,
+}
+
+/// Hears of new links to Redis.
+pub struct Links(tokio::sync::broadcast::Receiver<fred::types::config::Server>);
+
 /// The command connection of one node; clones share it.
 #[derive(Clone)]
 pub struct Redis {
@@ -87,13 +101,32 @@ impl Redis {
         self.nodes.load(Ordering::Relaxed).max(1)
     }
 
-    /// Says that `node` lives and counts those that do.
-    pub async fn beat(&self, node: NodeId, lives: Duration) -> Result<(), Away> {
+    /// Says that `node` lives; returns who does.
+    pub async fn beat(&self, node: NodeId, lives: Duration) -> Result<Living, Away> {
         let life = i64::try_from(lives.as_millis()).unwrap_or(i64::MAX);
         let args = vec![node.to_string(), life.to_string()];
-        let live: u32 = self.eval(&self.beat, vec![self.key(keys::nodes())], args).await?;
-        self.nodes.store(live, Ordering::Relaxed);
-        Ok(())
+        let answer: Vec<String> = self.eval(&self.beat, vec![self.key(keys::nodes())], args).await?;
+        let [known, at, nodes @ ..] = answer.as_slice() else { return Err(Away) };
+        self.nodes.store(u32::try_from(nodes.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
+        Ok(Living { known: known == "1", at: at.parse().unwrap_or_default(), nodes: nodes.join(",") })
+    }
+
+    /// Whether the link was made anew since the last time this was asked of `links`.
+    pub fn relinked(links: &mut Links) -> bool {
+        use tokio::sync::broadcast::error::TryRecvError;
+        let mut any = false;
+        loop {
+            match links.0.try_recv() {
+                Ok(_) | Err(TryRecvError::Lagged(_)) => any = true,
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return any,
+            }
+        }
+    }
+
+    /// For [`relinked`](Self::relinked).
+    pub fn links(&self) -> Links {
+        use fred::interfaces::EventInterface;
+        Links(self.client.reconnect_rx())
     }
 
     /// Takes this node off the list of the living.

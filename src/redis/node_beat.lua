@@ -1,7 +1,12 @@
--- One node says that it lives; the count of those that do comes back.
+-- One node says that it lives.
 -- KEYS[1] the sorted set of nodes by last beat (ms); ARGV: node, ms that a beat lives
+-- Returns whether it counted as living until now, the time (ms), and all who live.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local before = redis.call('ZSCORE', KEYS[1], ARGV[1])
+local known = before and now - before <= tonumber(ARGV[2])
 redis.call('ZADD', KEYS[1], now, ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
-return redis.call('ZCARD', KEYS[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. (now - ARGV[2]))
+local answer = { known and 1 or 0, now }
+for _, node in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do answer[#answer + 1] = node end
+return answer

@@ -10,4 +10,5 @@ mod gateway;
 mod house;
 mod messages;
 mod operations;
+mod slots;
 mod support;

@@ -63,6 +63,11 @@ impl World {
         self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    /// One of them.
+    pub fn setting(&self, name: &str) -> &str {
+        &self.settings[name]
+    }
+
     /// Starts one more node.
     pub async fn node(self: &Arc<Self>) -> TestNode {
         let config = Config::read(|name| self.settings.get(name).cloned()).expect("settings");

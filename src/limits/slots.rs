@@ -1,0 +1,461 @@
+//! Connection slots: how many connections a principal has over all nodes, and not one more.
+//!
+//! A slot is leased in Redis on Redis's clock. What keeps the leases of a node alive is the node's own beat, one call a
+//! second whatever the number of sockets; a node that is not heard of for six seconds has lost its slots. Each
+//! principal's connections are in one hash, so that a cluster can spread them. What Redis forgets (a flush, a fail-over)
+//! the nodes assert again at their next two beats; those that are then too many, the newest, are closed. While Redis is
+//! away a node admits what it can vouch for alone, and asserts that afterwards.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use tokio::sync::Notify;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use uuid::Uuid;
+
+use super::quotas::{AGENT_CONNECTIONS, BEAT, NODE_LIFE, USER_CONNECTIONS};
+use crate::{
+    clock::Clock,
+    ids::{ConnectionId, NodeId, Principal},
+    metrics as series,
+    random::Random,
+    redis::{Away, Living, Redis, Script, keys},
+};
+
+/// Calls under way at once when many slots are asserted or freed: they share the link's round trips.
+const BATCH: usize = 256;
+/// Beats in which every slot is asserted at least once, for what may have been lost without a trace.
+const ROUND: u64 = 60;
+
+/// What a slot is held by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A WebSocket.
+    Websocket,
+    /// A webhook call under way.
+    Webhook,
+}
+
+/// A live connection, as its principal's owner sees it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Connection {
+    /// The connection.
+    pub connection_id: ConnectionId,
+    /// Socket or webhook call.
+    pub kind: Kind,
+    /// When it was let in.
+    #[serde(serialize_with = "crate::clock::as_iso")]
+    pub connected_at: DateTime<Utc>,
+    /// A user's device; empty for agents.
+    #[serde(skip)]
+    pub device_id: String,
+}
+
+/// The slots of one node; clones share them.
+#[derive(Clone)]
+pub struct Slots(Arc<Inner>);
+
+struct Inner {
+    redis: Redis,
+    clock: Clock,
+    random: Random,
+    node: NodeId,
+    script: Script,
+    held: Mutex<Held>,
+    /// Rung when there are slots to give back.
+    bell: Notify,
+    /// Who lived at the last beat, and when that was by our own measure.
+    living: Mutex<Option<(Living, Instant)>>,
+}
+
+/// What this node holds.
+#[derive(Default)]
+struct Held {
+    rows: HashMap<Uuid, Row>,
+    /// Let in without Redis, or refused to by a call whose outcome is not known: to be asserted at the next beat.
+    doubtful: HashSet<Uuid>,
+    /// Ended; Redis does not know yet.
+    gone: Vec<(Uuid, ConnectionId)>,
+}
+
+struct Row {
+    most: usize,
+    holds: Vec<Hold>,
+}
+
+#[derive(Clone)]
+struct Hold {
+    id: ConnectionId,
+    /// ms of Redis's clock.
+    granted: i64,
+    kind: Kind,
+    device: Arc<str>,
+    loss: Arc<Loss>,
+}
+
+/// Tells the connection that its slot is lost.
+#[derive(Default)]
+struct Loss {
+    lost: AtomicBool,
+    tell: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Loss {
+    fn happen(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+        if let Some(tell) = self.tell.get() {
+            tell();
+        }
+    }
+}
+
+/// A slot; given back on drop.
+pub struct Lease {
+    slots: Slots,
+    principal: Uuid,
+    /// The connection that holds it.
+    pub id: ConnectionId,
+    loss: Arc<Loss>,
+}
+
+impl Lease {
+    /// What to do if the slot is lost before it is given back.
+    pub fn when_lost(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let first = self.loss.tell.set(Box::new(tell)).is_ok();
+        if first && self.loss.lost.load(Ordering::SeqCst) {
+            self.loss.happen();
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut held = self.slots.held();
+        held.forget(self.principal, self.id);
+        held.gone.push((self.principal, self.id));
+        drop(held);
+        self.slots.0.bell.notify_one();
+    }
+}
+
+impl Held {
+    fn add(&mut self, principal: Uuid, most: usize, hold: Hold) {
+        self.rows.entry(principal).or_insert(Row { most, holds: Vec::new() }).holds.push(hold);
+    }
+
+    fn forget(&mut self, principal: Uuid, id: ConnectionId) {
+        let Some(row) = self.rows.get_mut(&principal) else { return };
+        row.holds.retain(|hold| hold.id != id);
+        if row.holds.is_empty() {
+            self.rows.remove(&principal);
+        }
+    }
+}
+
+impl Slots {
+    /// None held.
+    pub fn new(redis: Redis, clock: Clock, random: Random, node: NodeId) -> Self {
+        Slots(Arc::new(Inner {
+            redis,
+            clock,
+            random,
+            node,
+            script: Script::new(include_str!("slots.lua")),
+            held: Mutex::default(),
+            bell: Notify::new(),
+            living: Mutex::default(),
+        }))
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn living(&self) -> Option<(Living, Instant)> {
+        self.0.living.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A slot of `principal`, if one is free; `device` is a user's.
+    pub async fn take(&self, principal: Principal, kind: Kind, device: &str) -> Option<Lease> {
+        let most = match principal {
+            Principal::Agent(_) => AGENT_CONNECTIONS,
+            Principal::User(_) => USER_CONNECTIONS,
+        };
+        let principal = principal.id();
+        // Made before Redis is asked: whatever becomes of this call, its slot is given back.
+        let lease = Lease {
+            slots: self.clone(),
+            principal,
+            id: ConnectionId::mint(&self.0.random),
+            loss: Arc::default(),
+        };
+        let mut hold =
+            Hold { id: lease.id, granted: 0, kind, device: device.into(), loss: lease.loss.clone() };
+        let answer = self.ask("take", principal, most, true, vec![hold.id.to_string(), hold.what()]).await;
+        let mut held = self.held();
+        match answer.as_deref() {
+            Ok([granted, at]) => {
+                if granted != "1" {
+                    series::slot("refused");
+                    return None;
+                }
+                series::slot("granted");
+                hold.granted = at.parse().unwrap_or_default();
+            }
+            // Redis is away: what this node can vouch for alone. It keeps what it has, and adds no fourth.
+            _ => {
+                if held.rows.get(&principal).is_some_and(|row| row.holds.len() >= most) {
+                    series::slot("refused");
+                    return None;
+                }
+                series::slot("unconfirmed");
+                held.doubtful.insert(principal);
+                hold.granted = self.now();
+            }
+        }
+        held.add(principal, most, hold);
+        Some(lease)
+    }
+
+    async fn ask(
+        &self,
+        what: &str,
+        principal: Uuid,
+        most: usize,
+        knowing: bool,
+        rest: Vec<String>,
+    ) -> Result<Vec<String>, Away> {
+        let living = self.living().filter(|_| knowing);
+        let (at, nodes) = living.map_or((0, String::new()), |(living, _)| (living.at, living.nodes));
+        let mut args = vec![
+            what.to_owned(),
+            self.0.node.to_string(),
+            most.to_string(),
+            at.to_string(),
+            format!(",{nodes},"),
+        ];
+        args.extend(rest);
+        self.0.redis.eval(&self.0.script, vec![self.0.redis.key(keys::slots(principal))], args).await
+    }
+
+    /// Redis's time as far as we know, in ms.
+    fn now(&self) -> i64 {
+        self.living().map_or_else(
+            || (self.0.clock.now() - self.0.clock.ahead()).timestamp_millis(),
+            |(living, then)| living.at + i64::try_from(then.elapsed().as_millis()).unwrap_or_default(),
+        )
+    }
+
+    /// The live connections of each of `principals`, oldest first; while Redis is away, those of this node.
+    pub async fn connections(&self, principals: &[Uuid]) -> Vec<Vec<Connection>> {
+        let reads = principals.iter().map(|principal| self.connections_of(*principal));
+        futures_util::future::join_all(reads).await
+    }
+
+    async fn connections_of(&self, principal: Uuid) -> Vec<Connection> {
+        use fred::interfaces::HashesInterface;
+        let key = self.0.redis.key(keys::slots(principal));
+        let stored = self.0.redis.run(async |client| client.hgetall::<Vec<(String, String)>, _>(key).await);
+        let living = self.living().map(|(living, _)| living);
+        let mut all: Vec<(i64, Connection)> = match stored.await {
+            Ok(stored) => {
+                stored.iter().filter_map(|(id, record)| self.read(id, record, living.as_ref())).collect()
+            }
+            Err(Away) => {
+                let held = self.held();
+                let holds = held.rows.get(&principal).map_or(&[][..], |row| &row.holds);
+                holds.iter().map(|hold| (hold.granted, self.shown(hold))).collect()
+            }
+        };
+        all.sort_by_key(|(granted, connection)| (*granted, connection.connection_id));
+        all.into_iter().map(|(_, connection)| connection).collect()
+    }
+
+    /// A record of the script's, unless its node is dead.
+    fn read(&self, id: &str, record: &str, living: Option<&Living>) -> Option<(i64, Connection)> {
+        let mut parts = record.splitn(5, ' ');
+        let asserted: i64 = parts.next()?.parse().ok()?;
+        let granted: i64 = parts.next()?.parse().ok()?;
+        let node = parts.next()?;
+        let kind = if parts.next()? == Kind::Webhook.word() { Kind::Webhook } else { Kind::Websocket };
+        let device_id = parts.next().unwrap_or_default().to_owned();
+        let lives = living.is_none_or(|living| {
+            asserted > living.at - 2000 || living.nodes.split(',').any(|one| one == node)
+        });
+        let connected_at = DateTime::from_timestamp_millis(granted)? + self.0.clock.ahead();
+        lives.then_some((
+            granted,
+            Connection { connection_id: id.parse().ok()?, kind, connected_at, device_id },
+        ))
+    }
+
+    fn shown(&self, hold: &Hold) -> Connection {
+        let at = DateTime::from_timestamp_millis(hold.granted).unwrap_or_default();
+        Connection {
+            connection_id: hold.id,
+            kind: hold.kind,
+            connected_at: at + self.0.clock.ahead(),
+            device_id: hold.device.to_string(),
+        }
+    }
+
+    /// Spawns what keeps the slots; it ends with `stop`. `pulse` is called at every beat, with whether the process has
+    /// been frozen for so long before it that its slots are lost.
+    pub fn spawn(
+        &self,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+        pulse: impl Fn(bool) + Send + 'static,
+    ) {
+        let (slots, until) = (self.clone(), stop.clone());
+        tasks.spawn(async move { until.run_until_cancelled(slots.beat(pulse)).await });
+        let (slots, until) = (self.clone(), stop.clone());
+        tasks.spawn(async move { until.run_until_cancelled(slots.give_back()).await });
+    }
+
+    async fn beat(self, pulse: impl Fn(bool)) {
+        let mut links = self.0.redis.links();
+        let (mut last, mut beats, mut assert_all) = (Instant::now(), 0, 0);
+        loop {
+            let frozen = last.elapsed() > NODE_LIFE;
+            pulse(frozen);
+            if frozen {
+                // Others may have our places by now. Nothing is asserted; what has no seat yet ends when it has one.
+                let rows = std::mem::take(&mut self.held().rows);
+                rows.values().flat_map(|row| &row.holds).for_each(|hold| hold.loss.happen());
+            }
+            last = Instant::now();
+            if let Ok(living) = self.0.redis.beat(self.0.node, NODE_LIFE).await {
+                // Both, always: what happened to a link must not be taken for news later.
+                let relinked = Redis::relinked(&mut links);
+                if relinked || !living.known {
+                    // Twice: at the second time, all others have asserted theirs at least once.
+                    assert_all = 2;
+                }
+                *self.0.living.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some((living, Instant::now()));
+                let all = assert_all > 0;
+                if self
+                    .assert(|principal| all || u64::from(principal.as_bytes()[15]) % ROUND == beats % ROUND)
+                    .await
+                    && all
+                {
+                    assert_all -= 1;
+                }
+                self.0.bell.notify_one();
+            }
+            beats += 1;
+            tokio::time::sleep(BEAT.saturating_sub(last.elapsed())).await;
+        }
+    }
+
+    /// Asserts the slots of those who are due and of those in doubt; false if Redis went away in the middle.
+    async fn assert(&self, due: impl Fn(&Uuid) -> bool) -> bool {
+        let principals = self.due(due);
+        for chunk in principals.chunks(BATCH) {
+            let asserted = chunk.iter().map(|principal| self.assert_one(*principal));
+            let outcomes = futures_util::future::join_all(asserted).await;
+            if outcomes.iter().any(Result::is_err) {
+                // All of them, since each of them may be among those that Redis has not heard.
+                self.held().doubtful.extend(principals);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn due(&self, due: impl Fn(&Uuid) -> bool) -> Vec<Uuid> {
+        let mut held = self.held();
+        let mut doubtful = std::mem::take(&mut held.doubtful);
+        doubtful.extend(held.rows.keys().filter(|principal| due(principal)));
+        doubtful.into_iter().collect()
+    }
+
+    async fn assert_one(&self, principal: Uuid) -> Result<(), Away> {
+        let (most, holds) = match self.held().rows.get(&principal) {
+            Some(row) => (row.most, row.holds.clone()),
+            // All given back meanwhile; that is told elsewhere.
+            None => return Ok(()),
+        };
+        let ours: Vec<String> = holds
+            .iter()
+            .flat_map(|hold| [hold.id.to_string(), hold.granted.to_string(), hold.what()])
+            .collect();
+        // Who lives is of interest only if there are too many: long lists cost.
+        let answer = self.ask("keep", principal, most, false, ours.clone()).await?;
+        let there: usize = answer.first().and_then(|n| n.parse().ok()).unwrap_or_default();
+        if there > most {
+            let answer = self.ask("keep", principal, most, true, ours).await?;
+            for id in answer.iter().skip(1) {
+                if let Some(hold) = holds.iter().find(|hold| hold.id.to_string() == *id) {
+                    series::slot("lost");
+                    self.held().forget(principal, hold.id);
+                    hold.loss.happen();
+                }
+            }
+        }
+        // Some may have ended between the look and the call, which then asserted them once too often.
+        let mut held = self.held();
+        let still = held.rows.get(&principal).map_or(&[][..], |row| &row.holds);
+        let ended: Vec<_> = holds
+            .iter()
+            .filter(|hold| still.iter().all(|other| other.id != hold.id))
+            .map(|hold| (principal, hold.id))
+            .collect();
+        if !ended.is_empty() {
+            held.gone.extend(ended);
+            drop(held);
+            self.0.bell.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Gives back what has ended, at once; what Redis did not hear, at the next beat.
+    async fn give_back(self) {
+        loop {
+            self.0.bell.notified().await;
+            self.flush().await;
+        }
+    }
+
+    /// Gives back all that has ended until now.
+    pub async fn flush(&self) {
+        let gone = std::mem::take(&mut self.held().gone);
+        for chunk in gone.chunks(BATCH) {
+            let calls = chunk.iter().map(async |(principal, id)| self.give_back_one(*principal, *id).await);
+            let outcomes = futures_util::future::join_all(calls).await;
+            let failed = chunk.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err());
+            self.held().gone.extend(failed.map(|(one, _)| *one));
+        }
+    }
+
+    async fn give_back_one(&self, principal: Uuid, id: ConnectionId) -> Result<(), Away> {
+        use fred::interfaces::HashesInterface;
+        let key = self.0.redis.key(keys::slots(principal));
+        self.0.redis.run(async |client| client.hdel::<(), _, _>(key, id.to_string()).await).await
+    }
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Websocket => "websocket",
+            Kind::Webhook => "webhook",
+        }
+    }
+}
+
+impl Hold {
+    fn what(&self) -> String {
+        format!("{} {}", self.kind.word(), self.device)
+    }
+}

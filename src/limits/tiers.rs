@@ -1,0 +1,79 @@
+//! Which tier an agent's calls are counted in: by its largest group, as it was within the last minute.
+
+use std::{sync::Arc, time::Duration};
+
+use moka::future::Cache;
+
+use super::table::Limit;
+use crate::{db::Db, error::Result, ids::AgentId};
+
+/// How old an answer may be. A group that grows or shrinks moves its agents' budgets that much later.
+const REMEMBERED: Duration = Duration::from_secs(60);
+const CAPACITY: u64 = 100_000;
+
+/// The tiers of agents; clones share what is remembered.
+#[derive(Clone)]
+pub struct Tiers {
+    db: Db,
+    known: Cache<AgentId, Limit>,
+}
+
+impl Tiers {
+    /// With nothing remembered yet.
+    pub fn new(db: Db) -> Self {
+        Tiers { db, known: Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build() }
+    }
+
+    /// The agent's tier; the first one while Postgres cannot say.
+    pub async fn of(&self, agent: AgentId) -> Limit {
+        let found = self
+            .known
+            .try_get_with(agent, async { self.largest_group(agent).await.map(tier).map_err(Arc::new) });
+        found.await.unwrap_or(Limit::AgentTier1)
+    }
+
+    async fn largest_group(&self, agent: AgentId) -> Result<i64> {
+        let client = self.db.read().await?;
+        let stmt = client
+            .prepare_cached(
+                "-- limits.largest_group
+                select coalesce(max(size), 0) from (
+                    select count(*) as size from member g
+                    join conversation c on c.conversation_id = g.conversation_id and c.kind = 'group'
+                    join member m on m.conversation_id = g.conversation_id
+                    where g.principal_id = $1
+                    group by g.conversation_id
+                ) as groups",
+            )
+            .await?;
+        Ok(client.query_one(&stmt, &[&agent]).await?.get(0))
+    }
+}
+
+/// The tier of an agent whose largest group has so many members.
+fn tier(members: i64) -> Limit {
+    match members {
+        ..=10 => Limit::AgentTier1,
+        11..=100 => Limit::AgentTier2,
+        _ => Limit::AgentTier3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_ends_with_its_last_member() {
+        for (members, limit) in [
+            (0, Limit::AgentTier1),
+            (10, Limit::AgentTier1),
+            (11, Limit::AgentTier2),
+            (100, Limit::AgentTier2),
+            (101, Limit::AgentTier3),
+            (500, Limit::AgentTier3),
+        ] {
+            assert_eq!(tier(members), limit, "{members}");
+        }
+    }
+}

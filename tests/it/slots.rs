@@ -1,0 +1,336 @@
+//! Connection slots: three of an agent and ten of a user over all nodes, never one more, never one less.
+
+use std::time::{Duration, Instant};
+
+use blindpipe::dev::services::send_signal;
+use fred::interfaces::ClientLike;
+use serde_json::{Value, json};
+
+use crate::support::{Agent, Caller, ProcessNode, Socket, TestNode, User, nodes_with, private_redis};
+
+const ROOM: (&str, &str) = ("LIMIT_OVERRIDES", "ws_connect=100000/s,ws_connect_ip=100000/s");
+
+/// A socket that is in, or the code it was closed with.
+async fn attempt(caller: &Caller, auth: Value) -> Result<Socket, u16> {
+    let mut socket = Socket::open(caller).await;
+    socket.say(auth).await;
+    loop {
+        match socket.next().await {
+            Ok(frame) if frame["type"] == "caught_up" => return Ok(socket),
+            Ok(frame) if frame["type"] == "auth.error" => assert_eq!(frame["reason"], "connection_limit"),
+            Ok(_) => {}
+            Err(code) => return Err(code.expect("a code")),
+        }
+    }
+}
+
+async fn agent_at(agent: &Agent, base: &str) -> Result<Socket, u16> {
+    let auth = json!({ "type": "auth", "agent_id": agent.id, "token": agent.token });
+    attempt(&agent.caller.at(base), auth).await
+}
+
+async fn user_at(user: &User, base: &str) -> Result<Socket, u16> {
+    attempt(&user.caller.at(base), json!({ "type": "auth", "access_token": user.access_token })).await
+}
+
+/// Tries until a slot is free; how long that took.
+async fn until_in(agent: &Agent, base: &str, within: Duration) -> (Socket, Duration) {
+    let started = Instant::now();
+    loop {
+        match agent_at(agent, base).await {
+            Ok(socket) => return (socket, started.elapsed()),
+            Err(code) => assert_eq!(code, 4409),
+        }
+        assert!(started.elapsed() < within, "no slot after {:?}", started.elapsed());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Parallel tries over two nodes, `n` in all.
+async fn storm(agent: &Agent, bases: [&str; 2], n: usize) -> (Vec<Socket>, usize) {
+    let tries = (0..n).map(|i| agent_at(agent, bases[i % 2]));
+    let (mut sockets, mut refused) = (Vec::new(), 0);
+    for outcome in futures_util::future::join_all(tries).await {
+        match outcome {
+            Ok(socket) => sockets.push(socket),
+            Err(code) => {
+                assert_eq!(code, 4409);
+                refused += 1;
+            }
+        }
+    }
+    (sockets, refused)
+}
+
+/// Splits sockets into those that the server closes with `code` within the time, and those that stay.
+async fn closed(sockets: Vec<Socket>, code: u16, within: Duration) -> (usize, Vec<Socket>) {
+    let looks = sockets.into_iter().map(async |mut socket| {
+        let end = tokio::time::timeout(within, async {
+            loop {
+                if let Err(code) = socket.next().await {
+                    return code;
+                }
+            }
+        });
+        match end.await {
+            Ok(ended) => {
+                assert_eq!(ended, Some(code));
+                None
+            }
+            Err(_) => Some(socket),
+        }
+    });
+    let all = futures_util::future::join_all(looks).await;
+    let n = all.len();
+    let stay: Vec<Socket> = all.into_iter().flatten().collect();
+    (n - stay.len(), stay)
+}
+
+async fn an_agent(node: &TestNode) -> (User, Agent) {
+    let alice = node.user("alice").await;
+    let agent = node.agent(&alice, "helper").await;
+    (alice, agent)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_parallel_tries_on_two_nodes_give_three_sockets() {
+    let [a, b] = nodes_with(&[ROOM]).await;
+    let (alice, agent) = an_agent(&a).await;
+    let other = a.agent(&alice, "other").await;
+    for _ in 0..5 {
+        let (sockets, refused) = storm(&agent, [&a.base, &b.base], 50).await;
+        assert_eq!((sockets.len(), refused), (3, 47));
+        // Another agent of the same user is not concerned.
+        let elsewhere = agent_at(&other, &b.base).await.expect("its own slots");
+        drop((sockets, elsewhere));
+        // A socket that has gone leaves its slot at once: as soon as the node has read its end.
+        let mut again = Vec::new();
+        for base in [&a.base, &b.base, &a.base] {
+            let (socket, took) = until_in(&agent, base, Duration::from_secs(3)).await;
+            assert!(took < Duration::from_secs(3));
+            again.push(socket);
+        }
+        assert_eq!(agent_at(&agent, &b.base).await.err(), Some(4409));
+        drop(again);
+        until_free(&agent, &a).await;
+    }
+}
+
+/// Waits until the agent has no connection left, as the slots see it.
+async fn until_free(agent: &Agent, node: &TestNode) {
+    let started = Instant::now();
+    while stored(node, &agent.id).await > 0 {
+        assert!(started.elapsed() < Duration::from_secs(5));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// How many connections Redis knows of an agent.
+async fn stored(node: &TestNode, agent: &str) -> usize {
+    use fred::interfaces::HashesInterface;
+    let client = redis_client(node.world.setting("REDIS_URL")).await;
+    let key = format!(
+        "{}:slots:{{{}}}",
+        node.world.setting("REDIS_PREFIX"),
+        uuid::Uuid::parse_str(agent).expect("a UUID").simple()
+    );
+    client.hlen(key).await.expect("a length")
+}
+
+async fn redis_client(url: &str) -> fred::clients::Client {
+    let config = fred::types::config::Config::from_url(url).expect("a URL");
+    let client = fred::types::Builder::from_config(config).build().expect("a client");
+    client.init().await.expect("connected");
+    client
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_has_ten_sockets() {
+    let [a, b] = nodes_with(&[ROOM]).await;
+    let alice = a.user("alice").await;
+    let bases = [&a.base, &b.base];
+    let tries = (0..30).map(|i| user_at(&alice, bases[i % 2]));
+    let outcomes = futures_util::future::join_all(tries).await;
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 10);
+    assert!(outcomes.iter().all(|outcome| !matches!(outcome, Err(code) if *code != 4409)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_node_s_slots_are_free_in_ten_seconds() {
+    let [a] = nodes_with(&[ROOM]).await;
+    let mut b = ProcessNode::start(&a).await;
+    let (_, agent) = an_agent(&a).await;
+    let (sockets, _) = storm(&agent, [&b.base, &b.base], 3).await;
+    assert_eq!(sockets.len(), 3);
+    assert_eq!(agent_at(&agent, &a.base).await.err(), Some(4409));
+    b.kill();
+    // Real time: the lease is Redis's, and the promise is ten seconds.
+    let (first, took) = until_in(&agent, &a.base, Duration::from_secs(10)).await;
+    assert!(took > Duration::from_secs(2), "a node that may be only slow lost its slots after {took:?}");
+    let (second, third) = (agent_at(&agent, &a.base).await, agent_at(&agent, &a.base).await);
+    assert!(second.is_ok() && third.is_ok());
+    assert_eq!(agent_at(&agent, &a.base).await.err(), Some(4409));
+    drop((first, second, third));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_stops_in_order_frees_its_slots_at_once() {
+    let [a, b] = nodes_with(&[ROOM]).await;
+    let (_, agent) = an_agent(&a).await;
+    let (sockets, _) = storm(&agent, [&b.base, &b.base], 3).await;
+    assert_eq!(sockets.len(), 3);
+    let readers = futures_util::future::join_all(sockets.into_iter().map(Socket::until_closed));
+    tokio::join!(b.drain(), readers);
+    for _ in 0..3 {
+        std::mem::forget(agent_at(&agent, &a.base).await.expect("a slot"));
+    }
+    assert_eq!(agent_at(&agent, &a.base).await.err(), Some(4409));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_flush_no_more_than_three_stay_and_the_newest_go() {
+    let redis = private_redis("slots-flush").await;
+    let url = redis.url();
+    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
+    let (_, agent) = an_agent(&a).await;
+    let (old, _) = storm(&agent, [&a.base, &b.base], 10).await;
+    let admin = redis_client(&url).await;
+    admin.flushall::<()>(false).await.expect("flushed");
+    let flushed = Instant::now();
+    // Redis has forgotten the three, so it lets in more, until the nodes have said what they hold.
+    let (new, _) = storm(&agent, [&a.base, &b.base], 10).await;
+    assert!(!new.is_empty(), "the flush was noticed before anybody could come in");
+    let (n, new_ones) = (new.len(), closed(new, 4409, Duration::from_secs(5)));
+    let (gone, _) = new_ones.await;
+    assert_eq!(gone, n, "after {:?}", flushed.elapsed());
+    let (gone, old) = closed(old, 4409, Duration::from_secs(1)).await;
+    assert_eq!((gone, old.len()), (0, 3), "the oldest stay");
+    assert_eq!(agent_at(&agent, &a.base).await.err(), Some(4409));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_sockets_stay_and_three_are_let_in_per_node_until_it_is_back() {
+    let mut redis = private_redis("slots-away").await;
+    let url = redis.url();
+    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
+    let (_, agent) = an_agent(&a).await;
+    let (old, _) = storm(&agent, [&a.base, &a.base], 3).await;
+    assert_eq!(old.len(), 3);
+    redis.kill();
+    // The node that has three refuses a fourth; the other one cannot know of them.
+    assert_eq!(agent_at(&agent, &a.base).await.err(), Some(4409));
+    let (new, refused) = storm(&agent, [&b.base, &b.base], 8).await;
+    assert_eq!((new.len(), refused), (3, 5));
+    let (gone, old) = closed(old, 4409, Duration::from_millis(500)).await;
+    assert_eq!((gone, old.len()), (0, 3));
+    let restarted = tokio::task::spawn_blocking(move || redis.restart().map(|()| redis)).await;
+    let _redis = restarted.expect("no panic").expect("restarted");
+    let healed = Instant::now();
+    let (gone, _) = closed(new, 4409, Duration::from_secs(6)).await;
+    assert_eq!(gone, 3, "after {:?}", healed.elapsed());
+    let (gone, old) = closed(old, 4409, Duration::from_millis(500)).await;
+    assert_eq!((gone, old.len()), (0, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_node_sends_its_sockets_away_when_it_thaws() {
+    let [a] = nodes_with(&[ROOM]).await;
+    let b = ProcessNode::start(&a).await;
+    let (alice, agent) = an_agent(&a).await;
+    let conversation = alice.talk_to(&agent).await;
+    let (frozen, _) = storm(&agent, [&b.base, &b.base], 3).await;
+    assert_eq!(frozen.len(), 3);
+    send_signal(b.pid(), "STOP");
+    // Real time: the frozen node cannot be told of a moved clock.
+    let (mut live, _) = until_in(&agent, &a.base, Duration::from_secs(10)).await;
+    alice.say(&conversation, "for who is awake").await.expect(201);
+    live.event("message.created").await;
+    send_signal(b.pid(), "CONT");
+    for socket in frozen {
+        let mut before = socket.expect_close(1012).await;
+        assert_eq!(before.pop().expect("a hint")["type"], "reconnect");
+        // Nothing of what happened meanwhile was delivered by the node that had lost its place.
+        assert!(before.iter().all(|frame| frame["event"] != "message.created"), "{before:?}");
+    }
+    drop(live);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_holds_a_hundred_unauthenticated_sockets_of_a_node() {
+    let [a] = nodes_with(&[ROOM]).await;
+    let (_, agent) = an_agent(&a).await;
+    let address = a.base.trim_start_matches("http://").to_owned();
+    let ip = format!("10.9.{}.{}", rand::random::<u8>(), rand::random::<u8>());
+    let knock = async || -> (tokio::net::TcpStream, String) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(&address).await.expect("connected");
+        let request = format!(
+            "GET /ws HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             x-forwarded-proto: https\r\nx-forwarded-for: {ip}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.expect("an answer");
+        (stream, String::from_utf8_lossy(&answer[9..]).into_owned())
+    };
+    let mut held = Vec::new();
+    for n in 0..100 {
+        let (stream, status) = knock().await;
+        assert_eq!(status, "101", "socket {n}");
+        held.push(stream);
+    }
+    assert_eq!(knock().await.1, "503");
+    // Other addresses are not concerned, and who leaves makes room.
+    agent_at(&agent, &a.base).await.expect("from elsewhere");
+    held.truncate(50);
+    let started = Instant::now();
+    while knock().await.1 != "101" {
+        assert!(started.elapsed() < Duration::from_secs(5));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_connected_can_be_read_on_every_node() {
+    use blindpipe::{
+        clock::Clock,
+        ids::{AgentId, NodeId, Principal, UserId},
+        limits::slots::{Kind, Slots},
+        random::Random,
+        redis::Redis,
+    };
+    let redis = private_redis("slots-read").await;
+    let random = Random::new(Clock::default());
+    let node = || {
+        let (redis, _) = Redis::start(&redis.url().into(), "test").expect("a client");
+        Slots::new(redis, Clock::default(), random.clone(), NodeId::mint(&random))
+    };
+    let (a, b) = (node(), node());
+    let (agent, user) = (Principal::Agent(AgentId::mint(&random)), Principal::User(UserId::mint(&random)));
+    // The links are made in the background.
+    let started = Instant::now();
+    let socket = loop {
+        let lease = a.take(agent, Kind::Websocket, "").await.expect("a slot");
+        if b.connections(&[agent.id()]).await[0].len() == 1 {
+            break lease;
+        }
+        assert!(started.elapsed() < Duration::from_secs(10));
+        drop(lease);
+        a.flush().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    let call = b.take(agent, Kind::Webhook, "").await.expect("a slot");
+    let phone = b.take(user, Kind::Websocket, "phone:1").await.expect("a slot");
+    let all = a.connections(&[agent.id(), user.id()]).await;
+    let shown = serde_json::to_value(&all[0]).expect("JSON");
+    assert_eq!(shown[0]["connection_id"], socket.id.to_string());
+    assert_eq!(shown[1]["connection_id"], call.id.to_string());
+    assert_eq!((&shown[0]["kind"], &shown[1]["kind"]), (&json!("websocket"), &json!("webhook")));
+    assert!(shown[0]["connected_at"].as_str().expect("a time").ends_with('Z'));
+    assert_eq!(all[1].iter().map(|one| one.device_id.as_str()).collect::<Vec<_>>(), ["phone:1"]);
+    drop((socket, call, phone));
+    a.flush().await;
+    b.flush().await;
+    assert!(a.connections(&[agent.id(), user.id()]).await.iter().all(Vec::is_empty));
+}
