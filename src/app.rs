@@ -12,7 +12,7 @@ use crate::{
     auth::{agent::AgentTokens, jwt::AccessTokens, secret::Hasher},
     backplane::Backplane,
     db::Db,
-    features::{accounts::http::Accounts, inbox::Inbox, messages::Outbox},
+    features::{accounts::Accounts, inbox::Inbox, messages::Outbox, passkeys::Passkeys},
     gateway::{Gateway, registry::Registry},
     http::client::Door,
     limits::{Limits, slots::Slots},
@@ -54,6 +54,7 @@ handles! {
     outbox: Outbox,
     gateway: Arc<Gateway>,
     accounts: Accounts,
+    passkeys: Passkeys,
     life: Life,
 }
 

@@ -81,6 +81,10 @@ settings! {
     mail_url: SecretString = "MAIL_URL", None;
     /// Sender of the mails.
     mail_from: String = "MAIL_FROM", Some("Blindpipe <no-reply@localhost>");
+    /// The domain that passkeys belong to; changing it makes every enrolled passkey useless.
+    rp_id: String = "RP_ID", Some("localhost");
+    /// Comma list of the web origins whose pages may use passkeys; each on `RP_ID` or below it.
+    rp_origins: List<Origin> = "RP_ORIGIN", Some("https://localhost:8443");
     /// Turnstile's verification endpoint.
     turnstile_url: String = "TURNSTILE_URL", Some("https://challenges.cloudflare.com/turnstile/v0/siteverify");
     /// Turnstile's secret; required in production.
@@ -111,6 +115,18 @@ impl Config {
         if self.profile == Profile::Dev && !(self.listen.ip().is_loopback() && self.admin.ip().is_loopback())
         {
             faults.push("PROFILE: dev is refused unless LISTEN_ADDR and ADMIN_ADDR are on loopback".into());
+        }
+        let below = format!(".{}", self.rp_id);
+        let foreign = |origin: &&Origin| {
+            !origin.0.domain().is_some_and(|host| host == self.rp_id || host.ends_with(&below))
+        };
+        if self.rp_id.is_empty() || self.rp_origins.0.is_empty() {
+            faults.push("RP_ID and RP_ORIGIN: passkeys need both".into());
+        } else if let Some(origin) = self.rp_origins.0.iter().find(foreign) {
+            faults.push(format!(
+                "RP_ORIGIN: {} is neither on RP_ID nor below it",
+                origin.0.origin().ascii_serialization()
+            ));
         }
         let mail_to_files = secrecy::ExposeSecret::expose_secret(&self.mail_url).starts_with("file:");
         if self.profile == Profile::Production {
@@ -214,6 +230,20 @@ impl<T: std::str::FromStr> Setting for List<T> {
             .map(|item| item.parse().map_err(|_| format!("cannot read {item:?}")))
             .collect::<Result<_, _>>()
             .map(List)
+    }
+}
+
+/// A web origin: `https://host` or `https://host:port`.
+#[derive(Clone, Debug)]
+pub struct Origin(pub reqwest::Url);
+
+impl std::str::FromStr for Origin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let url = reqwest::Url::parse(text).ok().filter(|url| url.scheme() == "https");
+        let bare = url.filter(|url| url.origin().ascii_serialization() == text);
+        bare.map(Origin).ok_or_else(|| format!("{text:?} is no https origin such as https://example.org"))
     }
 }
 

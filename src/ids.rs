@@ -102,6 +102,10 @@ id! {
     ConnectionId: parse_ulid, show_ulid, ulid;
     /// One running process, for as long as it lives.
     NodeId: parse_ulid, show_ulid, ulid;
+    /// A passkey of a user.
+    PasskeyId: parse_ulid, show_ulid, ulid;
+    /// A challenge that a passkey is to answer.
+    ChallengeId: parse_ulid, show_ulid, ulid;
     /// A mail that waits to be sent.
     MailId: parse_ulid, show_ulid, ulid;
 }

@@ -56,6 +56,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     ("hash_seconds", Kind::Seconds, "Time of a password or token hash with its wait, by algorithm."),
     ("token_cache_total", Kind::Counter, "Agent tokens presented, by how they were recognised."),
     ("mails_total", Kind::Counter, "Mails handed to the mail server, by outcome."),
+    (
+        "passkey_logins_total",
+        Kind::Counter,
+        "Sign-ins with a passkey, by outcome; `copied`: its counter went back, and it was removed.",
+    ),
     ("job_seconds", Kind::Seconds, "Time of a scheduled job, by name."),
 ];
 
@@ -210,6 +215,10 @@ pub fn token_seen(how: &'static str) {
 
 pub fn mail(outcome: &'static str) {
     count("mails_total", &[("outcome", outcome)]);
+}
+
+pub fn passkey_login(outcome: &'static str) {
+    count("passkey_logins_total", &[("outcome", outcome)]);
 }
 
 pub fn job(name: &'static str, span: Duration) {

@@ -26,9 +26,10 @@ use crate::{
     db::{Db, Plans, migrate},
     error::Error,
     features::{
-        accounts::{Codes, http::Accounts},
+        accounts::{Accounts, Codes},
         inbox::{Acks, Inbox},
         messages::Outbox,
+        passkeys::Passkeys,
     },
     gateway::{
         Gateway,
@@ -249,26 +250,24 @@ async fn assemble(
     let jobs =
         Jobs { db: quiet_db, codes: accounts.codes.clone(), mailer, mail_bell: accounts.mail_bell.clone() };
     jobs.spawn(workers, stopping);
-    let door = door(config);
-    let quotas = Quotas { agents_per_user: config.agents_per_user.0 };
-    let life = Life::new(metrics::install());
     Ok(App::from(Handles {
         random,
         db,
-        door,
+        door: door(config),
         hasher,
         access_tokens,
         agent_tokens,
         limits,
         slots,
-        quotas,
+        quotas: Quotas { agents_per_user: config.agents_per_user.0 },
         registry,
         backplane,
         inbox,
         outbox,
         gateway,
         accounts,
-        life,
+        passkeys: Passkeys::new(&config.rp_id, &config.rp_origins)?,
+        life: Life::new(metrics::install()),
     }))
 }
 

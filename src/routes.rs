@@ -5,14 +5,14 @@ use axum::{
     Router,
     http::Method,
     middleware,
-    routing::{MethodRouter, get, post},
+    routing::{MethodRouter, delete, get, post},
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     app::App,
     error::Code,
-    features::{accounts, agents, conversations, health, messages},
+    features::{accounts, agents, conversations, health, messages, passkeys},
     gateway,
     http::{client, trace},
 };
@@ -46,6 +46,7 @@ fn route(method: Method, path: &'static str, caller: Caller, handler: MethodRout
 #[rustfmt::skip]
 pub fn table() -> Vec<Route> {
     use Caller::{Agent, Public, User};
+    const DELETE: Method = Method::DELETE;
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
     vec![
@@ -53,6 +54,8 @@ pub fn table() -> Vec<Route> {
         route(POST, "/auth/register",            Public, post(accounts::http::register)),
         route(POST, "/auth/login",               Public, post(accounts::http::login)),
         route(POST, "/auth/refresh",             Public, post(accounts::http::refresh)),
+        route(POST, "/auth/passkey/begin",       Public, post(passkeys::http::begin_login)),
+        route(POST, "/auth/passkey/complete",    Public, post(passkeys::http::login)),
         route(POST, "/auth/device/code",         Public, post(planned)),
         route(POST, "/auth/device/verify",       Public, post(planned)),
         route(POST, "/auth/device/poll",         Public, post(planned)),
@@ -60,6 +63,10 @@ pub fn table() -> Vec<Route> {
         route(GET,  "/version",                  Public, get(health::version)),
         route(GET,  "/ws",                       Public, get(gateway::upgrade)),
 
+        route(POST, "/users/me/passkeys/begin",  User,   post(passkeys::http::begin_enrolment)),
+        route(POST, "/users/me/passkeys/complete", User, post(passkeys::http::enrol)),
+        route(GET,  "/users/me/passkeys",        User,   get(passkeys::http::list)),
+        route(DELETE, "/users/me/passkeys/{passkey_id}", User, delete(passkeys::http::remove)),
         route(POST, "/agents",                   User,   post(agents::http::create)),
         route(POST, "/conversations",            User,   post(conversations::http::open)),
         route(POST, "/conversations/{conversation_id}/messages", User, post(messages::http::send_as_user)),

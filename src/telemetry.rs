@@ -12,6 +12,9 @@ pub fn start(filter: &str) {
         "refinery_core=warn",
         "fred=warn",
         "lettre=warn",
+        // What it calls an error is a client's mistake.
+        "webauthn_rs=off",
+        "webauthn_rs_core=off",
         // These would print bound parameters and frames.
         "tokio_postgres=warn",
         "tungstenite=info",

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use crate::{
     config::{Config, Profile},
     error::{Code, Error, Result},
+    http::json::Text,
     random::Random,
 };
 
@@ -18,6 +19,9 @@ const DEADLINE: Duration = Duration::from_secs(3);
 const IN_FLIGHT: usize = 64;
 /// What the stand-in passes.
 const DEV_PASS: &str = "dev-pass";
+
+/// A proof of being human, as a body carries it.
+pub type Token = Text<1, 2048>;
 
 /// Asks whether a token was earned by a human.
 #[derive(Clone)]

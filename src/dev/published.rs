@@ -8,7 +8,13 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{node::Node, place::write_secret, services::Services, settings::Settings, trouble::Result};
+use super::{
+    node::Node,
+    place::write_secret,
+    services::Services,
+    settings::{RP_ID, Settings},
+    trouble::Result,
+};
 
 /// The file and what it says. It is there while the cluster is up, and only then.
 #[derive(Debug)]
@@ -43,7 +49,7 @@ impl Published {
             "postgres_url": services.postgres.url(),
             "redis_url": services.redis.url(),
             "origin": nodes.first().map(Node::origin),
-            "rp_id": "localhost",
+            "rp_id": RP_ID,
         });
         self.update(|published| *published = content)
     }

@@ -15,6 +15,9 @@ use super::{
 /// The variable by which the nodes of this folder are recognised later.
 pub const MARK: &str = "BLINDPIPE_DEV_CLUSTER";
 
+/// The domain that passkeys of the cluster belong to.
+pub const RP_ID: &str = "localhost";
+
 /// What is the same for every node, whatever its ports.
 #[derive(Debug)]
 pub struct Settings {
@@ -61,6 +64,8 @@ impl Settings {
             ("ADMIN_ADDR", format!("127.0.0.1:{admin}")),
             // One public address for all, as behind a load balancer: it is the issuer of the access tokens.
             ("PUBLIC_URL", origin(all.first().copied().unwrap_or(public))),
+            ("RP_ID", RP_ID.to_owned()),
+            ("RP_ORIGIN", all.iter().map(|port| origin(*port)).collect::<Vec<_>>().join(",")),
             ("TLS_CERT_FILE", path(&self.certificates.cert)),
             ("TLS_KEY_FILE", path(&self.certificates.key)),
             ("DATABASE_URL", self.database_url.clone()),

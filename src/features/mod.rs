@@ -8,8 +8,9 @@ pub mod agents;
 pub mod conversations;
 pub mod inbox;
 pub mod messages;
+pub mod passkeys;
 
 pub mod health;
 
 /// The order in which features may call each other: each those before it. A test holds the code to it.
-pub const ORDER: &[&str] = &["inbox", "accounts", "agents", "conversations", "messages"];
+pub const ORDER: &[&str] = &["inbox", "accounts", "passkeys", "agents", "conversations", "messages"];

@@ -38,6 +38,13 @@ pub struct List<T> {
     pub next_cursor: Option<String>,
 }
 
+impl<T> List<T> {
+    /// The same page with other items.
+    pub fn map<U>(self, shape: impl FnMut(T) -> U) -> List<U> {
+        List { data: self.data.into_iter().map(shape).collect(), next_cursor: self.next_cursor }
+    }
+}
+
 impl<T: Serialize> IntoResponse for List<T> {
     fn into_response(self) -> Response {
         axum::Json(self).into_response()

@@ -77,6 +77,23 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     }
 }
 
+/// The same where a body may be left out.
+pub struct JsonOrNothing<T>(pub T);
+
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for JsonOrNothing<T> {
+    type Rejection = Error;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self> {
+        must_be_json(request.headers())?;
+        let bytes = read(request.into_body(), BODY_BYTES, Code::PayloadTooLarge).await?;
+        if bytes.is_empty() {
+            Ok(JsonOrNothing(T::default()))
+        } else {
+            json::parse(&bytes).map(JsonOrNothing)
+        }
+    }
+}
+
 /// The variables of the path. One that is no id of its kind names nothing: 404.
 pub struct Path<T>(pub T);
 

@@ -9,9 +9,11 @@ pub mod client;
 mod idle;
 pub mod json;
 pub mod listener;
+pub mod page;
 pub mod trace;
 
 pub use self::{
     answer::{Created, Data, List},
-    body::{Json, Path, Query},
+    body::{Json, JsonOrNothing, Path, Query},
+    page::Page,
 };

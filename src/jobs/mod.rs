@@ -11,7 +11,7 @@ use crate::{
     error::Result,
     features::{
         accounts::{self, Codes},
-        inbox, messages,
+        inbox, messages, passkeys,
     },
     mail::Mailer,
     metrics as series,
@@ -24,6 +24,7 @@ const INBOX_DAYS: i32 = 30;
 const SCHEDULE: &[(Job, &str, u64, bool)] = &[
     (Job::Mail, "mail", 1, false),
     (Job::ForgetCodes, "forget_codes", 600, true),
+    (Job::ForgetChallenges, "forget_challenges", 60, true),
     (Job::ForgetKeys, "forget_idempotency_keys", 300, true),
     (Job::ExpireInboxes, "expire_inboxes", 600, true),
 ];
@@ -32,6 +33,7 @@ const SCHEDULE: &[(Job, &str, u64, bool)] = &[
 enum Job {
     Mail,
     ForgetCodes,
+    ForgetChallenges,
     ForgetKeys,
     ExpireInboxes,
 }
@@ -108,6 +110,10 @@ impl Jobs {
         match job {
             Job::Mail => accounts::jobs::send_mail(&self.db, &self.codes, &self.mailer).await,
             Job::ForgetCodes => accounts::jobs::forget(&self.db).await,
+            Job::ForgetChallenges => {
+                while passkeys::forget_challenges(&self.db).await? {}
+                Ok(())
+            }
             Job::ForgetKeys => {
                 while messages::forget_keys(&self.db).await? {}
                 Ok(())

@@ -28,6 +28,10 @@ pub const CODE_LIFE: Duration = Duration::from_secs(600);
 pub const CODE_DIGITS: usize = 8;
 /// Failed logins of one e-mail before it is locked.
 pub const LOGIN_FAILURES: i32 = 5;
+/// Life of a passkey's challenge.
+pub const CHALLENGE_LIFE: Duration = Duration::from_secs(300);
+/// Passkeys of one user.
+pub const PASSKEYS_PER_USER: i64 = 20;
 /// Wrong tries that burn a code.
 pub const CODE_TRIES: i32 = 5;
 

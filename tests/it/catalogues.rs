@@ -15,7 +15,9 @@ use crate::support::{nodes, nodes_with, ulid};
 
 /// A path with something well-formed in place of each variable.
 fn filled(path: &str, agent: &str) -> String {
-    path.replace("{agent_id}", agent).replace("{conversation_id}", &ulid().to_string())
+    path.replace("{agent_id}", agent)
+        .replace("{conversation_id}", &ulid().to_string())
+        .replace("{passkey_id}", &ulid().to_string())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,5 +10,6 @@ mod gateway;
 mod house;
 mod messages;
 mod operations;
+mod passkeys;
 mod slots;
 mod support;

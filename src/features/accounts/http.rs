@@ -17,9 +17,9 @@ use super::{
     store::{self, CodeCheck, NewSession, Refreshed},
 };
 use crate::{
-    auth::{jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile::Turnstile},
+    auth::{jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile, turnstile::Turnstile},
     backplane::Backplane,
-    db::Db,
+    db::{Db, Tx},
     error::{Code, Error, Result},
     http::{Data, Json, client::ClientIp, json::Text},
     ids::{MailId, SessionId, UserId},
@@ -58,7 +58,7 @@ where
 }
 
 /// A proof of being human.
-type TurnstileToken = Text<1, 2048>;
+type TurnstileToken = turnstile::Token;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -169,9 +169,7 @@ pub async fn register(
         return Err(refusal);
     }
     store::create_user(&tx, user, &body.email, &body.display_name.0, &body.device_locale.0, &hash).await?;
-    let signed = store::sign_in(&tx, user, &session).await?;
-    tx.commit().await?;
-    accounts.signed_in(StatusCode::CREATED, user, session, signed)
+    accounts.sign_in(tx, StatusCode::CREATED, user, session).await
 }
 
 /// `POST /auth/login`: signs in with a password.
@@ -211,9 +209,7 @@ pub async fn login(
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let tx = accounts.db.begin("accounts.sign_in").await?;
     store::clear_failures(&tx, &body.email).await?;
-    let signed = store::sign_in(&tx, known.user, &session).await?;
-    tx.commit().await?;
-    accounts.signed_in(StatusCode::OK, known.user, session, signed)
+    accounts.sign_in(tx, StatusCode::OK, known.user, session).await
 }
 
 fn locked(seconds: i64) -> Error {
@@ -266,7 +262,8 @@ pub async fn refresh(
 }
 
 impl Accounts {
-    fn new_session(
+    /// A session to be, on the device that the caller names or on one that we do.
+    pub fn new_session(
         &self,
         device: Option<DeviceId>,
         name: Option<Text<1, 200>>,
@@ -280,6 +277,19 @@ impl Accounts {
             device_name: name.map(|name| name.0),
             platform: platform.map(|platform| platform.0),
         }
+    }
+
+    /// The end of every way of signing in: makes the session in `tx`, commits, answers.
+    pub async fn sign_in(
+        &self,
+        tx: Tx,
+        status: StatusCode,
+        user: UserId,
+        session: NewSession,
+    ) -> Result<Response> {
+        let signed = store::sign_in(&tx, user, &session).await?;
+        tx.commit().await?;
+        self.signed_in(status, user, session, signed)
     }
 
     fn signed_in(

@@ -11,7 +11,8 @@ mod store;
 
 use crate::{auth::secret::MacKey, config::ServerSecret};
 
-pub use rules::Scene;
+pub use http::Accounts;
+pub use rules::{DeviceId, Scene};
 
 /// Derives codes; clones share the key.
 #[derive(Clone)]

@@ -2,6 +2,7 @@
 //!
 //! `let [a, b] = nodes().await;` starts two nodes in this process with a database and a Redis prefix of their own.
 
+mod authenticator;
 mod client;
 mod process;
 mod services;
@@ -9,6 +10,7 @@ mod socket;
 mod world;
 
 pub use self::{
+    authenticator::Authenticator,
     client::{Agent, Answer, Caller, PASSWORD, User, ulid},
     process::ProcessNode,
     services::{connect, private_redis, psql, spawn},

@@ -43,6 +43,7 @@ impl World {
             ("TRUSTED_PROXIES", "127.0.0.1/32".to_owned()),
             ("PUBLIC_URL", "https://localhost".to_owned()),
             ("ALLOWED_ORIGINS", "https://localhost".to_owned()),
+            ("RP_ORIGIN", "https://localhost".to_owned()),
             ("DATABASE_URL", database.clone()),
             ("DATABASE_REQUIRE_DURABLE", "false".to_owned()),
             ("REDIS_URL", services::services().redis.url()),

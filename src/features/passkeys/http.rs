@@ -1,0 +1,306 @@
+//! `POST /auth/passkey/*`, `/users/me/passkeys`.
+
+use axum::{extract::State, http::StatusCode, response::Response};
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use webauthn_rs::prelude::{
+    DiscoverableAuthentication, Passkey, PasskeyRegistration, PublicKeyCredential,
+    RegisterPublicKeyCredential, WebauthnError,
+};
+use webauthn_rs_proto::{
+    PublicKeyCredentialCreationOptions, PublicKeyCredentialRequestOptions, ResidentKeyRequirement,
+};
+
+use super::{Passkeys, store};
+use crate::{
+    auth::{turnstile, user::User},
+    clock,
+    db::{Db, Tx},
+    error::{Code, Error, Result},
+    features::accounts::{Accounts, DeviceId},
+    http::{Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp, json::Text},
+    ids::{ChallengeId, PasskeyId, UserId},
+    limits::{Limiter, table::Limit},
+    metrics as series,
+    random::Random,
+};
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BeginLogin {
+    turnstile_token: Option<turnstile::Token>,
+}
+
+/// What a page gives to `navigator.credentials.get`.
+#[derive(Serialize)]
+pub struct LoginChallenge {
+    challenge_id: ChallengeId,
+    public_key: PublicKeyCredentialRequestOptions,
+    mediation: &'static str,
+    #[serde(serialize_with = "clock::as_iso")]
+    expires_at: DateTime<Utc>,
+}
+
+/// `POST /auth/passkey/begin`: a challenge to sign in with; nobody says who they are.
+///
+/// Caller: anyone. Limit: `auth_passkey_begin`, 30/min per IP. Body `{turnstile_token?}` or none. Answers 200
+/// `{challenge_id, public_key, mediation, expires_at}`. Errors: `TURNSTILE_FAILED`.
+pub async fn begin_login(
+    limiter: Limiter,
+    ip: ClientIp,
+    accounts: Accounts,
+    State(passkeys): State<Passkeys>,
+    JsonOrNothing(body): JsonOrNothing<BeginLogin>,
+) -> Result<Data<LoginChallenge>> {
+    limiter.take(Limit::PasskeyBegin, ip).await?;
+    if let Some(token) = body.turnstile_token {
+        accounts.turnstile.verify(&token.0, ip.ip()).await?;
+    }
+    let (options, state) = passkeys.0.start_discoverable_authentication().map_err(broken)?;
+    let challenge_id = ChallengeId::mint(&accounts.random);
+    let expires_at = keep(&accounts.db, challenge_id, None, &state).await?;
+    Ok(Data(LoginChallenge {
+        challenge_id,
+        public_key: options.public_key,
+        mediation: "conditional",
+        expires_at,
+    }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Login {
+    challenge_id: ChallengeId,
+    credential: PublicKeyCredential,
+    device_id: Option<DeviceId>,
+    device_name: Option<Text<1, 200>>,
+    platform: Option<Text<1, 64>>,
+}
+
+/// `POST /auth/passkey/complete`: signs in with a passkey, also while the password is locked.
+///
+/// Caller: anyone. Limit: `default_ip` per IP. Answers 200 as every sign-in does, with the refresh cookie. The
+/// challenge is used up whatever its answer is worth. Errors: `CHALLENGE_EXPIRED`, `PASSKEY_INVALID`.
+pub async fn login(
+    limiter: Limiter,
+    ip: ClientIp,
+    accounts: Accounts,
+    State(passkeys): State<Passkeys>,
+    Json(body): Json<Login>,
+) -> Result<Response> {
+    limiter.take_here(Limit::DefaultIp, ip).await?;
+    let tx = accounts.db.begin("passkeys.login").await?;
+    let Some(state) = store::take_challenge(&tx, body.challenge_id, None).await? else {
+        series::passkey_login("expired");
+        return refuse(tx, Code::ChallengeExpired).await;
+    };
+    let proven = passkeys.prove(&tx, &body.credential, read(&state)?).await?;
+    series::passkey_login(proven.map_or_else(|outcome| outcome, |_| "signed_in"));
+    let Ok(user) = proven else { return refuse(tx, Code::PasskeyInvalid).await };
+    let session = accounts.new_session(body.device_id, body.device_name, body.platform);
+    accounts.sign_in(tx, StatusCode::OK, user, session).await
+}
+
+impl Passkeys {
+    /// Whose passkey has answered the challenge; else what is wrong with the answer.
+    async fn prove(
+        &self,
+        tx: &Tx,
+        credential: &PublicKeyCredential,
+        state: DiscoverableAuthentication,
+    ) -> Result<Result<UserId, &'static str>> {
+        let Ok((user, credential_id)) = self.0.identify_discoverable_authentication(credential) else {
+            return Ok(Err("invalid"));
+        };
+        let user = UserId(user);
+        let Some(claimed) = store::claim(tx, user, credential_id).await? else { return Ok(Err("unknown")) };
+        let mut passkey: Passkey = read(&claimed.credential)?;
+        match self.0.finish_discoverable_authentication_v2(credential, state, &passkey) {
+            Ok(result) => {
+                passkey.update_credential(&result);
+                store::used(tx, claimed.id, &written(&passkey)?).await?;
+                Ok(Ok(user))
+            }
+            Err(WebauthnError::CredentialPossibleCompromise) => {
+                // Two hold this key, and nobody can say which of them is the user.
+                tracing::warn!(passkey_id = %claimed.id, "a passkey's counter went back: it was copied, and is removed");
+                store::remove(tx, user, claimed.id).await?;
+                Ok(Err("copied"))
+            }
+            Err(why) => {
+                tracing::debug!(%why, "a passkey's answer is refused");
+                Ok(Err("invalid"))
+            }
+        }
+    }
+}
+
+/// What a page gives to `navigator.credentials.create`.
+#[derive(Serialize)]
+pub struct EnrolmentChallenge {
+    challenge_id: ChallengeId,
+    public_key: PublicKeyCredentialCreationOptions,
+    #[serde(serialize_with = "clock::as_iso")]
+    expires_at: DateTime<Utc>,
+}
+
+/// `POST /users/me/passkeys/begin`: a challenge to enrol a passkey with.
+///
+/// Caller: user. Limit: `default_user`, 120/min. No body. Answers 200 `{challenge_id, public_key, expires_at}`.
+pub async fn begin_enrolment(
+    user: User,
+    limiter: Limiter,
+    State(db): State<Db>,
+    State(random): State<Random>,
+    State(passkeys): State<Passkeys>,
+) -> Result<Data<EnrolmentChallenge>> {
+    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    let tx = db.begin("passkeys.begin_enrolment").await?;
+    let owner = store::owner(&tx, user.id).await?;
+    let known = Some(owner.credential_ids);
+    let (mut options, state) = passkeys
+        .0
+        .start_passkey_registration(user.id.0, &owner.email, &owner.display_name, known)
+        .map_err(broken)?;
+    if let Some(selection) = &mut options.public_key.authenticator_selection {
+        // The library would discourage it, and a key that is not discoverable is never offered at a login.
+        selection.resident_key = Some(ResidentKeyRequirement::Preferred);
+    }
+    let challenge_id = ChallengeId::mint(&random);
+    let expires_at = store::put_challenge(&tx, challenge_id, Some(user.id), &written(&state)?).await?;
+    tx.commit().await?;
+    Ok(Data(EnrolmentChallenge { challenge_id, public_key: options.public_key, expires_at }))
+}
+
+#[derive(Deserialize)]
+pub struct Enrolment {
+    challenge_id: ChallengeId,
+    credential: RegisterPublicKeyCredential,
+    name: Option<Text<1, 200>>,
+}
+
+#[derive(Serialize)]
+pub struct Enrolled {
+    passkey_id: PasskeyId,
+    name: String,
+    #[serde(serialize_with = "clock::as_iso")]
+    created_at: DateTime<Utc>,
+}
+
+/// `POST /users/me/passkeys/complete`: enrols a passkey.
+///
+/// Caller: user. Limit: `default_user`, 120/min. Body `{challenge_id, credential, name?}`. Answers 201 `{passkey_id,
+/// name, created_at}`. Errors: `CHALLENGE_EXPIRED`, `PASSKEY_INVALID`, `FORBIDDEN` (as many as a user may have).
+pub async fn enrol(
+    user: User,
+    limiter: Limiter,
+    State(db): State<Db>,
+    State(random): State<Random>,
+    State(passkeys): State<Passkeys>,
+    Json(body): Json<Enrolment>,
+) -> Result<Created<Enrolled>> {
+    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    let tx = db.begin("passkeys.enrol").await?;
+    let Some(state) = store::take_challenge(&tx, body.challenge_id, Some(user.id)).await? else {
+        return refuse(tx, Code::ChallengeExpired).await;
+    };
+    let state: PasskeyRegistration = read(&state)?;
+    let passkey = match passkeys.0.finish_passkey_registration(&body.credential, &state) {
+        Ok(passkey) => passkey,
+        Err(why) => {
+            tracing::debug!(%why, "an enrolment is refused");
+            return refuse(tx, Code::PasskeyInvalid).await;
+        }
+    };
+    let id = PasskeyId::mint(&random);
+    let name = body.name.map_or_else(|| "Passkey".to_owned(), |name| name.0);
+    let credential = written(&passkey)?;
+    let created_at = store::create(&tx, id, user.id, passkey.cred_id(), &name, &credential).await?;
+    tx.commit().await?;
+    Ok(Created(Enrolled { passkey_id: id, name, created_at }))
+}
+
+/// A passkey as its owner sees it.
+#[derive(Serialize)]
+pub struct Listed {
+    passkey_id: PasskeyId,
+    name: String,
+    #[serde(serialize_with = "clock::as_iso")]
+    created_at: DateTime<Utc>,
+    last_used_at: Option<String>,
+}
+
+/// `GET /users/me/passkeys?limit=&cursor=`: the user's passkeys, oldest first.
+///
+/// Caller: user. Limit: `default_user`, 120/min. Answers 200 `{data: [{passkey_id, name, created_at, last_used_at}],
+/// next_cursor}`.
+pub async fn list(
+    user: User,
+    limiter: Limiter,
+    State(db): State<Db>,
+    Query(page): Query<Page<PasskeyId>>,
+) -> Result<List<Listed>> {
+    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    let tx = db.begin("passkeys.list").await?;
+    let rows = store::list(&tx, user.id, page.cursor, page.rows()).await?;
+    tx.commit().await?;
+    Ok(page.of(rows, |row| row.id).map(|row| Listed {
+        passkey_id: row.id,
+        name: row.name,
+        created_at: row.created_at,
+        last_used_at: row.last_used_at.map(clock::iso),
+    }))
+}
+
+#[derive(Serialize)]
+pub struct Removed {
+    passkey_id: PasskeyId,
+    #[serde(serialize_with = "clock::as_iso")]
+    deleted_at: DateTime<Utc>,
+}
+
+/// `DELETE /users/me/passkeys/{passkey_id}`: forgets a passkey; sessions that it opened go on.
+///
+/// Caller: user. Limit: `default_user`, 120/min. Answers 200 `{passkey_id, deleted_at}`. Errors: `NOT_FOUND`.
+pub async fn remove(
+    user: User,
+    limiter: Limiter,
+    State(db): State<Db>,
+    Path(passkey_id): Path<PasskeyId>,
+) -> Result<Data<Removed>> {
+    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    let tx = db.begin("passkeys.remove").await?;
+    let deleted_at = store::remove(&tx, user.id, passkey_id).await?.ok_or(Code::NotFound)?;
+    tx.commit().await?;
+    Ok(Data(Removed { passkey_id, deleted_at }))
+}
+
+/// Refuses, keeping what was done so far: a challenge that was answered wrongly is used up.
+async fn refuse<T>(tx: Tx, code: Code) -> Result<T> {
+    tx.commit().await?;
+    Err(code.into())
+}
+
+async fn keep(
+    db: &Db,
+    id: ChallengeId,
+    user: Option<UserId>,
+    state: &impl Serialize,
+) -> Result<DateTime<Utc>> {
+    let tx = db.begin("passkeys.begin_login").await?;
+    let expires_at = store::put_challenge(&tx, id, user, &written(state)?).await?;
+    tx.commit().await?;
+    Ok(expires_at)
+}
+
+fn written(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(broken)
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(broken)
+}
+
+fn broken(cause: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::broken(Code::InternalError, cause)
+}

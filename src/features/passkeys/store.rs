@@ -1,0 +1,194 @@
+use chrono::{DateTime, Utc};
+
+use crate::{
+    db::Tx,
+    error::{Code, Error, OnConstraint, Result},
+    ids::{ChallengeId, PasskeyId, UserId},
+    limits::quotas::{CHALLENGE_LIFE, PASSKEYS_PER_USER},
+};
+
+/// Challenges deleted at once.
+const BATCH: i64 = 1000;
+
+/// Keeps what the answer to a challenge will be checked against; returns when it ends.
+pub async fn put_challenge(
+    tx: &Tx,
+    id: ChallengeId,
+    enrolling: Option<UserId>,
+    state: &str,
+) -> Result<DateTime<Utc>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- passkeys.put_challenge
+            insert into passkey_challenge (challenge_id, user_id, state, expires_at)
+            values ($1, $2, $3, app_now() + make_interval(secs => $4))
+            returning expires_at",
+        )
+        .await?;
+    let row = tx.query_one(&stmt, &[&id, &enrolling, &state, &CHALLENGE_LIFE.as_secs_f64()]).await?;
+    Ok(row.get(0))
+}
+
+/// Takes a challenge away; of many who try, one gets it. None if it is unknown, another's, or too old.
+pub async fn take_challenge(tx: &Tx, id: ChallengeId, enrolling: Option<UserId>) -> Result<Option<String>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- passkeys.take_challenge
+            delete from passkey_challenge where challenge_id = $1 and user_id is not distinct from $2
+            returning state, expires_at > app_now()",
+        )
+        .await?;
+    let row = tx.query_opt(&stmt, &[&id, &enrolling]).await?;
+    Ok(row.and_then(|row| row.get::<_, bool>(1).then(|| row.get(0))))
+}
+
+pub async fn forget_challenges(tx: &Tx) -> Result<bool> {
+    let stmt = tx
+        .prepare_cached(
+            "-- passkeys.forget_challenges
+            delete from passkey_challenge where challenge_id in (
+                select challenge_id from passkey_challenge where expires_at <= app_now() limit $1 for update skip locked
+            )",
+        )
+        .await?;
+    Ok(tx.execute(&stmt, &[&BATCH]).await? == BATCH.unsigned_abs())
+}
+
+/// Who enrols, as an authenticator shows it, and what must not be enrolled twice.
+pub struct Owner {
+    pub email: String,
+    pub display_name: String,
+    pub credential_ids: Vec<Vec<u8>>,
+}
+
+pub async fn owner(tx: &Tx, user: UserId) -> Result<Owner> {
+    let stmt = tx
+        .prepare_cached(
+            "-- passkeys.owner
+            select email, display_name,
+                   array(select credential_id from passkey where passkey.user_id = $1 order by passkey_id)
+            from user_account where user_id = $1",
+        )
+        .await?;
+    let row = tx.query_opt(&stmt, &[&user]).await?.ok_or(Code::Unauthorized)?;
+    Ok(Owner { email: row.get(0), display_name: row.get(1), credential_ids: row.get(2) })
+}
+
+/// Adds a passkey, unless the user has as many as allowed or the credential is somebody's already. The lock on the user
+/// makes racing enrolments count one after the other.
+pub async fn create(
+    tx: &Tx,
+    id: PasskeyId,
+    user: UserId,
+    credential_id: &[u8],
+    name: &str,
+    credential: &str,
+) -> Result<DateTime<Utc>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- passkeys.lock_owner
+            select 1 from user_account where user_id = $1 for update",
+        )
+        .await?;
+    tx.execute(&stmt, &[&user]).await?;
+    let stmt = tx
+        .prepare_cached(
+            "-- passkeys.create
+            insert into passkey (passkey_id, user_id, credential_id, name, credential)
+            select $1, $2, $3, $4, $5 where (select count(*) from passkey where user_id = $2) < $6
+            returning created_at",
+        )
+        .await?;
+    let row =
+        tx.query_opt(&stmt, &[&id, &user, &credential_id, &name, &credential, &PASSKEYS_PER_USER]).await;
+    let row = row.on_constraint("passkey_credential_id_key", Code::PasskeyInvalid)?;
+    row.map(|row| row.get(0)).ok_or_else(|| Error::from(Code::Forbidden).with("limit", PASSKEYS_PER_USER))
+}
+
+/// A passkey that a login claims to use.
+pub struct Claimed {
+    pub id: PasskeyId,
+    pub credential: String,
+}
+
+/// The passkey of a user, locked, so that logins with it see each other's counter. The user's row comes first in the
+/// order of locks; signing in would take it afterwards.
+pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option<Claimed>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- passkeys.hold_owner
+            select 1 from user_account where user_id = $1 for key share",
+        )
+        .await?;
+    tx.execute(&stmt, &[&user]).await?;
+    let stmt = tx
+        .prepare_cached(
+            "-- passkeys.claim
+            select passkey_id, credential from passkey where user_id = $1 and credential_id = $2 for update",
+        )
+        .await?;
+    let row = tx.query_opt(&stmt, &[&user, &credential_id]).await?;
+    Ok(row.map(|row| Claimed { id: row.get(0), credential: row.get(1) }))
+}
+
+/// Notes a login: the time, and the counter that the next one must exceed.
+pub async fn used(tx: &Tx, id: PasskeyId, credential: &str) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- passkeys.used
+            update passkey set credential = $2, last_used_at = app_now() where passkey_id = $1",
+        )
+        .await?;
+    tx.execute(&stmt, &[&id, &credential]).await?;
+    Ok(())
+}
+
+/// A passkey as its owner sees it.
+pub struct Shown {
+    pub id: PasskeyId,
+    pub name: String,
+    pub created_at: DateTime<Utc>,
+    pub last_used_at: Option<DateTime<Utc>>,
+}
+
+/// At most `most` passkeys, oldest first, after `cursor`; a cursor that is none of the user's is refused.
+pub async fn list(tx: &Tx, user: UserId, cursor: Option<PasskeyId>, most: i64) -> Result<Vec<Shown>> {
+    if let Some(cursor) = cursor {
+        let stmt = tx
+            .prepare_cached(
+                "-- passkeys.find_cursor
+                select 1 from passkey where user_id = $1 and passkey_id = $2",
+            )
+            .await?;
+        if tx.query_opt(&stmt, &[&user, &cursor]).await?.is_none() {
+            return Err(Error::field("cursor", "unknown", "is no id of this list"));
+        }
+    }
+    let stmt = tx
+        .prepare_cached(
+            "-- passkeys.list
+            select passkey_id, name, created_at, last_used_at from passkey
+            where user_id = $1 and ($2::uuid is null or passkey_id > $2)
+            order by passkey_id limit $3",
+        )
+        .await?;
+    let rows = tx.query(&stmt, &[&user, &cursor, &most]).await?;
+    let shown = rows.iter().map(|row| Shown {
+        id: row.get(0),
+        name: row.get(1),
+        created_at: row.get(2),
+        last_used_at: row.get(3),
+    });
+    Ok(shown.collect())
+}
+
+/// Removes a passkey of the user; when, or none if there is no such.
+pub async fn remove(tx: &Tx, user: UserId, id: PasskeyId) -> Result<Option<DateTime<Utc>>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- passkeys.remove
+            delete from passkey where user_id = $1 and passkey_id = $2 returning app_now()",
+        )
+        .await?;
+    Ok(tx.query_opt(&stmt, &[&user, &id]).await?.map(|row| row.get(0)))
+}

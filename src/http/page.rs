@@ -1,0 +1,64 @@
+//! Pages of a list: `limit` and `cursor`, the last id seen.
+
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+use super::List;
+
+/// The query of a list whose items have ids of type `I`.
+#[derive(Debug, Deserialize)]
+pub struct Page<I> {
+    /// The last item of the page before.
+    pub cursor: Option<I>,
+    #[serde(default, deserialize_with = "limit")]
+    limit: Most,
+}
+
+/// Items of one page.
+#[derive(Clone, Copy, Debug)]
+struct Most(usize);
+
+impl Default for Most {
+    fn default() -> Self {
+        Most(50)
+    }
+}
+
+fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<Most, D::Error> {
+    let n = String::deserialize(from)?.parse().ok().filter(|n| (1..=100).contains(n));
+    n.map(Most).ok_or_else(|| D::Error::custom("range|must be from 1 to 100"))
+}
+
+impl<I: ToString> Page<I> {
+    /// How many rows to read: one more than are shown, to know whether there are more.
+    pub fn rows(&self) -> i64 {
+        i64::try_from(self.limit.0).unwrap_or(i64::MAX - 1) + 1
+    }
+
+    /// The page out of rows that were read so.
+    pub fn of<T>(&self, mut rows: Vec<T>, id: impl Fn(&T) -> I) -> List<T> {
+        let more = rows.len() > self.limit.0;
+        rows.truncate(self.limit.0);
+        let next_cursor = rows.last().filter(|_| more).map(|row| id(row).to_string());
+        List { data: rows, next_cursor }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(limit: usize) -> Page<usize> {
+        Page { cursor: None, limit: Most(limit) }
+    }
+
+    #[test]
+    fn a_cursor_is_there_only_if_more_is() {
+        let read = |page: &Page<usize>| {
+            page.of((1..=usize::try_from(page.rows()).expect("few")).take(3).collect(), |n| *n)
+        };
+        let full = read(&page(2));
+        assert_eq!((full.data, full.next_cursor.as_deref()), (vec![1, 2], Some("2")));
+        let last = read(&page(3));
+        assert_eq!((last.data, last.next_cursor), (vec![1, 2, 3], None));
+    }
+}
