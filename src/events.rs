@@ -96,12 +96,20 @@ pub struct Message<'a> {
     pub created_at: DateTime<Utc>,
 }
 
+/// Who says something, as everybody sees it.
 #[derive(Serialize)]
-struct Sender<'a> {
+pub struct Sender<'a> {
     r#type: &'static str,
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     device_id: Option<&'a str>,
+}
+
+impl<'a> Sender<'a> {
+    /// A principal, and the device of a user.
+    pub fn of(who: Principal, device_id: Option<&'a str>) -> Self {
+        Sender { r#type: who.kind(), id: who.wire_id(), device_id }
+    }
 }
 
 #[derive(Serialize)]
@@ -127,11 +135,7 @@ impl Message<'_> {
             message_id: self.id,
             conversation_id: self.conversation,
             seq: self.seq,
-            sender: Sender {
-                r#type: self.sender.kind(),
-                id: self.sender.wire_id(),
-                device_id: self.device_id,
-            },
+            sender: Sender::of(self.sender, self.device_id),
             // Only JSON that was checked on its way in is ever stored.
             payload: serde_json::from_str(self.payload).unwrap_or(RawValue::NULL),
             client_message_id: self.client_message_id,

@@ -51,6 +51,8 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Counter,
         "Bodies not queued for a slow socket; it reads them from its inbox.",
     ),
+    ("asides_dropped_total", Kind::Counter, "Ephemeral frames that a slow socket was not sent."),
+    ("streams_open", Kind::Gauge, "Streams begun on this node and not over."),
     ("inbox_reads_total", Kind::Counter, "Pages read from an inbox."),
     ("acks_total", Kind::Counter, "Acks written."),
     ("hash_seconds", Kind::Seconds, "Time of a password or token hash with its wait, by algorithm."),
@@ -195,6 +197,14 @@ pub fn frames(direction: &'static str, n: u64) {
 
 pub fn mailbox_dropped() {
     count("mailbox_dropped_total", &[]);
+}
+
+pub fn aside_dropped() {
+    count("asides_dropped_total", &[]);
+}
+
+pub fn streams_open(n: usize) {
+    metrics::gauge!("streams_open").set(n as f64);
 }
 
 pub fn inbox_read() {

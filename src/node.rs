@@ -33,7 +33,9 @@ use crate::{
     },
     gateway::{
         Gateway,
+        asides::Asides,
         registry::{End, Registry},
+        streams::Streams,
     },
     http::{client::Door, listener},
     ids::NodeId,
@@ -193,10 +195,7 @@ async fn assemble(
     let Stores { db, send_db, quiet_db, redis, subscriber } = stores;
     let Tasks { stopping, workers, .. } = tasks;
 
-    let (registry, interest) = Registry::new();
-    let (backplane, outgoing) = Backplane::new(id, redis.clone(), registry.clone());
-    let transport = RedisPubSub { redis: redis.clone(), subscriber };
-    Links::spawn(&backplane, transport, outgoing, interest, workers, stopping);
+    let (registry, backplane) = link(id, &clock, &redis, subscriber, tasks);
     let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
     let heart = registry.clone();
     slots.spawn(workers, stopping, move |frozen| heart.pulse(frozen));
@@ -218,6 +217,7 @@ async fn assemble(
     let limits = Limits::new(redis, db.clone(), clock.clone(), config.limits.clone());
     let lanes = config.send_lanes.0 as usize;
     let outbox = Outbox::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
+    let asides = Asides::start(&clock, &db, &backplane, workers, stopping);
     let gateway = Arc::new(Gateway {
         clock,
         random: random.clone(),
@@ -226,6 +226,7 @@ async fn assemble(
         acks,
         registry: registry.clone(),
         outbox: outbox.clone(),
+        asides,
         limits: limits.clone(),
         slots: slots.clone(),
         strangers: Strangers::default(),
@@ -269,6 +270,22 @@ async fn assemble(
         passkeys: Passkeys::new(&config.rp_id, &config.rp_origins)?,
         life: Life::new(metrics::install()),
     }))
+}
+
+/// The listeners of this node, and its links to the others.
+fn link(
+    id: NodeId,
+    clock: &Clock,
+    redis: &Redis,
+    subscriber: SubscriberClient,
+    tasks: &Tasks,
+) -> (Registry, Backplane) {
+    let (registry, interest) = Registry::new();
+    let streams = Streams::new(clock.clone());
+    let (backplane, outgoing) = Backplane::new(id, redis.clone(), registry.clone(), streams);
+    let transport = RedisPubSub { redis: redis.clone(), subscriber };
+    Links::spawn(&backplane, transport, outgoing, interest, &tasks.workers, &tasks.stopping);
+    (registry, backplane)
 }
 
 fn door(config: &Config) -> Door {

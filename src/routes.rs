@@ -73,6 +73,7 @@ pub fn table() -> Vec<Route> {
 
         route(POST, "/agents/{agent_id}/messages", Agent, post(messages::http::send_as_agent)),
         route(POST, "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, post(messages::http::send_as_agent_to)),
+        route(POST, "/agents/{agent_id}/typing", Agent, post(gateway::asides::typing)),
         route(GET,  "/agents/{agent_id}/messages/poll", Agent, get(messages::http::poll)),
     ]
 }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::{
     Backplane, State,
-    message::{Hint, Order},
+    message::{Hint, Hints, Order, Whisper},
     pubsub::{Incoming, PubSub},
 };
 use crate::{
@@ -37,6 +37,7 @@ pub struct Links<P> {
     transport: P,
     redis: Redis,
     registry: Registry,
+    backplane: Backplane,
     state: Arc<State>,
     started: Instant,
     /// When the last probe came back, as time since the start.
@@ -60,6 +61,7 @@ impl<P: PubSub> Links<P> {
             transport,
             redis: backplane.redis.clone(),
             registry: backplane.registry.clone(),
+            backplane: backplane.clone(),
             state: backplane.state(),
             started: Instant::now(),
             heard: Mutex::default(),
@@ -90,6 +92,7 @@ impl<P: PubSub> Links<P> {
         let mut inbound = self.transport.inbound();
         let inboxes = self.redis.key("p:");
         let own = self.redis.key(keys::node_channel(self.node));
+        let many = self.redis.key(keys::many_channel());
         while let Some(incoming) = P::next(&mut inbound).await {
             match incoming {
                 Incoming::Lagged(n) => {
@@ -99,8 +102,10 @@ impl<P: PubSub> Links<P> {
                 Incoming::Message { channel, text } => {
                     if let Some(principal) = channel.strip_prefix(&inboxes) {
                         self.hear_hint(principal, &text);
+                    } else if channel == many {
+                        self.hear_many(&text);
                     } else if channel == own {
-                        self.hear_probe(&text);
+                        self.hear_own(&text);
                     } else {
                         self.obey(&text);
                     }
@@ -110,13 +115,52 @@ impl<P: PubSub> Links<P> {
     }
 
     fn hear_hint(&self, principal: &str, text: &str) {
-        let (Ok(principal), Some(hint)) = (Uuid::try_parse(principal), Hint::decode(text)) else {
-            return series::hints("unreadable", 1);
-        };
+        let Ok(principal) = Uuid::try_parse(principal) else { return series::hints("unreadable", 1) };
+        if text.starts_with('~') {
+            return self.hear_whisper(text, Some(principal));
+        }
+        let Some(hint) = Hint::decode(text) else { return series::hints("unreadable", 1) };
         // Our own listeners were told before we published.
         if hint.from != self.node {
             series::hints("received", 1);
             self.registry.deliver(principal, hint.seq, hint.tail.as_ref());
+        }
+    }
+
+    fn hear_many(&self, text: &str) {
+        if text.starts_with('~') {
+            return self.hear_whisper(text, None);
+        }
+        let Some(hints) = Hints::decode(text) else { return series::hints("unreadable", 1) };
+        if hints.from != self.node {
+            series::hints("received", 1);
+            self.registry.deliver_all(&hints.deliveries, hints.tail.as_ref());
+        }
+    }
+
+    fn hear_whisper(&self, text: &str, to: Option<Uuid>) {
+        let Some(Whisper { from, to: many, aside }) = Whisper::decode(text) else {
+            return series::hints("unreadable", 1);
+        };
+        if from == self.node {
+            return;
+        }
+        series::hints("received", 1);
+        // Kept before it is told, so that whoever asks for what came before misses nothing in between.
+        self.backplane.streams.overhear(&aside);
+        match to {
+            Some(one) => self.registry.whisper(&[one], &aside, None),
+            None => self.registry.whisper(&many, &aside, None),
+        }
+    }
+
+    fn hear_own(&self, text: &str) {
+        if !text.starts_with('~') {
+            return self.hear_probe(text);
+        }
+        match Whisper::decode(text) {
+            Some(told) => self.backplane.streams.overhear(&told.aside),
+            None => series::hints("unreadable", 1),
         }
     }
 
@@ -125,6 +169,13 @@ impl<P: PubSub> Links<P> {
             Ok(Order::Invalidate { credentials, reason }) => {
                 self.registry.revoke(&credentials, known_reason(&reason));
             }
+            Ok(Order::StreamMoved { to, agent, stream }) if to != self.node => {
+                self.backplane.streams.forget(agent, &stream);
+            }
+            Ok(Order::StreamWanted { by, stream }) if by != self.node => {
+                self.backplane.tell_stream(by, &stream);
+            }
+            Ok(Order::StreamMoved { .. } | Order::StreamWanted { .. }) => {}
             // A newer node may know orders that we do not; the sweep covers what they are about.
             Err(_) => series::hints("unreadable", 1),
         }
@@ -183,9 +234,8 @@ impl<P: PubSub> Links<P> {
         if !gone.is_empty() {
             self.transport.unsubscribe(self.channels(&gone)).await;
         }
-        let standing =
-            vec![self.redis.key(keys::control_channel()), self.redis.key(keys::node_channel(self.node))];
-        if !self.transport.subscribe(standing).await {
+        let standing = [keys::control_channel(), keys::many_channel(), keys::node_channel(self.node)];
+        if !self.transport.subscribe(standing.map(|name| self.redis.key(name)).into()).await {
             return false;
         }
         let principals: Vec<Uuid> = held.iter().copied().collect();

@@ -1,11 +1,17 @@
-//! THE NODE MESSAGES: what nodes say to each other. All of it may be lost; the sweep says it again.
+//! THE NODE MESSAGES: what nodes say to each other. All of it may be lost; the sweep says again what must not be.
 
 use std::sync::Arc;
 
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{events::Tail, ids::NodeId};
+use crate::{
+    events::Tail,
+    features::inbox::Delivery,
+    gateway::streams::StreamId,
+    ids::{AgentId, ConversationId, NodeId},
+};
 
 /// Bodies larger than this stay in Postgres: the hint says only that there is one.
 const CARRIED_BYTES: usize = 16 * 1024;
@@ -23,7 +29,7 @@ pub struct Hint {
 impl Hint {
     /// `<node> <seq> <tail>`: read by the million, so not JSON around JSON.
     pub fn encode(from: NodeId, seq: i64, tail: &Tail) -> String {
-        if tail.len() <= CARRIED_BYTES { format!("{from} {seq} {tail}") } else { format!("{from} {seq} ") }
+        format!("{from} {seq} {}", carried(tail))
     }
 
     /// What [`encode`](Self::encode) wrote.
@@ -31,8 +37,123 @@ impl Hint {
         let mut parts = text.splitn(3, ' ');
         let from = parts.next()?.parse().ok()?;
         let seq = parts.next()?.parse().ok()?;
-        let tail = parts.next().filter(|tail| !tail.is_empty()).map(Arc::from);
-        Some(Hint { from, seq, tail })
+        Some(Hint { from, seq, tail: tail_in(parts.next()?) })
+    }
+}
+
+fn carried(tail: &Tail) -> &str {
+    if tail.len() <= CARRIED_BYTES { tail } else { "" }
+}
+
+fn tail_in(text: &str) -> Option<Tail> {
+    Some(text).filter(|tail| !tail.is_empty()).map(Arc::from)
+}
+
+/// The same for many inboxes at once.
+pub struct Hints {
+    /// Who says so.
+    pub from: NodeId,
+    /// How far each has come.
+    pub deliveries: Vec<Delivery>,
+    /// The event.
+    pub tail: Option<Tail>,
+}
+
+impl Hints {
+    /// `!<node> <base64 of (principal, number)…> <tail>`
+    pub fn encode(from: NodeId, deliveries: &[Delivery], tail: &Tail) -> String {
+        let mut bytes = Vec::with_capacity(deliveries.len() * 24);
+        for Delivery { principal, seq } in deliveries {
+            bytes.extend_from_slice(principal.as_bytes());
+            bytes.extend_from_slice(&seq.to_be_bytes());
+        }
+        format!("!{from} {} {}", BASE64.encode(bytes), carried(tail))
+    }
+
+    /// What [`encode`](Self::encode) wrote.
+    pub fn decode(text: &str) -> Option<Hints> {
+        let mut parts = text.strip_prefix('!')?.splitn(3, ' ');
+        let from = parts.next()?.parse().ok()?;
+        let bytes = BASE64.decode(parts.next()?).ok()?;
+        let (pairs, rest) = bytes.as_chunks::<24>();
+        let deliveries = pairs.iter().map(|pair| {
+            let (principal, seq) = pair.split_at(16);
+            let principal = Uuid::from_slice(principal).ok()?;
+            Some(Delivery { principal, seq: i64::from_be_bytes(seq.try_into().ok()?) })
+        });
+        let deliveries: Option<Vec<Delivery>> = deliveries.collect();
+        let tail = tail_in(parts.next()?);
+        rest.is_empty().then_some(Hints { from, deliveries: deliveries?, tail })
+    }
+}
+
+/// A frame that is no event: typing, streams. It is in no inbox, and nobody asks for it again.
+#[derive(Clone)]
+pub struct Aside {
+    /// What part of which stream it is, if of one.
+    pub part: Option<Arc<Part>>,
+    /// The frame.
+    pub text: Arc<str>,
+}
+
+/// A place in a stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Part {
+    /// Whose stream.
+    pub agent: AgentId,
+    /// The agent's name for it.
+    pub stream: StreamId,
+    /// Where it is heard.
+    pub conversation: ConversationId,
+    /// What happens to it.
+    pub act: Act,
+}
+
+/// What happens to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Act {
+    /// It begins, or begins anew.
+    Begin,
+    /// Its nth delta.
+    Delta(u64),
+    /// It has ended or was cancelled.
+    Over,
+    /// An earlier delta, for a node that asked; not for sockets.
+    Earlier(u64),
+    /// The end of what was asked for.
+    Told,
+}
+
+/// An [`Aside`] on its way to other nodes.
+pub struct Whisper {
+    /// Who says so.
+    pub from: NodeId,
+    /// To whom; nobody on a channel that says it.
+    pub to: Vec<Uuid>,
+    /// What.
+    pub aside: Aside,
+}
+
+impl Whisper {
+    /// `~<node> <base64 of principals> <part>\n<frame>`
+    pub fn encode(from: NodeId, to: &[Uuid], aside: &Aside) -> String {
+        let to = BASE64.encode(to.iter().flat_map(|one| *one.as_bytes()).collect::<Vec<u8>>());
+        let part = serde_json::to_string(&aside.part.as_deref()).unwrap_or_default();
+        format!("~{from} {to} {part}\n{}", aside.text)
+    }
+
+    /// What [`encode`](Self::encode) wrote.
+    pub fn decode(text: &str) -> Option<Whisper> {
+        let (head, frame) = text.strip_prefix('~')?.split_once('\n')?;
+        let mut parts = head.splitn(3, ' ');
+        let from = parts.next()?.parse().ok()?;
+        let bytes = BASE64.decode(parts.next()?).ok()?;
+        let (ids, rest) = bytes.as_chunks::<16>();
+        let to = ids.iter().map(|id| Uuid::from_bytes(*id)).collect();
+        let part: Option<Part> = serde_json::from_str(parts.next()?).ok()?;
+        let aside = Aside { part: part.map(Arc::new), text: frame.into() };
+        rest.is_empty().then_some(Whisper { from, to, aside })
     }
 }
 
@@ -47,6 +168,22 @@ pub enum Order {
         /// As `session.invalidated` says it.
         reason: String,
     },
+    /// A stream begins on the node that says so; whoever held it before must forget it.
+    StreamMoved {
+        /// Its new home.
+        to: NodeId,
+        /// Whose stream.
+        agent: AgentId,
+        /// Which.
+        stream: StreamId,
+    },
+    /// Whoever holds streams of this name is to tell that node what has been said in them.
+    StreamWanted {
+        /// Who asks.
+        by: NodeId,
+        /// Which.
+        stream: StreamId,
+    },
 }
 
 #[cfg(test)]
@@ -54,9 +191,13 @@ mod tests {
     use super::*;
     use crate::{clock::Clock, random::Random};
 
+    fn node() -> NodeId {
+        NodeId::mint(&Random::seeded(Clock::default(), [1; 32]))
+    }
+
     #[test]
     fn a_hint_carries_a_small_event_and_announces_a_large_one() {
-        let node = NodeId::mint(&Random::seeded(Clock::default(), [1; 32]));
+        let node = node();
         let small: Tail = r#""data":{"text":"a b  c"}"#.into();
         let hint = Hint::decode(&Hint::encode(node, 7, &small)).expect("a hint");
         assert_eq!((hint.from, hint.seq, hint.tail.as_deref()), (node, 7, Some(&*small)));
@@ -65,5 +206,38 @@ mod tests {
         for junk in ["", " ", "x 1 y", "01ARZ3NDEKTSV4RRFFQ69G5FAV"] {
             assert!(Hint::decode(junk).is_none(), "{junk:?}");
         }
+    }
+
+    #[test]
+    fn many_hints_are_one_message() {
+        let tail: Tail = r#""data":{"text":"a b"}"#.into();
+        let of = |n| Delivery { principal: Uuid::from_u128(n), seq: i64::try_from(n).expect("small") };
+        let text = Hints::encode(node(), &[of(1), of(2), of(500)], &tail);
+        let hints = Hints::decode(&text).expect("hints");
+        let pairs: Vec<_> = hints.deliveries.iter().map(|one| (one.principal.as_u128(), one.seq)).collect();
+        assert_eq!((pairs, hints.tail.as_deref()), (vec![(1, 1), (2, 2), (500, 500)], Some(&*tail)));
+        for junk in ["", "!", "! x", &text[1..], &text.replace(' ', " A")] {
+            assert!(Hints::decode(junk).is_none(), "{junk:?}");
+        }
+    }
+
+    #[test]
+    fn a_whisper_keeps_its_frame_as_it_is() {
+        let random = Random::seeded(Clock::default(), [2; 32]);
+        let part = Part {
+            agent: AgentId::mint(&random),
+            stream: "s-1".parse().expect("a name"),
+            conversation: ConversationId::mint(&random),
+            act: Act::Delta(7),
+        };
+        let aside = Aside { part: Some(Arc::new(part)), text: "{\"a\":\"b c\n\"}".into() };
+        let to = [Uuid::from_u128(1), Uuid::from_u128(2)];
+        let whisper = Whisper::decode(&Whisper::encode(node(), &to, &aside)).expect("a whisper");
+        assert_eq!((whisper.to.as_slice(), &*whisper.aside.text), (&to[..], "{\"a\":\"b c\n\"}"));
+        assert_eq!(whisper.aside.part.expect("a part").act, Act::Delta(7));
+        let bare = Aside { part: None, text: "{}".into() };
+        let whisper = Whisper::decode(&Whisper::encode(node(), &[], &bare)).expect("a whisper");
+        assert!(whisper.to.is_empty() && whisper.aside.part.is_none());
+        assert!(Whisper::decode("~x").is_none());
     }
 }

@@ -4,11 +4,15 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
+use super::{
+    asides::{StreamAct, Typing},
+    streams::{Home, StreamId},
+};
 use crate::{
     cursor::Cursor,
     error::{Code, Error, Result},
     http::json,
-    ids::{AgentId, ConnectionId, ConversationId},
+    ids::{AgentId, ConnectionId, ConversationId, MessageId},
     limits::quotas::HEARTBEAT,
 };
 
@@ -47,6 +51,44 @@ pub enum ClientFrame {
         /// The whole frame: the send path reads the message out of it as out of a request body.
         body: String,
     },
+    /// `{type:"typing", ref?, conversation_id, state}`
+    Typing {
+        /// Comes back in a refusal.
+        reference: Value,
+        /// Where.
+        conversation: ConversationId,
+        /// Whether.
+        state: Typing,
+    },
+    /// `{type:"stream.begin" | "stream.delta" | "stream.cancel", ref?, stream_id, …}`
+    Stream {
+        /// Comes back in a refusal.
+        reference: Value,
+        /// Which.
+        stream: StreamId,
+        /// What happens to it.
+        act: StreamAct,
+    },
+    /// `{type:"stream.end", ref?, stream_id, payload, client_message_id?, conversation_id?}`
+    StreamEnd {
+        /// Comes back in the answer.
+        reference: Value,
+        /// Which.
+        stream: StreamId,
+        /// Where to, should the stream not be known any more.
+        conversation: Option<ConversationId>,
+        /// The whole frame, read like that of a `message.send`.
+        body: String,
+    },
+    /// `{type:"stream.sync", ref?, stream_id, from_n}`
+    StreamSync {
+        /// Comes back in a refusal.
+        reference: Value,
+        /// Which.
+        stream: StreamId,
+        /// The first delta wanted.
+        from: u64,
+    },
     /// `{type:"ping"}`
     Ping,
 }
@@ -80,6 +122,30 @@ struct SendBody {
     r#ref: Value,
     conversation_id: ConversationId,
 }
+
+#[derive(Deserialize)]
+struct TypingBody {
+    #[serde(default)]
+    r#ref: Value,
+    conversation_id: ConversationId,
+    state: Typing,
+}
+
+#[derive(Deserialize)]
+struct StreamBody {
+    #[serde(default)]
+    r#ref: Value,
+    stream_id: StreamId,
+    conversation_id: Option<ConversationId>,
+    in_reply_to: Option<MessageId>,
+    n: Option<u64>,
+    data: Option<Box<RawValue>>,
+    reason: Option<String>,
+    from_n: Option<u64>,
+}
+
+/// Why a stream was cancelled, in the agent's words.
+const REASON: usize = 200;
 
 fn tag(text: &str) -> Result<String> {
     Ok(json::parse::<Tag>(text.as_bytes())?.r#type)
@@ -118,8 +184,40 @@ impl ClientFrame {
                 let SendBody { r#ref, conversation_id } = body(&text)?;
                 ClientFrame::Send { reference: r#ref, conversation: conversation_id, body: text }
             }
-            _ => return Err(Code::ValidationError.into()),
+            "typing" => {
+                let TypingBody { r#ref, conversation_id, state } = body(&text)?;
+                ClientFrame::Typing { reference: r#ref, conversation: conversation_id, state }
+            }
+            kind => return Self::of_stream(kind.strip_prefix("stream."), body(&text), text),
         })
+    }
+
+    fn of_stream(kind: Option<&str>, body: Result<StreamBody>, text: String) -> Result<Self> {
+        let fault = || Error::from(Code::ValidationError);
+        let kind = kind.ok_or_else(fault)?;
+        let body = body?;
+        let (reference, stream) = (body.r#ref, body.stream_id);
+        let act = match kind {
+            "begin" => {
+                let conversation = body.conversation_id.ok_or_else(fault)?;
+                StreamAct::Begin(Home { conversation, in_reply_to: body.in_reply_to })
+            }
+            "delta" => StreamAct::Delta { n: body.n.ok_or_else(fault)?, data: body.data.ok_or_else(fault)? },
+            "cancel" if body.reason.as_ref().is_some_and(|reason| reason.len() > REASON) => {
+                return Err(fault());
+            }
+            "cancel" => StreamAct::Cancel { reason: body.reason },
+            "end" => {
+                let conversation = body.conversation_id;
+                return Ok(ClientFrame::StreamEnd { reference, stream, conversation, body: text });
+            }
+            "sync" => {
+                let from = body.from_n.ok_or_else(fault)?;
+                return Ok(ClientFrame::StreamSync { reference, stream, from });
+            }
+            _ => return Err(fault()),
+        };
+        Ok(ClientFrame::Stream { reference, stream, act })
     }
 }
 
@@ -145,9 +243,19 @@ pub enum ServerFrame<'a> {
     #[serde(rename = "resync_required")]
     ResyncRequired { oldest: String, head: String },
     #[serde(rename = "message.sent")]
-    MessageSent { r#ref: &'a Value, data: &'a RawValue },
+    MessageSent {
+        r#ref: &'a Value,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        stream_id: Option<&'a StreamId>,
+        data: &'a RawValue,
+    },
     #[serde(rename = "error")]
-    Error { r#ref: &'a Value, error: Value },
+    Error {
+        r#ref: &'a Value,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        stream_id: Option<&'a StreamId>,
+        error: Value,
+    },
     #[serde(rename = "auth.renewed")]
     AuthRenewed { expires_at: String },
     #[serde(rename = "auth.expiring")]
@@ -187,7 +295,7 @@ impl ServerFrame<'_> {
     }
 }
 
-/// The answer to a refused `message.send`.
-pub fn refused(reference: &Value, error: &Error) -> String {
-    ServerFrame::Error { r#ref: reference, error: error.body() }.encode()
+/// The answer to a frame that was refused.
+pub fn refused(reference: &Value, stream_id: Option<&StreamId>, error: &Error) -> String {
+    ServerFrame::Error { r#ref: reference, stream_id, error: error.body() }.encode()
 }

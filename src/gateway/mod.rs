@@ -3,6 +3,8 @@
 //! Owns the handshake (upgrade, `auth` within 5 s), the sessions of this node and how they end. A session is a cursor
 //! over one inbox with a mailbox of hints in front; see [`session`].
 
+pub mod asides;
+pub mod audience;
 pub mod close;
 pub mod frames;
 mod rate;
@@ -10,6 +12,8 @@ pub mod registry;
 mod sends;
 mod session;
 mod socket;
+pub mod streams;
+mod syncs;
 mod welcome;
 
 use std::sync::{
@@ -43,6 +47,7 @@ use crate::{
     },
     random::Random,
 };
+use asides::Asides;
 use registry::Registry;
 
 /// Read buffer of a socket: what an idle one costs is mostly its buffers.
@@ -59,6 +64,7 @@ pub struct Gateway {
     pub acks: Acks,
     pub registry: Registry,
     pub outbox: Outbox,
+    pub asides: Asides,
     pub limits: Limits,
     pub slots: Slots,
     pub strangers: Strangers,

@@ -16,8 +16,10 @@ use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
 use crate::{
+    backplane::message::Aside,
     events::Tail,
-    limits::quotas::{MAILBOX_BYTES, MAILBOX_FRAMES, NODE_LIFE},
+    features::inbox::Delivery,
+    limits::quotas::{ASIDE_BYTES, ASIDE_FRAMES, MAILBOX_BYTES, MAILBOX_FRAMES, NODE_LIFE},
     metrics as series,
 };
 
@@ -49,6 +51,8 @@ pub enum End {
 struct Mailbox {
     items: VecDeque<Item>,
     bytes: usize,
+    asides: VecDeque<Aside>,
+    aside_bytes: usize,
     /// The highest number heard of.
     head: i64,
     end: Option<End>,
@@ -59,6 +63,8 @@ struct Mailbox {
 pub struct Mail {
     /// In order of arrival.
     pub items: VecDeque<Item>,
+    /// What is no event, in order of arrival; some may be missing.
+    pub asides: VecDeque<Aside>,
     /// The highest number heard of; beyond the items if some were dropped or lost.
     pub head: i64,
     /// Set once the seat must be given up.
@@ -74,6 +80,8 @@ pub struct Seat {
     pub principal: Uuid,
     /// The session or token that lets it.
     pub credential: Uuid,
+    /// Whether it takes what is no event.
+    asides: bool,
     sent: AtomicI64,
     mailbox: Mutex<Mailbox>,
     bell: Notify,
@@ -86,11 +94,17 @@ impl Seat {
         Seat {
             principal,
             credential,
+            asides: false,
             sent: AtomicI64::new(sent),
             mailbox: Mutex::default(),
             bell: Notify::new(),
             end_bell: Notify::new(),
         }
+    }
+
+    /// The same, with ears for what is no event: a socket, not a poll.
+    pub fn with_asides(self) -> Self {
+        Seat { asides: true, ..self }
     }
 
     fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
@@ -116,6 +130,13 @@ impl Seat {
         }
         drop(mailbox);
         self.bell.notify_one();
+    }
+
+    /// Somebody types, or a stream goes on.
+    pub fn hear_aside(&self, aside: &Aside) {
+        if self.asides && self.mailbox().push_aside(aside) {
+            self.bell.notify_one();
+        }
     }
 
     /// The seat must be given up. The first reason stands.
@@ -145,20 +166,42 @@ impl Seat {
     /// Empties the mailbox.
     pub fn take(&self) -> Mail {
         let mut mailbox = self.mailbox();
-        mailbox.bytes = 0;
-        Mail { items: std::mem::take(&mut mailbox.items), head: mailbox.head, end: mailbox.end.clone() }
+        (mailbox.bytes, mailbox.aside_bytes) = (0, 0);
+        Mail {
+            items: std::mem::take(&mut mailbox.items),
+            asides: std::mem::take(&mut mailbox.asides),
+            head: mailbox.head,
+            end: mailbox.end.clone(),
+        }
     }
 }
 
 impl Mailbox {
+    /// Whether so many bytes more are too many.
+    fn is_full(&self, bytes: usize) -> bool {
+        self.items.len() + self.asides.len() >= MAILBOX_FRAMES
+            || self.bytes + self.aside_bytes + bytes > MAILBOX_BYTES
+    }
+
     fn push(&mut self, seq: i64, tail: &Tail) {
-        let full = self.items.len() >= MAILBOX_FRAMES || self.bytes + tail.len() > MAILBOX_BYTES;
-        if full && !self.items.is_empty() {
+        if self.is_full(tail.len()) && !self.items.is_empty() {
             series::mailbox_dropped();
             return;
         }
         self.bytes += tail.len();
         self.items.push_back(Item { seq, tail: tail.clone() });
+    }
+
+    /// Whether there was room.
+    fn push_aside(&mut self, aside: &Aside) -> bool {
+        let bytes = self.aside_bytes + aside.text.len();
+        if self.asides.len() >= ASIDE_FRAMES || bytes > ASIDE_BYTES || self.is_full(aside.text.len()) {
+            series::aside_dropped();
+            return false;
+        }
+        self.aside_bytes = bytes;
+        self.asides.push_back(aside.clone());
+        true
     }
 }
 
@@ -274,6 +317,24 @@ impl Registry {
         }
     }
 
+    /// Tells the listeners of many of an event.
+    pub fn deliver_all(&self, deliveries: &[Delivery], tail: Option<&Tail>) {
+        let seats = self.seats();
+        for Delivery { principal, seq } in deliveries {
+            seats.get(principal).into_iter().flatten().for_each(|seat| seat.hear(*seq, tail));
+        }
+    }
+
+    /// Tells the listeners of `principals`, but for one, of something that is no event.
+    pub fn whisper(&self, principals: &[Uuid], aside: &Aside, but: Option<&Seat>) {
+        let seats = self.seats();
+        for seat in principals.iter().filter_map(|principal| seats.get(principal)).flatten() {
+            if !but.is_some_and(|but| std::ptr::eq(but, &**seat)) {
+                seat.hear_aside(aside);
+            }
+        }
+    }
+
     /// Rings those listeners of `principal` that have less than `head`; returns how many those are.
     pub fn ring_behind(&self, principal: Uuid, head: i64) -> u64 {
         let seats = self.seats();
@@ -329,5 +390,43 @@ impl std::ops::Deref for Joined {
 impl Drop for Joined {
     fn drop(&mut self) {
         self.registry.leave(&self.seat);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_in_passing_is_bounded_and_never_in_the_way_of_events() {
+        let socket = Seat::new(Uuid::nil(), Uuid::nil(), 0).with_asides();
+        let (small, large): (Arc<str>, Arc<str>) = ("x".into(), "x".repeat(20_000).into());
+        for n in 0..ASIDE_FRAMES + 50 {
+            socket.hear_aside(&Aside { part: None, text: small.clone() });
+            socket.hear(n as i64 + 1, Some(&small));
+        }
+        let mail = socket.take();
+        assert_eq!((mail.asides.len(), mail.items.len()), (ASIDE_FRAMES, ASIDE_FRAMES + 50));
+        for _ in 0..100 {
+            socket.hear_aside(&Aside { part: None, text: large.clone() });
+        }
+        assert_eq!(socket.take().asides.len(), ASIDE_BYTES / large.len());
+
+        for n in 0..2 * MAILBOX_FRAMES {
+            socket.hear(n as i64, Some(&small));
+            socket.hear_aside(&Aside { part: None, text: small.clone() });
+        }
+        let mail = socket.take();
+        assert_eq!(mail.items.len() + mail.asides.len(), MAILBOX_FRAMES);
+        // What was dropped is known to be there.
+        assert_eq!(mail.head, 2 * MAILBOX_FRAMES as i64 - 1);
+        for n in 0..100 {
+            socket.hear(n, Some(&large));
+        }
+        assert_eq!(socket.take().items.len(), MAILBOX_BYTES / large.len());
+
+        let poll = Seat::new(Uuid::nil(), Uuid::nil(), 0);
+        poll.hear_aside(&Aside { part: None, text: small });
+        assert!(poll.take().asides.is_empty());
     }
 }

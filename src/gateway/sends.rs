@@ -2,11 +2,19 @@
 
 use std::{collections::VecDeque, pin::Pin};
 
-use serde_json::Value;
+use serde_json::{Value, value::to_raw_value};
 
-use super::{Gateway, welcome::Guest};
+use super::{
+    Gateway,
+    asides::key_of,
+    close::Close,
+    frames::{self, ServerFrame},
+    socket::Socket,
+    streams::StreamId,
+    welcome::Guest,
+};
 use crate::{
-    error::{Code, Result},
+    error::{Code, Error, Result},
     features::messages::{Draft, Outgoing, Sent},
     ids::{ConversationId, Principal},
     limits::{Limiter, quotas::MB, table::Limit},
@@ -17,14 +25,32 @@ const PENDING: usize = 64;
 /// Their bytes, likewise.
 const PENDING_BYTES: usize = 2 * MB;
 
-/// The answer of a send under way, with the reference it goes back with.
-type Sending = Pin<Box<dyn Future<Output = (Value, Result<Sent>)> + Send>>;
+/// A send that is answered.
+pub struct Answered {
+    /// As it came.
+    pub reference: Value,
+    /// The stream that it ends.
+    pub stream: Option<StreamId>,
+    /// What became of it.
+    pub outcome: Result<Sent>,
+}
+
+/// Where a send goes.
+pub enum Target {
+    /// Into a conversation.
+    Conversation(ConversationId),
+    /// Into the conversation of a stream, which ends with it; else into the one that is named.
+    Stream(StreamId, Option<ConversationId>),
+}
+
+/// The answer of a send under way.
+type Sending = Pin<Box<dyn Future<Output = Answered> + Send>>;
 
 /// What is under way and what waits.
 #[derive(Default)]
 pub struct Sends {
     sending: Option<Sending>,
-    pending: VecDeque<(Value, ConversationId, String)>,
+    pending: VecDeque<(Value, Target, String)>,
     pending_bytes: usize,
 }
 
@@ -35,9 +61,9 @@ impl Sends {
     }
 
     /// A frame that has come.
-    pub fn push(&mut self, reference: Value, conversation: ConversationId, body: String) {
+    pub fn push(&mut self, reference: Value, target: Target, body: String) {
         self.pending_bytes += body.len();
-        self.pending.push_back((reference, conversation, body));
+        self.pending.push_back((reference, target, body));
     }
 
     /// Starts the next one if none is under way.
@@ -45,11 +71,11 @@ impl Sends {
         if self.sending.is_some() {
             return;
         }
-        let Some((reference, conversation, body)) = self.pending.pop_front() else { return };
+        let Some((reference, target, body)) = self.pending.pop_front() else { return };
         self.pending_bytes -= body.len();
         let (sender, credential) = (guest.principal, guest.credential);
         let limiter = Limiter::detached(gateway.limits.clone());
-        let outbox = gateway.outbox.clone();
+        let (outbox, asides) = (gateway.outbox.clone(), gateway.asides.clone());
         self.sending = Some(Box::pin(async move {
             let work = async {
                 let too_large = match sender {
@@ -62,19 +88,64 @@ impl Sends {
                         Code::MessageTooLarge
                     }
                 };
-                let draft = Draft::from_frame(&body, too_large)?;
-                outbox.send(Outgoing { sender, credential, conversation, draft }).await
+                let mut draft = Draft::from_frame(&body, too_large)?;
+                let (stream, named) = match &target {
+                    Target::Conversation(conversation) => {
+                        let conversation = *conversation;
+                        return outbox.send(Outgoing { sender, credential, conversation, draft }).await;
+                    }
+                    Target::Stream(stream, named) => (key_of(sender, stream.clone())?, *named),
+                };
+                let home = asides.streams.home(&stream);
+                let conversation = home.map(|home| home.conversation).or(named).ok_or(Code::NotFound)?;
+                draft.in_reply_to = draft.in_reply_to.or(home.and_then(|home| home.in_reply_to));
+                let sent = outbox.send(Outgoing { sender, credential, conversation, draft }).await?;
+                asides.sent(&stream, conversation, sent.message_id).await;
+                Ok(sent)
             };
             let outcome = work.await;
-            (reference, outcome)
+            let stream = match target {
+                Target::Conversation(_) => None,
+                Target::Stream(stream, _) => Some(stream),
+            };
+            Answered { reference, stream, outcome }
         }));
     }
 
     /// The answer of the one under way; never, if there is none. Cancel safe.
-    pub async fn answered(&mut self) -> (Value, Result<Sent>) {
+    pub async fn answered(&mut self) -> Answered {
         let Some(sending) = &mut self.sending else { return std::future::pending().await };
         let answer = sending.await;
         self.sending = None;
         answer
     }
+}
+
+/// Says that a frame was refused.
+pub async fn refuse(
+    socket: &mut Socket,
+    reference: &Value,
+    stream: Option<&StreamId>,
+    error: &Error,
+) -> Result<(), Option<Close>> {
+    error.log();
+    socket.say(frames::refused(reference, stream, error)).await?;
+    Ok(())
+}
+
+/// Says what became of a send.
+pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Option<Close>> {
+    let Answered { reference, stream, outcome } = answered;
+    let sent = match outcome {
+        Ok(sent) => to_raw_value(sent).map_err(|_| Some(Close::Broken))?,
+        Err(error) => {
+            refuse(socket, reference, stream.as_ref(), error).await?;
+            // A sender whose credential has died is not a listener any more either.
+            let dead = matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid);
+            return if dead { Err(Some(Close::Revoked)) } else { Ok(()) };
+        }
+    };
+    let stream_id = stream.as_ref();
+    socket.say(ServerFrame::MessageSent { r#ref: reference, stream_id, data: &sent }.encode()).await?;
+    Ok(())
 }

@@ -6,16 +6,18 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde_json::{Value, value::to_raw_value};
 
 use super::{
     Gateway,
+    asides::{self, StreamAct},
     close::Close,
-    frames::{self, ClientFrame, Replay, ServerFrame},
+    frames::{ClientFrame, Replay, ServerFrame},
     rate::Rate,
     registry::{End, Item, Joined, Seat, UNKNOWN},
-    sends::Sends,
+    sends::{Sends, Target, answer, refuse},
     socket::{Heard, Socket},
+    streams::Recalled,
+    syncs::{Found, Syncs},
     welcome::{self, Guest},
 };
 use crate::{
@@ -23,11 +25,12 @@ use crate::{
     clock::iso,
     error::{Code, Result},
     events,
-    features::{inbox::Start, messages::Sent},
+    features::inbox::Start,
     ids::Principal,
     limits::{
         quotas::{
-            EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_ACKS, FLOOD_FRAMES, HEARTBEAT, PAGE_EVENTS, PONG_DEADLINE,
+            EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_ACKS, FLOOD_DELTAS, FLOOD_FRAMES, HEARTBEAT, PAGE_EVENTS,
+            PONG_DEADLINE,
         },
         strangers::Stranger,
     },
@@ -61,6 +64,7 @@ struct Session<'a> {
     guest: Guest,
     seat: Joined,
     sends: Sends,
+    syncs: Syncs,
     /// Set while a ping is unanswered.
     pinged: bool,
     /// When the next ping is due, or the pong is overdue.
@@ -68,6 +72,7 @@ struct Session<'a> {
     expiry: Expiry,
     frames: Rate,
     acks: Rate,
+    deltas: Rate,
 }
 
 /// How far the end of the access token has come.
@@ -89,7 +94,8 @@ impl<'a> Session<'a> {
         socket: &mut Socket,
     ) -> Result<Session<'a>, Option<Close>> {
         // Before the bounds are read: what is committed from now on rings this seat.
-        let seat = gateway.registry.join(Seat::new(guest.principal.id(), guest.credential, UNKNOWN));
+        let seat =
+            gateway.registry.join(Seat::new(guest.principal.id(), guest.credential, UNKNOWN).with_asides());
         let ended = seat.seat();
         guest.lease.when_lost(move || ended.end(End::TooMany));
         let bounds = gateway.inbox.bounds(&guest.reader).await.map_err(|error| {
@@ -120,11 +126,13 @@ impl<'a> Session<'a> {
             guest,
             seat,
             sends: Sends::default(),
+            syncs: Syncs::default(),
             pinged: false,
             beat_at: gateway.clock.now() + HEARTBEAT,
             expiry: Expiry::Fresh,
             frames: Rate::default(),
             acks: Rate::default(),
+            deltas: Rate::default(),
         };
         session.read_to(bounds.head, socket).await?;
         if session.expiry == Expiry::Expired {
@@ -146,9 +154,12 @@ impl<'a> Session<'a> {
         loop {
             let mut fired = false;
             let outcome = tokio::select! {
-                heard = socket.hear(), if self.sends.has_room() => Box::pin(self.heard(heard, socket)).await,
+                heard = socket.hear(), if self.sends.has_room() && self.syncs.has_room() => {
+                    Box::pin(self.heard(heard, socket)).await
+                }
                 () = self.seat.rung() => self.deliver(socket).await,
-                (reference, outcome) = self.sends.answered() => answer(socket, &reference, outcome).await,
+                answered = self.sends.answered() => answer(socket, &answered).await,
+                found = self.syncs.found() => Box::pin(self.tell_again(found, socket)).await,
                 () = &mut timer => {
                     fired = true;
                     self.tick(socket).await
@@ -158,6 +169,7 @@ impl<'a> Session<'a> {
                 return why;
             }
             self.sends.start_next(self.gateway, &self.guest);
+            self.syncs.start_next(self.gateway, self.guest.principal);
             let next = self.due();
             // A timer that has fired is never asked again, also if the clock was set back and nothing was due.
             if fired || next != due {
@@ -187,6 +199,29 @@ impl<'a> Session<'a> {
         }
         if mail.head > self.seat.sent() && self.expiry != Expiry::Expired {
             Box::pin(self.read_to(mail.head, socket)).await?;
+        }
+        for aside in mail.asides {
+            if self.syncs.lets_through(&aside) && !self.write(socket, aside.text.to_string()).await? {
+                break;
+            }
+        }
+        socket.flush().await?;
+        Ok(())
+    }
+
+    /// What a `stream.sync` has asked for; live deltas go on after it.
+    async fn tell_again(&mut self, found: Found, socket: &mut Socket) -> Result<(), Option<Close>> {
+        let Found { reference, stream, from, key } = found;
+        let key = match key {
+            Ok(key) => key,
+            Err(error) => return refuse(socket, &reference, Some(&stream), &error).await,
+        };
+        let Recalled { frames, next } = self.gateway.asides.streams.from(&key, from);
+        self.syncs.told(key, next);
+        for frame in frames {
+            if !self.write(socket, frame.to_string()).await? {
+                break;
+            }
         }
         socket.flush().await?;
         Ok(())
@@ -279,6 +314,8 @@ impl<'a> Session<'a> {
         // A client may ack a whole backlog event by event; acks are gathered and cost little.
         let flood = match frame {
             Ok(ClientFrame::Ack(_)) => self.acks.over(FLOOD_ACKS),
+            // Deltas have a budget of their own, too.
+            Ok(ClientFrame::Stream { act: StreamAct::Delta { .. }, .. }) => self.deltas.over(FLOOD_DELTAS),
             _ => self.frames.over(FLOOD_FRAMES),
         };
         if flood {
@@ -294,7 +331,28 @@ impl<'a> Session<'a> {
             }
             Ok(ClientFrame::Renew(token)) => self.renew(&token, socket).await?,
             Ok(ClientFrame::Send { reference, conversation, body }) => {
-                self.sends.push(reference, conversation, body);
+                self.sends.push(reference, Target::Conversation(conversation), body);
+            }
+            Ok(ClientFrame::StreamEnd { reference, stream, conversation, body }) => {
+                self.sends.push(reference, Target::Stream(stream, conversation), body);
+            }
+            Ok(ClientFrame::StreamSync { reference, stream, from }) => {
+                self.syncs.push(reference, stream, from);
+            }
+            Ok(ClientFrame::Typing { reference, conversation, state }) => {
+                let Guest { principal, reader, .. } = &self.guest;
+                let (gateway, device, seat) = (self.gateway, &reader.device_id, &self.seat);
+                let typed = asides::typing_frame(gateway, *principal, device, conversation, state, seat);
+                if let Err(error) = typed.await {
+                    refuse(socket, &reference, None, &error).await?;
+                }
+            }
+            Ok(ClientFrame::Stream { reference, stream, act }) => {
+                let who = self.guest.principal;
+                let done = self.gateway.asides.stream_frame(who, stream.clone(), act).await;
+                if let Err(error) = done {
+                    refuse(socket, &reference, Some(&stream), &error).await?;
+                }
             }
             Err(_) => return Err(Some(Close::BadFrame)),
         }
@@ -373,19 +431,4 @@ impl<'a> Session<'a> {
         }
         Ok(())
     }
-}
-
-async fn answer(socket: &mut Socket, reference: &Value, outcome: Result<Sent>) -> Result<(), Option<Close>> {
-    let sent = match &outcome {
-        Ok(sent) => to_raw_value(sent).map_err(|_| Some(Close::Broken))?,
-        Err(error) => {
-            error.log();
-            socket.say(frames::refused(reference, error)).await?;
-            // A sender whose credential has died is not a listener any more either.
-            let dead = matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid);
-            return if dead { Err(Some(Close::Revoked)) } else { Ok(()) };
-        }
-    };
-    socket.say(ServerFrame::MessageSent { r#ref: reference, data: &sent }.encode()).await?;
-    Ok(())
 }

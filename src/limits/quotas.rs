@@ -62,11 +62,34 @@ pub const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 pub const MAILBOX_FRAMES: usize = 1024;
 /// Bytes queued for one socket, likewise.
 pub const MAILBOX_BYTES: usize = MB;
+/// Of these, what may be ephemeral frames (typing, streams); more are dropped for good.
+pub const ASIDE_FRAMES: usize = 256;
+/// Their bytes, likewise.
+pub const ASIDE_BYTES: usize = 256 * KB;
 /// Frames a client may send in one second.
 pub const FLOOD_FRAMES: u32 = 60;
 
 /// Acks a client may send in one second.
 pub const FLOOD_ACKS: u32 = 1000;
+/// Deltas a client may send in one second, whatever the budgets of its streams.
+pub const FLOOD_DELTAS: u32 = 2 * STREAMS_OPEN as u32 * STREAM_DELTAS;
+
+/// How long `typing` holds unless it is said again.
+pub const TYPING_LIFE: Duration = Duration::from_secs(10);
+/// The `data` of one `stream.delta`.
+pub const DELTA_BYTES: usize = 16 * KB;
+/// Deltas of one stream in any second.
+pub const STREAM_DELTAS: u32 = 20;
+/// Streams that an agent may have open on one node.
+pub const STREAMS_OPEN: usize = 16;
+/// A stream that says nothing for this long is cancelled.
+pub const STREAM_IDLE: Duration = Duration::from_secs(60);
+/// Deltas kept for those who join late,
+pub const STREAM_KEPT: usize = 256;
+/// and for how long.
+pub const STREAM_KEPT_FOR: Duration = Duration::from_secs(120);
+/// Bytes of deltas that a node keeps, over all streams.
+pub const STREAM_BYTES: usize = 64 * MB;
 
 /// Agents may answer each other this often without a human in between.
 pub const HOPS: i16 = 8;

@@ -8,6 +8,7 @@
 //! | `p:<principal>` | channel: hints of one inbox | – | backplane |
 //! | `n:<node>` | channel: a node's own probe | – | backplane |
 //! | `all` | channel: orders to every node | – | backplane |
+//! | `many` | channel: what concerns many principals at once, for every node | – | backplane |
 
 use uuid::Uuid;
 
@@ -36,6 +37,11 @@ pub fn inbox_channel(principal: Uuid) -> String {
 /// The channel of one node.
 pub fn node_channel(node: NodeId) -> String {
     format!("n:{node}")
+}
+
+/// The channel of what concerns many principals at once; every node listens to it.
+pub fn many_channel() -> String {
+    "many".to_owned()
 }
 
 /// The channel every node listens to.

@@ -12,4 +12,5 @@ mod messages;
 mod operations;
 mod passkeys;
 mod slots;
+mod streaming;
 mod support;

@@ -1,0 +1,96 @@
+//! Who hears what is said in passing: the members of a conversation, remembered for a second.
+//!
+//! Whoever is removed may hear ephemeral frames for that second longer, and no event at all: events are written under
+//! the conversation's lock.
+
+use std::{sync::Arc, time::Duration};
+
+use moka::future::Cache;
+use uuid::Uuid;
+
+use crate::{
+    db::Db,
+    error::{Code, Error, Result},
+    ids::{ConversationId, Principal},
+};
+
+/// How long a list is believed.
+const REMEMBERED: Duration = Duration::from_secs(1);
+/// Lists remembered.
+const CAPACITY: u64 = 10_000;
+
+/// A member.
+struct Member {
+    id: Uuid,
+    /// An agent whose user has ended the relation: still a member, and neither heard nor told.
+    apart: bool,
+}
+
+/// The members of conversations; clones share the memory.
+#[derive(Clone)]
+pub struct Audience {
+    db: Db,
+    lists: Cache<ConversationId, Arc<[Member]>>,
+}
+
+impl Audience {
+    /// Nothing remembered yet.
+    pub fn new(db: Db) -> Self {
+        Audience { db, lists: Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build() }
+    }
+
+    async fn of(&self, conversation: ConversationId) -> Result<Arc<[Member]>> {
+        // Concurrent callers share one look.
+        self.lists.try_get_with(conversation, self.load(conversation)).await.map_err(|error: Arc<Error>| {
+            match error.code() {
+                Code::ServiceUnavailable => Error::unavailable(format!("{error:?}")),
+                code => code.into(),
+            }
+        })
+    }
+
+    async fn load(&self, conversation: ConversationId) -> Result<Arc<[Member]>> {
+        let client = self.db.read().await?;
+        let stmt = client
+            .prepare_cached(
+                "-- gateway.audience
+                select m.principal_id, coalesce(r.state = 'revoked', false)
+                from member m left join relation r on r.relation_id = m.relation_id
+                where m.conversation_id = $1",
+            )
+            .await?;
+        let rows = client.query(&stmt, &[&conversation]).await?;
+        Ok(rows.iter().map(|row| Member { id: row.get(0), apart: row.get(1) }).collect())
+    }
+
+    /// Everybody who is told what `speaker` says: the members, for a user with its other sockets, for an agent without
+    /// itself. Whoever is no member may not speak (`stranger`).
+    pub async fn of_speaker(
+        &self,
+        speaker: Principal,
+        conversation: ConversationId,
+        stranger: Code,
+    ) -> Result<Vec<Uuid>> {
+        let members = self.of(conversation).await?;
+        let me = members.iter().find(|member| member.id == speaker.id()).ok_or(stranger)?;
+        if me.apart {
+            return Err(Code::RelationRevoked.into());
+        }
+        let silent = matches!(speaker, Principal::Agent(_)).then(|| speaker.id());
+        Ok(told(&members).filter(|id| Some(*id) != silent).collect())
+    }
+
+    /// Everybody who is told what happens there.
+    pub async fn all(&self, conversation: ConversationId) -> Result<Vec<Uuid>> {
+        Ok(told(&self.of(conversation).await?).collect())
+    }
+
+    /// Whether `listener` is told what happens there.
+    pub async fn includes(&self, listener: Principal, conversation: ConversationId) -> Result<bool> {
+        Ok(told(&self.of(conversation).await?).any(|id| id == listener.id()))
+    }
+}
+
+fn told(members: &[Member]) -> impl Iterator<Item = Uuid> {
+    members.iter().filter(|member| !member.apart).map(|member| member.id)
+}
