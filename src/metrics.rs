@@ -57,6 +57,7 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     ("acks_total", Kind::Counter, "Acks written."),
     ("hash_seconds", Kind::Seconds, "Time of a password or token hash with its wait, by algorithm."),
     ("token_cache_total", Kind::Counter, "Agent tokens presented, by how they were recognised."),
+    ("sessions_stolen_total", Kind::Counter, "Sessions ended because an old refresh token came back."),
     ("mails_total", Kind::Counter, "Mails handed to the mail server, by outcome."),
     (
         "passkey_logins_total",
@@ -221,6 +222,10 @@ pub fn hashed(algorithm: &'static str, span: Duration) {
 
 pub fn token_seen(how: &'static str) {
     count("token_cache_total", &[("how", how)]);
+}
+
+pub fn session_stolen() {
+    count("sessions_stolen_total", &[]);
 }
 
 pub fn mail(outcome: &'static str) {

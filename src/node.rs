@@ -246,11 +246,9 @@ async fn assemble(
         refresh_tokens: RefreshTokens::new(&config.server_secret),
         backplane: backplane.clone(),
         mail_bell: Arc::default(),
+        erase_bell: Arc::default(),
     };
-    let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
-    let jobs =
-        Jobs { db: quiet_db, codes: accounts.codes.clone(), mailer, mail_bell: accounts.mail_bell.clone() };
-    jobs.spawn(workers, stopping);
+    start_jobs(config, &accounts, quiet_db, workers, stopping)?;
     Ok(App::from(Handles {
         random,
         db,
@@ -294,6 +292,27 @@ fn door(config: &Config) -> Door {
         proxies: config.trusted_proxies.0.clone().into(),
         origins: config.allowed_origins.0.clone().into(),
     }
+}
+
+fn start_jobs(
+    config: &Config,
+    accounts: &Accounts,
+    db: Db,
+    workers: &TaskTracker,
+    stopping: &CancellationToken,
+) -> Result<(), Failure> {
+    let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
+    let jobs = Jobs {
+        db,
+        codes: accounts.codes.clone(),
+        mailer,
+        mail_bell: accounts.mail_bell.clone(),
+        erase_bell: accounts.erase_bell.clone(),
+        random: accounts.random.clone(),
+        backplane: accounts.backplane.clone(),
+    };
+    jobs.spawn(workers, stopping);
+    Ok(())
 }
 
 /// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.

@@ -12,7 +12,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::{
     app::App,
     error::Code,
-    features::{accounts, agents, conversations, health, messages, passkeys},
+    features::{accounts, agents, conversations, devices, health, keys, messages, passkeys},
     gateway,
     http::{client, trace},
 };
@@ -45,17 +45,20 @@ fn route(method: Method, path: &'static str, caller: Caller, handler: MethodRout
 /// Every route of the public listener.
 #[rustfmt::skip]
 pub fn table() -> Vec<Route> {
-    use Caller::{Agent, Public, User};
-    const DELETE: Method = Method::DELETE;
+    use Caller::{Agent, Either, Public, User};
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
+    const DELETE: Method = Method::DELETE;
     vec![
         route(POST, "/auth/send-code",           Public, post(accounts::http::send_code)),
         route(POST, "/auth/register",            Public, post(accounts::http::register)),
         route(POST, "/auth/login",               Public, post(accounts::http::login)),
-        route(POST, "/auth/refresh",             Public, post(accounts::http::refresh)),
+        route(POST, "/auth/login-code",          Public, post(accounts::http::login_code)),
+        route(POST, "/auth/refresh",             Public, post(accounts::session::refresh)),
+        route(POST, "/auth/logout",              Public, post(accounts::session::logout)),
         route(POST, "/auth/passkey/begin",       Public, post(passkeys::http::begin_login)),
         route(POST, "/auth/passkey/complete",    Public, post(passkeys::http::login)),
+        route(POST, "/auth/reset-password",      Public, post(accounts::http::reset_password)),
         route(POST, "/auth/device/code",         Public, post(planned)),
         route(POST, "/auth/device/verify",       Public, post(planned)),
         route(POST, "/auth/device/poll",         Public, post(planned)),
@@ -63,10 +66,19 @@ pub fn table() -> Vec<Route> {
         route(GET,  "/version",                  Public, get(health::version)),
         route(GET,  "/ws",                       Public, get(gateway::upgrade)),
 
+        route(GET,  "/users/me",                 User,   get(accounts::me::get)),
+        route(DELETE, "/users/me",               User,   delete(accounts::me::delete)),
+        route(POST, "/users/me/password",        User,   post(accounts::me::change_password)),
+        route(GET,  "/users/me/devices",         User,   get(devices::http::list)),
+        route(DELETE, "/users/me/devices/{device_id}", User, delete(devices::http::revoke)),
         route(POST, "/users/me/passkeys/begin",  User,   post(passkeys::http::begin_enrolment)),
         route(POST, "/users/me/passkeys/complete", User, post(passkeys::http::enrol)),
         route(GET,  "/users/me/passkeys",        User,   get(passkeys::http::list)),
         route(DELETE, "/users/me/passkeys/{passkey_id}", User, delete(passkeys::http::remove)),
+        route(POST, "/keys/backup",              User,   post(keys::http::put_backup)),
+        route(GET,  "/keys/backup",              User,   get(keys::http::read_backups)),
+        route(GET,  "/keys/users/{user_id}/devices", Either, get(keys::http::directory)),
+
         route(POST, "/agents",                   User,   post(agents::http::create)),
         route(POST, "/conversations",            User,   post(conversations::http::open)),
         route(POST, "/conversations/{conversation_id}/messages", User, post(messages::http::send_as_user)),

@@ -38,6 +38,11 @@ impl RefreshTokens {
         HeaderValue::try_from(cookie).unwrap_or_else(|_| unreachable!("base64 and attributes are ASCII"))
     }
 
+    /// The `Set-Cookie` that takes it away.
+    pub fn no_cookie(&self) -> HeaderValue {
+        HeaderValue::from_static("refresh_token=; HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=0")
+    }
+
     /// The session and generation that the request's one refresh cookie stands for.
     pub fn read(&self, headers: &HeaderMap) -> Option<(SessionId, i32)> {
         let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());

@@ -11,6 +11,7 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     ids::{SessionId, UserId},
+    limits::quotas::REAUTH,
 };
 
 /// A genuine, unexpired access token. Its session may have been revoked: whoever takes this must ask Postgres.
@@ -33,6 +34,15 @@ pub struct User {
     pub session: SessionId,
     /// The session's device, as it is named now.
     pub device_id: String,
+    /// Whether the login is recent enough for what is worth a thief's while.
+    recent: bool,
+}
+
+impl User {
+    /// Refuses with `REAUTH_REQUIRED` unless the login is less than ten minutes old.
+    pub fn must_be_recent(&self) -> Result<()> {
+        if self.recent { Ok(()) } else { Err(Code::ReauthRequired.into()) }
+    }
 }
 
 impl UserClaim {
@@ -48,18 +58,18 @@ impl UserClaim {
         let stmt = client
             .prepare_cached(
                 "-- auth.user
-                select device_id, user_id from session
+                select device_id, user_id, authenticated_at > app_now() - make_interval(secs => $2) from session
                 where session_id = $1 and revoked_at is null and absolute_expires_at > app_now()",
             )
             .await?;
-        let Some(row) = client.query_opt(&stmt, &[&self.session]).await? else {
+        let Some(row) = client.query_opt(&stmt, &[&self.session, &REAUTH.as_secs_f64()]).await? else {
             dead.bury(self.session.0).await;
             return Err(Code::Unauthorized.into());
         };
         if row.get::<_, UserId>(1) != self.user {
             return Err(Code::Unauthorized.into());
         }
-        Ok(User { id: self.user, session: self.session, device_id: row.get(0) })
+        Ok(User { id: self.user, session: self.session, device_id: row.get(0), recent: row.get(2) })
     }
 }
 

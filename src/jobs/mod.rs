@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    backplane::Backplane,
     db::Db,
     error::Result,
     features::{
@@ -15,6 +16,7 @@ use crate::{
     },
     mail::Mailer,
     metrics as series,
+    random::Random,
 };
 
 /// Days that inbox entries are kept.
@@ -23,6 +25,7 @@ const INBOX_DAYS: i32 = 30;
 /// (name, every so many seconds, on one node at a time).
 const SCHEDULE: &[(Job, &str, u64, bool)] = &[
     (Job::Mail, "mail", 1, false),
+    (Job::EraseAccounts, "erase_accounts", 5, false),
     (Job::ForgetCodes, "forget_codes", 600, true),
     (Job::ForgetChallenges, "forget_challenges", 60, true),
     (Job::ForgetKeys, "forget_idempotency_keys", 300, true),
@@ -32,6 +35,7 @@ const SCHEDULE: &[(Job, &str, u64, bool)] = &[
 #[derive(Clone, Copy)]
 enum Job {
     Mail,
+    EraseAccounts,
     ForgetCodes,
     ForgetChallenges,
     ForgetKeys,
@@ -46,6 +50,10 @@ pub struct Jobs {
     pub mailer: Mailer,
     /// Rung when a mail has been put into the outbox.
     pub mail_bell: Arc<Notify>,
+    /// Rung when an account has been deleted.
+    pub erase_bell: Arc<Notify>,
+    pub random: Random,
+    pub backplane: Backplane,
 }
 
 impl Jobs {
@@ -69,6 +77,7 @@ impl Jobs {
             tokio::select! {
                 () = tokio::time::sleep(every) => {}
                 () = self.mail_bell.notified(), if matches!(job, Job::Mail) => {}
+                () = self.erase_bell.notified(), if matches!(job, Job::EraseAccounts) => {}
                 () = stop.cancelled() => return,
             }
             let started = std::time::Instant::now();
@@ -109,6 +118,7 @@ impl Jobs {
     async fn work(&self, job: Job) -> Result<()> {
         match job {
             Job::Mail => accounts::jobs::send_mail(&self.db, &self.codes, &self.mailer).await,
+            Job::EraseAccounts => accounts::jobs::erase(&self.db, &self.random, &self.backplane).await,
             Job::ForgetCodes => accounts::jobs::forget(&self.db).await,
             Job::ForgetChallenges => {
                 while passkeys::forget_challenges(&self.db).await? {}

@@ -22,6 +22,16 @@ pub const JSON_DEPTH: usize = 64;
 pub const ACCESS_TOKEN_LIFE: Duration = Duration::from_secs(300);
 /// Sliding life of a refresh token; the cookie's `Max-Age`.
 pub const REFRESH_TOKEN_LIFE: Duration = Duration::from_secs(30 * 86_400);
+/// How long the predecessor of a refresh token gives the same successor.
+pub const REFRESH_GRACE: Duration = Duration::from_secs(10);
+/// Absolute end of a session, however often it is refreshed.
+pub const SESSION_DAYS: i32 = 180;
+/// What is worth a thief's while needs a login that is not older than this.
+pub const REAUTH: Duration = Duration::from_secs(600);
+/// Other public keys for a device that has some, likewise.
+pub const REAUTH_FOR_KEYS: Duration = Duration::from_secs(300);
+/// Versions of a device's key backup that stay.
+pub const KEY_BACKUPS: i32 = 10;
 /// Validity of a mailed code.
 pub const CODE_LIFE: Duration = Duration::from_secs(600);
 /// Digits of a mailed code.

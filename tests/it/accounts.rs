@@ -10,13 +10,6 @@ fn address() -> String {
     format!("u{}@example.org", ulid().to_string().to_lowercase())
 }
 
-async fn code_for(caller: &Caller, email: &str, scene: &str) -> String {
-    let body = json!({ "email": email, "scene": scene, "turnstile_token": "dev-pass" });
-    let answer = caller.post("/auth/send-code", body).await.expect(200);
-    assert_eq!(answer.data(), &json!({ "expires_in_seconds": 600 }));
-    caller.world.mailed_code(email).await
-}
-
 fn login(email: &str, password: &str) -> Value {
     json!({ "email": email, "account_password": password, "turnstile_token": "dev-pass" })
 }
@@ -25,7 +18,7 @@ fn login(email: &str, password: &str) -> Value {
 async fn registering_signs_in() {
     let [a, b] = nodes().await;
     let (caller, email) = (a.anon(), address());
-    let code = code_for(&caller, &email, "register").await;
+    let code = caller.code(&email, "register").await;
     // Any node takes the code; the address is the same in capitals.
     let mut body = User::registration(&email.to_uppercase(), "alice", &code);
     body.as_object_mut().expect("an object").remove("device_id");
@@ -50,20 +43,20 @@ async fn a_code_is_good_once_for_its_purpose_and_ten_minutes() {
     };
 
     let (caller, email) = (a.anon(), address());
-    let code = code_for(&caller, &email, "login").await;
+    let code = caller.code(&email, "login").await;
     register(&caller, &email, &code).await.refused(400, "CODE_INVALID");
 
     let (caller, email) = (a.anon(), address());
-    let old = code_for(&caller, &email, "register").await;
+    let old = caller.code(&email, "register").await;
     a.advance(Duration::from_secs(61)).await;
-    let new = code_for(&caller, &email, "register").await;
+    let new = caller.code(&email, "register").await;
     register(&caller, &email, &old).await.refused(400, "CODE_INVALID");
     a.advance(Duration::from_secs(601)).await;
     register(&caller, &email, &new).await.refused(400, "CODE_INVALID");
 
     // Used by many at once on two nodes: one account. (Five tries, or the limit of registrations would interfere.)
     let (caller, email) = (a.anon(), address());
-    let code = code_for(&caller, &email, "register").await;
+    let code = caller.code(&email, "register").await;
     let callers = [caller.on(&a), caller.on(&b)];
     let tries = (0..5).map(|n| register(&callers[n % 2], &email, &code));
     let answers = futures_util::future::join_all(tries).await;
@@ -75,7 +68,7 @@ async fn a_code_is_good_once_for_its_purpose_and_ten_minutes() {
 
     // Five wrong tries burn it.
     let (caller, email) = (a.anon(), address());
-    let code = code_for(&caller, &email, "register").await;
+    let code = caller.code(&email, "register").await;
     let wrong = if code == "00000000" { "00000001" } else { "00000000" };
     for _ in 0..4 {
         register(&caller, &email, wrong).await.refused(400, "CODE_INVALID");
@@ -98,7 +91,7 @@ async fn ten_wrong_codes_an_hour_are_enough_whatever_the_code() {
     let (caller, email) = (a.anon(), address());
     for n in 0..10 {
         if n % 3 == 0 {
-            code_for(&caller, &email, "register").await;
+            caller.code(&email, "register").await;
         }
         let node = if n % 2 == 0 { &a } else { &b };
         caller
@@ -107,7 +100,7 @@ async fn ten_wrong_codes_an_hour_are_enough_whatever_the_code() {
             .await
             .refused(400, "CODE_INVALID");
     }
-    let code = code_for(&caller, &email, "register").await;
+    let code = caller.code(&email, "register").await;
     let refused = caller
         .post("/auth/register", User::registration(&email, "x", &code))
         .await
@@ -115,7 +108,7 @@ async fn ten_wrong_codes_an_hour_are_enough_whatever_the_code() {
     let params = &refused.body["error"]["params"];
     assert_eq!((&params["scope"], &params["limit"]), (&json!("auth_code_tries"), &json!("10/h")));
     a.advance(Duration::from_secs(3601)).await;
-    let code = code_for(&caller, &email, "register").await;
+    let code = caller.code(&email, "register").await;
     caller.post("/auth/register", User::registration(&email, "x", &code)).await.expect(201);
 }
 
@@ -134,7 +127,7 @@ async fn a_taken_address_shows_only_to_its_owner() {
         .await
         .refused(400, "CODE_INVALID");
     assert_eq!(known.body, other.body);
-    let code = code_for(&caller, &alice.email, "register").await;
+    let code = caller.code(&alice.email, "register").await;
     caller
         .post("/auth/register", User::registration(&alice.email, "x", &code))
         .await
@@ -248,7 +241,7 @@ async fn a_stranger_without_a_human_cannot_use_up_anyones_budget() {
         let body = json!({ "email": email, "scene": "register", "turnstile_token": "dev-fail" });
         caller.post("/auth/send-code", body).await.refused(403, "TURNSTILE_FAILED");
     }
-    let code = code_for(&a.anon(), &email, "register").await;
+    let code = a.anon().code(&email, "register").await;
     let again = json!({ "email": email, "scene": "register", "turnstile_token": "dev-pass" });
     let limited = a.anon().post("/auth/send-code", again).await.refused(429, "RATE_LIMITED");
     let params = &limited.body["error"]["params"];

@@ -18,6 +18,8 @@ fn filled(path: &str, agent: &str) -> String {
     path.replace("{agent_id}", agent)
         .replace("{conversation_id}", &ulid().to_string())
         .replace("{passkey_id}", &ulid().to_string())
+        .replace("{user_id}", &ulid().to_string())
+        .replace("{device_id}", "some-device")
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,11 @@
-//! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/refresh`.
+//! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`, `/auth/reset-password`.
 
 use std::sync::Arc;
 
 use axum::{
     extract::{FromRef, FromRequestParts},
-    http::{HeaderMap, StatusCode, header, request::Parts},
-    response::{IntoResponse, Response},
+    http::{StatusCode, request::Parts},
+    response::Response,
 };
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
@@ -13,26 +13,23 @@ use tokio::sync::Notify;
 
 use super::{
     Codes,
-    rules::{DeviceId, Email, GivenPassword, Password, Scene},
-    store::{self, CodeCheck, NewSession, Refreshed},
+    rules::{Email, GivenPassword, Password, Scene},
+    store::{self, CodeCheck},
 };
 use crate::{
     auth::{jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile, turnstile::Turnstile},
     backplane::Backplane,
-    db::{Db, Tx},
+    db::Db,
     error::{Code, Error, Result},
+    features::devices::{self, DeviceId},
     http::{Data, Json, client::ClientIp, json::Text},
-    ids::{MailId, SessionId, UserId},
-    limits::{
-        Limiter,
-        quotas::{ACCESS_TOKEN_LIFE, CODE_LIFE},
-        table::Limit,
-    },
+    ids::{MailId, UserId},
+    limits::{Limiter, quotas::CODE_LIFE, table::Limit},
     random::Random,
 };
 
 /// What the account handlers work with.
-#[derive(Clone, FromRef)]
+#[derive(Clone)]
 pub struct Accounts {
     pub db: Db,
     pub random: Random,
@@ -44,6 +41,8 @@ pub struct Accounts {
     pub refresh_tokens: RefreshTokens,
     pub backplane: Backplane,
     pub mail_bell: Arc<Notify>,
+    /// Rung when an account has been deleted.
+    pub erase_bell: Arc<Notify>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Accounts
@@ -122,27 +121,9 @@ pub struct Login {
     platform: Option<Text<1, 64>>,
 }
 
-/// What every way of signing in answers, beside the refresh cookie.
-#[derive(Serialize)]
-pub struct SignedIn {
-    user_id: UserId,
-    access_token: String,
-    expires_in_seconds: u64,
-    device_id: String,
-    is_new_device: bool,
-    key_backup: KeyBackup,
-}
-
-/// What key backups the user has.
-#[derive(Serialize)]
-pub struct KeyBackup {
-    exists: bool,
-    device_ids: Vec<String>,
-}
-
 /// `POST /auth/register`: makes an account and signs in.
 ///
-/// Caller: anyone. Limits: `auth_register_ip` 10/10 min, `auth_register_email` 5/10 min. Answers 201 with [`SignedIn`] and
+/// Caller: anyone. Limits: `auth_register_ip` 10/10 min, `auth_register_email` 5/10 min. Answers 201 with [`SignedIn`](super::session::SignedIn) and
 /// the refresh cookie. Errors: `TURNSTILE_FAILED`, `CODE_INVALID`, `EMAIL_TAKEN` (only after a right code).
 pub async fn register(
     accounts: Accounts,
@@ -159,12 +140,7 @@ pub async fn register(
     // One transaction, so that a code is used up if and only if its account exists; a wrong try is kept either way.
     let tx = accounts.db.begin("accounts.register").await?;
     let checked = store::use_code(&tx, &accounts.codes, &body.email, Scene::Register, &body.code.0).await?;
-    let refusal = match checked {
-        CodeCheck::Right => None,
-        CodeCheck::Wrong => Some(Code::CodeInvalid.into()),
-        CodeCheck::TooMany(wait) => Some(limiter.refusal(Limit::CodeTries, wait)),
-    };
-    if let Some(refusal) = refusal {
+    if let Some(refusal) = refusal_of(checked, &limiter) {
         tx.commit().await?;
         return Err(refusal);
     }
@@ -172,11 +148,20 @@ pub async fn register(
     accounts.sign_in(tx, StatusCode::CREATED, user, session).await
 }
 
+/// Why a code was not taken, if it was not. What a try has counted must be committed all the same.
+fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
+    match checked {
+        CodeCheck::Right => None,
+        CodeCheck::Wrong => Some(Code::CodeInvalid.into()),
+        CodeCheck::TooMany(wait) => Some(limiter.refusal(Limit::CodeTries, wait)),
+    }
+}
+
 /// `POST /auth/login`: signs in with a password.
 ///
 /// Caller: anyone. Limits: five failures lock the e-mail for 15 minutes (in Postgres), `auth_login_ip` 30 failures per
-/// 10 min. Answers 200 with [`SignedIn`] and the refresh cookie. Errors: `TURNSTILE_FAILED`, `INVALID_CREDENTIALS`,
-/// `ACCOUNT_LOCKED`.
+/// 10 min. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
+/// `INVALID_CREDENTIALS`, `ACCOUNT_LOCKED`.
 pub async fn login(
     accounts: Accounts,
     limiter: Limiter,
@@ -185,31 +170,42 @@ pub async fn login(
 ) -> Result<Response> {
     limiter.check(Limit::LoginIp, ip).await?;
     accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
-    // The try is counted before the hash is computed, so that parallel guesses get no more than five.
-    let tx = accounts.db.begin("accounts.login").await?;
-    let known = store::begin_login(&tx, &body.email).await?;
-    tx.commit().await?;
-    let known = known.map_err(locked)?;
-    let password = body.account_password.0;
-    let hash = known.as_ref().map(|known| known.password_hash.clone());
-    let matches = match accounts.passwords.verify_password(password.expose_secret().to_owned(), hash).await {
-        Ok(matches) => matches,
-        Err(overload) => {
-            // Nothing was tried, so nothing has failed: our overload must not lock anybody out.
-            let tx = accounts.db.begin("accounts.forgive").await?;
-            store::forgive(&tx, &body.email).await?;
-            tx.commit().await?;
-            return Err(overload);
-        }
-    };
-    let Some(known) = known.filter(|_| matches) else {
+    let Some(known) = accounts.prove_password(&body.email, &body.account_password).await? else {
         limiter.take(Limit::LoginIp, ip).await?;
         return Err(Code::InvalidCredentials.into());
     };
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let tx = accounts.db.begin("accounts.sign_in").await?;
     store::clear_failures(&tx, &body.email).await?;
+    // A reset that came in between has ended all sessions; the password it replaced must not begin another.
+    store::still_holds(&tx, &known).await?;
     accounts.sign_in(tx, StatusCode::OK, known.user, session).await
+}
+
+impl Accounts {
+    /// The account, if the password is its own. The try is counted before the hash is computed, so that parallel guesses
+    /// get no more than five; who succeeds must take it back ([`store::clear_failures`]).
+    pub(super) async fn prove_password(
+        &self,
+        email: &Email,
+        password: &GivenPassword,
+    ) -> Result<Option<store::Known>> {
+        let tx = self.db.begin("accounts.login").await?;
+        let known = store::begin_login(&tx, email).await?;
+        tx.commit().await?;
+        let known = known.map_err(locked)?;
+        let hash = known.as_ref().map(|known| known.password_hash.clone());
+        match self.passwords.verify_password(password.0.expose_secret().to_owned(), hash).await {
+            Ok(matches) => Ok(known.filter(|_| matches)),
+            Err(overload) => {
+                // Nothing was tried, so nothing has failed: our overload must not lock anybody out.
+                let tx = self.db.begin("accounts.forgive").await?;
+                store::forgive(&tx, email).await?;
+                tx.commit().await?;
+                Err(overload)
+            }
+        }
+    }
 }
 
 fn locked(seconds: i64) -> Error {
@@ -217,100 +213,95 @@ fn locked(seconds: i64) -> Error {
     Error::from(Code::AccountLocked).with("retry_after", seconds).retry_after(wait)
 }
 
-/// What a refresh answers, beside the next cookie.
-#[derive(Serialize)]
-pub struct RefreshedToken {
-    access_token: String,
-    expires_in_seconds: u64,
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoginCode {
+    email: Email,
+    code: Text<1, 64>,
+    turnstile_token: Option<TurnstileToken>,
+    device_id: Option<DeviceId>,
+    device_name: Option<Text<1, 200>>,
+    platform: Option<Text<1, 64>>,
 }
 
-/// `POST /auth/refresh`: the next access token and refresh cookie.
+/// `POST /auth/login-code`: signs in with a code that was mailed for it.
 ///
-/// Caller: the holder of the cookie; no body. Limit: `auth_refresh`, 60/min per session. Answers 200 `{access_token,
-/// expires_in_seconds}`. The predecessor gives the same successor for 10 s; later it was stolen, and the session ends
-/// on every node. Errors: `TOKEN_EXPIRED`.
-pub async fn refresh(
+/// Caller: anyone. Limits: `default_ip` per IP, `auth_code_tries` 10 wrong ones/h per e-mail. Works while the password is
+/// locked. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `CODE_INVALID`,
+/// `TURNSTILE_FAILED` (a token is not required, but judged if there is one).
+pub async fn login_code(
     accounts: Accounts,
     limiter: Limiter,
     ip: ClientIp,
-    headers: HeaderMap,
+    Json(body): Json<LoginCode>,
 ) -> Result<Response> {
-    let Some((session, generation)) = accounts.refresh_tokens.read(&headers) else {
-        limiter.take_here(Limit::DefaultIp, ip).await?;
-        return Err(Code::TokenExpired.into());
-    };
-    // Each use gives another token, so a budget per token would never be met: it is the session's.
-    limiter.take(Limit::Refresh, session).await?;
-    let tx = accounts.db.begin("accounts.refresh").await?;
-    let outcome = store::refresh(&tx, session, generation).await?;
-    tx.commit().await?;
-    match outcome {
-        Refreshed::Next { user, device_id, generation } => {
-            let data = RefreshedToken {
-                access_token: accounts.access_tokens.sign(user, &device_id, session)?,
-                expires_in_seconds: ACCESS_TOKEN_LIFE.as_secs(),
-            };
-            let cookie = accounts.refresh_tokens.cookie(session, generation);
-            Ok(([(header::SET_COOKIE, cookie)], Data(data)).into_response())
-        }
-        Refreshed::Stolen => {
-            accounts.backplane.invalidate(vec![session.0], "refresh_reuse");
-            Err(Code::TokenExpired.into())
-        }
-        Refreshed::Dead => Err(Code::TokenExpired.into()),
+    limiter.take_here(Limit::DefaultIp, ip).await?;
+    if let Some(token) = &body.turnstile_token {
+        accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
+    let session = accounts.new_session(body.device_id, body.device_name, body.platform);
+    let tx = accounts.db.begin("accounts.login_code").await?;
+    let checked = store::use_code(&tx, &accounts.codes, &body.email, Scene::Login, &body.code.0).await?;
+    let user = store::user_of(&tx, &body.email).await?;
+    // A right code without an account was asked for by whoever holds the mailbox: it says no more than a wrong one.
+    let refusal = refusal_of(checked, &limiter).or(user.is_none().then(|| Code::CodeInvalid.into()));
+    let (None, Some(user)) = (&refusal, user) else {
+        tx.commit().await?;
+        return Err(refusal.unwrap_or(Code::CodeInvalid.into()));
+    };
+    accounts.sign_in(tx, StatusCode::OK, user, session).await
 }
 
-impl Accounts {
-    /// A session to be, on the device that the caller names or on one that we do.
-    pub fn new_session(
-        &self,
-        device: Option<DeviceId>,
-        name: Option<Text<1, 200>>,
-        platform: Option<Text<1, 64>>,
-    ) -> NewSession {
-        NewSession {
-            id: SessionId::mint(&self.random),
-            provisional: device.is_none(),
-            device_id: device
-                .map_or_else(|| format!("provisional-{}", self.random.uuid_v7().simple()), |device| device.0),
-            device_name: name.map(|name| name.0),
-            platform: platform.map(|platform| platform.0),
-        }
-    }
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResetPassword {
+    email: Email,
+    code: Text<1, 64>,
+    new_account_password: Password,
+    turnstile_token: Option<TurnstileToken>,
+}
 
-    /// The end of every way of signing in: makes the session in `tx`, commits, answers.
-    pub async fn sign_in(
-        &self,
-        tx: Tx,
-        status: StatusCode,
-        user: UserId,
-        session: NewSession,
-    ) -> Result<Response> {
-        let signed = store::sign_in(&tx, user, &session).await?;
+#[derive(Serialize)]
+pub struct Reset {
+    reset: bool,
+}
+
+/// `POST /auth/reset-password`: another password, by a code that was mailed for it. Keys and backups stay.
+///
+/// Caller: anyone. Limits: `default_ip` per IP, `auth_code_tries` 10 wrong ones/h per e-mail. Answers 200 `{reset:true}`.
+/// Ends every session of the user (`session.invalidated`, `password_reset`) and the lock of the login. Errors:
+/// `CODE_INVALID`, `TURNSTILE_FAILED` (a token is not required, but judged if there is one).
+pub async fn reset_password(
+    accounts: Accounts,
+    limiter: Limiter,
+    ip: ClientIp,
+    Json(body): Json<ResetPassword>,
+) -> Result<Data<Reset>> {
+    limiter.take_here(Limit::DefaultIp, ip).await?;
+    if let Some(token) = &body.turnstile_token {
+        accounts.turnstile.verify(&token.0, ip.ip()).await?;
+    }
+    // Looked at before the costly hash, so that guessing does not buy one; used up below, with the change.
+    let tx = accounts.db.begin("accounts.check_reset").await?;
+    let checked = store::check_code(&tx, &accounts.codes, &body.email, Scene::Reset, &body.code.0).await?;
+    tx.commit().await?;
+    if let Some(refusal) = refusal_of(checked, &limiter) {
+        return Err(refusal);
+    }
+    let hash =
+        accounts.passwords.hash_password(body.new_account_password.0.expose_secret().to_owned()).await?;
+    let tx = accounts.db.begin("accounts.reset").await?;
+    let checked = store::use_code(&tx, &accounts.codes, &body.email, Scene::Reset, &body.code.0).await?;
+    let user = store::user_of(&tx, &body.email).await?;
+    let refusal = refusal_of(checked, &limiter).or(user.is_none().then(|| Code::CodeInvalid.into()));
+    let (None, Some(user)) = (&refusal, user) else {
         tx.commit().await?;
-        self.signed_in(status, user, session, signed)
-    }
-
-    fn signed_in(
-        &self,
-        status: StatusCode,
-        user: UserId,
-        session: NewSession,
-        signed: store::SignedIn,
-    ) -> Result<Response> {
-        if !signed.replaced.is_empty() {
-            self.backplane.invalidate(signed.replaced.iter().map(|old| old.0).collect(), "logout");
-        }
-        let data = SignedIn {
-            user_id: user,
-            access_token: self.access_tokens.sign(user, &session.device_id, session.id)?,
-            expires_in_seconds: ACCESS_TOKEN_LIFE.as_secs(),
-            device_id: session.device_id,
-            is_new_device: signed.is_new_device,
-            key_backup: KeyBackup { exists: false, device_ids: Vec::new() },
-        };
-        let cookie = self.refresh_tokens.cookie(session.id, 0);
-        Ok((status, [(header::SET_COOKIE, cookie)], Data(data)).into_response())
-    }
+        return Err(refusal.unwrap_or(Code::CodeInvalid.into()));
+    };
+    store::clear_failures(&tx, &body.email).await?;
+    store::set_password(&tx, user, &hash).await?;
+    let ended = devices::end_all(&tx, user, None, "password_reset").await?;
+    tx.commit().await?;
+    accounts.backplane.invalidate(ended.iter().map(|session| session.0).collect(), "password_reset");
+    Ok(Data(Reset { reset: true }))
 }

@@ -1,7 +1,7 @@
-//! What accounts do outside of requests: mailing codes, forgetting old ones.
+//! What accounts do outside of requests: mailing codes, forgetting old ones, leaving conversations when they are gone.
 
 use super::{Codes, Scene, store};
-use crate::{db::Db, error::Result, mail::Mailer, metrics as series};
+use crate::{backplane::Backplane, db::Db, error::Result, mail::Mailer, metrics as series, random::Random};
 
 /// Sends what waits in the outbox, a mail a time; returns when nothing is due.
 pub async fn send_mail(db: &Db, codes: &Codes, mailer: &Mailer) -> Result<()> {
@@ -48,4 +48,14 @@ pub async fn forget(db: &Db) -> Result<()> {
     let tx = db.begin("accounts.forget").await?;
     store::forget(&tx).await?;
     tx.commit().await
+}
+
+/// Takes deleted accounts and their agents out of their conversations, a conversation a transaction.
+pub async fn erase(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
+    loop {
+        let tx = db.begin("accounts.erase").await?;
+        let Some(told) = store::erase_next(&tx, random).await? else { return Ok(()) };
+        tx.commit().await?;
+        told.iter().for_each(|told| backplane.tell(told));
+    }
 }

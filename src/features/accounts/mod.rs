@@ -1,18 +1,22 @@
-//! Accounts: codes by mail, registration, password login, sessions and their refresh.
+//! Accounts: codes by mail, registration, logins by password and by code, passwords, the end of an account.
 //!
 //! Promises: a known and an unknown e-mail look alike from outside; failed logins and wrong codes are counted in
-//! Postgres, so no crash and no flush forgets them; refreshing with the same token within ten seconds gives the same
-//! successor, later it ends the session.
+//! Postgres, so no crash and no flush forgets them; another password ends the sessions that the one before began; of a
+//! deleted account nothing works from the answer on.
+//!
+//! Every way of signing in ends in [`Accounts::sign_in`], with the transaction that has proven who it is.
 
 pub mod http;
 pub mod jobs;
+pub mod me;
 mod rules;
+pub mod session;
 mod store;
 
 use crate::{auth::secret::MacKey, config::ServerSecret};
 
 pub use http::Accounts;
-pub use rules::{DeviceId, Scene};
+pub use rules::Scene;
 
 /// Derives codes; clones share the key.
 #[derive(Clone)]

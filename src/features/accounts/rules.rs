@@ -20,6 +20,13 @@ impl Email {
     }
 }
 
+impl Email {
+    /// An account's own, which was read when it was made.
+    pub(super) fn of_account(email: String) -> Self {
+        Email(email)
+    }
+}
+
 impl fmt::Debug for Email {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str("Email")
@@ -99,23 +106,6 @@ impl Codes {
         let mac = self.0.mac(&[email.as_bytes(), scene.name().as_bytes(), nonce.as_bytes()]);
         let number = mac[..16].iter().fold(0u128, |sum, byte| sum << 8 | u128::from(*byte));
         format!("{:0width$}", number % 10u128.pow(CODE_DIGITS as u32), width = CODE_DIGITS)
-    }
-}
-
-/// A device id: the client's choice, within these characters.
-#[derive(Clone, Debug)]
-pub struct DeviceId(pub String);
-
-impl<'de> Deserialize<'de> for DeviceId {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let sane = (1..=128).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte));
-        if sane {
-            Ok(DeviceId(text))
-        } else {
-            Err(D::Error::custom("format|must be 1 to 128 of A-Z a-z 0-9 . _ : -"))
-        }
     }
 }
 

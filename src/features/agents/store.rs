@@ -73,7 +73,7 @@ pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<Card>> {
     let stmt = tx
         .prepare_cached(
             "-- agents.find
-            select agent_id, display_name, owner_user_id from agent where agent_id = $1",
+            select agent_id, display_name, owner_user_id from agent where agent_id = $1 and state <> 'deleted'",
         )
         .await?;
     let row = tx.query_opt(&stmt, &[&id]).await?;

@@ -161,6 +161,16 @@ pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
     store::create_reader(tx, reader).await
 }
 
+/// The device has another name now; its place stays.
+pub async fn rename_reader(tx: &Tx, reader: &Reader, device_id: &str) -> Result<()> {
+    store::rename_reader(tx, reader, device_id).await
+}
+
+/// The device is gone; if it comes back it is a new one.
+pub async fn forget_reader(tx: &Tx, reader: &Reader) -> Result<()> {
+    store::forget_reader(tx, reader).await
+}
+
 /// Appends one event to the inboxes of `recipients`. Takes their locks, in order, until commit.
 pub async fn append(
     tx: &Tx,

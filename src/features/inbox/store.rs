@@ -65,6 +65,33 @@ pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
     Ok(())
 }
 
+/// The place of the device that had the name before, if any, goes.
+pub async fn rename_reader(tx: &Tx, reader: &Reader, device_id: &str) -> Result<()> {
+    if reader.device_id == device_id {
+        return Ok(());
+    }
+    forget_reader(tx, &Reader { device_id: device_id.to_owned(), ..reader.clone() }).await?;
+    let stmt = tx
+        .prepare_cached(
+            "-- inbox.rename_reader
+            update inbox_reader set device_id = $3 where principal_id = $1 and device_id = $2",
+        )
+        .await?;
+    tx.execute(&stmt, &[&reader.principal, &reader.device_id, &device_id]).await?;
+    Ok(())
+}
+
+pub async fn forget_reader(tx: &Tx, reader: &Reader) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- inbox.forget_reader
+            delete from inbox_reader where principal_id = $1 and device_id = $2",
+        )
+        .await?;
+    tx.execute(&stmt, &[&reader.principal, &reader.device_id]).await?;
+    Ok(())
+}
+
 pub async fn append(
     tx: &Tx,
     id: EventId,
@@ -176,7 +203,8 @@ fn message(
     }
 }
 
-/// Moves readers' places forward, never back and never past the head; rows are locked in order.
+/// Moves readers' places forward, never back and never past the head; rows are locked in order. A socket that was opened
+/// before its device got its name goes on acking under the old one.
 pub async fn ack(db: &Db, acks: &[(Reader, i64)]) -> Result<()> {
     let principals: Vec<Uuid> = acks.iter().map(|(reader, _)| reader.principal).collect();
     let devices: Vec<&str> = acks.iter().map(|(reader, _)| reader.device_id.as_str()).collect();
@@ -186,7 +214,10 @@ pub async fn ack(db: &Db, acks: &[(Reader, i64)]) -> Result<()> {
         .prepare_cached(
             "-- inbox.ack
             with said as (
-                select * from unnest($1::uuid[], $2::text[], $3::bigint[]) as said (principal_id, device_id, seq)
+                select said.principal_id, coalesce(d.device_id, said.device_id) as device_id, max(said.seq) as seq
+                from unnest($1::uuid[], $2::text[], $3::bigint[]) as said (principal_id, device_id, seq)
+                left join device d on d.user_id = said.principal_id and d.renamed_from = said.device_id
+                group by 1, 2
             ), locked as materialized (
                 select r.principal_id, r.device_id, least(said.seq, i.head_seq) as seq
                 from inbox_reader r join said using (principal_id, device_id) join inbox i using (principal_id)

@@ -17,7 +17,7 @@ use crate::{
     clock,
     db::{Db, Tx},
     error::{Code, Error, Result},
-    features::accounts::{Accounts, DeviceId},
+    features::{accounts::Accounts, devices::DeviceId},
     http::{Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp, json::Text},
     ids::{ChallengeId, PasskeyId, UserId},
     limits::{Limiter, table::Limit},

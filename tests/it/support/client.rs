@@ -129,8 +129,20 @@ impl Caller {
         self.send(self.request(Method::GET, path)).await
     }
 
+    pub async fn delete(&self, path: impl AsRef<str>) -> Answer {
+        self.send(self.request(Method::DELETE, path)).await
+    }
+
     pub async fn post(&self, path: impl AsRef<str>, body: Value) -> Answer {
         self.send(self.request(Method::POST, path).json(&body)).await
+    }
+
+    /// Asks for a code and takes it from the mail.
+    pub async fn code(&self, email: &str, scene: &str) -> String {
+        let body = json!({ "email": email, "scene": scene, "turnstile_token": "dev-pass" });
+        let answer = self.post("/auth/send-code", body).await.expect(200);
+        assert_eq!(answer.data(), &json!({ "expires_in_seconds": 600 }));
+        self.world.mailed_code(email).await
     }
 
     pub async fn post_raw(&self, path: impl AsRef<str>, body: impl Into<reqwest::Body>) -> Answer {
@@ -211,6 +223,23 @@ impl User {
         let cookie =
             answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned();
         User { caller: self.caller.with_token(&access_token), access_token, cookie, ..self.clone() }
+    }
+
+    /// Signs in once more with the password, on a device of this name, or one without.
+    pub async fn login(&self, node: &TestNode, device: Option<&str>) -> Self {
+        let caller = Caller::new(node);
+        let mut body =
+            json!({ "email": self.email, "account_password": PASSWORD, "turnstile_token": "dev-pass" });
+        if let Some(device) = device {
+            body["device_id"] = json!(device);
+        }
+        let answer = caller.post("/auth/login", body).await.expect(200);
+        Self::signed_in(caller, self.email.clone(), &answer)
+    }
+
+    /// With a cookie, as a browser sends it.
+    pub async fn with_cookie(&self, path: &str) -> Answer {
+        self.send(self.request(Method::POST, path).header("cookie", &self.cookie)).await
     }
 
     /// The cursor before the first event.

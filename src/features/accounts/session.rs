@@ -1,0 +1,159 @@
+//! What every way of signing in ends in, `POST /auth/refresh` and `POST /auth/logout`.
+
+use axum::{
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+
+use super::http::Accounts;
+use crate::{
+    db::Tx,
+    error::{Code, Result},
+    features::{
+        devices::{self, DeviceId, NewSession, Refreshed},
+        keys,
+    },
+    http::{Data, client::ClientIp, json::Text},
+    ids::{SessionId, UserId},
+    limits::{Limiter, quotas::ACCESS_TOKEN_LIFE, table::Limit},
+    metrics as series,
+};
+
+/// What every way of signing in answers, beside the refresh cookie.
+#[derive(Serialize)]
+pub struct SignedIn {
+    user_id: UserId,
+    access_token: String,
+    expires_in_seconds: u64,
+    device_id: String,
+    is_new_device: bool,
+    key_backup: KeyBackup,
+}
+
+/// What key backups the user has.
+#[derive(Serialize)]
+pub struct KeyBackup {
+    exists: bool,
+    device_ids: Vec<String>,
+}
+
+impl Accounts {
+    /// A session for the device that the client says it is; without an id it gets one of ours.
+    pub fn new_session(
+        &self,
+        device: Option<DeviceId>,
+        name: Option<Text<1, 200>>,
+        platform: Option<Text<1, 64>>,
+    ) -> NewSession {
+        NewSession {
+            id: SessionId::mint(&self.random),
+            provisional: device.is_none(),
+            device_id: device
+                .map_or_else(|| format!("provisional-{}", self.random.uuid_v7().simple()), |device| device.0),
+            device_name: name.map(|name| name.0),
+            platform: platform.map(|platform| platform.0),
+        }
+    }
+
+    /// The end of every way of signing in: makes the session in `tx`, which has proven who it is for, commits, answers,
+    /// and closes the sockets of the session that the device had before.
+    pub async fn sign_in(
+        &self,
+        tx: Tx,
+        status: StatusCode,
+        user: UserId,
+        session: NewSession,
+    ) -> Result<Response> {
+        let signed = devices::sign_in(&tx, user, &session).await?;
+        let backups = keys::backed_up_devices(&tx, user).await?;
+        tx.commit().await?;
+        if !signed.replaced.is_empty() {
+            self.backplane.invalidate(signed.replaced.iter().map(|old| old.0).collect(), "logout");
+        }
+        let data = SignedIn {
+            user_id: user,
+            access_token: self.access_tokens.sign(user, &session.device_id, session.id)?,
+            expires_in_seconds: ACCESS_TOKEN_LIFE.as_secs(),
+            device_id: session.device_id,
+            is_new_device: signed.is_new_device,
+            key_backup: KeyBackup { exists: !backups.is_empty(), device_ids: backups },
+        };
+        let cookie = self.refresh_tokens.cookie(session.id, 0);
+        Ok((status, [(header::SET_COOKIE, cookie)], Data(data)).into_response())
+    }
+}
+
+/// What a refresh answers, beside the next cookie.
+#[derive(Serialize)]
+pub struct RefreshedToken {
+    access_token: String,
+    expires_in_seconds: u64,
+}
+
+/// `POST /auth/refresh`: the next access token and refresh cookie.
+///
+/// Caller: the holder of the cookie; no body. Limit: `auth_refresh`, 60/min per session. Answers 200 `{access_token,
+/// expires_in_seconds}`. The predecessor gives the same successor for 10 s; later it was stolen, and the session ends
+/// on every node. Errors: `TOKEN_EXPIRED`.
+pub async fn refresh(
+    accounts: Accounts,
+    limiter: Limiter,
+    ip: ClientIp,
+    headers: HeaderMap,
+) -> Result<Response> {
+    let Some((session, generation)) = accounts.refresh_tokens.read(&headers) else {
+        limiter.take_here(Limit::DefaultIp, ip).await?;
+        return Err(Code::TokenExpired.into());
+    };
+    // Each use gives another token, so a budget per token would never be met: it is the session's.
+    limiter.take(Limit::Refresh, session).await?;
+    let tx = accounts.db.begin("accounts.refresh").await?;
+    let outcome = devices::refresh(&tx, session, generation).await?;
+    tx.commit().await?;
+    match outcome {
+        Refreshed::Next { user, device_id, generation } => {
+            let data = RefreshedToken {
+                access_token: accounts.access_tokens.sign(user, &device_id, session)?,
+                expires_in_seconds: ACCESS_TOKEN_LIFE.as_secs(),
+            };
+            let cookie = accounts.refresh_tokens.cookie(session, generation);
+            Ok(([(header::SET_COOKIE, cookie)], Data(data)).into_response())
+        }
+        Refreshed::Stolen => {
+            series::session_stolen();
+            tracing::warn!(%session, "an old refresh token came back; its session is over");
+            accounts.backplane.invalidate(vec![session.0], "refresh_reuse");
+            Err(Code::TokenExpired.into())
+        }
+        Refreshed::Dead => Err(Code::TokenExpired.into()),
+    }
+}
+
+#[derive(Serialize)]
+pub struct LoggedOut {
+    logged_out: bool,
+}
+
+/// `POST /auth/logout`: ends the session of the cookie, and clears it.
+///
+/// Caller: the holder of the cookie; no body. Limit: `default_ip` per IP. Answers 200 `{logged_out:true}`, also when there
+/// is no session any more: nobody should be unable to log out. Its sockets get `session.invalidated`.
+pub async fn logout(
+    accounts: Accounts,
+    limiter: Limiter,
+    ip: ClientIp,
+    headers: HeaderMap,
+) -> Result<Response> {
+    limiter.take_here(Limit::DefaultIp, ip).await?;
+    if let Some((session, _)) = accounts.refresh_tokens.read(&headers) {
+        let tx = accounts.db.begin("accounts.logout").await?;
+        let ended = devices::end_session(&tx, session, "logout").await?;
+        tx.commit().await?;
+        if ended {
+            accounts.backplane.invalidate(vec![session.0], "logout");
+        }
+    }
+    let cookie = accounts.refresh_tokens.no_cookie();
+    Ok(([(header::SET_COOKIE, cookie)], Data(LoggedOut { logged_out: true })).into_response())
+}

@@ -1,0 +1,115 @@
+//! Mailed codes: the newest one of an e-mail and scene, and the wrong ones of the last hour.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use subtle::ConstantTimeEq;
+use uuid::Uuid;
+
+use crate::{
+    db::Tx,
+    error::Result,
+    features::accounts::{
+        Codes,
+        rules::{Email, Scene},
+    },
+    ids::MailId,
+    limits::quotas::{CODE_LIFE, CODE_TRIES},
+};
+
+/// Wrong codes of one e-mail in an hour, over all scenes and codes.
+const WRONG_CODES: usize = 10;
+
+/// The newest code of an e-mail and scene, and the mail that carries it.
+pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid, mail: MailId) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.put_code
+            with code as (
+                insert into email_code (email, scene, nonce, tries_left, expires_at)
+                values ($1, $2, $3, $4, app_now() + make_interval(secs => $5))
+                on conflict (email, scene) do update
+                set nonce = excluded.nonce, tries_left = excluded.tries_left, expires_at = excluded.expires_at
+            )
+            insert into mail_outbox (mail_id, recipient, kind, nonce, expires_at)
+            values ($6, $1, $2, $3, app_now() + make_interval(secs => $5))",
+        )
+        .await?;
+    let life = CODE_LIFE.as_secs_f64();
+    tx.execute(&stmt, &[&email.as_str(), &scene.name(), &nonce, &CODE_TRIES, &life, &mail]).await?;
+    Ok(())
+}
+
+/// What a code was worth.
+pub enum CodeCheck {
+    /// It is the one.
+    Right,
+    /// It was not, or is used, burnt or too old.
+    Wrong,
+    /// Too many wrong ones; not even a right one counts for this long.
+    TooMany(Duration),
+}
+
+/// Uses a code: a right one is worth nothing afterwards.
+pub async fn use_code(tx: &Tx, codes: &Codes, email: &Email, scene: Scene, given: &str) -> Result<CodeCheck> {
+    let checked = check_code(tx, codes, email, scene, given).await?;
+    if matches!(checked, CodeCheck::Right) {
+        let stmt = tx
+            .prepare_cached(
+                "-- accounts.burn_code
+                delete from email_code where email = $1 and scene = $2",
+            )
+            .await?;
+        tx.execute(&stmt, &[&email.as_str(), &scene.name()]).await?;
+    }
+    Ok(checked)
+}
+
+/// Judges a code and counts a wrong one. The guard's row lock makes parallel tries of one e-mail wait for each other.
+pub async fn check_code(
+    tx: &Tx,
+    codes: &Codes,
+    email: &Email,
+    scene: Scene,
+    given: &str,
+) -> Result<CodeCheck> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.guard_code
+            insert into code_guard as g (email, failures) values ($1, '{}')
+            on conflict (email) do update
+            set failures = array(select at from unnest(g.failures) as at where at > app_now() - interval '1 hour' order by at)
+            returning failures, app_now()",
+        )
+        .await?;
+    let row = tx.query_one(&stmt, &[&email.as_str()]).await?;
+    let (failures, now): (Vec<DateTime<Utc>>, DateTime<Utc>) = (row.get(0), row.get(1));
+    if failures.len() >= WRONG_CODES {
+        let frees = failures[failures.len() - WRONG_CODES] + Duration::from_secs(3600);
+        return Ok(CodeCheck::TooMany((frees - now).to_std().unwrap_or_default()));
+    }
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.try_code
+            select nonce from email_code
+            where email = $1 and scene = $2 and expires_at > app_now() and tries_left > 0 for update",
+        )
+        .await?;
+    let nonce: Option<Uuid> =
+        tx.query_opt(&stmt, &[&email.as_str(), &scene.name()]).await?.map(|row| row.get(0));
+    let right = nonce.is_some_and(|nonce| {
+        codes.derive(email.as_str(), scene, nonce).as_bytes().ct_eq(given.as_bytes()).into()
+    });
+    if right {
+        return Ok(CodeCheck::Right);
+    }
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.wrong_code
+            with counted as (update code_guard set failures = failures || app_now() where email = $1)
+            update email_code set tries_left = tries_left - 1 where email = $1 and scene = $2",
+        )
+        .await?;
+    tx.execute(&stmt, &[&email.as_str(), &scene.name()]).await?;
+    Ok(CodeCheck::Wrong)
+}

@@ -1,0 +1,225 @@
+//! The end of an account, in two steps: what must be dead at once, in the transaction that is answered, and what it
+//! leaves in conversations, one by one afterwards.
+
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::{
+    auth::user::User,
+    clock::iso,
+    db::Tx,
+    error::{Code, Result},
+    events::EventKind,
+    features::{
+        devices,
+        inbox::{self, Told},
+    },
+    ids::{AgentId, ConversationId, EventId, Principal, RelationId, SessionId, TokenId, UserId},
+    random::Random,
+};
+
+/// What ended with an account.
+pub struct Gone {
+    pub at: DateTime<Utc>,
+    /// Its sessions, and its agents' tokens.
+    pub credentials: Vec<Uuid>,
+    /// To be told after commit.
+    pub told: Vec<Told>,
+}
+
+/// Ends the account: nobody can sign in, no session, token, relation or key of it counts, and its address is free.
+pub async fn delete(tx: &Tx, random: &Random, user: &User) -> Result<Gone> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.lock
+            select 1 from user_account u join session s on s.user_id = u.user_id and s.session_id = $2 and s.revoked_at is null
+            where u.user_id = $1 and u.deleted_at is null for update of u",
+        )
+        .await?;
+    tx.query_opt(&stmt, &[&user.id, &user.session]).await?.ok_or(Code::Unauthorized)?;
+    let mut told = tell_keys(tx, random, user.id).await?;
+    told.extend(end_relations(tx, random, user.id).await?);
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.delete
+            update user_account set deleted_at = app_now(), email = 'deleted:' || user_id, display_name = 'Deleted account',
+                device_locale = '', password_hash = '', key_list_version = key_list_version + 1
+            where user_id = $1
+            returning deleted_at",
+        )
+        .await?;
+    let at = tx.query_one(&stmt, &[&user.id]).await?.get(0);
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.strip_devices
+            with backups as (delete from key_backup where user_id = $1), passkeys as (delete from passkey where user_id = $1),
+                 challenges as (delete from passkey_challenge where user_id = $1)
+            update device set display_name = null, platform = null, key_id = null, key_version = null, key_since = null,
+                revoked_at = coalesce(revoked_at, app_now())
+            where user_id = $1",
+        )
+        .await?;
+    tx.execute(&stmt, &[&user.id]).await?;
+    let sessions = devices::end_all(tx, user.id, None, "account_deleted").await?;
+    let credentials =
+        sessions.iter().map(|session: &SessionId| session.0).chain(end_agents(tx, user.id).await?).collect();
+    Ok(Gone { at, credentials, told })
+}
+
+async fn tell_keys(tx: &Tx, random: &Random, user: UserId) -> Result<Vec<Told>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.shown_keys
+            select device_id, key_id from device where user_id = $1 and key_id is not null order by device_id",
+        )
+        .await?;
+    let rows = tx.query(&stmt, &[&user]).await?;
+    if rows.is_empty() {
+        return Ok(Vec::new());
+    }
+    let audience = devices::audience(tx, user).await?;
+    let mut told = Vec::new();
+    for row in rows {
+        let (device, key): (String, String) = (row.get(0), row.get(1));
+        let data = json!({ "user_id": user, "device_id": device, "key_id": key }).to_string();
+        let id = EventId::mint(random);
+        told.push(inbox::append(tx, id, EventKind::KeyDeviceRemoved, None, &data, &audience).await?);
+    }
+    Ok(told)
+}
+
+/// Relations of the user, and of others with the user's agents.
+async fn end_relations(tx: &Tx, random: &Random, user: UserId) -> Result<Vec<Told>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.end_relations
+            update relation r set state = 'revoked', revoked_at = app_now(), purge_at = app_now() + interval '7 days'
+            from agent a
+            where a.agent_id = r.agent_id and r.state = 'active' and (r.user_id = $1 or a.owner_user_id = $1)
+            returning r.relation_id, r.user_id, r.agent_id, r.created_at, r.revoked_at, r.purge_at",
+        )
+        .await?;
+    let mut told = Vec::new();
+    for row in tx.query(&stmt, &[&user]).await? {
+        let (relation, whose, agent): (RelationId, UserId, AgentId) = (row.get(0), row.get(1), row.get(2));
+        let data = json!({
+            "relation_id": relation, "user_id": whose, "agent_id": agent, "state": "revoked",
+            "created_at": iso(row.get(3)), "revoked_at": iso(row.get(4)), "purge_at": iso(row.get(5)),
+        });
+        let id = EventId::mint(random);
+        let both = [whose.0, agent.0];
+        let event = inbox::append(tx, id, EventKind::RelationRevoked, None, &data.to_string(), &both).await?;
+        told.push(event);
+    }
+    Ok(told)
+}
+
+async fn end_agents(tx: &Tx, owner: UserId) -> Result<Vec<Uuid>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.end_agents
+            update agent set state = 'deleted' where owner_user_id = $1 and state <> 'deleted'",
+        )
+        .await?;
+    tx.execute(&stmt, &[&owner]).await?;
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.end_tokens
+            update agent_token t set revoked_at = app_now(), bcrypt_hash = null
+            from agent a
+            where a.agent_id = t.agent_id and a.owner_user_id = $1 and t.revoked_at is null
+            returning t.token_id",
+        )
+        .await?;
+    Ok(tx.query(&stmt, &[&owner]).await?.iter().map(|row| row.get::<_, TokenId>(0).0).collect())
+}
+
+/// Takes one deleted user, or an agent of theirs, out of one conversation; none when there is nothing left to do.
+pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.to_erase
+            select user_id from user_account where deleted_at is not null and erased_at is null
+            order by deleted_at limit 1 for update skip locked",
+        )
+        .await?;
+    let Some(row) = tx.query_opt(&stmt, &[]).await? else { return Ok(None) };
+    let user: UserId = row.get(0);
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.still_member
+            select m.conversation_id, m.principal_id, m.principal_kind from member m
+            where m.principal_id = $1 or m.principal_id in (select agent_id from agent where owner_user_id = $1)
+            limit 1",
+        )
+        .await?;
+    let Some(row) = tx.query_opt(&stmt, &[&user]).await? else {
+        let stmt = tx
+            .prepare_cached(
+                "-- accounts.erased
+                update user_account set erased_at = app_now() where user_id = $1",
+            )
+            .await?;
+        tx.execute(&stmt, &[&user]).await?;
+        return Ok(Some(Vec::new()));
+    };
+    let who = Principal::from_row(row.get(2), row.get(1));
+    Ok(Some(leave(tx, random, row.get(0), who).await?.into_iter().collect()))
+}
+
+/// Whoever goes last keeps no conversation alive; when an owner goes, the oldest admin, else the oldest member, follows.
+async fn leave(
+    tx: &Tx,
+    random: &Random,
+    conversation: ConversationId,
+    who: Principal,
+) -> Result<Option<Told>> {
+    // The send path tells from the row's version that the members are others now.
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.touch_conversation
+            update conversation set rotation_required = rotation_required or kind = 'group' where conversation_id = $1",
+        )
+        .await?;
+    tx.execute(&stmt, &[&conversation]).await?;
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.leave
+            delete from member where conversation_id = $1 and principal_id = $2 returning role, joined_at",
+        )
+        .await?;
+    let Some(row) = tx.query_opt(&stmt, &[&conversation, &who.id()]).await? else { return Ok(None) };
+    let (role, joined): (String, DateTime<Utc>) = (row.get(0), row.get(1));
+    if role == "owner" {
+        let stmt = tx
+            .prepare_cached(
+                "-- accounts.succeed_owner
+                update member set role = 'owner'
+                where conversation_id = $1 and principal_id = (
+                    select principal_id from member where conversation_id = $1 and principal_kind = 'user'
+                    order by role <> 'admin', joined_at, principal_id limit 1)",
+            )
+            .await?;
+        tx.execute(&stmt, &[&conversation]).await?;
+    }
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.others
+            select m.principal_id from member m left join relation r on r.relation_id = m.relation_id
+            where m.conversation_id = $1 and r.state is distinct from 'revoked'",
+        )
+        .await?;
+    let others: Vec<Uuid> = tx.query(&stmt, &[&conversation]).await?.iter().map(|row| row.get(0)).collect();
+    let data = json!({
+        "conversation_id": conversation,
+        "member": {
+            "principal_type": who.kind(), "principal_id": who.wire_id(), "display_name": "Deleted account", "role": role,
+            "joined_at": iso(joined),
+        },
+        "by": who.wire_id(),
+    });
+    let id = EventId::mint(random);
+    let kind = EventKind::MemberRemoved;
+    Ok(Some(inbox::append(tx, id, kind, Some(conversation), &data.to_string(), &others).await?))
+}

@@ -1,0 +1,195 @@
+mod codes;
+mod deletion;
+mod mail;
+
+use chrono::{DateTime, Utc};
+
+pub use self::{
+    codes::{CodeCheck, check_code, put_code, use_code},
+    deletion::{delete, erase_next},
+    mail::{Mail, claim_mail, delete_mail, retry_mail},
+};
+use super::rules::Email;
+use crate::{
+    db::{Db, Tx},
+    error::{Code, OnConstraint, Result},
+    features::inbox,
+    ids::{SessionId, UserId},
+    limits::quotas::LOGIN_FAILURES,
+};
+
+pub async fn create_user(
+    tx: &Tx,
+    user: UserId,
+    email: &Email,
+    display_name: &str,
+    locale: &str,
+    password_hash: &str,
+) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.create_user
+            insert into user_account (user_id, email, display_name, device_locale, password_hash) values ($1, $2, $3, $4, $5)",
+        )
+        .await?;
+    tx.execute(&stmt, &[&user, &email.as_str(), &display_name, &locale, &password_hash])
+        .await
+        .on_constraint("user_account_email_key", Code::EmailTaken)?;
+    inbox::create(tx, user.0).await
+}
+
+/// An account that a login may be for.
+pub struct Known {
+    pub user: UserId,
+    pub password_hash: String,
+}
+
+/// Counts a try against the e-mail, known or not; the seconds to wait if it is locked.
+pub async fn begin_login(tx: &Tx, email: &Email) -> Result<Result<Option<Known>, i64>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.count_login
+            insert into login_guard as g (email, failures, last_failure_at) values ($1, 1, app_now())
+            on conflict (email) do update set
+                failures = case when g.locked_until > app_now() then g.failures
+                                when g.locked_until is not null or g.last_failure_at <= app_now() - interval '15 minutes' then 1
+                                else g.failures + 1 end,
+                locked_until = case when g.locked_until > app_now() then g.locked_until
+                                    when g.locked_until is null and g.last_failure_at > app_now() - interval '15 minutes'
+                                         and g.failures + 1 >= $2 then app_now() + interval '15 minutes' end,
+                last_failure_at = case when g.locked_until > app_now() then g.last_failure_at else app_now() end
+            returning failures, last_failure_at = app_now(),
+                      least(900, coalesce(ceil(extract(epoch from locked_until - app_now())), 0))::bigint",
+        )
+        .await?;
+    let row = tx.query_one(&stmt, &[&email.as_str(), &LOGIN_FAILURES]).await?;
+    let (counted, seconds): (bool, i64) = (row.get(1), row.get(2));
+    if !counted {
+        return Ok(Err(seconds.max(1)));
+    }
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.find
+            select user_id, password_hash from user_account where email = $1",
+        )
+        .await?;
+    let row = tx.query_opt(&stmt, &[&email.as_str()]).await?;
+    Ok(Ok(row.map(|row| Known { user: row.get(0), password_hash: row.get(1) })))
+}
+
+/// The password that was proven is still the account's, and stays so until commit.
+pub async fn still_holds(tx: &Tx, known: &Known) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.still_holds
+            select 1 from user_account where user_id = $1 and password_hash = $2 and deleted_at is null for share",
+        )
+        .await?;
+    tx.query_opt(&stmt, &[&known.user, &known.password_hash]).await?.ok_or(Code::InvalidCredentials)?;
+    Ok(())
+}
+
+/// Whose e-mail this is.
+pub async fn user_of(tx: &Tx, email: &Email) -> Result<Option<UserId>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.user_of
+            select user_id from user_account where email = $1",
+        )
+        .await?;
+    Ok(tx.query_opt(&stmt, &[&email.as_str()]).await?.map(|row| row.get(0)))
+}
+
+pub async fn set_password(tx: &Tx, user: UserId, hash: &str) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.set_password
+            update user_account set password_hash = $2 where user_id = $1",
+        )
+        .await?;
+    tx.execute(&stmt, &[&user, &hash]).await?;
+    Ok(())
+}
+
+/// The session's user has proven who they are just now; refused if the session is over.
+pub async fn note_proof(tx: &Tx, session: SessionId) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.note_proof
+            update session set authenticated_at = app_now() where session_id = $1 and revoked_at is null",
+        )
+        .await?;
+    if tx.execute(&stmt, &[&session]).await? == 0 { Err(Code::Unauthorized.into()) } else { Ok(()) }
+}
+
+/// An account as its owner sees it.
+pub struct Profile {
+    pub email: String,
+    pub display_name: String,
+    pub device_locale: String,
+    pub created_at: DateTime<Utc>,
+}
+
+pub async fn profile(db: &Db, user: UserId) -> Result<Profile> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- accounts.profile
+            select email, display_name, device_locale, created_at from user_account
+            where user_id = $1 and deleted_at is null",
+        )
+        .await?;
+    let row = client.query_opt(&stmt, &[&user]).await?.ok_or(Code::Unauthorized)?;
+    Ok(Profile {
+        email: row.get(0),
+        display_name: row.get(1),
+        device_locale: row.get(2),
+        created_at: row.get(3),
+    })
+}
+
+/// The user's e-mail, for whoever must prove the password again.
+pub async fn email_of(db: &Db, user: UserId) -> Result<Email> {
+    let Profile { email, .. } = profile(db, user).await?;
+    Ok(Email::of_account(email))
+}
+
+/// Takes a counted try back, with the lock that it brought.
+pub async fn forgive(tx: &Tx, email: &Email) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.forgive
+            update login_guard set failures = greatest(failures - 1, 0), locked_until = null where email = $1",
+        )
+        .await?;
+    tx.execute(&stmt, &[&email.as_str()]).await?;
+    Ok(())
+}
+
+pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.clear_failures
+            delete from login_guard where email = $1",
+        )
+        .await?;
+    tx.execute(&stmt, &[&email.as_str()]).await?;
+    Ok(())
+}
+
+/// Deletes what no longer says anything: old codes, guards, sessions that ended long ago, devices of ours without any.
+pub async fn forget(tx: &Tx) -> Result<()> {
+    tx.batch_execute(
+        "delete from email_code where expires_at < app_now();
+         delete from login_guard where greatest(last_failure_at, locked_until) < app_now() - interval '1 hour';
+         delete from code_guard where not exists (
+             select 1 from unnest(failures) as at where at > app_now() - interval '1 hour');
+         delete from session where session_id = any(array(
+             select session_id from session
+             where least(revoked_at, refresh_expires_at, absolute_expires_at) < app_now() - interval '30 days' limit 5000));
+         delete from device d where provisional and created_at < app_now() - interval '30 days'
+             and not exists (select 1 from session s where s.user_id = d.user_id and s.device_id = d.device_id);",
+    )
+    .await?;
+    Ok(())
+}

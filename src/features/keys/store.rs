@@ -1,0 +1,267 @@
+use serde_json::json;
+use tokio_postgres::Row;
+
+use super::{
+    http::{Backup, DeviceKeys, Directory, Kept, Upload},
+    rules::{Argon2Params, BackupId, Blob, key_id},
+};
+use crate::{
+    auth::user::User,
+    clock::iso,
+    db::{Db, Tx},
+    error::{Code, Error, Result},
+    events::EventKind,
+    features::{
+        devices,
+        inbox::{self, Told},
+    },
+    ids::{EventId, Principal, SessionId, UserId},
+    limits::quotas::{KEY_BACKUPS, REAUTH_FOR_KEYS},
+};
+
+/// What an upload did.
+pub struct Put {
+    pub kept: Kept,
+    /// The device had no backup before.
+    pub is_first: bool,
+    /// To be told after commit.
+    pub told: Vec<Told>,
+    /// Sessions that the device had under its name before it was known to be that one.
+    pub replaced_sessions: Vec<SessionId>,
+}
+
+/// What the directory shows of a device, and the newest of its backups.
+struct Current {
+    key_id: Option<String>,
+    newest: i32,
+}
+
+/// Keeps an upload as the next version, names the device if it has no name of its own, and brings the directory up to
+/// date.
+pub async fn put(tx: &Tx, events: [EventId; 2], user: &User, upload: &Upload) -> Result<Put> {
+    let device = upload.device_id.0.as_str();
+    lock_user(tx, user.id).await?;
+    let named = devices::name(tx, user, device, REAUTH_FOR_KEYS.as_secs_f64()).await?;
+    let Current { key_id: shown, newest } = current(tx, user.id, device).await?;
+    if upload.version.is_some_and(|version| version != newest) {
+        return Err(Error::from(Code::VersionMismatch).with("current_version", newest));
+    }
+    let key = key_id(&upload.public_key.0, &upload.signing_public_key.0);
+    if shown.as_ref().is_some_and(|shown| *shown != key) && !named.fresh {
+        return Err(Code::ReauthRequired.into());
+    }
+    let kept = keep(tx, user, upload, &key, newest + 1).await?;
+    let mut told = Vec::new();
+    if shown.as_ref() != Some(&key) {
+        show(tx, user.id, &kept).await?;
+        let audience = devices::audience(tx, user.id).await?;
+        let data = |key: &str| json!({ "user_id": user.id, "device_id": device, "key_id": key }).to_string();
+        if let Some(before) = shown {
+            let kind = EventKind::KeyDeviceRemoved;
+            told.push(inbox::append(tx, events[0], kind, None, &data(&before), &audience).await?);
+        }
+        let kind = EventKind::KeyDeviceAdded;
+        told.push(inbox::append(tx, events[1], kind, None, &data(&key), &audience).await?);
+    } else {
+        repoint(tx, user.id, &kept).await?;
+    }
+    Ok(Put { kept, is_first: newest == 0, told, replaced_sessions: named.replaced })
+}
+
+async fn lock_user(tx: &Tx, user: UserId) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- keys.lock_user
+            select 1 from user_account where user_id = $1 and deleted_at is null for update",
+        )
+        .await?;
+    tx.query_opt(&stmt, &[&user]).await?.ok_or(Code::Unauthorized)?;
+    Ok(())
+}
+
+async fn current(tx: &Tx, user: UserId, device: &str) -> Result<Current> {
+    let stmt = tx
+        .prepare_cached(
+            "-- keys.current
+            select d.key_id, coalesce((select max(version) from key_backup b where b.user_id = $1 and b.device_id = $2), 0)
+            from device d where d.user_id = $1 and d.device_id = $2",
+        )
+        .await?;
+    let row = tx.query_opt(&stmt, &[&user, &device]).await?.ok_or(Code::Unauthorized)?;
+    Ok(Current { key_id: row.get(0), newest: row.get(1) })
+}
+
+async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) -> Result<Kept> {
+    let stmt = tx
+        .prepare_cached(
+            "-- keys.keep
+            insert into key_backup (user_id, device_id, version, session_id, key_id, public_key, signing_public_key,
+                                    backup_a, backup_b, argon2_salt, argon2_m, argon2_t, argon2_p)
+            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+            returning created_at",
+        )
+        .await?;
+    let Upload { public_key, signing_public_key, backup_a, backup_b, argon2_salt, .. } = upload;
+    let Argon2Params { m, t, p } = upload.argon2_params;
+    let device = upload.device_id.0.as_str();
+    let row = tx
+        .query_one(
+            &stmt,
+            &[
+                &user.id,
+                &device,
+                &version,
+                &user.session,
+                &key,
+                &public_key.0.as_slice(),
+                &signing_public_key.0.as_slice(),
+                &backup_a.0,
+                &backup_b.0,
+                &argon2_salt.0.as_slice(),
+                &m,
+                &t,
+                &p,
+            ],
+        )
+        .await?;
+    let stmt = tx
+        .prepare_cached(
+            "-- keys.forget_old
+            delete from key_backup where user_id = $1 and device_id = $2 and version <= $3",
+        )
+        .await?;
+    tx.execute(&stmt, &[&user.id, &device, &(version - KEY_BACKUPS)]).await?;
+    Ok(Kept { device_id: device.to_owned(), key_id: key.to_owned(), version, created_at: row.get(0) })
+}
+
+/// The directory shows these keys from now on.
+async fn show(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- keys.show
+            with listed as (update user_account set key_list_version = key_list_version + 1 where user_id = $1)
+            update device set key_id = $3, key_version = $4, key_since = $5 where user_id = $1 and device_id = $2",
+        )
+        .await?;
+    tx.execute(&stmt, &[&user, &kept.device_id, &kept.key_id, &kept.version, &kept.created_at]).await?;
+    Ok(())
+}
+
+/// The same keys stand in a newer version now.
+async fn repoint(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- keys.repoint
+            update device set key_version = $3 where user_id = $1 and device_id = $2",
+        )
+        .await?;
+    tx.execute(&stmt, &[&user, &kept.device_id, &kept.version]).await?;
+    Ok(())
+}
+
+/// At most `most` backups, newest first, after `cursor`; a cursor that is none of the user's is refused.
+pub async fn backups(
+    tx: &Tx,
+    user: UserId,
+    device: Option<&str>,
+    cursor: Option<&BackupId>,
+    most: i64,
+) -> Result<Vec<Backup>> {
+    let (after_device, after_version) = cursor.map(|BackupId(device, version)| (device, version)).unzip();
+    if cursor.is_some() {
+        let stmt = tx
+            .prepare_cached(
+                "-- keys.find_cursor
+                select 1 from key_backup where user_id = $1 and device_id = $2 and version = $3",
+            )
+            .await?;
+        if tx.query_opt(&stmt, &[&user, &after_device, &after_version]).await?.is_none() {
+            return Err(Error::field("cursor", "unknown", "is no id of this list"));
+        }
+    }
+    let stmt = tx
+        .prepare_cached(
+            "-- keys.backups
+            select b.device_id, b.version, b.key_id, b.backup_a, b.backup_b, b.argon2_salt, b.argon2_m, b.argon2_t, b.argon2_p,
+                   b.public_key, b.signing_public_key, b.created_at
+            from key_backup b
+            left join key_backup seen on seen.user_id = $1 and seen.device_id = $3 and seen.version = $4
+            where b.user_id = $1 and ($2::text is null or b.device_id = $2)
+              and ($3::text is null or (b.created_at, b.device_id, b.version) < (seen.created_at, seen.device_id, seen.version))
+            order by b.created_at desc, b.device_id desc, b.version desc
+            limit $5",
+        )
+        .await?;
+    let rows = tx.query(&stmt, &[&user, &device, &after_device, &after_version, &most]).await?;
+    Ok(rows.iter().map(backup).collect())
+}
+
+fn backup(row: &Row) -> Backup {
+    Backup {
+        device_id: row.get(0),
+        version: row.get(1),
+        key_id: row.get(2),
+        backup_a: Blob(row.get(3)),
+        backup_b: Blob(row.get(4)),
+        argon2_salt: Blob(row.get(5)),
+        argon2_params: Argon2Params { m: row.get(6), t: row.get(7), p: row.get(8) },
+        public_key: Blob(row.get(9)),
+        signing_public_key: Blob(row.get(10)),
+        created_at: row.get(11),
+    }
+}
+
+/// Tells the user's devices that one of them has read backups; not if its session has ended meanwhile.
+pub async fn tell_accessed(tx: &Tx, event: EventId, user: &User) -> Result<Told> {
+    let stmt = tx
+        .prepare_cached(
+            "-- keys.accessed
+            select app_now() from session where session_id = $1 and revoked_at is null for share",
+        )
+        .await?;
+    let row = tx.query_opt(&stmt, &[&user.session]).await?.ok_or(Code::Unauthorized)?;
+    let data = json!({ "device_id": user.device_id, "at": iso(row.get(0)) }).to_string();
+    inbox::append(tx, event, EventKind::KeyBackupAccessed, None, &data, &[user.id.0]).await
+}
+
+/// The devices of a user's that have backups, the last one that made one first.
+pub async fn backed_up_devices(tx: &Tx, user: UserId) -> Result<Vec<String>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- keys.backed_up_devices
+            select device_id from key_backup where user_id = $1 group by device_id order by max(created_at) desc, device_id",
+        )
+        .await?;
+    Ok(tx.query(&stmt, &[&user]).await?.iter().map(|row| row.get(0)).collect())
+}
+
+/// The directory of `user`, if `asker` may see it.
+pub async fn directory(db: &Db, asker: Principal, user: UserId) -> Result<Option<Directory>> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- keys.directory
+            select u.key_list_version, d.device_id, d.key_id, b.public_key, b.signing_public_key, d.key_since
+            from user_account u
+            left join (device d join key_backup b on b.user_id = d.user_id and b.device_id = d.device_id and b.version = d.key_version)
+                on d.user_id = u.user_id
+            where u.user_id = $1 and u.deleted_at is null and case when $3 = 'agent'
+                then exists (select 1 from relation r where r.user_id = $1 and r.agent_id = $2 and r.state = 'active')
+                else $1 = $2 or exists (select 1 from member mine join member theirs using (conversation_id)
+                                        where mine.principal_id = $2 and theirs.principal_id = $1) end
+            order by d.created_at, d.device_id",
+        )
+        .await?;
+    let rows = client.query(&stmt, &[&user, &asker.id(), &asker.kind()]).await?;
+    let Some(first) = rows.first() else { return Ok(None) };
+    let devices = rows.iter().filter_map(|row| {
+        Some(DeviceKeys {
+            device_id: row.get::<_, Option<String>>(1)?,
+            key_id: row.get(2),
+            public_key: Blob(row.get(3)),
+            signing_public_key: Blob(row.get(4)),
+            created_at: row.get(5),
+        })
+    });
+    Ok(Some(Directory { user_id: user, list_version: first.get(0), devices: devices.collect() }))
+}

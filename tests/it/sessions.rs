@@ -1,0 +1,252 @@
+//! Codes instead of passwords, other passwords, logging out, and the end of an account.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::support::{PASSWORD, TestNode, User, nodes, ulid};
+
+const OTHER: &str = "another horse battery";
+
+async fn login(node: &TestNode, email: &str, password: &str) -> crate::support::Answer {
+    let body = json!({ "email": email, "account_password": password, "turnstile_token": "dev-pass" });
+    node.anon().post("/auth/login", body).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_code_signs_in_without_a_password() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    a.advance(Duration::from_secs(61)).await;
+    let caller = a.anon();
+    let code = caller.code(&alice.email, "login").await;
+    let body =
+        json!({ "email": alice.email.to_uppercase(), "code": code, "device_id": "phone", "platform": "ios" });
+    let answer = caller.on(&b).post("/auth/login-code", body.clone()).await.expect(200);
+    let data = answer.data();
+    assert_eq!(
+        (&data["user_id"], &data["device_id"], &data["is_new_device"]),
+        (&json!(alice.id), &json!("phone"), &json!(true))
+    );
+    assert_eq!(data["expires_in_seconds"], 300);
+    let phone = User::signed_in(caller.clone(), alice.email.clone(), &answer);
+    phone.refreshed().await.get("/users/me").await.expect(200);
+    // Once.
+    caller.post("/auth/login-code", body).await.refused(400, "CODE_INVALID");
+    // Without an account the right code is worth nothing.
+    let stranger = format!("nobody-{}@example.org", ulid().to_string().to_lowercase());
+    let code = caller.code(&stranger, "login").await;
+    caller
+        .post("/auth/login-code", json!({ "email": stranger, "code": code }))
+        .await
+        .refused(400, "CODE_INVALID");
+    // A human's token is not asked for, but judged.
+    let body = |token: Value| json!({ "email": alice.email, "code": "12345678", "turnstile_token": token });
+    caller.post("/auth/login-code", body(json!("dev-fail"))).await.refused(403, "TURNSTILE_FAILED");
+    caller.post("/auth/login-code", body(json!("dev-pass"))).await.refused(400, "CODE_INVALID");
+    caller.post("/auth/login-code", body(json!(""))).await.refused(400, "VALIDATION_ERROR");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_password_ends_every_session_and_keeps_the_keys() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let phone = alice.login(&b, Some("phone")).await;
+    let sockets = [alice.on(&b).connect().await, phone.on(&a).connect().await];
+    // Locked out, which a reset ends, too.
+    for _ in 0..5 {
+        login(&a, &alice.email, OTHER).await.refused(401, "INVALID_CREDENTIALS");
+    }
+    login(&b, &alice.email, PASSWORD).await.refused(423, "ACCOUNT_LOCKED");
+    a.advance(Duration::from_secs(61)).await;
+    let code = a.anon().code(&alice.email, "reset").await;
+    let reset = |code: &str, password: &str| {
+        let body = json!({ "email": alice.email, "code": code, "new_account_password": password });
+        let caller = b.anon();
+        async move { caller.post("/auth/reset-password", body).await }
+    };
+    reset("1", OTHER).await.refused(400, "CODE_INVALID");
+    reset(&code, "short").await.refused(400, "VALIDATION_ERROR");
+    assert_eq!(reset(&code, OTHER).await.expect(200).data(), &json!({ "reset": true }));
+    reset(&code, OTHER).await.refused(400, "CODE_INVALID");
+    for socket in sockets {
+        assert_eq!(socket.expect_close(4403).await.last().expect("a frame")["reason"], "password_reset");
+    }
+    for (session, node) in [(&alice, &a), (&alice, &b), (&phone, &a), (&phone, &b)] {
+        session.on(node).get("/users/me").await.refused(401, "UNAUTHORIZED");
+        session.on(node).with_cookie("/auth/refresh").await.refused(401, "TOKEN_EXPIRED");
+    }
+    login(&a, &alice.email, PASSWORD).await.refused(401, "INVALID_CREDENTIALS");
+    login(&b, &alice.email, OTHER).await.expect(200);
+    // Nobody's address.
+    let stranger = format!("nobody-{}@example.org", ulid().to_string().to_lowercase());
+    let code = a.anon().code(&stranger, "reset").await;
+    let body = json!({ "email": stranger, "code": code, "new_account_password": OTHER });
+    a.anon().post("/auth/reset-password", body).await.refused(400, "CODE_INVALID");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_under_way_does_not_survive_a_reset() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let [mut old, mut new] = [PASSWORD, OTHER];
+    for _ in 0..6 {
+        a.advance(Duration::from_secs(61)).await;
+        let code = a.anon().code(&alice.email, "reset").await;
+        let body = json!({ "email": alice.email, "code": code, "new_account_password": new });
+        let caller = b.anon();
+        let (reset, signed) =
+            tokio::join!(caller.post("/auth/reset-password", body), login(&a, &alice.email, old));
+        reset.expect(200);
+        // Either it came too late, or the reset has ended what it began.
+        match signed.status {
+            200 => {
+                let token = signed.data()["access_token"].as_str().expect("a token");
+                a.anon().with_token(token).get("/users/me").await.refused(401, "UNAUTHORIZED");
+            }
+            _ => drop(signed.refused(401, "INVALID_CREDENTIALS")),
+        }
+        [old, new] = [new, old];
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logging_out_ends_the_session_and_clears_the_cookie() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let phone = alice.login(&a, Some("phone")).await;
+    let socket = alice.on(&b).connect().await;
+    let answer = alice.on(&a).with_cookie("/auth/logout").await.expect(200);
+    assert_eq!(answer.data(), &json!({ "logged_out": true }));
+    let cleared = "refresh_token=; HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=0";
+    assert_eq!(answer.header("set-cookie"), Some(cleared));
+    alice.on(&b).get("/users/me").await.refused(401, "UNAUTHORIZED");
+    alice.on(&b).with_cookie("/auth/refresh").await.refused(401, "TOKEN_EXPIRED");
+    assert_eq!(socket.expect_close(4403).await.last().expect("a frame")["reason"], "logout");
+    phone.get("/users/me").await.expect(200);
+    // Again, or without a cookie, or with another's junk: still logged out.
+    alice.with_cookie("/auth/logout").await.expect(200);
+    let nobody = a.anon();
+    nobody.send(nobody.request(Method::POST, "/auth/logout")).await.expect(200);
+    let junk = nobody.request(Method::POST, "/auth/logout").header("cookie", "refresh_token=junk");
+    nobody.send(junk).await.expect(200);
+    let foreign = phone.request(Method::POST, "/auth/logout").header("cookie", &phone.cookie);
+    phone.send(foreign.header("origin", "https://evil.example")).await.refused(403, "ORIGIN_NOT_ALLOWED");
+    phone.get("/users/me").await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_password_needs_the_one_before_and_ends_the_other_sessions() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let change = async |user: &User, current: &str, new: &str| {
+        user.post("/users/me/password", json!({ "current_password": current, "new_account_password": new }))
+            .await
+    };
+    change(&alice, OTHER, OTHER).await.refused(401, "INVALID_CREDENTIALS");
+    change(&alice, PASSWORD, "short").await.refused(400, "VALIDATION_ERROR");
+    a.advance(Duration::from_secs(700)).await;
+    let alice = alice.refreshed().await;
+    alice.get("/keys/backup").await.refused(403, "REAUTH_REQUIRED");
+    let phone = alice.login(&b, Some("phone")).await;
+    let socket = phone.on(&b).connect().await;
+    assert_eq!(change(&alice, PASSWORD, OTHER).await.expect(200).data(), &json!({ "changed": true }));
+    // Who has just proven the password need not log in for what needs a fresh login.
+    alice.get("/keys/backup").await.expect(200);
+    phone.with_cookie("/auth/refresh").await.refused(401, "TOKEN_EXPIRED");
+    assert_eq!(socket.expect_close(4403).await.last().expect("a frame")["reason"], "password_reset");
+    login(&b, &alice.email, PASSWORD).await.refused(401, "INVALID_CREDENTIALS");
+    login(&b, &alice.email, OTHER).await.expect(200);
+    // A stolen access token cannot be used to guess: five tries, counted with the logins.
+    for _ in 0..5 {
+        change(&alice, PASSWORD, OTHER).await.refused(401, "INVALID_CREDENTIALS");
+    }
+    change(&alice, OTHER, PASSWORD).await.refused(423, "ACCOUNT_LOCKED");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn me_is_who_calls() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let me = alice.on(&b).get("/users/me").await.expect(200);
+    let mut data = me.data().clone();
+    assert!(data["created_at"].as_str().expect("a time").ends_with('Z'));
+    data.as_object_mut().expect("an object").remove("created_at");
+    let expected = json!({ "user_id": alice.id, "email": alice.email, "display_name": "alice", "device_locale": "en-GB", "device_id": alice.device_id });
+    assert_eq!(data, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_account_is_dead_everywhere_and_leaves_its_conversations() {
+    let [a, b] = nodes().await;
+    let [alice, bob] = [a.user("alice").await, b.user("bob").await];
+    let [helper, of_bob] = [a.agent(&alice, "helper").await, b.agent(&bob, "of bob").await];
+    let direct =
+        alice.post("/conversations", json!({ "type": "direct", "user_id": bob.id })).await.expect(201);
+    let direct = direct.data()["conversation_id"].as_str().expect("an id").to_owned();
+    let with_helper = bob.talk_to(&helper).await;
+    let with_alice = alice.talk_to(&of_bob).await;
+    alice.say(&direct, "what stays").await.expect(201);
+    let keys = json!({
+        "device_id": alice.device_id, "public_key": "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=",
+        "signing_public_key": "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=", "backup_a": "AQ==", "backup_b": "AQ==",
+        "argon2_salt": "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=", "argon2_params": { "m": 19456, "t": 2, "p": 1 },
+    });
+    alice.post("/keys/backup", keys).await.expect(201);
+    a.advance(Duration::from_secs(601)).await;
+    let alice = alice.refreshed().await;
+    alice.delete("/users/me").await.refused(403, "REAUTH_REQUIRED");
+    let alice = alice.login(&a, Some(&alice.device_id)).await;
+    let phone = alice.login(&b, Some("phone")).await;
+    let bob = bob.login(&b, Some(&bob.device_id)).await;
+    let dying = [alice.on(&b).connect().await, phone.on(&a).connect().await, helper.on(&b).connect().await];
+    let mut heard = bob.on(&a).connect().await;
+
+    let answer = alice.on(&b).delete("/users/me").await.expect(200);
+    assert_eq!(answer.data()["user_id"], alice.id.as_str());
+    assert!(answer.data()["deleted_at"].is_string());
+    for node in [&a, &b] {
+        alice.on(node).get("/users/me").await.refused(401, "UNAUTHORIZED");
+        phone.on(node).with_cookie("/auth/refresh").await.refused(401, "TOKEN_EXPIRED");
+        helper.on(node).poll("").await.refused(401, "AGENT_TOKEN_INVALID");
+        login(node, &alice.email, PASSWORD).await.refused(401, "INVALID_CREDENTIALS");
+    }
+    for socket in dying {
+        let said = socket.expect_close(4403).await;
+        let last = said.last().expect("a frame");
+        assert_eq!(
+            (&last["type"], &last["reason"]),
+            (&json!("session.invalidated"), &json!("account_deleted"))
+        );
+    }
+    // Whoever shared a conversation hears of it; the history stays theirs.
+    assert_eq!(heard.event("key.device_removed").await["data"]["user_id"], alice.id.as_str());
+    let mut relations = vec![heard.event("relation.revoked").await["data"]["agent_id"].clone()];
+    relations.sort_by_key(Value::to_string);
+    assert_eq!(relations, [json!(helper.id)]);
+    let left: Vec<Value> = [heard.event("member.removed").await, heard.event("member.removed").await]
+        .map(|event| event["data"]["member"]["principal_id"].clone())
+        .into();
+    assert!(left.contains(&json!(alice.id)) && left.contains(&json!(helper.id)), "{left:?}");
+    bob.say(&direct, "hello?").await.expect(201);
+    bob.say(&with_helper, "hello?").await.expect(201);
+    of_bob.say(&with_alice, "hello?").await.refused(403, "RELATION_REVOKED");
+    bob.get(format!("/keys/users/{}/devices", alice.id)).await.refused(404, "NOT_FOUND");
+    bob.post("/conversations", json!({ "type": "agent", "agent_id": helper.id }))
+        .await
+        .refused(404, "AGENT_NOT_REGISTERED");
+    // Nothing that says who it was is left, and the address is free.
+    let client = crate::support::connect(&a.world.database).await;
+    let sql = "select (select count(*) from key_backup) + (select count(*) from user_account where email like $1)
+               + (select count(*) from device where user_id = $2 and (display_name is not null or key_id is not null))";
+    let id: uuid::Uuid = alice.id.parse::<ulid::Ulid>().expect("a ULID").into();
+    let rest: i64 =
+        client.query_one(sql, &[&format!("%{}%", alice.email), &id]).await.expect("a count").get(0);
+    assert_eq!(rest, 0);
+    a.advance(Duration::from_secs(61)).await;
+    let code = a.anon().code(&alice.email, "register").await;
+    let again =
+        a.anon().post("/auth/register", User::registration(&alice.email, "alice", &code)).await.expect(201);
+    assert_ne!(again.data()["user_id"], alice.id.as_str());
+}
