@@ -11,8 +11,9 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use crate::{
     auth::{agent::AgentTokens, jwt::AccessTokens, secret::Hasher},
     backplane::Backplane,
+    clock::Clock,
     db::Db,
-    features::{accounts::Accounts, inbox::Inbox, messages::Outbox, passkeys::Passkeys},
+    features::{accounts::Accounts, agents::Revivals, inbox::Inbox, messages::Outbox, passkeys::Passkeys},
     gateway::{Gateway, registry::Registry},
     http::client::Door,
     limits::{Limits, slots::Slots},
@@ -39,6 +40,7 @@ macro_rules! handles {
 }
 
 handles! {
+    clock: Clock,
     random: Random,
     db: Db,
     door: Door,
@@ -51,6 +53,7 @@ handles! {
     registry: Registry,
     backplane: Backplane,
     inbox: Inbox,
+    revivals: Revivals,
     outbox: Outbox,
     gateway: Arc<Gateway>,
     accounts: Accounts,

@@ -58,6 +58,7 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     ("hash_seconds", Kind::Seconds, "Time of a password or token hash with its wait, by algorithm."),
     ("token_cache_total", Kind::Counter, "Agent tokens presented, by how they were recognised."),
     ("sessions_stolen_total", Kind::Counter, "Sessions ended because an old refresh token came back."),
+    ("manifests_large_total", Kind::Counter, "Manifests of 64 KB or more that were sent."),
     ("mails_total", Kind::Counter, "Mails handed to the mail server, by outcome."),
     (
         "passkey_logins_total",
@@ -226,6 +227,10 @@ pub fn token_seen(how: &'static str) {
 
 pub fn session_stolen() {
     count("sessions_stolen_total", &[]);
+}
+
+pub fn manifest_large() {
+    count("manifests_large_total", &[]);
 }
 
 pub fn mail(outcome: &'static str) {

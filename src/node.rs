@@ -15,7 +15,7 @@ use crate::{
     app::{App, Handles, Life, Quotas},
     auth::{
         agent::AgentTokens, dead::Dead, jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher,
-        turnstile::Turnstile,
+        turnstile::Turnstile, usage::TokenUse,
     },
     backplane::{
         Backplane, Links, RedisPubSub,
@@ -27,6 +27,7 @@ use crate::{
     error::Error,
     features::{
         accounts::{Accounts, Codes},
+        agents::Revivals,
         inbox::{Acks, Inbox},
         messages::Outbox,
         passkeys::Passkeys,
@@ -213,17 +214,20 @@ async fn assemble(
     let ring = &config.access_token_keys;
     let access_tokens =
         AccessTokens::new(ring, &config.public_url, clock.clone(), random.clone(), dead.clone())?;
-    let agent_tokens = AgentTokens::new(db.clone(), hasher.clone(), &random, dead.clone());
+    let used = TokenUse::start(quiet_db.clone(), workers, stopping);
+    let agent_tokens = AgentTokens::new(db.clone(), hasher.clone(), &random, dead.clone(), used);
+    let revivals = Revivals::start(quiet_db.clone(), random.clone(), backplane.clone(), workers, stopping);
     let limits = Limits::new(redis, db.clone(), clock.clone(), config.limits.clone());
     let lanes = config.send_lanes.0 as usize;
     let outbox = Outbox::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
     let asides = Asides::start(&clock, &db, &backplane, workers, stopping);
     let gateway = Arc::new(Gateway {
-        clock,
+        clock: clock.clone(),
         random: random.clone(),
         db: db.clone(),
         inbox: inbox.clone(),
         acks,
+        revivals: revivals.clone(),
         registry: registry.clone(),
         outbox: outbox.clone(),
         asides,
@@ -250,6 +254,7 @@ async fn assemble(
     };
     start_jobs(config, &accounts, quiet_db, workers, stopping)?;
     Ok(App::from(Handles {
+        clock,
         random,
         db,
         door: door(config),
@@ -262,6 +267,7 @@ async fn assemble(
         registry,
         backplane,
         inbox,
+        revivals,
         outbox,
         gateway,
         accounts,

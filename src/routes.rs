@@ -5,7 +5,7 @@ use axum::{
     Router,
     http::Method,
     middleware,
-    routing::{MethodRouter, delete, get, post},
+    routing::{MethodRouter, delete, get, patch, post},
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -48,6 +48,7 @@ pub fn table() -> Vec<Route> {
     use Caller::{Agent, Either, Public, User};
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
+    const PATCH: Method = Method::PATCH;
     const DELETE: Method = Method::DELETE;
     vec![
         route(POST, "/auth/send-code",           Public, post(accounts::http::send_code)),
@@ -80,9 +81,20 @@ pub fn table() -> Vec<Route> {
         route(GET,  "/keys/users/{user_id}/devices", Either, get(keys::http::directory)),
 
         route(POST, "/agents",                   User,   post(agents::http::create)),
+        route(GET,  "/agents",                   User,   get(agents::http::list)),
+        route(DELETE, "/agents/{agent_id}",      User,   delete(agents::http::delete)),
+        route(POST, "/agents/{agent_id}/token/regenerate", User, post(agents::http::regenerate_token)),
+        route(DELETE, "/agents/{agent_id}/token", User,  delete(agents::http::revoke_token)),
         route(POST, "/conversations",            User,   post(conversations::http::open)),
         route(POST, "/conversations/{conversation_id}/messages", User, post(messages::http::send_as_user)),
 
+        route(GET,  "/agents/{agent_id}",        Either, get(agents::http::read)),
+        route(POST, "/agents/{agent_id}/keys/register", Either, post(agents::http::register_key)),
+        route(POST, "/agents/{agent_id}/keys/check", Either, post(agents::http::check_key)),
+        route(GET,  "/agents/{agent_id}/keys",   Either, get(agents::http::list_keys)),
+
+        route(PATCH, "/agents/{agent_id}",       Agent,  patch(agents::http::update)),
+        route(POST, "/agents/{agent_id}/ack",    Agent,  post(agents::http::ack)),
         route(POST, "/agents/{agent_id}/messages", Agent, post(messages::http::send_as_agent)),
         route(POST, "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, post(messages::http::send_as_agent_to)),
         route(POST, "/agents/{agent_id}/typing", Agent, post(gateway::asides::typing)),

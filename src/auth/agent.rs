@@ -16,6 +16,7 @@ use super::{
     bearer,
     dead::Dead,
     secret::{Hasher, MacKey},
+    usage::TokenUse,
 };
 use crate::{
     db::Db,
@@ -105,13 +106,15 @@ pub struct AgentTokens {
     proven: Cache<[u8; 32], AgentClaim>,
     /// Tokens that no longer count.
     pub dead: Dead,
+    /// When tokens were last used.
+    pub used: TokenUse,
 }
 
 impl AgentTokens {
     /// With nothing remembered yet.
-    pub fn new(db: Db, hasher: Hasher, random: &Random, dead: Dead) -> Self {
+    pub fn new(db: Db, hasher: Hasher, random: &Random, dead: Dead, used: TokenUse) -> Self {
         let proven = Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build();
-        AgentTokens { db, hasher, key: MacKey::from_bytes(random.bytes()), proven, dead }
+        AgentTokens { db, hasher, key: MacKey::from_bytes(random.bytes()), proven, dead, used }
     }
 
     /// Whose token this is; `AGENT_TOKEN_INVALID` if it is nobody's.
@@ -189,7 +192,9 @@ where
     /// The token must be good, and where the path names an agent, it must be that one's.
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let token = bearer(&parts.headers).ok_or(Code::AgentTokenInvalid)?;
-        let claim = AgentTokens::from_ref(state).recognise(token).await?;
+        let tokens = AgentTokens::from_ref(state);
+        let claim = tokens.recognise(token).await?;
+        tokens.used.note(claim.token);
         let named = RawPathParams::from_request_parts(parts, state).await.map_err(|_| Code::NotFound)?;
         let named =
             named.iter().find(|(name, _)| *name == "agent_id").map(|(_, value)| value.parse::<AgentId>());

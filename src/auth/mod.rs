@@ -8,10 +8,12 @@
 pub mod agent;
 pub mod dead;
 pub mod jwt;
+pub mod owned;
 pub mod refresh;
 pub mod secret;
 pub mod someone;
 pub mod turnstile;
+pub mod usage;
 pub mod user;
 
 use axum::http::{HeaderMap, header};

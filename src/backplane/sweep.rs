@@ -101,7 +101,8 @@ async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static
     let stmt = client
         .prepare_cached(
             "-- backplane.dead_credentials
-            select c.id, s.session_id is not null, coalesce(s.revoke_reason, '')
+            select c.id, s.session_id is not null,
+                   coalesce(s.revoke_reason, t.revoke_reason, case when t.valid_until is not null then 'token_regenerated' end, '')
             from unnest($1::uuid[]) as c (id)
             left join session s on s.session_id = c.id
             left join agent_token t on t.token_id = c.id

@@ -34,6 +34,7 @@ use crate::{
     db::Db,
     error::{Error, Result},
     features::{
+        agents::Revivals,
         inbox::{Acks, Inbox},
         messages::Outbox,
     },
@@ -62,6 +63,7 @@ pub struct Gateway {
     pub db: Db,
     pub inbox: Inbox,
     pub acks: Acks,
+    pub revivals: Revivals,
     pub registry: Registry,
     pub outbox: Outbox,
     pub asides: Asides,

@@ -327,6 +327,9 @@ impl<'a> Session<'a> {
                 // An ack of another epoch says nothing about this one.
                 if cursor.epoch == self.gateway.inbox.epoch() {
                     self.gateway.acks.note(&self.guest.reader, cursor.seq.min(self.seat.sent()));
+                    if let Principal::Agent(agent) = self.guest.principal {
+                        self.gateway.revivals.note(agent);
+                    }
                 }
             }
             Ok(ClientFrame::Renew(token)) => self.renew(&token, socket).await?,

@@ -112,6 +112,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<Guest, Refusal> {
                 return Err(Error::from(Code::AgentTokenInvalid).into());
             }
             let agent = claim.prove(&gateway.db, &gateway.agent_tokens.dead).await?;
+            gateway.agent_tokens.used.note(agent.token);
             limiter.take(Limit::WsConnect, agent.id).await?;
             let principal = Principal::Agent(agent.id);
             Ok(Guest {

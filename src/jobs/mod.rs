@@ -12,7 +12,7 @@ use crate::{
     error::Result,
     features::{
         accounts::{self, Codes},
-        inbox, messages, passkeys,
+        agents, inbox, messages, passkeys,
     },
     mail::Mailer,
     metrics as series,
@@ -26,6 +26,7 @@ const INBOX_DAYS: i32 = 30;
 const SCHEDULE: &[(Job, &str, u64, bool)] = &[
     (Job::Mail, "mail", 1, false),
     (Job::EraseAccounts, "erase_accounts", 5, false),
+    (Job::RetireCredentials, "retire_agent_credentials", 5, true),
     (Job::ForgetCodes, "forget_codes", 600, true),
     (Job::ForgetChallenges, "forget_challenges", 60, true),
     (Job::ForgetKeys, "forget_idempotency_keys", 300, true),
@@ -36,6 +37,7 @@ const SCHEDULE: &[(Job, &str, u64, bool)] = &[
 enum Job {
     Mail,
     EraseAccounts,
+    RetireCredentials,
     ForgetCodes,
     ForgetChallenges,
     ForgetKeys,
@@ -119,6 +121,7 @@ impl Jobs {
         match job {
             Job::Mail => accounts::jobs::send_mail(&self.db, &self.codes, &self.mailer).await,
             Job::EraseAccounts => accounts::jobs::erase(&self.db, &self.random, &self.backplane).await,
+            Job::RetireCredentials => agents::retire(&self.db, &self.random, &self.backplane).await,
             Job::ForgetCodes => accounts::jobs::forget(&self.db).await,
             Job::ForgetChallenges => {
                 while passkeys::forget_challenges(&self.db).await? {}

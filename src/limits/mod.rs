@@ -194,7 +194,13 @@ impl Limiter {
 
     /// Charges one rule for `key`, or refuses.
     pub async fn take(&self, limit: Limit, key: impl std::fmt::Display + Send) -> Result<()> {
-        self.decide(Rule { limit, key: &key.to_string(), charge: true }).await
+        self.decide(Rule { limit, key: &key.to_string(), charge: true }).await.map(drop)
+    }
+
+    /// The same, and says how many calls are left.
+    pub async fn take_counted(&self, limit: Limit, key: impl std::fmt::Display + Send) -> Result<u32> {
+        let room = self.decide(Rule { limit, key: &key.to_string(), charge: true }).await?;
+        Ok(room.map_or(0, |room| room.left))
     }
 
     /// Charges one rule that counts each route by itself.
@@ -209,7 +215,7 @@ impl Limiter {
 
     /// Refuses if nothing is left of the budget, without using it: for budgets that only failures use.
     pub async fn check(&self, limit: Limit, key: impl std::fmt::Display + Send) -> Result<()> {
-        self.decide(Rule { limit, key: &key.to_string(), charge: false }).await
+        self.decide(Rule { limit, key: &key.to_string(), charge: false }).await.map(drop)
     }
 
     /// The refusal of a budget that is counted elsewhere.
@@ -218,13 +224,13 @@ impl Limiter {
         refusal(limit, self.limits.overrides.budget(limit), wait)
     }
 
-    async fn decide(&self, rule: Rule<'_>) -> Result<()> {
+    async fn decide(&self, rule: Rule<'_>) -> Result<Option<Room>> {
         let rooms = self.limits.decide(&[rule]).await?;
         if let Some(room) = rooms.first() {
             // The first rule of a request is the one its answer shows.
             self.charged.0.set(*room).ok();
         }
-        Ok(())
+        Ok(rooms.first().copied())
     }
 }
 

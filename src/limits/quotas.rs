@@ -11,6 +11,12 @@ pub const MB: usize = 1024 * KB;
 pub const MESSAGE_BYTES: usize = MB;
 /// What may surround a payload in a request body or frame: ids, field names.
 pub const MESSAGE_ENVELOPE_BYTES: usize = 64 * KB;
+/// An agent's manifest, as it was sent: the cap, and from where on its size is worth a warning.
+pub const MANIFEST_BYTES: usize = 128 * KB;
+/// See [`MANIFEST_BYTES`].
+pub const MANIFEST_WARNING_BYTES: usize = 64 * KB;
+/// What may surround a manifest in a request body.
+pub const MANIFEST_ENVELOPE_BYTES: usize = 16 * KB;
 /// Any other JSON body.
 pub const BODY_BYTES: usize = 64 * KB;
 /// A WebSocket frame before the socket is authenticated.
@@ -55,6 +61,10 @@ pub const STRANGERS_PER_IP: u32 = 100;
 pub const BEAT: Duration = Duration::from_secs(1);
 /// A node that has not been heard of for this long has lost its connections' slots.
 pub const NODE_LIFE: Duration = Duration::from_secs(6);
+/// What an agent's earlier token and key are still good for after an ordinary change of either.
+pub const AGENT_GRACE: Duration = Duration::from_secs(7 * 86_400);
+/// Keys of an agent that may be valid at once; the oldest in grace make room.
+pub const AGENT_KEYS: i64 = 50;
 
 /// From the upgrade to the `auth` frame.
 pub const AUTH_DEADLINE: Duration = Duration::from_secs(5);

@@ -2,6 +2,11 @@
 
 mod accounts;
 mod agents;
+mod agents_attacks;
+mod agents_keys;
+mod agents_manifest;
+mod agents_states;
+mod agents_tokens;
 mod catalogues;
 mod conversations;
 mod devices;

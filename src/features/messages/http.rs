@@ -20,7 +20,10 @@ use crate::{
     cursor::Cursor,
     error::{Code, Error, Result},
     events,
-    features::inbox::{Inbox, Reader, Start},
+    features::{
+        agents::Revivals,
+        inbox::{Inbox, Reader, Start},
+    },
     gateway::registry::{Registry, Seat},
     http::{Data, Path, Query, body},
     ids::{AgentId, ConversationId, Principal},
@@ -121,6 +124,7 @@ pub async fn poll(
     State(inbox): State<Inbox>,
     State(registry): State<Registry>,
     State(tokens): State<AgentTokens>,
+    State(revivals): State<Revivals>,
     Query(query): Query<PollQuery>,
 ) -> Result<Response> {
     let limit = query.limit.unwrap_or(50);
@@ -139,6 +143,9 @@ pub async fn poll(
     let Start::After(after) = inbox.start(&bounds, cursor) else { return Err(inbox.expired(&bounds)) };
     if cursor.is_some() && after > bounds.acked {
         inbox.ack(&reader, after).await?;
+    }
+    if cursor.is_some() {
+        revivals.acked(&[caller.id]).await?;
     }
     // Listening begins before the first look, so that nothing falls in between.
     let seat = (wait > 0).then(|| registry.join(Seat::new(reader.principal, caller.token.0, after)));

@@ -145,6 +145,10 @@ impl Caller {
         self.world.mailed_code(email).await
     }
 
+    pub async fn patch(&self, path: impl AsRef<str>, body: Value) -> Answer {
+        self.send(self.request(Method::PATCH, path).json(&body)).await
+    }
+
     pub async fn post_raw(&self, path: impl AsRef<str>, body: impl Into<reqwest::Body>) -> Answer {
         self.send(self.request(Method::POST, path).header("content-type", "application/json").body(body))
             .await

@@ -119,14 +119,14 @@ async fn end_agents(tx: &Tx, owner: UserId) -> Result<Vec<Uuid>> {
     let stmt = tx
         .prepare_cached(
             "-- accounts.end_agents
-            update agent set state = 'deleted' where owner_user_id = $1 and state <> 'deleted'",
+            update agent set state = 'deleted', deleted_at = app_now() where owner_user_id = $1 and state <> 'deleted'",
         )
         .await?;
     tx.execute(&stmt, &[&owner]).await?;
     let stmt = tx
         .prepare_cached(
             "-- accounts.end_tokens
-            update agent_token t set revoked_at = app_now(), bcrypt_hash = null
+            update agent_token t set revoked_at = app_now(), bcrypt_hash = null, revoke_reason = 'account_deleted'
             from agent a
             where a.agent_id = t.agent_id and a.owner_user_id = $1 and t.revoked_at is null
             returning t.token_id",

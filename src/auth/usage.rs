@@ -1,0 +1,72 @@
+//! When agent tokens were last used: noted in passing, written off the path and at most once a minute per token and
+//! node.
+
+use std::time::Duration;
+
+use moka::sync::Cache;
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{db::Db, error::Result, ids::TokenId};
+
+/// How exact the time is.
+const GRAIN: Duration = Duration::from_secs(60);
+/// Between two writes, and how many tokens one takes.
+const GATHER: Duration = Duration::from_millis(500);
+const BATCH: usize = 1024;
+/// Notes that may wait; more are dropped, and made again by the next use.
+const QUEUE: usize = 8_192;
+
+/// Takes notes; clones share them.
+#[derive(Clone)]
+pub struct TokenUse {
+    recent: Cache<TokenId, ()>,
+    notes: mpsc::Sender<TokenId>,
+}
+
+impl TokenUse {
+    /// Spawns the writer; it ends with `stop`.
+    pub fn start(db: Db, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
+        let (notes, waiting) = mpsc::channel(QUEUE);
+        tasks.spawn(write(db, waiting, stop.clone()));
+        TokenUse { recent: Cache::builder().max_capacity(100_000).time_to_live(GRAIN).build(), notes }
+    }
+
+    /// The token was used now.
+    pub fn note(&self, token: TokenId) {
+        if !self.recent.contains_key(&token) && self.notes.try_send(token).is_ok() {
+            self.recent.insert(token, ());
+        }
+    }
+}
+
+async fn write(db: Db, mut waiting: mpsc::Receiver<TokenId>, stop: CancellationToken) {
+    let mut tokens = Vec::with_capacity(BATCH);
+    loop {
+        tokio::select! {
+            n = waiting.recv_many(&mut tokens, BATCH) => if n == 0 { return },
+            () = stop.cancelled() => return,
+        }
+        if let Err(error) = touch(&db, &tokens).await {
+            error.log();
+        }
+        tokens.clear();
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+/// Waits for nobody: a row that is being changed will be used again.
+async fn touch(db: &Db, tokens: &[TokenId]) -> Result<()> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- auth.token_used
+            with free as materialized (
+                select token_id from agent_token where token_id = any($1) and revoked_at is null for update skip locked
+            )
+            update agent_token t set last_used_at = app_now() from free where t.token_id = free.token_id",
+        )
+        .await?;
+    client.execute(&stmt, &[&tokens]).await?;
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! `POST /agents/{agent_id}/keys/register`, `POST /agents/{agent_id}/keys/check`, `GET /agents/{agent_id}/keys`.
+
+use axum::extract::State as Handle;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::super::{
+    Agents, State, move_to,
+    proof::{Registration, encode},
+    store::{self, Key, Viewer},
+};
+use crate::{
+    auth::owned::{About, NamedAgent},
+    clock::iso,
+    db::Db,
+    error::{Code, Error, Result},
+    events::EventKind,
+    features::inbox,
+    http::{Created, Data, Json},
+    ids::{AgentId, EventId},
+    limits::Limiter,
+};
+
+/// A key that is the current one now.
+#[derive(Serialize)]
+pub struct RegisteredKey {
+    key_id: String,
+    /// The one before it, for as long as it is good.
+    previous_key_id: Option<String>,
+    previous_valid_until: Option<String>,
+}
+
+/// `POST /agents/{agent_id}/keys/register`: an agent has a new key pair.
+///
+/// Caller: the agent or its owner. Limit: the agent's tier or `default_user`. Body [`Registration`], signed by the new
+/// signing key. The key before it is good for 7 days more; an agent's first makes it `active`. Answers 201 with
+/// [`RegisteredKey`]; the current key once more changes nothing. Tells related users `agent.key_registered`, the owner
+/// `agent.state_changed` if it has. Errors: `VALIDATION_ERROR` (keys, time), `AGENT_KEYS_MISMATCH` (signature),
+/// `AGENT_NOT_REGISTERED`.
+pub async fn register_key(
+    agent: NamedAgent,
+    limiter: Limiter,
+    Handle(agents): Handle<Agents>,
+    Json(body): Json<Registration>,
+) -> Result<Created<RegisteredKey>> {
+    agent.charge(&limiter).await?;
+    let keys = body.prove(agent.id, agents.clock.now())?;
+    let key_id = keys.id();
+
+    let tx = agents.db.begin("agents.register_key").await?;
+    let locked = store::lock_named(&tx, &agent).await?;
+    let before = store::keys(&tx, agent.id).await?;
+    let is_current = |key: &Key| key.valid_until.is_none() && key.id == key_id;
+    let mut told = Vec::new();
+    if !before.iter().any(is_current) {
+        store::end_current_key(&tx, agent.id, &key_id).await?;
+        store::put_key(&tx, agent.id, &keys).await?;
+        let users = store::related_users(&tx, agent.id).await?;
+        let data = json!({ "agent_id": agent.id, "key_id": key_id }).to_string();
+        let kind = EventKind::AgentKeyRegistered;
+        if locked.state == State::Registered {
+            told.extend(move_to(&tx, &agents.random, &locked, State::Active).await?);
+        }
+        told.push(inbox::append(&tx, EventId::mint(&agents.random), kind, None, &data, &users).await?);
+    }
+    let previous = store::keys(&tx, agent.id).await?.into_iter().find(|key| key.id != key_id);
+    tx.commit().await?;
+
+    agents.tell(told);
+    let previous_valid_until = previous.as_ref().and_then(|key| key.valid_until).map(iso);
+    Ok(Created(RegisteredKey { key_id, previous_key_id: previous.map(|key| key.id), previous_valid_until }))
+}
+
+#[derive(Deserialize)]
+pub struct CheckKey {
+    key_id: String,
+}
+
+/// A key that is good.
+#[derive(Serialize)]
+pub struct CheckedKey {
+    key_id: String,
+    current: bool,
+    valid_until: Option<String>,
+}
+
+/// `POST /agents/{agent_id}/keys/check`: is a key that somebody holds one that is good?
+///
+/// Caller: the agent, its owner, a related user. Limit: the agent's tier or `default_user`. Body `{key_id}`. Answers 200
+/// with [`CheckedKey`]. Errors: `AGENT_KEYS_MISMATCH`, `params {expected_key_ids}`; `AGENT_NOT_REGISTERED`.
+pub async fn check_key(
+    about: About,
+    limiter: Limiter,
+    Handle(agents): Handle<Agents>,
+    Json(body): Json<CheckKey>,
+) -> Result<Data<CheckedKey>> {
+    about.charge(&limiter).await?;
+    let keys = keys_for(&agents.db, &about).await?;
+    match keys.iter().find(|key| key.id == body.key_id) {
+        Some(key) => Ok(Data(CheckedKey {
+            key_id: key.id.clone(),
+            current: key.valid_until.is_none(),
+            valid_until: key.valid_until.map(iso),
+        })),
+        None => {
+            let expected: Vec<String> = keys.into_iter().map(|key| key.id).collect();
+            Err(Error::from(Code::AgentKeysMismatch).with("expected_key_ids", expected))
+        }
+    }
+}
+
+/// The keys of an agent.
+#[derive(Serialize)]
+pub struct AgentKeys {
+    agent_id: AgentId,
+    keys: Vec<AgentKey>,
+}
+
+#[derive(Serialize)]
+struct AgentKey {
+    key_id: String,
+    public_key: String,
+    signing_public_key: String,
+    created_at: String,
+    current: bool,
+    valid_until: Option<String>,
+}
+
+/// `GET /agents/{agent_id}/keys`: the keys by which an agent can be reached and known, the current one first.
+///
+/// Caller: the agent, its owner, a related user. Limit: the agent's tier or `default_user`. Answers 200 with
+/// [`AgentKeys`]. Errors: `AGENT_NOT_REGISTERED`.
+pub async fn list_keys(
+    about: About,
+    limiter: Limiter,
+    Handle(agents): Handle<Agents>,
+) -> Result<Data<AgentKeys>> {
+    about.charge(&limiter).await?;
+    let keys = keys_for(&agents.db, &about).await?.into_iter().map(|key| AgentKey {
+        public_key: encode(&key.public),
+        signing_public_key: encode(&key.signing),
+        created_at: iso(key.created_at),
+        current: key.valid_until.is_none(),
+        valid_until: key.valid_until.map(iso),
+        key_id: key.id,
+    });
+    Ok(Data(AgentKeys { agent_id: about.agent, keys: keys.collect() }))
+}
+
+async fn keys_for(db: &Db, about: &About) -> Result<Vec<Key>> {
+    let seen = store::card_or_full(db, about.agent, about.who.principal().id()).await?;
+    seen.filter(|(_, viewer)| *viewer != Viewer::Stranger).ok_or(Code::AgentNotRegistered)?;
+    store::keys(&db.read().await?, about.agent).await
+}

@@ -1,0 +1,290 @@
+//! `POST /agents`, `GET /agents`, `GET /agents/{agent_id}`, `DELETE /agents/{agent_id}`.
+
+mod ack;
+mod keys;
+mod manifest;
+mod tokens;
+
+use axum::{
+    body::Body,
+    extract::{Request, State as Handle},
+    response::{IntoResponse, Response},
+};
+use chrono::{DateTime, Utc};
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+pub use self::{
+    ack::ack,
+    keys::{check_key, list_keys, register_key},
+    manifest::update,
+    tokens::{regenerate_token, revoke_token},
+};
+use super::{
+    Agents, State,
+    manifest::{Manifest, wrapped},
+    move_to,
+    store::{self, Shown, Viewer},
+};
+use crate::{
+    auth::{
+        owned::{About, OwnedAgent},
+        user::User,
+    },
+    clock::iso,
+    error::{Code, Error, Result},
+    http::{Created, Data, List, Page, Query, body, json, json::Text},
+    ids::{AgentId, TokenId, UserId},
+    limits::{
+        Limiter,
+        quotas::{MANIFEST_BYTES, MANIFEST_ENVELOPE_BYTES},
+        slots::Connection,
+        table::Limit,
+    },
+};
+
+#[derive(Deserialize)]
+struct CreateAgent {
+    display_name: Text<1, 200>,
+    description: Option<Text<0, 2000>>,
+}
+
+/// A new agent with its token, which is never shown again.
+#[derive(Serialize)]
+pub struct CreatedAgent {
+    agent_id: AgentId,
+    token: String,
+    display_name: String,
+    state: &'static str,
+    #[serde(serialize_with = "crate::clock::as_iso")]
+    created_at: DateTime<Utc>,
+}
+
+/// `POST /agents`: makes an agent and its token.
+///
+/// Caller: user. Limit: `default_user`, 120/min. Body `{display_name, description?, manifest?}`. Answers 201 with
+/// [`CreatedAgent`]. Errors: `AGENT_LIMIT_EXCEEDED` for the 51st (operator's setting), `params {limit, alias}`;
+/// `MANIFEST_TOO_LARGE`.
+pub async fn create(
+    user: User,
+    limiter: Limiter,
+    Handle(agents): Handle<Agents>,
+    request: Request,
+) -> Result<Created<CreatedAgent>> {
+    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    let (body, manifest) = read_agent(request).await?;
+    let id = AgentId::mint(&agents.random);
+    let new = store::NewAgent {
+        id,
+        owner: user.id,
+        display_name: &body.display_name.0,
+        description: body.description.as_ref().map(|text| text.0.as_str()),
+        manifest: manifest.as_ref().map(|manifest| manifest.text.as_str()),
+    };
+    // The place first, then the costly hash: who comes too late costs nothing.
+    let tx = agents.db.begin("agents.reserve").await?;
+    store::reserve(&tx, &new, agents.quotas.agents_per_user).await?;
+    tx.commit().await?;
+    match open(&agents, id).await {
+        Ok((token, created_at)) => Ok(Created(CreatedAgent {
+            agent_id: id,
+            token,
+            display_name: body.display_name.0,
+            state: State::Registered.name(),
+            created_at,
+        })),
+        Err(error) => {
+            // Where this fails too, the owner finds an agent without a token, to be used or deleted.
+            store::give_up(&agents.db, id).await.inspect_err(Error::log).ok();
+            Err(error)
+        }
+    }
+}
+
+async fn read_agent(request: Request<Body>) -> Result<(CreateAgent, Option<Manifest>)> {
+    let (parts, content) = request.into_parts();
+    body::must_be_json(&parts.headers)?;
+    let bytes = body::read(content, MANIFEST_BYTES + MANIFEST_ENVELOPE_BYTES, Code::ManifestTooLarge).await?;
+    let body: CreateAgent = json::parse(&bytes)?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| Error::field("", "json", "is not UTF-8"))?;
+    let manifest = wrapped(text).map(|text| Manifest::read(text, "manifest")).transpose()?;
+    Ok((body, manifest))
+}
+
+async fn open(agents: &Agents, agent: AgentId) -> Result<(String, DateTime<Utc>)> {
+    let (token, hash) = agents.mint().await?;
+    let tx = agents.db.begin("agents.open").await?;
+    let created_at = store::open(&tx, agent).await?.ok_or(Code::AgentNotRegistered)?;
+    store::add_token(&tx, agent, TokenId::mint(&agents.random), &token.lookup, &hash).await?;
+    tx.commit().await?;
+    Ok((token.token.expose_secret().to_owned(), created_at))
+}
+
+/// An agent as its owner and itself see it.
+#[derive(Serialize)]
+pub struct FullAgent {
+    agent_id: AgentId,
+    owner_user_id: UserId,
+    display_name: String,
+    description: Option<String>,
+    state: String,
+    delivery_mode: String,
+    manifest: Option<Box<RawValue>>,
+    manifest_version: i32,
+    manifest_size_bytes: usize,
+    key_id: Option<String>,
+    token: Option<TokenInfo>,
+    connections: Vec<Connection>,
+    inbox: InboxInfo,
+    unreachable_since: Option<String>,
+    created_at: String,
+}
+
+#[derive(Serialize)]
+struct TokenInfo {
+    created_at: String,
+    last_used_at: Option<String>,
+    grace_until: Option<String>,
+}
+
+#[derive(Serialize)]
+struct InboxInfo {
+    head_seq: i64,
+    acked_seq: i64,
+    lag: i64,
+}
+
+/// An agent as those see it who talk with it.
+#[derive(Serialize)]
+pub struct AgentCard {
+    agent_id: AgentId,
+    display_name: String,
+    description: Option<String>,
+    state: String,
+    manifest: Option<Box<RawValue>>,
+    manifest_version: i32,
+    key_id: Option<String>,
+    created_at: String,
+}
+
+/// Only JSON that was checked on its way in is ever stored.
+fn raw(manifest: Option<String>) -> Option<Box<RawValue>> {
+    manifest.and_then(|text| RawValue::from_string(text).ok())
+}
+
+fn full(agent: Shown, connections: Vec<Connection>) -> FullAgent {
+    let grace_until = agent.grace_until.map(iso);
+    let token = agent.token.map(|(created_at, last_used_at)| TokenInfo {
+        created_at: iso(created_at),
+        last_used_at: last_used_at.map(iso),
+        grace_until,
+    });
+    FullAgent {
+        agent_id: agent.id,
+        owner_user_id: agent.owner,
+        display_name: agent.display_name,
+        description: agent.description,
+        state: agent.state,
+        delivery_mode: agent.delivery_mode,
+        manifest_version: agent.manifest_version,
+        manifest_size_bytes: agent.manifest.as_ref().map_or(0, String::len),
+        manifest: raw(agent.manifest),
+        key_id: agent.key_id,
+        token,
+        connections,
+        inbox: InboxInfo {
+            head_seq: agent.head_seq,
+            acked_seq: agent.acked_seq,
+            lag: agent.head_seq - agent.acked_seq,
+        },
+        unreachable_since: agent.unreachable_since.map(iso),
+        created_at: iso(agent.created_at),
+    }
+}
+
+fn card(agent: Shown) -> AgentCard {
+    AgentCard {
+        agent_id: agent.id,
+        display_name: agent.display_name,
+        description: agent.description,
+        state: agent.state,
+        manifest_version: agent.manifest_version,
+        manifest: raw(agent.manifest),
+        key_id: agent.key_id,
+        created_at: iso(agent.created_at),
+    }
+}
+
+/// `GET /agents?limit=&cursor=`: the caller's agents, oldest first.
+///
+/// Caller: user. Limit: `default_user`, 120/min. Answers 200 with a list of [`FullAgent`]; a page may end early rather
+/// than grow past 4 MB of manifests.
+pub async fn list(
+    user: User,
+    limiter: Limiter,
+    Handle(agents): Handle<Agents>,
+    Query(query): Query<Page<AgentId>>,
+) -> Result<List<FullAgent>> {
+    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    let (rows, cut) = store::list(&agents.db, user.id, query.cursor, query.rows()).await?;
+    let List { data, mut next_cursor } = query.of(rows, |agent| agent.id);
+    if cut && next_cursor.is_none() {
+        next_cursor = data.last().map(|last| last.id.to_string());
+    }
+    let ids: Vec<Uuid> = data.iter().map(|agent| agent.id.0).collect();
+    let connections = agents.slots.connections(&ids).await;
+    let data = data.into_iter().zip(connections).map(|(agent, connections)| full(agent, connections));
+    Ok(List { data: data.collect(), next_cursor })
+}
+
+/// `GET /agents/{agent_id}`: an agent.
+///
+/// Caller: user or the agent itself. Limit: `default_user` or the agent's tier. Answers 200 with the [`FullAgent`] to its
+/// owner and itself, with the [`AgentCard`] to users who have a relation or share a conversation with it.
+/// Errors: `AGENT_NOT_REGISTERED` for everybody else.
+pub async fn read(about: About, limiter: Limiter, Handle(agents): Handle<Agents>) -> Result<Response> {
+    about.charge(&limiter).await?;
+    let seen = store::card_or_full(&agents.db, about.agent, about.who.principal().id()).await?;
+    match seen {
+        Some((agent, Viewer::Insider)) => {
+            let connections = agents.slots.connections(&[about.agent.0]).await.concat();
+            Ok(Data(full(agent, connections)).into_response())
+        }
+        Some((agent, Viewer::Related)) => Ok(Data(card(agent)).into_response()),
+        Some((_, Viewer::Stranger)) | None => Err(Code::AgentNotRegistered.into()),
+    }
+}
+
+/// What remains of an agent.
+#[derive(Serialize)]
+pub struct DeletedAgent {
+    agent_id: AgentId,
+    #[serde(serialize_with = "crate::clock::as_iso")]
+    deleted_at: DateTime<Utc>,
+    connections_closed: usize,
+}
+
+/// `DELETE /agents/{agent_id}`: ends an agent for good.
+///
+/// Caller: its owner. Limit: `default_user`, 120/min. Tokens and keys are dead at once, sockets get
+/// `session.invalidated` (`token_revoked`); conversations stay readable for their users. Answers 200 with
+/// [`DeletedAgent`]. Tells the owner `agent.state_changed`. Errors: `AGENT_NOT_REGISTERED`, also the second time.
+pub async fn delete(
+    agent: OwnedAgent,
+    limiter: Limiter,
+    Handle(agents): Handle<Agents>,
+) -> Result<Data<DeletedAgent>> {
+    limiter.take_here(Limit::DefaultUser, agent.owner).await?;
+    let tx = agents.db.begin("agents.delete").await?;
+    let locked = store::lock_owned(&tx, &agent).await?;
+    let dead = store::revoke_tokens(&tx, agent.id, "token_revoked").await?;
+    store::end_keys(&tx, agent.id).await?;
+    let told = move_to(&tx, &agents.random, &locked, State::Deleted).await?;
+    let deleted_at = store::deleted_at(&tx, agent.id).await?;
+    tx.commit().await?;
+    agents.tell(told);
+    let connections_closed = agents.close(agent.id, dead, "token_revoked").await;
+    Ok(Data(DeletedAgent { agent_id: agent.id, deleted_at, connections_closed }))
+}

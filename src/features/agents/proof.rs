@@ -1,0 +1,99 @@
+//! Keys of agents: their form, their id, and the proof that whoever registers them holds them.
+
+use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::{
+    error::{Code, Error, Result},
+    ids::AgentId,
+};
+
+/// A proof may be this much older or newer than it is.
+const TOLERANCE: TimeDelta = TimeDelta::seconds(300);
+
+/// Keys as they come in, with the proof.
+#[derive(Deserialize)]
+pub struct Registration {
+    public_key: String,
+    signing_public_key: String,
+    timestamp: String,
+    signature: String,
+}
+
+/// A key pair's public halves.
+pub struct Keys {
+    pub public: [u8; 32],
+    pub signing: [u8; 32],
+}
+
+impl Registration {
+    /// The keys, if their owner has signed this registration just now: `VALIDATION_ERROR` for what is no key or no
+    /// recent time, `AGENT_KEYS_MISMATCH` for a signature by another key or over something else.
+    pub fn prove(&self, agent: AgentId, now: DateTime<Utc>) -> Result<Keys> {
+        let keys = Keys {
+            public: decode("public_key", &self.public_key)?,
+            signing: decode("signing_public_key", &self.signing_public_key)?,
+        };
+        let signature: [u8; 64] = decode("signature", &self.signature)?;
+        let at = DateTime::parse_from_rfc3339(&self.timestamp)
+            .map_err(|_| Error::field("timestamp", "format", "is no ISO 8601 time"))?;
+        if (now - at.with_timezone(&Utc)).abs() > TOLERANCE {
+            return Err(Error::field("timestamp", "window", "is more than 300 s away from now"));
+        }
+        let Registration { public_key, signing_public_key, timestamp, .. } = self;
+        let signed = format!("keys-register|{agent}|{public_key}|{signing_public_key}|{timestamp}");
+        UnparsedPublicKey::new(&ED25519, keys.signing)
+            .verify(signed.as_bytes(), &signature)
+            .map_err(|_| Code::AgentKeysMismatch)?;
+        Ok(keys)
+    }
+}
+
+fn decode<const N: usize>(field: &str, text: &str) -> Result<[u8; N]> {
+    let bytes = BASE64.decode(text).map_err(|_| Error::field(field, "base64", "is no base64"))?;
+    bytes.try_into().map_err(|_| Error::field(field, "length", format!("must have {N} bytes")))
+}
+
+/// As the wire shows keys.
+pub fn encode(bytes: &[u8]) -> String {
+    BASE64.encode(bytes)
+}
+
+impl Keys {
+    /// Hex of the first 16 bytes of SHA-256 over both.
+    pub fn id(&self) -> String {
+        let hash = Sha256::new().chain_update(self.public).chain_update(self.signing).finalize();
+        hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8032, test 3: a signature that another implementation made.
+    #[test]
+    fn the_verifier_agrees_with_the_standard() {
+        let key = "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025";
+        let signature = "6291d657deec24024827e69c3abe01a30ce548a284743a445e3680d7db5ac3ac\
+                         18ff9b538d16f290ae67f760984dc6594a7c15e9716ed28dc027beceea1ec40a";
+        let bytes = |hex: &str| -> Vec<u8> {
+            (0..hex.len())
+                .step_by(2)
+                .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex"))
+                .collect()
+        };
+        let key = UnparsedPublicKey::new(&ED25519, bytes(key));
+        assert!(key.verify(&[0xaf, 0x82], &bytes(signature)).is_ok());
+        assert!(key.verify(&[0xaf, 0x83], &bytes(signature)).is_err());
+    }
+
+    #[test]
+    fn a_key_id_is_half_a_hash_over_both_keys() {
+        let keys = Keys { public: [1; 32], signing: [2; 32] };
+        assert_eq!(keys.id(), "f818afd37a6dc3bc92fb447310112770");
+    }
+}

@@ -1,0 +1,82 @@
+//! Acks as signs of life: an agent that was unreachable is active again with the first.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{State, move_to, store};
+use crate::{backplane::Backplane, db::Db, error::Result, ids::AgentId, random::Random};
+
+/// How long the sign of life of a socket may wait for company: nearly none has an effect.
+const GATHER: Duration = Duration::from_millis(250);
+
+/// Brings agents back; clones share what is noted.
+#[derive(Clone)]
+pub struct Revivals {
+    db: Db,
+    random: Random,
+    backplane: Backplane,
+    noted: Arc<Mutex<HashSet<AgentId>>>,
+    bell: Arc<Notify>,
+}
+
+impl Revivals {
+    /// Spawns the worker that looks after those who are noted; it ends with `stop`.
+    pub fn start(
+        db: Db,
+        random: Random,
+        backplane: Backplane,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Self {
+        let revivals = Revivals { db, random, backplane, noted: Arc::default(), bell: Arc::default() };
+        tasks.spawn(revivals.clone().run(stop.clone()));
+        revivals
+    }
+
+    /// An agent has acked in passing. What a killed node forgets of this, the agent's next ack says again.
+    pub fn note(&self, agent: AgentId) {
+        if self.noted.lock().unwrap_or_else(PoisonError::into_inner).insert(agent) {
+            self.bell.notify_one();
+        }
+    }
+
+    async fn run(self, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = self.bell.notified() => tokio::time::sleep(GATHER).await,
+                () = stop.cancelled() => return,
+            }
+            let noted = std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner));
+            let noted = Vec::from_iter(noted);
+            if let Err(error) = self.acked(&noted).await {
+                error.log();
+                noted.into_iter().for_each(|agent| self.note(agent));
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    /// These agents have acked: those that were unreachable are active when this returns.
+    pub async fn acked(&self, agents: &[AgentId]) -> Result<()> {
+        for agent in store::unreachable(&self.db, agents).await? {
+            self.revive(agent).await?;
+        }
+        Ok(())
+    }
+
+    async fn revive(&self, agent: AgentId) -> Result<()> {
+        let tx = self.db.begin("agents.revive").await?;
+        let locked = store::lock(&tx, agent).await?.filter(|agent| agent.state == State::Unreachable);
+        let Some(locked) = locked else { return Ok(()) };
+        let told = move_to(&tx, &self.random, &locked, State::Active).await?;
+        tx.commit().await?;
+        told.iter().for_each(|told| self.backplane.tell(told));
+        Ok(())
+    }
+}
