@@ -65,3 +65,11 @@ pub fn iso(at: DateTime<Utc>) -> String {
 pub fn as_iso<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&iso(*at))
 }
+
+/// The same for a moment that may not have come.
+pub fn as_iso_or_null<S: serde::Serializer>(at: &Option<DateTime<Utc>>, to: S) -> Result<S::Ok, S::Error> {
+    match at {
+        Some(at) => as_iso(at, to),
+        None => to.serialize_none(),
+    }
+}

@@ -86,8 +86,10 @@ pub struct Message<'a> {
     pub sender: Principal,
     /// The device of a user.
     pub device_id: Option<&'a str>,
-    /// A JSON object, as it was sent.
+    /// A JSON object, as it was sent; empty once it has been purged.
     pub payload: &'a str,
+    /// Whom the sender named.
+    pub recipients: Option<&'a [String]>,
     /// As the sender chose it.
     pub client_message_id: Option<MessageId>,
     pub in_reply_to: Option<MessageId>,
@@ -119,6 +121,10 @@ struct MessageData<'a> {
     seq: i64,
     sender: Sender<'a>,
     payload: &'a RawValue,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    purged: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recipients: Option<&'a [String]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     client_message_id: Option<MessageId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,6 +144,8 @@ impl Message<'_> {
             sender: Sender::of(self.sender, self.device_id),
             // Only JSON that was checked on its way in is ever stored.
             payload: serde_json::from_str(self.payload).unwrap_or(RawValue::NULL),
+            purged: self.payload.is_empty(),
+            recipients: self.recipients,
             client_message_id: self.client_message_id,
             in_reply_to: self.in_reply_to,
             hop: self.hop,

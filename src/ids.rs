@@ -96,6 +96,8 @@ id! {
     ConversationId: parse_ulid, show_ulid, ulid;
     /// A message; also the id of the event that announces it.
     MessageId: parse_ulid, show_ulid, ulid;
+    /// An agent's place in a group.
+    InstanceId: parse_ulid, show_ulid, ulid;
     /// Any other durable event.
     EventId: parse_ulid, show_ulid, ulid;
     /// One live connection.
@@ -146,6 +148,28 @@ impl Principal {
             Principal::User(id) => id.to_string(),
             Principal::Agent(id) => id.to_string(),
         }
+    }
+}
+
+impl FromStr for Principal {
+    type Err = BadId;
+
+    /// Users' ids and agents' differ in form.
+    fn from_str(text: &str) -> Result<Self, BadId> {
+        text.parse().map(Principal::User).or_else(|BadId| text.parse().map(Principal::Agent))
+    }
+}
+
+impl Serialize for Principal {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.wire_id())
+    }
+}
+
+impl<'de> Deserialize<'de> for Principal {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(from)?;
+        text.parse().map_err(|BadId| de::Error::custom("format|is no id of a user or an agent"))
     }
 }
 

@@ -12,7 +12,9 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::{
     app::App,
     error::Code,
-    features::{accounts, agents, conversations, devices, health, keys, messages, passkeys},
+    features::{
+        accounts, agents, conversations, devices, groups, health, keys, messages, passkeys, relations,
+    },
     gateway,
     http::{client, trace},
 };
@@ -86,7 +88,20 @@ pub fn table() -> Vec<Route> {
         route(POST, "/agents/{agent_id}/token/regenerate", User, post(agents::http::regenerate_token)),
         route(DELETE, "/agents/{agent_id}/token", User,  delete(agents::http::revoke_token)),
         route(POST, "/conversations",            User,   post(conversations::http::open)),
+        route(GET,  "/conversations",            User,   get(conversations::http::list)),
+        route(GET,  "/conversations/{conversation_id}", Either, get(conversations::http::get)),
+        route(PATCH, "/conversations/{conversation_id}", User, patch(conversations::http::change)),
+        route(POST, "/conversations/{conversation_id}/read", Either, post(conversations::http::read)),
         route(POST, "/conversations/{conversation_id}/messages", User, post(messages::http::send_as_user)),
+        route(GET,  "/conversations/{conversation_id}/messages", User, get(messages::history::of_user)),
+        route(GET,  "/relations",                User,   get(relations::http::list)),
+        route(DELETE, "/relations/{relation_id}", User,  delete(relations::http::revoke)),
+        route(POST, "/groups",                   User,   post(conversations::http::open_group)),
+        route(POST, "/groups/{conversation_id}/members", User, post(groups::http::add_members)),
+        route(PATCH, "/groups/{conversation_id}/members/{principal_id}", User, patch(groups::http::change_member)),
+        route(DELETE, "/groups/{conversation_id}/members/{principal_id}", Either, delete(groups::http::remove_member)),
+        route(POST, "/groups/{conversation_id}/agent-instances", User, post(groups::http::add_agent)),
+        route(DELETE, "/groups/{conversation_id}/agent-instances/{instance_id}", User, delete(groups::http::remove_agent)),
 
         route(GET,  "/agents/{agent_id}",        Either, get(agents::http::read)),
         route(POST, "/agents/{agent_id}/keys/register", Either, post(agents::http::register_key)),
@@ -98,6 +113,8 @@ pub fn table() -> Vec<Route> {
         route(POST, "/agents/{agent_id}/messages", Agent, post(messages::http::send_as_agent)),
         route(POST, "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, post(messages::http::send_as_agent_to)),
         route(POST, "/agents/{agent_id}/typing", Agent, post(gateway::asides::typing)),
+        route(GET,  "/agents/{agent_id}/conversations", Agent, get(conversations::http::list_of_agent)),
+        route(GET,  "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, get(messages::history::of_agent)),
         route(GET,  "/agents/{agent_id}/messages/poll", Agent, get(messages::http::poll)),
     ]
 }

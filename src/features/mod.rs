@@ -7,13 +7,25 @@ pub mod accounts;
 pub mod agents;
 pub mod conversations;
 pub mod devices;
+pub mod groups;
 pub mod inbox;
 pub mod keys;
 pub mod messages;
 pub mod passkeys;
+pub mod relations;
 
 pub mod health;
 
 /// The order in which features may call each other: each those before it. A test holds the code to it.
-pub const ORDER: &[&str] =
-    &["inbox", "devices", "keys", "accounts", "passkeys", "agents", "conversations", "messages"];
+pub const ORDER: &[&str] = &[
+    "inbox",
+    "devices",
+    "keys",
+    "accounts",
+    "passkeys",
+    "agents",
+    "relations",
+    "conversations",
+    "groups",
+    "messages",
+];

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use super::List;
+use crate::error::Error;
 
 /// The query of a list whose items have ids of type `I`.
 #[derive(Debug, Deserialize)]
@@ -41,6 +42,11 @@ impl<I: ToString> Page<I> {
         let next_cursor = rows.last().filter(|_| more).map(|row| id(row).to_string());
         List { data: rows, next_cursor }
     }
+}
+
+/// The refusal of a cursor that names no item of the list.
+pub fn unknown() -> Error {
+    Error::field("cursor", "cursor", "is the id of no item of this list")
 }
 
 #[cfg(test)]

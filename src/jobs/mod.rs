@@ -12,7 +12,7 @@ use crate::{
     error::Result,
     features::{
         accounts::{self, Codes},
-        agents, inbox, messages, passkeys,
+        agents, inbox, messages, passkeys, relations,
     },
     mail::Mailer,
     metrics as series,
@@ -31,6 +31,7 @@ const SCHEDULE: &[(Job, &str, u64, bool)] = &[
     (Job::ForgetChallenges, "forget_challenges", 60, true),
     (Job::ForgetKeys, "forget_idempotency_keys", 300, true),
     (Job::ExpireInboxes, "expire_inboxes", 600, true),
+    (Job::PurgeRelations, "purge_relations", 600, true),
 ];
 
 #[derive(Clone, Copy)]
@@ -42,6 +43,7 @@ enum Job {
     ForgetChallenges,
     ForgetKeys,
     ExpireInboxes,
+    PurgeRelations,
 }
 
 /// What jobs work with.
@@ -133,6 +135,10 @@ impl Jobs {
             }
             Job::ExpireInboxes => {
                 while inbox::expire(&self.db, INBOX_DAYS).await? {}
+                Ok(())
+            }
+            Job::PurgeRelations => {
+                while relations::purge(&self.db).await? {}
                 Ok(())
             }
         }

@@ -26,6 +26,7 @@ use self::{
     tiers::Tiers,
 };
 use crate::{
+    auth::someone::Someone,
     clock::Clock,
     db::Db,
     error::{Code, Error, Result},
@@ -211,6 +212,14 @@ impl Limiter {
     /// Charges an agent for a route without a row of its own: so many calls of each route, by the agent's largest group.
     pub async fn take_as_agent(&self, agent: AgentId) -> Result<()> {
         self.take_here(self.limits.tiers.of(agent).await, agent).await
+    }
+
+    /// Charges a route without a row of its own that principals of both kinds may call.
+    pub async fn take_default(&self, caller: &Someone) -> Result<()> {
+        match caller {
+            Someone::User(user) => self.take_here(Limit::DefaultUser, user.id).await,
+            Someone::Agent(agent) => self.take_as_agent(agent.id).await,
+        }
     }
 
     /// Refuses if nothing is left of the budget, without using it: for budgets that only failures use.

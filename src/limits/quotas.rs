@@ -114,6 +114,17 @@ pub const STREAM_BYTES: usize = 64 * MB;
 /// Agents may answer each other this often without a human in between.
 pub const HOPS: i16 = 8;
 
+/// Members of a group, agents among them.
+pub const GROUP_MEMBERS: usize = 500;
+/// Users that one call adds to a group.
+pub const GROUP_ADDITIONS: usize = 100;
+/// Principals that a message may name.
+pub const RECIPIENTS: usize = 500;
+/// A body with the wrapped keys of a large group.
+pub const ROTATION_BYTES: usize = 2 * MB;
+/// One wrapped key, in characters.
+pub const WRAPPED_KEY_CHARS: usize = 4096;
+
 /// Longest a poll waits.
 pub const POLL_WAIT_SECONDS: u64 = 25;
 /// Events of one page, in items and in bytes.

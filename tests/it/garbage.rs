@@ -15,7 +15,8 @@ use crate::support::{Answer, nodes_with, ulid};
 const ROOM: (&str, &str) = (
     "LIMIT_OVERRIDES",
     "auth_register_ip=100000/s,auth_login_ip=100000/s,agent_message_send=100000/s,agent_conversation_message_send=100000/s,\
-     agent_poll=100000/s,user_message_send=100000/s,default_user=100000/s,agent_tier_1=100000/s,default_ip=100000/s,ws_connect_ip=100000/s",
+     agent_poll=100000/s,user_message_send=100000/s,default_user=100000/s,default_ip=100000/s,ws_connect_ip=100000/s,\
+     agent_tier_1=100000/s,agent_conversations=100000/s,user_conversations_list=100000/s,user_messages_list=100000/s",
 );
 
 fn check(answer: &Answer, what: &str) {
@@ -56,6 +57,9 @@ fn garbage() -> Vec<Vec<u8>> {
         "{}{}",
         "\u{feff}{}",
         "{\"type\":\"agent\",\"agent_id\":null}",
+        "{\"type\":\"group\",\"member_ids\":[null]}",
+        "{\"payload\":{\"type\":\"t\"},\"recipients\":[\"{}\"]}",
+        "{\"payload\":{\"type\":\"t\"},\"recipients\":[\"01ARZ3NDEKTSV4RRFFQ69G5FAV\"]}",
         "{\"display_name\":\"\\u0007\"}",
         "<xml/>",
         "a=b&c=d",
@@ -97,9 +101,11 @@ async fn every_route_answers_garbage_in_the_envelope() {
             let path = route
                 .path
                 .replace("{agent_id}", agent_id)
-                .replace("{conversation_id}", conversation_id)
                 .replace("{user_id}", &alice.id)
-                .replace("{device_id}", conversation_id);
+                .split('/')
+                .map(|part| if part.starts_with('{') && part.len() > 2 { conversation_id } else { part })
+                .collect::<Vec<_>>()
+                .join("/");
             // All of it where the path is right, a taste of it where it is not.
             let bodies = if agent_id == agent.id { garbage() } else { garbage().split_off(20) };
             for body in bodies.into_iter().filter(|body| agent_id == agent.id || body.len() < 100_000) {

@@ -1,21 +1,25 @@
-//! `POST /conversations`.
+//! `POST` and `GET /conversations`, `GET` and `PATCH /conversations/{conversation_id}`,
+//! `POST /conversations/{conversation_id}/read`, `GET /agents/{agent_id}/conversations`, `POST /groups`.
+
+use std::collections::HashSet;
 
 use axum::{
-    extract::State,
+    extract::{FromRequestParts, State},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::store;
+use super::{Conversation, store};
 use crate::{
-    auth::user::User,
+    app::App,
+    auth::{agent::Agent, someone::Someone, user::User},
     backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
-    http::{Data, Json},
-    ids::{AgentId, ConversationId, EventId, RelationId, UserId},
-    limits::{Limiter, table::Limit},
+    http::{Data, Json, List, Path, Query, json::Text, page::Page},
+    ids::{AgentId, ConversationId, EventId, MessageId, Principal, RelationId, UserId},
+    limits::{Limiter, quotas::GROUP_MEMBERS, table::Limit},
     random::Random,
 };
 
@@ -27,39 +31,232 @@ pub enum OpenConversation {
     Agent { agent_id: AgentId },
     /// Another user.
     Direct { user_id: UserId },
+    /// Any number of users.
+    Group(OpenGroup),
 }
 
-/// `POST /conversations`: opens a conversation with an agent or another user.
+/// A group to be.
+#[derive(Deserialize)]
+pub struct OpenGroup {
+    title: Option<Text<1, 200>>,
+    #[serde(default)]
+    member_ids: Vec<UserId>,
+    #[serde(default)]
+    encryption: Encryption,
+}
+
+/// What payloads a conversation takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encryption {
+    #[default]
+    Optional,
+    Required,
+}
+
+impl OpenGroup {
+    /// Without its maker, and nobody twice.
+    fn by(self, user: UserId) -> Result<store::NewGroup> {
+        let mut seen = HashSet::from([user]);
+        let members: Vec<UserId> = self.member_ids.into_iter().filter(|id| seen.insert(*id)).collect();
+        if seen.len() > GROUP_MEMBERS {
+            return Err(Error::field("member_ids", "max", "a group has at most 500 members"));
+        }
+        let encryption = if self.encryption == Encryption::Required { "required" } else { "optional" };
+        Ok(store::NewGroup { title: self.title.map(|text| text.0), members, encryption })
+    }
+}
+
+/// `POST /conversations`: opens a conversation with an agent, another user or a group.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Body `{type:"agent", agent_id}` or `{type:"direct", user_id}`. Answers
-/// 201 with the [`Conversation`](super::Conversation), or 200 with the one that the two have already. Tells both `relation.created` (agents)
-/// and `conversation.created`. Errors: `AGENT_NOT_REGISTERED`, `NOT_FOUND`.
+/// Caller: user. Limit: `default_user`, 120/min. Body `{type:"agent", agent_id}`, `{type:"direct", user_id}` or
+/// `{type:"group", title?, member_ids[], encryption?}`. Answers 201 with the [`Conversation`], or 200 with the one that
+/// the two have already. Tells the members `conversation.created`, for agents `relation.created` before it. Errors:
+/// `AGENT_NOT_REGISTERED`, `NOT_FOUND` (with the unknown `user_ids`).
 pub async fn open(
+    user: User,
+    limiter: Limiter,
+    opener: Opener,
+    Json(body): Json<OpenConversation>,
+) -> Result<Response> {
+    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    opener.open(user.id, body).await
+}
+
+/// `POST /groups`: opens a group.
+///
+/// Caller: user. Limit: `default_user`, 120/min. Body `{title?, member_ids[], encryption?}`, at most 500 members with
+/// the caller. The rest as `POST /conversations`.
+pub async fn open_group(
+    user: User,
+    limiter: Limiter,
+    opener: Opener,
+    Json(body): Json<OpenGroup>,
+) -> Result<Response> {
+    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    opener.open(user.id, OpenConversation::Group(body)).await
+}
+
+/// What it takes to open a conversation.
+#[derive(FromRequestParts)]
+#[from_request(state(App))]
+pub struct Opener {
+    #[from_request(via(State))]
+    db: Db,
+    #[from_request(via(State))]
+    random: Random,
+    #[from_request(via(State))]
+    backplane: Backplane,
+}
+
+impl Opener {
+    async fn open(&self, user: UserId, body: OpenConversation) -> Result<Response> {
+        let id = ConversationId::mint(&self.random);
+        let ids = store::NewIds {
+            conversation: id,
+            relation: RelationId::mint(&self.random),
+            events: [EventId::mint(&self.random), EventId::mint(&self.random)],
+        };
+        let tx = self.db.begin("conversations.open").await?;
+        let opened = match body {
+            OpenConversation::Direct { user_id } if user_id == user => {
+                return Err(Error::field("user_id", "self", "a conversation needs two"));
+            }
+            OpenConversation::Direct { user_id } => store::open_direct(&tx, &ids, user, user_id).await?,
+            OpenConversation::Agent { agent_id } => store::open_agent(&tx, &ids, user, agent_id).await?,
+            OpenConversation::Group(group) => store::open_group(&tx, &ids, user, &group.by(user)?).await?,
+        };
+        tx.commit().await?;
+        opened.told.iter().for_each(|told| self.backplane.tell(told));
+        let conversation = opened.conversation.ok_or(Code::NotFound)?;
+        let status = if conversation.conversation_id == id { StatusCode::CREATED } else { StatusCode::OK };
+        Ok((status, Data(conversation)).into_response())
+    }
+}
+
+/// `GET /conversations`: the caller's conversations, latest activity first, without their members.
+///
+/// Caller: user. Limit: `user_conversations_list`, 30/min. Query `limit`, `cursor` (the `last_message_id`, or the id if
+/// there is none, of the last item seen). Answers 200 with [`Conversation`]s.
+pub async fn list(
+    user: User,
+    limiter: Limiter,
+    State(db): State<Db>,
+    Query(page): Query<Page<ConversationId>>,
+) -> Result<List<Conversation>> {
+    limiter.take(Limit::UserConversationsList, user.id).await?;
+    page_of(&db, Principal::User(user.id), &page).await
+}
+
+/// `GET /agents/{agent_id}/conversations`: the same for an agent; not those whose relation has ended.
+///
+/// Caller: agent. Limit: `agent_conversations`, 30/min per agent.
+pub async fn list_of_agent(
+    agent: Agent,
+    limiter: Limiter,
+    State(db): State<Db>,
+    Query(page): Query<Page<ConversationId>>,
+) -> Result<List<Conversation>> {
+    limiter.take(Limit::AgentConversations, agent.id).await?;
+    page_of(&db, Principal::Agent(agent.id), &page).await
+}
+
+async fn page_of(db: &Db, viewer: Principal, page: &Page<ConversationId>) -> Result<List<Conversation>> {
+    let client = db.read().await?;
+    let conversations = store::page(&client, viewer, page.cursor, page.rows()).await?;
+    Ok(page
+        .of(conversations, |one| one.last_message_id.map_or(one.conversation_id, |id| ConversationId(id.0))))
+}
+
+/// `GET /conversations/{conversation_id}`: a conversation with its members.
+///
+/// Caller: a member. Limit: `default_user`, 120/min; agents their tier. Answers 200 with the [`Conversation`]. Errors:
+/// `NOT_FOUND`.
+pub async fn get(
+    caller: Someone,
+    limiter: Limiter,
+    State(db): State<Db>,
+    Path(id): Path<ConversationId>,
+) -> Result<Data<Conversation>> {
+    limiter.take_default(&caller).await?;
+    let client = db.read().await?;
+    let conversation = store::whole(&client, caller.principal(), id).await?;
+    Ok(Data(conversation.ok_or(Code::NotFound)?))
+}
+
+#[derive(Deserialize)]
+pub struct ChangeConversation {
+    encryption: Option<Encryption>,
+    title: Option<Text<1, 200>>,
+}
+
+/// `PATCH /conversations/{conversation_id}`: from now on only encrypted payloads; or another title, of a group.
+///
+/// Caller: a user who is a member, of a group an admin. Limit: `default_user`, 120/min. Body `{encryption:"required"}`,
+/// `{title}` or both. Answers 200 with the [`Conversation`]. Tells the members `conversation.updated` if that changed
+/// anything. Errors: `NOT_FOUND`, `FORBIDDEN`.
+pub async fn change(
     user: User,
     limiter: Limiter,
     State(db): State<Db>,
     State(random): State<Random>,
     State(backplane): State<Backplane>,
-    Json(body): Json<OpenConversation>,
-) -> Result<Response> {
+    Path(id): Path<ConversationId>,
+    Json(body): Json<ChangeConversation>,
+) -> Result<Data<Conversation>> {
+    if body.encryption == Some(Encryption::Optional) {
+        return Err(Error::field(
+            "encryption",
+            "one_way",
+            "once required it stays so; only \"required\" can be set",
+        ));
+    }
+    if body.encryption.is_none() && body.title.is_none() {
+        return Err(Error::field("encryption", "required", "nothing to change: encryption or title"));
+    }
     limiter.take_here(Limit::DefaultUser, user.id).await?;
-    let id = ConversationId::mint(&random);
-    let ids = store::NewIds {
-        conversation: id,
-        relation: RelationId::mint(&random),
-        events: [EventId::mint(&random), EventId::mint(&random)],
+    let change = store::Change {
+        encryption_required: body.encryption.is_some(),
+        title: body.title.map(|text| text.0),
     };
-    let tx = db.begin("conversations.open").await?;
-    let opened = match body {
-        OpenConversation::Direct { user_id } if user_id == user.id => {
-            return Err(Error::field("user_id", "self", "a conversation needs two"));
-        }
-        OpenConversation::Direct { user_id } => store::open_direct(&tx, &ids, user.id, user_id).await?,
-        OpenConversation::Agent { agent_id } => store::open_agent(&tx, &ids, user.id, agent_id).await?,
-    };
+    let tx = db.begin("conversations.change").await?;
+    let (conversation, told) = store::change(&tx, id, user.id, &change, EventId::mint(&random)).await?;
     tx.commit().await?;
-    opened.told.iter().for_each(|told| backplane.tell(told));
-    let conversation = opened.conversation.ok_or(Code::NotFound)?;
-    let status = if conversation.conversation_id == id { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Data(conversation)).into_response())
+    told.iter().for_each(|told| backplane.tell(told));
+    Ok(Data(conversation))
+}
+
+#[derive(Deserialize)]
+pub struct MarkRead {
+    message_id: MessageId,
+}
+
+/// How far the caller has read.
+#[derive(Serialize)]
+pub struct Marked {
+    conversation_id: ConversationId,
+    message_id: MessageId,
+    unread_count: i64,
+}
+
+/// `POST /conversations/{conversation_id}/read`: the caller has read up to a message; the mark never moves back.
+///
+/// Caller: a member. Limit: `default_user`, 120/min; agents their tier. Body `{message_id}`. Answers 200 with
+/// [`Marked`]. Tells the members who are users `message.read` if the mark moved. Errors: `NOT_FOUND`.
+pub async fn read(
+    caller: Someone,
+    limiter: Limiter,
+    State(db): State<Db>,
+    State(random): State<Random>,
+    State(backplane): State<Backplane>,
+    Path(id): Path<ConversationId>,
+    Json(body): Json<MarkRead>,
+) -> Result<Data<Marked>> {
+    limiter.take_default(&caller).await?;
+    let tx = db.begin("conversations.read").await?;
+    let event = EventId::mint(&random);
+    let mark = store::read_up_to(&tx, id, caller.principal(), body.message_id, event).await?;
+    tx.commit().await?;
+    mark.told.iter().for_each(|told| backplane.tell(told));
+    Ok(Data(Marked { conversation_id: id, message_id: mark.message, unread_count: mark.unread_count }))
 }

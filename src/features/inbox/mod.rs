@@ -13,6 +13,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use serde::Serialize;
 use uuid::Uuid;
 
 pub use self::{acks::Acks, store::Reader};
@@ -41,6 +42,34 @@ pub struct Told {
     pub tail: Tail,
     /// Where it went.
     pub deliveries: Vec<Delivery>,
+}
+
+/// An event that is to be appended.
+pub struct NewEvent {
+    /// Its id.
+    pub id: EventId,
+    /// What it is.
+    pub kind: EventKind,
+    /// Where it happened, if in a conversation.
+    pub conversation: Option<ConversationId>,
+    /// What it says: JSON.
+    pub data: String,
+    /// Whose inboxes it goes to.
+    pub recipients: Vec<Uuid>,
+}
+
+impl NewEvent {
+    /// With `data` encoded.
+    pub fn new(
+        id: EventId,
+        kind: EventKind,
+        conversation: Option<ConversationId>,
+        data: &impl Serialize,
+        recipients: Vec<Uuid>,
+    ) -> Result<Self> {
+        let data = serde_json::to_string(data).map_err(|error| Error::broken(Code::InternalError, error))?;
+        Ok(NewEvent { id, kind, conversation, data, recipients })
+    }
 }
 
 /// An event as it stands in an inbox.
@@ -180,8 +209,23 @@ pub async fn append(
     data: &str,
     recipients: &[Uuid],
 ) -> Result<Told> {
-    let (at, deliveries) = store::append(tx, id, kind, conversation, data, recipients).await?;
-    Ok(Told { tail: events::tail(id, kind.name(), conversation, at, data), deliveries })
+    let event = NewEvent { id, kind, conversation, data: data.to_owned(), recipients: recipients.to_vec() };
+    let mut told = append_all(tx, &[event]).await?;
+    told.pop().ok_or_else(|| Error::broken(Code::InternalError, "an event without an outcome"))
+}
+
+/// Appends events, each to recipients of its own; whoever is among those of several gets them in this order. Takes the
+/// inboxes' locks, in order, until commit.
+pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<Told>> {
+    if events.is_empty() {
+        return Ok(Vec::new());
+    }
+    let outcomes = store::append_all(tx, events).await?;
+    let told = events.iter().zip(outcomes).map(|(event, (at, deliveries))| {
+        let NewEvent { id, kind, conversation, data, .. } = event;
+        Told { tail: events::tail(*id, kind.name(), *conversation, at, data), deliveries }
+    });
+    Ok(told.collect())
 }
 
 /// Deletes some of what is older than `days`; true while there may be more.

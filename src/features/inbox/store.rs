@@ -1,11 +1,11 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Bounds, Delivery, Entry};
+use super::{Bounds, Delivery, Entry, NewEvent};
 use crate::{
     db::{Db, Tx},
     error::Result,
-    events::{self, EventKind, Message},
+    events::{self, Message},
     ids::{ConversationId, EventId, MessageId, Principal},
     limits::quotas::PAGE_BYTES,
 };
@@ -92,39 +92,49 @@ pub async fn forget_reader(tx: &Tx, reader: &Reader) -> Result<()> {
     Ok(())
 }
 
-pub async fn append(
-    tx: &Tx,
-    id: EventId,
-    kind: EventKind,
-    conversation: Option<ConversationId>,
-    data: &str,
-    recipients: &[Uuid],
-) -> Result<(DateTime<Utc>, Vec<Delivery>)> {
+/// Appends events, each to its own recipients, in one statement: a recipient of several gets them in order.
+pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<(DateTime<Utc>, Vec<Delivery>)>> {
+    let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
+    let kinds: Vec<&str> = events.iter().map(|event| event.kind.name()).collect();
+    let conversations: Vec<Option<ConversationId>> = events.iter().map(|event| event.conversation).collect();
+    let data: Vec<&str> = events.iter().map(|event| event.data.as_str()).collect();
+    let targets = || (1..).zip(events).flat_map(|(n, event)| event.recipients.iter().map(move |id| (n, *id)));
+    let (ns, principals): (Vec<i32>, Vec<Uuid>) = targets().unzip();
     let stmt = tx
         .prepare_cached(
             "-- inbox.append
             with told as (
-                insert into event (event_id, kind, conversation_id, data) values ($1, $2, $3, $4)
-                returning created_at
+                insert into event (event_id, kind, conversation_id, data)
+                select * from unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[])
+            ), target as materialized (
+                select * from unnest($5::int4[], $6::uuid[]) as target (n, principal_id)
             ), locked as materialized (
-                select principal_id from inbox where principal_id = any($5) order by principal_id for update
+                select principal_id, head_seq from inbox where principal_id = any($6) order by principal_id for update
+            ), numbered as materialized (
+                select target.n, principal_id,
+                       locked.head_seq + row_number() over (partition by principal_id order by target.n) as seq
+                from target join locked using (principal_id)
             ), heads as (
-                update inbox set head_seq = head_seq + 1 from locked
-                where inbox.principal_id = locked.principal_id
-                returning inbox.principal_id, inbox.head_seq
+                update inbox set head_seq = top.seq
+                from (select principal_id, max(seq) as seq from numbered group by principal_id) top
+                where inbox.principal_id = top.principal_id
             ), entries as (
-                insert into inbox_entry (principal_id, seq, event_id) select principal_id, head_seq, $1 from heads
-                returning principal_id, seq
+                insert into inbox_entry (principal_id, seq, event_id) select principal_id, seq, ($1::uuid[])[n] from numbered
             )
-            select created_at, principal_id, seq from told left join entries on true",
+            select app_now(), null::int4, null::uuid, null::bigint union all select null, n, principal_id, seq from numbered",
         )
         .await?;
-    let rows = tx.query(&stmt, &[&id, &kind.name(), &conversation, &data, &recipients]).await?;
-    let at = rows.first().map(|row| row.get(0)).unwrap_or_default();
-    let deliveries = rows.iter().filter_map(|row| {
-        Some(Delivery { principal: row.get::<_, Option<Uuid>>(1)?, seq: row.get::<_, Option<i64>>(2)? })
-    });
-    Ok((at, deliveries.collect()))
+    let rows = tx.query(&stmt, &[&ids, &kinds, &conversations, &data, &ns, &principals]).await?;
+    let at: DateTime<Utc> = rows.iter().find_map(|row| row.get(0)).unwrap_or_default();
+    let mut told: Vec<_> =
+        events.iter().map(|event| (at, Vec::with_capacity(event.recipients.len()))).collect();
+    for row in &rows {
+        let place = row.get::<_, Option<i32>>(1).and_then(|n| usize::try_from(n - 1).ok());
+        if let Some((_, deliveries)) = place.and_then(|n| told.get_mut(n)) {
+            deliveries.push(Delivery { principal: row.get(2), seq: row.get(3) });
+        }
+    }
+    Ok(told)
 }
 
 pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
@@ -149,12 +159,12 @@ pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Ve
         .prepare_cached(
             "-- inbox.read
             select seq, event_id, created_at, kind, conversation_id, data,
-                   message_seq, sender_kind, sender_id, sender_device, payload, client_message_id, in_reply_to, hop
+                   message_seq, sender_kind, sender_id, sender_device, payload, client_message_id, in_reply_to, hop, recipients
             from (
                 select e.seq, e.event_id, coalesce(v.created_at, m.created_at) as created_at, v.kind,
                        coalesce(v.conversation_id, m.conversation_id) as conversation_id, v.data,
                        m.seq as message_seq, m.sender_kind, m.sender_id, m.sender_device, m.payload,
-                       m.client_message_id, m.in_reply_to, m.hop,
+                       m.client_message_id, m.in_reply_to, m.hop, m.recipients,
                        sum(octet_length(coalesce(m.payload, v.data))) over (order by e.seq) as bytes
                 from (
                     select seq, event_id from inbox_entry
@@ -175,20 +185,24 @@ fn entry(row: &tokio_postgres::Row) -> Entry {
     let id: EventId = row.get(1);
     let at: DateTime<Utc> = row.get(2);
     let conversation: Option<ConversationId> = row.get(4);
+    let recipients: Option<Vec<String>> = row.get(14);
     let tail = match (row.get::<_, Option<&str>>(3), conversation) {
         // No event row: the entry announces a message, which carries the event's id.
-        (None, Some(conversation)) => message(row, MessageId(id.0), conversation, at).tail(),
+        (None, Some(conversation)) => {
+            message(row, MessageId(id.0), conversation, at, recipients.as_deref()).tail()
+        }
         (kind, conversation) => events::tail(id, kind.unwrap_or_default(), conversation, at, row.get(5)),
     };
     Entry { seq: row.get(0), tail }
 }
 
-fn message(
-    row: &tokio_postgres::Row,
+fn message<'a>(
+    row: &'a tokio_postgres::Row,
     id: MessageId,
     conversation: ConversationId,
     at: DateTime<Utc>,
-) -> Message<'_> {
+    recipients: Option<&'a [String]>,
+) -> Message<'a> {
     Message {
         id,
         conversation,
@@ -196,6 +210,7 @@ fn message(
         sender: Principal::from_row(row.get(7), row.get(8)),
         device_id: row.get(9),
         payload: row.get(10),
+        recipients,
         client_message_id: row.get(11),
         in_reply_to: row.get(12),
         hop: row.get(13),

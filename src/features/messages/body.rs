@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::{
     error::{Code, Error, Result},
     http::json,
-    ids::{ConversationId, MessageId},
-    limits::quotas::MESSAGE_BYTES,
+    ids::{ConversationId, MessageId, Principal},
+    limits::quotas::{MESSAGE_BYTES, RECIPIENTS},
 };
 
 /// What is to be sent.
@@ -26,6 +26,8 @@ pub struct Draft {
     pub client_message_id: Option<MessageId>,
     /// What it answers.
     pub in_reply_to: Option<MessageId>,
+    /// Whom it names, each once: an agent that is only `addressed` gets no other messages.
+    pub recipients: Option<Vec<Principal>>,
 }
 
 /// The names that stand beside a bare payload's own fields.
@@ -45,6 +47,12 @@ struct Wrapped<'a> {
     payload: Option<&'a RawValue>,
 }
 
+/// What can stand beside a wrapped payload only: in a bare one, a field of this name is the payload's.
+#[derive(Default, Deserialize)]
+struct Envelope {
+    recipients: Option<Vec<Principal>>,
+}
+
 #[derive(Deserialize)]
 struct Kind {
     r#type: String,
@@ -60,12 +68,12 @@ impl Draft {
     ) -> Result<(Self, Option<ConversationId>)> {
         let beside: Beside = json::parse(bytes)?;
         let text = std::str::from_utf8(bytes).map_err(|_| Error::field("", "json", "is not UTF-8"))?;
-        let payload = match wrapped(text) {
-            Some(payload) => payload.to_owned(),
-            None => bare(text)?,
+        let (payload, envelope) = match wrapped(text) {
+            Some(payload) => (payload.to_owned(), json::parse(bytes)?),
+            None => (bare(text)?, Envelope::default()),
         };
         let conversation = beside.conversation_id;
-        Ok((Self::new(payload, beside, Some(headers), too_large)?, conversation))
+        Ok((Self::new(payload, beside, envelope, Some(headers), too_large)?, conversation))
     }
 
     /// Reads a `message.send` frame, whose own `type` leaves no room for a bare payload.
@@ -73,10 +81,16 @@ impl Draft {
         let beside: Beside = json::parse(text.as_bytes())?;
         let payload =
             wrapped(text).ok_or_else(|| Error::field("payload", "required", "missing field `payload`"))?;
-        Self::new(payload.to_owned(), beside, None, too_large)
+        Self::new(payload.to_owned(), beside, json::parse(text.as_bytes())?, None, too_large)
     }
 
-    fn new(payload: String, beside: Beside, headers: Option<&HeaderMap>, too_large: Code) -> Result<Self> {
+    fn new(
+        payload: String,
+        beside: Beside,
+        envelope: Envelope,
+        headers: Option<&HeaderMap>,
+        too_large: Code,
+    ) -> Result<Self> {
         if payload.len() > MESSAGE_BYTES {
             return Err(too_large.into());
         }
@@ -89,8 +103,19 @@ impl Draft {
             key,
             client_message_id: beside.client_message_id,
             in_reply_to: beside.in_reply_to,
+            recipients: recipients(envelope)?,
         })
     }
+}
+
+fn recipients(envelope: Envelope) -> Result<Option<Vec<Principal>>> {
+    let Some(mut recipients) = envelope.recipients else { return Ok(None) };
+    recipients.sort_unstable();
+    recipients.dedup();
+    if !(1..=RECIPIENTS).contains(&recipients.len()) {
+        return Err(Error::field("recipients", "length", "must name 1 to 500 members"));
+    }
+    Ok(Some(recipients))
 }
 
 fn wrapped(text: &str) -> Option<&str> {
@@ -152,6 +177,17 @@ mod tests {
     }
 
     #[test]
+    fn recipients_stand_beside_a_payload_and_in_a_bare_one_are_part_of_it() {
+        let (one, two) = ("01ARZ3NDEKTSV4RRFFQ69G5FAV", "0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e");
+        let named = format!(r#""recipients":["{two}","{one}","{two}"]"#);
+        let wrapped = read(&format!(r#"{{"payload":{{"type":"t"}},{named}}}"#)).expect("valid");
+        let ids: Vec<String> = wrapped.recipients.expect("some").iter().map(|id| id.wire_id()).collect();
+        assert_eq!(ids, [one, two]);
+        let bare = read(&format!(r#"{{"type":"t",{named}}}"#)).expect("valid");
+        assert!(bare.recipients.is_none() && bare.payload.contains("recipients"));
+    }
+
+    #[test]
     fn a_bare_payload_may_escape_its_names() {
         let bare = read(r#"{"type":"text","caf\u00e9":1}"#).expect("valid");
         assert_eq!(bare.payload, r#"{"café":1,"type":"text"}"#);
@@ -168,6 +204,8 @@ mod tests {
             r#"{"payload":{}}"#,
             r#"{"payload":{"type":1}}"#,
             r#"{"payload":{"type":"t"},"client_message_id":"x"}"#,
+            r#"{"payload":{"type":"t"},"recipients":[]}"#,
+            r#"{"payload":{"type":"t"},"recipients":["x"]}"#,
             r#"{"payload":{"type":"t"},"idempotency_key":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#,
             r#"{"payload":{"type":"t"},"client_message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","idempotency_key":"0190b5e0-7c6e-4d3a-9c1b-2f4a5b6c7d8e"}"#,
         ] {

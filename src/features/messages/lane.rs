@@ -193,6 +193,8 @@ fn sent(one: &Waiting, stored: &store::Stored) -> Sent {
 
 fn told(one: &Waiting, stored: store::Stored) -> Told {
     let draft = &one.message.draft;
+    let recipients: Option<Vec<String>> =
+        draft.recipients.as_ref().map(|named| named.iter().map(|who| who.wire_id()).collect());
     let message = Message {
         id: one.id,
         conversation: one.message.conversation,
@@ -200,6 +202,7 @@ fn told(one: &Waiting, stored: store::Stored) -> Told {
         sender: one.message.sender,
         device_id: stored.device_id.as_deref(),
         payload: &draft.payload,
+        recipients: recipients.as_deref(),
         client_message_id: draft.client_message_id,
         in_reply_to: draft.in_reply_to,
         hop: stored.hop,
@@ -240,6 +243,9 @@ fn refused(message: &Outgoing, refusal: store::Refusal) -> Error {
             Error::field("in_reply_to", "reference", "is no message of this conversation")
         }
         (store::Refusal::Loop, _) => Error::from(Code::AgentLoopDetected).with("limit", HOPS),
+        (store::Refusal::UnknownRecipient, _) => {
+            Error::field("recipients", "member", "names someone who is no member of this conversation")
+        }
     }
 }
 
@@ -265,6 +271,7 @@ mod tests {
             key: key.map(Uuid::from_u128),
             client_message_id: None,
             in_reply_to: in_reply_to.map(|id| MessageId(Uuid::from_u128(id))),
+            recipients: None,
         };
         let conversation = ConversationId(Uuid::from_u128(conversation));
         let message = Outgoing { sender, credential: Uuid::nil(), conversation, draft };

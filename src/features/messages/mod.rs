@@ -7,6 +7,7 @@
 //! and the next batch grows while it does. Alone, a send waits for nobody.
 
 mod body;
+pub mod history;
 pub mod http;
 mod lane;
 mod store;

@@ -2,14 +2,18 @@ use chrono::{DateTime, Utc};
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
-use super::Waiting;
+use super::{Draft, Waiting};
 use crate::{
     db::{Conn, Db},
     error::{Error, Result},
     features::inbox::Delivery,
-    ids::{ConversationId, MessageId},
+    ids::{ConversationId, MessageId, Principal},
     limits::quotas::HOPS,
 };
+
+mod history;
+
+pub use self::history::history;
 
 /// What became of one send.
 pub enum Decision {
@@ -51,6 +55,7 @@ pub enum Refusal {
     Plaintext,
     UnknownReference,
     Loop,
+    UnknownRecipient,
 }
 
 /// Takes the locks of a batch's conversations before the statement below begins, so that its snapshot holds all that
@@ -73,9 +78,9 @@ select 1 from conversation where conversation_id = any($1) order by conversation
 const SEND: &str = "-- messages.send
 with item as materialized (
     select * from unnest($1::int4[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::uuid[], $7::text[], $8::bool[],
-                         $9::uuid[], $10::uuid[], $11::uuid[])
+                         $9::uuid[], $10::uuid[], $11::uuid[], $13::text[], $14::text[])
         as item (n, message_id, conversation_id, sender_id, sender_kind, credential_id, payload, encrypted,
-                 key, client_message_id, in_reply_to)
+                 key, client_message_id, in_reply_to, named, recipients)
 ), locked as materialized (
     select l.conversation_id, l.xmin <> s.xmin as stale
     from conversation l join conversation s on s.conversation_id = l.conversation_id
@@ -93,6 +98,10 @@ with item as materialized (
             when c.encryption = 'required' and not item.encrypted then 4
             when item.in_reply_to is not null and answered.conversation_id is distinct from item.conversation_id then 5
             when h.hop > $12 then 6
+            when item.named is not null and exists (
+                select from unnest(item.named::uuid[]) as name (id) where not exists (
+                    select from member x where x.conversation_id = item.conversation_id and x.principal_id = name.id)
+            ) then 7
         end as verdict
     from item
     left join session s on s.session_id = item.credential_id
@@ -129,9 +138,9 @@ with item as materialized (
     ) j
 ), stored as (
     insert into message (conversation_id, seq, message_id, sender_id, sender_kind, sender_device, client_message_id,
-                         in_reply_to, hop, created_at, payload)
+                         in_reply_to, hop, created_at, payload, recipients)
     select conversation_id, seq, message_id, sender_id, sender_kind, device_id, client_message_id,
-           in_reply_to, hop, app_now(), payload
+           in_reply_to, hop, app_now(), payload, recipients::text[]
     from decided where good
 ), bumped as (
     update conversation c set last_seq = d.seq, last_message_id = d.message_id,
@@ -144,6 +153,7 @@ with item as materialized (
     join inbox i on i.principal_id = m.principal_id
     left join relation r on r.relation_id = m.relation_id
     where d.good and (m.principal_kind = 'user' or m.principal_id <> d.sender_id) and r.state is distinct from 'revoked'
+        and (m.visibility = 'all' or m.principal_id = any(d.named::uuid[]))
     order by i.principal_id for update of i
 ), delivery as materialized (
     select n, message_id, principal_id, head_seq + row_number() over (partition by principal_id order by n) as seq
@@ -246,6 +256,9 @@ struct Columns<'a> {
     keys: Vec<Option<Uuid>>,
     client_ids: Vec<Option<MessageId>>,
     references: Vec<Option<MessageId>>,
+    /// Arrays as Postgres writes them: ids, and the same as the wire shows them.
+    named: Vec<Option<String>>,
+    recipients: Vec<Option<String>>,
 }
 
 impl<'a> Columns<'a> {
@@ -263,10 +276,12 @@ impl<'a> Columns<'a> {
             keys: each().map(|message| message.draft.key).collect(),
             client_ids: each().map(|message| message.draft.client_message_id).collect(),
             references: each().map(|message| message.draft.in_reply_to).collect(),
+            named: each().map(|message| array(&message.draft, |who| who.id().to_string())).collect(),
+            recipients: each().map(|message| array(&message.draft, Principal::wire_id)).collect(),
         }
     }
 
-    fn params(&self) -> [&(dyn ToSql + Sync); 12] {
+    fn params(&self) -> [&(dyn ToSql + Sync); 14] {
         [
             &self.ns,
             &self.ids,
@@ -280,8 +295,15 @@ impl<'a> Columns<'a> {
             &self.client_ids,
             &self.references,
             &const { HOPS as i32 },
+            &self.named,
+            &self.recipients,
         ]
     }
+}
+
+fn array(draft: &Draft, show: impl Fn(Principal) -> String) -> Option<String> {
+    let ids: Vec<String> = draft.recipients.as_ref()?.iter().copied().map(show).collect();
+    Some(format!("{{{}}}", ids.join(",")))
 }
 
 fn decision(row: &Row) -> Decision {
@@ -301,7 +323,8 @@ fn decision(row: &Row) -> Decision {
         Some(3) => Refusal::RelationRevoked,
         Some(4) => Refusal::Plaintext,
         Some(5) => Refusal::UnknownReference,
-        Some(_) => Refusal::Loop,
+        Some(6) => Refusal::Loop,
+        Some(_) => Refusal::UnknownRecipient,
     })
 }
 

@@ -268,6 +268,13 @@ impl User {
         .await
     }
 
+    /// Opens a group; returns its id.
+    pub async fn group_with(&self, members: &[&User]) -> String {
+        let ids: Vec<&str> = members.iter().map(|member| member.id.as_str()).collect();
+        let answer = self.post("/groups", json!({ "title": "a group", "member_ids": ids })).await.expect(201);
+        answer.data()["conversation_id"].as_str().expect("an id").to_owned()
+    }
+
     /// A socket that is authenticated and caught up from the last ack.
     pub async fn connect(&self) -> Socket {
         self.connect_from(None).await

@@ -13,7 +13,7 @@ pub use self::{
     authenticator::Authenticator,
     client::{Agent, Answer, Caller, PASSWORD, User, ulid},
     process::ProcessNode,
-    services::{connect, private_redis, psql, spawn},
+    services::{connect, crowd, db, private_redis, psql, spawn},
     socket::Socket,
     world::{TestNode, nodes, nodes_with},
 };

@@ -89,3 +89,20 @@ pub async fn database() -> String {
 pub async fn psql(url: &str, sql: &str) -> Vec<tokio_postgres::SimpleQueryMessage> {
     connect(url).await.simple_query(sql).await.expect(sql)
 }
+
+/// What a job of a node works with, for a test that runs it itself.
+pub fn db(url: &str) -> blindpipe::db::Db {
+    blindpipe::db::Db::new(&url.into(), "test", 4, blindpipe::db::Plans::Free).expect("a pool")
+}
+
+/// Users who do nothing but be members: made in the database, since five hundred registrations would take minutes.
+pub async fn crowd(url: &str, n: usize) -> Vec<String> {
+    let client = connect(url).await;
+    let ids: Vec<uuid::Uuid> = (0..n).map(|_| super::ulid().into()).collect();
+    let sql = "with made as (
+            insert into user_account (user_id, email, display_name, device_locale, password_hash)
+            select id, id || '@example.org', 'one of many', 'en-GB', 'none' from unnest($1::uuid[]) as id returning user_id
+        ) insert into inbox (principal_id) select user_id from made";
+    client.execute(sql, &[&ids]).await.expect("users");
+    ids.into_iter().map(|id| ulid::Ulid::from(id).to_string()).collect()
+}

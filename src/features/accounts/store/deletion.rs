@@ -94,7 +94,8 @@ async fn end_relations(tx: &Tx, random: &Random, user: UserId) -> Result<Vec<Tol
     let stmt = tx
         .prepare_cached(
             "-- accounts.end_relations
-            update relation r set state = 'revoked', revoked_at = app_now(), purge_at = app_now() + interval '7 days'
+            update relation r set state = 'revoked', revoked_at = app_now(), purge_at = app_now() + interval '7 days',
+                purge_due = app_now() + interval '7 days'
             from agent a
             where a.agent_id = r.agent_id and r.state = 'active' and (r.user_id = $1 or a.owner_user_id = $1)
             returning r.relation_id, r.user_id, r.agent_id, r.created_at, r.revoked_at, r.purge_at",

@@ -1,0 +1,199 @@
+//! `POST /groups/{conversation_id}/members`, `PATCH` and `DELETE /groups/{conversation_id}/members/{principal_id}`,
+//! `POST /groups/{conversation_id}/agent-instances`,
+//! `DELETE /groups/{conversation_id}/agent-instances/{instance_id}`.
+
+use axum::{
+    extract::{FromRequestParts, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+
+use super::store::{self, Addition, Instance, Removal};
+use crate::{
+    app::App,
+    auth::{someone::Someone, user::User},
+    backplane::Backplane,
+    db::Db,
+    error::{Code, Error, Result},
+    features::{
+        conversations::{self, Member},
+        inbox::Told,
+    },
+    http::{Created, Data, Json, Path},
+    ids::{AgentId, ConversationId, InstanceId, Principal, UserId},
+    limits::{Limiter, quotas::GROUP_ADDITIONS, table::Limit},
+    random::Random,
+};
+
+/// What it takes to change a group.
+#[derive(FromRequestParts)]
+#[from_request(state(App))]
+pub struct Groups {
+    #[from_request(via(State))]
+    db: Db,
+    #[from_request(via(State))]
+    random: Random,
+    #[from_request(via(State))]
+    backplane: Backplane,
+}
+
+impl Groups {
+    /// Proves that the caller administers the group, before a budget of the group's is charged.
+    async fn administered(&self, group: ConversationId, user: UserId) -> Result<()> {
+        let client = self.db.read().await?;
+        let admin = conversations::is_admin(&client, group, Principal::User(user)).await?;
+        if admin { Ok(()) } else { Err(Code::Forbidden.into()) }
+    }
+
+    fn tell(&self, told: &[Told]) {
+        told.iter().for_each(|told| self.backplane.tell(told));
+    }
+}
+
+#[derive(Deserialize)]
+pub struct AddMembers {
+    user_ids: Vec<UserId>,
+}
+
+/// `POST /groups/{conversation_id}/members`: adds users to a group, as far as they exist and there is room.
+///
+/// Caller: user who administers the group. Limit: `group_member_add`, 5/min per group. Body `{user_ids[]}`, 1 to 100.
+/// Answers 201 with [`Addition`]. Tells the members `member.added`, once for each added. Errors: `NOT_FOUND`,
+/// `FORBIDDEN`.
+pub async fn add_members(
+    user: User,
+    limiter: Limiter,
+    groups: Groups,
+    Path(group): Path<ConversationId>,
+    Json(body): Json<AddMembers>,
+) -> Result<Created<Addition>> {
+    if !(1..=GROUP_ADDITIONS).contains(&body.user_ids.len()) {
+        return Err(Error::field("user_ids", "length", "must name 1 to 100 users"));
+    }
+    groups.administered(group, user.id).await?;
+    limiter.take(Limit::GroupMemberAdd, group).await?;
+    let tx = groups.db.begin("groups.add_members").await?;
+    let (addition, told) = store::add_members(&tx, &groups.random, group, user.id, &body.user_ids).await?;
+    tx.commit().await?;
+    groups.tell(&told);
+    Ok(Created(addition))
+}
+
+/// `DELETE /groups/{conversation_id}/members/{principal_id}`: removes a member, or leaves.
+///
+/// Caller: user who administers the group, or the member. An owner is removed by nobody else; when it leaves, the oldest
+/// admin, else the oldest member, is the owner. Limit: `default_user`, 120/min; agents their tier. Answers 200 with
+/// [`Removal`]. Tells the members and the one concerned `member.removed`, and of a new owner `conversation.updated`.
+/// Errors: `NOT_FOUND`, `FORBIDDEN`.
+pub async fn remove_member(
+    caller: Someone,
+    limiter: Limiter,
+    groups: Groups,
+    Path((group, member)): Path<(ConversationId, Principal)>,
+) -> Result<Data<Removal>> {
+    limiter.take_default(&caller).await?;
+    let tx = groups.db.begin("groups.remove_member").await?;
+    let (removal, told) = store::remove(&tx, &groups.random, group, caller.principal(), member).await?;
+    tx.commit().await?;
+    groups.tell(&told);
+    Ok(Data(removal))
+}
+
+/// What a member who is a user may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    Owner,
+    Admin,
+    Member,
+}
+
+#[derive(Deserialize)]
+pub struct ChangeMember {
+    role: Role,
+}
+
+/// `PATCH /groups/{conversation_id}/members/{principal_id}`: makes a member an admin, a member again, or the owner; the
+/// owner before is an admin then.
+///
+/// Caller: the group's owner. Limit: `default_user`, 120/min. Body `{role:"owner|admin|member"}`. Answers 200 with the
+/// [`Member`]. Tells the members `conversation.updated` if that changed anything. Errors: `NOT_FOUND`, `FORBIDDEN`.
+pub async fn change_member(
+    user: User,
+    limiter: Limiter,
+    groups: Groups,
+    Path((group, member)): Path<(ConversationId, Principal)>,
+    Json(body): Json<ChangeMember>,
+) -> Result<Data<Member>> {
+    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    let tx = groups.db.begin("groups.change_member").await?;
+    let (member, told) = store::change_role(&tx, &groups.random, group, user.id, member, body.role).await?;
+    tx.commit().await?;
+    groups.tell(&told);
+    Ok(Data(member))
+}
+
+#[derive(Deserialize)]
+pub struct AddAgent {
+    agent_id: AgentId,
+    #[serde(default)]
+    visibility: Visibility,
+}
+
+/// Which messages of a group an agent gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Visibility {
+    /// Those that name it.
+    #[default]
+    Addressed,
+    /// All.
+    All,
+}
+
+/// `POST /groups/{conversation_id}/agent-instances`: gives an agent a place in a group, or another visibility there.
+///
+/// Caller: user who administers the group and has an active relation with the agent. Limit: `group_agent_instance`,
+/// 1/min per group. Body `{agent_id, visibility?}`. Answers 201 with [`Instance`], 200 if the agent was there. Tells the
+/// members `member.added`. Errors: `NOT_FOUND`, `FORBIDDEN` (also with `params.limit` when the group is full),
+/// `AGENT_NOT_REGISTERED`, `RELATION_REQUIRED`.
+pub async fn add_agent(
+    user: User,
+    limiter: Limiter,
+    groups: Groups,
+    Path(group): Path<ConversationId>,
+    Json(body): Json<AddAgent>,
+) -> Result<Response> {
+    groups.administered(group, user.id).await?;
+    let tx = groups.db.begin("groups.agent_right").await?;
+    store::related(&tx, user.id, body.agent_id).await?;
+    tx.commit().await?;
+    limiter.take(Limit::GroupAgentInstance, group).await?;
+    let tx = groups.db.begin("groups.add_agent").await?;
+    let added: store::AddedAgent =
+        store::add_agent(&tx, &groups.random, group, user.id, body.agent_id, body.visibility).await?;
+    tx.commit().await?;
+    groups.tell(&added.told);
+    let status = if added.made { StatusCode::CREATED } else { StatusCode::OK };
+    let instance: Instance = added.instance;
+    Ok((status, Data(instance)).into_response())
+}
+
+/// `DELETE /groups/{conversation_id}/agent-instances/{instance_id}`: takes an agent's place away.
+///
+/// Caller: user who administers the group. Limit: `default_user`, 120/min. Answers 200 with [`Removal`]. Tells the
+/// members and the agent `member.removed`. Errors: `NOT_FOUND`, `FORBIDDEN`.
+pub async fn remove_agent(
+    user: User,
+    limiter: Limiter,
+    groups: Groups,
+    Path((group, instance)): Path<(ConversationId, InstanceId)>,
+) -> Result<Data<Removal>> {
+    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    let tx = groups.db.begin("groups.remove_agent").await?;
+    let (removal, told) = store::remove_instance(&tx, &groups.random, group, user.id, instance).await?;
+    tx.commit().await?;
+    groups.tell(&told);
+    Ok(Data(removal))
+}

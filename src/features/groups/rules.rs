@@ -1,0 +1,79 @@
+//! Who may do what to whom, and who fits.
+
+use std::collections::HashSet;
+
+use crate::ids::UserId;
+
+/// What becomes of each user that is to be added.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Sorted {
+    pub added: Vec<UserId>,
+    pub already: Vec<UserId>,
+    pub unknown: Vec<UserId>,
+    pub too_many: Vec<UserId>,
+}
+
+/// Sorts the users asked for, each once, in the order asked: members stay, strangers must exist, and there is room for
+/// `room` more.
+pub fn sort(asked: &[UserId], members: &HashSet<UserId>, known: &HashSet<UserId>, room: usize) -> Sorted {
+    let mut sorted = Sorted::default();
+    let mut seen = HashSet::new();
+    for id in asked.iter().copied().filter(|id| seen.insert(*id)) {
+        let place = if members.contains(&id) {
+            &mut sorted.already
+        } else if !known.contains(&id) {
+            &mut sorted.unknown
+        } else if sorted.added.len() == room {
+            &mut sorted.too_many
+        } else {
+            &mut sorted.added
+        };
+        place.push(id);
+    }
+    sorted
+}
+
+/// Whether `by` may remove a member: everyone may leave, admins may remove all but the owner.
+pub fn may_remove(by: &str, member: &str, oneself: bool) -> bool {
+    oneself || (matches!(by, "owner" | "admin") && member != "owner")
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn users(ids: &[u128]) -> Vec<UserId> {
+        ids.iter().map(|id| UserId(Uuid::from_u128(*id))).collect()
+    }
+
+    #[test]
+    fn each_user_is_sorted_once_and_the_room_is_kept() {
+        let set = |ids: &[u128]| users(ids).into_iter().collect::<HashSet<_>>();
+        let sorted = sort(&users(&[1, 2, 2, 9, 3, 4, 1]), &set(&[1]), &set(&[1, 2, 3, 4]), 2);
+        assert_eq!(sorted.added, users(&[2, 3]));
+        assert_eq!(sorted.already, users(&[1]));
+        assert_eq!(sorted.unknown, users(&[9]));
+        assert_eq!(sorted.too_many, users(&[4]));
+        assert!(sort(&users(&[2]), &set(&[]), &set(&[2]), 0).added.is_empty());
+    }
+
+    #[test]
+    fn admins_remove_all_but_the_owner_and_everyone_leaves() {
+        for (by, member, oneself, may) in [
+            ("owner", "admin", false, true),
+            ("owner", "agent", false, true),
+            ("admin", "admin", false, true),
+            ("admin", "owner", false, false),
+            ("member", "member", false, false),
+            ("member", "agent", false, false),
+            ("agent", "member", false, false),
+            ("owner", "owner", true, true),
+            ("member", "member", true, true),
+            ("agent", "agent", true, true),
+        ] {
+            assert_eq!(may_remove(by, member, oneself), may, "{by} removes {member}");
+        }
+    }
+}

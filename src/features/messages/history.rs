@@ -1,0 +1,78 @@
+//! `GET /conversations/{conversation_id}/messages`, `GET /agents/{agent_id}/conversations/{conversation_id}/messages`.
+
+use axum::{
+    extract::State,
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+
+use super::store;
+use crate::{
+    auth::{agent::Agent, user::User},
+    db::Db,
+    error::Result,
+    http::{Path, Query, page::Page},
+    ids::{AgentId, ConversationId, MessageId, Principal},
+    limits::{Limiter, table::Limit},
+};
+
+/// Which way a reader walks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From the newest, or the cursor, to older ones.
+    #[default]
+    Backward,
+    /// From the oldest, or the cursor, to newer ones.
+    Forward,
+}
+
+/// The query of a history.
+#[derive(Deserialize)]
+pub struct Walk {
+    #[serde(flatten)]
+    page: Page<MessageId>,
+    #[serde(default)]
+    direction: Direction,
+}
+
+/// `GET /conversations/{conversation_id}/messages`: what was said since the caller joined, newest first.
+///
+/// Caller: user who is a member. Limit: `user_messages_list`, 60/min. Query `limit`, `cursor` (the last message seen),
+/// `direction=backward|forward`. Answers 200 `{data: [message], next_cursor}`; a page ends early rather than grow past
+/// 4 MB. A message that was purged has `payload` null and `purged` true. Errors: `NOT_FOUND`.
+pub async fn of_user(
+    user: User,
+    limiter: Limiter,
+    State(db): State<Db>,
+    Path(conversation): Path<ConversationId>,
+    Query(walk): Query<Walk>,
+) -> Result<Response> {
+    limiter.take(Limit::UserMessagesList, user.id).await?;
+    answer(&db, conversation, Principal::User(user.id), &walk).await
+}
+
+/// `GET /agents/{agent_id}/conversations/{conversation_id}/messages`: the same for an agent. One that is only addressed
+/// sees the messages that name it.
+///
+/// Caller: agent who is a member by an active relation. Limit: its tier.
+pub async fn of_agent(
+    agent: Agent,
+    limiter: Limiter,
+    State(db): State<Db>,
+    Path((_, conversation)): Path<(AgentId, ConversationId)>,
+    Query(walk): Query<Walk>,
+) -> Result<Response> {
+    limiter.take_as_agent(agent.id).await?;
+    answer(&db, conversation, Principal::Agent(agent.id), &walk).await
+}
+
+async fn answer(db: &Db, conversation: ConversationId, reader: Principal, walk: &Walk) -> Result<Response> {
+    let (page, forward) = (&walk.page, walk.direction == Direction::Forward);
+    let found = store::history(db, conversation, reader, page.cursor, forward, page.rows()).await?;
+    let next = found.next.map_or("null".to_owned(), |id| format!("\"{id}\""));
+    let text = format!(r#"{{"data":[{}],"next_cursor":{next}}}"#, found.messages.join(","));
+    let json = HeaderValue::from_static("application/json");
+    Ok(([(header::CONTENT_TYPE, json)], text).into_response())
+}

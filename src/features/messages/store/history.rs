@@ -1,0 +1,100 @@
+use tokio_postgres::Row;
+
+use crate::{
+    db::Db,
+    error::{Code, Result},
+    events::Message,
+    http::page,
+    ids::{ConversationId, MessageId, Principal},
+    limits::quotas::PAGE_BYTES,
+};
+
+/// A page of a conversation.
+pub struct Page {
+    /// Messages as JSON, in the order asked for.
+    pub messages: Vec<String>,
+    /// The last one's id if there are more.
+    pub next: Option<MessageId>,
+}
+
+/// A page of what the reader can see: after it joined, and what names it if it is only addressed. Membership, cursor and
+/// messages are read in one snapshot, so nothing shows that was committed after the reader was removed. Of the four
+/// branches one runs; each walks one index.
+const HISTORY: &str = "-- messages.history
+with me as materialized (
+    select me.from_seq, me.visibility, seen.seq as cursor_seq
+    from member me left join relation r on r.relation_id = me.relation_id
+    left join message seen on seen.message_id = $3 and seen.conversation_id = $1 and seen.seq > me.from_seq
+    where me.conversation_id = $1 and me.principal_id = $2 and r.state is distinct from 'revoked'
+)
+select me.cursor_seq, page.seq, page.message_id, page.sender_kind, page.sender_id, page.sender_device, page.payload,
+       page.client_message_id, page.in_reply_to, page.hop, page.created_at, page.recipients, page.found
+from me left join lateral (
+    select found.*, count(*) over () as found,
+           sum(octet_length(payload)) over (order by case when $4 then seq else -seq end) as bytes,
+           row_number() over (order by case when $4 then seq else -seq end) as n
+    from (
+        (select * from message m
+         where $4 and me.visibility = 'all' and m.conversation_id = $1 and m.seq > coalesce(me.cursor_seq, me.from_seq)
+         order by m.seq limit $5)
+        union all
+        (select * from message m
+         where not $4 and me.visibility = 'all' and m.conversation_id = $1 and m.seq > me.from_seq
+             and (me.cursor_seq is null or m.seq < me.cursor_seq)
+         order by m.seq desc limit $5)
+        union all
+        (select * from message m
+         where $4 and me.visibility <> 'all' and m.conversation_id = $1 and m.seq > coalesce(me.cursor_seq, me.from_seq)
+             and m.recipients is not null and $2::text = any(m.recipients)
+         order by m.seq limit $5)
+        union all
+        (select * from message m
+         where not $4 and me.visibility <> 'all' and m.conversation_id = $1 and m.seq > me.from_seq
+             and (me.cursor_seq is null or m.seq < me.cursor_seq)
+             and m.recipients is not null and $2::text = any(m.recipients)
+         order by m.seq desc limit $5)
+    ) found
+) page on page.n < $5 and (page.bytes <= $6 or page.n = 1)
+order by page.n";
+
+/// Reads a page: oldest first if `forward`, else newest first. It ends early rather than grow too large.
+pub async fn history(
+    db: &Db,
+    conversation: ConversationId,
+    reader: Principal,
+    cursor: Option<MessageId>,
+    forward: bool,
+    rows: i64,
+) -> Result<Page> {
+    let client = db.read().await?;
+    let stmt = client.prepare_cached(HISTORY).await?;
+    let found =
+        client.query(&stmt, &[&conversation, &reader.id(), &cursor, &forward, &rows, &PAGE_BYTES]).await?;
+    let first = found.first().ok_or(Code::NotFound)?;
+    if cursor.is_some() && first.get::<_, Option<i64>>(0).is_none() {
+        return Err(page::unknown());
+    }
+    let messages: Vec<&Row> = found.iter().filter(|row| row.get::<_, Option<i64>>(1).is_some()).collect();
+    let there_are = messages.first().map_or(0, |row| row.get::<_, i64>(12));
+    let more = there_are > i64::try_from(messages.len()).unwrap_or(i64::MAX);
+    let next = messages.last().filter(|_| more).map(|row| row.get(2));
+    Ok(Page { messages: messages.into_iter().map(|row| json(row, conversation)).collect(), next })
+}
+
+fn json(row: &Row, conversation: ConversationId) -> String {
+    let recipients: Option<Vec<String>> = row.get(11);
+    Message {
+        id: row.get(2),
+        conversation,
+        seq: row.get(1),
+        sender: Principal::from_row(row.get(3), row.get(4)),
+        device_id: row.get(5),
+        payload: row.get(6),
+        recipients: recipients.as_deref(),
+        client_message_id: row.get(7),
+        in_reply_to: row.get(8),
+        hop: row.get(9),
+        created_at: row.get(10),
+    }
+    .json()
+}

@@ -1,0 +1,227 @@
+use tokio_postgres::Row;
+
+use super::Relation;
+use crate::{
+    db::{Db, Tx},
+    error::{Code, Result},
+    events::EventKind,
+    features::inbox::{self, NewEvent, Told},
+    http::page,
+    ids::{AgentId, ConversationId, EventId, RelationId, UserId},
+};
+
+/// Messages that one transaction of the purge empties. They may have a megabyte each.
+const BATCH: i64 = 100;
+
+fn relation(row: &Row) -> Relation {
+    Relation {
+        relation_id: row.get(0),
+        user_id: row.get(1),
+        agent_id: row.get(2),
+        state: row.get(3),
+        created_at: row.get(4),
+        revoked_at: row.get(5),
+        purge_at: row.get(6),
+    }
+}
+
+/// The active relation of the two, and whether it was made now. Called with their conversation locked.
+///
+/// A purge that is not due yet is called off; one that is goes on, as far as the conversation has come.
+pub async fn open(
+    tx: &Tx,
+    id: RelationId,
+    user: UserId,
+    agent: AgentId,
+    conversation: ConversationId,
+) -> Result<(Relation, bool)> {
+    let stmt = tx
+        .prepare_cached(
+            "-- relations.open
+            insert into relation (relation_id, user_id, agent_id) values ($1, $2, $3)
+            on conflict (user_id, agent_id) where state = 'active' do update set state = 'active'
+            returning relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at",
+        )
+        .await?;
+    let opened = relation(&tx.query_one(&stmt, &[&id, &user, &agent]).await?);
+    let made = opened.relation_id == id;
+    if made {
+        let stmt = tx
+            .prepare_cached(
+                "-- relations.keep
+                update relation r set
+                    purge_at = case when r.purge_at > app_now() then null else r.purge_at end,
+                    purge_due = case when r.purge_due > app_now() then null else r.purge_due end,
+                    purge_through = coalesce(r.purge_through, c.last_seq)
+                from conversation c
+                where r.user_id = $1 and r.agent_id = $2 and r.state = 'revoked' and r.purge_due is not null
+                    and c.conversation_id = $3",
+            )
+            .await?;
+        tx.execute(&stmt, &[&user, &agent, &conversation]).await?;
+    }
+    Ok((opened, made))
+}
+
+/// The active relation of the two, which cannot end before the transaction does.
+pub async fn active(tx: &Tx, user: UserId, agent: AgentId) -> Result<Option<RelationId>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- relations.active
+            select relation_id from relation where user_id = $1 and agent_id = $2 and state = 'active' for share",
+        )
+        .await?;
+    Ok(tx.query_opt(&stmt, &[&user, &agent]).await?.map(|row| row.get(0)))
+}
+
+pub async fn list(db: &Db, user: UserId, cursor: Option<RelationId>, rows: i64) -> Result<Vec<Relation>> {
+    let client = db.read().await?;
+    if let Some(cursor) = cursor {
+        let stmt = client
+            .prepare_cached(
+                "-- relations.cursor
+                select 1 from relation where relation_id = $1 and user_id = $2",
+            )
+            .await?;
+        client.query_opt(&stmt, &[&cursor, &user]).await?.ok_or_else(page::unknown)?;
+    }
+    let stmt = client
+        .prepare_cached(
+            "-- relations.list
+            select relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at from relation
+            where user_id = $1 and ($2::uuid is null or relation_id < $2) order by relation_id desc limit $3",
+        )
+        .await?;
+    let rows = client.query(&stmt, &[&user, &cursor, &rows]).await?;
+    Ok(rows.iter().map(relation).collect())
+}
+
+/// Ends a relation. Every conversation that the agent is in by it gets a new row version, so that a send which has read
+/// the relation before and commits later finds itself stale.
+pub async fn revoke(
+    tx: &Tx,
+    user: UserId,
+    id: RelationId,
+    event: EventId,
+) -> Result<(Relation, Option<Told>)> {
+    let stmt = tx
+        .prepare_cached(
+            "-- relations.lock
+            select 1 from conversation where conversation_id in (
+                select m.conversation_id from member m join relation r using (relation_id)
+                where r.relation_id = $1 and r.user_id = $2
+            ) order by conversation_id for update",
+        )
+        .await?;
+    tx.execute(&stmt, &[&id, &user]).await?;
+    let stmt = tx
+        .prepare_cached(
+            "-- relations.revoke
+            update relation set state = 'revoked', revoked_at = app_now(),
+                purge_at = app_now() + interval '7 days', purge_due = app_now() + interval '7 days'
+            where relation_id = $1 and user_id = $2 and state = 'active'
+            returning relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at",
+        )
+        .await?;
+    let Some(row) = tx.query_opt(&stmt, &[&id, &user]).await? else {
+        return Ok((find(tx, user, id).await?.ok_or(Code::NotFound)?, None));
+    };
+    let revoked = relation(&row);
+    let stmt = tx
+        .prepare_cached(
+            "-- relations.outdate
+            update conversation set last_seq = last_seq
+            where conversation_id in (select conversation_id from member where relation_id = $1)",
+        )
+        .await?;
+    tx.execute(&stmt, &[&id]).await?;
+    let both = vec![revoked.user_id.0, revoked.agent_id.0];
+    let event = NewEvent::new(event, EventKind::RelationRevoked, None, &revoked, both)?;
+    let told = inbox::append_all(tx, &[event]).await?.pop();
+    Ok((revoked, told))
+}
+
+async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- relations.find
+            select relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at from relation
+            where relation_id = $1 and user_id = $2",
+        )
+        .await?;
+    Ok(tx.query_opt(&stmt, &[&id, &user]).await?.as_ref().map(relation))
+}
+
+/// Empties some messages of one ended relation; true while there may be more to do.
+///
+/// Rows stay, so that numbers have no gaps and what refers to them still does. A message of the last 24 hours waits for
+/// the next turn: its sender may still repeat it. As long as the two are apart, a turn comes every week, because the
+/// user can go on writing there.
+pub async fn purge(db: &Db) -> Result<bool> {
+    let tx = db.begin("relations.purge").await?;
+    let Some((id, conversation)) = due(&tx).await? else { return Ok(false) };
+    let stmt = tx
+        .prepare_cached(
+            "-- relations.purge
+            with span as (
+                select max(seq) as top from (
+                    select m.seq, m.created_at from conversation c
+                    join message m on m.conversation_id = c.conversation_id and m.seq > c.purged_seq
+                    join relation r on r.relation_id = $2
+                    where c.conversation_id = $1 and (r.purge_through is null or m.seq <= r.purge_through)
+                    order by m.seq limit $3
+                ) next where created_at < app_now() - interval '24 hours'
+            ), emptied as (
+                update message m set payload = '' from span, conversation c
+                where c.conversation_id = $1 and m.conversation_id = $1 and m.seq > c.purged_seq and m.seq <= span.top
+            )
+            update conversation set purged_seq = span.top from span where conversation_id = $1 and span.top is not null",
+        )
+        .await?;
+    let moved = match conversation {
+        Some(conversation) => tx.execute(&stmt, &[&conversation, &id, &BATCH]).await? > 0,
+        None => false,
+    };
+    if !moved {
+        let stmt = tx
+            .prepare_cached(
+                "-- relations.purged
+                update relation set purge_due = case when purge_through is null then app_now() + interval '7 days' end
+                where relation_id = $1",
+            )
+            .await?;
+        tx.execute(&stmt, &[&id]).await?;
+    }
+    tx.commit().await?;
+    Ok(true)
+}
+
+/// A relation whose purge is due, and its conversation, locked. Whoever opens the relation again locks it too.
+async fn due(tx: &Tx) -> Result<Option<(RelationId, Option<ConversationId>)>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- relations.due
+            select relation_id, least(user_id, agent_id), greatest(user_id, agent_id) from relation
+            where purge_due <= app_now() order by purge_due limit 1",
+        )
+        .await?;
+    let Some(row) = tx.query_opt(&stmt, &[]).await? else { return Ok(None) };
+    let id: RelationId = row.get(0);
+    let stmt = tx
+        .prepare_cached(
+            "-- relations.lock_pair
+            select conversation_id from conversation where pair_low = $1 and pair_high = $2 for update",
+        )
+        .await?;
+    let (low, high): (uuid::Uuid, uuid::Uuid) = (row.get(1), row.get(2));
+    let conversation = tx.query_opt(&stmt, &[&low, &high]).await?.map(|row| row.get(0));
+    let stmt = tx
+        .prepare_cached(
+            "-- relations.still_due
+            select 1 from relation where relation_id = $1 and purge_due <= app_now()",
+        )
+        .await?;
+    // Called off while we waited for the lock: nothing is to be done in this turn.
+    let still = tx.query_opt(&stmt, &[&id]).await?.is_some();
+    Ok(Some((id, conversation.filter(|_| still))))
+}
