@@ -26,7 +26,8 @@ const INBOX_DAYS: i32 = 30;
 const SCHEDULE: &[(Job, &str, u64, bool)] = &[
     (Job::Mail, "mail", 1, false),
     (Job::EraseAccounts, "erase_accounts", 5, false),
-    (Job::RetireCredentials, "retire_agent_credentials", 5, true),
+    (Job::LeaveDeleted, "leave_deleted_agents", 1, false),
+    (Job::RetireCredentials, "retire_agent_credentials", 5, false),
     (Job::ForgetCodes, "forget_codes", 600, true),
     (Job::ForgetChallenges, "forget_challenges", 60, true),
     (Job::ForgetKeys, "forget_idempotency_keys", 300, true),
@@ -38,6 +39,7 @@ const SCHEDULE: &[(Job, &str, u64, bool)] = &[
 enum Job {
     Mail,
     EraseAccounts,
+    LeaveDeleted,
     RetireCredentials,
     ForgetCodes,
     ForgetChallenges,
@@ -123,6 +125,7 @@ impl Jobs {
         match job {
             Job::Mail => accounts::jobs::send_mail(&self.db, &self.codes, &self.mailer).await,
             Job::EraseAccounts => accounts::jobs::erase(&self.db, &self.random, &self.backplane).await,
+            Job::LeaveDeleted => agents::leave(&self.db, &self.random, &self.backplane).await,
             Job::RetireCredentials => agents::retire(&self.db, &self.random, &self.backplane).await,
             Job::ForgetCodes => accounts::jobs::forget(&self.db).await,
             Job::ForgetChallenges => {

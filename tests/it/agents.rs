@@ -213,7 +213,11 @@ async fn a_deleted_agent_is_gone_and_its_conversations_stay() {
     let conversation = bob.talk_to(&agent).await;
     agent.say(&conversation, "hello").await.expect(201);
     let socket = agent.on(&b).connect().await;
-    let mut hers = alice.on(&b).connect().await;
+    let (mut hers, mut his) = (alice.on(&b).connect().await, bob.on(&b).connect().await);
+    let made = bob.post("/groups", json!({ "member_ids": [] })).await.expect(201);
+    let group = made.data()["conversation_id"].as_str().expect("an id").to_owned();
+    let places = format!("/groups/{group}/agent-instances");
+    bob.post(&places, json!({ "agent_id": agent.id })).await.expect(201);
     let path = format!("/agents/{}", agent.id);
     bob.delete(&path).await.refused(404, "AGENT_NOT_REGISTERED");
 
@@ -241,6 +245,22 @@ async fn a_deleted_agent_is_gone_and_its_conversations_stay() {
     let eve = a.user("eve").await;
     let open = json!({ "type": "agent", "agent_id": agent.id });
     eve.post("/conversations", open).await.refused(404, "AGENT_NOT_REGISTERED");
+    // What tied it to others ends, though nobody waited for that.
+    let event = his.event("relation.revoked").await;
+    let data = &event["data"];
+    assert_eq!((&data["agent_id"], &data["state"]), (&json!(agent.id), &json!("revoked")));
+    assert!(data["purge_at"].is_string());
+    let event = his.event("member.removed").await;
+    let data = &event["data"];
+    assert_eq!((&data["conversation_id"], &data["by"]), (&json!(group), &json!(alice.id)));
+    assert_eq!(
+        (&data["member"]["principal_id"], &data["member"]["display_name"]),
+        (&json!(agent.id), &json!("helper"))
+    );
+    let left = bob.get(format!("/conversations/{group}")).await.expect(200);
+    assert_eq!((&left.data()["member_count"], &left.data()["rotation_required"]), (&json!(1), &json!(true)));
+    let ended = bob.get("/relations").await.expect(200);
+    assert_eq!(ended.body["data"][0]["state"], "revoked");
     // What was said stays where it was, and the user may still write there.
     bob.say(&conversation, "are you there?").await.expect(201);
 }

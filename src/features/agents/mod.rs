@@ -168,6 +168,17 @@ pub async fn retire(db: &Db, random: &Random, backplane: &Backplane) -> Result<(
     Ok(())
 }
 
+/// Ends the relations of deleted agents and takes them out of their groups, each in a transaction: an agent may have
+/// talked with a great many.
+pub async fn leave(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
+    loop {
+        let tx = db.begin("agents.leave").await?;
+        let Some(told) = store::leave_next(&tx, random).await? else { return Ok(()) };
+        tx.commit().await?;
+        told.iter().for_each(|told| backplane.tell(told));
+    }
+}
+
 /// Seconds of a span, as statements take them.
 fn seconds(span: Duration) -> f64 {
     span.as_secs_f64()

@@ -269,8 +269,9 @@ pub struct DeletedAgent {
 /// `DELETE /agents/{agent_id}`: ends an agent for good.
 ///
 /// Caller: its owner. Limit: `default_user`, 120/min. Tokens and keys are dead at once, sockets get
-/// `session.invalidated` (`token_revoked`); conversations stay readable for their users. Answers 200 with
-/// [`DeletedAgent`]. Tells the owner `agent.state_changed`. Errors: `AGENT_NOT_REGISTERED`, also the second time.
+/// `session.invalidated` (`token_revoked`). Its relations end and it leaves its groups within seconds; conversations stay
+/// readable for their users. Answers 200 with [`DeletedAgent`]. Tells the owner `agent.state_changed`, then its users
+/// `relation.revoked`, its groups `member.removed`. Errors: `AGENT_NOT_REGISTERED`, also the second time.
 pub async fn delete(
     agent: OwnedAgent,
     limiter: Limiter,

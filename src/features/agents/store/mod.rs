@@ -1,4 +1,5 @@
 mod keys;
+mod leave;
 mod tokens;
 mod view;
 
@@ -7,6 +8,7 @@ use uuid::Uuid;
 
 pub use self::{
     keys::{Key, check_token, end_current_key, end_keys, keys, put_key, retire_keys, with_ended_keys},
+    leave::leave_next,
     tokens::{add_token, end_current_token, retire_tokens, revoke_tokens, revoked_at},
     view::{Shown, Viewer, card_or_full, list},
 };

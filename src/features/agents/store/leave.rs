@@ -1,0 +1,122 @@
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::{
+    clock::iso,
+    db::Tx,
+    error::Result,
+    events::EventKind,
+    features::inbox::{self, Told},
+    ids::{AgentId, ConversationId, EventId, RelationId, UserId},
+    random::Random,
+};
+
+/// Ends one relation of a deleted agent, or takes it out of one group; none when there is nothing left to do.
+pub async fn leave_next(tx: &Tx, random: &Random) -> Result<Option<Option<Told>>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- agents.to_leave
+            select agent_id from agent where state = 'deleted' and left_at is null
+            order by deleted_at limit 1 for no key update skip locked",
+        )
+        .await?;
+    let Some(row) = tx.query_opt(&stmt, &[]).await? else { return Ok(None) };
+    let agent: AgentId = row.get(0);
+    if let Some(told) = end_relation(tx, random, agent).await? {
+        return Ok(Some(Some(told)));
+    }
+    if let Some(told) = leave_group(tx, random, agent).await? {
+        return Ok(Some(Some(told)));
+    }
+    let stmt = tx
+        .prepare_cached(
+            "-- agents.left
+            update agent set left_at = app_now() where agent_id = $1",
+        )
+        .await?;
+    tx.execute(&stmt, &[&agent]).await?;
+    Ok(Some(None))
+}
+
+/// Nobody opens another one meanwhile: whoever does asks for the agent first, and it is gone.
+async fn end_relation(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<Told>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- agents.next_relation
+            select relation_id from relation where agent_id = $1 and state = 'active' limit 1",
+        )
+        .await?;
+    let Some(row) = tx.query_opt(&stmt, &[&agent]).await? else { return Ok(None) };
+    let relation: RelationId = row.get(0);
+    // A send that has read the relation and commits later finds its conversation changed.
+    let stmt = tx
+        .prepare_cached(
+            "-- agents.outdate_conversations
+            update conversation c set last_seq = last_seq from (
+                select conversation_id from conversation where conversation_id in (
+                    select conversation_id from member where principal_id = $1 and relation_id = $2
+                ) order by conversation_id for update
+            ) locked where c.conversation_id = locked.conversation_id",
+        )
+        .await?;
+    tx.execute(&stmt, &[&agent, &relation]).await?;
+    let stmt = tx
+        .prepare_cached(
+            "-- agents.end_relation
+            update relation set state = 'revoked', revoked_at = app_now(),
+                purge_at = app_now() + interval '7 days', purge_due = app_now() + interval '7 days'
+            where relation_id = $1 and state = 'active'
+            returning user_id, created_at, revoked_at, purge_at",
+        )
+        .await?;
+    let Some(row) = tx.query_opt(&stmt, &[&relation]).await? else { return Ok(None) };
+    let user: UserId = row.get(0);
+    let data = json!({
+        "relation_id": relation, "user_id": user, "agent_id": agent, "state": "revoked",
+        "created_at": iso(row.get(1)), "revoked_at": iso(row.get(2)), "purge_at": iso(row.get(3)),
+    });
+    let (id, kind) = (EventId::mint(random), EventKind::RelationRevoked);
+    inbox::append(tx, id, kind, None, &data.to_string(), &[user.0, agent.0]).await.map(Some)
+}
+
+async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<Told>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- agents.next_group
+            update conversation set rotation_required = true where conversation_id = (
+                select conversation_id from conversation join member using (conversation_id)
+                where principal_id = $1 and kind = 'group' limit 1
+            ) returning conversation_id",
+        )
+        .await?;
+    let Some(row) = tx.query_opt(&stmt, &[&agent]).await? else { return Ok(None) };
+    let group: ConversationId = row.get(0);
+    let stmt = tx
+        .prepare_cached(
+            "-- agents.leave_group
+            delete from member m using agent a
+            where m.conversation_id = $1 and m.principal_id = $2 and a.agent_id = $2
+            returning a.display_name, m.role, m.joined_at, a.owner_user_id",
+        )
+        .await?;
+    let row = tx.query_one(&stmt, &[&group, &agent]).await?;
+    let (name, role, owner): (String, String, UserId) = (row.get(0), row.get(1), row.get(3));
+    let stmt = tx
+        .prepare_cached(
+            "-- agents.others
+            select m.principal_id from member m left join relation r on r.relation_id = m.relation_id
+            where m.conversation_id = $1 and r.state is distinct from 'revoked'",
+        )
+        .await?;
+    let others: Vec<Uuid> = tx.query(&stmt, &[&group]).await?.iter().map(|row| row.get(0)).collect();
+    let data = json!({
+        "conversation_id": group,
+        "member": {
+            "principal_type": "agent", "principal_id": agent, "display_name": name, "role": role,
+            "joined_at": iso(row.get(2)),
+        },
+        "by": owner,
+    });
+    let (id, kind) = (EventId::mint(random), EventKind::MemberRemoved);
+    inbox::append(tx, id, kind, Some(group), &data.to_string(), &others).await.map(Some)
+}
