@@ -73,7 +73,7 @@ settings! {
     redis_url: SecretString = "REDIS_URL", None;
     /// Starts every Redis key and channel; two clusters on one Redis need two prefixes.
     redis_prefix: String = "REDIS_PREFIX", Some("bp");
-    /// Keys of access tokens, `kid:base64` with 32 bytes or more each, comma separated; the first signs, all verify.
+    /// Keys of access tokens, comma separated; the first signs, all verify. `kid:base64` of 32 bytes or more for HS256, `kid:ed25519:base64` of 32 bytes for EdDSA. See operations.md for changing them.
     access_token_keys: KeyRing = "ACCESS_TOKEN_KEYS", None;
     /// Base64 of 32 bytes or more; keys the hashes of codes and the refresh tokens. The same on every node.
     server_secret: ServerSecret = "SERVER_SECRET", None;
@@ -277,9 +277,18 @@ impl Setting for Overrides {
     }
 }
 
+/// One key of access tokens. Cannot be printed.
+#[derive(Clone)]
+pub enum TokenKey {
+    /// HS256: 32 bytes or more.
+    Hmac(Vec<u8>),
+    /// EdDSA: the seed of an Ed25519 key.
+    Ed25519([u8; 32]),
+}
+
 /// Named keys of access tokens, the signing one first. Prints as the names only.
 #[derive(Clone)]
-pub struct KeyRing(pub Arc<Vec<(String, Vec<u8>)>>);
+pub struct KeyRing(pub Arc<Vec<(String, TokenKey)>>);
 
 impl fmt::Debug for KeyRing {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -293,11 +302,21 @@ impl Setting for KeyRing {
         let mut seen = HashMap::new();
         for (n, item) in text.split(',').map(str::trim).enumerate() {
             // The fault never repeats the value: it is a secret.
-            let (kid, key) = item.split_once(':').ok_or(format!("entry {} is not kid:base64", n + 1))?;
-            let key = BASE64.decode(key).ok().filter(|key| key.len() >= 32);
-            let key = key.ok_or(format!("entry {} is not base64 of 32 bytes or more", n + 1))?;
+            let fault = |what: &str| format!("entry {} {what}", n + 1);
+            let (kid, key) = item.split_once(':').ok_or(fault("is not kid:base64"))?;
+            let key = match key.split_once(':') {
+                Some(("ed25519", seed)) => {
+                    let seed = BASE64.decode(seed).ok().and_then(|seed| seed.try_into().ok());
+                    TokenKey::Ed25519(seed.ok_or(fault("is not base64 of 32 bytes"))?)
+                }
+                Some(_) => return Err(fault("is of an unknown kind: only ed25519 is named")),
+                None => {
+                    let key = BASE64.decode(key).ok().filter(|key| key.len() >= 32);
+                    TokenKey::Hmac(key.ok_or(fault("is not base64 of 32 bytes or more"))?)
+                }
+            };
             if kid.is_empty() || seen.insert(kid.to_owned(), ()).is_some() {
-                return Err(format!("entry {} has no name of its own", n + 1));
+                return Err(fault("has no name of its own"));
             }
             keys.push((kid.to_owned(), key));
         }

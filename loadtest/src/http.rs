@@ -109,6 +109,16 @@ pub fn post(host: &str, path: &str, client: &str, headers: &[(&str, &str)], body
     text.into_bytes()
 }
 
+/// The same without a body.
+pub fn get(host: &str, path: &str, client: &str, headers: &[(&str, &str)]) -> Vec<u8> {
+    let mut text = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {client}\r\n");
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    text.into_bytes()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

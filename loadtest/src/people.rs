@@ -22,8 +22,13 @@ const AT_ONCE: usize = 8;
 /// An access token lives 300 s. One older than this is renewed before a phase begins.
 const FRESH: Duration = Duration::from_secs(150);
 
+/// Everybody's password.
+pub const PASSWORD: &str = "correct horse battery";
+
 /// A user and an agent with a conversation between them.
 pub struct Pair {
+    /// The user's address.
+    pub email: String,
     /// Where the user claims to be: an address of its own.
     pub address: String,
     /// The user's access token.
@@ -64,7 +69,7 @@ impl Pair {
         client.post("/auth/send-code", &[], &code).await?.expect(200)?;
         let account = json!({
             "email": email, "code": mailed_code(&cluster.mail_dir, &email).await?, "turnstile_token": turnstile,
-            "account_password": "correct horse battery", "display_name": format!("User {n}"),
+            "account_password": PASSWORD, "display_name": format!("User {n}"),
             "device_locale": "en-GB", "device_id": format!("load-{run}-{n}"),
         });
         let registered = client.post("/auth/register", &[], &account).await?;
@@ -79,6 +84,7 @@ impl Pair {
         let conversation = json!({ "type": "agent", "agent_id": agent_id });
         let conversation = client.post("/conversations", &bearer, &conversation).await?.expect(201)?;
         Ok(Pair {
+            email,
             access_token,
             cookie,
             renewed,

@@ -1,16 +1,17 @@
-//! Access tokens: HS256, 300 s, by a ring of named keys of which the first signs and all verify.
+//! Access tokens: HS256 or EdDSA, 300 s, by a ring of named keys of which the first signs and all verify. A key's
+//! algorithm is the ring's, never the token's.
 
 use std::{collections::HashMap, sync::Arc};
 
 use chrono::{DateTime, Utc};
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, jwk::Jwk};
 use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
 
 use super::{dead::Dead, secret::MacKey};
 use crate::{
     clock::Clock,
-    config::KeyRing,
+    config::{KeyRing, TokenKey},
     error::{Code, Error, Result},
     ids::{SessionId, UserId},
     limits::quotas::ACCESS_TOKEN_LIFE,
@@ -45,15 +46,55 @@ impl Claims {
     }
 }
 
+/// One key of the ring, and what a token that names it must be like.
+struct Key {
+    algorithm: Algorithm,
+    signing: EncodingKey,
+    verifying: DecodingKey,
+    rules: Validation,
+}
+
+impl Key {
+    fn new(key: &TokenKey, issuer: &str) -> jsonwebtoken::errors::Result<Self> {
+        let (algorithm, signing, verifying) = match key {
+            TokenKey::Hmac(secret) => {
+                (Algorithm::HS256, EncodingKey::from_secret(secret), DecodingKey::from_secret(secret))
+            }
+            TokenKey::Ed25519(seed) => {
+                let signing = EncodingKey::from_ed_der(&pkcs8(seed));
+                let public = Jwk::from_encoding_key(&signing, Algorithm::EdDSA)?;
+                (Algorithm::EdDSA, signing, DecodingKey::from_jwk(&public)?)
+            }
+        };
+        let mut rules = Validation::new(algorithm);
+        rules.set_audience(&[AUDIENCE]);
+        rules.set_issuer(&[issuer]);
+        rules.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        // Expiry is judged by our clock and with our leeway.
+        rules.validate_exp = false;
+        // We make none, so one that is there and no number was not made by us.
+        rules.validate_nbf = true;
+        Ok(Key { algorithm, signing, verifying, rules })
+    }
+}
+
+/// An Ed25519 private key in the form that the library reads: RFC 8410's header, then the seed.
+fn pkcs8(seed: &[u8; 32]) -> [u8; 48] {
+    let mut der = [0; 48];
+    der[..16].copy_from_slice(&[0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20]);
+    der[16..].copy_from_slice(seed);
+    der
+}
+
 /// Makes and proves access tokens; clones share the keys.
 #[derive(Clone)]
 pub struct AccessTokens {
     clock: Clock,
     random: Random,
     issuer: Arc<str>,
-    signing: Arc<(String, EncodingKey)>,
-    verifying: Arc<HashMap<String, DecodingKey>>,
-    rules: Arc<Validation>,
+    /// The name of the key that signs.
+    signing: Arc<str>,
+    keys: Arc<HashMap<String, Key>>,
     /// Tokens whose signature was proven, by a MAC with a key of this process.
     proven: Cache<[u8; 32], Arc<Claims>>,
     key: MacKey,
@@ -70,24 +111,20 @@ impl AccessTokens {
         random: Random,
         dead: Dead,
     ) -> Result<Self, String> {
-        let (kid, key) = ring.0.first().ok_or("the key ring is empty")?;
-        let mut rules = Validation::new(Algorithm::HS256);
-        rules.set_audience(&[AUDIENCE]);
-        rules.set_issuer(&[issuer]);
-        rules.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-        // Expiry is judged below, by our clock and with our leeway.
-        rules.validate_exp = false;
+        let (kid, _) = ring.0.first().ok_or("the key ring is empty")?;
+        let mut keys = HashMap::new();
+        for (kid, key) in ring.0.iter() {
+            let key = Key::new(key, issuer).map_err(|error| format!("key {kid}: {error}"))?;
+            keys.insert(kid.clone(), key);
+        }
         let tokens = AccessTokens {
             key: MacKey::from_bytes(random.bytes()),
             proven: Cache::builder().max_capacity(100_000).time_to_live(ACCESS_TOKEN_LIFE).build(),
             clock,
             random,
             issuer: issuer.into(),
-            signing: Arc::new((kid.clone(), EncodingKey::from_secret(key))),
-            verifying: Arc::new(
-                ring.0.iter().map(|(kid, key)| (kid.clone(), DecodingKey::from_secret(key))).collect(),
-            ),
-            rules: Arc::new(rules),
+            signing: kid.as_str().into(),
+            keys: Arc::new(keys),
             dead,
         };
         let probe = tokens
@@ -111,10 +148,14 @@ impl AccessTokens {
             exp: now + life,
             jti: ulid::Ulid::from(self.random.ulid()).to_string(),
         };
-        let mut header = Header::new(Algorithm::HS256);
+        let key = self
+            .keys
+            .get(&*self.signing)
+            .ok_or_else(|| Error::broken(Code::InternalError, "no signing key"))?;
+        let mut header = Header::new(key.algorithm);
         header.typ = Some(KIND.to_owned());
-        header.kid = Some(self.signing.0.clone());
-        jsonwebtoken::encode(&header, &claims, &self.signing.1)
+        header.kid = Some(self.signing.to_string());
+        jsonwebtoken::encode(&header, &claims, &key.signing)
             .map_err(|error| Error::broken(Code::InternalError, error))
     }
 
@@ -150,8 +191,8 @@ impl AccessTokens {
         if header.typ.as_deref() != Some(KIND) {
             return None;
         }
-        let key = self.verifying.get(header.kid.as_deref()?)?;
-        let claims = jsonwebtoken::decode::<Claims>(token, key, &self.rules).ok()?.claims;
+        let key = self.keys.get(header.kid.as_deref()?)?;
+        let claims = jsonwebtoken::decode::<Claims>(token, &key.verifying, &key.rules).ok()?.claims;
         (claims.iat <= claims.exp).then_some(claims)
     }
 }

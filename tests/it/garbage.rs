@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use blindpipe::routes::{self, Caller};
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-use crate::support::{Answer, nodes_with, ulid};
+use crate::support::{Answer, nodes_with};
 
 const ROOM: (&str, &str) = (
     "LIMIT_OVERRIDES",
@@ -203,92 +203,6 @@ async fn odd_requests_are_refused() {
     };
     assert_eq!(id("mine-1").await.header("x-request-id"), Some("mine-1"));
     assert_ne!(id("two words").await.header("x-request-id"), Some("two words"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn forged_access_tokens_are_refused() {
-    use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as B64};
-    use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
-    let [a] = nodes_with(&[ROOM]).await;
-    let alice = a.user("alice").await;
-    let claims: Value = {
-        let part = alice.access_token.split('.').nth(1).expect("claims");
-        serde_json::from_slice(&B64.decode(part).expect("base64")).expect("JSON")
-    };
-    let key = EncodingKey::from_secret(&[1; 32]);
-    let header = |kid: &str, typ: Option<&str>| Header {
-        typ: typ.map(str::to_owned),
-        kid: Some(kid.to_owned()),
-        ..Header::new(Algorithm::HS256)
-    };
-    let right = header("k1", Some("at+jwt"));
-    let sign =
-        |header: &Header, claims: &Value, key: &EncodingKey| encode(header, claims, key).expect("a token");
-    let call = async |token: String| alice.with_token(&token).post("/agents", json!({})).await;
-    // The yardstick: signed by us with the same claims, it passes the door (and fails for its body).
-    call(sign(&right, &claims, &key)).await.refused(400, "VALIDATION_ERROR");
-
-    let mut forged = vec![
-        sign(&right, &claims, &EncodingKey::from_secret(&[9; 32])),
-        sign(&header("k2", Some("at+jwt")), &claims, &key),
-        sign(&header("../../dev/null", Some("at+jwt")), &claims, &key),
-        sign(&header("k1", None), &claims, &key),
-        sign(&header("k1", Some("JWT")), &claims, &key),
-        sign(&Header { alg: Algorithm::HS512, ..right.clone() }, &claims, &key),
-    ];
-    for (name, value) in [
-        ("exp", json!("9999999999")),
-        ("exp", json!(1.5)),
-        ("exp", json!(-1)),
-        ("exp", Value::Null),
-        ("iss", json!("https://evil")),
-        ("aud", json!("other")),
-        ("sub", json!("x")),
-        ("sub", json!(ulid().to_string())),
-        ("sid", json!(ulid().to_string())),
-        ("sid", json!(7)),
-        ("iat", json!("x")),
-        ("did", json!(["x"])),
-    ] {
-        let mut other = claims.clone();
-        other[name] = value;
-        forged.push(sign(&right, &other, &key));
-    }
-    for name in ["iss", "aud", "sub", "did", "sid", "iat", "exp", "jti"] {
-        let mut other = claims.clone();
-        other.as_object_mut().expect("an object").remove(name);
-        forged.push(sign(&right, &other, &key));
-    }
-    let body = B64.encode(claims.to_string());
-    for alg in ["none", "None", "nOnE", "HS256", "RS256", "EdDSA", ""] {
-        for extra in
-            [json!({}), json!({ "jwk": {} }), json!({ "jku": "https://evil" }), json!({ "crit": ["exp"] })]
-        {
-            let mut header = extra;
-            header["alg"] = json!(alg);
-            header["kid"] = json!("k1");
-            header["typ"] = json!("at+jwt");
-            let header = B64.encode(header.to_string());
-            forged.extend([
-                format!("{header}.{body}."),
-                format!("{header}.{body}.AAAA"),
-                format!("{header}.{body}"),
-            ]);
-        }
-    }
-    let parts: Vec<&str> = alice.access_token.split('.').collect();
-    forged.push(format!("{}.{}.{}", parts[0], body.replace('A', "B"), parts[2]));
-    forged.push(format!("{}.{}.", parts[0], parts[1]));
-    forged.push("x".repeat(100_000 / 20));
-    assert!(forged.len() > 100);
-    for token in forged {
-        call(token.clone()).await.refused(401, "UNAUTHORIZED");
-    }
-    call(alice.access_token.clone()).await.refused(400, "VALIDATION_ERROR");
-    a.advance(Duration::from_secs(304)).await;
-    call(alice.access_token.clone()).await.refused(400, "VALIDATION_ERROR");
-    a.advance(Duration::from_secs(3)).await;
-    call(alice.access_token.clone()).await.refused(401, "UNAUTHORIZED");
 }
 
 /// Sends bytes, returns all that comes back until the node closes.

@@ -24,3 +24,8 @@ mod sessions;
 mod slots;
 mod streaming;
 mod support;
+
+mod attacks_auth;
+mod attacks_jwt;
+mod attacks_passwords;
+mod attacks_tokens;

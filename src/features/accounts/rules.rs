@@ -47,18 +47,25 @@ impl<'de> Deserialize<'de> for Email {
     }
 }
 
-/// 8 to 1,024 bytes of anything but NUL.
+/// What is guessed first: some five hundred of the most common passwords that are long enough, gathered for this
+/// project, in lower case, sorted.
+const COMMON: &str = include_str!("common_passwords.txt");
+
+/// 8 to 1,024 bytes of anything but NUL, and none that is guessed first.
 #[derive(Clone)]
 pub struct Password(pub SecretString);
 
 impl<'de> Deserialize<'de> for Password {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        if (8..=1024).contains(&text.len()) {
-            Ok(Password(text.into()))
-        } else {
-            Err(D::Error::custom("length|must have 8 to 1024 bytes"))
+        if !(8..=1024).contains(&text.len()) {
+            return Err(D::Error::custom("length|must have 8 to 1024 bytes"));
         }
+        let lower = text.to_lowercase();
+        if COMMON.lines().any(|common| common == lower) {
+            return Err(D::Error::custom("common|is one of the passwords that are guessed first"));
+        }
+        Ok(Password(text.into()))
     }
 }
 
@@ -134,6 +141,14 @@ mod tests {
         ] {
             assert_eq!(email(text), None, "{text:?}");
         }
+    }
+
+    #[test]
+    fn the_list_of_common_passwords_is_in_order_and_holds_what_could_be_chosen() {
+        let all: Vec<&str> = COMMON.lines().collect();
+        assert!(all.windows(2).all(|pair| pair[0] < pair[1]));
+        assert!(all.iter().all(|one| one.len() >= 8 && *one == one.to_lowercase()));
+        assert!(all.len() > 400);
     }
 
     #[test]

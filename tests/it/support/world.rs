@@ -71,7 +71,15 @@ impl World {
 
     /// Starts one more node.
     pub async fn node(self: &Arc<Self>) -> TestNode {
-        let config = Config::read(|name| self.settings.get(name).cloned()).expect("settings");
+        self.node_with(&[]).await
+    }
+
+    /// The same with settings of its own.
+    pub async fn node_with(self: &Arc<Self>, own: &[(&str, &str)]) -> TestNode {
+        let given =
+            |name: &str| own.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned());
+        let setting = |name: &str| given(name).or_else(|| self.settings.get(name).cloned());
+        let config = Config::read(setting).expect("settings");
         let node = Node::start(config, self.clock.clone()).await.expect("a node");
         TestNode {
             base: format!("http://{}", node.address),

@@ -38,6 +38,7 @@ pub async fn delete(tx: &Tx, random: &Random, user: &User) -> Result<Gone> {
         )
         .await?;
     tx.query_opt(&stmt, &[&user.id, &user.session]).await?.ok_or(Code::Unauthorized)?;
+    let tokens = end_agents(tx, user.id).await?;
     let mut told = tell_keys(tx, random, user.id).await?;
     told.extend(end_relations(tx, random, user.id).await?);
     let stmt = tx
@@ -62,8 +63,7 @@ pub async fn delete(tx: &Tx, random: &Random, user: &User) -> Result<Gone> {
         .await?;
     tx.execute(&stmt, &[&user.id]).await?;
     let sessions = devices::end_all(tx, user.id, None, "account_deleted").await?;
-    let credentials =
-        sessions.iter().map(|session: &SessionId| session.0).chain(end_agents(tx, user.id).await?).collect();
+    let credentials = sessions.iter().map(|session: &SessionId| session.0).chain(tokens).collect();
     Ok(Gone { at, credentials, told })
 }
 
@@ -116,11 +116,18 @@ async fn end_relations(tx: &Tx, random: &Random, user: UserId) -> Result<Vec<Tol
     Ok(told)
 }
 
+/// Agents' rows are locked after their owner's and before all others.
 async fn end_agents(tx: &Tx, owner: UserId) -> Result<Vec<Uuid>> {
     let stmt = tx
         .prepare_cached(
             "-- accounts.end_agents
-            update agent set state = 'deleted', deleted_at = app_now() where owner_user_id = $1 and state <> 'deleted'",
+            with mine as materialized (
+                select agent_id from agent where owner_user_id = $1 and state <> 'deleted' order by agent_id for no key update
+            ), keys as (
+                delete from agent_key k using mine where k.agent_id = mine.agent_id
+            )
+            update agent a set state = 'deleted', deleted_at = app_now(), unreachable_since = null
+            from mine where a.agent_id = mine.agent_id",
         )
         .await?;
     tx.execute(&stmt, &[&owner]).await?;
