@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use blindpipe::{clock::Clock, config, config::Config, db::migrate, dev, node::Node, telemetry};
 use clap::{Parser, Subcommand};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -52,7 +53,14 @@ async fn main() -> ExitCode {
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
+/// As many open files as we are allowed: sockets are files, and the usual limit is a thousand.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).ok();
+}
+
 async fn serve() -> Outcome {
+    raise_file_limit();
     let config = Config::read(|name| std::env::var(name).ok()).inspect_err(|_| telemetry::start("info"));
     let config = config.map_err(|faults| faults.to_string())?;
     telemetry::start(&config.log);

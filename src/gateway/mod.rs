@@ -7,6 +7,8 @@ pub mod asides;
 pub mod audience;
 pub mod close;
 pub mod frames;
+mod gate;
+mod handshake;
 mod rate;
 pub mod registry;
 mod sends;
@@ -22,8 +24,7 @@ use std::sync::{
 };
 
 use axum::{
-    extract::{State, WebSocketUpgrade},
-    http::HeaderMap,
+    extract::{Request, State},
     response::Response,
 };
 use tokio_util::task::TaskTracker;
@@ -39,22 +40,11 @@ use crate::{
         messages::Outbox,
     },
     http::client::{ClientIp, Door},
-    limits::{
-        Limiter, Limits,
-        quotas::{MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES},
-        slots::Slots,
-        strangers::Strangers,
-        table::Limit,
-    },
+    limits::{Limiter, Limits, slots::Slots, strangers::Strangers, table::Limit},
     random::Random,
 };
 use asides::Asides;
 use registry::Registry;
-
-/// Read buffer of a socket: what an idle one costs is mostly its buffers.
-const READ_BUFFER: usize = 2048;
-/// Frames of one wake-up are gathered to this many bytes before they are written.
-const WRITE_BUFFER: usize = 4096;
 
 /// What sessions work with.
 pub struct Gateway {
@@ -89,30 +79,26 @@ pub async fn upgrade(
     State(door): State<Door>,
     ip: ClientIp,
     limiter: Limiter,
-    headers: HeaderMap,
-    request: std::result::Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
+    mut request: Request,
 ) -> Result<Response> {
-    door.check_origin(&headers)?;
-    let request = request.map_err(|_| Error::field("", "websocket", "is no WebSocket handshake"))?;
+    door.check_origin(request.headers())?;
+    let response = handshake::accept(request.version(), request.headers())?;
     limiter.take(Limit::WsConnectIp, ip).await?;
     let stranger = gateway.strangers.enter(ip);
     let stranger =
         stranger.ok_or_else(|| Error::unavailable("too many unauthenticated sockets of one address"))?;
     let place = Place::take(&gateway)?;
-    let request = request
-        .read_buffer_size(READ_BUFFER)
-        .write_buffer_size(WRITE_BUFFER)
-        .max_write_buffer_size(4 * (MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES))
-        .max_frame_size(MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES)
-        .max_message_size(MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES);
-    Ok(request.on_upgrade(move |socket| {
-        let tasks = gateway.tasks.clone();
-        // Tracked, so that a drain sees it end; spawned, so that the connection's own task can be freed.
-        tasks.track_future(async move {
-            session::run(&gateway, socket::Socket::new(socket), stranger).await;
-            drop(place);
-        })
-    }))
+    let upgrading = hyper::upgrade::on(&mut request);
+    let tasks = gateway.tasks.clone();
+    // Tracked, so that a drain sees it end; spawned, so that the connection's own task can be freed.
+    tasks.spawn(async move {
+        // Not upgraded means that the client has gone.
+        if let Ok(upgraded) = upgrading.await {
+            session::run(&gateway, socket::Socket::new(upgraded).await, stranger).await;
+        }
+        drop(place);
+    });
+    Ok(response)
 }
 
 /// One of the node's places for sockets.

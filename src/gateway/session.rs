@@ -54,9 +54,7 @@ pub async fn run(gateway: &Gateway, mut socket: Socket, stranger: Stranger) {
         }
         Err(why) => why,
     };
-    if let Some(close) = why {
-        socket.close(close).await;
-    }
+    Box::pin(socket.end(why)).await;
 }
 
 struct Session<'a> {

@@ -2,15 +2,33 @@
 
 use std::time::Duration;
 
-use axum::extract::ws::{CloseFrame, Message, WebSocket};
 use futures_util::{SinkExt, StreamExt};
-use tokio_tungstenite::tungstenite;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        self, Message,
+        error::ProtocolError,
+        protocol::{CloseFrame, Role, WebSocketConfig},
+    },
+};
 
-use super::close::Close;
-use crate::{limits::quotas::WRITE_DEADLINE, metrics as series};
+use super::{close::Close, gate::Gate};
+use crate::{
+    limits::quotas::{MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES, WRITE_DEADLINE},
+    metrics as series,
+};
 
 /// How long a closed socket may take to say that it has seen it.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// The largest frame, and the largest message.
+const LARGEST: usize = MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES;
+/// Read buffer of a socket: what an idle one costs is mostly its buffers.
+const READ_BUFFER: usize = 2048;
+/// Frames of one wake-up are gathered to this many bytes before they are written.
+const WRITE_BUFFER: usize = 4096;
 
 /// What a client did.
 pub enum Heard {
@@ -26,7 +44,9 @@ pub enum Heard {
 
 /// One client's socket.
 pub struct Socket {
-    stream: WebSocket,
+    stream: WebSocketStream<Gate<TokioIo<Upgraded>>>,
+    /// Whether the client has closed, and was answered.
+    closed: bool,
     /// Bytes of the frame before, which may still be under way: a slow link is given time for them.
     before: usize,
 }
@@ -35,22 +55,43 @@ pub struct Socket {
 const PACE: u64 = 64 * 1024;
 
 impl Socket {
-    /// An upgraded socket.
-    pub fn new(stream: WebSocket) -> Self {
-        Socket { stream, before: 0 }
+    /// An upgraded connection, of a stranger so far.
+    pub async fn new(upgraded: Upgraded) -> Self {
+        let config = WebSocketConfig::default()
+            .read_buffer_size(READ_BUFFER)
+            .write_buffer_size(WRITE_BUFFER)
+            .max_write_buffer_size(4 * LARGEST)
+            .max_frame_size(Some(LARGEST))
+            .max_message_size(Some(LARGEST));
+        let gate = Gate::new(TokioIo::new(upgraded));
+        let stream = WebSocketStream::from_raw_socket(gate, Role::Server, Some(config)).await;
+        Socket { stream, closed: false, before: 0 }
+    }
+
+    /// It has authenticated: larger frames may come.
+    pub fn let_in(&mut self) {
+        self.stream.get_mut().open();
     }
 
     /// The next frame. Cancel safe.
     pub async fn hear(&mut self) -> Heard {
-        match self.stream.next().await {
-            Some(Ok(Message::Text(text))) => {
-                series::frames("in", 1);
-                Heard::Text(text.as_str().to_owned())
-            }
-            Some(Ok(Message::Binary(_))) => Heard::Fault(Close::Unsupported),
-            Some(Ok(Message::Ping(_) | Message::Pong(_))) => Heard::Alive,
-            Some(Ok(Message::Close(_))) | None => Heard::Gone,
-            Some(Err(error)) => fault(error),
+        loop {
+            return match self.stream.next().await {
+                Some(Ok(Message::Text(text))) => {
+                    series::frames("in", 1);
+                    Heard::Text(text.as_str().to_owned())
+                }
+                Some(Ok(Message::Binary(_))) => Heard::Fault(Close::Unsupported),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => Heard::Alive,
+                Some(Ok(Message::Close(_))) => {
+                    // The library's answer goes out with the next look, which finds the end.
+                    self.closed = true;
+                    continue;
+                }
+                Some(Err(_)) if self.stream.get_ref().refused() => Heard::Fault(Close::TooBig),
+                Some(Err(error)) if !self.closed => fault(&error),
+                Some(Ok(Message::Frame(_)) | Err(_)) | None => Heard::Gone,
+            };
         }
     }
 
@@ -89,13 +130,26 @@ impl Socket {
         WRITE_DEADLINE + Duration::from_millis(self.before as u64 * 1000 / PACE)
     }
 
-    /// Says why and closes; waits a moment for the client's answer, so that the code is not lost to a reset.
-    pub async fn close(mut self, why: Close) {
-        series::socket_closed(why.code());
-        let frame = CloseFrame { code: why.code(), reason: why.row().1.into() };
+    /// Says why and closes, unless the client has gone (`None`). What it still says is not listened to, but read for a
+    /// moment, so that our last word is not lost to a reset.
+    pub async fn end(mut self, why: Option<Close>) {
+        if let Some(why) = why {
+            series::socket_closed(why.code());
+        } else if !self.closed {
+            return;
+        }
         let farewell = async {
-            self.stream.send(Message::Close(Some(frame))).await.ok();
-            while let Some(Ok(_)) = self.stream.next().await {}
+            if let Some(why) = why {
+                // Pongs that are owed come before the last word.
+                self.stream.flush().await.ok();
+                let frame = CloseFrame { code: why.code().into(), reason: why.row().1.into() };
+                self.stream.send(Message::Close(Some(frame))).await.ok();
+            }
+            let stream = self.stream.get_mut();
+            stream.open();
+            stream.shutdown().await.ok();
+            let mut rest = [0; 1024];
+            while stream.read(&mut rest).await.is_ok_and(|n| n > 0) {}
         };
         tokio::time::timeout(FAREWELL, farewell).await.ok();
     }
@@ -103,7 +157,7 @@ impl Socket {
 
 async fn within(
     patience: Duration,
-    write: impl Future<Output = Result<(), axum::Error>>,
+    write: impl Future<Output = Result<(), tungstenite::Error>>,
 ) -> Result<(), Close> {
     match tokio::time::timeout(patience, write).await {
         Ok(outcome) => outcome.map_err(|_| Close::Broken),
@@ -111,14 +165,12 @@ async fn within(
     }
 }
 
-fn fault(error: axum::Error) -> Heard {
-    match error.into_inner().downcast_ref::<tungstenite::Error>() {
-        Some(tungstenite::Error::Capacity(_)) => Heard::Fault(Close::TooBig),
-        Some(tungstenite::Error::Utf8(_)) => Heard::Fault(Close::Encoding),
-        Some(tungstenite::Error::Protocol(
-            tungstenite::error::ProtocolError::ResetWithoutClosingHandshake,
-        )) => Heard::Gone,
-        Some(tungstenite::Error::Protocol(_)) => Heard::Fault(Close::Protocol),
+fn fault(error: &tungstenite::Error) -> Heard {
+    match error {
+        tungstenite::Error::Capacity(_) => Heard::Fault(Close::TooBig),
+        tungstenite::Error::Utf8(_) => Heard::Fault(Close::Encoding),
+        tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Heard::Gone,
+        tungstenite::Error::Protocol(_) => Heard::Fault(Close::Protocol),
         _ => Heard::Gone,
     }
 }

@@ -7,6 +7,7 @@ use super::{
     Gateway,
     close::Close,
     frames::{Auth, ServerFrame},
+    rate::Rate,
     socket::{Heard, Socket},
 };
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
     ids::Principal,
     limits::{
         Limiter,
-        quotas::{AUTH_DEADLINE, AUTH_FRAME_BYTES},
+        quotas::{AUTH_DEADLINE, FLOOD_FRAMES},
         slots::{Kind, Lease},
         table::Limit,
     },
@@ -49,6 +50,7 @@ pub async fn receive(gateway: &Gateway, socket: &mut Socket) -> Result<Guest, Op
     let Some(auth) = auth else { return Err(Some(refuse(socket, "invalid_token", Close::AuthFailed).await)) };
     match admit(gateway, auth).await {
         Ok(guest) => {
+            socket.let_in();
             socket.say(ServerFrame::AuthOk.encode()).await?;
             Ok(guest)
         }
@@ -67,9 +69,9 @@ async fn refuse(socket: &mut Socket, reason: &'static str, close: Close) -> Clos
 
 /// The first frame, if it is an `auth`; `None` inside if it names nobody.
 async fn first_frame(socket: &mut Socket) -> Result<Option<Auth>, Option<Close>> {
+    let mut frames = Rate::default();
     loop {
         match socket.hear().await {
-            Heard::Text(text) if text.len() > AUTH_FRAME_BYTES => return Err(Some(Close::TooBig)),
             Heard::Text(text) => {
                 return Auth::read(&text).map_err(|error| match error.code() {
                     // Well-formed, but something else than `auth`.
@@ -77,6 +79,7 @@ async fn first_frame(socket: &mut Socket) -> Result<Option<Auth>, Option<Close>>
                     _ => Some(Close::BadFrame),
                 });
             }
+            Heard::Alive if frames.over(FLOOD_FRAMES) => return Err(Some(Close::Flood)),
             Heard::Alive => {}
             Heard::Gone => return Err(None),
             Heard::Fault(close) => return Err(Some(close)),

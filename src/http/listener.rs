@@ -9,6 +9,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
 };
+use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -21,6 +22,10 @@ use super::{client::Peer, idle::Guarded};
 
 /// From the first byte of a connection to the end of its TLS handshake, and of a request to the end of its headers.
 const HEADERS: Duration = Duration::from_secs(10);
+
+/// Bytes that the kernel keeps for a client beyond what is on the wire. Its own idea, megabytes, hides a client that does
+/// not read, and is paid for each.
+const UNSENT: u32 = 128 * 1024;
 
 /// Serves `router` on `listener` until `stop`; connections then finish what they have begun.
 pub async fn serve(
@@ -46,6 +51,7 @@ pub async fn serve(
             }
         };
         stream.set_nodelay(true).ok();
+        SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT).ok();
         let (tls, router, stop) = (tls.clone(), router.clone(), stop.clone());
         tasks.spawn(async move {
             match tls {

@@ -24,7 +24,7 @@ use crate::{
         agents::Revivals,
         inbox::{Inbox, Reader, Start},
     },
-    gateway::registry::{Registry, Seat},
+    gateway::registry::{End, Registry, Seat},
     http::{Data, Path, Query, body},
     ids::{AgentId, ConversationId, Principal},
     limits::{
@@ -154,8 +154,8 @@ pub async fn poll(
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(wait)) => {}
             () = seat.rung() => {
-                if let Some(why) = seat.take().end {
-                    tracing::debug!(?why, "a waiting poll was ended");
+                if matches!(seat.take().end, Some(End::EpochChanged)) {
+                    return Err(inbox.expired(&inbox.bounds(&reader).await?));
                 }
                 // The token may have been revoked while we waited.
                 AgentClaim { agent: caller.id, token: caller.token }.prove(inbox.db(), &tokens.dead).await?;

@@ -5,6 +5,7 @@
 mod authenticator;
 mod client;
 mod process;
+pub mod raw;
 mod services;
 mod socket;
 mod world;

@@ -4,13 +4,13 @@ use std::{collections::VecDeque, time::Duration};
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{Message, client::IntoClientRequest},
 };
 
-use super::client::Caller;
+use super::client::{Agent, Caller};
 
 /// Longest a test waits for anything.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,13 +33,27 @@ impl Socket {
     }
 
     pub async fn try_open(caller: &Caller) -> Option<Self> {
+        Self::through(caller, TcpSocket::new_v4().ok()?).await
+    }
+
+    /// Authenticated, and from then on never read: what it is sent soon fills its small buffer.
+    pub async fn sleeper(agent: &Agent) -> Self {
+        let stream = TcpSocket::new_v4().expect("a socket");
+        stream.set_recv_buffer_size(4096).expect("a small buffer");
+        let mut socket = Self::through(&agent.caller, stream).await.expect("a socket");
+        socket.say(json!({ "type": "auth", "agent_id": agent.id, "token": agent.token })).await;
+        socket.welcome().await;
+        socket
+    }
+
+    async fn through(caller: &Caller, stream: TcpSocket) -> Option<Self> {
         let address = caller.base.trim_start_matches("http://");
         let mut request = format!("ws://{address}/ws").into_client_request().expect("a request");
         request.headers_mut().insert("x-forwarded-proto", "https".parse().expect("a header"));
         // Each socket from an address of its own, so that no test meets the limit by accident.
         let ip = format!("10.{}.{}.{}", rand::random::<u8>(), rand::random::<u8>(), rand::random::<u8>());
         request.headers_mut().insert("x-forwarded-for", ip.parse().expect("a header"));
-        let stream = TcpStream::connect(address).await.ok()?;
+        let stream = stream.connect(address.parse().ok()?).await.ok()?;
         stream.set_nodelay(true).ok();
         let (stream, _) = tokio_tungstenite::client_async(request, stream).await.ok()?;
         Some(Socket {

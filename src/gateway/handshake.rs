@@ -1,0 +1,37 @@
+//! RFC 6455, section 4.2: what a client must say to be upgraded, and the answer. By hand, because what comes after it
+//! needs the stream itself (see [`super::gate`]).
+
+use axum::{
+    body::Body,
+    http::{HeaderMap, HeaderValue, StatusCode, Version, header},
+    response::Response,
+};
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use crate::error::{Error, Result};
+
+/// The answer that upgrades.
+pub fn accept(version: Version, headers: &HeaderMap) -> Result<Response> {
+    let says = |name: header::HeaderName, word: &str| {
+        let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+        values.flat_map(|value| value.split(',')).any(|token| token.trim().eq_ignore_ascii_case(word))
+    };
+    let key = headers.get(header::SEC_WEBSOCKET_KEY).filter(|key| key.len() == 24);
+    let asked = version == Version::HTTP_11
+        && says(header::CONNECTION, "upgrade")
+        && says(header::UPGRADE, "websocket")
+        && says(header::SEC_WEBSOCKET_VERSION, "13");
+    let Some(key) = key.filter(|_| asked) else {
+        let error = Error::field("", "websocket", "is no WebSocket handshake");
+        return Err(error.header("sec-websocket-version", "13".to_owned()));
+    };
+    let accept = HeaderValue::try_from(derive_accept_key(key.as_bytes()));
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let said = response.headers_mut();
+    said.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    said.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    // What it is made of is base64.
+    accept.into_iter().for_each(|accept| drop(said.insert(header::SEC_WEBSOCKET_ACCEPT, accept)));
+    Ok(response)
+}
