@@ -24,6 +24,8 @@ struct Member {
     id: Uuid,
     /// An agent whose user has ended the relation: still a member, and neither heard nor told.
     apart: bool,
+    /// False for an agent that hears only what names it.
+    told: bool,
 }
 
 /// The members of conversations; clones share the memory.
@@ -54,13 +56,13 @@ impl Audience {
         let stmt = client
             .prepare_cached(
                 "-- gateway.audience
-                select m.principal_id, coalesce(r.state = 'revoked', false)
+                select m.principal_id, coalesce(r.state = 'revoked', false), m.visibility = 'all'
                 from member m left join relation r on r.relation_id = m.relation_id
                 where m.conversation_id = $1",
             )
             .await?;
         let rows = client.query(&stmt, &[&conversation]).await?;
-        Ok(rows.iter().map(|row| Member { id: row.get(0), apart: row.get(1) }).collect())
+        Ok(rows.iter().map(|row| Member { id: row.get(0), apart: row.get(1), told: row.get(2) }).collect())
     }
 
     /// Everybody who is told what `speaker` says: the members, for a user with its other sockets, for an agent without
@@ -92,5 +94,5 @@ impl Audience {
 }
 
 fn told(members: &[Member]) -> impl Iterator<Item = Uuid> {
-    members.iter().filter(|member| !member.apart).map(|member| member.id)
+    members.iter().filter(|member| member.told && !member.apart).map(|member| member.id)
 }

@@ -74,12 +74,26 @@ async fn typing_reaches_members_on_every_node_and_not_its_own_socket() {
         assert_eq!(frame["sender"]["device_id"], alice.device_id);
         assert_eq!(frame["state"], "stopped");
     }
+    // An agent that is only addressed hears what names it, which typing does not.
+    let id = uuid::Uuid::from(conversation.parse::<ulid::Ulid>().expect("an id"));
+    let addressed = a.agent(&alice, "addressed").await;
+    let join = format!(
+        "insert into member (conversation_id, principal_id, principal_kind, role, visibility)
+         values ('{id}', '{}', 'agent', 'agent', 'addressed')",
+        addressed.id
+    );
+    psql(&a.world.database, &join).await;
+    let mut quiet = addressed.on(&b).connect().await;
+    caught_up(&mut quiet).await;
+    // Real time: for a second the members are remembered.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
     // Whoever types is told nothing of it, and it is in nobody's inbox.
     its.say(json!({ "type": "typing", "conversation_id": conversation, "state": "started" })).await;
     there.expect("typing").await;
     here.expect("typing").await;
     its.expect_silence(Duration::from_millis(200)).await;
     here.expect_silence(Duration::from_millis(1)).await;
+    quiet.expect_silence(Duration::from_millis(1)).await;
     assert_eq!(alice.say(&conversation, "x").await.expect(201).data()["seq"], 1);
     assert_eq!(its.expect("event").await["data"]["seq"], 1);
 }
