@@ -11,8 +11,11 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, pem::PemObject},
 };
 use serde::Deserialize;
-use tokio::net::TcpStream;
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpSocket, TcpStream},
+};
+use tokio_rustls::TlsConnector;
 
 use crate::{Result, http::Link};
 
@@ -47,7 +50,16 @@ pub struct Cluster {
     pub folder: PathBuf,
 }
 
+/// A connection, encrypted or not.
+pub type Wire = Box<dyn Stream>;
+
+/// What a connection can do.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
 /// One node.
+#[derive(Clone)]
 pub struct Node {
     /// `host:port` of the public listener.
     pub address: String,
@@ -55,7 +67,8 @@ pub struct Node {
     pub admin: String,
     /// Its process.
     pub pid: u32,
-    tls: TlsConnector,
+    /// None if it speaks no TLS: behind a proxy, as it were.
+    tls: Option<TlsConnector>,
 }
 
 impl Cluster {
@@ -77,7 +90,7 @@ impl Cluster {
             address: without_scheme(&node.base_url),
             admin: without_scheme(&node.admin_url),
             pid: node.pid,
-            tls: tls.clone(),
+            tls: Some(tls.clone()),
         });
         Ok(Cluster {
             nodes: nodes.collect(),
@@ -88,6 +101,17 @@ impl Cluster {
         })
     }
 
+    /// The same Postgres and Redis with other nodes.
+    pub fn with_nodes(&self, nodes: Vec<Node>) -> Self {
+        Cluster {
+            nodes,
+            mail_dir: self.mail_dir.clone(),
+            postgres_url: self.postgres_url.clone(),
+            redis_url: self.redis_url.clone(),
+            folder: self.folder.clone(),
+        }
+    }
+
     /// Node number `n`, counted round and round.
     pub fn node(&self, n: usize) -> &Node {
         &self.nodes[n % self.nodes.len()]
@@ -95,16 +119,27 @@ impl Cluster {
 }
 
 impl Node {
-    /// An encrypted connection to the public listener.
-    pub async fn dial(&self) -> Result<TlsStream<TcpStream>> {
-        let stream = TcpStream::connect(&self.address).await?;
+    /// A node without TLS.
+    pub fn plain(address: String, admin: String, pid: u32) -> Self {
+        Node { address, admin, pid, tls: None }
+    }
+
+    /// A connection to the public listener.
+    pub async fn dial(&self) -> Result<Wire> {
+        self.dial_from(TcpSocket::new_v4()?).await
+    }
+
+    /// The same through a socket that was prepared.
+    pub async fn dial_from(&self, socket: TcpSocket) -> Result<Wire> {
+        let stream = socket.connect(self.address.parse()?).await?;
         stream.set_nodelay(true)?;
+        let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
         let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
-        Ok(self.tls.connect(ServerName::try_from(host.to_owned())?, stream).await?)
+        Ok(Box::new(tls.connect(ServerName::try_from(host.to_owned())?, stream).await?))
     }
 
     /// The same, for HTTP.
-    pub async fn link(&self) -> Result<Link<TlsStream<TcpStream>>> {
+    pub async fn link(&self) -> Result<Link<Wire>> {
         Ok(Link::over(self.dial().await?))
     }
 
@@ -123,10 +158,13 @@ pub struct Metrics(String);
 impl Metrics {
     /// The sum of a series over its labels.
     pub fn sum(&self, name: &str) -> f64 {
-        let lines = self
-            .0
-            .lines()
-            .filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])));
+        self.sum_having(name, "")
+    }
+
+    /// The sum of a series over those of its labels that say something.
+    pub fn sum_having(&self, name: &str, having: &str) -> f64 {
+        let of = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+        let lines = self.0.lines().filter(of).filter(|line| line.contains(having));
         lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 }

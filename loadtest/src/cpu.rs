@@ -17,8 +17,19 @@ const DISTURBANCE: f64 = 5.0;
 /// Whom to watch.
 pub struct Watch {
     nodes: Vec<u32>,
+    /// 0 where there is none.
     postmaster: u32,
     redis: u32,
+}
+
+/// KiB of memory that these processes hold.
+pub fn resident(pids: &[u32]) -> Result<f64> {
+    let mut pages = 0.0;
+    for pid in pids {
+        let text = fs::read_to_string(format!("/proc/{pid}/statm"))?;
+        pages += text.split_whitespace().nth(1).unwrap_or_default().parse::<f64>()?;
+    }
+    Ok(pages * rustix::param::page_size() as f64 / 1024.0)
 }
 
 /// Seconds of processor time used so far.
@@ -40,12 +51,23 @@ impl Watch {
         Ok(Watch { nodes, postmaster: postmaster(cluster).await?, redis: redis(cluster).await? })
     }
 
+    /// Other programs on the cluster's Redis.
+    pub async fn of_pids(nodes: Vec<u32>, cluster: &Cluster) -> Result<Self> {
+        Ok(Watch { nodes, postmaster: 0, redis: redis(cluster).await? })
+    }
+
+    /// One program alone.
+    pub fn alone(pid: u32) -> Self {
+        Watch { nodes: vec![pid], postmaster: 0, redis: 0 }
+    }
+
     /// What they have used until now.
     pub fn now(&self) -> Used {
         let all = all_processes();
         let alone = |pid: &u32| all.get(pid).map_or(0.0, |process| process.used);
         // Backends come and go; the postmaster inherits what those that are gone have used.
-        let backends = all.values().filter(|process| process.parent == self.postmaster);
+        let backends =
+            all.values().filter(|process| self.postmaster != 0 && process.parent == self.postmaster);
         let postmaster = all.get(&self.postmaster).map_or(0.0, |process| process.used + process.inherited);
         let mut used = Used {
             nodes: self.nodes.iter().map(alone).collect(),

@@ -97,7 +97,7 @@ fn body(received: &[u8], head: &Head) -> Result<Option<(Vec<u8>, usize)>> {
 /// A request with a JSON body. `client` is the address it claims to come from: each client has limits of its own.
 pub fn post(host: &str, path: &str, client: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     let mut text = format!(
-        "POST {path} HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {client}\r\ncontent-type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {client}\r\nx-forwarded-proto: https\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n",
         body.len()
     );

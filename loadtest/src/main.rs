@@ -7,12 +7,15 @@
 
 mod cluster;
 mod cpu;
+mod crowd;
 mod delivery;
 mod http;
 mod launch;
 mod pacer;
+mod peers;
 mod people;
 mod pgbench;
+mod plain;
 mod report;
 mod scenarios;
 mod socket;
@@ -32,7 +35,7 @@ pub type Result<T> = std::result::Result<T, Failure>;
 /// Measures a cluster and checks that it loses, repeats and reorders nothing. Ends with 1 if it does.
 #[derive(Parser)]
 pub struct Options {
-    /// What to measure, in this order [default: everything]
+    /// What to measure, in this order [default: what needs no thousands of sockets]
     #[arg(value_enum)]
     scenarios: Vec<Scenario>,
     /// The running cluster
@@ -59,9 +62,22 @@ pub struct Options {
     /// Messages per second (hop)
     #[arg(long, default_value_t = 1000)]
     rate: u64,
-    /// Leave out the comparison with pgbench (send)
+    /// Sockets [default: 1000 (fanout), 10000 (idle), 5000 (storm), 2000 (slow)]
+    #[arg(long)]
+    sockets: Option<usize>,
+    /// Leave out the comparison with pgbench (send) and Socket.IO (fanout, idle)
     #[arg(long)]
     no_peers: bool,
+    /// Be a bare TCP server on this port: a peer of `idle`
+    #[arg(long, hide = true)]
+    bare_tcp: Option<u16>,
+}
+
+impl Options {
+    /// How many sockets are wanted.
+    fn sockets_or(&self, default: usize) -> usize {
+        self.sockets.unwrap_or(default)
+    }
 }
 
 fn main() -> ExitCode {
@@ -90,8 +106,19 @@ async fn until_interrupted(options: Options) -> Result<bool> {
     }
 }
 
+/// Sockets are files; those that we start inherit the limit.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).ok();
+}
+
 /// True if everything that was acked arrived as it should.
 async fn run(options: &Options) -> Result<bool> {
+    raise_file_limit();
+    if let Some(port) = options.bare_tcp {
+        return scenarios::bare_tcp(port).await;
+    }
     let launched = match &options.start {
         Some(program) => Some(Launched::start(program, &options.dir).await?),
         None => None,
@@ -101,8 +128,11 @@ async fn run(options: &Options) -> Result<bool> {
     let all = [Scenario::Send, Scenario::Hop];
     let wanted = if options.scenarios.is_empty() { &all[..] } else { &options.scenarios };
     let mut sound = true;
-    say(format!("Making {} users, agents and conversations.", options.pairs));
-    let mut people = people::make(&cluster, options.pairs).await?;
+    let mut people = Vec::new();
+    if wanted.iter().any(|scenario| scenario.needs_people()) {
+        say(format!("Making {} users, agents and conversations.", options.pairs));
+        people = people::make(&cluster, options.pairs).await?;
+    }
     for scenario in wanted {
         let report = scenario.run(&cluster, &mut people, options).await?;
         sound &= report.is_sound();

@@ -7,12 +7,10 @@ use std::{
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
 use crate::{
     Result,
-    cluster::{Cluster, Node},
+    cluster::{Cluster, Node, Wire},
     delivery::Reader,
     http::{Answer, Link, post},
 };
@@ -107,7 +105,7 @@ impl Pair {
 }
 
 struct Client<'a> {
-    link: Link<TlsStream<TcpStream>>,
+    link: Link<Wire>,
     node: &'a Node,
     address: &'a str,
 }

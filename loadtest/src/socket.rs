@@ -5,8 +5,6 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::{
     WebSocketStream, client_async,
     tungstenite::{Message, client::IntoClientRequest},
@@ -15,7 +13,7 @@ use ulid::Ulid;
 
 use crate::{
     Result,
-    cluster::Node,
+    cluster::{Node, Wire},
     delivery::{Acked, Arrival},
     people::Pair,
 };
@@ -24,7 +22,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A socket that is authenticated.
-pub struct Socket(WebSocketStream<TlsStream<TcpStream>>);
+pub struct Socket(WebSocketStream<Wire>);
 
 /// What the node says.
 pub enum Heard {

@@ -6,6 +6,13 @@ mod sender;
 
 mod login;
 
+// With thousands of sockets.
+mod fanout;
+mod idle;
+mod slow;
+mod storm;
+
+pub use self::idle::bare_tcp;
 use crate::{Options, Result, cluster::Cluster, people::Pair, report::Report};
 
 /// A scenario by its name.
@@ -17,6 +24,14 @@ pub enum Scenario {
     Send,
     /// From send to receive at a fixed rate, on one node and across two
     Hop,
+    /// One send to a group of which everybody listens, beside Socket.IO
+    Fanout,
+    /// Memory and connecting of sockets that are silent
+    Idle,
+    /// A node is killed: how fast are its clients back on another?
+    Storm,
+    /// Clients that never read beside as many that do
+    Slow,
 }
 
 impl Scenario {
@@ -26,6 +41,15 @@ impl Scenario {
             Scenario::Login => Box::pin(login::run(cluster, pairs, options)).await,
             Scenario::Send => Box::pin(send::run(cluster, pairs, options)).await,
             Scenario::Hop => Box::pin(hop::run(cluster, pairs, options)).await,
+            Scenario::Fanout => Box::pin(fanout::run(cluster, options)).await,
+            Scenario::Idle => Box::pin(idle::run(cluster, options)).await,
+            Scenario::Storm => Box::pin(storm::run(cluster, options)).await,
+            Scenario::Slow => Box::pin(slow::run(cluster, options)).await,
         }
+    }
+
+    /// Whether it needs users with agents, made through the API.
+    pub fn needs_people(self) -> bool {
+        !matches!(self, Scenario::Fanout | Scenario::Idle | Scenario::Storm | Scenario::Slow)
     }
 }

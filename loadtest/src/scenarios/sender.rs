@@ -3,13 +3,11 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 use ulid::Ulid;
 
 use crate::{
     Result,
-    cluster::Node,
+    cluster::{Node, Wire},
     delivery::Acked,
     http::{Link, post},
     people::Pair,
@@ -43,7 +41,7 @@ impl Ids {
 /// One connection and the one request that goes over it again and again, with another id each time: nothing is built
 /// or copied per message.
 pub struct Sender {
-    link: Link<TlsStream<TcpStream>>,
+    link: Link<Wire>,
     request: Vec<u8>,
     id_at: usize,
 }

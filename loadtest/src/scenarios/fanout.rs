@@ -1,0 +1,303 @@
+//! `fanout`: one send into a group of which every member listens, with one device on each of two nodes. How long until
+//! the last has it, and how many deliveries a second?
+
+use std::{
+    cell::RefCell,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use serde_json::json;
+use tokio::{
+    sync::Notify,
+    task::{LocalSet, spawn_local},
+};
+
+use crate::{
+    Options, Result,
+    cluster::Cluster,
+    cpu::{self, Used, Watch},
+    crowd::{Crowd, Line, event},
+    delivery::Faults,
+    peers::SocketIo,
+    plain::Plain,
+    report::{Goal, Ratio, Report, say},
+    stats::{Latencies, Quantiles, median},
+};
+
+const PAYLOAD: usize = 200;
+/// Sends one after the other, each of which is waited for.
+const SINGLE: usize = 50;
+/// How long to wait for what was acked and has not arrived.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What one round found; times in µs.
+#[derive(Serialize)]
+struct Found {
+    who: &'static str,
+    /// From the send to each arrival, of sends one after the other.
+    each: Quantiles,
+    /// From the send to the last arrival.
+    last: Quantiles,
+    /// Deliveries per second with several sends under way.
+    rate: f64,
+    cpu: Used,
+    deliveries: u64,
+}
+
+/// What all sockets of a round have heard.
+#[derive(Default)]
+struct Heard {
+    sent_at: Option<Instant>,
+    each: Option<Latencies>,
+    arrived: u64,
+    gaps: u64,
+    last_at: Option<Instant>,
+    awaited: u64,
+}
+
+#[derive(Clone, Default)]
+struct Ear {
+    heard: Rc<RefCell<Heard>>,
+    bell: Rc<Notify>,
+}
+
+impl Ear {
+    fn note(&self, gap: bool) {
+        let mut heard = self.heard.borrow_mut();
+        let now = Instant::now();
+        heard.arrived += 1;
+        heard.gaps += u64::from(gap);
+        heard.last_at = Some(now);
+        if let (Some(at), Some(each)) = (heard.sent_at, &mut heard.each) {
+            each.record(now - at);
+        }
+        if heard.arrived == heard.awaited {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Waits until so many have arrived in all.
+    async fn all(&self, awaited: u64) {
+        self.heard.borrow_mut().awaited = awaited;
+        if self.heard.borrow().arrived < awaited {
+            tokio::time::timeout(PATIENCE, self.bell.notified()).await.ok();
+        }
+    }
+}
+
+/// Listens until the socket ends.
+async fn listen(mut line: Line, mut seq: i64, ear: Ear) {
+    while let Ok(text) = line.hear().await {
+        if let Some(n) = event(&text) {
+            seq += 1;
+            ear.note(n != seq);
+        }
+    }
+}
+
+/// Runs the scenario.
+pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
+    LocalSet::new().run_until(measure(cluster, options)).await
+}
+
+async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
+    let plain = Plain::start(cluster, 2).await?;
+    let members = options.sockets_or(1000) / 2;
+    let (mut rounds, mut peers, mut faults, mut checked) = (Vec::new(), Vec::new(), Faults::default(), 0);
+    for n in 1..=options.rounds {
+        say(format!("fanout: round {n} of {}", options.rounds));
+        let (found, wrong) = Box::pin(ours(&plain.cluster, members, options)).await?;
+        checked += found.deliveries;
+        faults.add(&wrong);
+        rounds.push(found);
+        if !options.no_peers
+            && let Some(peer) = SocketIo::start(cluster, &options.dir).await?
+        {
+            peers.push(Box::pin(theirs(&peer, members, options)).await?);
+        }
+    }
+    let mut notes = vec![format!(
+        "{} sockets on two nodes without TLS; times in µs from the send. Medians of the rounds; CPU in µs per delivery.",
+        members * 2
+    )];
+    if peers.is_empty() {
+        notes.push("Without Socket.IO: it was left out, or node or npm is missing.".to_owned());
+    }
+    let all = rounds.iter().chain(&peers);
+    notes.extend(cpu::remark(all.map(|found| found.cpu.others_percent(options.seconds)).fold(0.0, f64::max)));
+    let rate = median(rounds.iter().map(|found| found.rate));
+    let mut ratios = Vec::new();
+    if !peers.is_empty() {
+        let theirs = median(peers.iter().map(|found| found.rate));
+        ratios.push(Ratio {
+            what: "deliveries/s / Socket.IO's",
+            value: rate / theirs,
+            goal: Goal::AtLeast(2.0, 4.0),
+        });
+    }
+    let details =
+        json!({ "payload_bytes": PAYLOAD, "sockets": members * 2, "rounds": rounds, "socket_io": peers });
+    let tables = vec![table(&[&rounds, &peers])];
+    Ok(Report { scenario: "fanout", tables, ratios, notes, details, faults, checked })
+}
+
+async fn ours(cluster: &Cluster, members: usize, options: &Options) -> Result<(Found, Faults)> {
+    let crowd = Crowd::make(cluster, members, 2).await?;
+    let group = crowd.group(0..members).await?;
+    let ear = Ear::default();
+    let mut listeners = Vec::new();
+    for user in 0..members {
+        for device in 0..2 {
+            let mut line = crowd.connect(cluster.node(device), user, device, None).await?;
+            line.caught_up().await?;
+            listeners.push(spawn_local(listen(line, 0, ear.clone())));
+        }
+    }
+    // The nodes' subscriptions are under way until a moment after the last socket is up.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let sockets = listeners.len() as u64;
+    let watch = Arc::new(Watch::of(cluster).await?);
+    let mut last = Latencies::new();
+    let mut sender = crowd.sender(cluster.node(0), 0, &group, PAYLOAD).await?;
+    ear.heard.borrow_mut().each = Some(Latencies::new());
+    let mut sent = 0;
+    for _ in 0..SINGLE {
+        let at = Instant::now();
+        ear.heard.borrow_mut().sent_at = Some(at);
+        sender.send().await?;
+        sent += 1;
+        ear.all(sent * sockets).await;
+        last.record(at.elapsed());
+    }
+    let each = ear.heard.borrow_mut().each.take().unwrap_or_else(Latencies::new);
+
+    let before = watch.now();
+    let began = Instant::now();
+    let until = began + Duration::from_secs(options.seconds);
+    let mut senders = Vec::new();
+    for n in 0..options.in_flight.min(8) {
+        let mut sender = crowd.sender(cluster.node(n), n % members, &group, PAYLOAD).await?;
+        senders.push(spawn_local(async move {
+            let (mut acked, mut failed) = (0, 0);
+            while Instant::now() < until {
+                match sender.send().await {
+                    Ok(_) => acked += 1,
+                    Err(_) => failed += 1,
+                }
+            }
+            (acked, failed)
+        }));
+    }
+    let (mut acked, mut failed) = (0, 0);
+    for sender in senders {
+        let (yes, no) = sender.await?;
+        acked += yes;
+        failed += no;
+    }
+    sent += acked;
+    ear.all(sent * sockets).await;
+    let cpu = watch.now().since(&before);
+    let heard = ear.heard.borrow();
+    let span = heard.last_at.map_or(Duration::ZERO, |at| at - began);
+    let lost = (sent * sockets).saturating_sub(heard.arrived);
+    let faults = Faults { failed, lost, inbox_gaps: heard.gaps, ..Faults::default() };
+    listeners.iter().for_each(tokio::task::JoinHandle::abort);
+    let deliveries = acked * sockets - lost;
+    let rate = deliveries as f64 / span.as_secs_f64();
+    let found =
+        Found { who: "blindpipe", each: each.quantiles(), last: last.quantiles(), rate, cpu, deliveries };
+    Ok((found, faults))
+}
+
+/// The same with rooms of Socket.IO, whose sends are not stored and not answered.
+async fn theirs(peer: &SocketIo, members: usize, options: &Options) -> Result<Found> {
+    let ear = Ear::default();
+    let mut listeners = Vec::new();
+    for n in 0..members * 2 {
+        let mut line = peer.connect(n).await?;
+        let ear = ear.clone();
+        listeners.push(spawn_local(async move {
+            while let Ok(text) = line.hear().await {
+                if text.starts_with("42") {
+                    ear.note(false);
+                } else if text.as_str() == "2" && line.say("3".to_owned()).await.is_err() {
+                    return;
+                }
+            }
+        }));
+    }
+    let sockets = listeners.len() as u64;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut sender = peer.connect_silently(0).await?;
+    let message = format!(r#"42["send","{}"]"#, "x".repeat(PAYLOAD));
+    let mut last = Latencies::new();
+    ear.heard.borrow_mut().each = Some(Latencies::new());
+    let mut sent = 0;
+    for _ in 0..SINGLE {
+        let at = Instant::now();
+        ear.heard.borrow_mut().sent_at = Some(at);
+        sender.say(message.clone()).await?;
+        sent += 1;
+        ear.all(sent * sockets).await;
+        last.record(at.elapsed());
+    }
+    let each = ear.heard.borrow_mut().each.take().unwrap_or_else(Latencies::new);
+    let watch = Watch::of_pids(peer.pids(), peer.cluster()).await?;
+    let before = watch.now();
+    let began = Instant::now();
+    let first = sent;
+    // Nothing answers a send: so many are under way that the next waits for the arrivals of an earlier one.
+    while began.elapsed() < Duration::from_secs(options.seconds) {
+        sender.say(message.clone()).await?;
+        sent += 1;
+        ear.all(sent.saturating_sub(8) * sockets).await;
+    }
+    ear.all(sent * sockets).await;
+    let cpu = watch.now().since(&before);
+    let span = ear.heard.borrow().last_at.map_or(Duration::ZERO, |at| at - began);
+    listeners.iter().for_each(tokio::task::JoinHandle::abort);
+    let deliveries = (sent - first) * sockets;
+    let rate = deliveries as f64 / span.as_secs_f64();
+    Ok(Found { who: "Socket.IO", each: each.quantiles(), last: last.quantiles(), rate, cpu, deliveries })
+}
+
+fn table(sides: &[&[Found]]) -> Vec<Vec<String>> {
+    let heading = [
+        "",
+        "deliveries/s",
+        "each p50",
+        "p99",
+        "last p50",
+        "p99",
+        "node 1 CPU",
+        "node 2",
+        "Postgres",
+        "Redis",
+        "client",
+    ];
+    let mut table = vec![heading.map(str::to_owned).into()];
+    for rounds in sides.iter().filter(|rounds| !rounds.is_empty()) {
+        let of = |value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(value));
+        let whole = |value: &dyn Fn(&Found) -> f64| format!("{:.0}", of(value));
+        let cpu = |seconds: &dyn Fn(&Used) -> f64| {
+            format!("{:.2}", of(&|found| seconds(&found.cpu) * 1e6 / found.deliveries.max(1) as f64))
+        };
+        table.push(vec![
+            rounds[0].who.to_owned(),
+            whole(&|found| found.rate),
+            whole(&|found| found.each.p50),
+            whole(&|found| found.each.p99),
+            whole(&|found| found.last.p50),
+            whole(&|found| found.last.p99),
+            cpu(&|used| used.nodes[0]),
+            cpu(&|used| used.nodes[1]),
+            cpu(&|used| used.postgres),
+            cpu(&|used| used.redis),
+            cpu(&|used| used.client),
+        ]);
+    }
+    table
+}
