@@ -16,6 +16,7 @@ use super::{
     bearer,
     dead::Dead,
     secret::{Hasher, MacKey},
+    someone::Proven,
     usage::TokenUse,
 };
 use crate::{
@@ -215,7 +216,10 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let claim = AgentClaim::from_request_parts(parts, state).await?;
-        claim.prove(&Db::from_ref(state), &AgentTokens::from_ref(state).dead).await
+        let (db, dead) = (Db::from_ref(state), AgentTokens::from_ref(state).dead);
+        let agent = claim.prove(&db, &dead).await?;
+        parts.extensions.insert(Proven::agent(claim, db, dead));
+        Ok(agent)
     }
 }
 

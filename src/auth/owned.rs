@@ -9,7 +9,7 @@ use super::{agent::AgentTokens, jwt::AccessTokens, someone::Someone, user::User}
 use crate::{
     db::Db,
     error::{Code, Error, Result},
-    ids::{AgentId, TokenId, UserId},
+    ids::{AgentId, SessionId, TokenId, UserId},
     limits::{Limiter, table::Limit},
 };
 
@@ -18,6 +18,8 @@ use crate::{
 pub struct OwnedAgent {
     /// The owner.
     pub owner: UserId,
+    /// The owner's session.
+    pub session: SessionId,
     /// The agent.
     pub id: AgentId,
 }
@@ -36,8 +38,8 @@ pub struct NamedAgent {
 pub enum By {
     /// Itself, with this token.
     Itself(TokenId),
-    /// Its owner.
-    Owner(UserId),
+    /// Its owner, in this session.
+    Owner(UserId, SessionId),
 }
 
 /// A principal and the agent that the path names, which need not have anything to do with each other.
@@ -63,7 +65,7 @@ impl NamedAgent {
     /// Charges the budget of calls that have no row of their own.
     pub async fn charge(&self, limiter: &Limiter) -> Result<()> {
         match self.by {
-            By::Owner(user) => limiter.take_here(Limit::DefaultUser, user).await,
+            By::Owner(user, _) => limiter.take_here(Limit::DefaultUser, user).await,
             By::Itself(_) => limiter.take_as_agent(self.id).await,
         }
     }
@@ -99,7 +101,7 @@ where
         let user = User::from_request_parts(parts, state).await?;
         let id = named(parts, state).await?;
         must_own(&Db::from_ref(state), user.id, id).await?;
-        Ok(OwnedAgent { owner: user.id, id })
+        Ok(OwnedAgent { owner: user.id, session: user.session, id })
     }
 }
 
@@ -131,7 +133,7 @@ where
             Someone::Agent(itself) => Ok(NamedAgent { id: itself.id, by: By::Itself(itself.token) }),
             Someone::User(user) => {
                 must_own(&Db::from_ref(state), user.id, agent).await?;
-                Ok(NamedAgent { id: agent, by: By::Owner(user.id) })
+                Ok(NamedAgent { id: agent, by: By::Owner(user.id, user.session) })
             }
         }
     }

@@ -6,10 +6,11 @@ use axum::{
 };
 
 use super::{
-    agent::{self, Agent, AgentTokens},
+    agent::{self, Agent, AgentClaim, AgentTokens},
     bearer,
+    dead::Dead,
     jwt::AccessTokens,
-    user::User,
+    user::{User, UserClaim},
 };
 use crate::{
     db::Db,
@@ -33,6 +34,41 @@ impl Someone {
         match self {
             Someone::User(user) => Principal::User(user.id),
             Someone::Agent(agent) => Principal::Agent(agent.id),
+        }
+    }
+}
+
+/// By what a caller was proven. Left with a request by the extractors that prove: whoever waits for the rest of the
+/// request asks again afterwards, or a caller that was revoked meanwhile would be heard to the end.
+#[derive(Clone)]
+pub struct Proven {
+    claim: Claim,
+    db: Db,
+    dead: Dead,
+}
+
+#[derive(Clone)]
+enum Claim {
+    User(UserClaim),
+    Agent(AgentClaim),
+}
+
+impl Proven {
+    /// By a session.
+    pub fn user(claim: UserClaim, db: Db, dead: Dead) -> Self {
+        Proven { claim: Claim::User(claim), db, dead }
+    }
+
+    /// By an agent's token.
+    pub fn agent(claim: AgentClaim, db: Db, dead: Dead) -> Self {
+        Proven { claim: Claim::Agent(claim), db, dead }
+    }
+
+    /// Asks Postgres once more.
+    pub async fn again(&self) -> Result<()> {
+        match &self.claim {
+            Claim::User(claim) => claim.prove(&self.db, &self.dead).await.map(drop),
+            Claim::Agent(claim) => claim.prove(&self.db, &self.dead).await.map(drop),
         }
     }
 }

@@ -6,9 +6,9 @@ use axum::{
 };
 use chrono::{DateTime, Utc};
 
-use super::{bearer, dead::Dead, jwt::AccessTokens};
+use super::{bearer, dead::Dead, jwt::AccessTokens, someone::Proven};
 use crate::{
-    db::Db,
+    db::{Db, Tx},
     error::{Code, Error, Result},
     ids::{SessionId, UserId},
     limits::quotas::REAUTH,
@@ -73,6 +73,27 @@ impl UserClaim {
     }
 }
 
+/// Refuses a session that has ended since it was proven, or whose user has; neither ends before the transaction does.
+/// For what must not outlive them, such as a token. Comes before all other locks.
+pub async fn still_lives(tx: &Tx, user: UserId, session: SessionId) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- auth.hold_user
+            select 1 from user_account where user_id = $1 and deleted_at is null for share",
+        )
+        .await?;
+    tx.query_opt(&stmt, &[&user]).await?.ok_or(Code::Unauthorized)?;
+    // A statement of its own: one that has waited for the user would see the session as it was before.
+    let stmt = tx
+        .prepare_cached(
+            "-- auth.hold_session
+            select 1 from session where session_id = $1 and user_id = $2 and revoked_at is null for share",
+        )
+        .await?;
+    tx.query_opt(&stmt, &[&session, &user]).await?.ok_or(Code::Unauthorized)?;
+    Ok(())
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for UserClaim
 where
     AccessTokens: FromRef<S>,
@@ -94,6 +115,9 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let claim = UserClaim::from_request_parts(parts, state).await?;
-        claim.prove(&Db::from_ref(state), &AccessTokens::from_ref(state).dead).await
+        let (db, dead) = (Db::from_ref(state), AccessTokens::from_ref(state).dead);
+        let user = claim.prove(&db, &dead).await?;
+        parts.extensions.insert(Proven::user(claim, db, dead));
+        Ok(user)
     }
 }

@@ -96,6 +96,14 @@ impl<'a> Session<'a> {
             gateway.registry.join(Seat::new(guest.principal.id(), guest.credential, UNKNOWN).with_asides());
         let ended = seat.seat();
         guest.lease.when_lost(move || ended.end(End::TooMany));
+        // Whoever was revoked between the proof and the seat rang no seat.
+        guest.proven.again().await.map_err(|error| match error.code() {
+            Code::Unauthorized | Code::AgentTokenInvalid => Some(Close::Revoked),
+            _ => {
+                error.log();
+                Some(Close::Overload)
+            }
+        })?;
         let bounds = gateway.inbox.bounds(&guest.reader).await.map_err(|error| {
             error.log();
             Some(Close::Overload)

@@ -11,7 +11,7 @@ use super::{
     socket::{Heard, Socket},
 };
 use crate::{
-    auth::user::UserClaim,
+    auth::{someone::Proven, user::UserClaim},
     cursor::Cursor,
     error::{Code, Error, Result},
     features::inbox::Reader,
@@ -30,6 +30,8 @@ pub struct Guest {
     pub principal: Principal,
     /// The session or token that lets them.
     pub credential: Uuid,
+    /// By what they were proven.
+    pub proven: Proven,
     /// Their place in their inbox.
     pub reader: Reader,
     /// When a user's access token ends.
@@ -121,6 +123,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<Guest, Refusal> {
             Ok(Guest {
                 principal,
                 credential: agent.token.0,
+                proven: Proven::agent(claim, gateway.db.clone(), gateway.agent_tokens.dead.clone()),
                 reader: Reader::new(principal, ""),
                 expires_at: None,
                 resume: cursor(resume)?,
@@ -143,6 +146,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<Guest, Refusal> {
                 credential: user.session.0,
                 reader: Reader::new(principal, &user.device_id),
                 expires_at: Some(claim.expires_at),
+                proven: Proven::user(claim, gateway.db.clone(), gateway.access_tokens.dead.clone()),
                 resume: cursor(resume)?,
                 lease: slot(gateway, principal, &user.device_id).await?,
             })

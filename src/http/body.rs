@@ -8,12 +8,14 @@ use axum::{
     http::{HeaderMap, header, request::Parts},
 };
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
 
 use super::json;
 use crate::{
+    auth::someone::Proven,
     error::{Code, Error, Result},
     limits::quotas::BODY_BYTES,
 };
@@ -23,9 +25,21 @@ const FREE: Duration = Duration::from_secs(10);
 /// and must keep this many bytes per second from then on.
 const PACE: u64 = 16 * 1024;
 
-/// Reads a body of at most `most` bytes. A longer one is refused with `too_large` before it is read, where its length
-/// is declared, else as soon as it shows; a slow one is 408.
-pub async fn read(body: Body, most: usize, too_large: Code) -> Result<Bytes> {
+/// Reads the JSON that came with `parts`, at most `most` bytes. A longer body is refused with `too_large` before it is
+/// read, where its length is declared, else as soon as it shows; a slow one is 408. A caller who was proven before and
+/// had us wait for the body is proven once more.
+pub async fn read(parts: &Parts, body: Body, most: usize, too_large: Code) -> Result<Bytes> {
+    must_be_json(&parts.headers)?;
+    let (bytes, waited) = gather(body, most, too_large).await?;
+    match parts.extensions.get::<Proven>() {
+        Some(proven) if waited => proven.again().await?,
+        _ => {}
+    }
+    Ok(bytes)
+}
+
+/// The whole body, and whether any of it was still to come.
+async fn gather(body: Body, most: usize, too_large: Code) -> Result<(Bytes, bool)> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     // What is left of such a body will not be read, so the connection cannot go on.
     let refusal = || Error::from(too_large).header("connection", "close".to_owned());
@@ -36,11 +50,19 @@ pub async fn read(body: Body, most: usize, too_large: Code) -> Result<Bytes> {
     let started = tokio::time::Instant::now();
     // The length a client declares is not memory that it has earned.
     let mut bytes = BytesMut::with_capacity(declared.min(64 * 1024));
+    let mut waited = false;
     loop {
         let deadline = started + FREE + Duration::from_millis(bytes.len() as u64 * 1000 / PACE);
-        let frame = match tokio::time::timeout_at(deadline, body.frame()).await {
+        let frame = match body.frame().now_or_never() {
+            Some(frame) => Ok(frame),
+            None => {
+                waited = true;
+                tokio::time::timeout_at(deadline, body.frame()).await
+            }
+        };
+        let frame = match frame {
             Err(_) => return Err(Error::from(Code::RequestTimeout).header("connection", "close".to_owned())),
-            Ok(None) => return Ok(bytes.freeze()),
+            Ok(None) => return Ok((bytes.freeze(), waited)),
             Ok(Some(Err(_))) => return Err(Error::field("", "body", "the body ended early")),
             Ok(Some(Ok(frame))) => frame,
         };
@@ -54,7 +76,7 @@ pub async fn read(body: Body, most: usize, too_large: Code) -> Result<Bytes> {
 }
 
 /// A body without `Content-Type` is read as JSON; a wrong one is refused.
-pub fn must_be_json(headers: &HeaderMap) -> Result<()> {
+fn must_be_json(headers: &HeaderMap) -> Result<()> {
     let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
     let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     if kind.eq_ignore_ascii_case("application/json") {
@@ -71,8 +93,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Error;
 
     async fn from_request(request: Request, _: &S) -> Result<Self> {
-        must_be_json(request.headers())?;
-        let bytes = read(request.into_body(), BODY_BYTES, Code::PayloadTooLarge).await?;
+        let (parts, body) = request.into_parts();
+        let bytes = read(&parts, body, BODY_BYTES, Code::PayloadTooLarge).await?;
         json::parse(&bytes).map(Json)
     }
 }
@@ -84,8 +106,8 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for JsonOrNot
     type Rejection = Error;
 
     async fn from_request(request: Request, _: &S) -> Result<Self> {
-        must_be_json(request.headers())?;
-        let bytes = read(request.into_body(), BODY_BYTES, Code::PayloadTooLarge).await?;
+        let (parts, body) = request.into_parts();
+        let bytes = read(&parts, body, BODY_BYTES, Code::PayloadTooLarge).await?;
         if bytes.is_empty() {
             Ok(JsonOrNothing(T::default()))
         } else {

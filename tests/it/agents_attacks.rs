@@ -1,11 +1,9 @@
 //! What is tried against agents, by the rows of the table of attacks.
 
-use std::time::Duration;
-
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Caller, nodes, nodes_with};
+use crate::support::{Caller, blocked, connect, nodes, nodes_with, spawn};
 
 /// Every route about one agent, with a body that would pass.
 fn routes(agent: &str) -> Vec<(Method, String, Value)> {
@@ -113,39 +111,36 @@ async fn attack_28_what_a_stolen_token_began_does_not_outlive_it() {
     )])
     .await;
     let alice = a.user("alice").await;
-    let mut agent = a.agent(&alice, "helper").await;
+    let agent = a.agent(&alice, "helper").await;
     let path = format!("/agents/{}", agent.id);
-    for round in 0..5 {
-        let manifest = json!({ "name": format!("stolen {round}"), "tools": [], "permission_scopes": [] });
-        let thief = [agent.on(&a), agent.on(&b)];
-        let changes = (0..20).map(|n| {
-            let (thief, path, manifest) = (&thief[n % 2], &path, &manifest);
-            async move {
-                tokio::time::sleep(Duration::from_millis(5 * n as u64)).await;
-                thief.patch(path, manifest.clone()).await
-            }
-        });
-        let revoke = async {
-            tokio::time::sleep(Duration::from_millis(30)).await;
-            let answer = alice.delete(format!("{path}/token")).await.expect(200);
-            (
-                answer,
-                alice.get(&path).await.expect(200).data()["manifest_version"].as_i64().expect("a number"),
-            )
-        };
-        let (answers, (_, version)) = futures_util::join!(futures_util::future::join_all(changes), revoke);
-        assert!(
-            answers.iter().any(|answer| answer.status == 401),
-            "the revocation came too late to show anything"
-        );
-        // What was there when the answer came is there at the end.
-        let after = alice.get(&path).await.expect(200).data()["manifest_version"].as_i64().expect("a number");
-        assert_eq!(version, after);
-        let answer =
-            alice.post(format!("{path}/token/regenerate"), json!({ "emergency": true })).await.expect(200);
-        let token = answer.data()["token"].as_str().expect("a token").to_owned();
-        agent = crate::support::Agent { caller: agent.caller.with_token(&token), token, id: agent.id };
+    // Both nodes know the token, and it lives when the changes are begun: they wait for the agent's row, behind the
+    // revocation.
+    let thief = [agent.on(&a), agent.on(&b)];
+    for thief in &thief {
+        thief.poll("").await.expect(200);
     }
+    let mut client = connect(&a.world.database).await;
+    let tx = client.transaction().await.expect("begun");
+    tx.execute("select 1 from agent for update", &[]).await.expect("locked");
+    let revoke = {
+        let (alice, path) = (alice.on(&b), format!("{path}/token"));
+        spawn(async move { alice.delete(path).await })
+    };
+    blocked(&tx, 1).await;
+    let changes: Vec<_> = (0..6)
+        .map(|n| {
+            let (thief, path) = (thief[n % 2].clone(), path.clone());
+            let manifest = json!({ "name": format!("stolen {n}"), "tools": [], "permission_scopes": [] });
+            spawn(async move { thief.patch(path, manifest).await })
+        })
+        .collect();
+    blocked(&tx, 7).await;
+    tx.commit().await.expect("released");
+    revoke.await.expect("no panic").expect(200);
+    for change in changes {
+        change.await.expect("no panic").refused(401, "AGENT_TOKEN_INVALID");
+    }
+    assert_eq!(alice.get(&path).await.expect(200).data()["manifest_version"], 0);
 }
 
 /// 29: bombs in place of manifests.

@@ -152,3 +152,22 @@ async fn the_size_is_judged_before_the_body_is_read() {
     read.expect("soon").expect("closed");
     assert!(back.starts_with("HTTP/1.1 413") && back.contains("MANIFEST_TOO_LARGE"), "{back}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_is_not_read_without_end() {
+    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "agent_tier_1=5/60s")]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let good = manifest(&[]).to_string();
+    put(&agent, good.clone()).await.expect(200);
+    let scope = |answer: &Answer| answer.body["error"]["params"]["scope"].clone();
+    for _ in 0..4 {
+        assert_eq!(
+            scope(&put(&agent, good.clone()).await.refused(429, "RATE_LIMITED")),
+            "agent_manifest_update"
+        );
+    }
+    for body in [good, "{".to_owned()] {
+        assert_eq!(scope(&put(&agent, body).await.refused(429, "RATE_LIMITED")), "agent_tier_1");
+    }
+}

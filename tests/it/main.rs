@@ -17,6 +17,7 @@ mod gateway;
 mod groups;
 mod house;
 mod keys;
+mod meanwhile;
 mod messages;
 mod operations;
 mod passkeys;

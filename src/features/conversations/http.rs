@@ -13,7 +13,11 @@ use serde::{Deserialize, Serialize};
 use super::{Conversation, store};
 use crate::{
     app::App,
-    auth::{agent::Agent, someone::Someone, user::User},
+    auth::{
+        agent::Agent,
+        someone::Someone,
+        user::{User, still_lives},
+    },
     backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
@@ -80,7 +84,7 @@ pub async fn open(
     Json(body): Json<OpenConversation>,
 ) -> Result<Response> {
     limiter.take_here(Limit::DefaultUser, user.id).await?;
-    opener.open(user.id, body).await
+    opener.open(&user, body).await
 }
 
 /// `POST /groups`: opens a group.
@@ -94,7 +98,7 @@ pub async fn open_group(
     Json(body): Json<OpenGroup>,
 ) -> Result<Response> {
     limiter.take_here(Limit::DefaultUser, user.id).await?;
-    opener.open(user.id, OpenConversation::Group(body)).await
+    opener.open(&user, OpenConversation::Group(body)).await
 }
 
 /// What it takes to open a conversation.
@@ -110,7 +114,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    async fn open(&self, user: UserId, body: OpenConversation) -> Result<Response> {
+    async fn open(&self, user: &User, body: OpenConversation) -> Result<Response> {
         let id = ConversationId::mint(&self.random);
         let ids = store::NewIds {
             conversation: id,
@@ -118,6 +122,8 @@ impl Opener {
             events: [EventId::mint(&self.random), EventId::mint(&self.random)],
         };
         let tx = self.db.begin("conversations.open").await?;
+        still_lives(&tx, user.id, user.session).await?;
+        let user = user.id;
         let opened = match body {
             OpenConversation::Direct { user_id } if user_id == user => {
                 return Err(Error::field("user_id", "self", "a conversation needs two"));

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::http::Device;
 use crate::{
-    auth::user::User,
+    auth::user::{User, still_lives},
     db::{Db, Tx},
     error::{Code, Error, Result},
     events::EventKind,
@@ -230,14 +230,11 @@ pub async fn revoke(tx: &Tx, event: EventId, user: &User, device: &str) -> Resul
     let stmt = tx
         .prepare_cached(
             "-- devices.lock_user
-            select exists (select 1 from session where session_id = $2 and revoked_at is null)
-            from user_account where user_id = $1 for update",
+            select 1 from user_account where user_id = $1 for update",
         )
         .await?;
-    let lives = tx.query_opt(&stmt, &[&user.id, &user.session]).await?.is_some_and(|row| row.get(0));
-    if !lives {
-        return Err(Code::Unauthorized.into());
-    }
+    tx.execute(&stmt, &[&user.id]).await?;
+    still_lives(tx, user.id, user.session).await?;
     let stmt = tx
         .prepare_cached(
             "-- devices.revoke

@@ -91,15 +91,16 @@ pub async fn add_members(
     by: UserId,
     asked: &[UserId],
 ) -> Result<(Addition, Vec<Told>)> {
-    let place = lock_as_admin(tx, group, by).await?;
-    let members = members(tx, group).await?;
+    // Before the group is locked: users come first. Those who are there do not go before they are members.
     let stmt = tx
         .prepare_cached(
             "-- groups.find_users
-            select user_id from user_account where user_id = any($1)",
+            select user_id from user_account where user_id = any($1) and deleted_at is null order by user_id for share",
         )
         .await?;
     let known = tx.query(&stmt, &[&asked]).await?.iter().map(|row| row.get(0)).collect();
+    let place = lock_as_admin(tx, group, by).await?;
+    let members = members(tx, group).await?;
     let room = GROUP_MEMBERS.saturating_sub(members.len());
     let sorted = rules::sort(asked, &members.into_iter().map(UserId).collect(), &known, room);
     let added: Vec<Principal> = sorted.added.iter().copied().map(Principal::User).collect();

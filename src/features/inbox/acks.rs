@@ -55,7 +55,8 @@ impl Acks {
             return;
         }
         acks.sort_unstable();
-        match store::ack(db, &acks).await {
+        let written = async { store::ack(&db.read().await?, &acks).await };
+        match written.await {
             Ok(()) => series::acks(acks.len() as u64),
             Err(error) => {
                 error.log();

@@ -171,13 +171,18 @@ impl Inbox {
 
     /// Acks at once, for callers whose answer promises it.
     pub async fn ack(&self, reader: &Reader, seq: i64) -> Result<()> {
-        store::ack(&self.db, &[(reader.clone(), seq)]).await
+        store::ack(&self.db.read().await?, &[(reader.clone(), seq)]).await
     }
 
     /// The heads of many inboxes, for the sweep.
     pub async fn heads(&self, principals: &[Uuid]) -> Result<Vec<Delivery>> {
         store::heads(&self.db, principals).await
     }
+}
+
+/// Acks together with what else the transaction does.
+pub async fn ack(tx: &Tx, reader: &Reader, seq: i64) -> Result<()> {
+    store::ack(tx, &[(reader.clone(), seq)]).await
 }
 
 /// Makes an empty inbox, inside the transaction that makes its owner.

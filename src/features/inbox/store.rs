@@ -3,7 +3,7 @@ use uuid::Uuid;
 
 use super::{Bounds, Delivery, Entry, NewEvent};
 use crate::{
-    db::{Db, Tx},
+    db::{Conn, Db, Tx},
     error::Result,
     events::{self, Message},
     ids::{ConversationId, EventId, MessageId, Principal},
@@ -220,11 +220,10 @@ fn message<'a>(
 
 /// Moves readers' places forward, never back and never past the head; rows are locked in order. A socket that was opened
 /// before its device got its name goes on acking under the old one.
-pub async fn ack(db: &Db, acks: &[(Reader, i64)]) -> Result<()> {
+pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
     let principals: Vec<Uuid> = acks.iter().map(|(reader, _)| reader.principal).collect();
     let devices: Vec<&str> = acks.iter().map(|(reader, _)| reader.device_id.as_str()).collect();
     let seqs: Vec<i64> = acks.iter().map(|(_, seq)| *seq).collect();
-    let client = db.read().await?;
     let stmt = client
         .prepare_cached(
             "-- inbox.ack

@@ -90,8 +90,7 @@ fn by_agent(caller: AgentClaim, conversation: ConversationId, draft: Draft) -> O
 
 async fn read_draft(request: Request<Body>, too_large: Code) -> Result<(Draft, Option<ConversationId>)> {
     let (parts, content) = request.into_parts();
-    body::must_be_json(&parts.headers)?;
-    let bytes = body::read(content, MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES, too_large).await?;
+    let bytes = body::read(&parts, content, MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES, too_large).await?;
     Draft::from_body(&bytes, &parts.headers, too_large)
 }
 

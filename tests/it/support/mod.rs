@@ -14,7 +14,7 @@ pub use self::{
     authenticator::Authenticator,
     client::{Agent, Answer, Caller, PASSWORD, User, ulid},
     process::ProcessNode,
-    services::{connect, crowd, db, private_redis, psql, spawn},
+    services::{blocked, connect, crowd, db, private_redis, psql, spawn},
     socket::Socket,
     world::{TestNode, nodes, nodes_with},
 };

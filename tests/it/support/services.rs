@@ -1,13 +1,17 @@
 //! One Postgres and one Redis for the whole test process; a template database to copy from.
 
-use std::{path::Path, sync::OnceLock};
+use std::{
+    path::Path,
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
 use blindpipe::{
     db::migrate,
     dev::services::{Profile, RedisServer, Services},
 };
 use tokio::sync::OnceCell;
-use tokio_postgres::NoTls;
+use tokio_postgres::{GenericClient, NoTls};
 
 static SERVICES: OnceLock<Services> = OnceLock::new();
 static TEMPLATE: OnceCell<()> = OnceCell::const_new();
@@ -47,6 +51,23 @@ pub async fn connect(url: &str) -> tokio_postgres::Client {
     let (client, link) = tokio_postgres::connect(url, NoTls).await.expect("Postgres answers");
     spawn(link);
     client
+}
+
+/// Waits until so many statements in this database wait for a lock.
+pub async fn blocked(client: &impl GenericClient, waiting: usize) {
+    // Not by `pg_stat_activity`, which a transaction sees as it was.
+    let sql = "select count(distinct pid) from pg_locks where not granted and pid in (
+                   select l.pid from pg_locks l join pg_database d on d.oid = l.database where d.datname = current_database()
+               )";
+    let since = Instant::now();
+    loop {
+        let now: i64 = client.query_one(sql, &[]).await.expect("a count").get(0);
+        if now >= i64::try_from(waiting).expect("a small number") {
+            return;
+        }
+        assert!(since.elapsed() < Duration::from_secs(5), "{now} of {waiting} wait for a lock");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
 
 /// The service's URL with another database.

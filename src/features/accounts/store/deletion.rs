@@ -6,10 +6,10 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    auth::user::User,
+    auth::user::{User, still_lives},
     clock::iso,
     db::Tx,
-    error::{Code, Result},
+    error::Result,
     events::EventKind,
     features::{
         devices,
@@ -33,11 +33,11 @@ pub async fn delete(tx: &Tx, random: &Random, user: &User) -> Result<Gone> {
     let stmt = tx
         .prepare_cached(
             "-- accounts.lock
-            select 1 from user_account u join session s on s.user_id = u.user_id and s.session_id = $2 and s.revoked_at is null
-            where u.user_id = $1 and u.deleted_at is null for update of u",
+            select 1 from user_account where user_id = $1 for update",
         )
         .await?;
-    tx.query_opt(&stmt, &[&user.id, &user.session]).await?.ok_or(Code::Unauthorized)?;
+    tx.execute(&stmt, &[&user.id]).await?;
+    still_lives(tx, user.id, user.session).await?;
     let tokens = end_agents(tx, user.id).await?;
     let mut told = tell_keys(tx, random, user.id).await?;
     told.extend(end_relations(tx, random, user.id).await?);

@@ -7,7 +7,7 @@ use super::super::{Agents, store};
 use crate::{
     auth::agent::Agent,
     error::{Error, Result},
-    features::inbox::{Inbox, Reader},
+    features::inbox::{self, Inbox, Reader},
     http::{Data, JsonOrNothing},
     ids::Principal,
     limits::Limiter,
@@ -47,7 +47,10 @@ pub async fn ack(
         if !(0..=bounds.head).contains(&seq) {
             return Err(Error::field("up_to_seq", "range", "must be a number that was given out"));
         }
-        inbox.ack(&reader, seq).await?;
+        let tx = agents.db.begin("agents.ack").await?;
+        store::check_token(&tx, agent.id, agent.token).await?;
+        inbox::ack(&tx, &reader, seq).await?;
+        tx.commit().await?;
         bounds.acked = bounds.acked.max(seq);
     }
     agents.revivals.acked(&[agent.id]).await?;

@@ -41,8 +41,7 @@ pub struct Updated {
 
 /// `PATCH /agents/{agent_id}`: replaces the agent's manifest.
 ///
-/// Caller: agent. Limit: `agent_manifest_update`, 1/min per agent, for what could be stored; what could not uses up
-/// the agent's tier. Body `{manifest, if_version?}` or the bare manifest. Answers 200 with [`Updated`]. Tells the owner and
+/// Caller: agent. Limits: the agent's tier, and `agent_manifest_update`, 1/min per agent, for what could be stored. Body `{manifest, if_version?}` or the bare manifest. Answers 200 with [`Updated`]. Tells the owner and
 /// related users `agent.manifest_updated`. Errors: `MANIFEST_TOO_LARGE` over 128 KB, `VERSION_MISMATCH`,
 /// `params {current_version}`.
 pub async fn update(
@@ -51,13 +50,9 @@ pub async fn update(
     Handle(agents): Handle<Agents>,
     request: Request,
 ) -> Result<Data<Updated>> {
-    let Update { manifest, if_version } = match admit(&agents.db, agent, request).await {
-        Ok(update) => update,
-        Err(refusal) => {
-            limiter.take_as_agent(agent.id).await?;
-            return Err(refusal);
-        }
-    };
+    // Before anything is read: of what is refused afterwards, too, an agent may only ask for so much.
+    limiter.take_as_agent(agent.id).await?;
+    let Update { manifest, if_version } = admit(&agents.db, agent, request).await?;
     limiter.take(Limit::AgentManifestUpdate, agent.id).await?;
 
     let tx = agents.db.begin("agents.update_manifest").await?;
@@ -87,8 +82,8 @@ pub async fn update(
 /// Reads the body and judges it, and what it wants to replace: everything but the race for it.
 async fn admit(db: &Db, agent: Agent, request: Request<Body>) -> Result<Update> {
     let (parts, content) = request.into_parts();
-    body::must_be_json(&parts.headers)?;
-    let bytes = body::read(content, MANIFEST_BYTES + MANIFEST_ENVELOPE_BYTES, Code::ManifestTooLarge).await?;
+    let bytes =
+        body::read(&parts, content, MANIFEST_BYTES + MANIFEST_ENVELOPE_BYTES, Code::ManifestTooLarge).await?;
     let update = Update::from_body(&bytes)?;
     if update.if_version.is_some() {
         must_be(update.if_version, store::manifest_version(db, agent.id).await?)?;

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     auth::{
         owned::{About, OwnedAgent},
-        user::User,
+        user::{self, User},
     },
     clock::iso,
     error::{Code, Error, Result},
@@ -85,9 +85,9 @@ pub async fn create(
     };
     // The place first, then the costly hash: who comes too late costs nothing.
     let tx = agents.db.begin("agents.reserve").await?;
-    store::reserve(&tx, &new, agents.quotas.agents_per_user).await?;
+    store::reserve(&tx, &new, user.session, agents.quotas.agents_per_user).await?;
     tx.commit().await?;
-    match open(&agents, id).await {
+    match open(&agents, id, &user).await {
         Ok((token, created_at)) => Ok(Created(CreatedAgent {
             agent_id: id,
             token,
@@ -105,17 +105,18 @@ pub async fn create(
 
 async fn read_agent(request: Request<Body>) -> Result<(CreateAgent, Option<Manifest>)> {
     let (parts, content) = request.into_parts();
-    body::must_be_json(&parts.headers)?;
-    let bytes = body::read(content, MANIFEST_BYTES + MANIFEST_ENVELOPE_BYTES, Code::ManifestTooLarge).await?;
+    let bytes =
+        body::read(&parts, content, MANIFEST_BYTES + MANIFEST_ENVELOPE_BYTES, Code::ManifestTooLarge).await?;
     let body: CreateAgent = json::parse(&bytes)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| Error::field("", "json", "is not UTF-8"))?;
     let manifest = wrapped(text).map(|text| Manifest::read(text, "manifest")).transpose()?;
     Ok((body, manifest))
 }
 
-async fn open(agents: &Agents, agent: AgentId) -> Result<(String, DateTime<Utc>)> {
+async fn open(agents: &Agents, agent: AgentId, owner: &User) -> Result<(String, DateTime<Utc>)> {
     let (token, hash) = agents.mint().await?;
     let tx = agents.db.begin("agents.open").await?;
+    user::still_lives(&tx, owner.id, owner.session).await?;
     let created_at = store::open(&tx, agent).await?.ok_or(Code::AgentNotRegistered)?;
     store::add_token(&tx, agent, TokenId::mint(&agents.random), &token.lookup, &hash).await?;
     tx.commit().await?;

@@ -20,13 +20,13 @@ pub struct Key {
     pub valid_until: Option<DateTime<Utc>>,
 }
 
-/// Refuses a token that has died since it was proven.
+/// Refuses a token that has died since it was proven; it does not die before the transaction ends.
 pub async fn check_token(tx: &Tx, agent: AgentId, token: TokenId) -> Result<()> {
     let stmt = tx
         .prepare_cached(
             "-- agents.check_token
             select 1 from agent_token where token_id = $1 and agent_id = $2 and revoked_at is null
-                and (valid_until is null or valid_until > app_now())",
+                and (valid_until is null or valid_until > app_now()) for share",
         )
         .await?;
     tx.query_opt(&stmt, &[&token, &agent]).await?.ok_or(Code::AgentTokenInvalid)?;

@@ -26,7 +26,7 @@ pub async fn leave_next(tx: &Tx, random: &Random) -> Result<Option<Option<Told>>
         return Ok(Some(Some(told)));
     }
     if let Some(told) = leave_group(tx, random, agent).await? {
-        return Ok(Some(Some(told)));
+        return Ok(Some(told));
     }
     let stmt = tx
         .prepare_cached(
@@ -79,7 +79,8 @@ async fn end_relation(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option
     inbox::append(tx, id, kind, None, &data.to_string(), &[user.0, agent.0]).await.map(Some)
 }
 
-async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<Told>> {
+/// None if it is in no group; nothing is told if another one has taken it out meanwhile.
+async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<Option<Told>>> {
     let stmt = tx
         .prepare_cached(
             "-- agents.next_group
@@ -99,7 +100,7 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
             returning a.display_name, m.role, m.joined_at, a.owner_user_id",
         )
         .await?;
-    let row = tx.query_one(&stmt, &[&group, &agent]).await?;
+    let Some(row) = tx.query_opt(&stmt, &[&group, &agent]).await? else { return Ok(Some(None)) };
     let (name, role, owner): (String, String, UserId) = (row.get(0), row.get(1), row.get(3));
     let stmt = tx
         .prepare_cached(
@@ -118,5 +119,5 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
         "by": owner,
     });
     let (id, kind) = (EventId::mint(random), EventKind::MemberRemoved);
-    inbox::append(tx, id, kind, Some(group), &data.to_string(), &others).await.map(Some)
+    inbox::append(tx, id, kind, Some(group), &data.to_string(), &others).await.map(|told| Some(Some(told)))
 }

@@ -14,11 +14,14 @@ pub use self::{
 };
 use super::{Card, Locked, State, seconds};
 use crate::{
-    auth::owned::{By, NamedAgent, OwnedAgent},
+    auth::{
+        owned::{By, NamedAgent, OwnedAgent},
+        user,
+    },
     db::{Db, Tx},
     error::{Code, Error, Result},
     features::inbox::{self, Reader},
-    ids::{AgentId, Principal, UserId},
+    ids::{AgentId, Principal, SessionId, UserId},
 };
 
 /// An agent to be.
@@ -31,8 +34,8 @@ pub struct NewAgent<'a> {
 }
 
 /// Takes a place for one more agent, which has no token yet, or refuses if the user has `most`. The lock on the user
-/// makes racing requests count one after the other.
-pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, most: u32) -> Result<()> {
+/// makes racing requests count one after the other; of a user or session that has ended meanwhile none counts.
+pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32) -> Result<()> {
     let stmt = tx
         .prepare_cached(
             "-- agents.lock_owner
@@ -40,6 +43,7 @@ pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, most: u32) -> Result<()> {
         )
         .await?;
     tx.execute(&stmt, &[&new.owner]).await?;
+    user::still_lives(tx, new.owner, session).await?;
     let stmt = tx
         .prepare_cached(
             "-- agents.count
@@ -112,8 +116,9 @@ pub async fn lock(tx: &Tx, id: AgentId) -> Result<Option<Locked>> {
     Ok(row.map(|row| Locked { id, owner: row.get(0), state: State::from_name(row.get(1)) }))
 }
 
-/// Locks an agent for its owner.
+/// Locks an agent for its owner, whose session lives and goes on living until it is done.
 pub async fn lock_owned(tx: &Tx, agent: &OwnedAgent) -> Result<Locked> {
+    user::still_lives(tx, agent.owner, agent.session).await?;
     let locked = lock(tx, agent.id).await?.filter(|locked| locked.owner == agent.owner);
     locked.ok_or_else(|| Code::AgentNotRegistered.into())
 }
@@ -122,7 +127,7 @@ pub async fn lock_owned(tx: &Tx, agent: &OwnedAgent) -> Result<Locked> {
 /// to do when it was revoked must not outlive it.
 pub async fn lock_named(tx: &Tx, agent: &NamedAgent) -> Result<Locked> {
     match agent.by {
-        By::Owner(owner) => lock_owned(tx, &OwnedAgent { owner, id: agent.id }).await,
+        By::Owner(owner, session) => lock_owned(tx, &OwnedAgent { owner, session, id: agent.id }).await,
         By::Itself(token) => {
             let locked = lock(tx, agent.id).await?.ok_or(Code::AgentTokenInvalid)?;
             check_token(tx, agent.id, token).await?;

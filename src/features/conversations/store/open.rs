@@ -36,12 +36,12 @@ pub struct NewGroup {
     pub encryption: &'static str,
 }
 
-/// All of these users, or 404 with those who are not there.
+/// All of these users, or 404 with those who are not there. None of them goes before the transaction ends.
 async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
     let stmt = tx
         .prepare_cached(
             "-- conversations.find_users
-            select user_id from user_account where user_id = any($1)",
+            select user_id from user_account where user_id = any($1) and deleted_at is null order by user_id for share",
         )
         .await?;
     let found: Vec<UserId> = tx.query(&stmt, &[&users]).await?.iter().map(|row| row.get(0)).collect();
@@ -54,7 +54,7 @@ pub async fn open_direct(tx: &Tx, ids: &NewIds, user: UserId, other: UserId) -> 
     let stmt = tx
         .prepare_cached(
             "-- conversations.find_user
-            select 1 from user_account where user_id = $1",
+            select 1 from user_account where user_id = $1 and deleted_at is null for share",
         )
         .await?;
     tx.query_opt(&stmt, &[&other]).await?.ok_or(Code::NotFound)?;
