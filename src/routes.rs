@@ -13,7 +13,8 @@ use crate::{
     app::App,
     error::Code,
     features::{
-        accounts, agents, conversations, devices, groups, health, keys, messages, passkeys, relations,
+        accounts, agents, conversations, devices, group_keys, groups, health, keys, messages, passkeys,
+        relations,
     },
     gateway,
     http::{client, trace},
@@ -81,6 +82,9 @@ pub fn table() -> Vec<Route> {
         route(POST, "/keys/backup",              User,   post(keys::http::put_backup)),
         route(GET,  "/keys/backup",              User,   get(keys::http::read_backups)),
         route(GET,  "/keys/users/{user_id}/devices", Either, get(keys::http::directory)),
+        route(POST, "/keys/groups/{conversation_id}/rotate", User, post(group_keys::http::rotate)),
+        route(GET,  "/keys/groups/{conversation_id}", Either, get(group_keys::http::read)),
+        route(POST, "/keys/rotation/request",    User,   post(group_keys::http::request)),
 
         route(POST, "/agents",                   User,   post(agents::http::create)),
         route(GET,  "/agents",                   User,   get(agents::http::list)),

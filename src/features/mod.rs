@@ -7,6 +7,7 @@ pub mod accounts;
 pub mod agents;
 pub mod conversations;
 pub mod devices;
+pub mod group_keys;
 pub mod groups;
 pub mod inbox;
 pub mod keys;
@@ -27,5 +28,6 @@ pub const ORDER: &[&str] = &[
     "relations",
     "conversations",
     "groups",
+    "group_keys",
     "messages",
 ];

@@ -86,15 +86,15 @@ fn must_be_json(headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// A JSON body of at most 64 KB in the shape `T`.
-pub struct Json<T>(pub T);
+/// A JSON body of at most 64 KB, or of `MOST` bytes, in the shape `T`.
+pub struct Json<T, const MOST: usize = BODY_BYTES>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+impl<T: DeserializeOwned, S: Send + Sync, const MOST: usize> FromRequest<S> for Json<T, MOST> {
     type Rejection = Error;
 
     async fn from_request(request: Request, _: &S) -> Result<Self> {
         let (parts, body) = request.into_parts();
-        let bytes = read(&parts, body, BODY_BYTES, Code::PayloadTooLarge).await?;
+        let bytes = read(&parts, body, MOST, Code::PayloadTooLarge).await?;
         json::parse(&bytes).map(Json)
     }
 }

@@ -124,6 +124,8 @@ pub const RECIPIENTS: usize = 500;
 pub const ROTATION_BYTES: usize = 2 * MB;
 /// One wrapped key, in characters.
 pub const WRAPPED_KEY_CHARS: usize = 4096;
+/// How long a peer may take to rotate when asked to.
+pub const ROTATION_REQUEST_LIFE: Duration = Duration::from_secs(86_400);
 
 /// Longest a poll waits.
 pub const POLL_WAIT_SECONDS: u64 = 25;

@@ -14,7 +14,7 @@ pub use self::{
 };
 use super::{Conversation, Member};
 use crate::{
-    db::{Conn, Tx},
+    db::{Conn, Db, Tx},
     error::{Code, Result},
     events::EventKind,
     features::inbox::{self, NewEvent, Told},
@@ -70,6 +70,20 @@ pub async fn is_admin(client: &Conn, id: ConversationId, caller: Principal) -> R
         .await?;
     let row = client.query_opt(&stmt, &[&id, &caller.id()]).await?.ok_or(Code::NotFound)?;
     Ok(row.get(0))
+}
+
+/// What kind of conversation this is; 404 to who is no member of it.
+pub async fn kind(db: &Db, id: ConversationId, caller: Principal) -> Result<String> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- conversations.kind
+            select c.kind from member m join conversation c using (conversation_id)
+            left join relation r on r.relation_id = m.relation_id
+            where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'",
+        )
+        .await?;
+    Ok(client.query_opt(&stmt, &[&id, &caller.id()]).await?.ok_or(Code::NotFound)?.get(0))
 }
 
 /// Who is told what happens in a conversation: an agent whose relation has ended hears nothing.

@@ -1,0 +1,319 @@
+//! Makes a history: many clients at once send, read, listen, and put one of them out and in again.
+
+use std::{
+    cell::{Cell, RefCell},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::{Heard, History, Moment, Read, Said, Send, Span, Stay, Tag};
+
+/// One principal as a client of any node.
+pub trait Actor {
+    /// Its id.
+    fn id(&self) -> &str;
+    /// Whether it is an agent: its paths are others.
+    fn is_agent(&self) -> bool;
+    /// Status and body of the answer of node `node`; none if there was none.
+    fn call(
+        &self,
+        node: usize,
+        method: &'static str,
+        path: &str,
+        body: Option<String>,
+    ) -> impl Future<Output = Option<(u16, Value)>>;
+    /// A ULID that is used once.
+    fn fresh_id(&self) -> String;
+}
+
+/// A principal's socket.
+pub trait Ears {
+    /// The next frame; none when the socket is closed.
+    fn next(&mut self) -> impl Future<Output = Option<Value>>;
+}
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub nodes: usize,
+    pub rooms: usize,
+    /// Sends and reads, over all workers.
+    pub operations: usize,
+    pub workers: usize,
+    pub seed: u64,
+}
+
+/// Longest wait for what is still to be heard when everything has been said.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A page of the newest messages.
+const NEWEST: usize = 20;
+
+struct Drive<'a, A> {
+    plan: Plan,
+    actors: &'a [A],
+    rooms: Vec<String>,
+    start: Instant,
+    history: RefCell<History>,
+    next_tag: Cell<Tag>,
+    /// The workers have done their share.
+    done: Cell<bool>,
+}
+
+/// Lets `actors` loose: the first is a user who owns every room, the last a user who is put out of the first room and
+/// let in again, over and over; agents in between have a relation with the first. `ears` are theirs, in the same order,
+/// and were open before.
+pub async fn drive<A: Actor, E: Ears>(plan: Plan, actors: &[A], ears: &mut [E]) -> Result<History, String> {
+    let mut drive = Drive {
+        plan,
+        actors,
+        rooms: Vec::new(),
+        start: Instant::now(),
+        history: RefCell::default(),
+        next_tag: Cell::new(0),
+        done: Cell::new(false),
+    };
+    for n in 0..plan.rooms {
+        let room = drive.open(n).await?;
+        drive.rooms.push(room);
+    }
+    let drive = &drive;
+    let heard = join_all(ears.iter_mut().enumerate().map(|(principal, ears)| drive.listen(principal, ears)));
+    let acting = async {
+        let workers = async {
+            join_all((0..plan.workers).map(|n| drive.work(n))).await;
+            drive.done.set(true);
+        };
+        let ((), changes) = futures_util::join!(workers, drive.come_and_go());
+        changes?;
+        // The last thing said in each room: who has heard it has heard all.
+        for room in 0..plan.rooms {
+            drive.send(0, room, 0, last_tag(room), false).await;
+        }
+        Ok::<_, String>(())
+    };
+    let (heard, acted) = futures_util::join!(heard, acting);
+    acted?;
+    let mut ends = Vec::new();
+    for room in 0..plan.rooms {
+        ends.push(drive.whole(room).await?);
+    }
+    Ok(History { heard, ends, ..drive.history.take() })
+}
+
+fn last_tag(room: usize) -> Tag {
+    Tag::MAX - room as Tag
+}
+
+/// A message of ours, wherever it is found.
+fn tag_of(message: &Value) -> Option<Tag> {
+    message["payload"]["tag"].as_str()?.parse().ok()
+}
+
+impl<A: Actor> Drive<'_, A> {
+    fn now(&self) -> Moment {
+        Moment::try_from(self.start.elapsed().as_nanos()).unwrap_or(Moment::MAX)
+    }
+
+    fn tag(&self) -> Tag {
+        self.next_tag.set(self.next_tag.get() + 1);
+        self.next_tag.get()
+    }
+
+    /// What the owner asks for must be done.
+    async fn must(&self, method: &'static str, path: &str, body: Value) -> Result<(Value, Span), String> {
+        let began = self.now();
+        match self.actors[0].call(0, method, path, Some(body.to_string())).await {
+            Some((200 | 201, answer)) => {
+                Ok((answer["data"].clone(), Span { began, ended: Some(self.now()) }))
+            }
+            other => Err(format!("{method} {path}: {other:?}")),
+        }
+    }
+
+    fn came(&self, room: usize, principal: usize, came: Span) {
+        let stay = Stay { conversation: room, principal, came, left: None };
+        self.history.borrow_mut().stays.push(stay);
+    }
+
+    fn left(&self, room: usize, principal: usize, left: Span) {
+        let mut history = self.history.borrow_mut();
+        let mut stays = history.stays.iter_mut().rev();
+        if let Some(stay) = stays.find(|stay| stay.conversation == room && stay.principal == principal) {
+            stay.left = Some(left);
+        }
+    }
+
+    async fn open(&self, room: usize) -> Result<String, String> {
+        let users = self.actors.iter().filter(|actor| !actor.is_agent());
+        let ids: Vec<&str> = users.map(Actor::id).collect();
+        let body = json!({ "title": format!("room {room}"), "member_ids": ids });
+        let (made, span) = self.must("POST", "/groups", body).await?;
+        let id = made["conversation_id"].as_str().ok_or("no id")?.to_owned();
+        for (principal, actor) in self.actors.iter().enumerate().filter(|(n, _)| self.is_in(*n, room)) {
+            let mut came = span;
+            if actor.is_agent() {
+                let body = json!({ "agent_id": actor.id(), "visibility": "all" });
+                (_, came) = self.must("POST", &format!("/groups/{id}/agent-instances"), body).await?;
+            }
+            self.came(room, principal, came);
+        }
+        Ok(id)
+    }
+
+    /// One agent a room: two would fall silent, as agents that answer each other must.
+    fn is_in(&self, principal: usize, room: usize) -> bool {
+        !self.actors[principal].is_agent() || principal % self.plan.rooms == room
+    }
+
+    /// One client after the other: sends mostly, reads sometimes, everywhere.
+    async fn work(&self, n: usize) {
+        let seed = self.plan.seed.wrapping_add(n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut chance = Chance(seed | 1);
+        for _ in 0..self.plan.operations / self.plan.workers {
+            let room = chance.below(self.plan.rooms);
+            let mut actor = chance.below(self.actors.len());
+            if !self.is_in(actor, room) {
+                actor = 0;
+            }
+            let node = chance.below(self.plan.nodes);
+            match chance.below(20) {
+                0..=4 => self.read(actor, room, node).await,
+                5 => self.send(actor, room, node, self.tag(), true).await,
+                _ => self.send(actor, room, node, self.tag(), false).await,
+            }
+        }
+    }
+
+    /// Sends; `twice` repeats it at another node at the same time under the same id.
+    async fn send(&self, actor: usize, room: usize, node: usize, tag: Tag, twice: bool) {
+        let (who, id) = (&self.actors[actor], &self.rooms[room]);
+        let path = if who.is_agent() {
+            format!("/agents/{}/conversations/{id}/messages", who.id())
+        } else {
+            format!("/conversations/{id}/messages")
+        };
+        let payload = json!({ "type": "text", "tag": tag.to_string() });
+        let body = json!({ "payload": payload, "client_message_id": who.fresh_id() }).to_string();
+        let times = if twice { 2 } else { 1 };
+        let began = self.now();
+        let calls =
+            (0..times).map(|n| who.call((node + n) % self.plan.nodes, "POST", &path, Some(body.clone())));
+        let answers = join_all(calls).await;
+        let ended = self.now();
+        let refused = answers.iter().all(|answer| matches!(answer, Some((400..500, _))));
+        let mut seqs: Vec<u64> = answers.iter().filter_map(stored).collect();
+        seqs.sort_unstable();
+        seqs.dedup();
+        let not_for = who.is_agent().then_some(actor);
+        let record = |seq: Option<u64>| {
+            let answered = seq.is_some() || refused;
+            let span = Span { began, ended: answered.then_some(ended) };
+            Send { conversation: room, tag, span, seq, refused, not_for }
+        };
+        let sends = &mut self.history.borrow_mut().sends;
+        if seqs.is_empty() {
+            sends.push(record(None));
+        }
+        // Two different answers to one message are two records, which the judge will not like.
+        sends.extend(seqs.into_iter().map(|seq| record(Some(seq))));
+    }
+
+    async fn read(&self, actor: usize, room: usize, node: usize) {
+        let (who, id) = (&self.actors[actor], &self.rooms[room]);
+        let prefix = if who.is_agent() { format!("/agents/{}", who.id()) } else { String::new() };
+        let path = format!("{prefix}/conversations/{id}/messages?limit={NEWEST}");
+        let began = self.now();
+        let Some((200, page)) = who.call(node, "GET", &path, None).await else { return };
+        let span = Span { began, ended: Some(self.now()) };
+        let seen = seen(&page);
+        self.history.borrow_mut().reads.push(Read { conversation: room, reader: actor, span, seen });
+    }
+
+    /// The last actor is put out of the first room and let in again until the workers are done.
+    async fn come_and_go(&self) -> Result<(), String> {
+        let last = self.actors.len() - 1;
+        let (room, who) = (&self.rooms[0], self.actors[last].id());
+        while !self.done.get() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let (_, left) = self.must("DELETE", &format!("/groups/{room}/members/{who}"), json!({})).await?;
+            self.left(0, last, left);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let body = json!({ "user_ids": [who] });
+            let (_, came) = self.must("POST", &format!("/groups/{room}/members"), body).await?;
+            self.came(0, last, came);
+        }
+        Ok(())
+    }
+
+    /// Everything that arrives until the last message of each of the listener's rooms has.
+    async fn listen(&self, principal: usize, ears: &mut impl Ears) -> Vec<Heard> {
+        let mut heard: Vec<Heard> = Vec::new();
+        let mut waiting: Vec<usize> =
+            (0..self.plan.rooms).filter(|room| self.is_in(principal, *room)).collect();
+        let mut heard_at = Instant::now();
+        while !waiting.is_empty() && heard_at.elapsed() < PATIENCE {
+            let frame = match tokio::time::timeout(PATIENCE, ears.next()).await {
+                Ok(Some(frame)) => frame,
+                _ => break,
+            };
+            if frame["type"] != "event" {
+                continue;
+            }
+            heard_at = Instant::now();
+            let message = (frame["event"] == "message.created").then(|| self.said(&frame["data"])).flatten();
+            heard.push(Heard { number: frame["seq"].as_u64().unwrap_or_default(), message });
+            waiting.retain(|room| message.is_none_or(|said| said.tag != last_tag(*room)));
+        }
+        heard
+    }
+
+    fn said(&self, message: &Value) -> Option<Said> {
+        let id = message["conversation_id"].as_str()?;
+        let conversation = self.rooms.iter().position(|room| room == id)?;
+        Some(Said { conversation, seq: message["seq"].as_u64()?, tag: tag_of(message)? })
+    }
+
+    /// All of a room, oldest first, as its owner reads it.
+    async fn whole(&self, room: usize) -> Result<Vec<(u64, Tag)>, String> {
+        let (mut all, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let id = &self.rooms[room];
+            let path = format!("/conversations/{id}/messages?direction=forward&limit=100{cursor}");
+            let Some((200, page)) = self.actors[0].call(0, "GET", &path, None).await else {
+                return Err(format!("{path} was not answered"));
+            };
+            all.extend(seen(&page));
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return Ok(all),
+            }
+        }
+    }
+}
+
+fn stored(answer: &Option<(u16, Value)>) -> Option<u64> {
+    match answer {
+        Some((200 | 201, answer)) => answer["data"]["seq"].as_u64(),
+        _ => None,
+    }
+}
+
+fn seen(page: &Value) -> Vec<(u64, Tag)> {
+    let messages = page["data"].as_array().map(Vec::as_slice).unwrap_or_default();
+    messages.iter().filter_map(|message| Some((message["seq"].as_u64()?, tag_of(message)?))).collect()
+}
+
+/// A small generator: what matters is that a seed repeats the plan.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap_or_default() % most.max(1)
+    }
+}

@@ -1,0 +1,54 @@
+//! Whether keys were wrapped for those who are there.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::ids::Principal;
+
+/// Who opens a wrapped key: a user's device, or an agent.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Recipient {
+    pub principal_id: Principal,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<String>,
+}
+
+/// Who should have been given a key and was not, and who should not have been.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    pub missing: Vec<Recipient>,
+    pub extra: Vec<Recipient>,
+}
+
+/// The difference between those who are there and those who were given a key, if there is one.
+pub fn mismatch(there: &BTreeSet<Recipient>, given: &BTreeSet<Recipient>) -> Option<Mismatch> {
+    let missing: Vec<Recipient> = there.difference(given).cloned().collect();
+    let extra: Vec<Recipient> = given.difference(there).cloned().collect();
+    (!missing.is_empty() || !extra.is_empty()).then_some(Mismatch { missing, extra })
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::ids::{AgentId, UserId};
+
+    #[test]
+    fn a_mismatch_names_both_sides() {
+        let device = |n: u128, device: &str| Recipient {
+            principal_id: Principal::User(UserId(Uuid::from_u128(n))),
+            device_id: Some(device.to_owned()),
+        };
+        let agent =
+            Recipient { principal_id: Principal::Agent(AgentId(Uuid::from_u128(9))), device_id: None };
+        let nameless = Recipient { device_id: None, ..device(1, "b") };
+        let there = BTreeSet::from([device(1, "a"), device(1, "b"), agent.clone()]);
+        assert_eq!(mismatch(&there, &there), None);
+        let given = BTreeSet::from([device(1, "a"), device(2, "a"), nameless.clone()]);
+        let found = mismatch(&there, &given).expect("they differ");
+        assert_eq!(found.missing, [device(1, "b"), agent]);
+        assert_eq!(found.extra, [nameless, device(2, "a")]);
+    }
+}

@@ -1,0 +1,183 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use serde_json::json;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::rules::{self, Recipient};
+use crate::{
+    db::{Db, Tx},
+    error::{Code, Error, Result},
+    events::EventKind,
+    features::{
+        conversations,
+        inbox::{self, NewEvent, Told},
+    },
+    ids::{ConversationId, EventId, Principal, UserId},
+    random::Random,
+};
+
+/// A rotation that is asked for.
+pub struct Rotation {
+    pub by: UserId,
+    pub base_epoch: i32,
+    pub reason: Option<String>,
+    pub keys: BTreeMap<Recipient, String>,
+}
+
+/// A wrapped key, without whom it is for: its reader knows.
+#[derive(Serialize)]
+struct WrappedKey {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_id: Option<String>,
+    wrapped_key: String,
+}
+
+/// The reader's keys of one epoch.
+#[derive(Serialize)]
+pub struct OwnKeys {
+    conversation_id: ConversationId,
+    /// Of the keys that follow.
+    epoch: i32,
+    current_epoch: i32,
+    rotation_required: bool,
+    wrapped_keys: Vec<WrappedKey>,
+}
+
+/// Moves a conversation to its next epoch; the lock on it makes racing rotations compare one after the other.
+pub async fn rotate(
+    tx: &Tx,
+    random: &Random,
+    id: ConversationId,
+    rotation: Rotation,
+) -> Result<(i32, DateTime<Utc>, Vec<Told>)> {
+    let place = conversations::lock(tx, id, Principal::User(rotation.by)).await?;
+    if place.epoch != rotation.base_epoch {
+        return Err(Error::from(Code::VersionMismatch).with("current_epoch", place.epoch));
+    }
+    let given: BTreeSet<Recipient> = rotation.keys.keys().cloned().collect();
+    if let Some(rules::Mismatch { missing, extra }) = rules::mismatch(&recipients(tx, id).await?, &given) {
+        let refusal = Error::from(Code::RecipientsMismatch);
+        return Err(refusal.with("missing", json!(missing)).with("extra", json!(extra)));
+    }
+    let epoch = place.epoch + 1;
+    let principals: Vec<Uuid> = rotation.keys.keys().map(|to| to.principal_id.id()).collect();
+    let devices: Vec<&str> =
+        rotation.keys.keys().map(|to| to.device_id.as_deref().unwrap_or_default()).collect();
+    let wrapped: Vec<&str> = rotation.keys.values().map(String::as_str).collect();
+    let stmt = tx
+        .prepare_cached(
+            "-- group_keys.rotate
+            with keys as (
+                insert into group_key (conversation_id, epoch, principal_id, device_id, wrapped_key)
+                select $1, $2, * from unnest($3::uuid[], $4::text[], $5::text[])
+            )
+            update conversation set epoch = $2, rotation_required = false where conversation_id = $1 returning app_now()",
+        )
+        .await?;
+    let row = tx.query_one(&stmt, &[&id, &epoch, &principals, &devices, &wrapped]).await?;
+    let told = tell(tx, random, id, epoch, rotation).await?;
+    Ok((epoch, row.get(0), told))
+}
+
+/// Everybody who must be able to open the key now: the devices with keys of the members, and the agents that have keys.
+async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- group_keys.recipients
+            select 'user', m.principal_id, d.device_id from member m join device d on d.user_id = m.principal_id
+            where m.conversation_id = $1 and d.key_id is not null and d.revoked_at is null
+            union all
+            select 'agent', m.principal_id, null from member m
+            join agent_key k on k.agent_id = m.principal_id and k.valid_until is null
+            left join relation r on r.relation_id = m.relation_id
+            where m.conversation_id = $1 and r.state is distinct from 'revoked'",
+        )
+        .await?;
+    let rows = tx.query(&stmt, &[&id]).await?;
+    let recipient = |row: &Row| Recipient {
+        principal_id: Principal::from_row(row.get(0), row.get(1)),
+        device_id: row.get(2),
+    };
+    Ok(rows.iter().map(recipient).collect())
+}
+
+/// To each member an event of its own, with the keys that were wrapped for it.
+async fn tell(
+    tx: &Tx,
+    random: &Random,
+    id: ConversationId,
+    epoch: i32,
+    rotation: Rotation,
+) -> Result<Vec<Told>> {
+    let mut keys: BTreeMap<Principal, Vec<WrappedKey>> = BTreeMap::new();
+    for (Recipient { principal_id, device_id }, wrapped_key) in rotation.keys {
+        keys.entry(principal_id).or_default().push(WrappedKey { device_id, wrapped_key });
+    }
+    let mut events = Vec::new();
+    for who in conversations::recipients(tx, id).await? {
+        let data = json!({
+            "conversation_id": id, "epoch": epoch, "by": rotation.by, "reason": rotation.reason,
+            "wrapped_keys": keys.remove(&who).unwrap_or_default(),
+        });
+        let event = EventId::mint(random);
+        events.push(NewEvent::new(event, EventKind::KeyRotated, Some(id), &data, vec![who.id()])?);
+    }
+    inbox::append_all(tx, &events).await
+}
+
+/// What was wrapped for one member; 404 to who is none.
+pub async fn own(db: &Db, id: ConversationId, who: Principal, epoch: Option<i32>) -> Result<OwnKeys> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- group_keys.own
+            select c.epoch, c.rotation_required, k.device_id, k.wrapped_key, coalesce($3, c.epoch)
+            from member m join conversation c using (conversation_id)
+            left join relation r on r.relation_id = m.relation_id
+            left join group_key k on k.conversation_id = $1 and k.principal_id = $2 and k.epoch = coalesce($3, c.epoch)
+            where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'
+            order by k.device_id",
+        )
+        .await?;
+    let rows = client.query(&stmt, &[&id, &who.id(), &epoch]).await?;
+    let first = rows.first().ok_or(Code::NotFound)?;
+    let keys = rows.iter().filter_map(|row| {
+        let device: Option<String> = row.get(2);
+        let device_id = device.filter(|device| !device.is_empty());
+        Some(WrappedKey { device_id, wrapped_key: row.get::<_, Option<String>>(3)? })
+    });
+    Ok(OwnKeys {
+        conversation_id: id,
+        epoch: first.get(4),
+        current_epoch: first.get(0),
+        rotation_required: first.get(1),
+        wrapped_keys: keys.collect(),
+    })
+}
+
+/// Tells the peer; answers when that was.
+pub async fn request(
+    tx: &Tx,
+    id: ConversationId,
+    by: UserId,
+    request: EventId,
+    reason: Option<String>,
+) -> Result<(DateTime<Utc>, Vec<Told>)> {
+    let by = Principal::User(by);
+    conversations::lock(tx, id, by).await?;
+    let peers = conversations::recipients(tx, id).await?.into_iter().filter(|who| *who != by);
+    let peers = peers.map(Principal::id).collect();
+    let data = json!({ "request_id": request, "conversation_id": id, "by": by, "reason": reason });
+    let event = NewEvent::new(request, EventKind::KeyRotationRequested, Some(id), &data, peers)?;
+    let stmt = tx
+        .prepare_cached(
+            "-- group_keys.now
+            select app_now()",
+        )
+        .await?;
+    let at = tx.query_one(&stmt, &[]).await?.get(0);
+    Ok((at, inbox::append_all(tx, &[event]).await?))
+}
