@@ -89,6 +89,10 @@ settings! {
     turnstile_url: String = "TURNSTILE_URL", Some("https://challenges.cloudflare.com/turnstile/v0/siteverify");
     /// Turnstile's secret; required in production.
     turnstile_secret: SecretString = "TURNSTILE_SECRET", Some("");
+    /// Comma list of hostnames that a Turnstile token may have been earned on; empty: any that the widget allows.
+    turnstile_hostnames: List<String> = "TURNSTILE_HOSTNAMES", Some("");
+    /// Comma list of actions that a Turnstile token may have been earned for; empty: any.
+    turnstile_actions: List<String> = "TURNSTILE_ACTIONS", Some("");
     /// Changes of the limits table, `scope=count/window` comma separated, such as `agent_message_send=10/s`; see `GET /limits`.
     limits: Overrides = "LIMIT_OVERRIDES", Some("");
     /// Agents a user may have.

@@ -19,6 +19,7 @@
 pub mod app;
 pub mod auth;
 pub mod backplane;
+mod breaker;
 pub mod catalogue;
 pub mod clock;
 pub mod config;

@@ -65,6 +65,7 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Counter,
         "Sign-ins with a passkey, by outcome; `copied`: its counter went back, and it was removed.",
     ),
+    ("human_verifications_total", Kind::Counter, "Turnstile tokens presented, by what became of them."),
     ("job_seconds", Kind::Seconds, "Time of a scheduled job, by name."),
 ];
 
@@ -239,6 +240,10 @@ pub fn mail(outcome: &'static str) {
 
 pub fn passkey_login(outcome: &'static str) {
     count("passkey_logins_total", &[("outcome", outcome)]);
+}
+
+pub fn human_verified(outcome: &'static str) {
+    count("human_verifications_total", &[("outcome", outcome)]);
 }
 
 pub fn job(name: &'static str, span: Duration) {

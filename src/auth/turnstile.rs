@@ -1,4 +1,7 @@
 //! The human verification: Cloudflare's siteverify protocol, or the dev profile's stand-in.
+//!
+//! Promises: a token passes only if the service says so, in time and in so many words; nothing else is a pass. A call
+//! whose answer was lost is made once more under the same idempotency key, so that it costs the human no token.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -7,16 +10,25 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use crate::{
+    breaker::Breaker,
     config::{Config, Profile},
     error::{Code, Error, Result},
     http::json::Text,
+    metrics as series,
     random::Random,
 };
 
-/// Whole call; Turnstile unreachable is 503, never a pass.
-const DEADLINE: Duration = Duration::from_secs(3);
-/// Calls at once.
+/// One call; there are two at most, so that all is over in three seconds.
+const CALL: Duration = Duration::from_millis(1500);
+/// Of which to connect.
+const CONNECT: Duration = Duration::from_secs(1);
+/// Verifications at once.
 const IN_FLIGHT: usize = 64;
+/// An answer has some 300 bytes.
+const ANSWER_BYTES: usize = 64 * 1024;
+/// What the service says when it was not the token but our secret or itself. (`bad-request` is not among them: our
+/// questions are well-formed, so it can only be about a token, and a client must not be able to open the breaker.)
+const NOT_THE_TOKEN: [&str; 3] = ["missing-input-secret", "invalid-input-secret", "internal-error"];
 /// What the stand-in passes.
 const DEV_PASS: &str = "dev-pass";
 
@@ -37,8 +49,13 @@ pub struct SiteVerify {
     http: reqwest::Client,
     url: String,
     secret: SecretString,
+    /// Where a token may have been earned; empty: wherever the service gives one out for our key.
+    hostnames: Vec<String>,
+    /// For what; empty: for anything.
+    actions: Vec<String>,
     random: Random,
     places: Semaphore,
+    breaker: Breaker,
 }
 
 #[derive(Serialize)]
@@ -52,7 +69,16 @@ struct Question<'a> {
 #[derive(Deserialize)]
 struct Answer {
     success: bool,
+    #[serde(default, rename = "error-codes")]
+    error_codes: Vec<String>,
+    #[serde(default)]
+    hostname: String,
+    #[serde(default)]
+    action: String,
 }
+
+/// Why there is no verdict.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Turnstile {
     /// As the configuration says: built in for the dev profile unless a secret is given.
@@ -60,14 +86,16 @@ impl Turnstile {
         if config.profile == Profile::Dev && config.turnstile_secret.expose_secret().is_empty() {
             return Ok(Turnstile::Dev);
         }
-        let http =
-            reqwest::Client::builder().connect_timeout(Duration::from_secs(1)).timeout(DEADLINE).no_proxy();
+        let http = reqwest::Client::builder().connect_timeout(CONNECT).timeout(CALL).no_proxy();
         Ok(Turnstile::SiteVerify(Arc::new(SiteVerify {
             http: http.redirect(reqwest::redirect::Policy::none()).build()?,
             url: config.turnstile_url.clone(),
             secret: config.turnstile_secret.clone(),
+            hostnames: config.turnstile_hostnames.0.clone(),
+            actions: config.turnstile_actions.0.clone(),
             random,
             places: Semaphore::new(IN_FLIGHT),
+            breaker: Breaker::default(),
         })))
     }
 
@@ -84,6 +112,10 @@ impl Turnstile {
 impl SiteVerify {
     async fn ask(&self, token: &str, ip: IpAddr) -> Result<bool> {
         let _place = self.places.try_acquire().map_err(Error::unavailable)?;
+        if !self.breaker.lets_through() {
+            series::human_verified("not_asked");
+            return Err(Error::unavailable("the human verification does not answer"));
+        }
         let question = Question {
             secret: self.secret.expose_secret(),
             response: token,
@@ -91,14 +123,49 @@ impl SiteVerify {
             idempotency_key: self.random.uuid_v7().to_string(),
         };
         let answer = match self.post(&question).await {
-            // Asked twice with one key, the service gives one answer; a lost answer costs no token.
-            Err(error) if error.is_connect() => self.post(&question).await,
-            answer => answer,
+            Ok(answer) => Ok(answer),
+            Err(_) => self.post(&question).await,
         };
-        Ok(answer.map_err(|error| Error::unavailable(error.without_url()))?.success)
+        match answer {
+            Ok(answer) => {
+                self.breaker.succeeded();
+                let passed = self.accepts(&answer);
+                series::human_verified(if passed { "passed" } else { "refused" });
+                Ok(passed)
+            }
+            Err(failure) => {
+                self.breaker.missed();
+                series::human_verified("unknown");
+                Err(Error::unavailable(failure))
+            }
+        }
     }
 
-    async fn post(&self, question: &Question<'_>) -> Result<Answer, reqwest::Error> {
-        self.http.post(&self.url).json(question).send().await?.error_for_status()?.json().await
+    /// Whether the token was good, and earned where and for what ours are.
+    fn accepts(&self, answer: &Answer) -> bool {
+        let fits = |allowed: &[String], given| allowed.is_empty() || allowed.contains(given);
+        answer.success && fits(&self.hostnames, &answer.hostname) && fits(&self.actions, &answer.action)
+    }
+
+    async fn post(&self, question: &Question<'_>) -> Result<Answer, Failure> {
+        // Its errors name the address, which may carry what an operator put into it.
+        let nameless = reqwest::Error::without_url;
+        let mut response = self.http.post(&self.url).json(question).send().await.map_err(nameless)?;
+        if response.status().is_server_error() {
+            return Err(format!("the human verification answers {}", response.status().as_u16()).into());
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(nameless)? {
+            if body.len() + chunk.len() > ANSWER_BYTES {
+                return Err("the human verification answers without end".into());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        let answer: Answer =
+            serde_json::from_slice(&body).map_err(|_| "the human verification answers something else")?;
+        match answer.error_codes.iter().find_map(|code| NOT_THE_TOKEN.iter().find(|known| *known == code)) {
+            Some(code) => Err(format!("the human verification says {code}").into()),
+            None => Ok(answer),
+        }
     }
 }

@@ -3,7 +3,6 @@
 //! No call waits longer than [`DEADLINE`]; after five failures in a row the breaker opens and one call a second
 //! tries again. Callers take an `Err` as "away" and have an answer of their own for it.
 
-mod breaker;
 pub mod keys;
 
 use std::{
@@ -24,8 +23,7 @@ use fred::{
 };
 use secrecy::{ExposeSecret, SecretString};
 
-use self::breaker::Breaker;
-use crate::{ids::NodeId, metrics as series};
+use crate::{breaker::Breaker, ids::NodeId, metrics as series};
 
 /// Longest wait for one answer.
 pub const DEADLINE: Duration = Duration::from_millis(250);

@@ -34,3 +34,4 @@ mod attacks_auth;
 mod attacks_jwt;
 mod attacks_passwords;
 mod attacks_tokens;
+mod turnstile;

@@ -7,6 +7,7 @@ mod client;
 mod process;
 pub mod raw;
 mod services;
+mod siteverify;
 mod socket;
 mod world;
 
@@ -15,6 +16,7 @@ pub use self::{
     client::{Agent, Answer, Caller, PASSWORD, User, ulid},
     process::ProcessNode,
     services::{blocked, connect, crowd, db, private_redis, psql, spawn},
+    siteverify::{Mood, SECRET as TURNSTILE_SECRET, SiteVerify},
     socket::Socket,
     world::{TestNode, nodes, nodes_with},
 };

@@ -1,4 +1,4 @@
-//! Stops asking a Redis that does not answer.
+//! Stops asking a dependency that does not answer.
 
 use std::{
     sync::{
