@@ -77,7 +77,7 @@ settings! {
     access_token_keys: KeyRing = "ACCESS_TOKEN_KEYS", None;
     /// Base64 of 32 bytes or more; keys the hashes of codes and the refresh tokens. The same on every node.
     server_secret: ServerSecret = "SERVER_SECRET", None;
-    /// Where mail goes: `smtp://`, `smtps://` (user and password inside), or `file:///folder` in the dev profile.
+    /// Where mail goes: `smtps://user:password@host`, `smtp://user:password@host?tls=required` (STARTTLS), or `file:///folder` in the dev profile.
     mail_url: SecretString = "MAIL_URL", None;
     /// Sender of the mails.
     mail_from: String = "MAIL_FROM", Some("Blindpipe <no-reply@localhost>");
@@ -133,6 +133,9 @@ impl Config {
             ));
         }
         let mail_to_files = secrecy::ExposeSecret::expose_secret(&self.mail_url).starts_with("file:");
+        if sends_password_in_the_clear(secrecy::ExposeSecret::expose_secret(&self.mail_url)) {
+            faults.push("MAIL_URL: with a password it must be smtps:// or end in ?tls=required".into());
+        }
         if self.profile == Profile::Production {
             if mail_to_files {
                 faults.push("MAIL_URL: mail to files is for the dev profile".into());
@@ -142,6 +145,13 @@ impl Config {
             }
         }
     }
+}
+
+/// Whether a mail server's URL has a password that could travel without TLS.
+fn sends_password_in_the_clear(url: &str) -> bool {
+    let Ok(url) = reqwest::Url::parse(url) else { return false };
+    let required = url.query_pairs().any(|(name, value)| name == "tls" && value == "required");
+    url.password().is_some() && url.scheme() == "smtp" && !required
 }
 
 fn read_one<T: Setting>(
@@ -367,4 +377,40 @@ pub fn as_help() -> String {
         text.push_str(&format!("  {name} ({default})\n      {}\n", help.trim()));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_to_a_mail_server_needs_tls() {
+        for (url, clear) in [
+            ("smtp://user:secret@mail.example.org", true),
+            ("smtp://user:secret@mail.example.org:25?tls=opportunistic", true),
+            ("smtp://user:secret@mail.example.org:587?tls=required", false),
+            ("smtps://user:secret@mail.example.org", false),
+            ("smtp://relay.internal", false),
+            ("file:///var/mail", false),
+        ] {
+            assert_eq!(sends_password_in_the_clear(url), clear, "{url}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_https_and_nothing_but_an_origin() {
+        for text in ["https://example.org", "https://localhost:18443"] {
+            assert!(text.parse::<Origin>().is_ok(), "{text}");
+        }
+        for text in [
+            "",
+            "example.org",
+            "http://example.org",
+            "https://example.org/",
+            "https://example.org/x",
+            "https://u@example.org",
+        ] {
+            assert!(text.parse::<Origin>().is_err(), "{text}");
+        }
+    }
 }

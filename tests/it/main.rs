@@ -20,6 +20,7 @@ mod history;
 mod house;
 mod keys;
 mod meanwhile;
+mod mail;
 mod messages;
 mod operations;
 mod passkeys;

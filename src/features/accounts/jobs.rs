@@ -1,25 +1,53 @@
 //! What accounts do outside of requests: mailing codes, forgetting old ones, leaving conversations when they are gone.
 
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
 use super::{Codes, Scene, store};
 use crate::{backplane::Backplane, db::Db, error::Result, mail::Mailer, metrics as series, random::Random};
 
-/// Sends what waits in the outbox, a mail a time; returns when nothing is due.
+/// Mails handed over at once.
+const IN_FLIGHT: usize = 8;
+/// While some are under way, new ones are looked for this often.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Sends what waits in the outbox, so that a server that is slow with one mail does not hold up the others; returns
+/// when nothing is due or under way.
 pub async fn send_mail(db: &Db, codes: &Codes, mailer: &Mailer) -> Result<()> {
-    while let Some(mail) = claim(db).await? {
-        let code = codes.derive(&mail.recipient, mail.scene, mail.nonce);
-        let sent = mailer.send(&mail.recipient, subject(mail.scene), &text(&code)).await;
-        series::mail(if sent.is_ok() { "sent" } else { "failed" });
-        let tx = db.begin("accounts.settle_mail").await?;
-        match sent {
-            Ok(()) => store::delete_mail(&tx, mail.id).await?,
-            Err(error) => {
-                tracing::warn!(%error, "a mail was not taken");
-                store::retry_mail(&tx, mail.id).await?;
-            }
+    let mut under_way = JoinSet::new();
+    loop {
+        while under_way.len() < IN_FLIGHT
+            && let Some(mail) = claim(db).await?
+        {
+            under_way.spawn(deliver(db.clone(), codes.clone(), mailer.clone(), mail));
         }
-        tx.commit().await?;
+        tokio::select! {
+            settled = under_way.join_next() => match settled {
+                None => return Ok(()),
+                Some(Ok(Err(error))) => error.log(),
+                // A panic has been logged by its hook; the mail's claim runs out.
+                Some(_) => {}
+            },
+            () = tokio::time::sleep(LOOK) => {}
+        }
     }
-    Ok(())
+}
+
+/// Hands one mail over. Whoever dies before it is settled has claimed it for a minute; then another takes it.
+async fn deliver(db: Db, codes: Codes, mailer: Mailer, mail: store::Mail) -> Result<()> {
+    let code = codes.derive(&mail.recipient, mail.scene, mail.nonce);
+    let sent = mailer.send(&mail.recipient, subject(mail.scene), &text(&code)).await;
+    series::mail(if sent.is_ok() { "sent" } else { "failed" });
+    let tx = db.begin("accounts.settle_mail").await?;
+    match sent {
+        Ok(()) => store::delete_mail(&tx, mail.id).await?,
+        Err(error) => {
+            tracing::warn!(%error, "a mail was not taken");
+            store::retry_mail(&tx, mail.id).await?;
+        }
+    }
+    tx.commit().await
 }
 
 async fn claim(db: &Db) -> Result<Option<store::Mail>> {

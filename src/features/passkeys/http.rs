@@ -215,7 +215,7 @@ pub async fn enrol(
     let id = PasskeyId::mint(&random);
     let name = body.name.map_or_else(|| "Passkey".to_owned(), |name| name.0);
     let credential = written(&passkey)?;
-    let created_at = store::create(&tx, id, user.id, passkey.cred_id(), &name, &credential).await?;
+    let created_at = store::create(&tx, id, &user, passkey.cred_id(), &name, &credential).await?;
     tx.commit().await?;
     Ok(Created(Enrolled { passkey_id: id, name, created_at }))
 }

@@ -1,6 +1,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::{
+    auth::user::User,
     db::Tx,
     error::{Code, Error, OnConstraint, Result},
     ids::{ChallengeId, PasskeyId, UserId},
@@ -75,11 +76,12 @@ pub async fn owner(tx: &Tx, user: UserId) -> Result<Owner> {
 }
 
 /// Adds a passkey, unless the user has as many as allowed or the credential is somebody's already. The lock on the user
-/// makes racing enrolments count one after the other.
+/// makes racing enrolments count one after the other, and nothing is added to an account or by a session that has ended
+/// meanwhile.
 pub async fn create(
     tx: &Tx,
     id: PasskeyId,
-    user: UserId,
+    user: &User,
     credential_id: &[u8],
     name: &str,
     credential: &str,
@@ -87,10 +89,11 @@ pub async fn create(
     let stmt = tx
         .prepare_cached(
             "-- passkeys.lock_owner
-            select 1 from user_account where user_id = $1 for update",
+            select 1 from user_account u join session s on s.user_id = u.user_id and s.session_id = $2 and s.revoked_at is null
+            where u.user_id = $1 and u.deleted_at is null for update of u",
         )
         .await?;
-    tx.execute(&stmt, &[&user]).await?;
+    tx.query_opt(&stmt, &[&user.id, &user.session]).await?.ok_or(Code::Unauthorized)?;
     let stmt = tx
         .prepare_cached(
             "-- passkeys.create
@@ -100,7 +103,7 @@ pub async fn create(
         )
         .await?;
     let row =
-        tx.query_opt(&stmt, &[&id, &user, &credential_id, &name, &credential, &PASSKEYS_PER_USER]).await;
+        tx.query_opt(&stmt, &[&id, &user.id, &credential_id, &name, &credential, &PASSKEYS_PER_USER]).await;
     let row = row.on_constraint("passkey_credential_id_key", Code::PasskeyInvalid)?;
     row.map(|row| row.get(0)).ok_or_else(|| Error::from(Code::Forbidden).with("limit", PASSKEYS_PER_USER))
 }
@@ -117,10 +120,12 @@ pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option
     let stmt = tx
         .prepare_cached(
             "-- passkeys.hold_owner
-            select 1 from user_account where user_id = $1 for key share",
+            select 1 from user_account where user_id = $1 and deleted_at is null for share",
         )
         .await?;
-    tx.execute(&stmt, &[&user]).await?;
+    if tx.query_opt(&stmt, &[&user]).await?.is_none() {
+        return Ok(None);
+    }
     let stmt = tx
         .prepare_cached(
             "-- passkeys.claim

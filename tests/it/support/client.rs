@@ -76,9 +76,14 @@ pub struct Caller {
 impl Caller {
     /// Nobody, from an address of its own.
     pub fn new(node: &TestNode) -> Self {
+        Self::to(&node.world, &node.base)
+    }
+
+    /// The same, for a node that is a process of its own.
+    pub fn to(world: &Arc<World>, base: &str) -> Self {
         Caller {
-            base: node.base.clone(),
-            world: node.world.clone(),
+            base: base.to_owned(),
+            world: world.clone(),
             http: reqwest::Client::builder()
                 .no_proxy()
                 .redirect(reqwest::redirect::Policy::none())

@@ -8,15 +8,17 @@ mod process;
 pub mod raw;
 mod services;
 mod siteverify;
+mod smtp;
 mod socket;
 mod world;
 
 pub use self::{
     authenticator::Authenticator,
     client::{Agent, Answer, Caller, PASSWORD, User, ulid},
-    process::ProcessNode,
+    process::{ProcessNode, free_port},
     services::{blocked, connect, crowd, db, private_redis, psql, spawn},
     siteverify::{Mood, SECRET as TURNSTILE_SECRET, SiteVerify},
+    smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},
     socket::Socket,
-    world::{TestNode, nodes, nodes_with},
+    world::{TestNode, World, nodes, nodes_with},
 };

@@ -19,7 +19,8 @@ impl ProcessNode {
         Self::start_in(&other.world).await
     }
 
-    async fn start_in(world: &World) -> Self {
+    /// The same, in a world that has no other.
+    pub async fn start_in(world: &World) -> Self {
         let [public, admin] = [free_port(), free_port()];
         let log = std::env::temp_dir().join(format!("blindpipe-log-{}", super::ulid()));
         let child = Command::new(env!("CARGO_BIN_EXE_blindpipe"))
@@ -80,7 +81,7 @@ impl Drop for ProcessNode {
 }
 
 /// Below the kernel's range for outgoing connections, so that none takes it before the node does.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     loop {
         let port = 20_000 + rand::random::<u16>() % 10_000;
         if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {

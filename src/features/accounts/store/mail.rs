@@ -18,9 +18,10 @@ pub async fn claim_mail(tx: &Tx) -> Result<Option<Mail>> {
             "-- accounts.claim_mail
             update mail_outbox set due_at = app_now() + interval '1 minute', attempts = attempts + 1
             where mail_id = (
-                select mail_id from mail_outbox where due_at <= app_now() order by due_at limit 1 for update skip locked
+                select mail_id from mail_outbox where due_at <= app_now() and expires_at > app_now()
+                order by due_at limit 1 for update skip locked
             )
-            returning mail_id, recipient, kind, nonce, expires_at > app_now()",
+            returning mail_id, recipient, kind, nonce",
         )
         .await?;
     let Some(row) = tx.query_opt(&stmt, &[]).await? else { return Ok(None) };
@@ -29,12 +30,7 @@ pub async fn claim_mail(tx: &Tx) -> Result<Option<Mail>> {
         "login" => Scene::Login,
         _ => Scene::Reset,
     };
-    let mail = Mail { id: row.get(0), recipient: row.get(1), scene, nonce: row.get(3) };
-    if row.get(4) {
-        return Ok(Some(mail));
-    }
-    delete_mail(tx, mail.id).await?;
-    Ok(None)
+    Ok(Some(Mail { id: row.get(0), recipient: row.get(1), scene, nonce: row.get(3) }))
 }
 
 pub async fn delete_mail(tx: &Tx, id: MailId) -> Result<()> {

@@ -177,10 +177,11 @@ pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
     Ok(())
 }
 
-/// Deletes what no longer says anything: old codes, guards, sessions that ended long ago, devices of ours without any.
+/// Deletes what no longer says anything: old codes, mails that nobody took, guards, sessions that ended long ago, devices of ours without any.
 pub async fn forget(tx: &Tx) -> Result<()> {
     tx.batch_execute(
         "delete from email_code where expires_at < app_now();
+         delete from mail_outbox where expires_at < app_now();
          delete from login_guard where greatest(last_failure_at, locked_until) < app_now() - interval '1 hour';
          delete from code_guard where not exists (
              select 1 from unnest(failures) as at where at > app_now() - interval '1 hour');
