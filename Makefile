@@ -41,8 +41,8 @@ lint: toolchain ## clippy, warnings are errors
 docs: toolchain ## build the documentation of the code, warnings are errors
 	@echo "== documentation" && RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
-# Built first, so that what is fetched is fetched before the tests' output hides it.
-units: toolchain ## all tests, against real Postgres and Redis
+# Built first, so that what is fetched (Postgres, Redis, a browser) is fetched before the tests' output hides it.
+units: toolchain ## all tests, against real Postgres, Redis and a browser
 	@echo "== tests" && $(CARGO) test --locked --workspace --no-run
 	@$(TARGET)/debug/blindpipe dev fetch
 	@$(CARGO) test --locked --workspace

@@ -271,7 +271,7 @@ async fn assemble(
         outbox,
         gateway,
         accounts,
-        passkeys: Passkeys::new(&config.rp_id, &config.rp_origins)?,
+        passkeys: Passkeys::new(config)?,
         life: Life::new(metrics::install()),
     }))
 }

@@ -18,7 +18,7 @@ use super::{
     demo,
     greeting::{greet, short},
     node::{self, Node},
-    place::make_folder,
+    place::{Place, make_folder},
     ports::{free_port, is_free},
     process::{self, Process},
     published::Published,
@@ -34,18 +34,18 @@ use crate::clock::Clock;
 const FIRST_PORTS: (u16, u16) = (18443, 19443);
 const NODES: usize = 2;
 
-/// Runs the cluster in the folder `dev` until it is asked to stop.
-pub async fn run(dev: &Path, with_demo: bool) -> Result<()> {
+/// Runs the cluster in the folder `dev`, with the programs in `packages` if given, until it is asked to stop.
+pub async fn run(dev: &Path, packages: Option<&Path>, with_demo: bool) -> Result<()> {
     let stop = Stop::default();
     tokio::select! {
-        result = start_and_stay(dev, with_demo, &stop) => result,
+        result = start_and_stay(dev, packages, with_demo, &stop) => result,
         broken = stop.listen() => broken.doing(|| "listen for signals".into()),
     }
 }
 
-async fn start_and_stay(dev: &Path, with_demo: bool, stop: &Stop) -> Result<()> {
+async fn start_and_stay(dev: &Path, packages: Option<&Path>, with_demo: bool, stop: &Stop) -> Result<()> {
     let began = Instant::now();
-    let mut services = start_services(dev, stop).await?;
+    let mut services = start_services(dev, packages, stop).await?;
     let cluster = Cluster::prepare(&services)?;
     let mut running = Vec::new();
     let started = tokio::select! {
@@ -72,13 +72,14 @@ async fn start_and_stay(dev: &Path, with_demo: bool, stop: &Stop) -> Result<()> 
 }
 
 /// Starts Postgres and Redis, which blocks, on a thread of its own, so that Ctrl-C is heard meanwhile.
-async fn start_services(dev: &Path, stop: &Stop) -> Result<Services> {
+async fn start_services(dev: &Path, packages: Option<&Path>, stop: &Stop) -> Result<Services> {
     let began = Instant::now();
     let (answer, mut started) = oneshot::channel();
-    let dev = dev.to_owned();
+    let (dev, packages) = (dev.to_owned(), packages.map(Path::to_owned));
     thread::spawn(move || {
+        let place = Place::at(&dev).map(|place| place.with_packages(packages.as_deref()));
         // Nobody listens any more only if the launcher gave up; then the services end by being dropped here.
-        drop(answer.send(Services::start(&dev, Profile::Durable)));
+        drop(answer.send(place.and_then(|place| Services::start_at(place, Profile::Durable))));
     });
     let services = tokio::select! {
         services = &mut started => services.doing(|| "start the services".into())??,

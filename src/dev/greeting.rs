@@ -29,7 +29,8 @@ pub fn greet(nodes: &[Node], published: &Published, settings: &Settings, played:
         }
         None => say(format!("  {curl} {url}/version")),
     }
-    say("\n`kill -9` a node's process and watch it come back. Ctrl-C stops everything.");
+    say(format!("\nPasskeys, in a browser: {url}/dev/passkeys (its certificate is this machine's own)"));
+    say("`kill -9` a node's process and watch it come back. Ctrl-C stops everything.");
 }
 
 /// A path as seen from the current folder, if it lies below it.

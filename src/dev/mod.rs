@@ -5,6 +5,7 @@
 //! needs root, and nothing outlives the launcher. No other part of the program depends on this one; tests use
 //! [`services`].
 
+pub mod browser;
 pub mod certs;
 mod cluster;
 mod demo;
@@ -35,6 +36,7 @@ use std::{
 
 pub use trouble::Trouble;
 
+use browser::Browser;
 use place::Place;
 use services::Lock;
 use terminal::{say, warn};
@@ -47,6 +49,9 @@ pub struct DevOptions {
     /// Folder of everything the cluster needs and leaves behind.
     #[arg(long, global = true, default_value = ".dev")]
     dir: PathBuf,
+    /// Folder of the programs that were fetched, if not `packages` in the cluster's own.
+    #[arg(long, global = true)]
+    packages: Option<PathBuf>,
     /// Do not play the conversation (load tests start from a quiet cluster).
     #[arg(long)]
     no_demo: bool,
@@ -57,7 +62,7 @@ pub struct DevOptions {
 /// What else `blindpipe dev` can do.
 #[derive(Clone, Copy, Debug, clap::Subcommand)]
 pub enum DevCommand {
-    /// Find or fetch Postgres and Redis, and start nothing.
+    /// Find or fetch Postgres, Redis and the browser of the tests, and start nothing.
     Fetch,
     /// Remove the folder and whatever else the cluster left behind.
     Clean,
@@ -66,8 +71,8 @@ pub enum DevCommand {
 /// Runs `blindpipe dev`. Ends with 0 when stopped as asked, with 1 when it could not go on.
 pub async fn run(options: DevOptions) -> ExitCode {
     let done = match options.command {
-        None => Box::pin(cluster::run(&options.dir, !options.no_demo)).await,
-        Some(DevCommand::Fetch) => fetch(&options.dir),
+        None => Box::pin(cluster::run(&options.dir, options.packages.as_deref(), !options.no_demo)).await,
+        Some(DevCommand::Fetch) => fetch(&options.dir, options.packages.as_deref()),
         Some(DevCommand::Clean) => clean(&options.dir),
     };
     match done {
@@ -79,12 +84,25 @@ pub async fn run(options: DevOptions) -> ExitCode {
     }
 }
 
-fn fetch(dev: &Path) -> Result<()> {
-    let tools = Tools::obtain(&Place::at(dev)?)?;
+fn fetch(dev: &Path, packages: Option<&Path>) -> Result<()> {
+    let place = Place::at(dev)?.with_packages(packages);
+    let tools = Tools::obtain(&place)?;
     for (name, tools) in [("PostgreSQL", &tools.postgres), ("Redis", &tools.redis)] {
         say(format!("{name} {} in {}", tools.version, tools.bin.display()));
     }
+    match Browser::obtain(&place) {
+        Ok(browser) => say(browser.describe()),
+        // One test needs it, and says so again; all others can go on.
+        Err(trouble) => say(not_tried(&trouble.to_string())),
+    }
     Ok(())
+}
+
+/// What is said when there is no browser, so that nobody overlooks it.
+pub fn not_tried(why: &str) -> String {
+    let line = "*".repeat(76);
+    let why = why.replace('\n', "\n  *  ");
+    format!("\n  {line}\n  *  PASSKEYS ARE NOT TRIED IN A REAL BROWSER:\n  *  {why}\n  {line}\n")
 }
 
 fn clean(dev: &Path) -> Result<()> {

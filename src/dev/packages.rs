@@ -12,16 +12,26 @@ use std::{
 };
 
 use super::{
+    browser,
     place::make_folder,
     process::{self, Process},
     terminal::say,
     trouble::{Doing, Result, Trouble},
 };
 
-/// Libraries that are never unpacked: the C runtime must be the machine's (its loader is), and LLVM (100 MB) is only
-/// for Postgres's JIT compiler, which is off here.
-const NEVER: [&str; 8] =
-    ["libc6", "libc-bin", "libgcc-s1", "libllvm", "libz3", "libperl", "libpam-modules", "libc-l10n"];
+/// Libraries that are never unpacked: the C runtime must be the machine's (its loader is), LLVM (100 MB) is only for
+/// Postgres's JIT compiler and for graphics drivers, and neither is used here.
+const NEVER: [&str; 9] = [
+    "libc6",
+    "libc-bin",
+    "libgcc-s1",
+    "libllvm",
+    "libz3",
+    "libperl",
+    "libpam-modules",
+    "libc-l10n",
+    "libgl1-mesa-dri",
+];
 
 /// What to fetch.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +40,8 @@ pub enum Wanted {
     Postgres(u32),
     /// `redis-server` and its tools.
     Redis,
+    /// Chromium without a window, and one font for it.
+    Browser,
 }
 
 impl Wanted {
@@ -37,21 +49,21 @@ impl Wanted {
         match self {
             Wanted::Postgres(_) => "postgres",
             Wanted::Redis => "redis",
+            Wanted::Browser => "browser",
         }
     }
 }
 
 /// The folder of a fetched package set, whether it is there or not.
-pub fn unpacked(store: &Path, wanted: Wanted) -> PathBuf {
-    store.join("packages").join(wanted.folder())
+pub fn unpacked(packages: &Path, wanted: Wanted) -> PathBuf {
+    packages.join(wanted.folder())
 }
 
 /// Fetches `wanted` and unpacks it into [`unpacked`]; the folder appears only when complete. Two processes that need
 /// the same do it one after the other, and the second finds it there.
-pub fn fetch(store: &Path, wanted: Wanted) -> Result<PathBuf> {
-    let folder = unpacked(store, wanted);
-    let packages = store.join("packages");
-    make_folder(&packages, 0o755)?;
+pub fn fetch(packages: &Path, wanted: Wanted) -> Result<PathBuf> {
+    let folder = unpacked(packages, wanted);
+    make_folder(packages, 0o755)?;
     let lock = File::create(packages.join("lock")).doing(|| "make a lock file".into())?;
     lock.lock().doing(|| "wait for another download".into())?;
     if folder.exists() {
@@ -86,7 +98,9 @@ pub fn library_folders(root: &Path) -> Vec<PathBuf> {
     let parents = [root.join("usr/lib"), root.join("lib")];
     let children = parents.iter().filter_map(|parent| fs::read_dir(parent).ok()).flatten().flatten();
     let folders = children.filter(|entry| entry.file_name().to_string_lossy().contains("-linux-"));
-    folders.map(|entry| entry.path()).collect()
+    let folders = folders.map(|entry| entry.path());
+    // PulseAudio's client keeps the half of itself apart; the machine's own loader is told of it by a search path.
+    folders.flat_map(|folder| [folder.join("pulseaudio"), folder]).filter(|folder| folder.is_dir()).collect()
 }
 
 /// One package of apt's plan.
@@ -186,8 +200,13 @@ impl Apt {
     }
 
     fn core_packages(&self, wanted: Wanted) -> Result<Vec<String>> {
-        let Wanted::Postgres(at_least) = wanted else {
-            return Ok(vec!["redis-server".into(), "redis-tools".into()]);
+        let at_least = match wanted {
+            Wanted::Postgres(at_least) => at_least,
+            Wanted::Redis => return Ok(vec!["redis-server".into(), "redis-tools".into()]),
+            Wanted::Browser => {
+                let names = [browser::PROGRAM, "chromium-common", "fonts-dejavu-core"];
+                return Ok(names.map(str::to_owned).into());
+            }
         };
         let mut names = self.command("apt-cache");
         names.args(["pkgnames", "postgresql-"]);

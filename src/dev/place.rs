@@ -93,6 +93,8 @@ pub struct Place {
     pub dev: PathBuf,
     /// Where packages and the services' data lie: `.dev`, or a folder under `/var/tmp` (see above).
     pub store: PathBuf,
+    /// Where fetched programs are.
+    pub packages: PathBuf,
     /// As whom the services run.
     pub account: Account,
 }
@@ -108,7 +110,14 @@ impl Place {
         let mode = if account.other { 0o711 } else { 0o700 };
         fs::set_permissions(&dev, fs::Permissions::from_mode(mode)).map_err(|error| foreign(&dev, &error))?;
         let store = if account.can_enter(&dev) { dev.clone() } else { elsewhere(&dev)? };
-        Ok(Place { dev, store, account })
+        let packages = store.join("packages");
+        Ok(Place { dev, store, packages, account })
+    }
+
+    /// The same with the programs that another place has fetched.
+    pub fn with_packages(self, packages: Option<&Path>) -> Self {
+        let packages = packages.map_or(self.packages, Path::to_owned);
+        Place { packages, ..self }
     }
 
     /// Removes everything.

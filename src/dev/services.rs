@@ -61,7 +61,11 @@ pub struct Services {
 impl Services {
     /// Finds or fetches the programs and starts both under the folder `dev`.
     pub fn start(dev: &Path, profile: Profile) -> Result<Self> {
-        let place = Place::at(dev)?;
+        Services::start_at(Place::at(dev)?, profile)
+    }
+
+    /// The same in a place that is prepared.
+    pub(super) fn start_at(place: Place, profile: Profile) -> Result<Self> {
         let (lock, folder) = match profile {
             Profile::Durable => (Lock::take(&place.dev)?, place.store.clone()),
             Profile::Test => Lock::take_test_slot(&place)?,
@@ -76,6 +80,11 @@ impl Services {
     /// Starts a further Redis; `name` must differ from that of any other that runs.
     pub fn another_redis(&self, name: &str) -> Result<RedisServer> {
         RedisServer::start(&self.tools.redis, &self.place.account, &self.folder.join(format!("redis-{name}")))
+    }
+
+    /// The folder of these instances; nobody else uses it meanwhile.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Stops both, Redis first.

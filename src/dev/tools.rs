@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    browser,
     packages::{self, Wanted},
     place::{Account, Place, make_folder},
     process::{self, Process},
@@ -20,6 +21,8 @@ use super::{
 const POSTGRES: u32 = 15;
 /// The oldest Redis that will do.
 const REDIS: u32 = 7;
+/// The oldest Chromium that will do: pages read and write passkeys as JSON from 129 on.
+const CHROMIUM: u32 = 129;
 /// Set to anything, makes the search pass over what is installed; for trying the download.
 const IGNORE_INSTALLED: &str = "BLINDPIPE_DEV_IGNORE_INSTALLED";
 
@@ -78,8 +81,8 @@ impl Toolset {
         (tools.major >= at_least).then_some(tools)
     }
 
-    fn fetched(store: &Path, wanted: Wanted, account: &Account) -> Option<Self> {
-        let root = packages::unpacked(store, wanted);
+    fn fetched(packages: &Path, wanted: Wanted, account: &Account) -> Option<Self> {
+        let root = packages::unpacked(packages, wanted);
         let libraries = env::join_paths(packages::library_folders(&root)).ok();
         match wanted {
             Wanted::Postgres(at_least) => {
@@ -88,36 +91,41 @@ impl Toolset {
                     .find_map(|bin| Toolset::probe(bin, libraries.clone(), "postgres", at_least, account))
             }
             Wanted::Redis => Toolset::probe(&root.join("usr/bin"), libraries, "redis-server", REDIS, account),
+            Wanted::Browser => {
+                let bin = root.join("usr/lib/chromium");
+                Toolset::probe(&bin, libraries, browser::PROGRAM, CHROMIUM, account)
+            }
         }
     }
 
     /// Finds or fetches one product.
-    fn obtain(place: &Place, wanted: Wanted) -> Result<Self> {
+    pub fn obtain(place: &Place, wanted: Wanted) -> Result<Self> {
         let installed = if env::var_os(IGNORE_INSTALLED).is_some() {
             None
         } else {
             find_installed(wanted, &place.account)
         };
-        if let Some(tools) = installed.or_else(|| Toolset::fetched(&place.store, wanted, &place.account)) {
+        if let Some(tools) = installed.or_else(|| Toolset::fetched(&place.packages, wanted, &place.account)) {
             return Ok(tools);
         }
         let (name, advice) = match wanted {
             Wanted::Postgres(_) => ("PostgreSQL 15 or newer", "Debian: apt install postgresql"),
             Wanted::Redis => ("Redis 7 or newer", "Debian: apt install redis-server"),
+            Wanted::Browser => ("A browser for the tests", "Debian: apt install chromium-headless-shell"),
         };
         say(format!(
             "{name} is not installed: fetching it into {} (nothing is installed, no root needed).",
-            place.store.join("packages").display()
+            place.packages.display()
         ));
         // What is there did not run: a half-removed folder or one made under another release of the system.
-        let _ = fs::remove_dir_all(packages::unpacked(&place.store, wanted));
+        let _ = fs::remove_dir_all(packages::unpacked(&place.packages, wanted));
         let missing = |why: String| {
             Trouble::new(format!(
                 "{name} is missing and could not be fetched: {why}\nInstall it ({advice}) and try again."
             ))
         };
-        packages::fetch(&place.store, wanted).map_err(|trouble| missing(trouble.to_string()))?;
-        Toolset::fetched(&place.store, wanted, &place.account).ok_or_else(|| {
+        packages::fetch(&place.packages, wanted).map_err(|trouble| missing(trouble.to_string()))?;
+        Toolset::fetched(&place.packages, wanted, &place.account).ok_or_else(|| {
             missing("what this system's package sources offer is too old or does not run here".into())
         })
     }
@@ -182,6 +190,10 @@ fn find_installed(wanted: Wanted, account: &Account) -> Option<Toolset> {
         }
         Wanted::Redis => {
             folders.iter().find_map(|bin| Toolset::probe(bin, None, "redis-server", REDIS, account))
+        }
+        Wanted::Browser => {
+            folders.push("/usr/lib/chromium".into());
+            folders.iter().find_map(|bin| Toolset::probe(bin, None, browser::PROGRAM, CHROMIUM, account))
         }
     }
 }

@@ -7,6 +7,7 @@ mod agents_keys;
 mod agents_manifest;
 mod agents_states;
 mod agents_tokens;
+mod browser;
 mod catalogues;
 mod conformance;
 mod conversations;
@@ -30,9 +31,9 @@ mod sessions;
 mod slots;
 mod streaming;
 mod support;
+mod turnstile;
 
 mod attacks_auth;
 mod attacks_jwt;
 mod attacks_passwords;
 mod attacks_tokens;
-mod turnstile;

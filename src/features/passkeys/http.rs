@@ -1,6 +1,10 @@
 //! `POST /auth/passkey/*`, `/users/me/passkeys`.
 
-use axum::{extract::State, http::StatusCode, response::Response};
+use axum::{
+    extract::State,
+    http::{StatusCode, header},
+    response::{Html, IntoResponse, Response},
+};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use webauthn_rs::prelude::{
@@ -56,7 +60,7 @@ pub async fn begin_login(
     if let Some(token) = body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
-    let (options, state) = passkeys.0.start_discoverable_authentication().map_err(broken)?;
+    let (options, state) = passkeys.webauthn.start_discoverable_authentication().map_err(broken)?;
     let challenge_id = ChallengeId::mint(&accounts.random);
     let expires_at = keep(&accounts.db, challenge_id, None, &state).await?;
     Ok(Data(LoginChallenge {
@@ -109,13 +113,13 @@ impl Passkeys {
         credential: &PublicKeyCredential,
         state: DiscoverableAuthentication,
     ) -> Result<Result<UserId, &'static str>> {
-        let Ok((user, credential_id)) = self.0.identify_discoverable_authentication(credential) else {
+        let Ok((user, credential_id)) = self.webauthn.identify_discoverable_authentication(credential) else {
             return Ok(Err("invalid"));
         };
         let user = UserId(user);
         let Some(claimed) = store::claim(tx, user, credential_id).await? else { return Ok(Err("unknown")) };
         let mut passkey: Passkey = read(&claimed.credential)?;
-        match self.0.finish_discoverable_authentication_v2(credential, state, &passkey) {
+        match self.webauthn.finish_discoverable_authentication_v2(credential, state, &passkey) {
             Ok(result) => {
                 passkey.update_credential(&result);
                 store::used(tx, claimed.id, &written(&passkey)?).await?;
@@ -159,7 +163,7 @@ pub async fn begin_enrolment(
     let owner = store::owner(&tx, user.id).await?;
     let known = Some(owner.credential_ids);
     let (mut options, state) = passkeys
-        .0
+        .webauthn
         .start_passkey_registration(user.id.0, &owner.email, &owner.display_name, known)
         .map_err(broken)?;
     if let Some(selection) = &mut options.public_key.authenticator_selection {
@@ -205,7 +209,7 @@ pub async fn enrol(
         return refuse(tx, Code::ChallengeExpired).await;
     };
     let state: PasskeyRegistration = read(&state)?;
-    let passkey = match passkeys.0.finish_passkey_registration(&body.credential, &state) {
+    let passkey = match passkeys.webauthn.finish_passkey_registration(&body.credential, &state) {
         Ok(passkey) => passkey,
         Err(why) => {
             tracing::debug!(%why, "an enrolment is refused");
@@ -273,6 +277,13 @@ pub async fn remove(
     let deleted_at = store::remove(&tx, user.id, passkey_id).await?.ok_or(Code::NotFound)?;
     tx.commit().await?;
     Ok(Data(Removed { passkey_id, deleted_at }))
+}
+
+/// `GET /dev/passkeys`: a page to try all of this on, which only the dev profile has.
+pub async fn page() -> impl IntoResponse {
+    const POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+                          base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    ([(header::CONTENT_SECURITY_POLICY, POLICY)], Html(include_str!("page.html")))
 }
 
 /// Refuses, keeping what was done so far: a challenge that was answered wrongly is used up.

@@ -11,22 +11,30 @@ use std::sync::Arc;
 use webauthn_rs::{Webauthn, WebauthnBuilder, prelude::WebauthnError};
 
 use crate::{
-    config::{List, Origin},
+    config::{Config, Profile},
     db::Db,
     error::Result,
 };
 
 /// The relying party that this cluster is to authenticators; clones share it.
 #[derive(Clone)]
-pub struct Passkeys(Arc<Webauthn>);
+pub struct Passkeys {
+    webauthn: Arc<Webauthn>,
+    have_page: bool,
+}
 
 impl Passkeys {
     /// For `RP_ID`, as pages of `RP_ORIGIN` use it.
-    pub fn new(id: &str, origins: &List<Origin>) -> Result<Self, WebauthnError> {
-        let (first, more) = origins.0.split_first().ok_or(WebauthnError::Configuration)?;
-        let builder = WebauthnBuilder::new(id, &first.0)?.rp_name("Blindpipe");
+    pub fn new(config: &Config) -> Result<Self, WebauthnError> {
+        let (first, more) = config.rp_origins.0.split_first().ok_or(WebauthnError::Configuration)?;
+        let builder = WebauthnBuilder::new(&config.rp_id, &first.0)?.rp_name("Blindpipe");
         let builder = more.iter().fold(builder, |builder, origin| builder.append_allowed_origin(&origin.0));
-        Ok(Passkeys(Arc::new(builder.build()?)))
+        Ok(Passkeys { webauthn: Arc::new(builder.build()?), have_page: config.profile == Profile::Dev })
+    }
+
+    /// Whether there is a page to try them on: in the dev profile only.
+    pub fn have_page(&self) -> bool {
+        self.have_page
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod authenticator;
 mod client;
+mod devtools;
 mod process;
 pub mod raw;
 mod services;
@@ -15,10 +16,11 @@ mod world;
 pub use self::{
     authenticator::Authenticator,
     client::{Agent, Answer, Caller, PASSWORD, User, ulid},
+    devtools::DevTools,
     process::{ProcessNode, free_port},
-    services::{blocked, connect, crowd, db, private_redis, psql, spawn},
+    services::{blocked, connect, crowd, db, private_redis, psql, services, spawn},
     siteverify::{Mood, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},
     socket::Socket,
-    world::{TestNode, World, nodes, nodes_with},
+    world::{TestNode, World, find_code, nodes, nodes_with},
 };

@@ -99,30 +99,30 @@ impl World {
     /// The newest code mailed to `email`.
     pub async fn mailed_code(&self, email: &str) -> String {
         for _ in 0..200 {
-            if let Some(code) = self.find_code(email) {
+            if let Some(code) = find_code(&self.mail_dir, email) {
                 return code;
             }
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
         panic!("no mail for {email}");
     }
+}
 
-    /// Mails have random names; reading one takes it away, so the next is newer.
-    fn find_code(&self, email: &str) -> Option<String> {
-        for file in std::fs::read_dir(&self.mail_dir).ok()?.flatten() {
-            let text = std::fs::read_to_string(file.path()).ok()?;
-            if text.contains(&format!("To: {email}")) {
-                let code = text
-                    .lines()
-                    .map(str::trim)
-                    .find(|line| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit()))?;
-                let code = code.to_owned();
-                std::fs::remove_file(file.path()).ok();
-                return Some(code);
-            }
+/// The code in a mail to `email` in a folder. Mails have random names; reading one takes it away, so the next is newer.
+pub fn find_code(mails: &std::path::Path, email: &str) -> Option<String> {
+    for file in std::fs::read_dir(mails).ok()?.flatten() {
+        let text = std::fs::read_to_string(file.path()).ok()?;
+        if text.contains(&format!("To: {email}")) {
+            let code = text
+                .lines()
+                .map(str::trim)
+                .find(|line| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit()))?;
+            let code = code.to_owned();
+            std::fs::remove_file(file.path()).ok();
+            return Some(code);
         }
-        None
     }
+    None
 }
 
 /// One node and the world it is in.
