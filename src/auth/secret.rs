@@ -8,7 +8,7 @@ use argon2::{
 };
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
     config::ServerSecret,
@@ -32,6 +32,12 @@ pub struct Hasher {
     decoy: Arc<str>,
 }
 
+/// A core of the pool, held until the hash is done or the turn is dropped.
+pub struct Turn {
+    asked: std::time::Instant,
+    held: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+}
+
 impl Hasher {
     /// A pool for this machine.
     pub fn new() -> Self {
@@ -47,38 +53,46 @@ impl Hasher {
         }
     }
 
+    /// Waits for a core, in a bounded queue; 503 if there is none in time.
+    pub async fn turn(&self) -> Result<Turn> {
+        let asked = std::time::Instant::now();
+        let place = self.queue.clone().try_acquire_owned();
+        let place = place.map_err(|_| Error::unavailable("the hash queue is full"))?;
+        let core = tokio::time::timeout(PATIENCE, self.cores.clone().acquire_owned()).await;
+        let core = core.map_err(|_| Error::unavailable("no core for a hash in time"))?;
+        Ok(Turn { asked, held: (place, core.map_err(Error::unavailable)?) })
+    }
+
     async fn run<T: Send + 'static>(
-        &self,
+        turn: Turn,
         algorithm: &'static str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        let started = std::time::Instant::now();
-        let _place = self.queue.try_acquire().map_err(|_| Error::unavailable("the hash queue is full"))?;
-        let core = tokio::time::timeout(PATIENCE, self.cores.clone().acquire_owned()).await;
-        let core = core.map_err(|_| Error::unavailable("no core for a hash in time"))?;
+        let Turn { asked, held } = turn;
         let done = tokio::task::spawn_blocking(move || {
-            // Held to the end of the work, also if the caller has gone.
-            let _core = core;
+            // To the end of the work, also if the caller has gone.
+            let _held = held;
             work()
         });
         let value = done.await.map_err(Error::unavailable)?;
-        series::hashed(algorithm, started.elapsed());
+        series::hashed(algorithm, asked.elapsed());
         Ok(value)
     }
 
     /// Argon2id, as a PHC string.
     pub async fn hash_password(&self, password: String) -> Result<String> {
-        let hash = self.run("argon2id", move || {
+        let hash = Self::run(self.turn().await?, "argon2id", move || {
             Argon2::default().hash_password(password.as_bytes()).map(|hash| hash.to_string())
         });
         hash.await?.map_err(|error| Error::broken(crate::error::Code::InternalError, error.to_string()))
     }
 
-    /// Whether `password` belongs to `hash`; without a hash, no after the same work.
-    pub async fn verify_password(&self, password: String, hash: Option<String>) -> Result<bool> {
+    /// Whether `password` belongs to `hash`; without a hash, no after the same work. Takes a turn that was waited for
+    /// before, so that what is counted as a try is one.
+    pub async fn verify_password(&self, turn: Turn, password: String, hash: Option<String>) -> Result<bool> {
         let known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.decoy.to_string());
-        let matches = self.run("argon2id", move || {
+        let matches = Self::run(turn, "argon2id", move || {
             PasswordHash::new(&hash)
                 .is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok())
         });
@@ -87,13 +101,18 @@ impl Hasher {
 
     /// bcrypt over the whole agent token.
     pub async fn hash_token(&self, token: String) -> Result<String> {
-        let hash = self.run("bcrypt", move || bcrypt::non_truncating_hash(token, BCRYPT_COST)).await?;
+        let hash =
+            Self::run(self.turn().await?, "bcrypt", move || bcrypt::non_truncating_hash(token, BCRYPT_COST))
+                .await?;
         hash.map_err(|error| Error::broken(crate::error::Code::InternalError, error))
     }
 
     /// Whether `token` belongs to `hash`.
     pub async fn verify_token(&self, token: String, hash: String) -> Result<bool> {
-        self.run("bcrypt", move || bcrypt::non_truncating_verify(token, &hash).unwrap_or(false)).await
+        Self::run(self.turn().await?, "bcrypt", move || {
+            bcrypt::non_truncating_verify(token, &hash).unwrap_or(false)
+        })
+        .await
     }
 }
 

@@ -190,21 +190,16 @@ impl Accounts {
         email: &Email,
         password: &GivenPassword,
     ) -> Result<Option<store::Known>> {
+        // Before the try is counted: our overload must not lock anybody out.
+        let turn = self.passwords.turn().await?;
         let tx = self.db.begin("accounts.login").await?;
         let known = store::begin_login(&tx, email).await?;
         tx.commit().await?;
         let known = known.map_err(locked)?;
         let hash = known.as_ref().map(|known| known.password_hash.clone());
-        match self.passwords.verify_password(password.0.expose_secret().to_owned(), hash).await {
-            Ok(matches) => Ok(known.filter(|_| matches)),
-            Err(overload) => {
-                // Nothing was tried, so nothing has failed: our overload must not lock anybody out.
-                let tx = self.db.begin("accounts.forgive").await?;
-                store::forgive(&tx, email).await?;
-                tx.commit().await?;
-                Err(overload)
-            }
-        }
+        let matches =
+            self.passwords.verify_password(turn, password.0.expose_secret().to_owned(), hash).await?;
+        Ok(known.filter(|_| matches))
     }
 }
 

@@ -154,18 +154,6 @@ pub async fn email_of(db: &Db, user: UserId) -> Result<Email> {
     Ok(Email::of_account(email))
 }
 
-/// Takes a counted try back, with the lock that it brought.
-pub async fn forgive(tx: &Tx, email: &Email) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.forgive
-            update login_guard set failures = greatest(failures - 1, 0), locked_until = null where email = $1",
-        )
-        .await?;
-    tx.execute(&stmt, &[&email.as_str()]).await?;
-    Ok(())
-}
-
 pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
     let stmt = tx
         .prepare_cached(
