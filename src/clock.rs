@@ -14,19 +14,26 @@ use tokio::sync::watch;
 pub struct Clock {
     /// How far the clock runs ahead of the system's: zero in production.
     ahead: Arc<watch::Sender<TimeDelta>>,
+    /// How wrong the system's clock is, where a test wants it to be; nothing corrects for it.
+    skew: TimeDelta,
 }
 
 impl Default for Clock {
     fn default() -> Self {
-        Clock { ahead: Arc::new(watch::Sender::new(TimeDelta::zero())) }
+        Clock { ahead: Arc::new(watch::Sender::new(TimeDelta::zero())), skew: TimeDelta::zero() }
     }
 }
 
 impl Clock {
+    /// The clock of a machine whose time is wrong by so much, for tests.
+    pub fn skewed(skew: TimeDelta) -> Self {
+        Clock { skew, ..Clock::default() }
+    }
+
     /// Now.
     #[expect(clippy::disallowed_methods, reason = "the home of the time")]
     pub fn now(&self) -> DateTime<Utc> {
-        Utc::now() + self.ahead()
+        Utc::now() + self.skew + self.ahead()
     }
 
     /// How far a test has moved the clock; zero in production.

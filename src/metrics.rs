@@ -24,6 +24,7 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     ("http_request_seconds", Kind::Seconds, "Time to answer a request, by route and method."),
     ("panics_total", Kind::Counter, "Panics turned into a 500."),
     ("rate_limited_total", Kind::Counter, "Calls refused by the limiter, by scope."),
+    ("limiter_seconds", Kind::Seconds, "Time of a decision over all rules of a call."),
     (
         "limiter_fallback_total",
         Kind::Counter,
@@ -128,6 +129,10 @@ pub fn panicked() {
 
 pub fn rate_limited(scope: &'static str) {
     count("rate_limited_total", &[("scope", scope)]);
+}
+
+pub fn limiter(span: Duration) {
+    seconds("limiter_seconds", &[], span);
 }
 
 pub fn limiter_fallback() {

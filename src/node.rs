@@ -14,8 +14,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     app::{App, Handles, Life, Quotas},
     auth::{
-        agent::AgentTokens, dead::Dead, jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher,
-        turnstile::Turnstile, usage::TokenUse,
+        agent::AgentTokens, dead::Dead, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
+        secret::Hasher, turnstile::Turnstile, usage::TokenUse,
     },
     backplane::{
         Backplane, Links, RedisPubSub,
@@ -198,8 +198,7 @@ async fn assemble(
 
     let (registry, backplane) = link(id, &clock, &redis, subscriber, tasks);
     let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
-    let heart = registry.clone();
-    slots.spawn(workers, stopping, move |frozen| heart.pulse(frozen));
+    slots.spawn(workers, stopping, registry.heart());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
 
     let inbox =
@@ -211,13 +210,14 @@ async fn assemble(
     workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
 
     let (hasher, dead) = (Hasher::new(), Dead::default());
-    let ring = &config.access_token_keys;
-    let access_tokens =
-        AccessTokens::new(ring, &config.public_url, clock.clone(), random.clone(), dead.clone())?;
+    let (ring, issuer) = (&config.access_token_keys, &config.public_url);
+    let access_tokens = AccessTokens::new(ring, issuer, clock.clone(), random.clone(), dead.clone())?;
+    let limits = Limits::new(redis.clone(), db.clone(), clock.clone(), config.limits.clone());
+    let proofs = Proofs::new(redis, &config.server_secret);
     let used = TokenUse::start(quiet_db.clone(), workers, stopping);
-    let agent_tokens = AgentTokens::new(db.clone(), hasher.clone(), &random, dead.clone(), used);
+    let (shared, pool) = (limits.clone(), hasher.clone());
+    let agent_tokens = AgentTokens::new(db.clone(), pool, shared, proofs, &random, dead.clone(), used);
     let revivals = Revivals::start(quiet_db.clone(), random.clone(), backplane.clone(), workers, stopping);
-    let limits = Limits::new(redis, db.clone(), clock.clone(), config.limits.clone());
     let lanes = config.send_lanes.0 as usize;
     let outbox = Outbox::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
     let asides = Asides::start(&clock, &db, &backplane, workers, stopping);

@@ -13,8 +13,8 @@ use crate::{
     app::App,
     error::Code,
     features::{
-        accounts, agents, conversations, devices, group_keys, groups, health, keys, messages, passkeys,
-        relations,
+        accounts, agents, budgets, conversations, devices, group_keys, groups, health, keys, messages,
+        passkeys, relations,
     },
     gateway,
     http::{client, trace},
@@ -110,6 +110,7 @@ pub fn table() -> Vec<Route> {
         route(POST, "/groups/{conversation_id}/agent-instances", User, post(groups::http::add_agent)),
         route(DELETE, "/groups/{conversation_id}/agent-instances/{instance_id}", User, delete(groups::http::remove_agent)),
 
+        route(GET,  "/limits",                   Either, get(budgets::http::list)),
         route(GET,  "/agents/{agent_id}",        Either, get(agents::http::read)),
         route(POST, "/agents/{agent_id}/keys/register", Either, post(agents::http::register_key)),
         route(POST, "/agents/{agent_id}/keys/check", Either, post(agents::http::check_key)),
@@ -117,6 +118,7 @@ pub fn table() -> Vec<Route> {
 
         route(PATCH, "/agents/{agent_id}",       Agent,  patch(agents::http::update)),
         route(POST, "/agents/{agent_id}/ack",    Agent,  post(agents::http::ack)),
+
         route(POST, "/agents/{agent_id}/messages", Agent, post(messages::http::send_as_agent)),
         route(POST, "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, post(messages::http::send_as_agent_to)),
         route(POST, "/agents/{agent_id}/typing", Agent, post(gateway::asides::typing)),

@@ -1,7 +1,8 @@
 //! An agent, by its token: `hsk_`, 8 characters that find the row, 26 that are secret, 6 of a checksum.
 //!
 //! bcrypt proves a token once; the proof is remembered for ten minutes under a MAC of the token with a key that lives
-//! only in this process. Whether the token still counts is asked of Postgres in every request.
+//! only in this process, and shared with the other nodes ([`Proofs`]). Whether the token still counts is asked of Postgres
+//! in every request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,10 +12,12 @@ use axum::{
 };
 use moka::future::Cache;
 use secrecy::{ExposeSecret, SecretString};
+use tokio::sync::Semaphore;
 
 use super::{
     bearer,
     dead::Dead,
+    proofs::Proofs,
     secret::{Hasher, MacKey},
     someone::Proven,
     usage::TokenUse,
@@ -23,6 +26,7 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     ids::{AgentId, TokenId},
+    limits::{Limits, Rule, refusal, table::Limit},
     metrics as series,
     random::Random,
 };
@@ -36,6 +40,11 @@ const CHECK: usize = 6;
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// How many are.
 const CAPACITY: u64 = 100_000;
+
+/// Tokens that are being proven at once: more would only make each other late.
+const PROVING: usize = 64;
+/// Longest wait for a turn.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A token as its owner sees it once. Cannot be printed.
 pub struct NewToken {
@@ -104,6 +113,9 @@ pub struct AgentTokens {
     db: Db,
     hasher: Hasher,
     key: MacKey,
+    limits: Limits,
+    proofs: Proofs,
+    turns: Arc<Semaphore>,
     proven: Cache<[u8; 32], AgentClaim>,
     /// Tokens that no longer count.
     pub dead: Dead,
@@ -113,9 +125,19 @@ pub struct AgentTokens {
 
 impl AgentTokens {
     /// With nothing remembered yet.
-    pub fn new(db: Db, hasher: Hasher, random: &Random, dead: Dead, used: TokenUse) -> Self {
+    pub fn new(
+        db: Db,
+        hasher: Hasher,
+        limits: Limits,
+        proofs: Proofs,
+        random: &Random,
+        dead: Dead,
+        used: TokenUse,
+    ) -> Self {
         let proven = Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build();
-        AgentTokens { db, hasher, key: MacKey::from_bytes(random.bytes()), proven, dead, used }
+        let key = MacKey::from_bytes(random.bytes());
+        let turns = Arc::new(Semaphore::new(PROVING));
+        AgentTokens { db, hasher, key, limits, proofs, turns, proven, dead, used }
     }
 
     /// Whose token this is; `AGENT_TOKEN_INVALID` if it is nobody's.
@@ -133,15 +155,50 @@ impl AgentTokens {
                 Ok(claim)
             };
         }
-        // Concurrent callers with one token share one hash.
-        let proof = self.proven.try_get_with(key, self.hash(lookup, token));
-        proof.await.map_err(|error: Arc<Error>| match error.code() {
-            Code::AgentTokenInvalid => Code::AgentTokenInvalid.into(),
-            _ => Error::unavailable(format!("{error:?}")),
+        // Concurrent callers with one token share one proof.
+        let proof = self.proven.try_get_with(key, Box::pin(self.prove(lookup, token)));
+        proof.await.map_err(|refused: Arc<Refused>| match &*refused {
+            Refused::Invalid => Code::AgentTokenInvalid.into(),
+            Refused::TooManyWrong(wait) => {
+                refusal(Limit::AgentTokenWrong, self.limits.budget(Limit::AgentTokenWrong), *wait)
+            }
+            Refused::Failed(error) => Error::unavailable(format!("{error:?}")),
         })
     }
 
-    async fn hash(&self, lookup: &str, token: &str) -> Result<AgentClaim> {
+    /// By another node's proof, or by a hash; so many at once.
+    async fn prove(&self, lookup: &str, token: &str) -> Result<AgentClaim, Refused> {
+        let turn = tokio::time::timeout(PATIENCE, self.turns.acquire()).await;
+        let _turn = turn.map_err(|_| Error::unavailable("too many new tokens at once"))?;
+        if let Some(claim) = self.proofs.find(token).await {
+            series::token_seen("shared");
+            return Ok(claim);
+        }
+        let Some((claim, hash)) = self.find(lookup).await? else {
+            series::token_seen("unknown");
+            return Err(Refused::Invalid);
+        };
+        // Charged before the hash, so that parallel guesses get no more; a right token costs nothing.
+        let budget = [Rule::charge(Limit::AgentTokenWrong, claim.agent)];
+        let decision = self.limits.decide(&budget).await;
+        if let Some((_, wait)) = decision.denied {
+            return Err(Refused::TooManyWrong(wait));
+        }
+        series::token_seen("hashed");
+        let token = SecretString::from(token);
+        let matches = self.hasher.verify_token(token.expose_secret().to_owned(), hash).await;
+        if !matches!(matches, Ok(false)) {
+            self.limits.give_back(&budget, &decision).await;
+        }
+        if !matches? {
+            return Err(Refused::Invalid);
+        }
+        self.proofs.share(&token, claim).await;
+        Ok(claim)
+    }
+
+    /// The token with these lookup characters, and its hash.
+    async fn find(&self, lookup: &str) -> Result<Option<(AgentClaim, String)>> {
         let client = self.db.read().await?;
         let stmt = client
             .prepare_cached(
@@ -151,17 +208,20 @@ impl AgentTokens {
             )
             .await?;
         let row = client.query_opt(&stmt, &[&lookup]).await?;
-        drop(client);
-        let Some(row) = row else {
-            series::token_seen("unknown");
-            return Err(Code::AgentTokenInvalid.into());
-        };
-        series::token_seen("hashed");
-        let token = SecretString::from(token);
-        if !self.hasher.verify_token(token.expose_secret().to_owned(), row.get(2)).await? {
-            return Err(Code::AgentTokenInvalid.into());
-        }
-        Ok(AgentClaim { token: row.get(0), agent: row.get(1) })
+        Ok(row.map(|row| (AgentClaim { token: row.get(0), agent: row.get(1) }, row.get(2))))
+    }
+}
+
+/// Why a token was not recognised, for all who waited for the same proof.
+enum Refused {
+    Invalid,
+    TooManyWrong(Duration),
+    Failed(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Refused::Failed(error)
     }
 }
 

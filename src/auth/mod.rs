@@ -9,6 +9,7 @@ pub mod agent;
 pub mod dead;
 pub mod jwt;
 pub mod owned;
+pub mod proofs;
 pub mod refresh;
 pub mod secret;
 pub mod someone;

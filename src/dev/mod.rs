@@ -19,6 +19,7 @@ mod postgres;
 mod process;
 mod published;
 mod redis;
+mod redis_cluster;
 mod secrets;
 pub mod services;
 mod settings;

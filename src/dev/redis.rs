@@ -32,6 +32,8 @@ pub struct RedisServer {
     folder: PathBuf,
     password: String,
     port: u16,
+    /// Whether it is a master of a cluster.
+    clustered: bool,
     process: Option<Process>,
 }
 
@@ -39,6 +41,27 @@ impl RedisServer {
     /// Starts a server that keeps its few files in `folder`. Several may run in different folders; the caller sees to
     /// it that nobody else uses this one.
     pub fn start(tools: &Toolset, account: &Account, folder: &Path) -> Result<Self> {
+        Self::start_as(tools, account, folder, FIRST_PORT, false)
+    }
+
+    /// The same on a port that is not the next one: who restarts a server must find its port free, also if others have
+    /// started meanwhile.
+    pub fn start_apart(tools: &Toolset, account: &Account, folder: &Path) -> Result<Self> {
+        Self::start_as(tools, account, folder, somewhere(), false)
+    }
+
+    /// The same, as a master to be that knows no other and has no slots yet.
+    pub fn start_master(tools: &Toolset, account: &Account, folder: &Path) -> Result<Self> {
+        Self::start_as(tools, account, folder, somewhere(), true)
+    }
+
+    fn start_as(
+        tools: &Toolset,
+        account: &Account,
+        folder: &Path,
+        first_port: u16,
+        clustered: bool,
+    ) -> Result<Self> {
         make_folder(folder, 0o711)?;
         let secret = folder.join("password");
         let password = match fs::read_to_string(&secret) {
@@ -50,11 +73,18 @@ impl RedisServer {
             }
         };
         let (tools, account, folder) = (tools.clone(), account.clone(), folder.to_owned());
-        let mut server = RedisServer { tools, account, folder, password, port: 0, process: None };
+        let mut server = RedisServer { tools, account, folder, password, port: 0, clustered, process: None };
         server.end_leftovers()?;
+        if clustered {
+            // What an earlier one knew of its cluster is not true of this one.
+            let state = server.cluster_folder();
+            let _ = fs::remove_dir_all(&state);
+            make_folder(&state, 0o711)?;
+            server.account.give(&state)?;
+        }
         let mut taken = Vec::new();
         loop {
-            let port = free_port(FIRST_PORT, &taken)?;
+            let port = free_port(first_port, &taken)?;
             match server.launch(port) {
                 Ok(()) => return Ok(server),
                 Err(trouble) if trouble.to_string().contains("in use") && taken.len() < 50 => {
@@ -113,6 +143,10 @@ impl RedisServer {
         self.launch(self.port)
     }
 
+    fn cluster_folder(&self) -> PathBuf {
+        self.folder.join("cluster")
+    }
+
     fn configuration(&self) -> PathBuf {
         self.folder.join("redis.conf")
     }
@@ -133,11 +167,15 @@ impl RedisServer {
     /// Everything in a file, since the password must not show in the list of processes. The process title is left
     /// alone: it is how a later start recognises the process.
     fn write_configuration(&self) -> Result<()> {
-        let text = format!(
+        let mut text = format!(
             "bind 127.0.0.1\nport {}\nunixsocket \"\"\nrequirepass {}\ndaemonize no\npidfile \"\"\nlogfile \"\"\n\
              save \"\"\nappendonly no\nmaxmemory-policy noeviction\nenable-debug-command local\nset-proc-title no\n",
             self.port, self.password
         );
+        if self.clustered {
+            let folder = self.cluster_folder();
+            text += &format!("dir {}\ncluster-enabled yes\ncluster-node-timeout 2000\n", folder.display());
+        }
         write_secret(&self.configuration(), &text)?;
         self.account.give(&self.configuration())
     }
@@ -171,6 +209,12 @@ impl Drop for RedisServer {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// A port to begin the search at, below those that nodes of tests take.
+fn somewhere() -> u16 {
+    let [a, b, ..]: [u8; 32] = Random::new(Clock::default()).bytes();
+    FIRST_PORT + 100 + u16::from_le_bytes([a, b]) % 3000
 }
 
 /// Whether a Redis answers on `port` that knows our password (another's would not).

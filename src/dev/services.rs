@@ -36,6 +36,7 @@ pub use super::{
     postgres::{PostgresServer, Profile},
     process::send as send_signal,
     redis::RedisServer,
+    redis_cluster::RedisCluster,
 };
 
 /// How many test runs may go on at once.
@@ -79,7 +80,14 @@ impl Services {
 
     /// Starts a further Redis; `name` must differ from that of any other that runs.
     pub fn another_redis(&self, name: &str) -> Result<RedisServer> {
-        RedisServer::start(&self.tools.redis, &self.place.account, &self.folder.join(format!("redis-{name}")))
+        let folder = self.folder.join(format!("redis-{name}"));
+        RedisServer::start_apart(&self.tools.redis, &self.place.account, &folder)
+    }
+
+    /// Starts a Redis Cluster; `name` must differ from that of any other that runs.
+    pub fn redis_cluster(&self, name: &str) -> Result<RedisCluster> {
+        let folder = self.folder.join(format!("redis-cluster-{name}"));
+        RedisCluster::start(&self.tools.redis, &self.place.account, &folder)
     }
 
     /// The folder of these instances; nobody else uses it meanwhile.

@@ -5,6 +5,7 @@
 
 pub mod accounts;
 pub mod agents;
+pub mod budgets;
 pub mod conversations;
 pub mod devices;
 pub mod group_keys;
@@ -30,4 +31,5 @@ pub const ORDER: &[&str] = &[
     "groups",
     "group_keys",
     "messages",
+    "budgets",
 ];

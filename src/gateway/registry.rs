@@ -291,9 +291,15 @@ impl Registry {
         self.blind.load(Ordering::Acquire) || self.pulse.age() > NODE_LIFE
     }
 
+    /// Where the node's beat is felt.
+    pub fn heart(&self) -> impl Fn(bool) + Send + use<> {
+        let registry = self.clone();
+        move |frozen| registry.pulse(frozen)
+    }
+
     /// The node's beat. After a freeze in which it lost its connections' slots, everyone is sent away, and nothing was
     /// delivered in between: until this is called, the node is blind.
-    pub fn pulse(&self, frozen: bool) {
+    fn pulse(&self, frozen: bool) {
         if frozen {
             self.for_each(|seat| seat.end(End::Drain(Duration::ZERO)));
         }

@@ -35,7 +35,8 @@ impl LocalWindows {
     /// Charges all rules or none; returns the denier with its wait, and what is left of each rule.
     pub fn take(
         &self,
-        rules: &[(Rule<'_>, Budget)],
+        rules: &[Rule],
+        budgets: &[Budget],
         now: DateTime<Utc>,
     ) -> (Option<(usize, Duration)>, Vec<u32>) {
         let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,8 +48,8 @@ impl LocalWindows {
         }
         let mut denied: Option<(usize, Duration)> = None;
         let mut left = Vec::with_capacity(rules.len());
-        for (n, (Rule { limit, key, .. }, budget)) in rules.iter().enumerate() {
-            let log = logs.entry((*limit, (*key).to_owned())).or_default();
+        for (n, (rule, budget)) in rules.iter().zip(budgets).enumerate() {
+            let log = logs.entry(name(rule)).or_default();
             let since = now - budget.window;
             while log.front().is_some_and(|oldest| *oldest <= since) {
                 log.pop_front();
@@ -56,8 +57,9 @@ impl LocalWindows {
             let used = u32::try_from(log.len()).unwrap_or(u32::MAX);
             left.push(budget.count.saturating_sub(used));
             if used >= budget.count {
+                // More than the share are logged only after nodes have joined.
                 let wait = log
-                    .front()
+                    .get((used - budget.count) as usize)
                     .map_or(budget.window, |oldest| (*oldest - since).to_std().unwrap_or_default());
                 if denied.is_none_or(|(_, longest)| wait > longest) {
                     denied = Some((n, wait));
@@ -65,15 +67,26 @@ impl LocalWindows {
             }
         }
         if denied.is_none() {
-            for ((Rule { limit, key, .. }, _), left) in
-                rules.iter().zip(&mut left).filter(|((rule, _), _)| rule.charge)
-            {
-                logs.entry((*limit, (*key).to_owned())).or_default().push_back(now);
+            for (rule, left) in rules.iter().zip(&mut left).filter(|(rule, _)| rule.charge) {
+                logs.entry(name(rule)).or_default().push_back(now);
                 *left -= 1;
             }
         }
         (denied, left)
     }
+
+    /// Takes back what was charged last.
+    pub fn give_back(&self, rules: &[Rule]) {
+        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for rule in rules.iter().filter(|rule| rule.charge) {
+            windows.logs.get_mut(&name(rule)).and_then(Log::pop_back);
+        }
+    }
+}
+
+/// Which log a rule is counted in.
+fn name(rule: &Rule) -> (Limit, String) {
+    (rule.limit, format!("{}:{}", rule.route, rule.key))
 }
 
 #[cfg(test)]
@@ -83,17 +96,19 @@ mod tests {
     #[test]
     fn a_share_is_exact_and_denials_are_free() {
         let windows = LocalWindows::default();
-        let rule = Rule { limit: Limit::AgentMessageSend, key: "a", charge: true };
-        let rule = [(rule, Budget { count: 2, window: Duration::from_secs(1) })];
+        let rules = [Rule::charge(Limit::AgentMessageSend, "a")];
+        let budgets = [Budget { count: 2, window: Duration::from_secs(1) }];
         let start = DateTime::<Utc>::UNIX_EPOCH;
         let at = |ms| start + Duration::from_millis(ms);
-        assert!(windows.take(&rule, at(0)).0.is_none());
-        assert!(windows.take(&rule, at(400)).0.is_none());
+        assert!(windows.take(&rules, &budgets, at(0)).0.is_none());
+        assert!(windows.take(&rules, &budgets, at(400)).0.is_none());
         for ms in [401, 600, 999] {
-            let (denied, _) = windows.take(&rule, at(ms));
+            let (denied, _) = windows.take(&rules, &budgets, at(ms));
             assert_eq!(denied, Some((0, Duration::from_millis(1000 - ms))));
         }
-        assert!(windows.take(&rule, at(1000)).0.is_none());
-        assert!(windows.take(&rule, at(1001)).0.is_some());
+        assert!(windows.take(&rules, &budgets, at(1000)).0.is_none());
+        assert!(windows.take(&rules, &budgets, at(1001)).0.is_some());
+        windows.give_back(&rules);
+        assert!(windows.take(&rules, &budgets, at(1002)).0.is_none());
     }
 }

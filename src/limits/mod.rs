@@ -1,8 +1,11 @@
 //! The limiter: exact sliding windows over all nodes, in Redis on Redis's clock.
 //!
-//! All rules of a request are decided by one script call. When Redis is away each node falls back to its own share
-//! (limit ÷ live nodes): never open. Login locks and code tries do not live here but in Postgres.
+//! All rules of a request are decided together, all or nothing, in one round trip: by one script call, or in a Redis
+//! Cluster by one call per hash slot at the same time, where what was charged is given back if another one denies. When
+//! Redis is away each node falls back to its own share (limit ÷ live nodes): never open. Login locks and code tries do
+//! not live here but in Postgres.
 
+mod limiter;
 mod local;
 pub mod quotas;
 pub mod slots;
@@ -11,26 +14,20 @@ pub mod table;
 mod tiers;
 
 use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
-use axum::{
-    extract::{FromRef, FromRequestParts, MatchedPath},
-    http::{HeaderMap, HeaderValue, request::Parts},
-};
-
+pub use self::limiter::{Charged, Limiter, refusal};
 use self::{
     local::LocalWindows,
     table::{Budget, Limit, Overrides},
     tiers::Tiers,
 };
 use crate::{
-    auth::someone::Someone,
     clock::Clock,
     db::Db,
-    error::{Code, Error, Result},
-    ids::AgentId,
     metrics as series,
     redis::{Redis, Script, keys},
 };
@@ -46,28 +43,55 @@ pub struct Limits {
     local: Arc<LocalWindows>,
 }
 
-/// One rule's answer: what is left of its budget.
-#[derive(Clone, Copy, Debug)]
-pub struct Room {
+/// One rule of a call: a budget, and whose.
+#[derive(Clone, Debug)]
+pub struct Rule {
     limit: Limit,
-    budget: Budget,
-    left: u32,
-    resets_in: Duration,
-}
-
-/// One rule of a call.
-#[derive(Clone, Copy)]
-struct Rule<'a> {
-    limit: Limit,
-    key: &'a str,
-    /// Whether the call uses the budget up, or only asks whether there is any left.
+    key: String,
+    /// Method and template of the route, where each has a budget of its own; else empty.
+    route: Arc<str>,
     charge: bool,
 }
 
+impl Rule {
+    /// Uses one call of `key`'s budget up.
+    pub fn charge(limit: Limit, key: impl std::fmt::Display) -> Self {
+        Rule { limit, key: key.to_string(), route: "".into(), charge: true }
+    }
+
+    /// Asks what is left.
+    pub fn ask(limit: Limit, key: impl std::fmt::Display) -> Self {
+        Rule { charge: false, ..Self::charge(limit, key) }
+    }
+
+    /// The same for one route alone.
+    fn of_route(self, route: &Arc<str>) -> Self {
+        Rule { route: route.clone(), ..self }
+    }
+}
+
+/// What is left of one rule's budget.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// The row.
+    pub limit: Limit,
+    /// What it allows.
+    pub budget: Budget,
+    /// Calls left now.
+    pub left: u32,
+    /// Until the oldest call leaves the window.
+    pub resets_in: Duration,
+}
+
 /// A decision over all rules of a call.
-struct Verdict {
-    denied: Option<(usize, Duration)>,
-    rooms: Vec<Room>,
+#[derive(Clone, Debug)]
+pub struct Decision {
+    /// The rule that denies longest, and for how long; none if the call was admitted.
+    pub denied: Option<(usize, Duration)>,
+    /// What is left, rule by rule.
+    pub rooms: Vec<Room>,
+    /// When each rule was decided, in µs of Redis's clock; empty if Redis was away and the node's share decided.
+    pub moments: Vec<i64>,
 }
 
 impl Limits {
@@ -77,185 +101,143 @@ impl Limits {
         Limits { redis, clock, overrides, windows, tiers: Tiers::new(db), local: Arc::default() }
     }
 
-    /// Charges every rule, or none and refuses with `RATE_LIMITED`.
-    async fn decide(&self, rules: &[Rule<'_>]) -> Result<Vec<Room>> {
-        let verdict = match self.ask_redis(rules).await {
-            Some(verdict) => verdict,
-            None => self.ask_local(rules),
-        };
-        let Some((denier, wait)) = verdict.denied else { return Ok(verdict.rooms) };
-        let limit = rules[denier].limit;
-        series::rate_limited(limit.scope());
-        Err(refusal(limit, self.overrides.budget(limit), wait))
+    /// What the operator has made of a row.
+    pub fn budget(&self, limit: Limit) -> Budget {
+        self.overrides.budget(limit)
     }
 
-    async fn ask_redis(&self, rules: &[Rule<'_>]) -> Option<Verdict> {
-        let ahead = self.clock.ahead().num_microseconds().unwrap_or_default();
-        let names =
-            rules.iter().map(|rule| self.redis.key(keys::window(rule.limit.scope(), rule.key))).collect();
-        let mut args = vec![ahead];
+    /// Charges every rule, or none. Denied calls cost nothing.
+    pub async fn decide(&self, rules: &[Rule]) -> Decision {
+        let started = Instant::now();
+        let decision = self.look(rules).await;
+        series::limiter(started.elapsed());
+        if let Some((denier, _)) = decision.denied {
+            series::rate_limited(rules[denier].limit.scope());
+        }
+        decision
+    }
+
+    /// The same without counting as a decision, for who only wants to see.
+    async fn look(&self, rules: &[Rule]) -> Decision {
+        match self.ask_redis(rules).await {
+            Some(decision) => decision,
+            None => self.ask_local(rules),
+        }
+    }
+
+    /// Takes back what a decision has charged, for calls that turn out to cost nothing.
+    pub async fn give_back(&self, rules: &[Rule], decision: &Decision) {
+        if decision.denied.is_some() {
+            return;
+        }
+        if decision.moments.is_empty() {
+            return self.local.give_back(rules);
+        }
+        let charged = rules.iter().zip(&decision.moments).filter(|(rule, _)| rule.charge);
+        let calls = charged.map(async |(rule, moment)| {
+            use fred::interfaces::ListInterface;
+            let key = self.name(rule);
+            self.redis
+                .run(async |client| client.lrem::<(), _, _>(key, -1, moment.to_string()).await)
+                .await
+                .ok();
+        });
+        futures_util::future::join_all(calls).await;
+    }
+
+    fn name(&self, rule: &Rule) -> String {
+        self.redis.key(keys::window(rule.limit.scope(), &rule.route, &rule.key))
+    }
+
+    async fn ask_redis(&self, rules: &[Rule]) -> Option<Decision> {
+        let names: Vec<String> = rules.iter().map(|rule| self.name(rule)).collect();
+        if !self.redis.is_clustered() {
+            return self.call(rules, names).await;
+        }
+        // Rules of one principal share its hash tag, so this is nearly always one call too.
+        let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (n, name) in names.iter().enumerate() {
+            slots.entry(fred::util::redis_keyslot(name.as_bytes())).or_default().push(n);
+        }
+        if slots.len() <= 1 {
+            return self.call(rules, names).await;
+        }
+        self.ask_apart(rules, &names, slots.into_values().collect()).await
+    }
+
+    /// Decides groups of rules by a call each, and gives back what was charged if not all of them admit.
+    async fn ask_apart(&self, rules: &[Rule], names: &[String], groups: Vec<Vec<usize>>) -> Option<Decision> {
+        let parts: Vec<Vec<Rule>> =
+            groups.iter().map(|group| group.iter().map(|n| rules[*n].clone()).collect()).collect();
+        let calls = groups.iter().zip(&parts).map(|(group, part)| {
+            let names = group.iter().map(|n| names[*n].clone()).collect();
+            self.call(part, names)
+        });
+        let answers = futures_util::future::join_all(calls).await;
+        let whole = answers.iter().all(Option::is_some);
+        let denied = answers.iter().zip(&groups).filter_map(|(answer, group)| {
+            let (n, wait) = answer.as_ref()?.denied?;
+            Some((group[n], wait))
+        });
+        let denied = denied.max_by_key(|(_, wait)| *wait);
+        if !whole || denied.is_some() {
+            let charged =
+                answers.iter().zip(&parts).filter_map(|(answer, part)| Some((answer.as_ref()?, part)));
+            let refunds = charged.map(|(answer, part)| self.give_back(part, answer));
+            futures_util::future::join_all(refunds).await;
+        }
+        let mut found: Vec<(usize, Room, i64)> = Vec::with_capacity(rules.len());
+        for (answer, group) in answers.into_iter().zip(&groups) {
+            let Decision { denied: own, rooms, moments } = answer?;
+            for ((n, mut room), moment) in group.iter().zip(rooms).zip(moments) {
+                // What was given back is left again.
+                room.left += u32::from(denied.is_some() && own.is_none() && rules[*n].charge);
+                found.push((*n, room, moment));
+            }
+        }
+        found.sort_by_key(|(n, ..)| *n);
+        let (rooms, moments) = found.into_iter().map(|(_, room, moment)| (room, moment)).unzip();
+        Some(Decision { denied, rooms, moments })
+    }
+
+    async fn call(&self, rules: &[Rule], names: Vec<String>) -> Option<Decision> {
+        let mut args = vec![self.clock.ahead().num_microseconds().unwrap_or_default()];
         for rule in rules {
-            let Budget { count, window } = self.overrides.budget(rule.limit);
+            let Budget { count, window } = self.budget(rule.limit);
             args.extend([i64::from(count), micros(window), i64::from(rule.charge)]);
         }
         let answer: Vec<i64> = self.redis.eval(&self.windows, names, args).await.ok()?;
-        let [denier, wait, ref rooms @ ..] = answer[..] else { return None };
+        let [moment, denier, wait, ref rooms @ ..] = answer[..] else { return None };
         let rooms = rules.iter().zip(rooms.chunks_exact(2)).map(|(rule, room)| Room {
             limit: rule.limit,
-            budget: self.overrides.budget(rule.limit),
+            budget: self.budget(rule.limit),
             left: u32::try_from(room[0]).unwrap_or_default(),
             resets_in: from_micros(room[1]),
         });
         let denied =
             usize::try_from(denier).ok().and_then(|n| n.checked_sub(1)).map(|n| (n, from_micros(wait)));
-        Some(Verdict { denied, rooms: rooms.collect() })
+        Some(Decision { denied, rooms: rooms.collect(), moments: vec![moment; rules.len()] })
     }
 
     /// The node's own share while Redis is away.
-    fn ask_local(&self, rules: &[Rule<'_>]) -> Verdict {
+    fn ask_local(&self, rules: &[Rule]) -> Decision {
         series::limiter_fallback();
         let nodes = self.redis.nodes();
-        let now = self.clock.now();
-        let shares: Vec<_> = rules
+        let shares: Vec<Budget> = rules
             .iter()
             .map(|rule| {
-                let budget = self.overrides.budget(rule.limit);
-                (*rule, Budget { count: (budget.count / nodes).max(1), ..budget })
+                let budget = self.budget(rule.limit);
+                Budget { count: (budget.count / nodes).max(1), ..budget }
             })
             .collect();
-        let (denied, left) = self.local.take(&shares, now);
-        let rooms = shares.iter().zip(left).map(|((rule, budget), left)| Room {
+        let (denied, left) = self.local.take(rules, &shares, self.clock.now());
+        let rooms = rules.iter().zip(shares).zip(left).map(|((rule, budget), left)| Room {
             limit: rule.limit,
-            budget: *budget,
+            budget,
             left,
             resets_in: budget.window,
         });
-        Verdict { denied, rooms: rooms.collect() }
-    }
-}
-
-/// The 429 with everything that a client needs to wait rightly.
-fn refusal(limit: Limit, budget: Budget, wait: Duration) -> Error {
-    let ms = u64::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
-    let room = Room { limit, budget, left: 0, resets_in: wait };
-    let mut error = Error::from(Code::RateLimited)
-        .with("retry_after_ms", ms)
-        .with("limit", budget.to_string())
-        .with("scope", limit.scope())
-        .retry_after(Duration::from_millis(ms));
-    for (name, value) in room.headers() {
-        error = error.header(name, value);
-    }
-    error
-}
-
-impl Room {
-    fn headers(&self) -> [(&'static str, String); 2] {
-        let scope = self.limit.scope();
-        let resets = self.resets_in.as_millis().div_ceil(1000);
-        [
-            ("ratelimit", format!("\"{scope}\";r={};t={resets}", self.left)),
-            (
-                "ratelimit-policy",
-                format!("\"{scope}\";q={};w={}", self.budget.count, self.budget.window.as_secs()),
-            ),
-        ]
-    }
-}
-
-/// Where one request's decision waits until its answer takes it along as headers.
-#[derive(Clone, Default)]
-pub struct Charged(Arc<OnceLock<Room>>);
-
-impl Charged {
-    /// Writes `RateLimit` and `RateLimit-Policy` if the request was charged.
-    pub fn write(&self, headers: &mut HeaderMap) {
-        for (name, value) in self.0.get().iter().flat_map(|room| room.headers()) {
-            if let Ok(value) = HeaderValue::from_str(&value) {
-                headers.entry(name).or_insert(value);
-            }
-        }
-    }
-}
-
-/// The limiter as a handler sees it: what it charges shows in the answer's headers.
-#[derive(Clone)]
-pub struct Limiter {
-    limits: Limits,
-    charged: Charged,
-    /// Method and template of the route, for budgets that each route has its own of.
-    route: Arc<str>,
-}
-
-impl Limiter {
-    /// For callers that are no HTTP request, such as frames.
-    pub fn detached(limits: Limits) -> Self {
-        Limiter { limits, charged: Charged::default(), route: "".into() }
-    }
-
-    /// Charges one rule for `key`, or refuses.
-    pub async fn take(&self, limit: Limit, key: impl std::fmt::Display + Send) -> Result<()> {
-        self.decide(Rule { limit, key: &key.to_string(), charge: true }).await.map(drop)
-    }
-
-    /// The same, and says how many calls are left.
-    pub async fn take_counted(&self, limit: Limit, key: impl std::fmt::Display + Send) -> Result<u32> {
-        let room = self.decide(Rule { limit, key: &key.to_string(), charge: true }).await?;
-        Ok(room.map_or(0, |room| room.left))
-    }
-
-    /// Charges one rule that counts each route by itself.
-    pub async fn take_here(&self, limit: Limit, key: impl std::fmt::Display + Send) -> Result<()> {
-        self.take(limit, format!("{}:{key}", self.route)).await
-    }
-
-    /// Charges an agent for a route without a row of its own: so many calls of each route, by the agent's largest group.
-    pub async fn take_as_agent(&self, agent: AgentId) -> Result<()> {
-        self.take_here(self.limits.tiers.of(agent).await, agent).await
-    }
-
-    /// Charges a route without a row of its own that principals of both kinds may call.
-    pub async fn take_default(&self, caller: &Someone) -> Result<()> {
-        match caller {
-            Someone::User(user) => self.take_here(Limit::DefaultUser, user.id).await,
-            Someone::Agent(agent) => self.take_as_agent(agent.id).await,
-        }
-    }
-
-    /// Refuses if nothing is left of the budget, without using it: for budgets that only failures use.
-    pub async fn check(&self, limit: Limit, key: impl std::fmt::Display + Send) -> Result<()> {
-        self.decide(Rule { limit, key: &key.to_string(), charge: false }).await.map(drop)
-    }
-
-    /// The refusal of a budget that is counted elsewhere.
-    pub fn refusal(&self, limit: Limit, wait: Duration) -> Error {
-        series::rate_limited(limit.scope());
-        refusal(limit, self.limits.overrides.budget(limit), wait)
-    }
-
-    async fn decide(&self, rule: Rule<'_>) -> Result<Option<Room>> {
-        let rooms = self.limits.decide(&[rule]).await?;
-        if let Some(room) = rooms.first() {
-            // The first rule of a request is the one its answer shows.
-            self.charged.0.set(*room).ok();
-        }
-        Ok(rooms.first().copied())
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Limiter
-where
-    Limits: FromRef<S>,
-{
-    type Rejection = Error;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        let charged = parts.extensions.get::<Charged>().cloned().unwrap_or_default();
-        let path = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
-        // `/v1/...` is the same route under another name.
-        let path = path.strip_prefix("/v1").unwrap_or(path);
-        let route = format!("{} {path}", parts.method).into();
-        Ok(Limiter { limits: Limits::from_ref(state), charged, route })
+        Decision { denied, rooms: rooms.collect(), moments: Vec::new() }
     }
 }
 

@@ -4,8 +4,8 @@
 -- ARGV[1]            µs that the clock runs ahead of Redis's (tests; 0 in production)
 -- ARGV[3i-1..3i+1]   calls, window (µs) and cost of rule i: 1 charges it, 0 only asks
 --
--- Returns the rule that denies longest (0: admitted), the µs until it admits one again, and for each rule how many
--- calls are left now and the µs until the oldest one leaves its window.
+-- Returns the moment of the decision (µs), the rule that denies longest (0: admitted), the µs until it admits one again,
+-- and for each rule how many calls are left now and the µs until the oldest one leaves its window.
 -- A log never holds more than its rule admits, so its size is bounded; it expires with its window.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2] + ARGV[1]
@@ -27,7 +27,7 @@ for i, key in ipairs(KEYS) do
   room[i] = { calls - used, oldest and oldest + window - now or window }
 end
 
-local answer = { denier, wait }
+local answer = { now, denier, wait }
 for i, key in ipairs(KEYS) do
   local left = room[i][1]
   if denier == 0 and ARGV[3 * i + 1] == '1' then

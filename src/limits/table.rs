@@ -1,53 +1,83 @@
-//! THE LIMITS: one row per budget: (scope on the wire, count, window in seconds, how the window is written).
+//! THE LIMITS: one row per budget: (scope on the wire, count, window in seconds, whose budget it is).
+//!
+//! `auth_login_fail` and `auth_code_tries` are counted in Postgres, where no flush forgets them; all others in Redis.
 
 use std::{collections::HashMap, str::FromStr, sync::Arc, time::Duration};
+
+use serde::Serialize;
 
 use crate::catalogue;
 
 catalogue! {
     /// A budget. Rows of the interface first, in its order, then those it leaves open.
-    pub enum Limit: (&'static str, u32, u64) {
-        RegisterIp               = ("auth_register_ip",               10,  600);
-        RegisterEmail            = ("auth_register_email",            5,   600);
-        SendCode                 = ("auth_send_code",                 1,   60);
-        Refresh                  = ("auth_refresh",                   60,  60);
-        PasskeyBegin             = ("auth_passkey_begin",             30,  60);
-        KeysLookup               = ("keys_lookup",                    60,  60);
-        KeysGroupRotate          = ("keys_group_rotate",              6,   3600);
-        KeysRotationRequest      = ("keys_rotation_request",          6,   3600);
-        AgentMessageSend         = ("agent_message_send",             5,   1);
-        AgentConversationSend    = ("agent_conversation_message_send",5,   1);
-        AgentTyping              = ("agent_typing",                   10,  1);
-        AgentFileUpload          = ("agent_file_upload",              5,   1);
-        AgentManifestUpdate      = ("agent_manifest_update",          1,   60);
-        AgentTokenRegenerate     = ("agent_token_regenerate",         5,   86400);
-        AgentConversations       = ("agent_conversations",            30,  60);
-        AgentPoll                = ("agent_poll",                     60,  60);
-        AgentGrantRequest        = ("agent_grant_request",            10,  60);
-        AgentObjectGet           = ("agent_object_get",               5,   1);
-        UserMessagesList         = ("user_messages_list",             60,  60);
-        UserConversationsList    = ("user_conversations_list",        30,  60);
-        UserSearch               = ("user_search",                    10,  60);
-        GroupMemberAdd           = ("group_member_add",               5,   60);
-        GroupAgentInstance       = ("group_agent_instance",           1,   60);
-        UserMessageSend          = ("user_message_send",              10,  1);
-        UserFileUpload           = ("user_file_upload",               5,   1);
-        UserObjectGet            = ("user_object_get",                5,   1);
-        KeysBackupRead           = ("keys_backup_read",               10,  3600);
-        LoginIp                  = ("auth_login_ip",                  30,  600);
-        CodeTries                = ("auth_code_tries",                10,  3600);
-        ShareOpen                = ("share_open",                     30,  60);
-        WsConnectIp              = ("ws_connect_ip",                  60,  60);
-        WsConnect                = ("ws_connect",                     30,  60);
-        DefaultUser              = ("default_user",                   120, 60);
-        DefaultIp                = ("default_ip",                     30,  60);
-        AgentTier1               = ("agent_tier_1",                   60,  60);
-        AgentTier2               = ("agent_tier_2",                   120, 60);
-        AgentTier3               = ("agent_tier_3",                   240, 60);
+    pub enum Limit: (&'static str, u32, u64, Per) {
+        LoginFail                = ("auth_login_fail",                 5,   900,   Per::Email);
+        RegisterIp               = ("auth_register_ip",                10,  600,   Per::Ip);
+        RegisterEmail            = ("auth_register_email",             5,   600,   Per::Email);
+        SendCode                 = ("auth_send_code",                  1,   60,    Per::Email);
+        Refresh                  = ("auth_refresh",                    60,  60,    Per::Session);
+        PasskeyBegin             = ("auth_passkey_begin",              30,  60,    Per::Ip);
+        KeysLookup               = ("keys_lookup",                     60,  60,    Per::User);
+        KeysGroupRotate          = ("keys_group_rotate",               6,   3600,  Per::Conversation);
+        KeysRotationRequest      = ("keys_rotation_request",           6,   3600,  Per::Conversation);
+        AgentMessageSend         = ("agent_message_send",              5,   1,     Per::Agent);
+        AgentConversationSend    = ("agent_conversation_message_send", 5,   1,     Per::Agent);
+        AgentTyping              = ("agent_typing",                    10,  1,     Per::Agent);
+        AgentFileUpload          = ("agent_file_upload",               5,   1,     Per::Agent);
+        AgentManifestUpdate      = ("agent_manifest_update",           1,   60,    Per::Agent);
+        AgentTokenRegenerate     = ("agent_token_regenerate",          5,   86400, Per::Agent);
+        AgentConversations       = ("agent_conversations",             30,  60,    Per::Agent);
+        AgentPoll                = ("agent_poll",                      60,  60,    Per::Agent);
+        AgentGrantRequest        = ("agent_grant_request",             10,  60,    Per::Agent);
+        AgentObjectGet           = ("agent_object_get",                5,   1,     Per::Agent);
+        UserMessagesList         = ("user_messages_list",              60,  60,    Per::User);
+        UserConversationsList    = ("user_conversations_list",         30,  60,    Per::User);
+        UserSearch               = ("user_search",                     10,  60,    Per::User);
+        GroupMemberAdd           = ("group_member_add",                5,   60,    Per::Group);
+        GroupAgentInstance       = ("group_agent_instance",            1,   60,    Per::Group);
+        UserMessageSend          = ("user_message_send",               10,  1,     Per::User);
+        UserFileUpload           = ("user_file_upload",                5,   1,     Per::User);
+        UserObjectGet            = ("user_object_get",                 5,   1,     Per::User);
+        KeysBackupRead           = ("keys_backup_read",                10,  3600,  Per::User);
+        LoginIp                  = ("auth_login_ip",                   30,  600,   Per::Ip);
+        CodeTries                = ("auth_code_tries",                 10,  3600,  Per::Email);
+        ShareOpen                = ("share_open",                      30,  60,    Per::Ip);
+        WsConnectIp              = ("ws_connect_ip",                   60,  60,    Per::Ip);
+        WsConnect                = ("ws_connect",                      30,  60,    Per::Principal);
+        DefaultUser              = ("default_user",                    120, 60,    Per::UserAndRoute);
+        DefaultIp                = ("default_ip",                      30,  60,    Per::IpAndRoute);
+        AgentTokenWrong          = ("agent_token_wrong",               10,  60,    Per::Agent);
+        AgentTier1               = ("agent_tier_1",                    60,  60,    Per::AgentAndRoute);
+        AgentTier2               = ("agent_tier_2",                    120, 60,    Per::AgentAndRoute);
+        AgentTier3               = ("agent_tier_3",                    240, 60,    Per::AgentAndRoute);
     }
 }
 
+/// Whose a budget is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Per {
+    Ip,
+    Email,
+    Session,
+    User,
+    Agent,
+    /// A user or an agent.
+    Principal,
+    Group,
+    Conversation,
+    /// Of each address, one for each route.
+    IpAndRoute,
+    UserAndRoute,
+    AgentAndRoute,
+}
+
 impl Limit {
+    /// Whose budget it is.
+    pub fn per(self) -> Per {
+        self.row().3
+    }
+
     /// The stable name on the wire.
     pub fn scope(self) -> &'static str {
         self.row().0
@@ -110,7 +140,7 @@ pub struct Overrides(Arc<HashMap<Limit, Budget>>);
 impl Overrides {
     /// What holds for `limit`.
     pub fn budget(&self, limit: Limit) -> Budget {
-        let (_, count, seconds) = limit.row();
+        let (_, count, seconds, _) = limit.row();
         self.0.get(&limit).copied().unwrap_or(Budget { count, window: Duration::from_secs(seconds) })
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! | key | type | life | owner |
 //! |---|---|---|---|
-//! | `lim:<scope>:{<key>}` | list of µs | its window | limits |
+//! | `lim:<scope>:<route>:{<key>}` | list of µs | its window | limits |
 //! | `slots:{<principal>}` | hash of live connections | 3 min, asserted each minute | limits |
+//! | `tok:<MAC of a token>` | proof that it is genuine | 10 min | auth |
 //! | `nodes` | sorted set of live nodes by last beat | – | redis |
 //! | `p:<principal>` | channel: hints of one inbox | – | backplane |
 //! | `n:<node>` | channel: a node's own probe | – | backplane |
@@ -14,14 +15,25 @@ use uuid::Uuid;
 
 use crate::ids::NodeId;
 
-/// The log of one rule for one key.
-pub fn window(scope: &str, key: &str) -> String {
-    format!("lim:{scope}:{{{key}}}")
+/// The log of one rule for one key, or for one key on one route. The hash tag is the key alone: all rules of one
+/// principal can be decided by one script, in a cluster too.
+pub fn window(scope: &str, route: &str, key: &str) -> String {
+    format!("lim:{scope}:{route}:{{{key}}}")
 }
 
 /// The live connections of one principal.
 pub fn slots(principal: Uuid) -> String {
     format!("slots:{{{}}}", principal.simple())
+}
+
+/// The proof of one agent token, by its MAC.
+pub fn proof(mac: &[u8]) -> String {
+    format!("tok:{}", hex(mac))
+}
+
+/// Bytes as text.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The live nodes.

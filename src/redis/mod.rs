@@ -89,6 +89,11 @@ impl Redis {
         Ok((redis, subscriber))
     }
 
+    /// Whether keys are spread over several masters, by their hash slots.
+    pub fn is_clustered(&self) -> bool {
+        self.client.is_clustered()
+    }
+
     /// `name` with the cluster's prefix.
     pub fn key(&self, name: impl std::fmt::Display) -> String {
         format!("{}:{name}", self.prefix)

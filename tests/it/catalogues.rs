@@ -1,6 +1,6 @@
 //! The tables, row by row, against the running service.
 
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
 
 use blindpipe::{
     error::Code,
@@ -11,7 +11,7 @@ use blindpipe::{
 };
 use serde_json::json;
 
-use crate::support::{nodes, nodes_with, ulid};
+use crate::support::{nodes, ulid};
 
 /// A path with something well-formed in place of each variable.
 fn filled(path: &str, agent: &str) -> String {
@@ -71,68 +71,6 @@ async fn every_route_has_its_methods_and_an_alias() {
     for planned in ["/auth/device/code", "/auth/device/verify", "/auth/device/poll"] {
         a.anon().post(planned, json!({})).await.refused(501, "NOT_AVAILABLE_IN_V1");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_budget_admits_exactly_its_calls_over_both_nodes() {
-    let [a, b] = nodes().await;
-    let alice = a.user("alice").await;
-    let agent = a.agent(&alice, "helper").await;
-    let conversation = alice.talk_to(&agent).await;
-    let user_path = format!("/conversations/{conversation}/messages");
-    let agent_path = format!("/agents/{}/messages", agent.id);
-    let to_path = format!("/agents/{}/conversations/{conversation}/messages", agent.id);
-    let body = json!({ "conversation_id": conversation, "payload": { "type": "text" } });
-    for (limit, caller, path, shown) in [
-        (Limit::UserMessageSend, &alice.caller, user_path, "10/s"),
-        (Limit::AgentMessageSend, &agent.caller, agent_path, "5/s"),
-        (Limit::AgentConversationSend, &agent.caller, to_path, "5/s"),
-    ] {
-        let (scope, most, _) = limit.row();
-        let callers = [caller.on(&a), caller.on(&b)];
-        let answers =
-            futures_util::future::join_all((0..30).map(|n| callers[n % 2].post(&path, body.clone()))).await;
-        let admitted = answers.iter().filter(|answer| answer.status == 201).count();
-        let longest = answers
-            .iter()
-            .filter_map(|answer| answer.body["error"]["params"]["retry_after_ms"].as_u64())
-            .max();
-        // The window is real time: what was admitted in the first second can be more only if the calls took longer.
-        assert_eq!(admitted, most as usize, "{scope}");
-        for answer in answers {
-            assert!(answer.header("ratelimit-policy").expect("a header").contains(scope));
-            if answer.status != 201 {
-                let refused = answer.refused(429, "RATE_LIMITED");
-                let params = &refused.body["error"]["params"];
-                assert_eq!((&params["scope"], &params["limit"]), (&json!(scope), &json!(shown)));
-                let ms = params["retry_after_ms"].as_u64().expect("ms");
-                assert!((1..=1000).contains(&ms));
-                assert_eq!(refused.header("retry-after"), Some("1"));
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(longest.expect("a wait"))).await;
-        callers[1].post(&path, body.clone()).await.expect(201);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_window_moves_with_the_clock() {
-    let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", "agent_poll=3/min")]).await;
-    let alice = a.user("alice").await;
-    let agent = a.agent(&alice, "helper").await;
-    for node in [&a, &b, &a] {
-        agent.on(node).poll("").await.expect(200);
-    }
-    let refused = agent.on(&b).poll("").await.refused(429, "RATE_LIMITED");
-    let ms = refused.body["error"]["params"]["retry_after_ms"].as_u64().expect("ms");
-    a.advance(Duration::from_millis(ms)).await;
-    agent.on(&b).poll("").await.expect(200);
-    agent.on(&a).poll("limit=0").await.refused(400, "VALIDATION_ERROR");
-    a.advance(Duration::from_secs(60)).await;
-    for node in [&a, &b, &a] {
-        agent.on(node).poll("").await.expect(200);
-    }
-    agent.poll("").await.refused(429, "RATE_LIMITED");
 }
 
 #[test]

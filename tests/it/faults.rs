@@ -12,7 +12,7 @@ use blindpipe::dev::services::send_signal;
 use serde_json::json;
 
 use crate::support::{
-    Agent, ProcessNode, Socket, TestNode, User, nodes_with, private_redis, psql, spawn, ulid,
+    Agent, ProcessNode, Socket, TestNode, User, nodes_with, private_redis, psql, redis_client, spawn, ulid,
 };
 
 const ROOM: (&str, &str) =
@@ -227,7 +227,7 @@ async fn dead_subscriptions_are_noticed_and_made_anew() {
     let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.on(&b).connect().await;
-    let admin = fred_client(&url).await;
+    let admin = redis_client(&url).await;
     use fred::interfaces::ClientLike;
     let kill = fred::cmd!("CLIENT");
     admin.custom::<(), _>(kill, vec!["KILL", "TYPE", "pubsub"]).await.expect("subscribers cut");
@@ -249,14 +249,6 @@ async fn dead_subscriptions_are_noticed_and_made_anew() {
     panic!("hints did not come back");
 }
 
-async fn fred_client(url: &str) -> fred::clients::Client {
-    use fred::interfaces::ClientLike;
-    let config = fred::types::config::Config::from_url(url).expect("a URL");
-    let client = fred::types::Builder::from_config(config).build().expect("a client");
-    client.init().await.expect("connected");
-    client
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flushed_redis_loses_nothing() {
     let redis = private_redis("flushed").await;
@@ -264,7 +256,7 @@ async fn a_flushed_redis_loses_nothing() {
     let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.on(&b).connect().await;
-    let admin = fred_client(&url).await;
+    let admin = redis_client(&url).await;
     use fred::interfaces::{ClientLike, LuaInterface};
     let mut checker = Checker::new();
     send_all(&alice, &conversation, 20).await;
@@ -338,7 +330,7 @@ async fn a_node_that_cannot_see_postgres_delivers_nothing_and_catches_up_later()
     tokio::time::sleep(Duration::from_secs(15)).await;
     psql(&elsewhere, &cut).await;
     // A hint with a body, as another node would send it.
-    let client = fred_client(&url).await;
+    let client = redis_client(&url).await;
     let inbox = uuid::Uuid::parse_str(&agent.id).expect("a UUID").simple().to_string();
     let hint = format!("{} 3 \"event\":\"message.created\",\"data\":{{}}", ulid());
     let heard: u32 = client.publish(format!("{prefix}:p:{inbox}"), hint).await.expect("published");

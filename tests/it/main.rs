@@ -1,5 +1,10 @@
 //! Everything through the public interface, against real Postgres and Redis, mostly on two nodes.
 
+mod cluster;
+mod limits;
+mod tokens;
+mod windows;
+
 mod accounts;
 mod agents;
 mod agents_attacks;
@@ -20,8 +25,8 @@ mod groups;
 mod history;
 mod house;
 mod keys;
-mod meanwhile;
 mod mail;
+mod meanwhile;
 mod messages;
 mod operations;
 mod passkeys;

@@ -6,7 +6,10 @@ use blindpipe::dev::services::send_signal;
 use fred::interfaces::ClientLike;
 use serde_json::{Value, json};
 
-use crate::support::{Agent, Caller, ProcessNode, Socket, TestNode, User, nodes_with, private_redis};
+use crate::support::{
+    Agent, Caller, ProcessNode, Socket, TestNode, User, knock, knock_and_stay, nodes_with, private_redis,
+    redis_client,
+};
 
 const ROOM: (&str, &str) = ("LIMIT_OVERRIDES", "ws_connect=100000/s,ws_connect_ip=100000/s");
 
@@ -137,13 +140,6 @@ async fn stored(node: &TestNode, agent: &str) -> usize {
     client.hlen(key).await.expect("a length")
 }
 
-async fn redis_client(url: &str) -> fred::clients::Client {
-    let config = fred::types::config::Config::from_url(url).expect("a URL");
-    let client = fred::types::Builder::from_config(config).build().expect("a client");
-    client.init().await.expect("connected");
-    client
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_has_ten_sockets() {
     let [a, b] = nodes_with(&[ROOM]).await;
@@ -259,33 +255,19 @@ async fn a_frozen_node_sends_its_sockets_away_when_it_thaws() {
 async fn an_address_holds_a_hundred_unauthenticated_sockets_of_a_node() {
     let [a] = nodes_with(&[ROOM]).await;
     let (_, agent) = an_agent(&a).await;
-    let address = a.base.trim_start_matches("http://").to_owned();
-    let ip = format!("10.9.{}.{}", rand::random::<u8>(), rand::random::<u8>());
-    let knock = async || -> (tokio::net::TcpStream, String) {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let mut stream = tokio::net::TcpStream::connect(&address).await.expect("connected");
-        let request = format!(
-            "GET /ws HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
-             sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
-             x-forwarded-proto: https\r\nx-forwarded-for: {ip}\r\n\r\n"
-        );
-        stream.write_all(request.as_bytes()).await.expect("sent");
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer).await.expect("an answer");
-        (stream, String::from_utf8_lossy(&answer[9..]).into_owned())
-    };
+    let stranger = a.anon();
     let mut held = Vec::new();
     for n in 0..100 {
-        let (stream, status) = knock().await;
-        assert_eq!(status, "101", "socket {n}");
+        let (stream, answer) = knock_and_stay(&stranger).await;
+        assert_eq!(answer.status, 101, "socket {n}");
         held.push(stream);
     }
-    assert_eq!(knock().await.1, "503");
+    knock(&stranger).await.refused(503, "SERVICE_UNAVAILABLE");
     // Other addresses are not concerned, and who leaves makes room.
     agent_at(&agent, &a.base).await.expect("from elsewhere");
     held.truncate(50);
     let started = Instant::now();
-    while knock().await.1 != "101" {
+    while knock(&stranger).await.status != 101 {
         assert!(started.elapsed() < Duration::from_secs(5));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -1,6 +1,7 @@
 //! What can be measured, one file each.
 
 mod hop;
+mod limiter;
 mod send;
 mod sender;
 
@@ -32,6 +33,8 @@ pub enum Scenario {
     Storm,
     /// Clients that never read beside as many that do
     Slow,
+    /// How much of a send is its limits
+    Limiter,
 }
 
 impl Scenario {
@@ -40,6 +43,7 @@ impl Scenario {
         match self {
             Scenario::Login => Box::pin(login::run(cluster, pairs, options)).await,
             Scenario::Send => Box::pin(send::run(cluster, pairs, options)).await,
+            Scenario::Limiter => Box::pin(limiter::run(cluster, pairs, options)).await,
             Scenario::Hop => Box::pin(hop::run(cluster, pairs, options)).await,
             Scenario::Fanout => Box::pin(fanout::run(cluster, options)).await,
             Scenario::Idle => Box::pin(idle::run(cluster, options)).await,

@@ -29,23 +29,23 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 /// One way of sending.
 #[derive(Clone, Copy)]
-struct Phase {
-    name: &'static str,
-    in_flight: usize,
-    nodes: usize,
+pub struct Phase {
+    pub name: &'static str,
+    pub in_flight: usize,
+    pub nodes: usize,
 }
 
 /// What one phase of one round found.
 #[derive(Clone, Serialize)]
-struct Found {
+pub struct Found {
     phase: &'static str,
     /// Messages per second.
     rate: f64,
     /// Time to the answer.
-    answer: Quantiles,
+    pub answer: Quantiles,
     /// Messages in the measured time, and what they cost.
     messages: u64,
-    cpu: Used,
+    pub cpu: Used,
     /// Messages of one transaction, and its time in ms.
     batch: f64,
     commit_ms: f64,
@@ -112,15 +112,16 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     Ok(Report { scenario: "send", tables, ratios: ratios(&rounds), notes, details, faults, checked })
 }
 
-struct Driven {
-    found: Found,
+/// What a phase was like, and what must be there now.
+pub struct Driven {
+    pub found: Found,
     /// By pair.
-    acked: Vec<Vec<Acked>>,
+    pub acked: Vec<Vec<Acked>>,
     failed: Vec<u64>,
 }
 
 /// Keeps `in_flight` sends under way for the warm-up and the measured time.
-async fn drive(
+pub async fn drive(
     cluster: &Cluster,
     watch: &Watch,
     pairs: &[Pair],
@@ -213,7 +214,7 @@ async fn batches(cluster: &Cluster) -> Result<(f64, f64, f64)> {
 }
 
 /// Has every agent read its inbox and compares.
-async fn verify(cluster: &Cluster, pairs: &mut [Pair], driven: &Driven) -> Result<Faults> {
+pub async fn verify(cluster: &Cluster, pairs: &mut [Pair], driven: &Driven) -> Result<Faults> {
     let pairs = pairs.iter_mut().zip(&driven.acked).zip(&driven.failed).enumerate();
     let readings = stream::iter(pairs).map(async |(n, ((pair, acked), failed))| {
         let mut socket = Socket::open(cluster.node(n), pair).await?;

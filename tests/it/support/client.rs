@@ -113,6 +113,11 @@ impl Caller {
         Caller { base: base.to_owned(), ..self.clone() }
     }
 
+    /// The address it calls from.
+    pub fn ip(&self) -> Ipv4Addr {
+        self.ip
+    }
+
     /// The same caller with another token.
     pub fn with_token(&self, token: &str) -> Self {
         Caller { token: Some(token.to_owned()), ..self.clone() }

@@ -5,6 +5,7 @@
 mod authenticator;
 mod client;
 mod devtools;
+mod hostile;
 mod process;
 pub mod raw;
 mod services;
@@ -17,8 +18,11 @@ pub use self::{
     authenticator::Authenticator,
     client::{Agent, Answer, Caller, PASSWORD, User, ulid},
     devtools::DevTools,
+    hostile::{forged, knock, knock_and_stay, wrong_secret},
     process::{ProcessNode, free_port},
-    services::{blocked, connect, crowd, db, private_redis, psql, services, spawn},
+    services::{
+        blocked, connect, crowd, db, private_redis, psql, redis_client, redis_cluster, services, spawn,
+    },
     siteverify::{Mood, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},
     socket::Socket,

@@ -11,6 +11,7 @@ pub struct ProcessNode {
     child: Child,
     log: std::path::PathBuf,
     pub base: String,
+    admin: String,
 }
 
 impl ProcessNode {
@@ -33,7 +34,12 @@ impl ProcessNode {
             .stderr(Stdio::from(std::fs::File::create(&log).expect("a log file")))
             .spawn()
             .expect("a process");
-        let node = ProcessNode { child, log, base: format!("http://127.0.0.1:{public}") };
+        let node = ProcessNode {
+            child,
+            log,
+            base: format!("http://127.0.0.1:{public}"),
+            admin: format!("http://127.0.0.1:{admin}"),
+        };
         for _ in 0..200 {
             let ready = reqwest::get(format!("http://127.0.0.1:{admin}/health/ready")).await;
             if ready.is_ok_and(|answer| answer.status().is_success()) {
@@ -52,6 +58,14 @@ impl ProcessNode {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The sum of one of its metrics over the lines that have `label` in them.
+    pub async fn metric(&self, name: &str, label: &str) -> f64 {
+        let text = reqwest::get(format!("{}/metrics", self.admin)).await.expect("metrics").text().await;
+        let text = text.expect("text");
+        let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
     /// What it has logged so far.

@@ -8,7 +8,7 @@ use std::{
 
 use blindpipe::{
     db::migrate,
-    dev::services::{Profile, RedisServer, Services},
+    dev::services::{Profile, RedisCluster, RedisServer, Services},
 };
 use tokio::sync::OnceCell;
 use tokio_postgres::{GenericClient, NoTls};
@@ -45,6 +45,23 @@ pub async fn private_redis(name: &'static str) -> RedisServer {
         .await
         .expect("no panic")
         .expect("a second Redis")
+}
+
+/// A Redis Cluster of three masters.
+pub async fn redis_cluster(name: &'static str) -> RedisCluster {
+    tokio::task::spawn_blocking(move || services().redis_cluster(name))
+        .await
+        .expect("no panic")
+        .expect("a Redis Cluster")
+}
+
+/// A client of it.
+pub async fn redis_client(url: &str) -> fred::clients::Client {
+    use fred::interfaces::ClientLike;
+    let config = fred::types::config::Config::from_url(url).expect("a URL");
+    let client = fred::types::Builder::from_config(config).build().expect("a client");
+    client.init().await.expect("connected");
+    client
 }
 
 pub async fn connect(url: &str) -> tokio_postgres::Client {

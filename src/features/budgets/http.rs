@@ -1,0 +1,88 @@
+//! `GET /limits`.
+
+use std::{collections::HashMap, time::Duration};
+
+use axum::extract::State;
+use serde::Serialize;
+
+use super::store;
+use crate::{
+    auth::someone::Someone,
+    db::Db,
+    error::Result,
+    http::{List, client::ClientIp},
+    limits::{
+        Limiter, Rule,
+        table::{Limit, Per},
+    },
+};
+
+/// A budget, and what is left of it where the caller has one only.
+#[derive(Serialize)]
+pub struct Bucket {
+    scope: &'static str,
+    limit: String,
+    count: u32,
+    window_seconds: u64,
+    per: Per,
+    /// Null where there is one for each route, group or conversation.
+    remaining: Option<u32>,
+    /// Until the oldest call leaves the window.
+    resets_in_ms: Option<u64>,
+}
+
+/// `GET /limits`: the caller's budgets, in the order of the interface.
+///
+/// Caller: user or agent. Limit: `default_user`, 120/min, or the agent's tier. Answers 200 with a list of [`Bucket`]s, whole.
+pub async fn list(
+    caller: Someone,
+    limiter: Limiter,
+    ip: ClientIp,
+    State(db): State<Db>,
+) -> Result<List<Bucket>> {
+    limiter.take_default(&caller).await?;
+    let (tier, guards) = match &caller {
+        Someone::User(user) => (None, Some(store::guards(&db, user.id).await?)),
+        Someone::Agent(agent) => (Some(limiter.tier(agent.id).await), None),
+    };
+    let email = guards.as_ref().map(|guards| guards.email.clone());
+    let key_of = |limit: Limit| match (limit.per(), &caller) {
+        (Per::Ip, _) => Some(ip.to_string()),
+        (Per::Email, Someone::User(_)) => email.clone(),
+        (Per::Session, Someone::User(user)) => Some(user.session.to_string()),
+        (Per::User | Per::Principal, Someone::User(user)) => Some(user.id.to_string()),
+        (Per::Agent | Per::Principal, Someone::Agent(agent)) => Some(agent.id.to_string()),
+        _ => None,
+    };
+    let rules: Vec<Rule> =
+        Limit::ALL.iter().filter_map(|limit| Some(Rule::ask(*limit, key_of(*limit)?))).collect();
+    let rooms = limiter.look(&rules).await;
+    let mut left: HashMap<Limit, (u32, Duration)> =
+        rooms.iter().map(|room| (room.limit, (room.left, room.resets_in))).collect();
+    if let Some(guards) = &guards {
+        let (wrong, frees) = guards.codes;
+        let tries = limiter.budget(Limit::CodeTries).count;
+        left.insert(Limit::LoginFail, guards.logins);
+        left.insert(Limit::CodeTries, (tries.saturating_sub(wrong), frees));
+    }
+    let mine = |limit: &Limit| match (limit.per(), &caller) {
+        (Per::AgentAndRoute, _) => tier == Some(*limit),
+        (Per::Agent, Someone::User(_)) => false,
+        (Per::Ip | Per::IpAndRoute | Per::Principal | Per::Agent, _) | (_, Someone::User(_)) => true,
+        _ => false,
+    };
+    let data = Limit::ALL.iter().filter(|limit| mine(limit)).map(|limit| {
+        let budget = limiter.budget(*limit);
+        let left = left.get(limit);
+        Bucket {
+            scope: limit.scope(),
+            limit: budget.to_string(),
+            count: budget.count,
+            window_seconds: budget.window.as_secs(),
+            per: limit.per(),
+            remaining: left.map(|(left, _)| *left),
+            resets_in_ms: left.map(|(_, resets)| u64::try_from(resets.as_millis()).unwrap_or(u64::MAX)),
+        }
+    });
+    Ok(List { data: data.collect(), next_cursor: None })
+}

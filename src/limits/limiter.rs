@@ -1,0 +1,180 @@
+//! The limiter as a handler sees it: what it charges shows in the answer's headers.
+
+use std::{
+    fmt::Display,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    extract::{FromRef, FromRequestParts, MatchedPath},
+    http::{HeaderMap, HeaderValue, request::Parts},
+};
+
+use super::{
+    Limits, Room, Rule,
+    table::{Budget, Limit},
+};
+use crate::{
+    auth::someone::Someone,
+    error::{Code, Error, Result},
+    ids::AgentId,
+    metrics as series,
+};
+
+/// The 429 with everything that a client needs to wait rightly.
+pub fn refusal(limit: Limit, budget: Budget, wait: Duration) -> Error {
+    let ms = u64::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
+    let room = Room { limit, budget, left: 0, resets_in: wait };
+    let mut error = Error::from(Code::RateLimited)
+        .with("retry_after_ms", ms)
+        .with("limit", budget.to_string())
+        .with("scope", limit.scope())
+        .retry_after(Duration::from_millis(ms));
+    for (name, value) in headers(&[room]) {
+        error = error.header(name, value);
+    }
+    error
+}
+
+/// `RateLimit` and `RateLimit-Policy` of all that was charged.
+fn headers(rooms: &[Room]) -> [(&'static str, String); 2] {
+    let list = |item: fn(&Room) -> String| rooms.iter().map(item).collect::<Vec<_>>().join(", ");
+    [
+        (
+            "ratelimit",
+            list(|room| {
+                let resets = room.resets_in.as_millis().div_ceil(1000);
+                format!("\"{}\";r={};t={resets}", room.limit.scope(), room.left)
+            }),
+        ),
+        (
+            "ratelimit-policy",
+            list(|room| {
+                let Budget { count, window } = room.budget;
+                format!("\"{}\";q={count};w={}", room.limit.scope(), window.as_secs())
+            }),
+        ),
+    ]
+}
+
+/// Where one request's decisions wait until its answer takes them along as headers.
+#[derive(Clone, Default)]
+pub struct Charged(Arc<Mutex<Vec<Room>>>);
+
+impl Charged {
+    /// Writes `RateLimit` and `RateLimit-Policy` if the request was charged. A refusal has brought its own.
+    pub fn write(&self, to: &mut HeaderMap) {
+        let rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if rooms.is_empty() {
+            return;
+        }
+        for (name, value) in headers(&rooms) {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                to.entry(name).or_insert(value);
+            }
+        }
+    }
+}
+
+/// What handlers charge.
+#[derive(Clone)]
+pub struct Limiter {
+    limits: Limits,
+    charged: Charged,
+    /// Method and template of the route, for budgets that each route has its own of.
+    route: Arc<str>,
+}
+
+impl Limiter {
+    /// For callers that are no HTTP request, such as frames.
+    pub fn detached(limits: Limits) -> Self {
+        Limiter { limits, charged: Charged::default(), route: "".into() }
+    }
+
+    /// Charges one rule for `key`, or refuses.
+    pub async fn take(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
+        self.decide(&[Rule::charge(limit, key)]).await.map(drop)
+    }
+
+    /// The same, and says how many calls are left.
+    pub async fn take_counted(&self, limit: Limit, key: impl Display + Send) -> Result<u32> {
+        let rooms = self.decide(&[Rule::charge(limit, key)]).await?;
+        Ok(rooms.first().map_or(0, |room| room.left))
+    }
+
+    /// Charges one rule that counts each route by itself.
+    pub async fn take_here(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
+        self.decide(&[Rule::charge(limit, key).of_route(&self.route)]).await.map(drop)
+    }
+
+    /// Charges an agent for a route without a row of its own: so many calls of each route, by its largest group.
+    pub async fn take_as_agent(&self, agent: AgentId) -> Result<()> {
+        self.take_here(self.limits.tiers.of(agent).await, agent).await
+    }
+
+    /// Charges a route without a row of its own that principals of both kinds may call.
+    pub async fn take_default(&self, caller: &Someone) -> Result<()> {
+        match caller {
+            Someone::User(user) => self.take_here(Limit::DefaultUser, user.id).await,
+            Someone::Agent(agent) => self.take_as_agent(agent.id).await,
+        }
+    }
+
+    /// Charges all rules, or none and refuses: one round trip.
+    pub async fn take_all(&self, rules: &[Rule]) -> Result<()> {
+        self.decide(rules).await.map(drop)
+    }
+
+    /// Refuses if nothing is left of the budget, without using it: for budgets that only failures use.
+    pub async fn check(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
+        self.decide(&[Rule::ask(limit, key)]).await.map(drop)
+    }
+
+    /// The refusal of a budget that is counted elsewhere.
+    pub fn refusal(&self, limit: Limit, wait: Duration) -> Error {
+        series::rate_limited(limit.scope());
+        refusal(limit, self.limits.budget(limit), wait)
+    }
+
+    /// What is left of budgets, without using them.
+    pub async fn look(&self, rules: &[Rule]) -> Vec<Room> {
+        self.limits.look(rules).await.rooms
+    }
+
+    /// The row that an agent's calls of routes without one are counted in.
+    pub async fn tier(&self, agent: AgentId) -> Limit {
+        self.limits.tiers.of(agent).await
+    }
+
+    /// What the operator has made of a row.
+    pub fn budget(&self, limit: Limit) -> Budget {
+        self.limits.budget(limit)
+    }
+
+    async fn decide(&self, rules: &[Rule]) -> Result<Vec<Room>> {
+        let decision = self.limits.decide(rules).await;
+        if let Some((denier, wait)) = decision.denied {
+            let limit = rules[denier].limit;
+            return Err(refusal(limit, self.limits.budget(limit), wait));
+        }
+        self.charged.0.lock().unwrap_or_else(PoisonError::into_inner).extend(&decision.rooms);
+        Ok(decision.rooms)
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Limiter
+where
+    Limits: FromRef<S>,
+{
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let charged = parts.extensions.get::<Charged>().cloned().unwrap_or_default();
+        let path = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        // `/v1/...` is the same route under another name.
+        let path = path.strip_prefix("/v1").unwrap_or(path);
+        let route = format!("{} {path}", parts.method).into();
+        Ok(Limiter { limits: Limits::from_ref(state), charged, route })
+    }
+}

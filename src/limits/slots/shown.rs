@@ -1,0 +1,81 @@
+//! The live connections, for those who may see them.
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::{Hold, Kind, Slots};
+use crate::{
+    ids::ConnectionId,
+    redis::{Away, Living, keys},
+};
+
+/// A live connection, as its principal's owner sees it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Connection {
+    /// The connection.
+    pub connection_id: ConnectionId,
+    /// Socket or webhook call.
+    pub kind: Kind,
+    /// When it was let in.
+    #[serde(serialize_with = "crate::clock::as_iso")]
+    pub connected_at: DateTime<Utc>,
+    /// A user's device; empty for agents.
+    #[serde(skip)]
+    pub device_id: String,
+}
+
+impl Slots {
+    /// The live connections of each of `principals`, oldest first; while Redis is away, those of this node.
+    pub async fn connections(&self, principals: &[Uuid]) -> Vec<Vec<Connection>> {
+        let reads = principals.iter().map(|principal| self.connections_of(*principal));
+        futures_util::future::join_all(reads).await
+    }
+
+    async fn connections_of(&self, principal: Uuid) -> Vec<Connection> {
+        use fred::interfaces::HashesInterface;
+        let key = self.0.redis.key(keys::slots(principal));
+        let stored = self.0.redis.run(async |client| client.hgetall::<Vec<(String, String)>, _>(key).await);
+        let living = self.living().map(|(living, _)| living);
+        let mut all: Vec<(i64, Connection)> = match stored.await {
+            Ok(stored) => {
+                stored.iter().filter_map(|(id, record)| self.read(id, record, living.as_ref())).collect()
+            }
+            Err(Away) => {
+                let held = self.held();
+                let holds = held.rows.get(&principal).map_or(&[][..], |row| &row.holds);
+                holds.iter().map(|hold| (hold.granted, self.shown(hold))).collect()
+            }
+        };
+        all.sort_by_key(|(granted, connection)| (*granted, connection.connection_id));
+        all.into_iter().map(|(_, connection)| connection).collect()
+    }
+
+    /// A record of the script's, unless its node is dead.
+    fn read(&self, id: &str, record: &str, living: Option<&Living>) -> Option<(i64, Connection)> {
+        let mut parts = record.splitn(5, ' ');
+        let asserted: i64 = parts.next()?.parse().ok()?;
+        let granted: i64 = parts.next()?.parse().ok()?;
+        let node = parts.next()?;
+        let kind = if parts.next()? == Kind::Webhook.word() { Kind::Webhook } else { Kind::Websocket };
+        let device_id = parts.next().unwrap_or_default().to_owned();
+        let lives = living.is_none_or(|living| {
+            asserted > living.at - 2000 || living.nodes.split(',').any(|one| one == node)
+        });
+        let connected_at = DateTime::from_timestamp_millis(granted)? + self.0.clock.ahead();
+        lives.then_some((
+            granted,
+            Connection { connection_id: id.parse().ok()?, kind, connected_at, device_id },
+        ))
+    }
+
+    fn shown(&self, hold: &Hold) -> Connection {
+        let at = DateTime::from_timestamp_millis(hold.granted).unwrap_or_default();
+        Connection {
+            connection_id: hold.id,
+            kind: hold.kind,
+            connected_at: at + self.0.clock.ahead(),
+            device_id: hold.device.to_string(),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What no well-behaved client sends.
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::client::{Answer, Caller};
+
+/// Asks for a WebSocket and says nothing more: the socket, and the answer.
+pub async fn knock_and_stay(caller: &Caller) -> (TcpStream, Answer) {
+    let address = caller.base.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).await.expect("connected");
+    let request = format!(
+        "GET /ws HTTP/1.1\r\nhost: {address}\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         x-forwarded-proto: https\r\nx-forwarded-for: {}\r\n\r\n",
+        caller.ip()
+    );
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut text = Vec::new();
+    let (head, body) = loop {
+        assert_ne!(stream.read_buf(&mut text).await.expect("an answer"), 0, "cut");
+        if let Some(end) = text.windows(4).position(|four| four == b"\r\n\r\n") {
+            break (String::from_utf8_lossy(&text[..end]).into_owned(), text.split_off(end + 4));
+        }
+    };
+    let mut lines = head.lines();
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a status");
+    let mut headers = reqwest::header::HeaderMap::new();
+    for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
+        let name = reqwest::header::HeaderName::from_bytes(name.as_bytes()).expect("a name");
+        headers.insert(name, value.parse().expect("a value"));
+    }
+    let mut body = body;
+    let length = headers.get("content-length").and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    while status != 101 && body.len() < length.unwrap_or_default() {
+        assert_ne!(stream.read_buf(&mut body).await.expect("a body"), 0, "cut");
+    }
+    let body = serde_json::from_slice(&body).unwrap_or(serde_json::Value::Null);
+    (stream, Answer { status, headers, body })
+}
+
+/// The same, and goes.
+pub async fn knock(caller: &Caller) -> Answer {
+    knock_and_stay(caller).await.1
+}
+
+/// A well-formed token with these lookup characters and another secret.
+pub fn forged(lookup: &str, n: u32) -> String {
+    let head = format!("hsk_{lookup}{n:026}");
+    format!("{head}{}", checksum(&head))
+}
+
+/// The token with another secret.
+pub fn wrong_secret(token: &str, n: u32) -> String {
+    forged(&token[4..12], n)
+}
+
+/// The CRC32 of a token's head in base 62, as the interface of tokens says.
+fn checksum(head: &str) -> String {
+    let digits: Vec<char> = ('0'..='9').chain('A'..='Z').chain('a'..='z').collect();
+    let mut rest = crc32fast::hash(head.as_bytes()) as usize;
+    let mut all = Vec::new();
+    for _ in 0..6 {
+        all.push(digits[rest % 62]);
+        rest /= 62;
+    }
+    all.iter().rev().collect()
+}

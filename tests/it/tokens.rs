@@ -1,0 +1,240 @@
+//! What proving agent tokens costs: nothing for junk, one hash for a token in the whole cluster, a few for guesses.
+
+use std::time::{Duration, Instant};
+
+use blindpipe::{auth::agent::NewToken, clock::Clock, random::Random};
+use futures_util::{StreamExt, stream};
+use secrecy::ExposeSecret;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::support::{
+    Agent, Caller, ProcessNode, Socket, TestNode, User, connect, forged, nodes, nodes_with, redis_client,
+    spawn, wrong_secret,
+};
+
+/// How many of something: `SCALE` times as many as the suite has time for.
+fn scale(n: usize) -> usize {
+    n * std::env::var("SCALE").ok().and_then(|times| times.parse::<usize>().ok()).unwrap_or(1)
+}
+
+/// Agents of `owner` with real tokens, put straight into the database: their hashes are cheaper than ours, so that
+/// making and proving thousands of them does not rule the test's time. What is counted is how often one is computed.
+async fn many_agents(node: &TestNode, owner: &User, n: usize) -> Vec<Agent> {
+    let random = Random::new(Clock::default());
+    let tokens: Vec<NewToken> = (0..n).map(|_| NewToken::mint(&random)).collect();
+    let secrets: Vec<String> = tokens.iter().map(|token| token.token.expose_secret().to_owned()).collect();
+    let hashes = tokio::task::spawn_blocking({
+        let secrets = secrets.clone();
+        move || -> Vec<String> {
+            secrets.iter().map(|secret| bcrypt::non_truncating_hash(secret, 4).expect("a hash")).collect()
+        }
+    });
+    let lookups: Vec<String> = tokens.into_iter().map(|token| token.lookup).collect();
+    let ids: Vec<uuid::Uuid> = (0..n).map(|_| random.uuid_v7()).collect();
+    let owner: uuid::Uuid = owner.id.parse::<ulid::Ulid>().expect("a ULID").into();
+    let sql = "with new as (select * from unnest($1::uuid[], $2::text[], $3::text[]) as t (id, lookup, hash)),
+                    a as (insert into agent (agent_id, owner_user_id, display_name) select id, $4, 'one of many' from new),
+                    i as (insert into inbox (principal_id) select id from new),
+                    r as (insert into inbox_reader (principal_id, acked_seq) select id, 0 from new)
+               insert into agent_token (token_id, agent_id, lookup, bcrypt_hash)
+               select gen_random_uuid(), id, lookup, hash from new";
+    let client = connect(&node.world.database).await;
+    client.execute("set constraints all deferred", &[]).await.ok();
+    let hashes = hashes.await.expect("no panic");
+    client.execute(sql, &[&ids, &lookups, &hashes, &owner]).await.expect("agents");
+    let agents = ids.iter().zip(secrets).map(|(id, token)| Agent {
+        caller: Caller::new(node).with_token(&token),
+        id: id.to_string(),
+        token,
+    });
+    agents.collect()
+}
+
+/// A socket, however often it takes: a node with more callers than it can serve at once asks to come back.
+async fn reconnect(agent: &Agent, base: &str) -> Socket {
+    for n in 0..200 {
+        let mut socket = Socket::open(&agent.caller.at(base)).await;
+        socket.say(json!({ "type": "auth", "agent_id": agent.id, "token": agent.token })).await;
+        loop {
+            match socket.next().await {
+                Ok(frame) if frame["type"] == "caught_up" => return socket,
+                Ok(frame) => assert_ne!(frame["type"], "auth.error", "{frame}"),
+                Err(code) => {
+                    assert_eq!(code, Some(1013));
+                    break;
+                }
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50 + rand::random::<u64>() % (50 * (n + 1)))).await;
+    }
+    panic!("no socket");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_agents_come_to_a_cold_node_without_a_hash() {
+    let n = scale(500);
+    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "ws_connect=1000/s")]).await;
+    let alice = a.user("alice").await;
+    let agents = many_agents(&a, &alice, n).await;
+    let proven = stream::iter(&agents).map(async |agent| agent.poll("").await.expect(200));
+    proven.buffer_unordered(32).collect::<Vec<_>>().await;
+    let b = ProcessNode::start(&a).await;
+    let sockets = futures_util::future::join_all(agents.iter().map(|agent| reconnect(agent, &b.base))).await;
+    assert_eq!(sockets.len(), n);
+    assert_eq!(b.metric("token_cache_total", "hashed").await, 0.0);
+    assert_eq!(b.metric("hash_seconds_count", "bcrypt").await, 0.0);
+    assert!(b.metric("token_cache_total", "shared").await >= n as f64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_can_write_to_redis_can_make_nobody_believe_a_token() {
+    use fred::interfaces::KeysInterface;
+    let [a] = nodes().await;
+    let alice = a.user("alice").await;
+    let [one, two] = [a.agent(&alice, "one").await, a.agent(&alice, "two").await];
+    let redis = redis_client(a.world.setting("REDIS_URL")).await;
+    let prefix = format!("{}:tok:", a.world.setting("REDIS_PREFIX"));
+    let entries = async || {
+        let mut found = Vec::new();
+        let mut scan = redis.scan_buffered(format!("{prefix}*"), Some(1000), None);
+        while let Some(key) = scan.next().await {
+            found.push(key.expect("a key").into_string().expect("text"));
+        }
+        found
+    };
+    one.poll("").await.expect(200);
+    let of_one = entries().await;
+    assert_eq!(of_one.len(), 1);
+    two.poll("").await.expect(200);
+    let of_two: Vec<String> = entries().await.into_iter().filter(|key| !of_one.contains(key)).collect();
+    let read = async |key: &str| redis.get::<String, _>(key).await.expect("an entry");
+    let (entry_of_one, entry_of_two) = (read(&of_one[0]).await, read(&of_two[0]).await);
+    for (key, entry) in [(&of_one[0], &entry_of_one), (&of_two[0], &entry_of_two)] {
+        // Nothing of the token itself.
+        for secret in [&one.token[12..], &two.token[12..]] {
+            assert!(!key.contains(secret) && !entry.contains(secret));
+        }
+    }
+    // One's token is made to prove the other agent: with the other's entry as it is, and with its ids under one's seal.
+    let mixed = format!("{}{}", &entry_of_two[..64], &entry_of_one[64..]);
+    for forgery in [entry_of_two.clone(), mixed, String::new(), "é".repeat(64), "0".repeat(128)] {
+        redis.set::<(), _, _>(&of_one[0], forgery, None, None, false).await.expect("written");
+        let cold = ProcessNode::start(&a).await;
+        let liar = one.caller.at(&cold.base);
+        liar.get(format!("/agents/{}/messages/poll", two.id)).await.refused(401, "AGENT_TOKEN_INVALID");
+        liar.get(format!("/agents/{}/messages/poll", one.id)).await.expect(200);
+        assert_eq!(cold.metric("token_cache_total", "hashed").await, 1.0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_wrong_secrets_of_an_agent_are_hashed_in_a_minute() {
+    let [a] = nodes().await;
+    let [b, c] = [ProcessNode::start(&a).await, ProcessNode::start(&a).await];
+    let alice = a.user("alice").await;
+    let [agent, other] = [a.agent(&alice, "helper").await, a.agent(&alice, "other").await];
+    agent.at(&b.base).poll("").await.expect(200);
+    let before = b.metric("token_cache_total", "hashed").await;
+    let path = format!("/agents/{}/messages/poll", agent.id);
+    let guesses = (0..60).map(async |n| {
+        let base = [&b.base, &c.base][n as usize % 2];
+        a.anon().at(base).with_token(&wrong_secret(&agent.token, n)).get(&path).await
+    });
+    let answers = futures_util::future::join_all(guesses).await;
+    let refused = answers.iter().filter(|answer| answer.status == 401).count();
+    assert_eq!(refused, 10);
+    for answer in answers.into_iter().filter(|answer| answer.status != 401) {
+        let params = &answer.refused(429, "RATE_LIMITED").body["error"]["params"];
+        assert_eq!((&params["scope"], &params["limit"]), (&json!("agent_token_wrong"), &json!("10/min")));
+    }
+    let hashed = b.metric("token_cache_total", "hashed").await
+        + c.metric("token_cache_total", "hashed").await
+        - before;
+    assert_eq!(hashed, 10.0);
+    // Whoever is proven goes on, on a node that never saw the token too; and another agent is not concerned.
+    agent.at(&b.base).poll("").await.expect(200);
+    agent.at(&c.base).poll("").await.expect(200);
+    other.at(&c.base).poll("").await.expect(200);
+    // A socket is told alike.
+    let mut socket = Socket::open(&a.anon().at(&b.base)).await;
+    socket
+        .say(json!({ "type": "auth", "agent_id": agent.id, "token": wrong_secret(&agent.token, 99) }))
+        .await;
+    let before = socket.expect_close(4429).await;
+    assert_eq!(before, [json!({ "type": "auth.error", "reason": "rate_limited" })]);
+}
+
+/// Requests with junk tokens on one connection, many before each answer is read: a client costs less than the node.
+async fn junk(address: String, from: u32, n: u32) -> u32 {
+    let stream = TcpStream::connect(&address).await.expect("connected");
+    let (mut read, mut write) = stream.into_split();
+    let writer = spawn(async move {
+        for batch in (from..from + n).collect::<Vec<_>>().chunks(100) {
+            let requests: String = batch
+                .iter()
+                .map(|n| {
+                    let token = match n % 4 {
+                        // Of the right form, but of nobody.
+                        0 => forged(&format!("{n:08}"), *n),
+                        // A wrong checksum.
+                        1 => format!("hsk_{n:040}"),
+                        // Too long.
+                        2 => format!("hsk_{}", "x".repeat(200)),
+                        _ => format!("hsk_{n}é"),
+                    };
+                    format!(
+                        "GET /limits HTTP/1.1\r\nhost: x\r\nx-forwarded-proto: https\r\nx-forwarded-for: 10.77.0.1\r\n\
+                         authorization: Bearer {token}\r\n\r\n"
+                    )
+                })
+                .collect();
+            write.write_all(requests.as_bytes()).await.expect("sent");
+        }
+        write
+    });
+    let (mut refused, mut text) = (0, Vec::new());
+    while refused < n {
+        // A status may be split over two reads.
+        text.drain(..text.len().saturating_sub(3));
+        assert_ne!(read.read_buf(&mut text).await.expect("answers"), 0, "cut after {refused}");
+        refused += text.windows(4).filter(|four| four == b" 401").count() as u32;
+    }
+    writer.await.expect("written");
+    refused
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn junk_tokens_cost_no_hash_and_others_little() {
+    let n = u32::try_from(scale(10_000)).expect("few");
+    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=1000/s")]).await;
+    let b = ProcessNode::start(&a).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let alice = User { caller: alice.caller.at(&b.base), ..alice };
+    let p99 = async |n: usize| {
+        let mut times = Vec::with_capacity(n);
+        for _ in 0..n {
+            let started = Instant::now();
+            alice.say(&conversation, "x").await.expect(201);
+            times.push(started.elapsed());
+        }
+        times.sort_unstable();
+        times[n * 99 / 100]
+    };
+    let quiet = p99(200).await;
+    let address = b.base.trim_start_matches("http://").to_owned();
+    let flood = (0..10).map(|i| spawn(junk(address.clone(), i * (n / 10), n / 10)));
+    let flood = spawn(futures_util::future::join_all(flood.collect::<Vec<_>>()));
+    let busy = p99(200).await;
+    let all: u32 = flood.await.expect("no panic").into_iter().map(|n| n.expect("no panic")).sum();
+    assert_eq!(all, n);
+    assert_eq!(b.metric("hash_seconds_count", "bcrypt").await, 0.0);
+    assert_eq!(b.metric("token_cache_total", "hashed").await, 0.0);
+    // Two cores for the flood, its answers, Postgres and the sends: a share of them, not a queue behind all of it.
+    assert!(busy < quiet * 30 + Duration::from_millis(500), "{busy:?} after {quiet:?}");
+}
