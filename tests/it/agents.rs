@@ -4,7 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::support::{Agent, Answer, nodes, nodes_with, psql};
+use crate::support::{Agent, Answer, ProcessNode, nodes, nodes_with, psql};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_has_a_token_of_the_documented_form() {
@@ -20,10 +20,12 @@ async fn an_agent_has_a_token_of_the_documented_form() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_its_own_token_opens_an_agents_routes() {
-    let [a, b] = nodes().await;
+    let [a] = nodes().await;
+    // A process of its own, so that its hashes are those of this test.
+    let b = ProcessNode::start(&a).await;
     let alice = a.user("alice").await;
     let [one, two] = [a.agent(&alice, "one").await, a.agent(&alice, "two").await];
-    let hashed = b.metric("token_cache_total", &["hashed"]).await;
+    let hashed = b.metric("token_cache_total", "hashed").await;
     let path = format!("/agents/{}/messages/poll", one.id);
     for token in [
         "",
@@ -34,17 +36,18 @@ async fn only_its_own_token_opens_an_agents_routes() {
         &one.token[..43],
         &format!("{}{}", &one.token[..43], if one.token.ends_with('0') { '1' } else { '0' }),
     ] {
-        a.anon().with_token(token).get(&path).await.refused(401, "AGENT_TOKEN_INVALID");
+        a.anon().at(&b.base).with_token(token).get(&path).await.refused(401, "AGENT_TOKEN_INVALID");
     }
-    a.anon().get(&path).await.refused(401, "AGENT_TOKEN_INVALID");
-    one.get("/agents/not-an-id/messages/poll").await.refused(401, "AGENT_TOKEN_INVALID");
+    a.anon().at(&b.base).get(&path).await.refused(401, "AGENT_TOKEN_INVALID");
+    one.at(&b.base).get("/agents/not-an-id/messages/poll").await.refused(401, "AGENT_TOKEN_INVALID");
     alice
+        .at(&b.base)
         .with_token(&one.token)
         .post("/agents", json!({ "display_name": "x" }))
         .await
         .refused(401, "UNAUTHORIZED");
     // Of all these, only what was somebody's token was worth a hash.
-    let hashes = b.metric("token_cache_total", &["hashed"]).await - hashed;
+    let hashes = b.metric("token_cache_total", "hashed").await - hashed;
     assert!(hashes <= 2.0, "{hashes}");
 }
 
