@@ -21,9 +21,14 @@ pub struct Breaker {
 }
 
 impl Breaker {
+    /// Whether it is open.
+    pub fn is_open(&self) -> bool {
+        self.misses.load(Ordering::Relaxed) >= MISSES
+    }
+
     /// Whether a call may go out now.
     pub fn lets_through(&self) -> bool {
-        if self.misses.load(Ordering::Relaxed) < MISSES {
+        if !self.is_open() {
             return true;
         }
         let mut last = self.last_try.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,10 +62,10 @@ mod tests {
     fn opens_after_five_and_closes_after_one_answer() {
         let breaker = Breaker::default();
         for _ in 0..MISSES {
-            assert!(breaker.lets_through());
+            assert!(breaker.lets_through() && !breaker.is_open());
             breaker.missed();
         }
-        assert!(!breaker.lets_through());
+        assert!(!breaker.lets_through() && breaker.is_open());
         breaker.succeeded();
         assert!(breaker.lets_through());
     }

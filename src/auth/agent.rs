@@ -1,8 +1,8 @@
 //! An agent, by its token: `hsk_`, 8 characters that find the row, 26 that are secret, 6 of a checksum.
 //!
-//! bcrypt proves a token once; the proof is remembered for ten minutes under a MAC of the token with a key that lives
-//! only in this process, and shared with the other nodes ([`Proofs`]). Whether the token still counts is asked of Postgres
-//! in every request.
+//! bcrypt proves a token once; the proof is remembered for ten minutes after its last use, under a MAC of the token with a
+//! key that lives only in this process, and shared with the other nodes ([`Proofs`]). Whether the token still counts is
+//! asked of Postgres in every request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use axum::{
     http::request::Parts,
 };
 use moka::future::Cache;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use tokio::sync::Semaphore;
 
 use super::{
@@ -36,12 +36,14 @@ pub const PREFIX: &str = "hsk_";
 const LOOKUP: usize = 8;
 const SECRET: usize = 26;
 const CHECK: usize = 6;
-/// How long a proof is remembered.
+/// How long a proof is remembered after its last use.
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// How many are.
 const CAPACITY: u64 = 100_000;
+/// A proof in use is shared anew so often, well before its entry ends.
+const RENEWED: Duration = Duration::from_secs(180);
 
-/// Tokens that are being proven at once: more would only make each other late.
+/// Tokens that are being hashed at once: more would only make each other late.
 const PROVING: usize = 64;
 /// Longest wait for a turn.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -117,6 +119,8 @@ pub struct AgentTokens {
     proofs: Proofs,
     turns: Arc<Semaphore>,
     proven: Cache<[u8; 32], AgentClaim>,
+    /// Of these, what has been shared lately.
+    renewed: Cache<[u8; 32], ()>,
     /// Tokens that no longer count.
     pub dead: Dead,
     /// When tokens were last used.
@@ -134,10 +138,11 @@ impl AgentTokens {
         dead: Dead,
         used: TokenUse,
     ) -> Self {
-        let proven = Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build();
+        let proven = Cache::builder().max_capacity(CAPACITY).time_to_idle(REMEMBERED).build();
+        let renewed = Cache::builder().max_capacity(CAPACITY).time_to_live(RENEWED).build();
         let key = MacKey::from_bytes(random.bytes());
         let turns = Arc::new(Semaphore::new(PROVING));
-        AgentTokens { db, hasher, key, limits, proofs, turns, proven, dead, used }
+        AgentTokens { db, hasher, key, limits, proofs, turns, proven, renewed, dead, used }
     }
 
     /// Whose token this is; `AGENT_TOKEN_INVALID` if it is nobody's.
@@ -149,11 +154,13 @@ impl AgentTokens {
         let key = self.key.mac(&[token.as_bytes()]);
         if let Some(claim) = self.proven.get(&key).await {
             series::token_seen("remembered");
-            return if self.dead.has(claim.token.0) {
-                Err(Code::AgentTokenInvalid.into())
-            } else {
-                Ok(claim)
-            };
+            if self.dead.has(claim.token.0) {
+                return Err(Code::AgentTokenInvalid.into());
+            }
+            if self.renewed.entry(key).or_insert(()).await.is_fresh() {
+                self.proofs.share(token, claim).await;
+            }
+            return Ok(claim);
         }
         // Concurrent callers with one token share one proof.
         let proof = self.proven.try_get_with(key, Box::pin(self.prove(lookup, token)));
@@ -166,18 +173,18 @@ impl AgentTokens {
         })
     }
 
-    /// By another node's proof, or by a hash; so many at once.
+    /// By another node's proof, or by a hash; so many hashes at once. What nobody has is refused before either.
     async fn prove(&self, lookup: &str, token: &str) -> Result<AgentClaim, Refused> {
-        let turn = tokio::time::timeout(PATIENCE, self.turns.acquire()).await;
-        let _turn = turn.map_err(|_| Error::unavailable("too many new tokens at once"))?;
-        if let Some(claim) = self.proofs.find(token).await {
-            series::token_seen("shared");
-            return Ok(claim);
-        }
         let Some((claim, hash)) = self.find(lookup).await? else {
             series::token_seen("unknown");
             return Err(Refused::Invalid);
         };
+        if self.proofs.has(token, claim).await {
+            series::token_seen("shared");
+            return Ok(claim);
+        }
+        let turn = tokio::time::timeout(PATIENCE, self.turns.acquire()).await;
+        let _turn = turn.map_err(|_| Error::unavailable("too many new tokens at once"))?;
         // Charged before the hash, so that parallel guesses get no more; a right token costs nothing.
         let budget = [Rule::charge(Limit::AgentTokenWrong, claim.agent)];
         let decision = self.limits.decide(&budget).await;
@@ -185,15 +192,14 @@ impl AgentTokens {
             return Err(Refused::TooManyWrong(wait));
         }
         series::token_seen("hashed");
-        let token = SecretString::from(token);
-        let matches = self.hasher.verify_token(token.expose_secret().to_owned(), hash).await;
+        let matches = self.hasher.verify_token(token.to_owned(), hash).await;
         if !matches!(matches, Ok(false)) {
             self.limits.give_back(&budget, &decision).await;
         }
         if !matches? {
             return Err(Refused::Invalid);
         }
-        self.proofs.share(&token, claim).await;
+        self.proofs.share(token, claim).await;
         Ok(claim)
     }
 
@@ -285,6 +291,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret;
+
     use super::*;
     use crate::clock::Clock;
 

@@ -1,20 +1,17 @@
 //! Proofs of agent tokens that all nodes share, in Redis: what one node has hashed, the others need not hash again, so
 //! that a node that starts, or takes over another's sockets, pays nothing for tokens that are in use.
 //!
-//! An entry lives for ten minutes. Its name is a MAC of the token and its value carries one, both under keys derived
-//! from the server's secret: who can read Redis learns no token, and who can write to it can make nobody believe one.
-//! An entry proves that a token is genuine, never that it still counts.
+//! An entry lives for ten minutes, and is renewed while its token is used. Its name is a MAC of the token and its value
+//! carries one, both under keys derived from the server's secret: who can read Redis learns no token, and who can write to
+//! it can make nobody believe one. An entry proves that a token is genuine, never that it still counts.
 
 use std::time::Duration;
 
-use secrecy::ExposeSecret;
 use subtle::ConstantTimeEq;
-use uuid::Uuid;
 
 use super::{agent::AgentClaim, secret::MacKey};
 use crate::{
     config::ServerSecret,
-    ids::{AgentId, TokenId},
     redis::{Away, Redis, keys},
 };
 
@@ -46,23 +43,22 @@ impl Proofs {
         Proofs { redis, name, seal }
     }
 
-    /// Whose token this is, if a node has proven it lately.
-    pub async fn find(&self, token: &str) -> Option<AgentClaim> {
+    /// Whether a node has proven lately that `token` is what `claim` says.
+    pub async fn has(&self, token: &str, claim: AgentClaim) -> bool {
         let name = self.name.mac(&[token.as_bytes()]);
-        let entry = self.read(&name).await?;
-        let claim = claim_of(&entry)?;
-        let sealed = self.entry(&name, claim);
-        bool::from(sealed.as_bytes().ct_eq(entry.as_bytes())).then_some(claim)
+        let Some(entry) = self.read(&name).await else { return false };
+        self.entry(&name, claim).as_bytes().ct_eq(entry.as_bytes()).into()
     }
 
     /// Asks again where Redis is late: it is when all clients of a dead node come at once, and then a hash for each of
-    /// them is what the node can afford least.
+    /// them is what the node can afford least. A Redis that has been given up is not waited for.
     async fn read(&self, name: &[u8]) -> Option<String> {
         use fred::interfaces::KeysInterface;
         for wait in WAITS {
             let key = self.redis.key(keys::proof(name));
             match self.redis.run(async |client| client.get(key).await).await {
                 Ok(entry) => return entry,
+                Err(Away) if self.redis.is_given_up() => return None,
                 Err(Away) => tokio::time::sleep(wait).await,
             }
         }
@@ -70,9 +66,9 @@ impl Proofs {
     }
 
     /// Tells the other nodes that `token` has been proven.
-    pub async fn share(&self, token: &secrecy::SecretString, claim: AgentClaim) {
+    pub async fn share(&self, token: &str, claim: AgentClaim) {
         use fred::{interfaces::KeysInterface, types::Expiration};
-        let name = self.name.mac(&[token.expose_secret().as_bytes()]);
+        let name = self.name.mac(&[token.as_bytes()]);
         let (key, entry) = (self.redis.key(keys::proof(&name)), self.entry(&name, claim));
         let life = Expiration::EX(i64::try_from(SHARED.as_secs()).unwrap_or(i64::MAX));
         // A proof that is not shared costs a hash later.
@@ -86,10 +82,4 @@ impl Proofs {
         let seal = self.seal.mac(&[name, token.as_bytes(), agent.as_bytes()]);
         format!("{}{}{}", token.simple(), agent.simple(), keys::hex(&seal))
     }
-}
-
-/// What an entry says, not yet whether it is ours.
-fn claim_of(entry: &str) -> Option<AgentClaim> {
-    let id = |from: usize| Uuid::try_parse(entry.get(from..from + 32)?).ok();
-    Some(AgentClaim { token: TokenId(id(0)?), agent: AgentId(id(32)?) })
 }

@@ -1,6 +1,6 @@
 //! THE LIMITS: one row per budget: (scope on the wire, count, window in seconds, whose budget it is).
 //!
-//! `auth_login_fail` and `auth_code_tries` are counted in Postgres, where no flush forgets them; all others in Redis.
+//! All but [`IN_POSTGRES`] are counted in Redis.
 
 use std::{collections::HashMap, str::FromStr, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ catalogue! {
         SendCode                 = ("auth_send_code",                  1,   60,    Per::Email);
         Refresh                  = ("auth_refresh",                    60,  60,    Per::Session);
         PasskeyBegin             = ("auth_passkey_begin",              30,  60,    Per::Ip);
-        KeysLookup               = ("keys_lookup",                     60,  60,    Per::User);
+        KeysLookup               = ("keys_lookup",                     60,  60,    Per::Principal);
         KeysGroupRotate          = ("keys_group_rotate",               6,   3600,  Per::Conversation);
         KeysRotationRequest      = ("keys_rotation_request",           6,   3600,  Per::Conversation);
         AgentMessageSend         = ("agent_message_send",              5,   1,     Per::Agent);
@@ -52,6 +52,9 @@ catalogue! {
         AgentTier3               = ("agent_tier_3",                    240, 60,    Per::AgentAndRoute);
     }
 }
+
+/// What Postgres counts, where no flush forgets it; its numbers are the logins' and the codes' own.
+pub const IN_POSTGRES: &[Limit] = &[Limit::LoginFail, Limit::CodeTries];
 
 /// Whose a budget is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -155,6 +158,9 @@ impl FromStr for Overrides {
                 item.split_once('=').ok_or(format!("{item:?} is not scope=count/window"))?;
             let limit = Limit::ALL.iter().find(|limit| limit.scope() == scope);
             let limit = limit.ok_or(format!("there is no limit {scope:?}"))?;
+            if IN_POSTGRES.contains(limit) {
+                return Err(format!("{scope} is fixed: Postgres counts it"));
+            }
             rows.insert(*limit, budget.parse()?);
         }
         Ok(Overrides(Arc::new(rows)))
@@ -180,6 +186,8 @@ mod tests {
         let overrides: Overrides = "agent_message_send=10/s, default_user=9/min".parse().expect("valid");
         assert_eq!(overrides.budget(Limit::AgentMessageSend).to_string(), "10/s");
         assert_eq!(overrides.budget(Limit::UserMessageSend).to_string(), "10/s");
-        assert!("agent_massage_send=1/s".parse::<Overrides>().is_err());
+        for fault in ["agent_massage_send=1/s", "auth_login_fail=9/min", "auth_code_tries=9/h"] {
+            assert!(fault.parse::<Overrides>().is_err(), "{fault}");
+        }
     }
 }

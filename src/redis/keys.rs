@@ -2,7 +2,7 @@
 //!
 //! | key | type | life | owner |
 //! |---|---|---|---|
-//! | `lim:<scope>:<route>:{<key>}` | list of µs | its window | limits |
+//! | `lim:{<key>}:<scope>:<route>` | list of µs | its window | limits |
 //! | `slots:{<principal>}` | hash of live connections | 3 min, asserted each minute | limits |
 //! | `tok:<MAC of a token>` | proof that it is genuine | 10 min | auth |
 //! | `nodes` | sorted set of live nodes by last beat | – | redis |
@@ -15,10 +15,10 @@ use uuid::Uuid;
 
 use crate::ids::NodeId;
 
-/// The log of one rule for one key, or for one key on one route. The hash tag is the key alone: all rules of one
-/// principal can be decided by one script, in a cluster too.
+/// The log of one rule for one key, or for one key on one route. The hash tag is the key alone, first because a route has
+/// braces of its own: all rules of one principal can be decided by one script, in a cluster too.
 pub fn window(scope: &str, route: &str, key: &str) -> String {
-    format!("lim:{scope}:{route}:{{{key}}}")
+    format!("lim:{{{key}}}:{scope}:{route}")
 }
 
 /// The live connections of one principal.
@@ -59,4 +59,24 @@ pub fn many_channel() -> String {
 /// The channel every node listens to.
 pub fn control_channel() -> String {
     "all".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use fred::util::redis_keyslot;
+
+    use super::*;
+
+    #[test]
+    fn all_rules_of_one_key_share_its_hash_slot_whatever_the_route() {
+        let slot = |route: &str, key: &str| {
+            redis_keyslot(format!("prefix:{}", window("scope", route, key)).as_bytes())
+        };
+        let routes: Vec<&str> = crate::routes::table().iter().map(|route| route.path).collect();
+        for key in ["01JZX3N4Q5R6S7T8V9WAXBYCZD", "10.0.0.1", "alice@example.org"] {
+            for route in &routes {
+                assert_eq!(slot(&format!("GET {route}"), key), redis_keyslot(key.as_bytes()), "{route}");
+            }
+        }
+    }
 }

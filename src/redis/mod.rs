@@ -104,6 +104,11 @@ impl Redis {
         self.nodes.load(Ordering::Relaxed).max(1)
     }
 
+    /// Whether it has not answered lately, so that asking again soon is in vain.
+    pub fn is_given_up(&self) -> bool {
+        self.breaker.is_open()
+    }
+
     /// Says that `node` lives; returns who does.
     pub async fn beat(&self, node: NodeId, lives: Duration) -> Result<Living, Away> {
         let life = i64::try_from(lives.as_millis()).unwrap_or(i64::MAX);

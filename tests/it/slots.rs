@@ -1,14 +1,32 @@
 //! Connection slots: three of an agent and ten of a user over all nodes, never one more, never one less.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
-use blindpipe::dev::services::send_signal;
+use blindpipe::{
+    clock::Clock,
+    dev::services::send_signal,
+    ids::{AgentId, NodeId, Principal, UserId},
+    limits::slots::{Kind, Slots},
+    random::Random,
+    redis::Redis,
+};
 use fred::interfaces::ClientLike;
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::support::{
     Agent, Caller, ProcessNode, Socket, TestNode, User, knock, knock_and_stay, nodes_with, private_redis,
-    redis_client,
+    redis_client, spawn,
 };
 
 const ROOM: (&str, &str) = ("LIMIT_OVERRIDES", "ws_connect=100000/s,ws_connect_ip=100000/s");
@@ -275,13 +293,6 @@ async fn an_address_holds_a_hundred_unauthenticated_sockets_of_a_node() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_connected_can_be_read_on_every_node() {
-    use blindpipe::{
-        clock::Clock,
-        ids::{AgentId, NodeId, Principal, UserId},
-        limits::slots::{Kind, Slots},
-        random::Random,
-        redis::Redis,
-    };
     let redis = private_redis("slots-read").await;
     let random = Random::new(Clock::default());
     let node = || {
@@ -315,4 +326,73 @@ async fn what_is_connected_can_be_read_on_every_node() {
     a.flush().await;
     b.flush().await;
     assert!(a.connections(&[agent.id(), user.id()]).await.iter().all(Vec::is_empty));
+}
+
+/// A way to a local port on which every answer is so late, however many are under way; and the port of it.
+async fn late(to: u16, by: Duration) -> (u16, impl Future<Output = ()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let relay = async move {
+        loop {
+            let (near, _) = listener.accept().await.expect("a client");
+            let far = TcpStream::connect(("127.0.0.1", to)).await.expect("Redis");
+            let (mut ask, mut write) = near.into_split();
+            let (mut answer, mut forward) = far.into_split();
+            let (line, mut waiting) = tokio::sync::mpsc::unbounded_channel();
+            spawn(async move { tokio::io::copy(&mut ask, &mut forward).await });
+            spawn(async move {
+                let mut bytes = vec![0; 65_536];
+                while let Ok(n @ 1..) = answer.read(&mut bytes).await {
+                    line.send((tokio::time::Instant::now() + by, bytes[..n].to_vec())).ok();
+                }
+            });
+            spawn(async move {
+                while let Some((due, bytes)) = waiting.recv().await {
+                    tokio::time::sleep_until(due).await;
+                    if write.write_all(&bytes).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    };
+    (port, relay)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_asserts_very_many_slots_goes_on_beating_and_loses_none() {
+    let redis = private_redis("slots-many").await;
+    let (port, relay) = late(redis.port(), Duration::from_millis(120)).await;
+    let url = redis.url().replace(&redis.port().to_string(), &port.to_string());
+    let random = Random::new(Clock::default());
+    let (link, _) = Redis::start(&url.into(), "test").expect("a client");
+    let slots = Slots::new(link, Clock::default(), random.clone(), NodeId::mint(&random));
+    // All are let in while Redis is away. To assert them takes 60 round trips, which is longer than a node lives unheard.
+    let lost = Arc::new(AtomicU32::new(0));
+    let takes =
+        (0..60 * 256).map(|_| slots.take(Principal::Agent(AgentId::mint(&random)), Kind::Websocket, ""));
+    let leases = futures_util::future::join_all(takes).await;
+    for lease in leases.iter().flatten() {
+        let lost = lost.clone();
+        lease.when_lost(move || {
+            lost.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    assert_eq!(leases.iter().flatten().count(), 60 * 256);
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let relay = spawn(relay);
+    let pulses = Arc::new(AtomicU32::new(0));
+    let pulse = pulses.clone();
+    slots.spawn(&tasks, &stop, move |frozen| {
+        assert!(!frozen);
+        pulse.fetch_add(1, Ordering::Relaxed);
+    });
+    // Real time: the beat's.
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    assert!(pulses.load(Ordering::Relaxed) > 4, "{pulses:?}");
+    assert_eq!(lost.load(Ordering::Relaxed), 0);
+    stop.cancel();
+    tasks.close();
+    tasks.wait().await;
+    relay.abort();
 }

@@ -12,8 +12,8 @@ use tokio::{
 };
 
 use crate::support::{
-    Agent, Caller, ProcessNode, Socket, TestNode, User, connect, forged, nodes, nodes_with, redis_client,
-    spawn, wrong_secret,
+    Agent, Caller, ProcessNode, Socket, TestNode, User, connect, forged, nodes, nodes_with, private_redis,
+    redis_client, spawn, wrong_secret,
 };
 
 /// How many of something: `SCALE` times as many as the suite has time for.
@@ -130,6 +130,41 @@ async fn who_can_write_to_redis_can_make_nobody_believe_a_token() {
         liar.get(format!("/agents/{}/messages/poll", one.id)).await.expect(200);
         assert_eq!(cold.metric("token_cache_total", "hashed").await, 1.0);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proof_in_use_is_shared_anew_and_not_at_every_use() {
+    use fred::interfaces::KeysInterface;
+    let [a] = nodes().await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    agent.poll("").await.expect(200);
+    let redis = redis_client(a.world.setting("REDIS_URL")).await;
+    let mut scan =
+        redis.scan_buffered(format!("{}:tok:*", a.world.setting("REDIS_PREFIX")), Some(1000), None);
+    let proof = scan.next().await.expect("a proof").expect("a key");
+    for renewed in [true, false] {
+        redis.expire::<(), _>(&proof, 100, None).await.expect("set");
+        agent.poll("").await.expect(200);
+        let left: i64 = redis.ttl(&proof).await.expect("seconds");
+        assert_eq!(left > 100, renewed, "{left}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_junk_waits_for_nothing_and_keeps_nobody_out() {
+    let mut redis = private_redis("tokens-away").await;
+    let url = redis.url();
+    let [a] = nodes_with(&[("REDIS_URL", &url)]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    redis.kill();
+    // More than can be hashed at once, several times over: all are refused for what they are.
+    let junk = (0..256)
+        .map(async |n| a.anon().with_token(&forged(&format!("{n:08}"), n)).get("/limits").await.status);
+    let (statuses, own) = tokio::join!(futures_util::future::join_all(junk), agent.poll(""));
+    assert!(statuses.iter().all(|status| *status == 401), "{statuses:?}");
+    own.expect(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -156,7 +156,7 @@ pub async fn directory(
     State(db): State<Db>,
     Path(user): Path<UserId>,
 ) -> Result<Data<Directory>> {
-    limiter.take(Limit::KeysLookup, caller.principal().id()).await?;
+    limiter.take(Limit::KeysLookup, caller.principal().wire_id()).await?;
     let directory = store::directory(&db, caller.principal(), user).await?;
     Ok(Data(directory.ok_or(Code::NotFound)?))
 }

@@ -3,8 +3,9 @@
 //! A slot is leased in Redis on Redis's clock. What keeps the leases of a node alive is the node's own beat, one call a
 //! second whatever the number of sockets; a node that is not heard of for six seconds has lost its slots. Each
 //! principal's connections are in one hash, so that a cluster can spread them. What Redis forgets (a flush, a fail-over)
-//! the nodes assert again at their next two beats; those that are then too many, the newest, are closed. While Redis is
-//! away a node admits what it can vouch for alone, and asserts that afterwards.
+//! the nodes assert again after their next two beats; those that are then too many, the newest, are closed. While Redis is
+//! away a node admits what it can vouch for alone, and asserts that afterwards. Asserting many takes a while: it is done
+//! beside the beat, never in it.
 
 mod shown;
 
@@ -60,6 +61,8 @@ struct Inner {
     held: Mutex<Held>,
     /// Rung when there are slots to give back.
     bell: Notify,
+    /// Rung after a beat, when there may be slots to assert.
+    heard: Notify,
     /// Who lived at the last beat, and when that was by our own measure.
     living: Mutex<Option<(Living, Instant)>>,
 }
@@ -68,8 +71,10 @@ struct Inner {
 #[derive(Default)]
 struct Held {
     rows: HashMap<Uuid, Row>,
-    /// Let in without Redis, or refused to by a call whose outcome is not known: to be asserted at the next beat.
+    /// Due, let in without Redis, or refused to by a call whose outcome is not known: to be asserted after the next beat.
     doubtful: HashSet<Uuid>,
+    /// Whether some of them are being asserted right now.
+    asserting: bool,
     /// Ended; Redis does not know yet.
     gone: Vec<(Uuid, ConnectionId)>,
 }
@@ -159,6 +164,7 @@ impl Slots {
             script: Script::new(include_str!("slots.lua")),
             held: Mutex::default(),
             bell: Notify::new(),
+            heard: Notify::new(),
             living: Mutex::default(),
         }))
     }
@@ -253,12 +259,14 @@ impl Slots {
         let (slots, until) = (self.clone(), stop.clone());
         tasks.spawn(async move { until.run_until_cancelled(slots.beat(pulse)).await });
         let (slots, until) = (self.clone(), stop.clone());
+        tasks.spawn(async move { until.run_until_cancelled(slots.assert()).await });
+        let (slots, until) = (self.clone(), stop.clone());
         tasks.spawn(async move { until.run_until_cancelled(slots.give_back()).await });
     }
 
     async fn beat(self, pulse: impl Fn(bool)) {
         let mut links = self.0.redis.links();
-        let (mut last, mut beats, mut assert_all) = (Instant::now(), 0, 0);
+        let (mut last, mut beats, mut passes) = (Instant::now(), 0, 0);
         loop {
             let frozen = last.elapsed() > NODE_LIFE;
             pulse(frozen);
@@ -272,19 +280,16 @@ impl Slots {
                 // Both, always: what happened to a link must not be taken for news later.
                 let relinked = Redis::relinked(&mut links);
                 if relinked || !living.known {
-                    // Twice: at the second time, all others have asserted theirs at least once.
-                    assert_all = 2;
+                    // Over all slots, twice: at the second time, all others have asserted theirs at least once.
+                    passes = 2;
                 }
                 *self.0.living.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some((living, Instant::now()));
-                let all = assert_all > 0;
-                if self
-                    .assert(|principal| all || u64::from(principal.as_bytes()[15]) % ROUND == beats % ROUND)
-                    .await
-                    && all
-                {
-                    assert_all -= 1;
-                }
+                // The second begins when the first is over.
+                let all = passes == 2 || passes == 1 && self.is_idle();
+                passes -= i32::from(all);
+                self.doubt(|principal| all || u64::from(principal.as_bytes()[15]) % ROUND == beats % ROUND);
+                self.0.heard.notify_one();
                 self.0.bell.notify_one();
             }
             beats += 1;
@@ -292,26 +297,41 @@ impl Slots {
         }
     }
 
-    /// Asserts the slots of those who are due and of those in doubt; false if Redis went away in the middle.
-    async fn assert(&self, due: impl Fn(&Uuid) -> bool) -> bool {
-        let principals = self.due(due);
-        for chunk in principals.chunks(BATCH) {
-            let asserted = chunk.iter().map(|principal| self.assert_one(*principal));
-            let outcomes = futures_util::future::join_all(asserted).await;
-            if outcomes.iter().any(Result::is_err) {
-                // All of them, since each of them may be among those that Redis has not heard.
-                self.held().doubtful.extend(principals);
-                return false;
-            }
-        }
-        true
+    /// Whether nothing is in doubt.
+    fn is_idle(&self) -> bool {
+        let held = self.held();
+        held.doubtful.is_empty() && !held.asserting
     }
 
-    fn due(&self, due: impl Fn(&Uuid) -> bool) -> Vec<Uuid> {
+    fn doubt(&self, due: impl Fn(&Uuid) -> bool) {
+        let held = &mut *self.held();
+        held.doubtful.extend(held.rows.keys().filter(|principal| due(principal)));
+    }
+
+    /// Asserts what is in doubt, so many at once, until Redis goes away; then the next beat that gets through goes on.
+    async fn assert(self) {
+        loop {
+            self.0.heard.notified().await;
+            while let Some(chunk) = self.next_chunk() {
+                let asserted = chunk.iter().map(|principal| self.assert_one(*principal));
+                let outcomes = futures_util::future::join_all(asserted).await;
+                let mut held = self.held();
+                held.asserting = false;
+                if outcomes.iter().any(Result::is_err) {
+                    held.doubtful.extend(chunk);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn next_chunk(&self) -> Option<Vec<Uuid>> {
+        // Who has been silent, or frozen, for so long may have lost its slots: that is for the beat to find out first.
+        self.living().filter(|(_, then)| then.elapsed() < NODE_LIFE)?;
         let mut held = self.held();
-        let mut doubtful = std::mem::take(&mut held.doubtful);
-        doubtful.extend(held.rows.keys().filter(|principal| due(principal)));
-        doubtful.into_iter().collect()
+        let chunk: Vec<Uuid> = held.doubtful.extract_if(|_| true).take(BATCH).collect();
+        held.asserting = !chunk.is_empty();
+        held.asserting.then_some(chunk)
     }
 
     async fn assert_one(&self, principal: Uuid) -> Result<(), Away> {
