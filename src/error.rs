@@ -148,10 +148,11 @@ impl Error {
         violated == Some(constraint)
     }
 
-    /// Whether a lock was not to be had in time.
-    pub fn is_lock_timeout(&self) -> bool {
+    /// Whether a statement took too long, or a lock was not to be had in time.
+    pub fn is_out_of_time(&self) -> bool {
         use tokio_postgres::error::SqlState;
-        self.database().and_then(tokio_postgres::Error::code) == Some(&SqlState::LOCK_NOT_AVAILABLE)
+        let state = self.database().and_then(tokio_postgres::Error::code);
+        matches!(state, Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::QUERY_CANCELED))
     }
 
     /// The same cause, as a 503: for outcomes that are not known.

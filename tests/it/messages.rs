@@ -1,10 +1,10 @@
 //! The send path, the inbox, polls.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::support::{nodes, nodes_with, spawn, ulid};
+use crate::support::{nodes, nodes_with, psql, spawn, ulid};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_and_an_agent_talk_across_two_nodes() {
@@ -404,4 +404,39 @@ async fn one_inbox_written_from_many_conversations_on_two_nodes_has_no_gaps() {
     sent.sort();
     heard.sort();
     assert_eq!(sent, heard);
+}
+
+/// One message with far too many to tell takes longer than a statement may; those that share its batch do not fail.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_takes_too_long_fails_alone() {
+    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=1000/s")]).await;
+    let alice = a.user("alice").await;
+    let agents = [a.agent(&alice, "slow").await, a.agent(&alice, "quick").await];
+    let [slow, quick] = [alice.talk_to(&agents[0]).await, alice.talk_to(&agents[1]).await];
+    let id = uuid::Uuid::from(slow.parse::<ulid::Ulid>().expect("an id"));
+    let make_slow = format!(
+        "create function nap() returns trigger language plpgsql as
+             'begin perform pg_sleep(tg_argv[0]::float8); return new; end';
+         create trigger slow before insert on message for each row
+             when (new.conversation_id = '{id}') execute function nap('10');
+         create trigger plug before insert on message for each row
+             when (new.payload like '%plug%') execute function nap('0.6')"
+    );
+    psql(&a.world.database, &make_slow).await;
+    // Real time: what comes while this one is stored is gathered, and the quick ones are there first.
+    let plug = alice.say(&quick, "plug");
+    let quicks = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        futures_util::future::join_all((0..20).map(|_| alice.say(&quick, "x"))).await
+    };
+    let slows = async {
+        tokio::time::sleep(Duration::from_millis(350)).await;
+        futures_util::future::join_all((0..5).map(|_| alice.say(&slow, "x"))).await
+    };
+    let (plug, quicks, slows) = tokio::join!(plug, quicks, slows);
+    plug.expect(201);
+    assert!(quicks.iter().all(|answer| answer.status == 201), "{quicks:?}");
+    for answer in slows {
+        answer.refused(503, "SERVICE_UNAVAILABLE");
+    }
 }

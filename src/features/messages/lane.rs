@@ -122,21 +122,49 @@ async fn commit(db: &Db, backplane: &Backplane, batch: Vec<Waiting>, held: &mut 
     match store::send(db, &batch).await {
         Ok(decisions) => {
             series::send_batch(n, started.elapsed());
-            answer(backplane, batch, decisions, held);
+            hold(answer(backplane, batch, decisions), held);
         }
-        Err(error) if n > 1 && (error.code() == Code::InternalError || error.is_lock_timeout()) => {
-            // One of them is something that Postgres refuses, or waits for a lock: let the others through.
+        Err(error) if n > 1 && (error.code() == Code::InternalError || error.is_out_of_time()) => {
+            // One of them is something that Postgres refuses, waits for a lock, or has too many recipients: let the
+            // others through.
             error.log();
-            for one in batch {
-                let single = vec![one];
-                match store::send(db, &single).await {
-                    Ok(decisions) => answer(backplane, single, decisions, held),
-                    Err(error) => refuse_all(single, &error),
-                }
-            }
+            one_by_one(db, backplane, batch, held).await;
         }
         Err(error) => refuse_all(batch, &error),
     }
+}
+
+/// Each in a transaction of its own. What comes after one that is undecided waits behind it, and what comes after one
+/// that took too long is not tried: nor would it be in time.
+async fn one_by_one(db: &Db, backplane: &Backplane, batch: Vec<Waiting>, held: &mut VecDeque<Waiting>) {
+    let mut undecided: VecDeque<Waiting> = VecDeque::new();
+    let mut slow = HashSet::new();
+    for one in batch {
+        let conversation = one.message.conversation;
+        if undecided.iter().any(|before| before.message.conversation == conversation) {
+            undecided.push_back(one);
+        } else if slow.contains(&conversation) {
+            refuse_all(vec![one], &Error::unavailable("the conversation is too slow"));
+        } else if !one.answer.is_closed() {
+            let single = vec![one];
+            match store::send(db, &single).await {
+                Ok(decisions) => undecided.extend(answer(backplane, single, decisions)),
+                Err(error) => {
+                    if error.is_out_of_time() {
+                        slow.insert(conversation);
+                    }
+                    refuse_all(single, &error);
+                }
+            }
+        }
+    }
+    hold(undecided, held);
+}
+
+/// Puts what is undecided back in front.
+fn hold(mut undecided: VecDeque<Waiting>, held: &mut VecDeque<Waiting>) {
+    undecided.append(held);
+    *held = undecided;
 }
 
 fn refuse_all(batch: Vec<Waiting>, error: &Error) {
@@ -151,12 +179,8 @@ fn refuse_all(batch: Vec<Waiting>, error: &Error) {
     }
 }
 
-fn answer(
-    backplane: &Backplane,
-    batch: Vec<Waiting>,
-    decisions: Vec<store::Decision>,
-    held: &mut VecDeque<Waiting>,
-) {
+/// Answers what is decided and returns the rest.
+fn answer(backplane: &Backplane, batch: Vec<Waiting>, decisions: Vec<store::Decision>) -> VecDeque<Waiting> {
     let mut undecided = VecDeque::new();
     for (mut one, decision) in batch.into_iter().zip(decisions) {
         let outcome = match decision {
@@ -176,8 +200,7 @@ fn answer(
         };
         one.answer.send(outcome).ok();
     }
-    undecided.append(held);
-    *held = undecided;
+    undecided
 }
 
 fn sent(one: &Waiting, stored: &store::Stored) -> Sent {
