@@ -67,6 +67,13 @@ pub fn tail(
     .into()
 }
 
+/// Whether somebody hears less from this event on.
+pub fn takes_ears_away(tail: &str) -> bool {
+    // "event_id":"…","event":"<kind>"
+    let kind = tail.split('"').nth(7);
+    [EventKind::MemberRemoved, EventKind::RelationRevoked].iter().any(|one| kind == Some(one.name()))
+}
+
 /// The event object, as a poll and a webhook carry it.
 pub fn object(cursor: Cursor, tail: &str) -> String {
     format!(r#"{{"cursor":"{cursor}","seq":{},{tail}}}"#, cursor.seq)

@@ -8,7 +8,7 @@ use std::{
 
 use fred::clients::SubscriberClient;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
     },
     backplane::{
         Backplane, Links, RedisPubSub,
+        message::Order,
         sweep::{self, Sweep},
     },
     clock::Clock,
@@ -35,6 +36,7 @@ use crate::{
     gateway::{
         Gateway,
         asides::Asides,
+        audience::Audience,
         registry::{End, Registry},
         streams::Streams,
     },
@@ -196,7 +198,7 @@ async fn assemble(
     let Stores { db, send_db, quiet_db, redis, subscriber } = stores;
     let Tasks { stopping, workers, .. } = tasks;
 
-    let (registry, backplane) = link(id, &clock, &redis, subscriber, tasks);
+    let (registry, backplane, requests) = link(id, &clock, &db, &redis, subscriber, tasks);
     let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
     slots.spawn(workers, stopping, registry.heart());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
@@ -220,7 +222,7 @@ async fn assemble(
     let revivals = Revivals::start(quiet_db.clone(), random.clone(), backplane.clone(), workers, stopping);
     let lanes = config.send_lanes.0 as usize;
     let outbox = Outbox::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
-    let asides = Asides::start(&clock, &db, &backplane, workers, stopping);
+    let asides = Asides::start(&clock, &backplane, requests, workers, stopping);
     let gateway = Arc::new(Gateway {
         clock: clock.clone(),
         random: random.clone(),
@@ -280,16 +282,19 @@ async fn assemble(
 fn link(
     id: NodeId,
     clock: &Clock,
+    db: &Db,
     redis: &Redis,
     subscriber: SubscriberClient,
     tasks: &Tasks,
-) -> (Registry, Backplane) {
+) -> (Registry, Backplane, mpsc::Receiver<Order>) {
     let (registry, interest) = Registry::new();
     let streams = Streams::new(clock.clone());
-    let (backplane, outgoing) = Backplane::new(id, redis.clone(), registry.clone(), streams);
+    let audience = Audience::new(db.clone());
+    let (backplane, outgoing, requests) =
+        Backplane::new(id, redis.clone(), registry.clone(), streams, audience);
     let transport = RedisPubSub { redis: redis.clone(), subscriber };
     Links::spawn(&backplane, transport, outgoing, interest, &tasks.workers, &tasks.stopping);
-    (registry, backplane)
+    (registry, backplane, requests)
 }
 
 fn door(config: &Config) -> Door {

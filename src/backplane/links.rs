@@ -11,19 +11,23 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use super::{
-    Backplane, State,
+    Backplane, Outgoing, State,
     message::{Hint, Hints, Order, Whisper},
     pubsub::{Incoming, PubSub},
 };
 use crate::{
-    gateway::registry::{Interest, Registry},
+    events::Tail,
+    gateway::{
+        registry::{Interest, Registry},
+        streams::Key,
+    },
     ids::NodeId,
     metrics as series,
     redis::{Redis, keys},
 };
 
 /// Messages of one pipeline.
-const BATCH: usize = 512;
+pub(super) const BATCH: usize = 512;
 /// Channels of one SUBSCRIBE.
 const CHUNK: usize = 1024;
 /// Between two probes.
@@ -51,7 +55,7 @@ impl<P: PubSub> Links<P> {
     pub fn spawn(
         backplane: &Backplane,
         transport: P,
-        outgoing: mpsc::Receiver<(String, String)>,
+        outgoing: Outgoing,
         interest: mpsc::UnboundedReceiver<Interest>,
         tasks: &TaskTracker,
         stop: &CancellationToken,
@@ -76,9 +80,9 @@ impl<P: PubSub> Links<P> {
     }
 
     /// Sends whatever waits as one pipeline: awaiting each message would cost a round trip per message.
-    async fn publish(self: Arc<Self>, mut outgoing: mpsc::Receiver<(String, String)>) {
+    async fn publish(self: Arc<Self>, mut outgoing: Outgoing) {
         let mut batch = Vec::with_capacity(BATCH);
-        while outgoing.recv_many(&mut batch, BATCH).await > 0 {
+        while outgoing.next(&mut batch).await {
             // In pieces that Redis takes well within a call's deadline.
             for piece in pieces(std::mem::take(&mut batch)) {
                 let n = piece.len() as u64;
@@ -123,6 +127,7 @@ impl<P: PubSub> Links<P> {
         // Our own listeners were told before we published.
         if hint.from != self.node {
             series::hints("received", 1);
+            self.note(hint.tail.as_ref());
             self.registry.deliver(principal, hint.seq, hint.tail.as_ref());
         }
     }
@@ -134,7 +139,14 @@ impl<P: PubSub> Links<P> {
         let Some(hints) = Hints::decode(text) else { return series::hints("unreadable", 1) };
         if hints.from != self.node {
             series::hints("received", 1);
+            self.note(hints.tail.as_ref());
             self.registry.deliver_all(&hints.deliveries, hints.tail.as_ref());
+        }
+    }
+
+    fn note(&self, tail: Option<&Tail>) {
+        if let Some(tail) = tail {
+            self.backplane.audience.note(tail);
         }
     }
 
@@ -172,10 +184,28 @@ impl<P: PubSub> Links<P> {
             Ok(Order::StreamMoved { to, agent, stream }) if to != self.node => {
                 self.backplane.streams.forget(agent, &stream);
             }
-            Ok(Order::StreamWanted { by, stream }) if by != self.node => {
-                self.backplane.tell_stream(by, &stream);
+            Ok(Order::StreamMoved { .. }) => {}
+            Ok(Order::StreamWanted(wanted)) if wanted.by != self.node => {
+                self.backplane.request(Order::StreamWanted(wanted));
             }
-            Ok(Order::StreamMoved { .. } | Order::StreamWanted { .. }) => {}
+            Ok(Order::StreamEnded { by, agent, stream, conversation, text, told }) if by != self.node => {
+                let key = Key { agent, stream: stream.clone() };
+                let open = self.backplane.streams.open(&key);
+                if open.is_some_and(|home| home.conversation == conversation)
+                    && self.backplane.streams.finish(&key, &text.as_str().into())
+                    && !told
+                {
+                    self.backplane.request(Order::StreamEnded {
+                        by,
+                        agent,
+                        stream,
+                        conversation,
+                        text,
+                        told,
+                    });
+                }
+            }
+            Ok(Order::StreamWanted(_) | Order::StreamEnded { .. }) => {}
             // A newer node may know orders that we do not; the sweep covers what they are about.
             Err(_) => series::hints("unreadable", 1),
         }

@@ -117,12 +117,14 @@ pub enum Act {
     Begin,
     /// Its nth delta.
     Delta(u64),
-    /// It has ended or was cancelled.
-    Over,
+    /// It has become a message.
+    Ended,
+    /// It was cancelled.
+    Cancelled,
     /// An earlier delta, for a node that asked; not for sockets.
     Earlier(u64),
-    /// The end of what was asked for.
-    Told,
+    /// The end of what was asked for, which was from this delta on.
+    Told(u64),
 }
 
 /// An [`Aside`] on its way to other nodes.
@@ -177,13 +179,36 @@ pub enum Order {
         /// Which.
         stream: StreamId,
     },
-    /// Whoever holds streams of this name is to tell that node what has been said in them.
-    StreamWanted {
-        /// Who asks.
+    /// A stream has become a message on another node than its own.
+    StreamEnded {
+        /// Where.
         by: NodeId,
+        /// Whose stream.
+        agent: AgentId,
         /// Which.
         stream: StreamId,
+        /// Where it is heard.
+        conversation: ConversationId,
+        /// The frame that says so.
+        text: String,
+        /// Whether that node has told the listeners.
+        told: bool,
     },
+    /// Whoever holds the stream that is meant is to tell that node what has been said in it.
+    StreamWanted(Wanted),
+}
+
+/// A question for a stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Wanted {
+    /// Who asks.
+    pub by: NodeId,
+    /// For whom: the stream is one that it may hear.
+    pub listener: Uuid,
+    /// Its name.
+    pub stream: StreamId,
+    /// The first delta that is wanted.
+    pub from: u64,
 }
 
 #[cfg(test)]

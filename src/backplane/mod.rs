@@ -18,7 +18,7 @@ use std::sync::{
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
-use self::message::{Aside, Hint, Hints, Order, Whisper};
+use self::message::{Aside, Hint, Hints, Order, Wanted, Whisper};
 pub use self::{
     links::Links,
     pubsub::{PubSub, RedisPubSub},
@@ -26,6 +26,7 @@ pub use self::{
 use crate::{
     features::inbox::{Delivery, Told},
     gateway::{
+        audience::Audience,
         registry::{Registry, Seat},
         streams::{StreamId, Streams},
     },
@@ -36,21 +37,43 @@ use crate::{
 
 /// Messages that may wait to be published; more are dropped and left to the sweep.
 const QUEUE: usize = 8_192;
+/// Orders that what is revoked no longer counts. They go first.
+const ORDERS: usize = 1_024;
+/// What is said in passing, and goes last.
+const PASSING: usize = 4_096;
+/// What other nodes may want of this one and has not been answered.
+const REQUESTS: usize = 256;
 /// Up to so many principals are told through their own channels, which only nodes that need to listen to. For more, one
 /// message to every node costs less than one message each.
 const FEW: usize = 8;
 /// Most that one message is for.
 const MANY: usize = 1_024;
 
+/// A channel and what is said there.
+type Message = (String, String);
+
+/// What waits to be published. What users can make much of is never in the way of what must not be late.
+pub struct Outgoing {
+    orders: mpsc::Receiver<Message>,
+    hints: mpsc::Receiver<Message>,
+    passing: mpsc::Receiver<Message>,
+}
+
 /// What the rest of the node sees: telling never waits and never fails; clones share it.
 #[derive(Clone)]
 pub struct Backplane {
-    node: NodeId,
+    /// This node.
+    pub node: NodeId,
     redis: Redis,
     registry: Registry,
     /// The streams that this node knows.
     pub streams: Streams,
-    outgoing: mpsc::Sender<(String, String)>,
+    /// Who hears what is said in passing.
+    pub audience: Audience,
+    orders: mpsc::Sender<Message>,
+    hints: mpsc::Sender<Message>,
+    passing: mpsc::Sender<Message>,
+    requests: mpsc::Sender<Order>,
     state: Arc<State>,
 }
 
@@ -91,16 +114,47 @@ impl State {
     }
 }
 
+impl Outgoing {
+    /// Takes what is to be sent next; false at the end.
+    async fn next(&mut self, batch: &mut Vec<Message>) -> bool {
+        let first = tokio::select! {
+            biased;
+            Some(order) = self.orders.recv() => order,
+            Some(hint) = self.hints.recv() => hint,
+            Some(passing) = self.passing.recv() => passing,
+            else => return false,
+        };
+        batch.push(first);
+        while batch.len() < links::BATCH {
+            let Ok(next) = self.orders.try_recv().or_else(|_| self.hints.try_recv()) else { break };
+            batch.push(next);
+        }
+        // So few at a time that what comes first need not wait for them.
+        while batch.len() < links::BATCH / 8 {
+            let Ok(next) = self.passing.try_recv() else { break };
+            batch.push(next);
+        }
+        true
+    }
+}
+
 impl Backplane {
-    /// The telling half, and what [`Links`] will publish.
+    /// The telling half, what [`Links`] will publish, and what other nodes will want of this one.
     pub fn new(
         node: NodeId,
         redis: Redis,
         registry: Registry,
         streams: Streams,
-    ) -> (Self, mpsc::Receiver<(String, String)>) {
-        let (outgoing, waiting) = mpsc::channel(QUEUE);
-        (Backplane { node, redis, registry, streams, outgoing, state: Arc::default() }, waiting)
+        audience: Audience,
+    ) -> (Self, Outgoing, mpsc::Receiver<Order>) {
+        let (orders, first) = mpsc::channel(ORDERS);
+        let (hints, second) = mpsc::channel(QUEUE);
+        let (passing, last) = mpsc::channel(PASSING);
+        let (requests, wanted) = mpsc::channel(REQUESTS);
+        let state = Arc::default();
+        let backplane =
+            Backplane { node, redis, registry, streams, audience, orders, hints, passing, requests, state };
+        (backplane, Outgoing { orders: first, hints: second, passing: last }, wanted)
     }
 
     /// What the links and the sweep share.
@@ -110,15 +164,17 @@ impl Backplane {
 
     /// Tells every listener of an event that has been committed.
     pub fn tell(&self, told: &Told) {
+        self.audience.note(&told.tail);
         self.registry.deliver_all(&told.deliveries, Some(&told.tail));
         if told.deliveries.len() > FEW {
             for some in told.deliveries.chunks(MANY) {
-                self.publish(keys::many_channel(), Hints::encode(self.node, some, &told.tail));
+                self.publish(&self.hints, keys::many_channel(), Hints::encode(self.node, some, &told.tail));
             }
             return;
         }
         for Delivery { principal, seq } in &told.deliveries {
-            self.publish(keys::inbox_channel(*principal), Hint::encode(self.node, *seq, &told.tail));
+            let hint = Hint::encode(self.node, *seq, &told.tail);
+            self.publish(&self.hints, keys::inbox_channel(*principal), hint);
         }
     }
 
@@ -127,13 +183,14 @@ impl Backplane {
         self.registry.whisper(principals, aside, but);
         if principals.len() > FEW {
             for some in principals.chunks(MANY) {
-                self.publish(keys::many_channel(), Whisper::encode(self.node, some, aside));
+                let text = Whisper::encode(self.node, some, aside);
+                self.publish(&self.passing, keys::many_channel(), text);
             }
             return;
         }
         let text = Whisper::encode(self.node, &[], aside);
         for principal in principals {
-            self.publish(keys::inbox_channel(*principal), text.clone());
+            self.publish(&self.passing, keys::inbox_channel(*principal), text.clone());
         }
     }
 
@@ -144,36 +201,72 @@ impl Backplane {
 
     /// A stream begins here: whoever held one of this name before must forget it.
     pub fn claim_stream(&self, agent: AgentId, stream: StreamId) {
-        self.order(&Order::StreamMoved { to: self.node, agent, stream });
+        self.pass(&Order::StreamMoved { to: self.node, agent, stream });
     }
 
-    /// Asks all nodes for what has been said in streams of this name.
-    pub fn ask_for_stream(&self, stream: StreamId) {
-        self.order(&Order::StreamWanted { by: self.node, stream });
+    /// Asks all nodes for what has been said, from delta `from` on, in the stream of this name that `listener` may hear.
+    pub fn ask_for_stream(&self, listener: Uuid, stream: StreamId, from: u64) {
+        self.pass(&Order::StreamWanted(Wanted { by: self.node, listener, stream, from }));
     }
 
-    /// Tells a node what has been said in the streams of this name that began here.
-    fn tell_stream(&self, by: NodeId, stream: &StreamId) {
-        for aside in self.streams.recall(stream) {
-            self.publish(keys::node_channel(by), Whisper::encode(self.node, &[], &aside));
+    /// Tells a node what it has asked for; nothing while much else waits, for it can ask again.
+    pub fn tell_stream(&self, by: NodeId, asides: &[Aside]) {
+        if self.passing.capacity() < PASSING / 2 {
+            return series::hints("dropped", asides.len() as u64);
+        }
+        for aside in asides {
+            self.publish(&self.passing, keys::node_channel(by), Whisper::encode(self.node, &[], aside));
+        }
+    }
+
+    /// What another node wants of the streams that began here.
+    fn request(&self, order: Order) {
+        if self.requests.try_send(order).is_err() {
+            series::hints("dropped", 1);
         }
     }
 
     /// Closes the sockets of credentials that have been revoked, here and everywhere.
     pub fn invalidate(&self, credentials: Vec<Uuid>, reason: &'static str) {
         self.registry.revoke(&credentials, reason);
-        self.order(&Order::Invalidate { credentials, reason: reason.to_owned() });
+        self.order(&self.orders, &Order::Invalidate { credentials, reason: reason.to_owned() });
     }
 
-    fn order(&self, order: &Order) {
+    /// Says something about a stream to every node.
+    pub fn pass(&self, order: &Order) {
+        self.order(&self.passing, order);
+    }
+
+    fn order(&self, queue: &mpsc::Sender<Message>, order: &Order) {
         if let Ok(text) = serde_json::to_string(order) {
-            self.publish(keys::control_channel(), text);
+            self.publish(queue, keys::control_channel(), text);
         }
     }
 
-    fn publish(&self, channel: String, text: String) {
-        if self.outgoing.try_send((self.redis.key(channel), text)).is_err() {
+    fn publish(&self, queue: &mpsc::Sender<Message>, channel: String, text: String) {
+        if queue.try_send((self.redis.key(channel), text)).is_err() {
             series::hints("dropped", 1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_said_in_passing_keeps_nothing_else_waiting_or_out() {
+        let [(orders, first), (hints, second), (passing, last)] =
+            [ORDERS, QUEUE, PASSING].map(mpsc::channel::<Message>);
+        let mut outgoing = Outgoing { orders: first, hints: second, passing: last };
+        let message = |text: &str| (String::new(), text.to_owned());
+        while passing.try_send(message("passing")).is_ok() {}
+        hints.try_send(message("hint")).expect("room");
+        orders.try_send(message("order")).expect("room");
+        let mut batch = Vec::new();
+        assert!(outgoing.next(&mut batch).await);
+        let kinds: Vec<_> = batch.iter().map(|(_, kind)| kind.as_str()).collect();
+        assert_eq!(kinds[..3], ["order", "hint", "passing"]);
+        assert_eq!(kinds.len(), links::BATCH / 8);
     }
 }

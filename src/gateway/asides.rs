@@ -6,6 +6,7 @@ use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
@@ -13,16 +14,17 @@ use super::{
     Gateway,
     audience::Audience,
     registry::Seat,
+    requests,
     streams::{Home, Key, Silent, StreamId, Streams},
+    syncs::Asks,
 };
 use crate::{
     auth::agent::Agent,
     backplane::{
         Backplane,
-        message::{Act, Aside, Part},
+        message::{Act, Aside, Order, Part},
     },
     clock::Clock,
-    db::Db,
     error::{Code, Result},
     events::Sender,
     http::{Data, Json},
@@ -190,24 +192,28 @@ pub struct Asides {
     pub streams: Streams,
     pub audience: Audience,
     pub backplane: Backplane,
+    /// What was asked of other nodes.
+    pub asks: Asks,
 }
 
 impl Asides {
     /// Over this node's backplane; what is silent for too long is cancelled until `stop`.
     pub fn start(
         clock: &Clock,
-        db: &Db,
         backplane: &Backplane,
+        requests: mpsc::Receiver<Order>,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
         let asides = Asides {
             clock: clock.clone(),
             streams: backplane.streams.clone(),
-            audience: Audience::new(db.clone()),
+            audience: backplane.audience.clone(),
             backplane: backplane.clone(),
+            asks: Asks::default(),
         };
         tasks.spawn(asides.clone().run(stop.clone()));
+        tasks.spawn(requests::serve(asides.clone(), requests, stop.clone()));
         asides
     }
 
@@ -289,7 +295,7 @@ impl Asides {
         }
         // Without Postgres nobody knows who may hear it; whoever watches sees it as idle.
         let Ok(listeners) = self.audience.all(conversation_id).await else { return };
-        let aside = aside(key, conversation_id, Act::Over, text);
+        let aside = aside(key, conversation_id, Act::Cancelled, text);
         if own {
             self.backplane.whisper(&listeners, &aside, None);
         } else {
@@ -297,17 +303,29 @@ impl Asides {
         }
     }
 
-    /// The stream has become a message.
+    /// The stream has become a message. If it began elsewhere it is over there, too; whoever of the two knew it tells
+    /// the listeners.
     pub async fn sent(&self, key: &Key, conversation_id: ConversationId, message_id: MessageId) {
         let sender = sender(key);
         let text = Frame::End { stream_id: &key.stream, conversation_id, message_id, sender }.encode();
-        if !self.streams.finish(key, &text) {
-            return;
+        let own = self.streams.is_own(key);
+        let told = self.streams.finish(key, &text);
+        if own != Some(true) && (told || own.is_none()) {
+            let Key { agent, stream } = key.clone();
+            let (by, conversation, text) = (self.backplane.node, conversation_id, text.to_string());
+            // Before the listeners hear it: it is over when they know it.
+            self.backplane.pass(&Order::StreamEnded { by, agent, stream, conversation, text, told });
         }
-        // Whoever misses this has the message in its inbox.
-        let Ok(mut listeners) = self.audience.all(conversation_id).await else { return };
+        if told {
+            self.tell_end(key, conversation_id, text).await;
+        }
+    }
+
+    /// Whoever misses this has the message in its inbox.
+    pub(super) async fn tell_end(&self, key: &Key, conversation: ConversationId, text: Arc<str>) {
+        let Ok(mut listeners) = self.audience.all(conversation).await else { return };
         listeners.retain(|id| *id != key.agent.0);
-        self.backplane.whisper(&listeners, &aside(key, conversation_id, Act::Over, text), None);
+        self.backplane.whisper(&listeners, &aside(key, conversation, Act::Ended, text), None);
     }
 
     async fn run(self, stop: CancellationToken) {

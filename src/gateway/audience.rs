@@ -1,9 +1,16 @@
 //! Who hears what is said in passing: the members of a conversation, remembered for a second.
 //!
-//! Whoever is removed may hear ephemeral frames for that second longer, and no event at all: events are written under
-//! the conversation's lock.
+//! What is remembered is forgotten as soon as a node tells, or hears, that somebody was removed. Where that hint does
+//! not come, whoever was removed may hear ephemeral frames for that second longer, and no event at all: events are
+//! written under the conversation's lock.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use moka::future::Cache;
 use uuid::Uuid;
@@ -11,6 +18,7 @@ use uuid::Uuid;
 use crate::{
     db::Db,
     error::{Code, Error, Result},
+    events::{self, Tail},
     ids::{ConversationId, Principal},
 };
 
@@ -32,22 +40,32 @@ struct Member {
 #[derive(Clone)]
 pub struct Audience {
     db: Db,
-    lists: Cache<ConversationId, Arc<[Member]>>,
+    /// By what had changed when they were read: an older list, also one that is still being read, is not found again.
+    lists: Cache<(ConversationId, u64), Arc<[Member]>>,
+    changes: Arc<AtomicU64>,
 }
 
 impl Audience {
     /// Nothing remembered yet.
     pub fn new(db: Db) -> Self {
-        Audience { db, lists: Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build() }
+        let lists = Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build();
+        Audience { db, lists, changes: Arc::default() }
+    }
+
+    /// Forgets all lists if this event says that one has become shorter.
+    pub fn note(&self, tail: &Tail) {
+        if events::takes_ears_away(tail) {
+            self.changes.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     async fn of(&self, conversation: ConversationId) -> Result<Arc<[Member]>> {
         // Concurrent callers share one look.
-        self.lists.try_get_with(conversation, self.load(conversation)).await.map_err(|error: Arc<Error>| {
-            match error.code() {
-                Code::ServiceUnavailable => Error::unavailable(format!("{error:?}")),
-                code => code.into(),
-            }
+        let key = (conversation, self.changes.load(Ordering::Acquire));
+        let list = self.lists.try_get_with(key, self.load(conversation));
+        list.await.map_err(|error: Arc<Error>| match error.code() {
+            Code::ServiceUnavailable => Error::unavailable(format!("{error:?}")),
+            code => code.into(),
         })
     }
 
@@ -88,8 +106,8 @@ impl Audience {
     }
 
     /// Whether `listener` is told what happens there.
-    pub async fn includes(&self, listener: Principal, conversation: ConversationId) -> Result<bool> {
-        Ok(told(&self.of(conversation).await?).any(|id| id == listener.id()))
+    pub async fn includes(&self, listener: Uuid, conversation: ConversationId) -> Result<bool> {
+        Ok(told(&self.of(conversation).await?).any(|id| id == listener))
     }
 }
 

@@ -11,6 +11,7 @@ mod gate;
 mod handshake;
 mod rate;
 pub mod registry;
+mod requests;
 mod sends;
 mod session;
 mod socket;

@@ -17,7 +17,7 @@ use super::{
     sends::{Sends, Target, answer, refuse},
     socket::{Heard, Socket},
     streams::Recalled,
-    syncs::{Found, Syncs},
+    syncs::{self, Found, Syncs},
     welcome::{self, Guest},
 };
 use crate::{
@@ -206,7 +206,7 @@ impl<'a> Session<'a> {
         if mail.head > self.seat.sent() && self.expiry != Expiry::Expired {
             Box::pin(self.read_to(mail.head, socket)).await?;
         }
-        for aside in mail.asides {
+        for aside in syncs::without_the_past(mail.asides) {
             if self.syncs.lets_through(&aside) && !self.write(socket, aside.text.to_string()).await? {
                 break;
             }

@@ -111,8 +111,8 @@ pub struct Recalled {
 struct Stream {
     home: Home,
     own: bool,
-    /// Whether all that is still kept anywhere is kept here.
-    whole: bool,
+    /// From this delta on, all that is still kept anywhere is kept here.
+    whole_from: Option<u64>,
     next: u64,
     deltas: BTreeMap<u64, (DateTime<Utc>, Arc<str>)>,
     /// How it ended.
@@ -195,6 +195,11 @@ impl Streams {
         true
     }
 
+    /// Whether it began here, if it is known.
+    pub fn is_own(&self, key: &Key) -> Option<bool> {
+        self.table().get(key).map(|stream| stream.own)
+    }
+
     /// Notes what another node says of a stream of its own.
     pub fn overhear(&self, aside: &Aside) {
         let Some(part) = &aside.part else { return };
@@ -207,8 +212,8 @@ impl Streams {
             return;
         }
         if part.act == Act::Begin || known.is_none() {
-            let whole = part.act == Act::Begin;
-            table.insert(&key, Stream { whole, ..Stream::new(home, false, now) });
+            let whole_from = (part.act == Act::Begin).then_some(0);
+            table.insert(&key, Stream { whole_from, ..Stream::new(home, false, now) });
         }
         let Some(stream) = table.get_mut(&key) else { return };
         match part.act {
@@ -217,35 +222,37 @@ impl Streams {
                 stream.active_at = now;
                 table.keep(&key, n, now, &aside.text);
             }
-            Act::Over => {
+            Act::Ended | Act::Cancelled => {
                 stream.active_at = now;
                 stream.over = Some(aside.text.clone());
             }
-            Act::Told => {
-                stream.whole = true;
+            Act::Told(from) => {
+                stream.whole_from = Some(stream.whole_from.map_or(from, |known| known.min(from)));
                 self.told.notify_waiters();
             }
         }
     }
 
-    /// Everything kept of the streams of this name that began here, for a node that asks.
-    pub fn recall(&self, id: &StreamId) -> Vec<Aside> {
-        let mut asides = Vec::new();
+    /// What is kept from delta `from` on of a stream that began here, for a node that asks.
+    pub fn recall(&self, key: &Key, from: u64) -> Vec<Aside> {
         let table = self.table();
-        for (agent, stream) in table.streams.get(id).into_iter().flatten().filter(|(_, one)| one.own) {
-            let part = |act| {
-                let conversation = stream.home.conversation;
-                Some(Arc::new(Part { agent: *agent, stream: id.clone(), conversation, act }))
-            };
-            for (n, (_, text)) in &stream.deltas {
-                asides.push(Aside { part: part(Act::Earlier(*n)), text: text.clone() });
-            }
-            if let Some(text) = &stream.over {
-                asides.push(Aside { part: part(Act::Over), text: text.clone() });
-            }
-            asides.push(Aside { part: part(Act::Told), text: "".into() });
-        }
-        asides
+        let Some(stream) = table.get(key).filter(|stream| stream.own) else { return Vec::new() };
+        let aside = |act, text| {
+            let conversation = stream.home.conversation;
+            let part = Part { agent: key.agent, stream: key.stream.clone(), conversation, act };
+            Aside { part: Some(Arc::new(part)), text }
+        };
+        let deltas = stream.deltas.range(from..).map(|(n, (_, text))| aside(Act::Earlier(*n), text.clone()));
+        // For the node that hears it, over is over.
+        let over = stream.over.iter().map(|text| aside(Act::Cancelled, text.clone()));
+        deltas.chain(over).chain([aside(Act::Told(from), "".into())]).collect()
+    }
+
+    /// Streams of this name that began here, the liveliest first.
+    pub fn own(&self, id: &StreamId) -> Vec<(Key, ConversationId)> {
+        let mut named = self.named(id, 0);
+        named.retain(|(key, ..)| self.is_own(key) == Some(true));
+        named.into_iter().map(|(key, conversation, _)| (key, conversation)).collect()
     }
 
     /// Streams of this name, the liveliest first, and whether all that can be had of each from `n` on is here.
@@ -255,7 +262,8 @@ impl Streams {
         found.sort_by_key(|(_, stream)| std::cmp::Reverse(stream.active_at));
         let described = found.into_iter().map(|(agent, stream)| {
             let first = stream.deltas.keys().next();
-            let here = stream.own || stream.whole || first.is_some_and(|first| *first <= n);
+            let whole = stream.own || stream.whole_from.is_some_and(|from| from <= n);
+            let here = whole || first.is_some_and(|first| *first <= n);
             (Key { agent: *agent, stream: id.clone() }, stream.home.conversation, here)
         });
         described.collect()
@@ -329,7 +337,7 @@ impl Stream {
         Stream {
             home,
             own,
-            whole: own,
+            whole_from: own.then_some(0),
             next: 0,
             deltas: BTreeMap::new(),
             over: None,

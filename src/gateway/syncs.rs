@@ -1,13 +1,16 @@
 //! The `stream.sync` frames of one socket: what it has asked to hear again, and what it therefore must not hear twice.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use moka::sync::Cache;
 use serde_json::Value;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{
     Gateway,
@@ -26,6 +29,39 @@ const PENDING: usize = 16;
 const PLACES: usize = 64;
 /// Longest wait for other nodes.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the other nodes are asked for a listener within a second, on this node: streams.
+const ASKS: usize = 16;
+/// Listeners of whom that is remembered.
+const ASKERS: u64 = 10_000;
+
+/// What has been asked for within the last second, so that nobody floods the other nodes with questions: by listener,
+/// the names and the first delta. Clones share it.
+#[derive(Clone)]
+pub struct Asks(Cache<Uuid, Arc<Mutex<HashMap<StreamId, u64>>>>);
+
+impl Default for Asks {
+    fn default() -> Self {
+        Asks(Cache::builder().max_capacity(ASKERS).time_to_live(Duration::from_secs(1)).build())
+    }
+}
+
+impl Asks {
+    /// From which delta on the others are to be asked, if at all. A name is asked for twice at most: the second time
+    /// from its beginning.
+    fn ask(&self, listener: Uuid, stream: &StreamId, from: u64) -> Option<u64> {
+        let asked = self.0.get_with(listener, Arc::default);
+        let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = match asked.get(stream) {
+            Some(before) if *before <= from => return None,
+            Some(_) => 0,
+            None if asked.len() >= ASKS => return None,
+            None => from,
+        };
+        asked.insert(stream.clone(), from);
+        Some(from)
+    }
+}
 
 /// A question with the reference its refusal goes back with.
 struct Wanted {
@@ -108,7 +144,7 @@ impl Syncs {
         let key = Key { agent: part.agent, stream: part.stream.clone() };
         match part.act {
             Act::Delta(n) => self.places.get(&key).is_none_or(|next| next.is_some_and(|next| n >= next)),
-            Act::Over => self.places.remove(&key) != Some(None),
+            Act::Ended | Act::Cancelled => self.places.remove(&key) != Some(None),
             _ => {
                 self.places.remove(&key);
                 true
@@ -117,10 +153,34 @@ impl Syncs {
     }
 }
 
+/// Leaves out the deltas of streams that have become a message meanwhile: the message says it all, and was sent before.
+pub fn without_the_past(asides: VecDeque<Aside>) -> impl Iterator<Item = Aside> {
+    let mut ended = HashSet::new();
+    let mut left = Vec::with_capacity(asides.len());
+    for aside in asides.into_iter().rev() {
+        if let Some(part) = &aside.part {
+            let key = (part.agent, part.stream.clone());
+            match part.act {
+                Act::Ended => {
+                    ended.insert(key);
+                }
+                Act::Begin => {
+                    ended.remove(&key);
+                }
+                Act::Delta(_) if ended.contains(&key) => continue,
+                _ => {}
+            }
+        }
+        left.push(aside);
+    }
+    left.into_iter().rev()
+}
+
 /// Finds the stream that `listener` means: the liveliest of this name that it may hear. What this node has not heard
 /// from delta `from` on, the others are asked for.
 fn find(gateway: &Gateway, listener: Principal, stream: StreamId, from: u64) -> Finding {
-    let Asides { streams, audience, backplane, .. } = gateway.asides.clone();
+    let Asides { streams, audience, backplane, asks, .. } = gateway.asides.clone();
+    let listener = listener.id();
     Box::pin(async move {
         let mut deadline = None;
         loop {
@@ -139,10 +199,74 @@ fn find(gateway: &Gateway, listener: Principal, stream: StreamId, from: u64) -> 
                 _ => {}
             }
             let deadline = *deadline.get_or_insert_with(|| {
-                backplane.ask_for_stream(stream.clone());
+                if let Some(from) = asks.ask(listener, &stream, from) {
+                    backplane.ask_for_stream(listener, stream.clone(), from);
+                }
                 Instant::now() + PATIENCE
             });
             tokio::time::timeout_at(deadline, told).await.ok();
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backplane::message::Part,
+        clock::Clock,
+        ids::{AgentId, ConversationId},
+        random::Random,
+    };
+
+    #[test]
+    fn deltas_are_not_told_after_the_message_that_they_have_become() {
+        let random = Random::seeded(Clock::default(), [3; 32]);
+        let (agent, conversation) = (AgentId::mint(&random), ConversationId::mint(&random));
+        let of = |stream: &str, act| {
+            let stream = stream.parse().expect("a name");
+            let part = Part { agent, stream, conversation, act };
+            Aside { part: Some(Arc::new(part)), text: "".into() }
+        };
+        let mail = [
+            of("s", Act::Begin),
+            of("s", Act::Delta(0)),
+            of("t", Act::Delta(0)),
+            of("u", Act::Delta(0)),
+            of("s", Act::Ended),
+            of("u", Act::Cancelled),
+            of("s", Act::Begin),
+            of("s", Act::Delta(0)),
+        ];
+        let left = without_the_past(mail.into()).filter_map(|aside| aside.part);
+        let left: Vec<_> = left.map(|part| (String::from(part.stream.clone()), part.act)).collect();
+        let of = |stream: &str, act| (stream.to_owned(), act);
+        assert_eq!(
+            left,
+            [
+                of("s", Act::Begin),
+                of("t", Act::Delta(0)),
+                of("u", Act::Delta(0)),
+                of("s", Act::Ended),
+                of("u", Act::Cancelled),
+                of("s", Act::Begin),
+                of("s", Act::Delta(0)),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_others_are_asked_once_for_a_name_and_for_few_names() {
+        let asks = Asks::default();
+        let (me, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let name = |n: usize| format!("s{n}").parse::<StreamId>().expect("a name");
+        assert_eq!(asks.ask(me, &name(0), 7), Some(7));
+        assert_eq!(asks.ask(me, &name(0), 7), None);
+        assert_eq!(asks.ask(me, &name(0), 9), None);
+        assert_eq!(asks.ask(me, &name(0), 6), Some(0));
+        assert_eq!(asks.ask(me, &name(0), 5), None);
+        let granted = (1..100).filter(|n| asks.ask(me, &name(*n), 0).is_some()).count();
+        assert_eq!(granted, ASKS - 1);
+        assert_eq!(asks.ask(other, &name(0), 7), Some(7));
+    }
 }

@@ -176,6 +176,16 @@ async fn a_stream_is_heard_on_every_node_and_ends_in_a_message() {
     for n in 0..15 {
         say(&mut its, "s", n).await;
     }
+    let sender = json!({ "type": "agent", "id": agent.id });
+    for socket in [&mut here, &mut there] {
+        let begun = socket.expect("stream.begin").await;
+        assert_eq!(
+            begun,
+            json!({ "type": "stream.begin", "stream_id": "s", "conversation_id": conversation, "in_reply_to": question, "sender": sender })
+        );
+        // Before its end is said: what comes together with the end is left out.
+        expect_deltas(socket, "s", 0..15).await;
+    }
     let id = ulid().to_string();
     let end = json!({ "type": "stream.end", "ref": 1, "stream_id": "s", "client_message_id": id, "payload": { "type": "text", "text": "because" } });
     its.say(end.clone()).await;
@@ -185,14 +195,7 @@ async fn a_stream_is_heard_on_every_node_and_ends_in_a_message() {
         (&json!(1), &json!("s"), &json!(false))
     );
 
-    let sender = json!({ "type": "agent", "id": agent.id });
     for socket in [&mut here, &mut there] {
-        let begun = socket.expect("stream.begin").await;
-        assert_eq!(
-            begun,
-            json!({ "type": "stream.begin", "stream_id": "s", "conversation_id": conversation, "in_reply_to": question, "sender": sender })
-        );
-        expect_deltas(socket, "s", 0..15).await;
         let ended = socket.expect("stream.end").await;
         assert_eq!(
             ended,
@@ -459,6 +462,38 @@ async fn a_stream_that_begins_anew_elsewhere_is_gone_where_it_was() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_ex_member_hears_no_more() {
+    let [a, b] = nodes().await;
+    let (alice, bob) = (a.user("alice").await, a.user("bob").await);
+    let group = alice.group_with(&[&bob]).await;
+    let mut hers = [alice.on(&a).connect().await, alice.on(&b).connect().await];
+    let mut his = [bob.on(&a).connect().await, bob.on(&b).connect().await];
+    for socket in hers.iter_mut().chain(&mut his) {
+        caught_up(socket).await;
+    }
+    let typing = json!({ "type": "typing", "conversation_id": group, "state": "started" });
+    // Both nodes have just looked who the members are.
+    for n in [0, 1] {
+        hers[n].say(typing.clone()).await;
+        for socket in &mut his {
+            socket.expect("typing").await;
+        }
+    }
+    alice.delete(format!("/groups/{group}/members/{}", bob.id)).await.expect(200);
+    hers[0].say(typing.clone()).await;
+    // The other node knows once the event is there.
+    hers[1].event("member.removed").await;
+    hers[1].say(typing.clone()).await;
+    // Her own other socket heard it, so it was told.
+    hers[0].event("member.removed").await;
+    hers[0].expect("typing").await;
+    for socket in &mut his {
+        socket.event("member.removed").await;
+        socket.expect_silence(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_any_hint_an_ex_member_hears_no_more_after_a_second() {
     let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", "agent_conversation_message_send=1000/s")]).await;
     let (_, _, conversation, [mut its, mut here, mut there]) = cast(&a, &b).await;
     begin(&mut its, "s", &conversation).await;
@@ -485,6 +520,74 @@ async fn an_ex_member_hears_no_more() {
     assert_eq!(its.expect("error").await["error"]["code"], "NOT_CONVERSATION_MEMBER");
     say(&mut its, "s", 2).await;
     assert_eq!(its.expect("error").await["error"]["code"], "NOT_FOUND");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_ends_elsewhere_is_over_where_it_began() {
+    let [a, b, c] = nodes_with(&[("LIMIT_OVERRIDES", "agent_conversation_message_send=1000/s")]).await;
+    let (_, agent, conversation, [mut its, mut here, mut there]) = cast(&a, &b).await;
+    // On a node that has heard the streams, and on one that has not.
+    let mut elsewhere = [agent.on(&b).connect().await, agent.on(&c).connect().await];
+    for n in 0..16 {
+        let name = format!("s{n}");
+        begin(&mut its, &name, &conversation).await;
+        for socket in [&mut here, &mut there] {
+            assert_eq!(socket.expect("stream.begin").await["stream_id"], name);
+        }
+        let end = json!({ "type": "stream.end", "stream_id": name, "conversation_id": conversation, "payload": { "type": "text", "text": name } });
+        elsewhere[n % 2].say(end).await;
+        let sent = elsewhere[n % 2].expect("message.sent").await;
+        for socket in [&mut here, &mut there] {
+            let ended = socket.expect("stream.end").await;
+            assert_eq!(
+                (&ended["stream_id"], &ended["message_id"]),
+                (&json!(name), &sent["data"]["message_id"])
+            );
+        }
+        say(&mut its, &name, 0).await;
+        assert_eq!(its.expect("error").await["error"]["code"], "NOT_FOUND");
+    }
+    // None of them counts, and none is cancelled.
+    for n in 0..16 {
+        begin(&mut its, &format!("t{n}"), &conversation).await;
+    }
+    for n in 0..16 {
+        let begun = here.next().await.expect("a frame");
+        let begun = if begun["type"] == "event" { here.expect("stream.begin").await } else { begun };
+        assert_eq!((&begun["type"], &begun["stream_id"]), (&json!("stream.begin"), &json!(format!("t{n}"))));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_nodes_stream_is_told_to_members_only_and_from_where_they_like() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let mut its = agent.connect().await;
+    begin(&mut its, "s", &conversation).await;
+    for n in 0..10 {
+        say(&mut its, "s", n).await;
+    }
+    say(&mut its, "s", 99).await;
+    its.expect("error").await;
+    let mallory = a.user("mallory").await;
+    let mut stranger = mallory.on(&b).connect().await;
+    for n in 0..40 {
+        let stream = if n % 2 == 0 { "s".to_owned() } else { format!("no-{n}") };
+        stranger.say(json!({ "type": "stream.sync", "ref": n, "stream_id": stream, "from_n": 0 })).await;
+    }
+    let mut hers = alice.on(&b).connect().await;
+    caught_up(&mut hers).await;
+    hers.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 8 })).await;
+    expect_deltas(&mut hers, "s", 8..10).await;
+    // What came before was not asked for, so it is asked for now.
+    hers.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 3 })).await;
+    expect_deltas(&mut hers, "s", 3..10).await;
+    for n in 0..2 {
+        let refused = stranger.expect("error").await;
+        assert_eq!((&refused["ref"], &refused["error"]["code"]), (&json!(n), &json!("NOT_FOUND")));
+    }
 }
 
 /// Twelve are more than are told one by one: one message goes to every node.

@@ -1,0 +1,57 @@
+//! What other nodes want of the streams that began here.
+
+use std::time::Duration;
+
+use moka::sync::Cache;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{asides::Asides, streams::Key};
+use crate::{
+    backplane::message::{Order, Wanted},
+    error::Result,
+    ids::NodeId,
+};
+
+/// What a node was told lately, and from which delta on: what it asks for again was on its way.
+type Told = Cache<(NodeId, Key), u64>;
+
+/// Answers until `stop`, one after the other.
+pub async fn serve(asides: Asides, mut requests: mpsc::Receiver<Order>, stop: CancellationToken) {
+    let told = Told::builder().max_capacity(10_000).time_to_live(Duration::from_secs(1)).build();
+    loop {
+        let request = tokio::select! {
+            Some(request) = requests.recv() => request,
+            () = stop.cancelled() => return,
+            else => return,
+        };
+        match request {
+            Order::StreamWanted(wanted) => {
+                if let Err(error) = tell(&asides, &told, wanted).await {
+                    error.log();
+                }
+            }
+            Order::StreamEnded { agent, stream, conversation, text, .. } => {
+                asides.tell_end(&Key { agent, stream }, conversation, text.into()).await;
+            }
+            Order::Invalidate { .. } | Order::StreamMoved { .. } => {}
+        }
+    }
+}
+
+/// Tells a node of the one stream that is meant, if whoever asks there may hear it.
+async fn tell(asides: &Asides, told: &Told, wanted: Wanted) -> Result<()> {
+    let Wanted { by, listener, stream, from } = wanted;
+    for (key, conversation) in asides.streams.own(&stream) {
+        if !asides.audience.includes(listener, conversation).await? {
+            continue;
+        }
+        let to = (by, key.clone());
+        if told.get(&to).is_none_or(|before| before > from) {
+            told.insert(to, from);
+            asides.backplane.tell_stream(by, &asides.streams.recall(&key, from));
+        }
+        break;
+    }
+    Ok(())
+}
