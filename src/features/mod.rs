@@ -21,12 +21,12 @@ pub mod health;
 /// The order in which features may call each other: each those before it. A test holds the code to it.
 pub const ORDER: &[&str] = &[
     "inbox",
+    "relations",
     "devices",
     "keys",
     "accounts",
     "passkeys",
     "agents",
-    "relations",
     "conversations",
     "groups",
     "group_keys",

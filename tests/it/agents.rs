@@ -4,7 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use serde_json::{Value, json};
 
-use crate::support::{Agent, Answer, ProcessNode, nodes, nodes_with, psql};
+use crate::support::{Agent, Answer, ProcessNode, blocked, connect, nodes, nodes_with, psql};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_has_a_token_of_the_documented_form() {
@@ -266,6 +266,30 @@ async fn a_deleted_agent_is_gone_and_its_conversations_stay() {
     assert_eq!(ended.body["data"][0]["state"], "revoked");
     // What was said stays where it was, and the user may still write there.
     bob.say(&conversation, "are you there?").await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relation_that_ends_by_itself_meanwhile_does_not_keep_the_others() {
+    let [a] = nodes().await;
+    let [alice, bob, carol] = [a.user("alice").await, a.user("bob").await, a.user("carol").await];
+    let agent = a.agent(&alice, "helper").await;
+    let first = bob.talk_to(&agent).await;
+    let second = carol.talk_to(&agent).await;
+    let mut hers = carol.on(&a).connect().await;
+    // As its user would end it, and not committed yet.
+    let first: uuid::Uuid = first.parse::<ulid::Ulid>().expect("a ULID").into();
+    let mut client = connect(&a.world.database).await;
+    let tx = client.transaction().await.expect("begun");
+    let sql = "update conversation set last_seq = last_seq where conversation_id = $1";
+    tx.execute(sql, &[&first]).await.expect("locked");
+    let sql = "update relation set state = 'revoked', revoked_at = app_now() where relation_id in (
+                   select relation_id from member where conversation_id = $1)";
+    assert_eq!(tx.execute(sql, &[&first]).await.expect("ended"), 1);
+    alice.delete(format!("/agents/{}", agent.id)).await.expect(200);
+    blocked(&tx, 1).await;
+    tx.commit().await.expect("committed");
+    assert_eq!(hers.event("relation.revoked").await["data"]["agent_id"], agent.id);
+    carol.say(&second, "are you there?").await.expect(201);
 }
 
 #[tokio::test(flavor = "multi_thread")]

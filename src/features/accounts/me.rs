@@ -91,20 +91,19 @@ pub struct Deleted {
     deleted_at: DateTime<Utc>,
 }
 
-/// `DELETE /users/me`: ends the account, its sessions, agents, relations, keys and backups. What it said in
-/// conversations stays with those who were told; it leaves the conversations within seconds.
+/// `DELETE /users/me`: ends the account, its sessions, agents, keys and backups; its relations, too, and it leaves its
+/// conversations, within seconds. What it said stays with those who were told.
 ///
 /// Caller: user with a login less than 10 min old. Limit: `default_user`, 120/min. Answers 200 with [`Deleted`]. All
-/// sockets of the user and its agents get `session.invalidated`, `account_deleted`. Errors: `REAUTH_REQUIRED`. Tells
-/// `key.device_removed`, `relation.revoked`, and later `member.removed`.
+/// sockets of the user and its agents get `session.invalidated`, `account_deleted`. Errors: `REAUTH_REQUIRED`. Tells,
+/// within seconds, `key.device_removed`, `relation.revoked` and `member.removed`.
 pub async fn delete(user: User, limiter: Limiter, accounts: Accounts) -> Result<Data<Deleted>> {
     limiter.take_here(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
     let tx = accounts.db.begin("accounts.delete").await?;
-    let gone = store::delete(&tx, &accounts.random, &user).await?;
+    let gone = store::delete(&tx, &user).await?;
     tx.commit().await?;
     accounts.backplane.invalidate(gone.credentials, "account_deleted");
-    gone.told.iter().for_each(|told| accounts.backplane.tell(told));
     accounts.erase_bell.notify_one();
     Ok(Data(Deleted { user_id: user.id, deleted_at: gone.at }))
 }

@@ -1,7 +1,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::{
-    auth::user::User,
+    auth::user::{User, still_lives},
     db::Tx,
     error::{Code, Error, OnConstraint, Result},
     ids::{ChallengeId, PasskeyId, UserId},
@@ -89,11 +89,11 @@ pub async fn create(
     let stmt = tx
         .prepare_cached(
             "-- passkeys.lock_owner
-            select 1 from user_account u join session s on s.user_id = u.user_id and s.session_id = $2 and s.revoked_at is null
-            where u.user_id = $1 and u.deleted_at is null for update of u",
+            select 1 from user_account where user_id = $1 for update",
         )
         .await?;
-    tx.query_opt(&stmt, &[&user.id, &user.session]).await?.ok_or(Code::Unauthorized)?;
+    tx.execute(&stmt, &[&user.id]).await?;
+    still_lives(tx, user.id, user.session).await?;
     let stmt = tx
         .prepare_cached(
             "-- passkeys.create

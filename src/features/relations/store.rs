@@ -96,37 +96,37 @@ pub async fn list(db: &Db, user: UserId, cursor: Option<RelationId>, rows: i64) 
     Ok(rows.iter().map(relation).collect())
 }
 
-/// Ends a relation. Every conversation that the agent is in by it gets a new row version, so that a send which has read
-/// the relation before and commits later finds itself stale.
-pub async fn revoke(
-    tx: &Tx,
-    user: UserId,
-    id: RelationId,
-    event: EventId,
-) -> Result<(Relation, Option<Told>)> {
+/// Ends a relation of the user's; as it is, if it had ended before.
+pub async fn revoke(tx: &Tx, user: UserId, id: RelationId, event: EventId) -> Result<(Relation, Vec<Told>)> {
+    find(tx, user, id).await?.ok_or(Code::NotFound)?;
+    if let Some(ended) = end(tx, id, event).await? {
+        return Ok(ended);
+    }
+    Ok((find(tx, user, id).await?.ok_or(Code::NotFound)?, Vec::new()))
+}
+
+/// Ends a relation; none if it had ended before. Every conversation that the agent is in by it gets a new row version, so
+/// that a send which has read the relation before and commits later finds itself stale.
+pub async fn end(tx: &Tx, id: RelationId, event: EventId) -> Result<Option<(Relation, Vec<Told>)>> {
     let stmt = tx
         .prepare_cached(
             "-- relations.lock
-            select 1 from conversation where conversation_id in (
-                select m.conversation_id from member m join relation r using (relation_id)
-                where r.relation_id = $1 and r.user_id = $2
-            ) order by conversation_id for update",
+            select 1 from conversation where conversation_id in (select conversation_id from member where relation_id = $1)
+            order by conversation_id for update",
         )
         .await?;
-    tx.execute(&stmt, &[&id, &user]).await?;
+    tx.execute(&stmt, &[&id]).await?;
     let stmt = tx
         .prepare_cached(
-            "-- relations.revoke
+            "-- relations.end
             update relation set state = 'revoked', revoked_at = app_now(),
                 purge_at = app_now() + interval '7 days', purge_due = app_now() + interval '7 days'
-            where relation_id = $1 and user_id = $2 and state = 'active'
+            where relation_id = $1 and state = 'active'
             returning relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&id, &user]).await? else {
-        return Ok((find(tx, user, id).await?.ok_or(Code::NotFound)?, None));
-    };
-    let revoked = relation(&row);
+    let Some(row) = tx.query_opt(&stmt, &[&id]).await? else { return Ok(None) };
+    let ended = relation(&row);
     let stmt = tx
         .prepare_cached(
             "-- relations.outdate
@@ -135,10 +135,10 @@ pub async fn revoke(
         )
         .await?;
     tx.execute(&stmt, &[&id]).await?;
-    let both = vec![revoked.user_id.0, revoked.agent_id.0];
-    let event = NewEvent::new(event, EventKind::RelationRevoked, None, &revoked, both)?;
-    let told = inbox::append_all(tx, &[event]).await?.pop();
-    Ok((revoked, told))
+    let both = vec![ended.user_id.0, ended.agent_id.0];
+    let event = NewEvent::new(event, EventKind::RelationRevoked, None, &ended, both)?;
+    let told = inbox::append_all(tx, &[event]).await?;
+    Ok(Some((ended, told)))
 }
 
 async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>> {

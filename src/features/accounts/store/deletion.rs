@@ -1,5 +1,5 @@
-//! The end of an account, in two steps: what must be dead at once, in the transaction that is answered, and what it
-//! leaves in conversations, one by one afterwards.
+//! The end of an account, in two steps: what must be dead at once, in the transaction that is answered, and what others
+//! hear of it, one by one afterwards. The first takes no lock that a send waits for.
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
@@ -14,8 +14,9 @@ use crate::{
     features::{
         devices,
         inbox::{self, Told},
+        relations,
     },
-    ids::{AgentId, ConversationId, EventId, Principal, RelationId, SessionId, TokenId, UserId},
+    ids::{ConversationId, EventId, Principal, SessionId, TokenId, UserId},
     random::Random,
 };
 
@@ -24,12 +25,10 @@ pub struct Gone {
     pub at: DateTime<Utc>,
     /// Its sessions, and its agents' tokens.
     pub credentials: Vec<Uuid>,
-    /// To be told after commit.
-    pub told: Vec<Told>,
 }
 
-/// Ends the account: nobody can sign in, no session, token, relation or key of it counts, and its address is free.
-pub async fn delete(tx: &Tx, random: &Random, user: &User) -> Result<Gone> {
+/// Ends the account: nobody can sign in, no session, token or key of it counts, and its address is free.
+pub async fn delete(tx: &Tx, user: &User) -> Result<Gone> {
     let stmt = tx
         .prepare_cached(
             "-- accounts.lock
@@ -39,8 +38,6 @@ pub async fn delete(tx: &Tx, random: &Random, user: &User) -> Result<Gone> {
     tx.execute(&stmt, &[&user.id]).await?;
     still_lives(tx, user.id, user.session).await?;
     let tokens = end_agents(tx, user.id).await?;
-    let mut told = tell_keys(tx, random, user.id).await?;
-    told.extend(end_relations(tx, random, user.id).await?);
     let stmt = tx
         .prepare_cached(
             "-- accounts.delete
@@ -56,64 +53,14 @@ pub async fn delete(tx: &Tx, random: &Random, user: &User) -> Result<Gone> {
             "-- accounts.strip_devices
             with backups as (delete from key_backup where user_id = $1), passkeys as (delete from passkey where user_id = $1),
                  challenges as (delete from passkey_challenge where user_id = $1)
-            update device set display_name = null, platform = null, key_id = null, key_version = null, key_since = null,
-                revoked_at = coalesce(revoked_at, app_now())
+            update device set display_name = null, platform = null, revoked_at = coalesce(revoked_at, app_now())
             where user_id = $1",
         )
         .await?;
     tx.execute(&stmt, &[&user.id]).await?;
     let sessions = devices::end_all(tx, user.id, None, "account_deleted").await?;
     let credentials = sessions.iter().map(|session: &SessionId| session.0).chain(tokens).collect();
-    Ok(Gone { at, credentials, told })
-}
-
-async fn tell_keys(tx: &Tx, random: &Random, user: UserId) -> Result<Vec<Told>> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.shown_keys
-            select device_id, key_id from device where user_id = $1 and key_id is not null order by device_id",
-        )
-        .await?;
-    let rows = tx.query(&stmt, &[&user]).await?;
-    if rows.is_empty() {
-        return Ok(Vec::new());
-    }
-    let audience = devices::audience(tx, user).await?;
-    let mut told = Vec::new();
-    for row in rows {
-        let (device, key): (String, String) = (row.get(0), row.get(1));
-        let data = json!({ "user_id": user, "device_id": device, "key_id": key }).to_string();
-        let id = EventId::mint(random);
-        told.push(inbox::append(tx, id, EventKind::KeyDeviceRemoved, None, &data, &audience).await?);
-    }
-    Ok(told)
-}
-
-/// Relations of the user, and of others with the user's agents.
-async fn end_relations(tx: &Tx, random: &Random, user: UserId) -> Result<Vec<Told>> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.end_relations
-            update relation r set state = 'revoked', revoked_at = app_now(), purge_at = app_now() + interval '7 days',
-                purge_due = app_now() + interval '7 days'
-            from agent a
-            where a.agent_id = r.agent_id and r.state = 'active' and (r.user_id = $1 or a.owner_user_id = $1)
-            returning r.relation_id, r.user_id, r.agent_id, r.created_at, r.revoked_at, r.purge_at",
-        )
-        .await?;
-    let mut told = Vec::new();
-    for row in tx.query(&stmt, &[&user]).await? {
-        let (relation, whose, agent): (RelationId, UserId, AgentId) = (row.get(0), row.get(1), row.get(2));
-        let data = json!({
-            "relation_id": relation, "user_id": whose, "agent_id": agent, "state": "revoked",
-            "created_at": iso(row.get(3)), "revoked_at": iso(row.get(4)), "purge_at": iso(row.get(5)),
-        });
-        let id = EventId::mint(random);
-        let both = [whose.0, agent.0];
-        let event = inbox::append(tx, id, EventKind::RelationRevoked, None, &data.to_string(), &both).await?;
-        told.push(event);
-    }
-    Ok(told)
+    Ok(Gone { at, credentials })
 }
 
 /// Agents' rows are locked after their owner's and before all others.
@@ -143,7 +90,11 @@ async fn end_agents(tx: &Tx, owner: UserId) -> Result<Vec<Uuid>> {
     Ok(tx.query(&stmt, &[&owner]).await?.iter().map(|row| row.get::<_, TokenId>(0).0).collect())
 }
 
-/// Takes one deleted user, or an agent of theirs, out of one conversation; none when there is nothing left to do.
+/// Tells of one key of a deleted user, or ends one of their relations, or takes them or an agent of theirs out of one
+/// conversation; none when there is nothing left to do.
+///
+/// In this order: of keys hears whoever still shares a conversation, and an agent whose relation has ended is told of
+/// no conversation. The relations of the user's agents end as those of every deleted agent do.
 pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
     let stmt = tx
         .prepare_cached(
@@ -154,6 +105,19 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
         .await?;
     let Some(row) = tx.query_opt(&stmt, &[]).await? else { return Ok(None) };
     let user: UserId = row.get(0);
+    if let Some(told) = remove_key(tx, random, user).await? {
+        return Ok(Some(vec![told]));
+    }
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.next_relation
+            select relation_id from relation where user_id = $1 and state = 'active' limit 1",
+        )
+        .await?;
+    if let Some(row) = tx.query_opt(&stmt, &[&user]).await? {
+        let ended = relations::end(tx, row.get(0), EventId::mint(random)).await?;
+        return Ok(Some(ended.map(|(_, told)| told).unwrap_or_default()));
+    }
     let stmt = tx
         .prepare_cached(
             "-- accounts.still_member
@@ -162,18 +126,36 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
             limit 1",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&user]).await? else {
-        let stmt = tx
-            .prepare_cached(
-                "-- accounts.erased
-                update user_account set erased_at = app_now() where user_id = $1",
-            )
-            .await?;
-        tx.execute(&stmt, &[&user]).await?;
-        return Ok(Some(Vec::new()));
-    };
-    let who = Principal::from_row(row.get(2), row.get(1));
-    Ok(Some(leave(tx, random, row.get(0), who).await?.into_iter().collect()))
+    if let Some(row) = tx.query_opt(&stmt, &[&user]).await? {
+        let who = Principal::from_row(row.get(2), row.get(1));
+        return Ok(Some(leave(tx, random, row.get(0), who).await?.into_iter().collect()));
+    }
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.erased
+            update user_account set erased_at = app_now() where user_id = $1",
+        )
+        .await?;
+    tx.execute(&stmt, &[&user]).await?;
+    Ok(Some(Vec::new()))
+}
+
+/// A key that the directory has shown.
+async fn remove_key(tx: &Tx, random: &Random, user: UserId) -> Result<Option<Told>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.remove_key
+            with next as (select device_id, key_id from device where user_id = $1 and key_id is not null limit 1)
+            update device d set key_id = null, key_version = null, key_since = null from next
+            where d.user_id = $1 and d.device_id = next.device_id
+            returning next.device_id, next.key_id",
+        )
+        .await?;
+    let Some(row) = tx.query_opt(&stmt, &[&user]).await? else { return Ok(None) };
+    let (device, key): (String, String) = (row.get(0), row.get(1));
+    let data = json!({ "user_id": user, "device_id": device, "key_id": key }).to_string();
+    let (id, audience) = (EventId::mint(random), devices::audience(tx, user).await?);
+    inbox::append(tx, id, EventKind::KeyDeviceRemoved, None, &data, &audience).await.map(Some)
 }
 
 /// Whoever goes last keeps no conversation alive; when an owner goes, the oldest admin, else the oldest member, follows.

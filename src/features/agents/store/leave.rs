@@ -6,13 +6,16 @@ use crate::{
     db::Tx,
     error::Result,
     events::EventKind,
-    features::inbox::{self, Told},
+    features::{
+        inbox::{self, Told},
+        relations,
+    },
     ids::{AgentId, ConversationId, EventId, RelationId, UserId},
     random::Random,
 };
 
 /// Ends one relation of a deleted agent, or takes it out of one group; none when there is nothing left to do.
-pub async fn leave_next(tx: &Tx, random: &Random) -> Result<Option<Option<Told>>> {
+pub async fn leave_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
     let stmt = tx
         .prepare_cached(
             "-- agents.to_leave
@@ -22,61 +25,36 @@ pub async fn leave_next(tx: &Tx, random: &Random) -> Result<Option<Option<Told>>
         .await?;
     let Some(row) = tx.query_opt(&stmt, &[]).await? else { return Ok(None) };
     let agent: AgentId = row.get(0);
-    if let Some(told) = end_relation(tx, random, agent).await? {
-        return Ok(Some(Some(told)));
+    if let Some(relation) = next_relation(tx, agent).await? {
+        // Its user may have ended it just now; then the next turn looks for another.
+        let ended = relations::end(tx, relation, EventId::mint(random)).await?;
+        return Ok(Some(ended.map(|(_, told)| told).unwrap_or_default()));
     }
     if let Some(told) = leave_group(tx, random, agent).await? {
-        return Ok(Some(told));
+        return Ok(Some(told.into_iter().collect()));
     }
     let stmt = tx
         .prepare_cached(
             "-- agents.left
-            update agent set left_at = app_now() where agent_id = $1",
+            update agent set left_at = app_now() where agent_id = $1
+                and not exists (select from relation where agent_id = $1 and state = 'active')
+                and not exists (select from member join conversation using (conversation_id)
+                                where principal_id = $1 and kind = 'group')",
         )
         .await?;
     tx.execute(&stmt, &[&agent]).await?;
-    Ok(Some(None))
+    Ok(Some(Vec::new()))
 }
 
 /// Nobody opens another one meanwhile: whoever does asks for the agent first, and it is gone.
-async fn end_relation(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<Told>> {
+async fn next_relation(tx: &Tx, agent: AgentId) -> Result<Option<RelationId>> {
     let stmt = tx
         .prepare_cached(
             "-- agents.next_relation
             select relation_id from relation where agent_id = $1 and state = 'active' limit 1",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&agent]).await? else { return Ok(None) };
-    let relation: RelationId = row.get(0);
-    // A send that has read the relation and commits later finds its conversation changed.
-    let stmt = tx
-        .prepare_cached(
-            "-- agents.outdate_conversations
-            update conversation c set last_seq = last_seq from (
-                select conversation_id from conversation where conversation_id in (
-                    select conversation_id from member where principal_id = $1 and relation_id = $2
-                ) order by conversation_id for update
-            ) locked where c.conversation_id = locked.conversation_id",
-        )
-        .await?;
-    tx.execute(&stmt, &[&agent, &relation]).await?;
-    let stmt = tx
-        .prepare_cached(
-            "-- agents.end_relation
-            update relation set state = 'revoked', revoked_at = app_now(),
-                purge_at = app_now() + interval '7 days', purge_due = app_now() + interval '7 days'
-            where relation_id = $1 and state = 'active'
-            returning user_id, created_at, revoked_at, purge_at",
-        )
-        .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&relation]).await? else { return Ok(None) };
-    let user: UserId = row.get(0);
-    let data = json!({
-        "relation_id": relation, "user_id": user, "agent_id": agent, "state": "revoked",
-        "created_at": iso(row.get(1)), "revoked_at": iso(row.get(2)), "purge_at": iso(row.get(3)),
-    });
-    let (id, kind) = (EventId::mint(random), EventKind::RelationRevoked);
-    inbox::append(tx, id, kind, None, &data.to_string(), &[user.0, agent.0]).await.map(Some)
+    Ok(tx.query_opt(&stmt, &[&agent]).await?.map(|row| row.get(0)))
 }
 
 /// None if it is in no group; nothing is told if another one has taken it out meanwhile.
