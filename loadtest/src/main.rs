@@ -125,7 +125,7 @@ async fn run(options: &Options) -> Result<bool> {
     };
     let file = launched.as_ref().map_or(&options.cluster, |launched| &launched.cluster_file);
     let cluster = Cluster::read(file)?;
-    let all = [Scenario::Send, Scenario::Hop, Scenario::Limiter];
+    let all = [Scenario::Login, Scenario::Send, Scenario::Hop, Scenario::Limiter];
     let wanted = if options.scenarios.is_empty() { &all[..] } else { &options.scenarios };
     let mut sound = true;
     let mut people = Vec::new();

@@ -38,6 +38,10 @@ fn median(mut times: Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64()
 }
 
+/// Seconds that two medians may differ by, however short they are. A hash that one of two took and the other did not is
+/// several times that.
+const NOISE: f64 = 0.002;
+
 /// What it is, its path, how many pairs, its body for an address.
 type Call = (&'static str, &'static str, usize, fn(&str) -> Value);
 
@@ -62,8 +66,14 @@ async fn attack_01_known_and_unknown_addresses_look_alike() {
     let client = connect(&a.world.database).await;
     for (what, path, pairs, body) in calls {
         // Other work shares this machine: noise is taken for a difference only if it stays.
-        let mut ratios = Vec::new();
-        for _ in 0..4 {
+        let mut rounds = Vec::new();
+        let alike = |rounds: &[(f64, f64)]| {
+            let near = |&&(known, unknown): &&(f64, f64)| {
+                (0.75..1.33).contains(&(known / unknown)) || (known - unknown).abs() < NOISE
+            };
+            rounds.iter().filter(near).count() >= 2
+        };
+        while rounds.len() < 3 && !alike(&rounds) {
             let [mut known, mut unknown] = [Vec::new(), Vec::new()];
             for n in 0..pairs {
                 // Neither is counted out: both are as they were before each pair.
@@ -82,12 +92,9 @@ async fn attack_01_known_and_unknown_addresses_look_alike() {
                 }
                 assert_eq!(faces[0], faces[1], "{what}");
             }
-            ratios.push(median(known) / median(unknown));
-            if (0.75..1.33).contains(ratios.last().expect("one")) {
-                break;
-            }
+            rounds.push((median(known), median(unknown)));
         }
-        assert!(ratios.len() < 4, "{what}: known/unknown medians {ratios:?}");
+        assert!(alike(&rounds), "{what}: known and unknown medians {rounds:?}");
     }
 }
 

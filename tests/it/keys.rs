@@ -255,6 +255,24 @@ async fn other_keys_for_a_device_need_a_fresh_login() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_stale_login_pushes_a_backup_out() {
+    let [a] = nodes().await;
+    let alice = a.user("alice").await;
+    alice.post("/keys/backup", backup(&alice.device_id, 1)).await.expect(201);
+    a.advance(Duration::from_secs(301)).await;
+    let thief = alice.refreshed().await;
+    for _ in 2..=10 {
+        thief.post("/keys/backup", backup(&alice.device_id, 1)).await.expect(200);
+    }
+    thief.post("/keys/backup", backup(&alice.device_id, 1)).await.refused(403, "REAUTH_REQUIRED");
+    let kept = alice.login(&a, Some(&alice.device_id)).await;
+    let all = kept.get("/keys/backup").await.expect(200);
+    assert_eq!(all.data()[9]["version"], 1);
+    let answer = kept.post("/keys/backup", backup(&alice.device_id, 1)).await.expect(200);
+    assert_eq!(answer.data()["version"], 11);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_directory_is_for_those_who_share_a_conversation() {
     let [a, b] = nodes().await;
     let [alice, bob, eve] = [a.user("alice").await, b.user("bob").await, a.user("eve").await];

@@ -6,7 +6,9 @@ use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Authenticator, Caller, PASSWORD, User, nodes, nodes_with, psql, ulid};
+use crate::support::{
+    Answer, Authenticator, Caller, PASSWORD, User, blocked, connect, nodes, nodes_with, psql, ulid,
+};
 
 const ROOM: (&str, &str) =
     ("LIMIT_OVERRIDES", "auth_passkey_begin=1000/s,default_ip=1000/s,default_user=1000/s");
@@ -294,6 +296,40 @@ async fn an_enrolment_must_be_verified_fresh_and_new() {
         body[field] = value;
         complete(&bob, body).await.refused(400, "VALIDATION_ERROR");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn enrolling_needs_a_fresh_login_that_still_lives() {
+    let [a] = nodes_with(&[ROOM]).await;
+    let alice = a.user("alice").await;
+    let enrol = async |user: &User| {
+        let begun = user.post("/users/me/passkeys/begin", json!({})).await.expect(200);
+        let credential = Authenticator::default().create(&begun.data()["public_key"]);
+        json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential })
+    };
+    // The session ends while the enrolment waits for its user's lock.
+    let body = enrol(&alice).await;
+    let mut client = connect(&a.world.database).await;
+    let tx = client.transaction().await.expect("begun");
+    tx.batch_execute("select 1 from user_account for update; update session set revoked_at = app_now()")
+        .await
+        .expect("held");
+    let late = alice.post("/users/me/passkeys/complete", body);
+    let end = async {
+        blocked(&tx, 1).await;
+        tx.batch_execute("commit").await.expect("let go");
+    };
+    let (late, ()) = tokio::join!(late, end);
+    late.refused(401, "UNAUTHORIZED");
+
+    let alice = alice.login(&a, None).await;
+    a.advance(Duration::from_secs(590)).await;
+    let alice = alice.refreshed().await;
+    let body = enrol(&alice).await;
+    a.advance(Duration::from_secs(11)).await;
+    alice.post("/users/me/passkeys/begin", json!({})).await.refused(403, "REAUTH_REQUIRED");
+    alice.post("/users/me/passkeys/complete", body).await.refused(403, "REAUTH_REQUIRED");
+    assert_eq!(count(&a.world.database, "passkey").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,10 +2,9 @@
 
 mod hop;
 mod limiter;
+mod login;
 mod send;
 mod sender;
-
-mod login;
 
 // With thousands of sockets.
 mod fanout;
@@ -14,6 +13,7 @@ mod slow;
 mod storm;
 
 pub use self::idle::bare_tcp;
+
 use crate::{Options, Result, cluster::Cluster, people::Pair, report::Report};
 
 /// A scenario by its name.

@@ -71,14 +71,12 @@ fn text(code: &str) -> String {
     )
 }
 
-/// Deletes codes and guards that have run out.
+/// Deletes codes, guards and sessions that have run out.
 pub async fn forget(db: &Db) -> Result<()> {
-    let tx = db.begin("accounts.forget").await?;
-    store::forget(&tx).await?;
-    tx.commit().await
+    store::forget(db).await
 }
 
-/// Takes deleted accounts and their agents out of their conversations, a conversation a transaction.
+/// Ends what deleted accounts have left behind: keys, relations, places in conversations, one a transaction.
 pub async fn erase(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
     loop {
         let tx = db.begin("accounts.erase").await?;

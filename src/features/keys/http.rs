@@ -52,7 +52,8 @@ pub struct Kept {
 ///
 /// Caller: user. Limit: `default_user`, 120/min. Body: the key backup of the interface, and optionally the `version` that
 /// it replaces. The first of a device that we named names it. Answers 201 (new) or 200 (replaced) with [`Kept`].
-/// Errors: `DEVICE_MISMATCH`, `VERSION_MISMATCH`, `REAUTH_REQUIRED` (other public keys, and a login older than 5 min).
+/// Errors: `DEVICE_MISMATCH`, `VERSION_MISMATCH`, `REAUTH_REQUIRED` (a login older than 5 min, and other public keys or
+/// the eleventh version, which would push the first one out).
 /// Tells `key.device_added`, and `key.device_removed` of the keys before.
 pub async fn put_backup(
     user: User,

@@ -47,7 +47,8 @@ pub async fn put(tx: &Tx, events: [EventId; 2], user: &User, upload: &Upload) ->
         return Err(Error::from(Code::VersionMismatch).with("current_version", newest));
     }
     let key = key_id(&upload.public_key.0, &upload.signing_public_key.0);
-    if shown.as_ref().is_some_and(|shown| *shown != key) && !named.fresh {
+    let (other, pushes_out) = (shown.as_ref().is_some_and(|shown| *shown != key), newest >= KEY_BACKUPS);
+    if (other || pushes_out) && !named.fresh {
         return Err(Code::ReauthRequired.into());
     }
     let kept = keep(tx, user, upload, &key, newest + 1).await?;

@@ -150,7 +150,8 @@ pub struct EnrolmentChallenge {
 
 /// `POST /users/me/passkeys/begin`: a challenge to enrol a passkey with.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. No body. Answers 200 `{challenge_id, public_key, expires_at}`.
+/// Caller: user with a login less than 10 min old. Limit: `default_user`, 120/min. No body. Answers 200 `{challenge_id,
+/// public_key, expires_at}`. Errors: `REAUTH_REQUIRED`.
 pub async fn begin_enrolment(
     user: User,
     limiter: Limiter,
@@ -159,6 +160,7 @@ pub async fn begin_enrolment(
     State(passkeys): State<Passkeys>,
 ) -> Result<Data<EnrolmentChallenge>> {
     limiter.take_here(Limit::DefaultUser, user.id).await?;
+    user.must_be_recent()?;
     let tx = db.begin("passkeys.begin_enrolment").await?;
     let owner = store::owner(&tx, user.id).await?;
     let known = Some(owner.credential_ids);
@@ -193,8 +195,9 @@ pub struct Enrolled {
 
 /// `POST /users/me/passkeys/complete`: enrols a passkey.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Body `{challenge_id, credential, name?}`. Answers 201 `{passkey_id,
-/// name, created_at}`. Errors: `CHALLENGE_EXPIRED`, `PASSKEY_INVALID`, `FORBIDDEN` (as many as a user may have).
+/// Caller: user with a login less than 10 min old. Limit: `default_user`, 120/min. Body `{challenge_id, credential,
+/// name?}`. Answers 201 `{passkey_id, name, created_at}`. Errors: `REAUTH_REQUIRED`, `CHALLENGE_EXPIRED`,
+/// `PASSKEY_INVALID`, `FORBIDDEN` (as many as a user may have).
 pub async fn enrol(
     user: User,
     limiter: Limiter,
@@ -204,6 +207,7 @@ pub async fn enrol(
     Json(body): Json<Enrolment>,
 ) -> Result<Created<Enrolled>> {
     limiter.take_here(Limit::DefaultUser, user.id).await?;
+    user.must_be_recent()?;
     let tx = db.begin("passkeys.enrol").await?;
     let Some(state) = store::take_challenge(&tx, body.challenge_id, Some(user.id)).await? else {
         return refuse(tx, Code::ChallengeExpired).await;

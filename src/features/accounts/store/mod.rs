@@ -165,20 +165,52 @@ pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
     Ok(())
 }
 
-/// Deletes what no longer says anything: old codes, mails that nobody took, guards, sessions that ended long ago, devices of ours without any.
-pub async fn forget(tx: &Tx) -> Result<()> {
-    tx.batch_execute(
-        "delete from email_code where expires_at < app_now();
-         delete from mail_outbox where expires_at < app_now();
-         delete from login_guard where greatest(last_failure_at, locked_until) < app_now() - interval '1 hour';
-         delete from code_guard where not exists (
-             select 1 from unnest(failures) as at where at > app_now() - interval '1 hour');
-         delete from session where session_id = any(array(
-             select session_id from session
-             where least(revoked_at, refresh_expires_at, absolute_expires_at) < app_now() - interval '30 days' limit 5000));
-         delete from device d where provisional and created_at < app_now() - interval '30 days'
-             and not exists (select 1 from session s where s.user_id = d.user_id and s.device_id = d.device_id);",
-    )
-    .await?;
+/// What no longer says anything: old codes, mails that nobody took, guards, sessions that ended long ago, devices of ours without any. Each
+/// deletes at most so many, and leaves alone what somebody is using.
+const FORGET: [&str; 6] = [
+    "-- accounts.forget_codes
+    delete from email_code where ctid = any(array(
+        select ctid from email_code where expires_at < app_now() limit $1 for update skip locked))",
+    "-- accounts.forget_mails
+    delete from mail_outbox where ctid = any(array(
+        select ctid from mail_outbox where expires_at < app_now() limit $1 for update skip locked))",
+    "-- accounts.forget_logins
+    delete from login_guard where ctid = any(array(
+        select ctid from login_guard
+        where greatest(last_failure_at, locked_until) < app_now() - interval '1 hour' limit $1 for update skip locked))",
+    "-- accounts.forget_wrong_codes
+    delete from code_guard where ctid = any(array(
+        select ctid from code_guard
+        where coalesce(failures[array_upper(failures, 1)], '-infinity') < app_now() - interval '1 hour'
+        limit $1 for update skip locked))",
+    "-- accounts.forget_sessions
+    delete from session where ctid = any(array(
+        select ctid from session
+        where least(revoked_at, refresh_expires_at, absolute_expires_at) < app_now() - interval '30 days'
+        limit $1 for update skip locked))",
+    "-- accounts.forget_devices
+    delete from device where ctid = any(array(
+        select ctid from device d
+        where provisional and created_at < app_now() - interval '30 days'
+            and not exists (select from session s where s.user_id = d.user_id and s.device_id = d.device_id)
+        limit $1 for update skip locked))",
+];
+
+/// Rows that one statement of [`forget`] deletes.
+const BATCH: i64 = 1000;
+
+/// Deletes it batch by batch, each a transaction. What fails in one place keeps nothing from being deleted in another.
+pub async fn forget(db: &Db) -> Result<()> {
+    let mut outcome = Ok(());
+    for delete in FORGET {
+        outcome = outcome.and(forget_all(db, delete).await);
+    }
+    outcome
+}
+
+async fn forget_all(db: &Db, delete: &str) -> Result<()> {
+    let client = db.read().await?;
+    let stmt = client.prepare_cached(delete).await?;
+    while client.execute(&stmt, &[&BATCH]).await? == BATCH.unsigned_abs() {}
     Ok(())
 }
