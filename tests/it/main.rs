@@ -1,10 +1,5 @@
 //! Everything through the public interface, against real Postgres and Redis, mostly on two nodes.
 
-mod cluster;
-mod limits;
-mod tokens;
-mod windows;
-
 mod accounts;
 mod agents;
 mod agents_attacks;
@@ -18,6 +13,7 @@ mod attacks_passwords;
 mod attacks_tokens;
 mod browser;
 mod catalogues;
+mod cluster;
 mod conformance;
 mod conversations;
 mod devices;
@@ -29,6 +25,7 @@ mod groups;
 mod history;
 mod house;
 mod keys;
+mod limits;
 mod mail;
 mod meanwhile;
 mod messages;
@@ -40,9 +37,6 @@ mod sessions;
 mod slots;
 mod streaming;
 mod support;
+mod tokens;
 mod turnstile;
-
-mod attacks_auth;
-mod attacks_jwt;
-mod attacks_passwords;
-mod attacks_tokens;
+mod windows;
