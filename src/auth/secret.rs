@@ -1,6 +1,6 @@
 //! Slow hashes off the async threads, and MACs with keys derived from the server's secret.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use argon2::{
     Argon2,
@@ -20,9 +20,6 @@ use crate::{
 const BCRYPT_COST: u32 = 10;
 /// Hashes that may wait for a core; more are refused with 503 rather than queued.
 const WAITING: usize = 50;
-/// Longest wait for a core.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 /// The pool in which passwords and tokens are hashed: all cores but one, a bounded queue; clones share it.
 #[derive(Clone)]
 pub struct Hasher {
@@ -32,11 +29,8 @@ pub struct Hasher {
     decoy: Arc<str>,
 }
 
-/// A core of the pool, held until the hash is done or the turn is dropped.
-pub struct Turn {
-    asked: std::time::Instant,
-    held: (OwnedSemaphorePermit, OwnedSemaphorePermit),
-}
+/// A place in the queue, held until the hash is done or the turn is dropped.
+pub struct Turn(OwnedSemaphorePermit);
 
 impl Hasher {
     /// A pool for this machine.
@@ -53,25 +47,24 @@ impl Hasher {
         }
     }
 
-    /// Waits for a core, in a bounded queue; 503 if there is none in time.
-    pub async fn turn(&self) -> Result<Turn> {
-        let asked = std::time::Instant::now();
+    /// A place in the queue, which is never long; 503 if it is full.
+    pub fn turn(&self) -> Result<Turn> {
         let place = self.queue.clone().try_acquire_owned();
-        let place = place.map_err(|_| Error::unavailable("the hash queue is full"))?;
-        let core = tokio::time::timeout(PATIENCE, self.cores.clone().acquire_owned()).await;
-        let core = core.map_err(|_| Error::unavailable("no core for a hash in time"))?;
-        Ok(Turn { asked, held: (place, core.map_err(Error::unavailable)?) })
+        Ok(Turn(place.map_err(|_| Error::unavailable("the hash queue is full"))?))
     }
 
     async fn run<T: Send + 'static>(
-        turn: Turn,
+        &self,
+        Turn(place): Turn,
         algorithm: &'static str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        let Turn { asked, held } = turn;
+        let asked = std::time::Instant::now();
+        // Whoever has a place is served: the wait is bounded by those before it.
+        let core = self.cores.clone().acquire_owned().await.map_err(Error::unavailable)?;
         let done = tokio::task::spawn_blocking(move || {
-            // To the end of the work, also if the caller has gone.
-            let _held = held;
+            // Held to the end of the work, also if the caller has gone.
+            let _held = (place, core);
             work()
         });
         let value = done.await.map_err(Error::unavailable)?;
@@ -81,18 +74,18 @@ impl Hasher {
 
     /// Argon2id, as a PHC string.
     pub async fn hash_password(&self, password: String) -> Result<String> {
-        let hash = Self::run(self.turn().await?, "argon2id", move || {
+        let hash = self.run(self.turn()?, "argon2id", move || {
             Argon2::default().hash_password(password.as_bytes()).map(|hash| hash.to_string())
         });
         hash.await?.map_err(|error| Error::broken(crate::error::Code::InternalError, error.to_string()))
     }
 
-    /// Whether `password` belongs to `hash`; without a hash, no after the same work. Takes a turn that was waited for
-    /// before, so that what is counted as a try is one.
+    /// Whether `password` belongs to `hash`; without a hash, no after the same work. Takes a turn that was had
+    /// before, so that what is counted as a try becomes one.
     pub async fn verify_password(&self, turn: Turn, password: String, hash: Option<String>) -> Result<bool> {
         let known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.decoy.to_string());
-        let matches = Self::run(turn, "argon2id", move || {
+        let matches = self.run(turn, "argon2id", move || {
             PasswordHash::new(&hash)
                 .is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok())
         });
@@ -102,17 +95,14 @@ impl Hasher {
     /// bcrypt over the whole agent token.
     pub async fn hash_token(&self, token: String) -> Result<String> {
         let hash =
-            Self::run(self.turn().await?, "bcrypt", move || bcrypt::non_truncating_hash(token, BCRYPT_COST))
-                .await?;
+            self.run(self.turn()?, "bcrypt", move || bcrypt::non_truncating_hash(token, BCRYPT_COST)).await?;
         hash.map_err(|error| Error::broken(crate::error::Code::InternalError, error))
     }
 
     /// Whether `token` belongs to `hash`.
     pub async fn verify_token(&self, token: String, hash: String) -> Result<bool> {
-        Self::run(self.turn().await?, "bcrypt", move || {
-            bcrypt::non_truncating_verify(token, &hash).unwrap_or(false)
-        })
-        .await
+        self.run(self.turn()?, "bcrypt", move || bcrypt::non_truncating_verify(token, &hash).unwrap_or(false))
+            .await
     }
 }
 

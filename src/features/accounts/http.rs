@@ -191,7 +191,7 @@ impl Accounts {
         password: &GivenPassword,
     ) -> Result<Option<store::Known>> {
         // Before the try is counted: our overload must not lock anybody out.
-        let turn = self.passwords.turn().await?;
+        let turn = self.passwords.turn()?;
         let tx = self.db.begin("accounts.login").await?;
         let known = store::begin_login(&tx, email).await?;
         tx.commit().await?;
