@@ -79,10 +79,13 @@ pub fn object(cursor: Cursor, tail: &str) -> String {
     format!(r#"{{"cursor":"{cursor}","seq":{},{tail}}}"#, cursor.seq)
 }
 
-/// The event as a frame.
-pub fn frame(cursor: Cursor, tail: &str) -> String {
-    format!(r#"{{"type":"event","cursor":"{cursor}","seq":{},{tail}}}"#, cursor.seq)
+/// What stands before an event's tail in its frame,
+pub fn front(cursor: Cursor) -> String {
+    format!(r#"{{"type":"event","cursor":"{cursor}","seq":{},"#, cursor.seq)
 }
+
+/// and after it.
+pub const BACK: &str = "}";
 
 /// A message as everybody sees it.
 pub struct Message<'a> {

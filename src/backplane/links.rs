@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
@@ -17,8 +18,9 @@ use super::{
 };
 use crate::{
     events::Tail,
+    features::inbox::Delivery,
     gateway::{
-        registry::{Interest, Registry},
+        registry::{Bells, Interest, Registry},
         streams::Key,
     },
     ids::NodeId,
@@ -97,7 +99,9 @@ impl<P: PubSub> Links<P> {
         let inboxes = self.redis.key("p:");
         let own = self.redis.key(keys::node_channel(self.node));
         let many = self.redis.key(keys::many_channel());
-        while let Some(incoming) = P::next(&mut inbound).await {
+        let mut bells = Bells::default();
+        let mut next = P::next(&mut inbound).await;
+        while let Some(incoming) = next {
             match incoming {
                 Incoming::Lagged(n) => {
                     series::hints("lagged", n);
@@ -105,9 +109,9 @@ impl<P: PubSub> Links<P> {
                 }
                 Incoming::Message { channel, text } => {
                     if let Some(principal) = channel.strip_prefix(&inboxes) {
-                        self.hear_hint(principal, &text);
+                        self.hear_hint(principal, &text, &mut bells);
                     } else if channel == many {
-                        self.hear_many(&text);
+                        self.hear_many(&text, &mut bells);
                     } else if channel == own {
                         self.hear_own(&text);
                     } else {
@@ -115,10 +119,19 @@ impl<P: PubSub> Links<P> {
                     }
                 }
             }
+            // What has come together is told together.
+            let soon = P::next(&mut inbound).now_or_never();
+            if soon.is_none() || bells.are_many() {
+                bells.ring();
+            }
+            next = match soon {
+                Some(next) => next,
+                None => P::next(&mut inbound).await,
+            };
         }
     }
 
-    fn hear_hint(&self, principal: &str, text: &str) {
+    fn hear_hint(&self, principal: &str, text: &str, bells: &mut Bells) {
         let Ok(principal) = Uuid::try_parse(principal) else { return series::hints("unreadable", 1) };
         if text.starts_with('~') {
             return self.hear_whisper(text, Some(principal));
@@ -128,11 +141,12 @@ impl<P: PubSub> Links<P> {
         if hint.from != self.node {
             series::hints("received", 1);
             self.note(hint.tail.as_ref());
-            self.registry.deliver(principal, hint.seq, hint.tail.as_ref());
+            let delivery = Delivery { principal, seq: hint.seq };
+            self.registry.deliver(&[delivery], hint.tail.as_ref(), bells);
         }
     }
 
-    fn hear_many(&self, text: &str) {
+    fn hear_many(&self, text: &str, bells: &mut Bells) {
         if text.starts_with('~') {
             return self.hear_whisper(text, None);
         }
@@ -140,7 +154,7 @@ impl<P: PubSub> Links<P> {
         if hints.from != self.node {
             series::hints("received", 1);
             self.note(hints.tail.as_ref());
-            self.registry.deliver_all(&hints.deliveries, hints.tail.as_ref());
+            self.registry.deliver(&hints.deliveries, hints.tail.as_ref(), bells);
         }
     }
 

@@ -27,7 +27,7 @@ use crate::{
     features::inbox::{Delivery, Told},
     gateway::{
         audience::Audience,
-        registry::{Registry, Seat},
+        registry::{Bells, Registry, Seat},
         streams::{StreamId, Streams},
     },
     ids::{AgentId, NodeId},
@@ -164,8 +164,22 @@ impl Backplane {
 
     /// Tells every listener of an event that has been committed.
     pub fn tell(&self, told: &Told) {
-        self.audience.note(&told.tail);
-        self.registry.deliver_all(&told.deliveries, Some(&told.tail));
+        self.tell_all(std::slice::from_ref(told));
+    }
+
+    /// The same for several at once; whoever gets more than one of them is woken up once.
+    pub fn tell_all(&self, all: &[Told]) {
+        let mut bells = Bells::default();
+        for told in all {
+            self.audience.note(&told.tail);
+            self.registry.deliver(&told.deliveries, Some(&told.tail), &mut bells);
+        }
+        bells.ring();
+        all.iter().for_each(|told| self.hint(told));
+    }
+
+    /// Tells the other nodes.
+    fn hint(&self, told: &Told) {
         if told.deliveries.len() > FEW {
             for some in told.deliveries.chunks(MANY) {
                 self.publish(&self.hints, keys::many_channel(), Hints::encode(self.node, some, &told.tail));

@@ -6,9 +6,11 @@
 pub mod asides;
 pub mod audience;
 pub mod close;
+mod codec;
 pub mod frames;
-mod gate;
+mod goodbye;
 mod handshake;
+mod pulse;
 mod rate;
 pub mod registry;
 mod requests;
@@ -95,7 +97,7 @@ pub async fn upgrade(
     tasks.spawn(async move {
         // Not upgraded means that the client has gone.
         if let Ok(upgraded) = upgrading.await {
-            session::run(&gateway, socket::Socket::new(upgraded).await, stranger).await;
+            session::run(&gateway, socket::Socket::new(upgraded), stranger).await;
         }
         drop(place);
     });

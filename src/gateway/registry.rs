@@ -7,14 +7,15 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
+use super::pulse::Pulse;
 use crate::{
     backplane::message::Aside,
     events::Tail,
@@ -121,15 +122,13 @@ impl Seat {
         self.sent.store(seq, Ordering::Release);
     }
 
-    /// There is an event `seq`; its body too, if it came along and fits.
-    pub fn hear(&self, seq: i64, tail: Option<&Tail>) {
+    /// There is an event `seq`; its body too, if it came along and fits. It is to be rung.
+    fn note(&self, seq: i64, tail: Option<&Tail>) {
         let mut mailbox = self.mailbox();
         mailbox.head = mailbox.head.max(seq);
         if let Some(tail) = tail {
             mailbox.push(seq, tail);
         }
-        drop(mailbox);
-        self.bell.notify_one();
     }
 
     /// Somebody types, or a stream goes on.
@@ -221,28 +220,11 @@ pub struct Registry {
     interest: mpsc::UnboundedSender<Interest>,
 }
 
-/// When the node's beat was last seen to run. Real time on purpose: it measures whether the process was frozen.
-struct Pulse {
-    started: Instant,
-    last: AtomicU64,
-}
-
-impl Pulse {
-    fn beat(&self) {
-        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last.store(now, Ordering::Release);
-    }
-
-    fn age(&self) -> Duration {
-        self.started.elapsed().saturating_sub(Duration::from_millis(self.last.load(Ordering::Acquire)))
-    }
-}
-
 impl Registry {
     /// Empty; the receiver hears of every principal whose first listener comes or last one goes.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<Interest>) {
         let (interest, changes) = mpsc::unbounded_channel();
-        let pulse = Arc::new(Pulse { started: Instant::now(), last: AtomicU64::new(0) });
+        let pulse = Arc::new(Pulse::new());
         let (seats, closed, blind) = (Arc::default(), Arc::default(), Arc::default());
         (Registry { seats, closed, blind, pulse, interest }, changes)
     }
@@ -316,18 +298,14 @@ impl Registry {
         self.seats().contains_key(&principal)
     }
 
-    /// Tells the listeners of `principal` of an event.
-    pub fn deliver(&self, principal: Uuid, seq: i64, tail: Option<&Tail>) {
-        if let Some(row) = self.seats().get(&principal) {
-            row.iter().for_each(|seat| seat.hear(seq, tail));
-        }
-    }
-
-    /// Tells the listeners of many of an event.
-    pub fn deliver_all(&self, deliveries: &[Delivery], tail: Option<&Tail>) {
+    /// Tells listeners of an event, and `bells` whom it is to ring.
+    pub fn deliver(&self, deliveries: &[Delivery], tail: Option<&Tail>, bells: &mut Bells) {
         let seats = self.seats();
         for Delivery { principal, seq } in deliveries {
-            seats.get(principal).into_iter().flatten().for_each(|seat| seat.hear(*seq, tail));
+            for seat in seats.get(principal).into_iter().flatten() {
+                seat.note(*seq, tail);
+                bells.0.push(seat.clone());
+            }
         }
     }
 
@@ -349,7 +327,11 @@ impl Registry {
             .into_iter()
             .flatten()
             .filter(|seat| seat.sent() < head || seat.sent() == UNKNOWN);
-        behind.map(|seat| seat.hear(head, None)).count() as u64
+        let ring = |seat: &Arc<Seat>| {
+            seat.note(head, None);
+            seat.bell.notify_one();
+        };
+        behind.map(ring).count() as u64
     }
 
     /// Ends the seats that were let in by one of `credentials`.
@@ -369,6 +351,23 @@ impl Registry {
     /// Every seat, for whoever works on them one by one.
     pub fn all(&self) -> Vec<Arc<Seat>> {
         self.seats().values().flatten().cloned().collect()
+    }
+}
+
+/// Who has been told something and is to be rung. Whoever is told several events before wakes up once, and writes them
+/// as one.
+#[derive(Default)]
+pub struct Bells(Vec<Arc<Seat>>);
+
+impl Bells {
+    /// Rings them.
+    pub fn ring(&mut self) {
+        self.0.drain(..).for_each(|seat| seat.bell.notify_one());
+    }
+
+    /// Whether they should not wait for more.
+    pub fn are_many(&self) -> bool {
+        self.0.len() > 16 * 1024
     }
 }
 
@@ -409,7 +408,7 @@ mod tests {
         let (small, large): (Arc<str>, Arc<str>) = ("x".into(), "x".repeat(20_000).into());
         for n in 0..ASIDE_FRAMES + 50 {
             socket.hear_aside(&Aside { part: None, text: small.clone() });
-            socket.hear(n as i64 + 1, Some(&small));
+            socket.note(n as i64 + 1, Some(&small));
         }
         let mail = socket.take();
         assert_eq!((mail.asides.len(), mail.items.len()), (ASIDE_FRAMES, ASIDE_FRAMES + 50));
@@ -419,7 +418,7 @@ mod tests {
         assert_eq!(socket.take().asides.len(), ASIDE_BYTES / large.len());
 
         for n in 0..2 * MAILBOX_FRAMES {
-            socket.hear(n as i64, Some(&small));
+            socket.note(n as i64, Some(&small));
             socket.hear_aside(&Aside { part: None, text: small.clone() });
         }
         let mail = socket.take();
@@ -427,7 +426,7 @@ mod tests {
         // What was dropped is known to be there.
         assert_eq!(mail.head, 2 * MAILBOX_FRAMES as i64 - 1);
         for n in 0..100 {
-            socket.hear(n, Some(&large));
+            socket.note(n, Some(&large));
         }
         assert_eq!(socket.take().items.len(), MAILBOX_BYTES / large.len());
 

@@ -3,7 +3,7 @@
 //! An event that came along with its hint is sent at once if it is the next one; after a gap the inbox is read. What
 //! the client is sent therefore rises by one each time, whatever was lost on the way here.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 
@@ -12,6 +12,7 @@ use super::{
     asides::{self, StreamAct},
     close::Close,
     frames::{ClientFrame, Replay, ServerFrame},
+    goodbye,
     rate::Rate,
     registry::{End, Item, Joined, Seat, UNKNOWN},
     sends::{Sends, Target, answer, refuse},
@@ -24,7 +25,7 @@ use crate::{
     auth::user::UserClaim,
     clock::iso,
     error::{Code, Result},
-    events,
+    events::Tail,
     features::inbox::Start,
     ids::Principal,
     limits::{
@@ -121,11 +122,11 @@ impl<'a> Session<'a> {
             token_expires_at: guest.expires_at.map(iso),
             replay: Replay { from, to: bounds.head },
         };
-        socket.feed(ready.encode()).await?;
+        socket.feed(&ready.encode());
         if let Start::Resync = start {
             let oldest = gateway.inbox.cursor(bounds.oldest - 1).to_string();
             let head = gateway.inbox.cursor(bounds.head).to_string();
-            socket.feed(ServerFrame::ResyncRequired { oldest, head }.encode()).await?;
+            socket.feed(&ServerFrame::ResyncRequired { oldest, head }.encode());
         }
         let mut session = Session {
             gateway,
@@ -197,22 +198,19 @@ impl<'a> Session<'a> {
         }
         for Item { seq, tail } in mail.items {
             // Others were sent already, or come after a gap: the inbox has them.
-            if seq == self.seat.sent() + 1
-                && self.write(socket, events::frame(self.gateway.inbox.cursor(seq), &tail)).await?
-            {
-                self.seat.set_sent(seq);
+            if seq == self.seat.sent() + 1 && !self.write_event(socket, seq, tail).await? {
+                break;
             }
         }
         if mail.head > self.seat.sent() && self.expiry != Expiry::Expired {
             Box::pin(self.read_to(mail.head, socket)).await?;
         }
         for aside in syncs::without_the_past(mail.asides) {
-            if self.syncs.lets_through(&aside) && !self.write(socket, aside.text.to_string()).await? {
+            if self.syncs.lets_through(&aside) && !self.write_shared(socket, aside.text).await? {
                 break;
             }
         }
-        socket.flush().await?;
-        Ok(())
+        self.flush(socket).await
     }
 
     /// What a `stream.sync` has asked for; live deltas go on after it.
@@ -225,32 +223,65 @@ impl<'a> Session<'a> {
         let Recalled { frames, next } = self.gateway.asides.streams.from(&key, from);
         self.syncs.told(key, next);
         for frame in frames {
-            if !self.write(socket, frame.to_string()).await? {
+            if !self.write_shared(socket, frame).await? {
                 break;
             }
         }
-        socket.flush().await?;
-        Ok(())
+        self.flush(socket).await
     }
 
-    /// Writes an event, unless the seat is given up first: what a credential may see ends with it, in the middle of a
-    /// backlog too. False if nothing may be said now, because the access token has ended or nobody
-    /// can say who is revoked: what is left waits in the inbox.
-    async fn write(&mut self, socket: &mut Socket, frame: String) -> Result<bool, Option<Close>> {
+    /// Whether anything may be told now: not if the access token has ended, or nobody can say who is revoked. What is
+    /// left then waits in the inbox.
+    fn may_tell(&mut self) -> bool {
         if self.guest.expires_at.is_some_and(|at| self.gateway.clock.now() >= at) {
             self.expiry = Expiry::Expired;
+            return false;
+        }
+        !self.gateway.registry.is_blind()
+    }
+
+    /// Queues an event; false if nothing may be told now.
+    async fn write_event(
+        &mut self,
+        socket: &mut Socket,
+        seq: i64,
+        tail: Tail,
+    ) -> Result<bool, Option<Close>> {
+        if !self.may_tell() {
             return Ok(false);
         }
-        if self.gateway.registry.is_blind() {
+        socket.feed_event(self.gateway.inbox.cursor(seq), tail);
+        self.seat.set_sent(seq);
+        self.make_room(socket).await
+    }
+
+    /// Queues what is no event; false if nothing may be told now.
+    async fn write_shared(&mut self, socket: &mut Socket, text: Arc<str>) -> Result<bool, Option<Close>> {
+        if !self.may_tell() {
             return Ok(false);
         }
+        socket.feed_shared(text);
+        self.make_room(socket).await
+    }
+
+    async fn make_room(&mut self, socket: &mut Socket) -> Result<bool, Option<Close>> {
+        if socket.is_full() {
+            self.flush(socket).await?;
+        }
+        Ok(true)
+    }
+
+    /// Writes what is queued, unless the seat is given up first: what a credential may see ends with it, in the middle
+    /// of a backlog too.
+    async fn flush(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
         if !self.seat.is_ended() {
             tokio::select! {
-                fed = socket.feed(frame) => { fed?; return Ok(true) }
+                flushed = socket.flush() => return flushed.map_err(Some),
                 () = self.seat.ended() => {}
             }
         }
         let end = self.seat.take().end.unwrap_or(End::Drain(Duration::ZERO));
+        socket.forget();
         Err(self.say_goodbye(end, socket).await)
     }
 
@@ -270,39 +301,17 @@ impl<'a> Session<'a> {
                 return Ok(());
             }
             for entry in page {
-                if !self
-                    .write(socket, events::frame(self.gateway.inbox.cursor(entry.seq), &entry.tail))
-                    .await?
-                {
+                if !self.write_event(socket, entry.seq, entry.tail).await? {
                     return Ok(());
                 }
-                self.seat.set_sent(entry.seq);
             }
-            socket.flush().await?;
+            self.flush(socket).await?;
         }
         Ok(())
     }
 
     async fn say_goodbye(&mut self, end: End, socket: &mut Socket) -> Option<Close> {
-        let (frame, close) = match end {
-            End::Revoked { reason } => {
-                let device_id = Some(self.guest.reader.device_id.as_str()).filter(|id| !id.is_empty());
-                let frame =
-                    ServerFrame::SessionInvalidated { reason, device_id, at: self.gateway.clock.now() };
-                (frame.encode(), Close::Revoked)
-            }
-            End::Drain(after) => {
-                let after_ms = u64::try_from(after.as_millis()).unwrap_or_default();
-                (ServerFrame::Reconnect { after_ms }.encode(), Close::Restart)
-            }
-            End::TooMany => {
-                (ServerFrame::AuthError { reason: "connection_limit" }.encode(), Close::ConnectionLimit)
-            }
-            End::EpochChanged => {
-                let head = self.gateway.inbox.cursor(self.seat.sent()).to_string();
-                (ServerFrame::ResyncRequired { oldest: head.clone(), head }.encode(), Close::Restart)
-            }
-        };
+        let (frame, close) = goodbye::to(&self.guest, end, self.gateway, self.seat.sent());
         Some(socket.say(frame).await.err().unwrap_or(close))
     }
 

@@ -1,34 +1,49 @@
 //! A WebSocket with our rules: text only, bounded, no write without a deadline, closed with a code.
+//!
+//! What is sent is queued in pieces that may be shared with other sockets, and written many at a time. What is read goes
+//! through a buffer that all sockets of a thread share. So an idle socket holds no buffer at all, and a large event is in
+//! memory once, however many are sent it.
 
-use std::time::Duration;
-
-use futures_util::{SinkExt, StreamExt};
-use hyper::upgrade::Upgraded;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio_tungstenite::{
-    WebSocketStream,
-    tungstenite::{
-        self, Message,
-        error::ProtocolError,
-        protocol::{CloseFrame, Role, WebSocketConfig},
-    },
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    future::poll_fn,
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use super::{close::Close, gate::Gate};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+use super::{
+    close::Close,
+    codec::{self, Decoder, Kind, Message},
+};
 use crate::{
-    limits::quotas::{MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES, WRITE_DEADLINE},
+    cursor::Cursor,
+    events::{self, Tail},
+    limits::quotas::{AUTH_FRAME_BYTES, MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES, WRITE_DEADLINE},
     metrics as series,
 };
 
 /// How long a closed socket may take to say that it has seen it.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// The largest frame, and the largest message.
+/// The largest message of somebody who is known.
 const LARGEST: usize = MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES;
-/// Read buffer of a socket: what an idle one costs is mostly its buffers.
-const READ_BUFFER: usize = 2048;
-/// Frames of one wake-up are gathered to this many bytes before they are written.
-const WRITE_BUFFER: usize = 4096;
+/// What is read at once.
+const READ: usize = 16 * 1024;
+/// Pieces that are written at once.
+const PIECES: usize = 48;
+/// Bytes in the queue from which on it should be flushed before more is queued.
+const FULL: usize = 64 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into());
+}
 
 /// What a client did.
 pub enum Heard {
@@ -42,92 +57,254 @@ pub enum Heard {
     Fault(Close),
 }
 
-/// One client's socket.
-pub struct Socket {
-    stream: WebSocketStream<Gate<TokioIo<Upgraded>>>,
-    /// Whether the client has closed, and was answered.
-    closed: bool,
-    /// Bytes of the frame before, which may still be under way: a slow link is given time for them.
-    before: usize,
+/// A frame that waits to be written.
+struct Frame {
+    head: Vec<u8>,
+    body: Option<Arc<str>>,
+    tail: &'static str,
+    pong: bool,
 }
 
-/// The slowest link that is served: a frame may take its size at this pace, beside the ten seconds.
-const PACE: u64 = 64 * 1024;
+impl Frame {
+    fn plain(kind: Kind, payload: &[u8]) -> Self {
+        Frame { head: codec::frame(kind, payload), body: None, tail: "", pong: false }
+    }
+
+    fn parts(&self) -> [&[u8]; 3] {
+        [&self.head, self.body.as_deref().unwrap_or_default().as_bytes(), self.tail.as_bytes()]
+    }
+
+    fn len(&self) -> usize {
+        self.parts().iter().map(|part| part.len()).sum()
+    }
+}
+
+/// One client's socket.
+pub struct Socket {
+    stream: TokioIo<Upgraded>,
+    decoder: Decoder,
+    /// Bytes that came with a frame and are after it.
+    rest: Vec<u8>,
+    /// The largest message that is read.
+    most: usize,
+    queue: VecDeque<Frame>,
+    /// Bytes in the queue, and those of its first frame that have been written.
+    queued: usize,
+    written: usize,
+    /// Whether the client has closed, and was answered.
+    closed: bool,
+}
 
 impl Socket {
     /// An upgraded connection, of a stranger so far.
-    pub async fn new(upgraded: Upgraded) -> Self {
-        let config = WebSocketConfig::default()
-            .read_buffer_size(READ_BUFFER)
-            .write_buffer_size(WRITE_BUFFER)
-            .max_write_buffer_size(4 * LARGEST)
-            .max_frame_size(Some(LARGEST))
-            .max_message_size(Some(LARGEST));
-        let gate = Gate::new(TokioIo::new(upgraded));
-        let stream = WebSocketStream::from_raw_socket(gate, Role::Server, Some(config)).await;
-        Socket { stream, closed: false, before: 0 }
+    pub fn new(upgraded: Upgraded) -> Self {
+        Socket {
+            stream: TokioIo::new(upgraded),
+            decoder: Decoder::default(),
+            rest: Vec::new(),
+            most: AUTH_FRAME_BYTES,
+            queue: VecDeque::new(),
+            queued: 0,
+            written: 0,
+            closed: false,
+        }
     }
 
     /// It has authenticated: larger frames may come.
     pub fn let_in(&mut self) {
-        self.stream.get_mut().open();
+        self.most = LARGEST;
     }
 
     /// The next frame. Cancel safe.
     pub async fn hear(&mut self) -> Heard {
+        poll_fn(|cx| self.poll_hear(cx)).await
+    }
+
+    fn poll_hear(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
         loop {
-            return match self.stream.next().await {
-                Some(Ok(Message::Text(text))) => {
-                    series::frames("in", 1);
-                    Heard::Text(text.as_str().to_owned())
+            // A pong that is owed goes as soon as it can; who does not take it may still say something.
+            if !self.queue.is_empty() && matches!(self.poll_flush(cx), Poll::Ready(Err(_))) {
+                return Poll::Ready(Heard::Gone);
+            }
+            if let Some(heard) = self.decode_rest() {
+                return Poll::Ready(heard);
+            }
+            let (decoder, rest, most) = (&mut self.decoder, &mut self.rest, self.most);
+            let stream = Pin::new(&mut self.stream);
+            let read = SCRATCH.with_borrow_mut(|scratch| {
+                let mut scratch = ReadBuf::new(scratch);
+                match stream.poll_read(cx, &mut scratch) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(Err(_)) => Poll::Ready(None),
+                    Poll::Ready(Ok(())) if scratch.filled().is_empty() => Poll::Ready(None),
+                    Poll::Ready(Ok(())) => {
+                        let mut bytes = scratch.filled();
+                        let message = decoder.read(&mut bytes, most);
+                        rest.extend_from_slice(bytes);
+                        Poll::Ready(Some(message))
+                    }
                 }
-                Some(Ok(Message::Binary(_))) => Heard::Fault(Close::Unsupported),
-                Some(Ok(Message::Ping(_) | Message::Pong(_))) => Heard::Alive,
-                Some(Ok(Message::Close(_))) => {
-                    // The library's answer goes out with the next look, which finds the end.
-                    self.closed = true;
-                    continue;
-                }
-                Some(Err(_)) if self.stream.get_ref().refused() => Heard::Fault(Close::TooBig),
-                Some(Err(error)) if !self.closed => fault(&error),
-                Some(Ok(Message::Frame(_)) | Err(_)) | None => Heard::Gone,
-            };
+            });
+            let Some(message) = ready!(read) else { return Poll::Ready(Heard::Gone) };
+            if let Some(heard) = self.judge(message) {
+                return Poll::Ready(heard);
+            }
         }
     }
 
-    /// Queues a frame for [`flush`](Self::flush).
-    pub async fn feed(&mut self, text: impl Into<String>) -> Result<(), Close> {
-        let text = text.into();
-        series::frames("out", 1);
-        let (deadline, bytes) = (self.patience(), text.len());
-        // Returns when the frame before is through.
-        within(deadline, self.stream.feed(Message::Text(text.into()))).await?;
-        self.before = bytes;
-        Ok(())
+    fn decode_rest(&mut self) -> Option<Heard> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let rest = std::mem::take(&mut self.rest);
+        let mut bytes = &rest[..];
+        let message = self.decoder.read(&mut bytes, self.most);
+        if !bytes.is_empty() {
+            self.rest = bytes.to_vec();
+        }
+        self.judge(message)
     }
 
-    /// Writes what is queued.
+    /// What a message means to the session, if anything.
+    fn judge(&mut self, message: Result<Option<Message>, Close>) -> Option<Heard> {
+        Some(match message {
+            Ok(None) => return None,
+            Ok(Some(Message::Text(text))) => {
+                series::frames("in", 1);
+                Heard::Text(text)
+            }
+            Ok(Some(Message::Binary(_))) => Heard::Fault(Close::Unsupported),
+            Ok(Some(Message::Ping(payload))) => {
+                self.owe_pong(&payload);
+                Heard::Alive
+            }
+            Ok(Some(Message::Pong)) => Heard::Alive,
+            Ok(Some(Message::Close(code))) => {
+                let code = code.map(u16::to_be_bytes);
+                self.push(Frame::plain(Kind::Close, code.as_ref().map_or(&[], |code| code)));
+                self.closed = true;
+                Heard::Gone
+            }
+            Err(close) => Heard::Fault(close),
+        })
+    }
+
+    /// Only the latest ping needs an answer (RFC 6455, 5.5.3), so a client that reads none does not fill the queue.
+    fn owe_pong(&mut self, payload: &[u8]) {
+        let begun = self.queue.len() == 1 && self.written > 0;
+        if let Some(last) = self.queue.pop_back_if(|frame| frame.pong && !begun) {
+            self.queued -= last.len();
+        }
+        self.push(Frame { pong: true, ..Frame::plain(Kind::Pong, payload) });
+    }
+
+    fn push(&mut self, frame: Frame) {
+        self.queued += frame.len();
+        self.queue.push_back(frame);
+    }
+
+    /// Queues a text.
+    pub fn feed(&mut self, text: &str) {
+        series::frames("out", 1);
+        self.push(Frame::plain(Kind::Text, text.as_bytes()));
+    }
+
+    /// Queues a text that others are sent, too.
+    pub fn feed_shared(&mut self, text: Arc<str>) {
+        series::frames("out", 1);
+        let head = codec::begin(Kind::Text, text.len(), 0);
+        self.push(Frame { head, body: Some(text), tail: "", pong: false });
+    }
+
+    /// Queues an event.
+    pub fn feed_event(&mut self, cursor: Cursor, tail: Tail) {
+        series::frames("out", 1);
+        let front = events::front(cursor);
+        let length = front.len() + tail.len() + events::BACK.len();
+        let mut head = codec::begin(Kind::Text, length, front.len());
+        head.extend_from_slice(front.as_bytes());
+        self.push(Frame { head, body: Some(tail), tail: events::BACK, pong: false });
+    }
+
+    /// Whether what is queued should be flushed before more is.
+    pub fn is_full(&self) -> bool {
+        self.queued > FULL
+    }
+
+    /// Writes what is queued. A client that takes not a byte for ten seconds is too slow. Cancel safe.
     pub async fn flush(&mut self) -> Result<(), Close> {
-        let deadline = self.patience();
-        within(deadline, self.stream.flush()).await?;
-        self.before = 0;
-        Ok(())
+        loop {
+            let before = (self.queued, self.written);
+            let step = poll_fn(|cx| {
+                let flushed = self.poll_flush(cx);
+                let moved = (self.queued, self.written) != before;
+                if flushed.is_pending() && moved { Poll::Ready(Ok(false)) } else { flushed.map_ok(|()| true) }
+            });
+            match tokio::time::timeout(WRITE_DEADLINE, step).await {
+                Ok(Ok(true)) => return Ok(()),
+                Ok(Ok(false)) => {}
+                Ok(Err(_)) => return Err(Close::Broken),
+                Err(_) => return Err(Close::SlowConsumer),
+            }
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.queue.is_empty() {
+            let mut slices = [IoSlice::new(&[]); PIECES];
+            let mut n = 0;
+            let mut skip = self.written;
+            for part in self.queue.iter().flat_map(Frame::parts) {
+                let unwritten = &part[skip.min(part.len())..];
+                skip -= part.len() - unwritten.len();
+                if unwritten.is_empty() {
+                    continue;
+                }
+                if n == PIECES {
+                    break;
+                }
+                slices[n] = IoSlice::new(unwritten);
+                n += 1;
+            }
+            let wrote = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..n]))?;
+            if wrote == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.advance(wrote);
+        }
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn advance(&mut self, wrote: usize) {
+        self.written += wrote;
+        while let Some(first) = self.queue.front().map(Frame::len)
+            && first <= self.written
+        {
+            self.queue.pop_front();
+            self.written -= first;
+            self.queued -= first;
+        }
+        if self.queue.is_empty() {
+            self.queue = VecDeque::new();
+        }
+    }
+
+    /// Forgets what is queued, but for a frame that has been begun.
+    pub fn forget(&mut self) {
+        self.queue.truncate(usize::from(self.written > 0));
+        self.queued = self.queue.iter().map(Frame::len).sum();
     }
 
     /// Writes one frame now.
-    pub async fn say(&mut self, text: impl Into<String>) -> Result<(), Close> {
-        self.feed(text).await?;
+    pub async fn say(&mut self, text: impl AsRef<str>) -> Result<(), Close> {
+        self.feed(text.as_ref());
         self.flush().await
     }
 
     /// Asks for a sign of life.
     pub async fn ping(&mut self) -> Result<(), Close> {
-        let deadline = self.patience();
-        within(deadline, self.stream.send(Message::Ping(bytes::Bytes::new()))).await
-    }
-
-    fn patience(&self) -> Duration {
-        WRITE_DEADLINE + Duration::from_millis(self.before as u64 * 1000 / PACE)
+        self.push(Frame::plain(Kind::Ping, &[]));
+        self.flush().await
     }
 
     /// Says why and closes, unless the client has gone (`None`). What it still says is not listened to, but read for a
@@ -135,42 +312,22 @@ impl Socket {
     pub async fn end(mut self, why: Option<Close>) {
         if let Some(why) = why {
             series::socket_closed(why.code());
+            if why == Close::SlowConsumer {
+                self.forget();
+            }
+            if !self.closed {
+                let payload = [&why.code().to_be_bytes(), why.row().1.as_bytes()].concat();
+                self.push(Frame::plain(Kind::Close, &payload));
+            }
         } else if !self.closed {
             return;
         }
         let farewell = async {
-            if let Some(why) = why {
-                // Pongs that are owed come before the last word.
-                self.stream.flush().await.ok();
-                let frame = CloseFrame { code: why.code().into(), reason: why.row().1.into() };
-                self.stream.send(Message::Close(Some(frame))).await.ok();
-            }
-            let stream = self.stream.get_mut();
-            stream.open();
-            stream.shutdown().await.ok();
+            self.flush().await.ok();
+            self.stream.shutdown().await.ok();
             let mut rest = [0; 1024];
-            while stream.read(&mut rest).await.is_ok_and(|n| n > 0) {}
+            while self.stream.read(&mut rest).await.is_ok_and(|n| n > 0) {}
         };
         tokio::time::timeout(FAREWELL, farewell).await.ok();
-    }
-}
-
-async fn within(
-    patience: Duration,
-    write: impl Future<Output = Result<(), tungstenite::Error>>,
-) -> Result<(), Close> {
-    match tokio::time::timeout(patience, write).await {
-        Ok(outcome) => outcome.map_err(|_| Close::Broken),
-        Err(_) => Err(Close::SlowConsumer),
-    }
-}
-
-fn fault(error: &tungstenite::Error) -> Heard {
-    match error {
-        tungstenite::Error::Capacity(_) => Heard::Fault(Close::TooBig),
-        tungstenite::Error::Utf8(_) => Heard::Fault(Close::Encoding),
-        tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Heard::Gone,
-        tungstenite::Error::Protocol(_) => Heard::Fault(Close::Protocol),
-        _ => Heard::Gone,
     }
 }

@@ -158,7 +158,7 @@ async fn a_group_has_five_hundred_members_and_not_one_more() {
     let client = connect(&a.world.database).await;
     let id: ulid::Ulid = said.data()["message_id"].as_str().expect("an id").parse().expect("a ULID");
     let sql = "select count(*), count(distinct principal_id), count(*) filter (where e.seq = i.head_seq)
-        from inbox_entry e join inbox i using (principal_id) where event_id = $1";
+        from inbox_entry e join inbox i using (principal_id) where $1 = any(event_ids)";
     let row = client.query_one(sql, &[&uuid::Uuid::from(id)]).await.expect("a row");
     let reached = 500 - agents as i64;
     assert_eq!(

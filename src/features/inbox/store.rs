@@ -106,32 +106,34 @@ pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<(DateTime<Ut
             with told as (
                 insert into event (event_id, kind, conversation_id, data)
                 select * from unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[])
-            ), target as materialized (
-                select * from unnest($5::int4[], $6::uuid[]) as target (n, principal_id)
-            ), locked as materialized (
-                select principal_id, head_seq from inbox where principal_id = any($6) order by principal_id for update
-            ), numbered as materialized (
-                select target.n, principal_id,
-                       locked.head_seq + row_number() over (partition by principal_id order by target.n) as seq
-                from target join locked using (principal_id)
+            ), heard as materialized (
+                select principal_id, array_agg(n) as ns, array_agg(($1::uuid[])[n]) as ids
+                from (select * from unnest($5::int4[], $6::uuid[]) as target (n, principal_id) order by principal_id, n) each
+                group by principal_id
+            ), held as materialized (
+                select principal_id, ns, ids, i.head_seq
+                from heard join inbox i using (principal_id)
+                order by principal_id for update of i
             ), heads as (
-                update inbox set head_seq = top.seq
-                from (select principal_id, max(seq) as seq from numbered group by principal_id) top
-                where inbox.principal_id = top.principal_id
+                update inbox i set head_seq = held.head_seq + cardinality(held.ids)
+                from held where i.principal_id = held.principal_id
             ), entries as (
-                insert into inbox_entry (principal_id, seq, event_id) select principal_id, seq, ($1::uuid[])[n] from numbered
+                insert into inbox_entry (principal_id, seq, event_ids)
+                select principal_id, head_seq + cardinality(ids), ids from held
             )
-            select app_now(), null::int4, null::uuid, null::bigint union all select null, n, principal_id, seq from numbered",
+            select app_now(), null::uuid, null::bigint, null::int4[]
+            union all select null, principal_id, head_seq, ns from held",
         )
         .await?;
     let rows = tx.query(&stmt, &[&ids, &kinds, &conversations, &data, &ns, &principals]).await?;
     let at: DateTime<Utc> = rows.iter().find_map(|row| row.get(0)).unwrap_or_default();
     let mut told: Vec<_> =
         events.iter().map(|event| (at, Vec::with_capacity(event.recipients.len()))).collect();
-    for row in &rows {
-        let place = row.get::<_, Option<i32>>(1).and_then(|n| usize::try_from(n - 1).ok());
-        if let Some((_, deliveries)) = place.and_then(|n| told.get_mut(n)) {
-            deliveries.push(Delivery { principal: row.get(2), seq: row.get(3) });
+    for row in rows.iter().filter(|row| row.get::<_, Option<Uuid>>(1).is_some()) {
+        let (principal, head): (_, i64) = (row.get(1), row.get(2));
+        for (seq, n) in (head + 1..).zip(row.get::<_, Vec<i32>>(3)) {
+            let event = usize::try_from(n - 1).ok().and_then(|n| told.get_mut(n));
+            event.into_iter().for_each(|(_, deliveries)| deliveries.push(Delivery { principal, seq }));
         }
     }
     Ok(told)
@@ -143,7 +145,8 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
         .prepare_cached(
             "-- inbox.bounds
             select i.head_seq,
-                   coalesce((select seq from inbox_entry e where e.principal_id = $1 order by seq limit 1), i.head_seq + 1),
+                   coalesce((select seq - cardinality(event_ids) + 1 from inbox_entry e
+                             where e.principal_id = $1 order by seq limit 1), i.head_seq + 1),
                    coalesce((select acked_seq from inbox_reader r where r.principal_id = $1 and r.device_id = $2), i.head_seq)
             from inbox i where i.principal_id = $1",
         )
@@ -167,8 +170,13 @@ pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Ve
                        m.client_message_id, m.in_reply_to, m.hop, m.recipients,
                        sum(octet_length(coalesce(m.payload, v.data))) over (order by e.seq) as bytes
                 from (
-                    select seq, event_id from inbox_entry
-                    where principal_id = $1 and seq > $2 order by seq limit $3
+                    select part.seq - cardinality(part.event_ids) + one.n as seq, one.event_id
+                    from (
+                        select seq, event_ids from inbox_entry
+                        where principal_id = $1 and seq > $2 order by seq limit $3
+                    ) part cross join unnest(part.event_ids) with ordinality as one (event_id, n)
+                    where part.seq - cardinality(part.event_ids) + one.n > $2
+                    order by 1 limit $3
                 ) e
                 left join message m on m.message_id = e.event_id
                 left join event v on v.event_id = e.event_id

@@ -179,14 +179,16 @@ fn refuse_all(batch: Vec<Waiting>, error: &Error) {
     }
 }
 
-/// Answers what is decided and returns the rest.
+/// Tells and answers what is decided, and returns the rest.
 fn answer(backplane: &Backplane, batch: Vec<Waiting>, decisions: Vec<store::Decision>) -> VecDeque<Waiting> {
     let mut undecided = VecDeque::new();
+    let mut news = Vec::new();
+    let mut answers = Vec::with_capacity(batch.len());
     for (mut one, decision) in batch.into_iter().zip(decisions) {
         let outcome = match decision {
             store::Decision::Stored(stored) => {
                 let sent = sent(&one, &stored);
-                backplane.tell(&told(&one, stored));
+                news.push(told(&one, stored));
                 Ok(sent)
             }
             store::Decision::Replay(prior) => replay(&one, prior),
@@ -198,7 +200,11 @@ fn answer(backplane: &Backplane, batch: Vec<Waiting>, decisions: Vec<store::Deci
             }
             store::Decision::Undecided => Err(Error::unavailable("the idempotency key stays contended")),
         };
-        one.answer.send(outcome).ok();
+        answers.push((one.answer, outcome));
+    }
+    backplane.tell_all(&news);
+    for (answer, outcome) in answers {
+        answer.send(outcome).ok();
     }
     undecided
 }

@@ -74,7 +74,7 @@ select 1 from conversation where conversation_id = any($1) order by conversation
 /// A key that is taken shows as an item that is neither refused nor stored: what it was taken by is looked up
 /// afterwards, because replays are rare and the look-up is not.
 ///
-/// Returns a row per item, then a row per delivery (item and principal).
+/// Returns a row per item, then a row per inbox: its head before, and the items that it got.
 const SEND: &str = "-- messages.send
 with item as materialized (
     select * from unnest($1::int4[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::uuid[], $7::text[], $8::bool[],
@@ -146,28 +146,30 @@ with item as materialized (
     update conversation c set last_seq = d.seq, last_message_id = d.message_id,
         last_sender_id = d.sender_id, last_sender_kind = d.sender_kind, last_hop = d.hop, last_activity_at = app_now()
     from decided d where d.good and d.seq = d.new_last_seq and c.conversation_id = d.conversation_id
+), heard as materialized (
+    select principal_id, array_agg(n) as ns, array_agg(message_id) as ids
+    from (
+        select m.principal_id, d.n, d.message_id
+        from decided d
+        join member m on m.conversation_id = d.conversation_id
+        left join relation r on r.relation_id = m.relation_id
+        where d.good and (m.principal_kind = 'user' or m.principal_id <> d.sender_id) and r.state is distinct from 'revoked'
+            and (m.visibility = 'all' or m.principal_id = any(d.named::uuid[]))
+        order by m.principal_id, d.n
+    ) each
+    group by principal_id
 ), held as materialized (
-    select d.n, d.message_id, i.principal_id, i.head_seq
-    from decided d
-    join member m on m.conversation_id = d.conversation_id
-    join inbox i on i.principal_id = m.principal_id
-    left join relation r on r.relation_id = m.relation_id
-    where d.good and (m.principal_kind = 'user' or m.principal_id <> d.sender_id) and r.state is distinct from 'revoked'
-        and (m.visibility = 'all' or m.principal_id = any(d.named::uuid[]))
-    order by i.principal_id for update of i
-), delivery as materialized (
-    select n, message_id, principal_id, head_seq + row_number() over (partition by principal_id order by n) as seq
-    from held
+    select principal_id, ns, ids, i.head_seq
+    from heard join inbox i using (principal_id)
+    order by principal_id for update of i
 ), heads as (
-    update inbox i set head_seq = top.seq
-    from (select principal_id, max(seq) as seq from delivery group by principal_id) top
-    where i.principal_id = top.principal_id
+    update inbox i set head_seq = held.head_seq + cardinality(held.ids) from held where i.principal_id = held.principal_id
 ), entries as (
-    insert into inbox_entry (principal_id, seq, event_id) select principal_id, seq, message_id from delivery
+    insert into inbox_entry (principal_id, seq, event_ids) select principal_id, head_seq + cardinality(ids), ids from held
 )
-select n, good, case when not stale then verdict end, seq, app_now(), hop, device_id, null::uuid from decided
+select n, good, case when not stale then verdict end, seq, app_now(), hop, device_id, null::uuid, null::int4[] from decided
 union all
-select n, null, null, seq, null, null, null, principal_id from delivery";
+select null, null, null, head_seq, null, null, null, principal_id, ns from held";
 
 /// What a sender's key was used for in the last 24 hours.
 const PRIOR: &str = "-- messages.prior
@@ -216,17 +218,20 @@ async fn try_send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
     };
     // An item without a row cannot be; if it were, it would be asked about again rather than taken for stored.
     let mut decisions: Vec<Decision> = batch.iter().map(|_| Decision::Undecided).collect();
-    let place = |row: &Row| usize::try_from(row.get::<_, i32>(0)).unwrap_or(usize::MAX);
-    let (items, deliveries): (Vec<&Row>, Vec<&Row>) =
-        rows.iter().partition(|row| row.get::<_, Option<bool>>(1).is_some());
+    let place = |n: i32| usize::try_from(n).unwrap_or(usize::MAX);
+    let (items, inboxes): (Vec<&Row>, Vec<&Row>) =
+        rows.iter().partition(|row| row.get::<_, Option<i32>>(0).is_some());
     for row in items {
-        if let Some(slot) = decisions.get_mut(place(row)) {
+        if let Some(slot) = decisions.get_mut(place(row.get(0))) {
             *slot = decision(row);
         }
     }
-    for row in deliveries {
-        if let Some(Decision::Stored(stored)) = decisions.get_mut(place(row)) {
-            stored.deliveries.push(Delivery { principal: row.get(7), seq: row.get(3) });
+    for row in inboxes {
+        let (head, principal): (i64, _) = (row.get(3), row.get(7));
+        for (seq, n) in (head + 1..).zip(row.get::<_, Vec<i32>>(8)) {
+            if let Some(Decision::Stored(stored)) = decisions.get_mut(place(n)) {
+                stored.deliveries.push(Delivery { principal, seq });
+            }
         }
     }
     for (decision, one) in decisions.iter_mut().zip(batch) {

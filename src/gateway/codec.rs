@@ -1,0 +1,365 @@
+//! RFC 6455, section 5, as a server speaks it: messages out of bytes, heads of frames before what is sent.
+//!
+//! By hand, because of what a library keeps per socket: this decoder holds nothing of an idle socket, takes no memory
+//! for what a frame only claims to bring, and lets a body that thousands are sent be one body.
+
+use super::close::Close;
+
+const CONTINUATION: u8 = 0x0;
+const TEXT: u8 = 0x1;
+const BINARY: u8 = 0x2;
+const CLOSE: u8 = 0x8;
+const PING: u8 = 0x9;
+const PONG: u8 = 0xa;
+
+const FIN: u8 = 0x80;
+const RESERVED: u8 = 0x70;
+const MASKED: u8 = 0x80;
+
+/// The longest head of a frame from a client.
+const HEAD: usize = 14;
+/// The longest head of a frame from us.
+const OUR_HEAD: usize = 10;
+/// The largest payload of a control frame.
+const CONTROL: usize = 125;
+
+/// What a client says.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Message {
+    Text(String),
+    Binary(Vec<u8>),
+    /// With what it wants back.
+    Ping(Vec<u8>),
+    Pong,
+    /// With its code, if it gave one.
+    Close(Option<u16>),
+}
+
+/// What a frame says of itself.
+struct Head {
+    opcode: u8,
+    fin: bool,
+    mask: [u8; 4],
+    /// Bytes of the payload that are still to come.
+    left: usize,
+    /// Bytes of it that have come.
+    got: usize,
+}
+
+/// Where in a client's frames we are.
+#[derive(Default)]
+pub struct Decoder {
+    head: [u8; HEAD],
+    head_got: usize,
+    frame: Option<Head>,
+    /// The message under way, and what it is; control frames may stand within it.
+    message: Vec<u8>,
+    kind: Option<u8>,
+    /// How much of a text is known to be UTF-8.
+    checked: usize,
+    control: Vec<u8>,
+}
+
+impl Decoder {
+    /// Takes what it needs off the front of `bytes`. A message when one is complete, none when all has been taken. A
+    /// message may have `most` bytes; one that is larger is refused at the head that makes it so.
+    pub fn read(&mut self, bytes: &mut &[u8], most: usize) -> Result<Option<Message>, Close> {
+        loop {
+            if self.frame.is_none() {
+                if !self.gather_head(bytes) {
+                    return Ok(None);
+                }
+                self.frame = Some(self.open(most)?);
+            }
+            let Some(frame) = &mut self.frame else { return Ok(None) };
+            let (part, rest) = bytes.split_at(frame.left.min(bytes.len()));
+            *bytes = rest;
+            let into = if frame.opcode >= CLOSE { &mut self.control } else { &mut self.message };
+            unmask(part, frame.mask, frame.got, into);
+            frame.got += part.len();
+            frame.left -= part.len();
+            if frame.left > 0 {
+                self.check_text()?;
+                return Ok(None);
+            }
+            let (opcode, fin) = (frame.opcode, frame.fin);
+            (self.frame, self.head_got) = (None, 0);
+            if opcode >= CLOSE {
+                return control(opcode, std::mem::take(&mut self.control)).map(Some);
+            }
+            if fin {
+                return self.finish().map(Some);
+            }
+            self.check_text()?;
+        }
+    }
+
+    /// Whether the head of a frame is complete.
+    fn gather_head(&mut self, bytes: &mut &[u8]) -> bool {
+        loop {
+            let wanted = match (self.head_got, self.head[1] & 0x7f) {
+                (0 | 1, _) => 2,
+                (_, 126) => 2 + 2 + 4,
+                (_, 127) => 2 + 8 + 4,
+                _ => 2 + 4,
+            };
+            // One that is not masked has no mask to wait for.
+            if self.head_got == wanted || self.head_got >= 2 && self.head[1] & MASKED == 0 {
+                return true;
+            }
+            if bytes.is_empty() {
+                return false;
+            }
+            let (part, rest) = bytes.split_at((wanted - self.head_got).min(bytes.len()));
+            self.head[self.head_got..self.head_got + part.len()].copy_from_slice(part);
+            self.head_got += part.len();
+            *bytes = rest;
+        }
+    }
+
+    /// Judges a head that has come.
+    fn open(&mut self, most: usize) -> Result<Head, Close> {
+        let [first, second, rest @ ..] = &self.head;
+        let (opcode, fin) = (first & 0x0f, first & FIN != 0);
+        let known = matches!(opcode, CONTINUATION | TEXT | BINARY | CLOSE | PING | PONG);
+        if first & RESERVED != 0 || !known || second & MASKED == 0 {
+            return Err(Close::Protocol);
+        }
+        let (length, mask) = match second & 0x7f {
+            126 => (u64::from(u16::from_be_bytes([rest[0], rest[1]])), &rest[2..6]),
+            127 => {
+                let long = rest[..8].iter().fold(0, |length, byte| length << 8 | u64::from(*byte));
+                (long, &rest[8..12])
+            }
+            short => (u64::from(short), &rest[..4]),
+        };
+        let mask = [mask[0], mask[1], mask[2], mask[3]];
+        let left = usize::try_from(length).unwrap_or(usize::MAX);
+        if opcode >= CLOSE {
+            if !fin || left > CONTROL {
+                return Err(Close::Protocol);
+            }
+        } else {
+            // A message continues, or begins; never both.
+            if (opcode == CONTINUATION) != self.kind.is_some() {
+                return Err(Close::Protocol);
+            }
+            if left.saturating_add(self.message.len()) > most {
+                return Err(Close::TooBig);
+            }
+            self.kind.get_or_insert(opcode);
+        }
+        Ok(Head { opcode, fin, mask, left, got: 0 })
+    }
+
+    /// Refuses a text as soon as it cannot become UTF-8 any more.
+    fn check_text(&mut self) -> Result<(), Close> {
+        if self.kind != Some(TEXT) {
+            return Ok(());
+        }
+        match std::str::from_utf8(&self.message[self.checked..]) {
+            Ok(_) => self.checked = self.message.len(),
+            Err(error) if error.error_len().is_some() => return Err(Close::Encoding),
+            Err(error) => self.checked += error.valid_up_to(),
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Message, Close> {
+        self.checked = 0;
+        let message = std::mem::take(&mut self.message);
+        if self.kind.take() == Some(BINARY) {
+            return Ok(Message::Binary(message));
+        }
+        String::from_utf8(message).map(Message::Text).map_err(|_| Close::Encoding)
+    }
+}
+
+fn unmask(part: &[u8], mask: [u8; 4], at: usize, into: &mut Vec<u8>) {
+    let from = into.len();
+    into.extend_from_slice(part);
+    let mut turned = mask;
+    turned.rotate_left(at % 4);
+    let (words, rest) = into[from..].as_chunks_mut::<4>();
+    for word in words {
+        *word = (u32::from_ne_bytes(*word) ^ u32::from_ne_bytes(turned)).to_ne_bytes();
+    }
+    for (byte, mask) in rest.iter_mut().zip(turned) {
+        *byte ^= mask;
+    }
+}
+
+fn control(opcode: u8, payload: Vec<u8>) -> Result<Message, Close> {
+    match (opcode, payload.as_slice()) {
+        (PING, _) => Ok(Message::Ping(payload)),
+        (PONG, _) => Ok(Message::Pong),
+        (_, []) => Ok(Message::Close(None)),
+        (_, [high, low, reason @ ..]) => {
+            let code = u16::from_be_bytes([*high, *low]);
+            // Section 7.4, and what has been registered since.
+            if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
+                return Err(Close::Protocol);
+            }
+            std::str::from_utf8(reason).map_err(|_| Close::Encoding)?;
+            Ok(Message::Close(Some(code)))
+        }
+        _ => Err(Close::Protocol),
+    }
+}
+
+/// The kind of a frame of ours.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub enum Kind {
+    Text = TEXT,
+    Close = CLOSE,
+    Ping = PING,
+    Pong = PONG,
+}
+
+/// Begins a frame of `length` bytes: its head, and room for `more`.
+pub fn begin(kind: Kind, length: usize, more: usize) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(OUR_HEAD + more);
+    frame.push(FIN | kind as u8);
+    match length {
+        0..=125 => frame.push(length as u8),
+        126..=0xffff => {
+            frame.push(126);
+            frame.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+        _ => {
+            frame.push(127);
+            frame.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+    frame
+}
+
+/// A whole frame.
+pub fn frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
+    let mut frame = begin(kind, payload.len(), payload.len());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clock::Clock, random::Random};
+
+    const MOST: usize = 16 * 1024;
+
+    /// A client's frame.
+    fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = begin(Kind::Text, payload.len(), payload.len() + 4);
+        (bytes[0], bytes[1]) = (first, bytes[1] | MASKED);
+        let mask = [0x5a, 0x00, 0xff, 0x13];
+        bytes.extend(mask);
+        bytes.extend(payload.iter().enumerate().map(|(n, byte)| byte ^ mask[n % 4]));
+        bytes
+    }
+
+    /// What comes of bytes that arrive in pieces of such sizes.
+    fn read(bytes: &[u8], mut size: impl FnMut() -> usize) -> (Vec<Message>, Option<Close>) {
+        let mut decoder = Decoder::default();
+        let (mut heard, mut at) = (Vec::new(), 0);
+        while at < bytes.len() {
+            let end = (at + size().max(1)).min(bytes.len());
+            let mut piece = &bytes[at..end];
+            at = end;
+            loop {
+                match decoder.read(&mut piece, MOST) {
+                    Ok(Some(message)) => heard.push(message),
+                    Ok(None) => break,
+                    Err(close) => return (heard, Some(close)),
+                }
+            }
+            assert!(piece.is_empty(), "all of it is taken");
+        }
+        (heard, None)
+    }
+
+    #[test]
+    fn however_the_bytes_arrive_the_messages_are_the_same() {
+        let long = "long: é😀".repeat(1000);
+        let bytes = [
+            masked(FIN | TEXT, b"one"),
+            masked(FIN | TEXT, b""),
+            masked(TEXT, "tw\u{e9}".as_bytes().split_at(3).0),
+            masked(FIN | PING, b"?"),
+            masked(CONTINUATION, b""),
+            masked(FIN | CONTINUATION, "tw\u{e9}".as_bytes().split_at(3).1),
+            masked(FIN | TEXT, long.as_bytes()),
+            masked(FIN | BINARY, &[0xff, 0]),
+            masked(FIN | PONG, b"unasked"),
+            masked(FIN | CLOSE, &[3, 232, b'o', b'k']),
+            masked(FIN | CLOSE, b""),
+        ]
+        .concat();
+        let expected = || {
+            vec![
+                Message::Text("one".into()),
+                Message::Text(String::new()),
+                Message::Ping(b"?".to_vec()),
+                Message::Text("twé".into()),
+                Message::Text(long.clone()),
+                Message::Binary(vec![0xff, 0]),
+                Message::Pong,
+                Message::Close(Some(1000)),
+                Message::Close(None),
+            ]
+        };
+        let random = Random::seeded(Clock::default(), [7; 32]);
+        assert_eq!(read(&bytes, || usize::MAX / 2), (expected(), None));
+        for size in 1..40 {
+            assert_eq!(read(&bytes, || size), (expected(), None), "{size}");
+        }
+        for _ in 0..200 {
+            assert_eq!(read(&bytes, || usize::from(random.bytes::<1>()[0])), (expected(), None));
+        }
+    }
+
+    #[test]
+    fn what_breaks_a_rule_is_refused_and_at_the_first_byte_that_does() {
+        let refused = |bytes: &[u8]| read(bytes, || 1).1;
+        for bytes in [
+            masked(FIN | 0x40 | TEXT, b""),
+            masked(FIN | 0x3, b""),
+            masked(FIN | 0xb, b""),
+            masked(FIN | CONTINUATION, b""),
+            [masked(TEXT, b"a"), masked(FIN | TEXT, b"b")].concat(),
+            masked(PING, b""),
+            masked(FIN | PING, &[0; 126]),
+            masked(FIN | CLOSE, &[3]),
+            masked(FIN | CLOSE, &[0x03, 0xed]),
+            masked(FIN | CLOSE, &[0xff, 0xff]),
+            vec![FIN | TEXT, 1, b'x'],
+        ] {
+            assert_eq!(refused(&bytes), Some(Close::Protocol), "{bytes:?}");
+        }
+        assert_eq!(refused(&masked(FIN | CLOSE, &[3, 232, 0xff])), Some(Close::Encoding));
+        assert_eq!(refused(&masked(FIN | TEXT, b"\xf0\x9f\x98")), Some(Close::Encoding));
+        // The rest of it is not waited for.
+        let bad = masked(TEXT, &[b"a\xc0".as_slice(), &[b'x'; 1000]].concat());
+        assert_eq!(refused(&bad[..12]), Some(Close::Encoding));
+        // Nor that of one that is too large: its head says so.
+        let large = masked(FIN | TEXT, &[b'x'; MOST + 1]);
+        assert_eq!(refused(&large[..8]), Some(Close::TooBig));
+        let endless =
+            [masked(TEXT, &[b'x'; MOST]), masked(FIN | PING, b"p"), masked(CONTINUATION, b"x")].concat();
+        assert_eq!(refused(&endless), Some(Close::TooBig));
+        let absurd = [0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+        assert_eq!(refused(&absurd), Some(Close::TooBig));
+        assert_eq!(read(&masked(FIN | TEXT, &[b'x'; MOST]), || 999).0.len(), 1);
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_has_been_read_and_nothing_taken_for_what_is_only_claimed() {
+        let mut decoder = Decoder::default();
+        let whole = masked(FIN | TEXT, &[b'x'; MOST]);
+        assert!(decoder.read(&mut &whole[..], MOST).expect("good").is_some());
+        assert_eq!((decoder.message.capacity(), decoder.control.capacity()), (0, 0));
+        assert_eq!(decoder.read(&mut &whole[..20], MOST), Ok(None));
+        assert!(decoder.message.capacity() < 100);
+    }
+}
