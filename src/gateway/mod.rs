@@ -7,6 +7,7 @@ pub mod asides;
 pub mod audience;
 pub mod close;
 mod codec;
+mod early;
 pub mod frames;
 mod goodbye;
 mod handshake;

@@ -28,8 +28,8 @@ use crate::{
 pub struct Item {
     /// Its number in the listener's inbox.
     pub seq: i64,
-    /// The event.
-    pub tail: Tail,
+    /// The event; none if it is too large to come along.
+    pub tail: Option<Tail>,
 }
 
 /// Why a seat must be given up.
@@ -122,13 +122,19 @@ impl Seat {
         self.sent.store(seq, Ordering::Release);
     }
 
-    /// There is an event `seq`; its body too, if it came along and fits. It is to be rung.
+    /// There is an event `seq`; its body too, if it came along. It is to be rung.
     fn note(&self, seq: i64, tail: Option<&Tail>) {
         let mut mailbox = self.mailbox();
         mailbox.head = mailbox.head.max(seq);
-        if let Some(tail) = tail {
-            mailbox.push(seq, tail);
-        }
+        mailbox.push(seq, tail);
+    }
+
+    /// The inbox has come as far as `head`.
+    fn raise(&self, head: i64) {
+        let mut mailbox = self.mailbox();
+        mailbox.head = mailbox.head.max(head);
+        drop(mailbox);
+        self.bell.notify_one();
     }
 
     /// Somebody types, or a stream goes on.
@@ -182,13 +188,14 @@ impl Mailbox {
             || self.bytes + self.aside_bytes + bytes > MAILBOX_BYTES
     }
 
-    fn push(&mut self, seq: i64, tail: &Tail) {
-        if self.is_full(tail.len()) && !self.items.is_empty() {
+    fn push(&mut self, seq: i64, tail: Option<&Tail>) {
+        let bytes = tail.map_or(0, |tail| tail.len());
+        if self.is_full(bytes) && !self.items.is_empty() {
             series::mailbox_dropped();
             return;
         }
-        self.bytes += tail.len();
-        self.items.push_back(Item { seq, tail: tail.clone() });
+        self.bytes += bytes;
+        self.items.push_back(Item { seq, tail: tail.cloned() });
     }
 
     /// Whether there was room.
@@ -327,11 +334,7 @@ impl Registry {
             .into_iter()
             .flatten()
             .filter(|seat| seat.sent() < head || seat.sent() == UNKNOWN);
-        let ring = |seat: &Arc<Seat>| {
-            seat.note(head, None);
-            seat.bell.notify_one();
-        };
-        behind.map(ring).count() as u64
+        behind.map(|seat| seat.raise(head)).count() as u64
     }
 
     /// Ends the seats that were let in by one of `credentials`.

@@ -1,9 +1,9 @@
 //! One authenticated socket: a cursor over an inbox, moved by hints and by reading.
 //!
-//! An event that came along with its hint is sent at once if it is the next one; after a gap the inbox is read. What
-//! the client is sent therefore rises by one each time, whatever was lost on the way here.
+//! An event that came along with its hint is sent at once if it is the next one; a gap is closed by what comes late, or
+//! by reading the inbox. What the client is sent therefore rises by one each time, whatever was lost on the way here.
 
-use std::{sync::Arc, time::Duration};
+mod telling;
 
 use chrono::{DateTime, Utc};
 
@@ -11,27 +11,24 @@ use super::{
     Gateway,
     asides::{self, StreamAct},
     close::Close,
+    early::Early,
     frames::{ClientFrame, Replay, ServerFrame},
-    goodbye,
     rate::Rate,
-    registry::{End, Item, Joined, Seat, UNKNOWN},
+    registry::{End, Joined, Seat, UNKNOWN},
     sends::{Sends, Target, answer, refuse},
     socket::{Heard, Socket},
-    streams::Recalled,
-    syncs::{self, Found, Syncs},
+    syncs::Syncs,
     welcome::{self, Guest},
 };
 use crate::{
     auth::user::UserClaim,
     clock::iso,
     error::{Code, Result},
-    events::Tail,
     features::inbox::Start,
     ids::Principal,
     limits::{
         quotas::{
-            EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_ACKS, FLOOD_DELTAS, FLOOD_FRAMES, HEARTBEAT, PAGE_EVENTS,
-            PONG_DEADLINE,
+            EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_ACKS, FLOOD_DELTAS, FLOOD_FRAMES, HEARTBEAT, PONG_DEADLINE,
         },
         strangers::Stranger,
     },
@@ -62,6 +59,7 @@ struct Session<'a> {
     gateway: &'a Gateway,
     guest: Guest,
     seat: Joined,
+    early: Early,
     sends: Sends,
     syncs: Syncs,
     /// Set while a ping is unanswered.
@@ -132,6 +130,7 @@ impl<'a> Session<'a> {
             gateway,
             guest,
             seat,
+            early: Early::default(),
             sends: Sends::default(),
             syncs: Syncs::default(),
             pinged: false,
@@ -165,6 +164,7 @@ impl<'a> Session<'a> {
                     Box::pin(self.heard(heard, socket)).await
                 }
                 () = self.seat.rung() => self.deliver(socket).await,
+                () = self.early.overdue() => self.deliver(socket).await,
                 answered = self.sends.answered() => answer(socket, &answered).await,
                 found = self.syncs.found() => Box::pin(self.tell_again(found, socket)).await,
                 () = &mut timer => {
@@ -184,135 +184,6 @@ impl<'a> Session<'a> {
                 timer.set(self.gateway.clock.sleep_until(due));
             }
         }
-    }
-
-    /// Sends what the mailbox holds, and reads from the inbox what it does not.
-    async fn deliver(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
-        let mail = self.seat.take();
-        if let Some(end) = mail.end {
-            return Err(self.say_goodbye(end, socket).await);
-        }
-        if self.expiry == Expiry::Expired {
-            // Kept in the inbox until the token is renewed.
-            return Ok(());
-        }
-        for Item { seq, tail } in mail.items {
-            // Others were sent already, or come after a gap: the inbox has them.
-            if seq == self.seat.sent() + 1 && !self.write_event(socket, seq, tail).await? {
-                break;
-            }
-        }
-        if mail.head > self.seat.sent() && self.expiry != Expiry::Expired {
-            Box::pin(self.read_to(mail.head, socket)).await?;
-        }
-        for aside in syncs::without_the_past(mail.asides) {
-            if self.syncs.lets_through(&aside) && !self.write_shared(socket, aside.text).await? {
-                break;
-            }
-        }
-        self.flush(socket).await
-    }
-
-    /// What a `stream.sync` has asked for; live deltas go on after it.
-    async fn tell_again(&mut self, found: Found, socket: &mut Socket) -> Result<(), Option<Close>> {
-        let Found { reference, stream, from, key } = found;
-        let key = match key {
-            Ok(key) => key,
-            Err(error) => return refuse(socket, &reference, Some(&stream), &error).await,
-        };
-        let Recalled { frames, next } = self.gateway.asides.streams.from(&key, from);
-        self.syncs.told(key, next);
-        for frame in frames {
-            if !self.write_shared(socket, frame).await? {
-                break;
-            }
-        }
-        self.flush(socket).await
-    }
-
-    /// Whether anything may be told now: not if the access token has ended, or nobody can say who is revoked. What is
-    /// left then waits in the inbox.
-    fn may_tell(&mut self) -> bool {
-        if self.guest.expires_at.is_some_and(|at| self.gateway.clock.now() >= at) {
-            self.expiry = Expiry::Expired;
-            return false;
-        }
-        !self.gateway.registry.is_blind()
-    }
-
-    /// Queues an event; false if nothing may be told now.
-    async fn write_event(
-        &mut self,
-        socket: &mut Socket,
-        seq: i64,
-        tail: Tail,
-    ) -> Result<bool, Option<Close>> {
-        if !self.may_tell() {
-            return Ok(false);
-        }
-        socket.feed_event(self.gateway.inbox.cursor(seq), tail);
-        self.seat.set_sent(seq);
-        self.make_room(socket).await
-    }
-
-    /// Queues what is no event; false if nothing may be told now.
-    async fn write_shared(&mut self, socket: &mut Socket, text: Arc<str>) -> Result<bool, Option<Close>> {
-        if !self.may_tell() {
-            return Ok(false);
-        }
-        socket.feed_shared(text);
-        self.make_room(socket).await
-    }
-
-    async fn make_room(&mut self, socket: &mut Socket) -> Result<bool, Option<Close>> {
-        if socket.is_full() {
-            self.flush(socket).await?;
-        }
-        Ok(true)
-    }
-
-    /// Writes what is queued, unless the seat is given up first: what a credential may see ends with it, in the middle
-    /// of a backlog too.
-    async fn flush(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
-        if !self.seat.is_ended() {
-            tokio::select! {
-                flushed = socket.flush() => return flushed.map_err(Some),
-                () = self.seat.ended() => {}
-            }
-        }
-        let end = self.seat.take().end.unwrap_or(End::Drain(Duration::ZERO));
-        socket.forget();
-        Err(self.say_goodbye(end, socket).await)
-    }
-
-    /// Reads the inbox until `head` has been sent, or Postgres is away.
-    async fn read_to(&mut self, head: i64, socket: &mut Socket) -> Result<(), Option<Close>> {
-        let principal = self.guest.principal.id();
-        while self.seat.sent() < head {
-            let page = match self.gateway.inbox.read(principal, self.seat.sent(), PAGE_EVENTS).await {
-                Ok(page) => page,
-                Err(error) => {
-                    // The next sweep that gets through finds us behind.
-                    error.log();
-                    return Ok(());
-                }
-            };
-            if page.is_empty() {
-                return Ok(());
-            }
-            for entry in page {
-                if !self.write_event(socket, entry.seq, entry.tail).await? {
-                    return Ok(());
-                }
-            }
-            self.flush(socket).await?;
-        }
-        Ok(())
-    }
-
-    async fn say_goodbye(&mut self, end: End, socket: &mut Socket) -> Option<Close> {
-        let (frame, close) = goodbye::to(&self.guest, end, self.gateway, self.seat.sent());
-        Some(socket.say(frame).await.err().unwrap_or(close))
     }
 
     async fn heard(&mut self, heard: Heard, socket: &mut Socket) -> Result<(), Option<Close>> {

@@ -1,6 +1,9 @@
 //! One writer: gathers what waits, commits it as one transaction, answers each, tells all.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    time::{Duration, Instant},
+};
 
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -28,6 +31,7 @@ const TRIES: u32 = 5;
 pub async fn run(db: Db, backplane: Backplane, mut waiting: mpsc::Receiver<Waiting>) {
     let mut held: VecDeque<Waiting> = VecDeque::new();
     let mut arrived = Vec::with_capacity(BATCH);
+    let mut rivalry = Rivalry::default();
     loop {
         if held.is_empty() {
             if waiting.recv_many(&mut arrived, BATCH).await == 0 {
@@ -44,7 +48,30 @@ pub async fn run(db: Db, backplane: Backplane, mut waiting: mpsc::Receiver<Waiti
         if batch.is_empty() {
             continue;
         }
-        commit(&db, &backplane, batch, &mut held).await;
+        commit(&db, &backplane, batch, &mut held, &mut rivalry).await;
+    }
+}
+
+/// Conversations that another node was just sending into, too. Their batches lock first: two executions of the statement,
+/// of which one finds it all stale, cost more.
+#[derive(Default)]
+struct Rivalry(HashMap<ConversationId, Instant>);
+
+impl Rivalry {
+    /// How long a conversation stays here, and how many do.
+    const MEMORY: Duration = Duration::from_secs(2);
+    const MOST: usize = 4096;
+
+    fn concerns(&self, batch: &[Waiting]) -> bool {
+        let recent = |at: &Instant| at.elapsed() < Self::MEMORY;
+        batch.iter().any(|one| one.tries > 0 || self.0.get(&one.message.conversation).is_some_and(recent))
+    }
+
+    fn note(&mut self, undecided: &VecDeque<Waiting>) {
+        if self.0.len() > Self::MOST {
+            self.0.clear();
+        }
+        self.0.extend(undecided.iter().map(|one| (one.message.conversation, Instant::now())));
     }
 }
 
@@ -116,13 +143,21 @@ impl Company {
     }
 }
 
-async fn commit(db: &Db, backplane: &Backplane, batch: Vec<Waiting>, held: &mut VecDeque<Waiting>) {
-    let started = std::time::Instant::now();
+async fn commit(
+    db: &Db,
+    backplane: &Backplane,
+    batch: Vec<Waiting>,
+    held: &mut VecDeque<Waiting>,
+    rivalry: &mut Rivalry,
+) {
+    let started = Instant::now();
     let n = batch.len();
-    match store::send(db, &batch).await {
+    match store::send(db, &batch, rivalry.concerns(&batch)).await {
         Ok(decisions) => {
             series::send_batch(n, started.elapsed());
-            hold(answer(backplane, batch, decisions), held);
+            let undecided = answer(backplane, batch, decisions);
+            rivalry.note(&undecided);
+            hold(undecided, held);
         }
         Err(error) if n > 1 && (error.code() == Code::InternalError || error.is_out_of_time()) => {
             // One of them is something that Postgres refuses, waits for a lock, or has too many recipients: let the
@@ -147,7 +182,7 @@ async fn one_by_one(db: &Db, backplane: &Backplane, batch: Vec<Waiting>, held: &
             refuse_all(vec![one], &Error::unavailable("the conversation is too slow"));
         } else if !one.answer.is_closed() {
             let single = vec![one];
-            match store::send(db, &single).await {
+            match store::send(db, &single, single[0].tries > 0).await {
                 Ok(decisions) => undecided.extend(answer(backplane, single, decisions)),
                 Err(error) => {
                     if error.is_out_of_time() {

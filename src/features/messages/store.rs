@@ -59,7 +59,7 @@ pub enum Refusal {
 }
 
 /// Takes the locks of a batch's conversations before the statement below begins, so that its snapshot holds all that
-/// was committed under them. Only for items that it found stale without.
+/// was committed under them. Only for conversations that it has found stale without.
 const LOCK: &str = "-- messages.lock
 select 1 from conversation where conversation_id = any($1) order by conversation_id for update";
 
@@ -181,23 +181,24 @@ where k.sender_id = $1 and k.key = $2 and k.created_at > app_now() - interval '2
 ///
 /// An error leaves nothing stored, unless the link broke while the commit was under way; that outcome is unknown, and
 /// the sender's own id makes the retry safe.
-pub async fn send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
+///
+/// `lock_first` costs two short statements more, sent along with it, and finds nothing stale.
+pub async fn send(db: &Db, batch: &[Waiting], lock_first: bool) -> Result<Vec<Decision>> {
     let mut tries = 0;
     loop {
-        match try_send(db, batch).await {
+        match try_send(db, batch, lock_first).await {
             Err(error) if tries < 3 && error.is_conflict() => tries += 1,
             outcome => return outcome,
         }
     }
 }
 
-async fn try_send(db: &Db, batch: &[Waiting]) -> Result<Vec<Decision>> {
+async fn try_send(db: &Db, batch: &[Waiting], lock_first: bool) -> Result<Vec<Decision>> {
     let client = db.read().await?;
     let send = client.prepare_cached(SEND).await?;
     let columns = Columns::of(batch);
     let params = columns.params();
-    let again = batch.iter().any(|one| one.tries > 0);
-    let rows = if again {
+    let rows = if lock_first {
         let lock = client.prepare_cached(LOCK).await?;
         let conversations: &[&(dyn ToSql + Sync)] = &[&columns.conversations];
         // In this order on the wire; a failed one turns the rest into failures and the commit into a rollback.

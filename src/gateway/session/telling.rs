@@ -1,0 +1,164 @@
+//! What a session tells its client: events in their order, and in passing what is none.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Expiry, Session};
+use crate::{
+    events::Tail,
+    gateway::{
+        close::Close,
+        goodbye,
+        registry::End,
+        sends::refuse,
+        socket::Socket,
+        streams::Recalled,
+        syncs::{self, Found},
+    },
+    limits::quotas::PAGE_EVENTS,
+};
+
+impl Session<'_> {
+    /// Sends what the mailbox holds, and reads from the inbox what it does not.
+    pub(super) async fn deliver(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
+        let mail = self.seat.take();
+        if let Some(end) = mail.end {
+            return Err(self.say_goodbye(end, socket).await);
+        }
+        if self.expiry == Expiry::Expired {
+            // Kept in the inbox until the token is renewed.
+            return Ok(());
+        }
+        mail.items.into_iter().for_each(|item| self.early.hold(item));
+        while let Some(tail) = self.early.next(self.seat.sent()) {
+            let seq = self.seat.sent() + 1;
+            match tail {
+                None => Box::pin(self.read_to(seq, socket)).await?,
+                Some(tail) => {
+                    if !self.write_event(socket, seq, tail).await? {
+                        break;
+                    }
+                }
+            }
+        }
+        // Whatever is no event comes after the events before it, so it does not wait for one.
+        let behind = mail.head > self.seat.sent() && self.expiry != Expiry::Expired;
+        if !behind || !mail.asides.is_empty() || !self.early.wait() {
+            self.early.clear();
+            if behind {
+                Box::pin(self.read_to(mail.head, socket)).await?;
+            }
+        }
+        for aside in syncs::without_the_past(mail.asides) {
+            if self.syncs.lets_through(&aside) && !self.write_shared(socket, aside.text).await? {
+                break;
+            }
+        }
+        self.flush(socket).await
+    }
+
+    /// What a `stream.sync` has asked for; live deltas go on after it.
+    pub(super) async fn tell_again(
+        &mut self,
+        found: Found,
+        socket: &mut Socket,
+    ) -> Result<(), Option<Close>> {
+        let Found { reference, stream, from, key } = found;
+        let key = match key {
+            Ok(key) => key,
+            Err(error) => return refuse(socket, &reference, Some(&stream), &error).await,
+        };
+        let Recalled { frames, next } = self.gateway.asides.streams.from(&key, from);
+        self.syncs.told(key, next);
+        for frame in frames {
+            if !self.write_shared(socket, frame).await? {
+                break;
+            }
+        }
+        self.flush(socket).await
+    }
+
+    /// Whether anything may be told now: not if the access token has ended, or nobody can say who is revoked. What is
+    /// left then waits in the inbox.
+    fn may_tell(&mut self) -> bool {
+        if self.guest.expires_at.is_some_and(|at| self.gateway.clock.now() >= at) {
+            self.expiry = Expiry::Expired;
+            return false;
+        }
+        !self.gateway.registry.is_blind()
+    }
+
+    /// Queues an event; false if nothing may be told now.
+    async fn write_event(
+        &mut self,
+        socket: &mut Socket,
+        seq: i64,
+        tail: Tail,
+    ) -> Result<bool, Option<Close>> {
+        if !self.may_tell() {
+            return Ok(false);
+        }
+        socket.feed_event(self.gateway.inbox.cursor(seq), tail);
+        self.seat.set_sent(seq);
+        self.make_room(socket).await
+    }
+
+    /// Queues what is no event; false if nothing may be told now.
+    async fn write_shared(&mut self, socket: &mut Socket, text: Arc<str>) -> Result<bool, Option<Close>> {
+        if !self.may_tell() {
+            return Ok(false);
+        }
+        socket.feed_shared(text);
+        self.make_room(socket).await
+    }
+
+    async fn make_room(&mut self, socket: &mut Socket) -> Result<bool, Option<Close>> {
+        if socket.is_full() {
+            self.flush(socket).await?;
+        }
+        Ok(true)
+    }
+
+    /// Writes what is queued, unless the seat is given up first: what a credential may see ends with it, in the middle
+    /// of a backlog too.
+    pub(super) async fn flush(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
+        if !self.seat.is_ended() {
+            tokio::select! {
+                flushed = socket.flush() => return flushed.map_err(Some),
+                () = self.seat.ended() => {}
+            }
+        }
+        let end = self.seat.take().end.unwrap_or(End::Drain(Duration::ZERO));
+        socket.forget();
+        Err(self.say_goodbye(end, socket).await)
+    }
+
+    /// Reads the inbox until `head` has been sent, or Postgres is away.
+    pub(super) async fn read_to(&mut self, head: i64, socket: &mut Socket) -> Result<(), Option<Close>> {
+        let principal = self.guest.principal.id();
+        while self.seat.sent() < head {
+            let page = match self.gateway.inbox.read(principal, self.seat.sent(), PAGE_EVENTS).await {
+                Ok(page) => page,
+                Err(error) => {
+                    // The next sweep that gets through finds us behind.
+                    error.log();
+                    return Ok(());
+                }
+            };
+            if page.is_empty() {
+                return Ok(());
+            }
+            for entry in page {
+                if !self.write_event(socket, entry.seq, entry.tail).await? {
+                    return Ok(());
+                }
+            }
+            self.flush(socket).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn say_goodbye(&mut self, end: End, socket: &mut Socket) -> Option<Close> {
+        let (frame, close) = goodbye::to(&self.guest, end, self.gateway, self.seat.sent());
+        Some(socket.say(frame).await.err().unwrap_or(close))
+    }
+}
