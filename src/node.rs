@@ -315,6 +315,7 @@ fn start_jobs(
     let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
     let jobs = Jobs {
         db,
+        budgets: config.limits.clone(),
         codes: accounts.codes.clone(),
         mailer,
         mail_bell: accounts.mail_bell.clone(),

@@ -22,6 +22,7 @@ mod garbage;
 mod gateway;
 mod group_keys;
 mod groups;
+mod guards;
 mod history;
 mod house;
 mod keys;
