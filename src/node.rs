@@ -2,7 +2,10 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize},
+    },
     time::Duration,
 };
 
@@ -21,6 +24,7 @@ use crate::{
         Backplane, Links, RedisPubSub,
         message::Order,
         sweep::{self, Sweep},
+        tombstones::Tombstones,
     },
     clock::Clock,
     config::Config,
@@ -104,6 +108,7 @@ impl Stores {
         let quiet_db = Db::new(&config.database_url, &format!("{name} quiet"), 3, Plans::Free)?;
         check_postgres(&db, config.database_durable.0).await?;
         let (redis, subscriber) = Redis::start(&config.redis_url, &config.redis_prefix)?;
+        redis.greet().await;
         Ok(Stores { db, send_db, quiet_db, redis, subscriber })
     }
 }
@@ -198,7 +203,9 @@ async fn assemble(
     let Stores { db, send_db, quiet_db, redis, subscriber } = stores;
     let Tasks { stopping, workers, .. } = tasks;
 
-    let (registry, backplane, requests) = link(id, &clock, &db, &redis, subscriber, tasks);
+    let tombstones = Tombstones::start(redis.clone(), &config.server_secret, workers, stopping);
+    let (registry, backplane, requests) =
+        link(id, &clock, &db, &redis, subscriber, tombstones.clone(), tasks);
     let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
     slots.spawn(workers, stopping, registry.heart());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
@@ -207,14 +214,20 @@ async fn assemble(
         Inbox::open(db.clone()).await.map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
     let acks = Acks::default();
     workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
-    let swept =
-        Sweep { db: quiet_db.clone(), inbox: inbox.over(quiet_db.clone()), registry: registry.clone() };
+    let swept = Sweep {
+        db: quiet_db.clone(),
+        inbox: inbox.over(quiet_db.clone()),
+        registry: registry.clone(),
+        tombstones,
+        reminded: AtomicU64::new(0),
+    };
     workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
 
     let (hasher, dead) = (Hasher::new(), Dead::default());
     let (ring, issuer) = (&config.access_token_keys, &config.public_url);
     let access_tokens = AccessTokens::new(ring, issuer, clock.clone(), random.clone(), dead.clone())?;
     let limits = Limits::new(redis.clone(), db.clone(), clock.clone(), config.limits.clone());
+    let limits = limits.or_off(config.limits_off.0);
     let proofs = Proofs::new(redis, &config.server_secret);
     let used = TokenUse::start(quiet_db.clone(), workers, stopping);
     let (shared, pool) = (limits.clone(), hasher.clone());
@@ -285,13 +298,14 @@ fn link(
     db: &Db,
     redis: &Redis,
     subscriber: SubscriberClient,
+    tombstones: Tombstones,
     tasks: &Tasks,
 ) -> (Registry, Backplane, mpsc::Receiver<Order>) {
     let (registry, interest) = Registry::new();
     let streams = Streams::new(clock.clone());
     let audience = Audience::new(db.clone());
     let (backplane, outgoing, requests) =
-        Backplane::new(id, redis.clone(), registry.clone(), streams, audience);
+        Backplane::new(id, redis.clone(), registry.clone(), tombstones, streams, audience);
     let transport = RedisPubSub { redis: redis.clone(), subscriber };
     Links::spawn(&backplane, transport, outgoing, interest, &tasks.workers, &tasks.stopping);
     (registry, backplane, requests)

@@ -1,13 +1,20 @@
 //! What stands behind every hint: each node asks Postgres, for all its listeners at once, how far their inboxes have
 //! come and whether their credentials still count. So a lost hint costs time, never a message.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::State;
+use super::{State, tombstones::Tombstones};
 use crate::{
     db::Db,
     error::Result,
@@ -59,6 +66,10 @@ pub struct Sweep {
     pub inbox: Inbox,
     /// Who listens here.
     pub registry: Registry,
+    /// What Postgres may have forgotten,
+    pub tombstones: Tombstones,
+    /// and the epoch in which it was last reminded; 0 at the start.
+    pub reminded: AtomicU64,
 }
 
 impl Sweep {
@@ -66,6 +77,15 @@ impl Sweep {
         let started = std::time::Instant::now();
         if self.inbox.refresh_epoch().await? {
             self.registry.for_each(|seat| seat.end(End::EpochChanged));
+        }
+        // Again at the next sweep, if Redis is away.
+        let epoch = self.inbox.epoch();
+        if self.reminded.load(Ordering::Relaxed) != epoch {
+            match self.tombstones.replay(&self.db).await {
+                Ok(true) => self.reminded.store(epoch, Ordering::Relaxed),
+                Ok(false) => {}
+                Err(error) => error.log(),
+            }
         }
         let seats = self.registry.all();
         let credentials: HashSet<Uuid> = seats.iter().map(|seat| seat.credential).collect();
