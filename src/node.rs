@@ -2,10 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize},
-    },
+    sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
 
@@ -203,9 +200,7 @@ async fn assemble(
     let Stores { db, send_db, quiet_db, redis, subscriber } = stores;
     let Tasks { stopping, workers, .. } = tasks;
 
-    let tombstones = Tombstones::start(redis.clone(), &config.server_secret, workers, stopping);
-    let (registry, backplane, requests) =
-        link(id, &clock, &db, &redis, subscriber, tombstones.clone(), tasks);
+    let (registry, backplane, requests) = link(id, config, &clock, &db, &redis, subscriber, tasks);
     let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
     slots.spawn(workers, stopping, registry.heart());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
@@ -214,13 +209,7 @@ async fn assemble(
         Inbox::open(db.clone()).await.map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
     let acks = Acks::default();
     workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
-    let swept = Sweep {
-        db: quiet_db.clone(),
-        inbox: inbox.over(quiet_db.clone()),
-        registry: registry.clone(),
-        tombstones,
-        reminded: AtomicU64::new(0),
-    };
+    let swept = Sweep::new(&quiet_db, &inbox, &backplane);
     workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
 
     let (hasher, dead) = (Hasher::new(), Dead::default());
@@ -294,20 +283,22 @@ async fn assemble(
 /// The listeners of this node, and its links to the others.
 fn link(
     id: NodeId,
+    config: &Config,
     clock: &Clock,
     db: &Db,
     redis: &Redis,
     subscriber: SubscriberClient,
-    tombstones: Tombstones,
     tasks: &Tasks,
 ) -> (Registry, Backplane, mpsc::Receiver<Order>) {
     let (registry, interest) = Registry::new();
     let streams = Streams::new(clock.clone());
     let audience = Audience::new(db.clone());
+    let (secret, workers) = (&config.server_secret, &tasks.workers);
+    let tombstones = Tombstones::start(redis.clone(), secret, workers, &tasks.stopping);
     let (backplane, outgoing, requests) =
         Backplane::new(id, redis.clone(), registry.clone(), tombstones, streams, audience);
     let transport = RedisPubSub { redis: redis.clone(), subscriber };
-    Links::spawn(&backplane, transport, outgoing, interest, &tasks.workers, &tasks.stopping);
+    Links::spawn(&backplane, transport, outgoing, interest, workers, &tasks.stopping);
     (registry, backplane, requests)
 }
 

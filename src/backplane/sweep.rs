@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{State, tombstones::Tombstones};
+use super::{Backplane, State, tombstones::Tombstones};
 use crate::{
     db::Db,
     error::Result,
@@ -61,18 +61,30 @@ pub async fn run(sweep: Sweep, state: Arc<State>, stop: CancellationToken) {
 /// What a sweep needs.
 pub struct Sweep {
     /// The truth.
-    pub db: Db,
+    db: Db,
     /// Its heads and epoch.
-    pub inbox: Inbox,
+    inbox: Inbox,
     /// Who listens here.
-    pub registry: Registry,
+    registry: Registry,
     /// What Postgres may have forgotten,
-    pub tombstones: Tombstones,
+    tombstones: Tombstones,
     /// and the epoch in which it was last reminded; 0 at the start.
-    pub reminded: AtomicU64,
+    reminded: AtomicU64,
 }
 
 impl Sweep {
+    /// Of a node, over connections that its requests cannot use up.
+    pub fn new(db: &Db, inbox: &Inbox, backplane: &Backplane) -> Self {
+        let (registry, tombstones) = (backplane.registry.clone(), backplane.tombstones.clone());
+        Sweep {
+            db: db.clone(),
+            inbox: inbox.over(db.clone()),
+            registry,
+            tombstones,
+            reminded: AtomicU64::new(0),
+        }
+    }
+
     async fn all(&self) -> Result<()> {
         let started = std::time::Instant::now();
         if self.inbox.refresh_epoch().await? {

@@ -82,9 +82,8 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         }
         compared.push(Compared { limited: rates[0], unlimited: rates[1] });
     }
-    let of = |phase: &str, value: fn(&Found) -> f64| {
-        median(rounds.iter().filter(|found| found.phase == phase).map(value))
-    };
+    let ratios = ratios(&rounds, &compared);
+    let of = |phase: &str, value: fn(&Found) -> f64| median_of(&rounds, phase, value);
     let mut table: Vec<Vec<String>> = vec![
         ["", "send p50 ms", "limiter mean ms", "decisions per send", "others %"].map(str::to_owned).into(),
     ];
@@ -97,8 +96,22 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
             format!("{:.0}", of(name, |found| found.others_percent)),
         ]);
     }
-    let share = |phase| of(phase, |found| found.limiter_ms / found.send_p50_ms);
-    let ratios = vec![
+    let worst = rounds.iter().map(|found| found.others_percent).fold(0.0, f64::max);
+    let mut notes = vec!["Medians of the rounds. A decision is one call to Redis.".to_owned()];
+    notes.extend(cpu::remark(worst));
+    let details = json!({
+        "in_flight": options.in_flight, "seconds": options.seconds, "rounds": rounds, "compared": compared,
+    });
+    Ok(Report { scenario: "limiter", tables: vec![table], ratios, notes, details, faults, checked })
+}
+
+fn median_of(rounds: &[Found], phase: &str, value: fn(&Found) -> f64) -> f64 {
+    median(rounds.iter().filter(|found| found.phase == phase).map(value))
+}
+
+fn ratios(rounds: &[Found], compared: &[Compared]) -> Vec<Ratio> {
+    let share = |phase| median_of(rounds, phase, |found| found.limiter_ms / found.send_p50_ms);
+    vec![
         Ratio { what: "limiter / send p50, alone", value: share("alone"), goal: Goal::AtMost(0.1, 0.05) },
         Ratio {
             what: "limiter / send p50, many at once",
@@ -107,7 +120,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         },
         Ratio {
             what: "decisions per send",
-            value: of("alone", |found| found.decisions),
+            value: median_of(rounds, "alone", |found| found.decisions),
             goal: Goal::AtMost(1.0, 1.0),
         },
         Ratio {
@@ -115,12 +128,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
             value: median(compared.iter().map(|found| found.limited / found.unlimited)),
             goal: Goal::AtLeast(0.8, 0.93),
         },
-    ];
-    let worst = rounds.iter().map(|found| found.others_percent).fold(0.0, f64::max);
-    let mut notes = vec!["Medians of the rounds. A decision is one call to Redis.".to_owned()];
-    notes.extend(cpu::remark(worst));
-    let details = json!({ "in_flight": options.in_flight, "seconds": options.seconds, "rounds": rounds, "compared": compared });
-    Ok(Report { scenario: "limiter", tables: vec![table], ratios, notes, details, faults, checked })
+    ]
 }
 
 /// Decisions of all nodes so far, and their seconds.
