@@ -95,6 +95,8 @@ settings! {
     turnstile_actions: List<String> = "TURNSTILE_ACTIONS", Some("");
     /// Changes of the limits table, `scope=count/window` comma separated, such as `agent_message_send=10/s`; see `GET /limits`.
     limits: Overrides = "LIMIT_OVERRIDES", Some("");
+    /// Counts no call against a limit, to measure what limits cost; in the dev profile only.
+    limits_off: Switch = "LIMITS_OFF", Some("false");
     /// Agents a user may have.
     agents_per_user: Bounded<1, 100_000> = "AGENTS_PER_USER", Some("50");
     /// Writers that gather concurrent sends into one transaction each; a conversation always uses the same one. More than one pays only where Postgres has cores to spare: two half batches cost more than a whole one.
@@ -137,6 +139,9 @@ impl Config {
             faults.push("MAIL_URL: with a password it must be smtps:// or end in ?tls=required".into());
         }
         if self.profile == Profile::Production {
+            if self.limits_off.0 {
+                faults.push("LIMITS_OFF: limits can be off in the dev profile only".into());
+            }
             if mail_to_files {
                 faults.push("MAIL_URL: mail to files is for the dev profile".into());
             }

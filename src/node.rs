@@ -21,6 +21,7 @@ use crate::{
         Backplane, Links, RedisPubSub,
         message::Order,
         sweep::{self, Sweep},
+        tombstones::Tombstones,
     },
     clock::Clock,
     config::Config,
@@ -104,6 +105,7 @@ impl Stores {
         let quiet_db = Db::new(&config.database_url, &format!("{name} quiet"), 3, Plans::Free)?;
         check_postgres(&db, config.database_durable.0).await?;
         let (redis, subscriber) = Redis::start(&config.redis_url, &config.redis_prefix)?;
+        redis.greet().await;
         Ok(Stores { db, send_db, quiet_db, redis, subscriber })
     }
 }
@@ -198,7 +200,7 @@ async fn assemble(
     let Stores { db, send_db, quiet_db, redis, subscriber } = stores;
     let Tasks { stopping, workers, .. } = tasks;
 
-    let (registry, backplane, requests) = link(id, &clock, &db, &redis, subscriber, tasks);
+    let (registry, backplane, requests) = link(id, config, &clock, &db, &redis, subscriber, tasks);
     let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
     slots.spawn(workers, stopping, registry.heart());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
@@ -207,14 +209,14 @@ async fn assemble(
         Inbox::open(db.clone()).await.map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
     let acks = Acks::default();
     workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
-    let swept =
-        Sweep { db: quiet_db.clone(), inbox: inbox.over(quiet_db.clone()), registry: registry.clone() };
+    let swept = Sweep::new(&quiet_db, &inbox, &backplane);
     workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
 
     let (hasher, dead) = (Hasher::new(), Dead::default());
     let (ring, issuer) = (&config.access_token_keys, &config.public_url);
     let access_tokens = AccessTokens::new(ring, issuer, clock.clone(), random.clone(), dead.clone())?;
     let limits = Limits::new(redis.clone(), db.clone(), clock.clone(), config.limits.clone());
+    let limits = limits.or_off(config.limits_off.0);
     let proofs = Proofs::new(redis, &config.server_secret);
     let used = TokenUse::start(quiet_db.clone(), workers, stopping);
     let (shared, pool) = (limits.clone(), hasher.clone());
@@ -281,6 +283,7 @@ async fn assemble(
 /// The listeners of this node, and its links to the others.
 fn link(
     id: NodeId,
+    config: &Config,
     clock: &Clock,
     db: &Db,
     redis: &Redis,
@@ -290,10 +293,12 @@ fn link(
     let (registry, interest) = Registry::new();
     let streams = Streams::new(clock.clone());
     let audience = Audience::new(db.clone());
+    let (secret, workers) = (&config.server_secret, &tasks.workers);
+    let tombstones = Tombstones::start(redis.clone(), secret, workers, &tasks.stopping);
     let (backplane, outgoing, requests) =
-        Backplane::new(id, redis.clone(), registry.clone(), streams, audience);
+        Backplane::new(id, redis.clone(), registry.clone(), tombstones, streams, audience);
     let transport = RedisPubSub { redis: redis.clone(), subscriber };
-    Links::spawn(&backplane, transport, outgoing, interest, &tasks.workers, &tasks.stopping);
+    Links::spawn(&backplane, transport, outgoing, interest, workers, &tasks.stopping);
     (registry, backplane, requests)
 }
 
@@ -315,6 +320,7 @@ fn start_jobs(
     let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
     let jobs = Jobs {
         db,
+        budgets: config.limits.clone(),
         codes: accounts.codes.clone(),
         mailer,
         mail_bell: accounts.mail_bell.clone(),

@@ -62,13 +62,18 @@ pub struct Plain {
 impl Plain {
     /// Starts so many.
     pub async fn start(cluster: &Cluster, nodes: usize) -> Result<Self> {
+        Self::start_with(cluster, nodes, &[]).await
+    }
+
+    /// The same with settings of their own.
+    pub async fn start_with(cluster: &Cluster, nodes: usize, settings: &[(&str, &str)]) -> Result<Self> {
         let pid = cluster.node(0).pid;
         let environment = environment(pid)?;
         let mut plain = Plain { children: Vec::new(), cluster: cluster.with_nodes(Vec::new()) };
         for n in 0..nodes {
             let [public, admin] = [free_port()?, free_port()?];
             let mut command = Command::new(format!("/proc/{pid}/exe"));
-            command.arg("serve").env_clear().envs(&environment);
+            command.arg("serve").env_clear().envs(&environment).envs(settings.iter().copied());
             command.env_remove("TLS_CERT_FILE").env_remove("TLS_KEY_FILE");
             command.env("NODE_NAME", format!("plain-{}", n + 1));
             command.env("LISTEN_ADDR", format!("127.0.0.1:{public}"));

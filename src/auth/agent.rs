@@ -12,7 +12,7 @@ use axum::{
 };
 use moka::future::Cache;
 use secrecy::SecretString;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     bearer,
@@ -45,7 +45,10 @@ const RENEWED: Duration = Duration::from_secs(180);
 
 /// Tokens that are being hashed at once: more would only make each other late.
 const PROVING: usize = 64;
-/// Longest wait for a turn.
+/// Tokens that are looked for at once: whoever makes up tokens with right checksums makes only newcomers wait, and leaves
+/// the connections to Postgres to those that are known.
+const LOOKING: usize = 4;
+/// Longest wait for a turn at either.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A token as its owner sees it once. Cannot be printed.
@@ -117,6 +120,7 @@ pub struct AgentTokens {
     key: MacKey,
     limits: Limits,
     proofs: Proofs,
+    looks: Arc<Semaphore>,
     turns: Arc<Semaphore>,
     proven: Cache<[u8; 32], AgentClaim>,
     /// Of these, what has been shared lately.
@@ -141,8 +145,8 @@ impl AgentTokens {
         let proven = Cache::builder().max_capacity(CAPACITY).time_to_idle(REMEMBERED).build();
         let renewed = Cache::builder().max_capacity(CAPACITY).time_to_live(RENEWED).build();
         let key = MacKey::from_bytes(random.bytes());
-        let turns = Arc::new(Semaphore::new(PROVING));
-        AgentTokens { db, hasher, key, limits, proofs, turns, proven, renewed, dead, used }
+        let [looks, turns] = [LOOKING, PROVING].map(|n| Arc::new(Semaphore::new(n)));
+        AgentTokens { db, hasher, key, limits, proofs, looks, turns, proven, renewed, dead, used }
     }
 
     /// Whose token this is; `AGENT_TOKEN_INVALID` if it is nobody's.
@@ -183,8 +187,7 @@ impl AgentTokens {
             series::token_seen("shared");
             return Ok(claim);
         }
-        let turn = tokio::time::timeout(PATIENCE, self.turns.acquire()).await;
-        let _turn = turn.map_err(|_| Error::unavailable("too many new tokens at once"))?;
+        let _turn = turn(&self.turns).await?;
         // Charged before the hash, so that parallel guesses get no more; a right token costs nothing.
         let budget = [Rule::charge(Limit::AgentTokenWrong, claim.agent)];
         let decision = self.limits.decide(&budget).await;
@@ -205,6 +208,7 @@ impl AgentTokens {
 
     /// The token with these lookup characters, and its hash.
     async fn find(&self, lookup: &str) -> Result<Option<(AgentClaim, String)>> {
+        let _turn = turn(&self.looks).await?;
         let client = self.db.read().await?;
         let stmt = client
             .prepare_cached(
@@ -216,6 +220,12 @@ impl AgentTokens {
         let row = client.query_opt(&stmt, &[&lookup]).await?;
         Ok(row.map(|row| (AgentClaim { token: row.get(0), agent: row.get(1) }, row.get(2))))
     }
+}
+
+/// One of so many at once.
+async fn turn(of: &Semaphore) -> Result<SemaphorePermit<'_>> {
+    let turn = tokio::time::timeout(PATIENCE, of.acquire()).await;
+    turn.map_err(|_| Error::unavailable("too many new tokens at once"))?.map_err(Error::unavailable)
 }
 
 /// Why a token was not recognised, for all who waited for the same proof.

@@ -365,7 +365,7 @@ fn pieces(batch: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
 }
 
 /// Reasons are known words; what another node says is mapped onto them, never repeated as it came.
-fn known_reason(reason: &str) -> &'static str {
+pub fn known_reason(reason: &str) -> &'static str {
     const REASONS: &[&str] = &[
         "device_revoked",
         "logout",

@@ -9,6 +9,7 @@ mod links;
 pub mod message;
 mod pubsub;
 pub mod sweep;
+pub mod tombstones;
 
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -18,10 +19,13 @@ use std::sync::{
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
-use self::message::{Aside, Hint, Hints, Order, Wanted, Whisper};
 pub use self::{
     links::Links,
     pubsub::{PubSub, RedisPubSub},
+};
+use self::{
+    message::{Aside, Hint, Hints, Order, Wanted, Whisper},
+    tombstones::Tombstones,
 };
 use crate::{
     features::inbox::{Delivery, Told},
@@ -66,6 +70,7 @@ pub struct Backplane {
     pub node: NodeId,
     redis: Redis,
     registry: Registry,
+    tombstones: Tombstones,
     /// The streams that this node knows.
     pub streams: Streams,
     /// Who hears what is said in passing.
@@ -144,6 +149,7 @@ impl Backplane {
         node: NodeId,
         redis: Redis,
         registry: Registry,
+        tombstones: Tombstones,
         streams: Streams,
         audience: Audience,
     ) -> (Self, Outgoing, mpsc::Receiver<Order>) {
@@ -152,8 +158,19 @@ impl Backplane {
         let (passing, last) = mpsc::channel(PASSING);
         let (requests, wanted) = mpsc::channel(REQUESTS);
         let state = Arc::default();
-        let backplane =
-            Backplane { node, redis, registry, streams, audience, orders, hints, passing, requests, state };
+        let backplane = Backplane {
+            node,
+            redis,
+            registry,
+            tombstones,
+            streams,
+            audience,
+            orders,
+            hints,
+            passing,
+            requests,
+            state,
+        };
         (backplane, Outgoing { orders: first, hints: second, passing: last }, wanted)
     }
 
@@ -240,8 +257,9 @@ impl Backplane {
         }
     }
 
-    /// Closes the sockets of credentials that have been revoked, here and everywhere.
+    /// Closes the sockets of credentials that have been revoked, here and everywhere, and sees to it that they stay so.
     pub fn invalidate(&self, credentials: Vec<Uuid>, reason: &'static str) {
+        self.tombstones.raise(&credentials, reason);
         self.registry.revoke(&credentials, reason);
         self.order(&self.orders, &Order::Invalidate { credentials, reason: reason.to_owned() });
     }

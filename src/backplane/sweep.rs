@@ -1,13 +1,20 @@
 //! What stands behind every hint: each node asks Postgres, for all its listeners at once, how far their inboxes have
 //! come and whether their credentials still count. So a lost hint costs time, never a message.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::State;
+use super::{Backplane, State, tombstones::Tombstones};
 use crate::{
     db::Db,
     error::Result,
@@ -54,18 +61,43 @@ pub async fn run(sweep: Sweep, state: Arc<State>, stop: CancellationToken) {
 /// What a sweep needs.
 pub struct Sweep {
     /// The truth.
-    pub db: Db,
+    db: Db,
     /// Its heads and epoch.
-    pub inbox: Inbox,
+    inbox: Inbox,
     /// Who listens here.
-    pub registry: Registry,
+    registry: Registry,
+    /// What Postgres may have forgotten,
+    tombstones: Tombstones,
+    /// and the epoch in which it was last reminded; 0 at the start.
+    reminded: AtomicU64,
 }
 
 impl Sweep {
+    /// Of a node, over connections that its requests cannot use up.
+    pub fn new(db: &Db, inbox: &Inbox, backplane: &Backplane) -> Self {
+        let (registry, tombstones) = (backplane.registry.clone(), backplane.tombstones.clone());
+        Sweep {
+            db: db.clone(),
+            inbox: inbox.over(db.clone()),
+            registry,
+            tombstones,
+            reminded: AtomicU64::new(0),
+        }
+    }
+
     async fn all(&self) -> Result<()> {
         let started = std::time::Instant::now();
         if self.inbox.refresh_epoch().await? {
             self.registry.for_each(|seat| seat.end(End::EpochChanged));
+        }
+        // Again at the next sweep, if Redis is away.
+        let epoch = self.inbox.epoch();
+        if self.reminded.load(Ordering::Relaxed) != epoch {
+            match self.tombstones.replay(&self.db).await {
+                Ok(true) => self.reminded.store(epoch, Ordering::Relaxed),
+                Ok(false) => {}
+                Err(error) => error.log(),
+            }
         }
         let seats = self.registry.all();
         let credentials: HashSet<Uuid> = seats.iter().map(|seat| seat.credential).collect();

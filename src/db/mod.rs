@@ -185,7 +185,8 @@ impl Db {
             .max_size(size)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(ACQUIRE))
-            .create_timeout(Some(ACQUIRE))
+            // On a machine that is short of cores Postgres takes longer to greet; giving up would begin anew, for ever.
+            .create_timeout(Some(DEADLINE))
             .recycle_timeout(Some(ACQUIRE))
             .build()
             .unwrap_or_else(|never| unreachable!("a runtime is set: {never}"));

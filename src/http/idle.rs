@@ -1,9 +1,15 @@
 //! A connection that says nothing is closed: after ten seconds if it never said anything, else after 75 s without a byte
-//! in either direction. Sockets ping every 25 s and polls answer within 25 s, so only the dead and the idle are met.
+//! in either direction. Sockets ping every 25 s and polls answer within 25 s, so only the dead and the idle are met. The
+//! head of a request has ten seconds from its first byte on. (hyper's own deadline begins with the end of the request
+//! before: it would close idle connections after ten seconds, just when a client or a load balancer uses one again.)
 
 use std::{
     io,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -18,9 +24,31 @@ const GREETING: Duration = Duration::from_secs(10);
 /// and for every later one.
 const IDLE: Duration = Duration::from_secs(75);
 
+/// From the first byte of a request to the end of its head.
+const HEAD: Duration = Duration::from_secs(10);
+
+/// Whose turn it is on a connection: even while a head is awaited, odd while a request is answered. Clones share it.
+#[derive(Clone, Default)]
+pub struct Turns(Arc<AtomicU64>);
+
+impl Turns {
+    /// A head has come whole, or its answer is there.
+    pub fn next(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Which head is awaited.
+    fn awaited(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|turn| turn.is_multiple_of(2))
+    }
+}
+
 /// A stream with these deadlines.
 pub struct Guarded<S> {
     stream: S,
+    turns: Turns,
+    /// The head under way, and when its first byte came.
+    head: Option<(u64, Instant)>,
     patience: Duration,
     active_at: Instant,
     timer: Pin<Box<Sleep>>,
@@ -28,14 +56,23 @@ pub struct Guarded<S> {
 
 impl<S> Guarded<S> {
     /// Starts waiting for the first byte.
-    pub fn new(stream: S) -> Self {
+    pub fn new(stream: S, turns: Turns) -> Self {
         let timer = Box::pin(tokio::time::sleep(GREETING));
-        Guarded { stream, patience: GREETING, active_at: Instant::now(), timer }
+        Guarded { stream, turns, head: None, patience: GREETING, active_at: Instant::now(), timer }
     }
 
     fn active(&mut self) {
         self.patience = IDLE;
         self.active_at = Instant::now();
+    }
+
+    /// The next deadline.
+    fn until(&self) -> Instant {
+        let silent = self.active_at + self.patience;
+        match self.head {
+            Some((turn, began)) if self.turns.awaited() == Some(turn) => silent.min(began + HEAD),
+            _ => silent,
+        }
     }
 }
 
@@ -47,12 +84,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     ) -> Poll<io::Result<()>> {
         if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, into) {
             self.active();
+            let awaited = self.turns.awaited();
+            if self.head.map(|(turn, _)| turn) != awaited {
+                self.head = awaited.map(|turn| (turn, self.active_at));
+            }
             return Poll::Ready(read);
         }
-        // The timer is moved when it fires rather than at every byte.
+        let until = self.until();
+        if until < self.timer.deadline() {
+            self.timer.as_mut().reset(until);
+        }
+        // Otherwise the timer is moved when it fires rather than at every byte.
         loop {
             ready!(self.timer.as_mut().poll(cx));
-            let until = self.active_at + self.patience;
             if until <= Instant::now() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }

@@ -1,9 +1,9 @@
-//! Accepting connections: our own loop, because `axum::serve` sets no header deadline (a slow client would hold its
-//! connection for ever) and does not know about upgraded sockets when it stops.
+//! Accepting connections: our own loop, because `axum::serve` sets no deadlines (a slow client would hold its connection
+//! for ever; see [`super::idle`]) and does not know about upgraded sockets when it stops.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{Router, http::StatusCode};
 use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -18,10 +18,13 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Service, ServiceExt};
 
-use super::{client::Peer, idle::Guarded};
+use super::{
+    client::Peer,
+    idle::{Guarded, Turns},
+};
 
-/// From the first byte of a connection to the end of its TLS handshake, and of a request to the end of its headers.
-const HEADERS: Duration = Duration::from_secs(10);
+/// From the first byte of a connection to the end of its TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Bytes that the kernel keeps for a client beyond what is on the wire. Its own idea, megabytes, hides a client that does
 /// not read, and is paid for each.
@@ -72,22 +75,42 @@ async fn shake_hands(
     stream: TcpStream,
 ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
     // What does not speak TLS is cut without an answer.
-    tokio::time::timeout(HEADERS, tls.accept(stream)).await.ok()?.ok()
+    tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await.ok()?.ok()
 }
 
 async fn converse<S>(stream: S, peer: SocketAddr, h2: bool, router: Router, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let turns = Turns::default();
+    let guarded = Guarded::new(stream, turns.clone());
+    if h2 {
+        // Requests overlap there; pings find the dead.
+        turns.next();
+    }
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
-        let mut router = router.clone();
-        async move { router.as_service::<Incoming>().ready().await?.call(request).await }
+        let (mut router, turns) = (router.clone(), turns.clone());
+        async move {
+            if !h2 {
+                turns.next();
+            }
+            let response = router.as_service::<Incoming>().ready().await?.call(request).await;
+            // What follows an upgrade is no head.
+            if !h2
+                && response
+                    .as_ref()
+                    .is_ok_and(|response| response.status() != StatusCode::SWITCHING_PROTOCOLS)
+            {
+                turns.next();
+            }
+            response
+        }
     });
     // Guessing the protocol from the first bytes would wait for them without a deadline, so it is settled before.
     let builder = auto::Builder::new(TokioExecutor::new());
     let mut builder = if h2 { builder.http2_only() } else { builder.http1_only() };
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(64 * 1024);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(64 * 1024);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -96,7 +119,7 @@ where
         .max_pending_accept_reset_streams(20)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(10));
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(Guarded::new(stream)), service);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(guarded), service);
     tokio::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return log_end(ended),

@@ -14,6 +14,7 @@ use crate::{
         accounts::{self, Codes},
         agents, inbox, messages, passkeys, relations,
     },
+    limits::table::Overrides,
     mail::Mailer,
     metrics as series,
     random::Random,
@@ -52,6 +53,7 @@ enum Job {
 #[derive(Clone)]
 pub struct Jobs {
     pub db: Db,
+    pub budgets: Overrides,
     pub codes: Codes,
     pub mailer: Mailer,
     /// Rung when a mail has been put into the outbox.
@@ -127,7 +129,7 @@ impl Jobs {
             Job::EraseAccounts => accounts::jobs::erase(&self.db, &self.random, &self.backplane).await,
             Job::LeaveDeleted => agents::leave(&self.db, &self.random, &self.backplane).await,
             Job::RetireCredentials => agents::retire(&self.db, &self.random, &self.backplane).await,
-            Job::ForgetCodes => accounts::jobs::forget(&self.db).await,
+            Job::ForgetCodes => accounts::jobs::forget(&self.db, &self.budgets).await,
             Job::ForgetChallenges => {
                 while passkeys::forget_challenges(&self.db).await? {}
                 Ok(())
@@ -136,10 +138,7 @@ impl Jobs {
                 while messages::forget_keys(&self.db).await? {}
                 Ok(())
             }
-            Job::ExpireInboxes => {
-                while inbox::expire(&self.db, INBOX_DAYS).await? {}
-                Ok(())
-            }
+            Job::ExpireInboxes => inbox::expire(&self.db, INBOX_DAYS).await,
             Job::PurgeRelations => {
                 while relations::purge(&self.db).await? {}
                 Ok(())

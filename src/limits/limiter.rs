@@ -121,11 +121,6 @@ impl Limiter {
         }
     }
 
-    /// Charges all rules, or none and refuses: one round trip.
-    pub async fn take_all(&self, rules: &[Rule]) -> Result<()> {
-        self.decide(rules).await.map(drop)
-    }
-
     /// Refuses if nothing is left of the budget, without using it: for budgets that only failures use.
     pub async fn check(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
         self.decide(&[Rule::ask(limit, key)]).await.map(drop)

@@ -41,6 +41,7 @@ pub struct Limits {
     windows: Arc<Script>,
     tiers: Tiers,
     local: Arc<LocalWindows>,
+    off: bool,
 }
 
 /// One rule of a call: a budget, and whose.
@@ -98,7 +99,12 @@ impl Limits {
     /// A limiter with the operator's overrides.
     pub fn new(redis: Redis, db: Db, clock: Clock, overrides: Overrides) -> Self {
         let windows = Arc::new(Script::new(include_str!("sliding_window.lua")));
-        Limits { redis, clock, overrides, windows, tiers: Tiers::new(db), local: Arc::default() }
+        Limits { redis, clock, overrides, windows, tiers: Tiers::new(db), local: Arc::default(), off: false }
+    }
+
+    /// The same that counts nothing, if it is `off`.
+    pub fn or_off(self, off: bool) -> Self {
+        Limits { off, ..self }
     }
 
     /// What the operator has made of a row.
@@ -119,6 +125,9 @@ impl Limits {
 
     /// The same without counting as a decision, for who only wants to see.
     async fn look(&self, rules: &[Rule]) -> Decision {
+        if self.off {
+            return Decision { denied: None, rooms: Vec::new(), moments: Vec::new() };
+        }
         match self.ask_redis(rules).await {
             Some(decision) => decision,
             None => self.ask_local(rules),

@@ -42,12 +42,6 @@ pub const KEY_BACKUPS: i32 = 10;
 pub const CODE_LIFE: Duration = Duration::from_secs(600);
 /// Digits of a mailed code.
 pub const CODE_DIGITS: usize = 8;
-/// Failed logins of one e-mail before it is locked.
-pub const LOGIN_FAILURES: i32 = 5;
-/// How long a lock lasts, and how long failures without one are remembered.
-pub const LOGIN_LOCK: Duration = Duration::from_secs(900);
-/// Wrong codes are counted over so long.
-pub const CODE_TRIES_WINDOW: Duration = Duration::from_secs(3600);
 /// Life of a passkey's challenge.
 pub const CHALLENGE_LIFE: Duration = Duration::from_secs(300);
 /// Passkeys of one user.

@@ -5,6 +5,7 @@
 //! | `lim:{<key>}:<scope>:<route>` | list of µs | its window | limits |
 //! | `slots:{<principal>}` | hash of live connections | 3 min, asserted each minute | limits |
 //! | `tok:<MAC of a token>` | proof that it is genuine | 10 min | auth |
+//! | `gone` | sorted set of what was revoked, by time | 1 d | backplane |
 //! | `nodes` | sorted set of live nodes by last beat | – | redis |
 //! | `p:<principal>` | channel: hints of one inbox | – | backplane |
 //! | `n:<node>` | channel: a node's own probe | – | backplane |
@@ -34,6 +35,11 @@ pub fn proof(mac: &[u8]) -> String {
 /// Bytes as text.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What was revoked in the last day.
+pub fn tombstones() -> String {
+    "gone".to_owned()
 }
 
 /// The live nodes.

@@ -28,6 +28,9 @@ use crate::{breaker::Breaker, ids::NodeId, metrics as series};
 /// Longest wait for one answer.
 pub const DEADLINE: Duration = Duration::from_millis(250);
 
+/// Longest wait for the link when a node starts.
+const GREETING: Duration = Duration::from_secs(1);
+
 /// A Lua script, by its hash.
 pub struct Script {
     script: fred::types::scripts::Script,
@@ -69,7 +72,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts connecting; returns at once. A Redis that is away at boot is treated as one that is away later.
+    /// Starts connecting; returns at once ([`greet`](Self::greet) waits). A Redis that is away at boot is treated as one that is away later.
     pub fn start(url: &SecretString, prefix: &str) -> FredResult<(Self, SubscriberClient)> {
         let client = builder(url)?.build()?;
         let mut builder = builder(url)?;
@@ -87,6 +90,11 @@ impl Redis {
             beat: Arc::new(Script::new(include_str!("node_beat.lua"))),
         };
         Ok((redis, subscriber))
+    }
+
+    /// Waits for the link, so that a node does not begin with its own share of the limits; but not long.
+    pub async fn greet(&self) {
+        tokio::time::timeout(GREETING, self.client.wait_for_connect()).await.ok();
     }
 
     /// Whether keys are spread over several masters, by their hash slots.

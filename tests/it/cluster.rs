@@ -37,8 +37,10 @@ async fn everything_that_uses_redis_works_on_a_cluster() {
         let admitted = statuses.iter().filter(|status| **status == 200).count();
         // On a starved machine a call to Redis may be late, and the node's own share decides instead.
         if a.metric("limiter_fallback_total", &[]).await == shares {
-            assert_eq!(admitted, 11, "{statuses:?}");
-            exact += 1;
+            // What an overloaded node could not answer may have been counted.
+            let failed = statuses.iter().filter(|status| **status == 503).count();
+            assert!(admitted <= 11 && admitted + failed >= 11, "{statuses:?}");
+            exact += usize::from(failed == 0);
         }
     }
     assert!(exact > 0, "every one was decided without the cluster");
@@ -82,17 +84,23 @@ async fn everything_that_uses_redis_works_on_a_cluster() {
     }
 }
 
-/// A socket that was let in.
+/// A socket that was let in. An overloaded node asks to come back.
 async fn attempt(agent: &Agent) -> Option<Socket> {
-    let mut socket = Socket::open(&agent.caller).await;
-    socket.say(json!({ "type": "auth", "agent_id": agent.id, "token": agent.token })).await;
-    loop {
-        match socket.next().await {
-            Ok(frame) if frame["type"] == "caught_up" => return Some(socket),
-            Ok(_) => {}
-            Err(code) => {
-                assert_eq!(code, Some(4409));
-                return None;
+    'again: loop {
+        let mut socket = Socket::open(&agent.caller).await;
+        socket.say(json!({ "type": "auth", "agent_id": agent.id, "token": agent.token })).await;
+        loop {
+            match socket.next().await {
+                Ok(frame) if frame["type"] == "caught_up" => return Some(socket),
+                Ok(_) => {}
+                Err(Some(1013)) => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue 'again;
+                }
+                Err(code) => {
+                    assert_eq!(code, Some(4409));
+                    return None;
+                }
             }
         }
     }

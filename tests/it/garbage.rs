@@ -10,7 +10,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::support::{Answer, nodes_with};
+use crate::support::{Answer, nodes, nodes_with};
 
 const ROOM: (&str, &str) = (
     "LIMIT_OVERRIDES",
@@ -268,4 +268,54 @@ async fn slow_clients_are_cut_and_hold_nobody_up() {
     assert!(headers.is_empty() || headers.starts_with("HTTP/1.1 408"), "{headers}");
     let body = body.expect("cut within twenty seconds");
     assert!(body.starts_with("HTTP/1.1 408") && body.contains("REQUEST_TIMEOUT"), "{body}");
+}
+
+/// Whether a request on this connection is answered.
+async fn answered(stream: &mut TcpStream) -> bool {
+    let mut answer = [0; 1024];
+    let request = b"GET /version HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: https\r\n\r\n";
+    stream.write_all(request).await.is_ok()
+        && stream.read(&mut answer).await.is_ok_and(|n| answer[..n].starts_with(b"HTTP/1.1 200"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_can_be_used_again_and_a_dripping_head_cannot() {
+    let [a] = nodes().await;
+    let connect = async || {
+        let mut stream = TcpStream::connect(a.base.trim_start_matches("http://")).await.expect("connected");
+        assert!(answered(&mut stream).await);
+        stream
+    };
+    // Real time: the deadlines are the transport's. Load balancers keep a connection for a minute and more, and what is
+    // closed just when it is used again is a request without an answer.
+    let idle = async {
+        let mut stream = connect().await;
+        tokio::time::sleep(Duration::from_secs(16)).await;
+        assert!(answered(&mut stream).await, "closed after 16 s");
+    };
+    let dripping = async {
+        let mut stream = connect().await;
+        let started = std::time::Instant::now();
+        stream.write_all(b"GET /version HTTP/1.1\r\nX: ").await.expect("written");
+        let mut byte = [0];
+        loop {
+            match tokio::time::timeout(Duration::from_millis(500), stream.read(&mut byte)).await {
+                Ok(Ok(1)) => panic!("answered"),
+                Ok(_) => break,
+                Err(_) if stream.write_all(b"x").await.is_err() => break,
+                Err(_) => assert!(started.elapsed() < Duration::from_secs(20), "not cut"),
+            }
+        }
+        assert!(started.elapsed() > Duration::from_secs(9));
+    };
+    // A socket's frames are no heads.
+    let socket = async {
+        let mut socket = a.user("alice").await.connect().await;
+        for _ in 0..8 {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            socket.say(serde_json::json!({ "type": "ping" })).await;
+            socket.expect("pong").await;
+        }
+    };
+    futures_util::join!(idle, dripping, socket);
 }

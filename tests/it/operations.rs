@@ -126,9 +126,9 @@ fn what_is_wrong_only_together_is_said_too() {
         ("ACCESS_TOKEN_KEYS", &ring),
         ("MAIL_URL", "file:///x"),
     ];
-    let (code, said) = serve(&right);
+    let (code, said) = serve(&[right.as_slice(), &[("LIMITS_OFF", "true")]].concat());
     assert_eq!(code, Some(1));
-    for name in ["TLS_CERT_FILE or TRUSTED_PROXIES", "MAIL_URL", "TURNSTILE_SECRET"] {
+    for name in ["TLS_CERT_FILE or TRUSTED_PROXIES", "LIMITS_OFF", "MAIL_URL", "TURNSTILE_SECRET"] {
         assert!(said.contains(name), "{name} in {said}");
     }
     let dev = [("PROFILE", "dev"), ("LISTEN_ADDR", "0.0.0.0:0"), ("TRUSTED_PROXIES", "127.0.0.1/32")];

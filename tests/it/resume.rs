@@ -15,7 +15,7 @@ use blindpipe::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{Agent, PASSWORD, Socket, TestNode, nodes_with, psql, spawn};
+use crate::support::{Agent, PASSWORD, Socket, TestNode, connect, nodes_with, psql, spawn};
 
 const ROOM: (&str, &str) = (
     "LIMIT_OVERRIDES",
@@ -325,7 +325,7 @@ async fn what_is_older_than_thirty_days_is_gone_and_said_to_be() {
         agent.poll("limit=1").await.expect(200).body["next_cursor"].as_str().expect("a cursor").to_owned();
     // The job that does it comes every ten minutes of real time; here it is called as the job calls it.
     let db = Db::new(&a.world.database.as_str().into(), "test", 1, Plans::Free).expect("a pool");
-    let expire = async || while inbox::expire(&db, 30).await.expect("an answer") {};
+    let expire = async || inbox::expire(&db, 30).await.expect("an answer");
     a.advance(Duration::from_secs(30 * 86_400 - 60)).await;
     expire().await;
     agent.poll(&format!("cursor={first}")).await.expect(200);
@@ -346,8 +346,54 @@ async fn what_is_older_than_thirty_days_is_gone_and_said_to_be() {
     let alice = alice.with_token(token.as_str().expect("a token"));
     let path = format!("/conversations/{conversation}/messages");
     alice.post(path, json!({ "payload": { "type": "text", "text": "new" } })).await.expect(201);
+    // History is no inbox: it has them all.
+    let history = alice.get(format!("/conversations/{conversation}/messages")).await.expect(200);
+    assert_eq!(history.data().as_array().expect("messages").len(), 4);
     let head = first.replace("-1", "-5");
     let answer = agent.on(&b).poll(&format!("cursor={head}")).await.expect(200);
     assert_eq!(answer.body["data"][0]["data"]["payload"]["text"], "new");
     assert_eq!(answer.body["data"][0]["seq"], 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_event_said_goes_with_its_last_entry_and_not_before() {
+    let [a] = nodes_with(&[ROOM]).await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let group = alice.post("/groups", json!({ "title": "crew", "member_ids": [bob.id] })).await.expect(201);
+    let group = group.data()["conversation_id"].as_str().expect("an id").to_owned();
+    alice.say(&group, "kept").await.expect(201);
+    let db = Db::new(&a.world.database.as_str().into(), "test", 1, Plans::Free).expect("a pool");
+    let client = connect(&a.world.database).await;
+    let counts = async || {
+        let sql = "select (select count(*) from event), (select count(*) from inbox_entry), (select count(*) from message),
+                   (select count(*) from inbox_entry e where not exists (select from event v where v.event_id = e.event_id)
+                                                         and not exists (select from message m where m.message_id = e.event_id))";
+        let row = client.query_one(sql, &[]).await.expect("counts");
+        let counts: [i64; 4] = std::array::from_fn(|n| row.get(n));
+        counts
+    };
+    let [events, entries, messages, orphans] = counts().await;
+    assert!(events > 0 && entries > events && messages == 1 && orphans == 0);
+    // More than a batch of old ones, as a cluster has after a month, and their entries.
+    client
+        .batch_execute(
+            "with old as (
+                 insert into event (event_id, kind, data, created_at)
+                 select gen_random_uuid(), 'member.added', '{}', app_now() - interval '1 day' from generate_series(1, 12000)
+                 returning event_id, created_at)
+             insert into inbox_entry (principal_id, seq, event_id, created_at)
+             select gen_random_uuid(), 1, event_id, created_at from old",
+        )
+        .await
+        .expect("filled");
+    // The entries of the old ones go a day before the rest; what they said stays for as long as any may be read.
+    a.advance(Duration::from_secs(29 * 86_400 + 3600)).await;
+    inbox::expire(&db, 30).await.expect("an answer");
+    assert_eq!(counts().await, [events + 12_000, entries, 1, 0]);
+    a.advance(Duration::from_secs(86_400)).await;
+    inbox::expire(&db, 30).await.expect("an answer");
+    assert_eq!(counts().await, [events, 0, 1, 0]);
+    a.advance(Duration::from_secs(86_400)).await;
+    inbox::expire(&db, 30).await.expect("an answer");
+    assert_eq!(counts().await, [0, 0, 1, 0]);
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use blindpipe::{features::accounts::jobs::forget, limits::table::Overrides};
 use futures_util::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -308,20 +309,33 @@ async fn what_has_run_out_is_forgotten_in_batches() {
                 insert into email_code select n || '@x', 'login', gen_random_uuid(), 5, app_now() from generate_series(1, 2500) n";
     client.batch_execute(fill).await.expect("filled");
     a.advance(Duration::from_secs(3700)).await;
-    let fresh = "insert into login_guard values ('fresh@x', 1, app_now(), null);
+    let fresh = "insert into login_guard values ('fresh@x', 1, app_now());
                  insert into code_guard values ('fresh@x', array[app_now() - interval '2 hours', app_now()])";
     client.batch_execute(fresh).await.expect("added");
     let db = crate::support::db(&a.world.database);
-    blindpipe::features::accounts::jobs::forget(&db).await.expect("forgotten");
+    forget(&db, &Overrides::default()).await.expect("forgotten");
     let sql = "select (select count(*) from email_code), (select string_agg(email, ',') from login_guard),
                       (select string_agg(email, ',') from code_guard), (select count(*) from session)";
     let row = client.query_one(sql, &[]).await.expect("counts");
     let kept: (i64, String, String, i64) = (row.get(0), row.get(1), row.get(2), row.get(3));
     assert_eq!(kept, (0, "fresh@x".to_owned(), "fresh@x".to_owned(), 1));
+    // An operator's longer windows keep what they need.
+    let longer: Overrides = "auth_login_fail=5/2h,auth_code_tries=10/2h".parse().expect("overrides");
+    client.batch_execute("delete from code_guard; delete from login_guard;
+        insert into login_guard values ('kept@x', 1, app_now() - interval '110 min'), ('gone@x', 9, app_now() - interval '121 min');
+        insert into code_guard values ('kept@x', array[app_now() - interval '110 min']), ('gone@x', array[app_now() - interval '121 min'])")
+        .await
+        .expect("added");
+    forget(&db, &longer).await.expect("forgotten");
+    let row = client.query_one(sql, &[]).await.expect("counts");
+    assert_eq!(
+        (row.get::<_, String>(1), row.get::<_, String>(2)),
+        ("kept@x".to_owned(), "kept@x".to_owned())
+    );
     // Thirty days after its end a session says nothing any more, nor does a device that we named.
     let unnamed = alice.login(&a, None).await;
     a.advance(Duration::from_secs(61 * 86400)).await;
-    blindpipe::features::accounts::jobs::forget(&db).await.expect("forgotten");
+    forget(&db, &Overrides::default()).await.expect("forgotten");
     let sql = "select (select count(*) from session), (select count(*) from device where device_id = $1)";
     let row = client.query_one(sql, &[&unnamed.device_id]).await.expect("counts");
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (0, 0));

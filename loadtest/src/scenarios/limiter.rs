@@ -1,7 +1,8 @@
 //! `limiter`: how much of a send is its limits?
 //!
 //! The nodes time each decision themselves, from the call to Redis to its answer. Sends run as in `send`, alone and
-//! many at once on one node, and what was acked is checked likewise.
+//! many at once on one node, and what was acked is checked likewise. Beside them, in the same rounds, many at once on two
+//! nodes of our own that differ in one setting: one counts limits, the other does not.
 
 use serde::Serialize;
 use serde_json::json;
@@ -13,6 +14,7 @@ use crate::{
     cpu::{self, Watch},
     delivery::Faults,
     people::{self, Pair},
+    plain::Plain,
     report::{Goal, Ratio, Report, say},
     stats::median,
 };
@@ -30,6 +32,13 @@ struct Found {
     others_percent: f64,
 }
 
+/// Sends a second, many at once, by nodes that differ in this.
+#[derive(Serialize)]
+struct Compared {
+    limited: f64,
+    unlimited: f64,
+}
+
 /// Runs the scenario.
 pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Result<Report> {
     let phases = [
@@ -37,6 +46,11 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         Phase { name: "many at once", in_flight: options.in_flight, nodes: 1 },
     ];
     let watch = Watch::of(cluster).await?;
+    let mut own = Vec::new();
+    for off in ["false", "true"] {
+        own.push(Plain::start_with(cluster, 1, &[("LIMITS_OFF", off)]).await?);
+    }
+    let mut compared = Vec::new();
     let (mut rounds, mut faults, mut checked) = (Vec::new(), Faults::default(), 0);
     for n in 1..=options.rounds {
         say(format!("limiter: round {n} of {}", options.rounds));
@@ -57,10 +71,19 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
                 others_percent: driven.found.cpu.others_percent(options.seconds),
             });
         }
+        let mut rates = Vec::new();
+        for node in &own {
+            people::renew(cluster, pairs).await?;
+            watch.quiet().await;
+            let driven = send::drive(&node.cluster, &watch, pairs, phases[1], options.seconds).await?;
+            checked += driven.acked.iter().map(Vec::len).sum::<usize>() as u64;
+            faults.add(&send::verify(cluster, pairs, &driven).await?);
+            rates.push(driven.found.rate);
+        }
+        compared.push(Compared { limited: rates[0], unlimited: rates[1] });
     }
-    let of = |phase: &str, value: fn(&Found) -> f64| {
-        median(rounds.iter().filter(|found| found.phase == phase).map(value))
-    };
+    let ratios = ratios(&rounds, &compared);
+    let of = |phase: &str, value: fn(&Found) -> f64| median_of(&rounds, phase, value);
     let mut table: Vec<Vec<String>> = vec![
         ["", "send p50 ms", "limiter mean ms", "decisions per send", "others %"].map(str::to_owned).into(),
     ];
@@ -73,8 +96,22 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
             format!("{:.0}", of(name, |found| found.others_percent)),
         ]);
     }
-    let share = |phase| of(phase, |found| found.limiter_ms / found.send_p50_ms);
-    let ratios = vec![
+    let worst = rounds.iter().map(|found| found.others_percent).fold(0.0, f64::max);
+    let mut notes = vec!["Medians of the rounds. A decision is one call to Redis.".to_owned()];
+    notes.extend(cpu::remark(worst));
+    let details = json!({
+        "in_flight": options.in_flight, "seconds": options.seconds, "rounds": rounds, "compared": compared,
+    });
+    Ok(Report { scenario: "limiter", tables: vec![table], ratios, notes, details, faults, checked })
+}
+
+fn median_of(rounds: &[Found], phase: &str, value: fn(&Found) -> f64) -> f64 {
+    median(rounds.iter().filter(|found| found.phase == phase).map(value))
+}
+
+fn ratios(rounds: &[Found], compared: &[Compared]) -> Vec<Ratio> {
+    let share = |phase| median_of(rounds, phase, |found| found.limiter_ms / found.send_p50_ms);
+    vec![
         Ratio { what: "limiter / send p50, alone", value: share("alone"), goal: Goal::AtMost(0.1, 0.05) },
         Ratio {
             what: "limiter / send p50, many at once",
@@ -83,15 +120,15 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         },
         Ratio {
             what: "decisions per send",
-            value: of("alone", |found| found.decisions),
+            value: median_of(rounds, "alone", |found| found.decisions),
             goal: Goal::AtMost(1.0, 1.0),
         },
-    ];
-    let worst = rounds.iter().map(|found| found.others_percent).fold(0.0, f64::max);
-    let mut notes = vec!["Medians of the rounds. A decision is one call to Redis.".to_owned()];
-    notes.extend(cpu::remark(worst));
-    let details = json!({ "in_flight": options.in_flight, "seconds": options.seconds, "rounds": rounds });
-    Ok(Report { scenario: "limiter", tables: vec![table], ratios, notes, details, faults, checked })
+        Ratio {
+            what: "throughput with limits / without",
+            value: median(compared.iter().map(|found| found.limited / found.unlimited)),
+            goal: Goal::AtLeast(0.8, 0.93),
+        },
+    ]
 }
 
 /// Decisions of all nodes so far, and their seconds.

@@ -40,7 +40,7 @@ pub struct Phase {
 pub struct Found {
     phase: &'static str,
     /// Messages per second.
-    rate: f64,
+    pub rate: f64,
     /// Time to the answer.
     pub answer: Quantiles,
     /// Messages in the measured time, and what they cost.

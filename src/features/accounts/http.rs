@@ -138,8 +138,10 @@ pub async fn register(
     let user = UserId::mint(&accounts.random);
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     // One transaction, so that a code is used up if and only if its account exists; a wrong try is kept either way.
+    let budget = limiter.budget(Limit::CodeTries);
     let tx = accounts.db.begin("accounts.register").await?;
-    let checked = store::use_code(&tx, &accounts.codes, &body.email, Scene::Register, &body.code.0).await?;
+    let checked =
+        store::use_code(&tx, &accounts.codes, &body.email, Scene::Register, &body.code.0, budget).await?;
     if let Some(refusal) = refusal_of(checked, &limiter) {
         tx.commit().await?;
         return Err(refusal);
@@ -170,7 +172,7 @@ pub async fn login(
 ) -> Result<Response> {
     limiter.check(Limit::LoginIp, ip).await?;
     accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
-    let Some(known) = accounts.prove_password(&body.email, &body.account_password).await? else {
+    let Some(known) = accounts.prove_password(&limiter, &body.email, &body.account_password).await? else {
         limiter.take(Limit::LoginIp, ip).await?;
         return Err(Code::InvalidCredentials.into());
     };
@@ -184,16 +186,17 @@ pub async fn login(
 
 impl Accounts {
     /// The account, if the password is its own. The try is counted before the hash is computed, so that parallel guesses
-    /// get no more than five; who succeeds must take it back ([`store::clear_failures`]).
+    /// get no more than the limit; who succeeds must take it back ([`store::clear_failures`]).
     pub(super) async fn prove_password(
         &self,
+        limiter: &Limiter,
         email: &Email,
         password: &GivenPassword,
     ) -> Result<Option<store::Known>> {
         // Before the try is counted: our overload must not lock anybody out.
         let turn = self.passwords.turn()?;
         let tx = self.db.begin("accounts.login").await?;
-        let known = store::begin_login(&tx, email).await?;
+        let known = store::begin_login(&tx, email, limiter.budget(Limit::LoginFail)).await?;
         tx.commit().await?;
         let known = known.map_err(locked)?;
         let hash = known.as_ref().map(|known| known.password_hash.clone());
@@ -235,8 +238,10 @@ pub async fn login_code(
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
+    let budget = limiter.budget(Limit::CodeTries);
     let tx = accounts.db.begin("accounts.login_code").await?;
-    let checked = store::use_code(&tx, &accounts.codes, &body.email, Scene::Login, &body.code.0).await?;
+    let checked =
+        store::use_code(&tx, &accounts.codes, &body.email, Scene::Login, &body.code.0, budget).await?;
     let user = store::user_of(&tx, &body.email).await?;
     // A right code without an account was asked for by whoever holds the mailbox: it says no more than a wrong one.
     let refusal = refusal_of(checked, &limiter).or(user.is_none().then(|| Code::CodeInvalid.into()));
@@ -276,9 +281,11 @@ pub async fn reset_password(
     if let Some(token) = &body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
+    let budget = limiter.budget(Limit::CodeTries);
     // Looked at before the costly hash, so that guessing does not buy one; used up below, with the change.
     let tx = accounts.db.begin("accounts.check_reset").await?;
-    let checked = store::check_code(&tx, &accounts.codes, &body.email, Scene::Reset, &body.code.0).await?;
+    let checked =
+        store::check_code(&tx, &accounts.codes, &body.email, Scene::Reset, &body.code.0, budget).await?;
     tx.commit().await?;
     if let Some(refusal) = refusal_of(checked, &limiter) {
         return Err(refusal);
@@ -286,7 +293,8 @@ pub async fn reset_password(
     let hash =
         accounts.passwords.hash_password(body.new_account_password.0.expose_secret().to_owned()).await?;
     let tx = accounts.db.begin("accounts.reset").await?;
-    let checked = store::use_code(&tx, &accounts.codes, &body.email, Scene::Reset, &body.code.0).await?;
+    let checked =
+        store::use_code(&tx, &accounts.codes, &body.email, Scene::Reset, &body.code.0, budget).await?;
     let user = store::user_of(&tx, &body.email).await?;
     let refusal = refusal_of(checked, &limiter).or(user.is_none().then(|| Code::CodeInvalid.into()));
     let (None, Some(user)) = (&refusal, user) else {

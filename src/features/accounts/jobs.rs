@@ -5,7 +5,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::{Codes, Scene, store};
-use crate::{backplane::Backplane, db::Db, error::Result, mail::Mailer, metrics as series, random::Random};
+use crate::{
+    backplane::Backplane, db::Db, error::Result, limits::table::Overrides, mail::Mailer, metrics as series,
+    random::Random,
+};
 
 /// Mails handed over at once.
 const IN_FLIGHT: usize = 8;
@@ -72,8 +75,8 @@ fn text(code: &str) -> String {
 }
 
 /// Deletes codes, guards and sessions that have run out.
-pub async fn forget(db: &Db) -> Result<()> {
-    store::forget(db).await
+pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
+    store::forget(db, budgets).await
 }
 
 /// Ends what deleted accounts have left behind: keys, relations, places in conversations, one a transaction.

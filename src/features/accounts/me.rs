@@ -68,7 +68,7 @@ pub async fn change_password(
 ) -> Result<Data<Changed>> {
     limiter.take_here(Limit::DefaultUser, user.id).await?;
     let email = store::email_of(&accounts.db, user.id).await?;
-    let known = accounts.prove_password(&email, &body.current_password).await?;
+    let known = accounts.prove_password(&limiter, &email, &body.current_password).await?;
     let known = known.filter(|known| known.user == user.id).ok_or(Code::InvalidCredentials)?;
     let hash =
         accounts.passwords.hash_password(body.new_account_password.0.expose_secret().to_owned()).await?;

@@ -42,7 +42,10 @@ pub async fn list(
 ) -> Result<List<Bucket>> {
     limiter.take_default(&caller).await?;
     let (tier, guards) = match &caller {
-        Someone::User(user) => (None, Some(store::guards(&db, user.id).await?)),
+        Someone::User(user) => {
+            let budgets = [Limit::LoginFail, Limit::CodeTries].map(|limit| limiter.budget(limit));
+            (None, Some(store::guards(&db, user.id, budgets).await?))
+        }
         Someone::Agent(agent) => (Some(limiter.tier(agent.id).await), None),
     };
     let email = guards.as_ref().map(|guards| guards.email.clone());
@@ -60,10 +63,8 @@ pub async fn list(
     let mut left: HashMap<Limit, (u32, Duration)> =
         rooms.iter().map(|room| (room.limit, (room.left, room.resets_in))).collect();
     if let Some(guards) = &guards {
-        let (wrong, frees) = guards.codes;
-        let tries = limiter.budget(Limit::CodeTries).count;
         left.insert(Limit::LoginFail, guards.logins);
-        left.insert(Limit::CodeTries, (tries.saturating_sub(wrong), frees));
+        left.insert(Limit::CodeTries, guards.codes);
     }
     let mine = |limit: &Limit| match (limit.per(), &caller) {
         (Per::AgentAndRoute, _) => tier == Some(*limit),

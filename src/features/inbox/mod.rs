@@ -233,7 +233,11 @@ pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<Told>> {
     Ok(told.collect())
 }
 
-/// Deletes some of what is older than `days`; true while there may be more.
-pub async fn expire(db: &Db, days: i32) -> Result<bool> {
-    store::expire(db, days).await
+/// Deletes entries that are older than `days`, and then what the events said that only such entries referred to: an event
+/// gets its entries in the statement that writes it and never another, so a day later none of them is left. Messages are
+/// no events; they stay. Small batches, each a transaction.
+pub async fn expire(db: &Db, days: i32) -> Result<()> {
+    while store::expire_entries(db, days).await? {}
+    while store::expire_events(db, days + 1).await? {}
+    Ok(())
 }

@@ -265,13 +265,26 @@ pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
     Ok(rows.iter().map(|row| Delivery { principal: row.get(0), seq: row.get(1) }).collect())
 }
 
-pub async fn expire(db: &Db, days: i32) -> Result<bool> {
+pub async fn expire_entries(db: &Db, days: i32) -> Result<bool> {
     let client = db.read().await?;
     let stmt = client
         .prepare_cached(
-            "-- inbox.expire
+            "-- inbox.expire_entries
             delete from inbox_entry where ctid = any(array(
                 select ctid from inbox_entry where created_at < app_now() - make_interval(days => $1) limit 5000
+            ))",
+        )
+        .await?;
+    Ok(client.execute(&stmt, &[&days]).await? > 0)
+}
+
+pub async fn expire_events(db: &Db, days: i32) -> Result<bool> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- inbox.expire_events
+            delete from event where ctid = any(array(
+                select ctid from event where created_at < app_now() - make_interval(days => $1) limit 5000
             ))",
         )
         .await?;

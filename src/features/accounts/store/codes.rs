@@ -1,4 +1,4 @@
-//! Mailed codes: the newest one of an e-mail and scene, and the wrong ones of the last hour.
+//! Mailed codes: the newest one of an e-mail and scene, and the wrong ones of the limit's window.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::{
         rules::{Email, Scene},
     },
     ids::MailId,
-    limits::quotas::{CODE_LIFE, CODE_TRIES},
+    limits::{
+        quotas::{CODE_LIFE, CODE_TRIES},
+        table::Budget,
+    },
 };
-
-/// Wrong codes of one e-mail in an hour, over all scenes and codes.
-const WRONG_CODES: usize = 10;
 
 /// The newest code of an e-mail and scene, and the mail that carries it.
 pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid, mail: MailId) -> Result<()> {
@@ -46,13 +46,20 @@ pub enum CodeCheck {
     Right,
     /// It was not, or is used, burnt or too old.
     Wrong,
-    /// Too many wrong ones; not even a right one counts for this long.
+    /// Too many wrong ones, over all scenes and codes; not even a right one counts for this long.
     TooMany(Duration),
 }
 
 /// Uses a code: a right one is worth nothing afterwards.
-pub async fn use_code(tx: &Tx, codes: &Codes, email: &Email, scene: Scene, given: &str) -> Result<CodeCheck> {
-    let checked = check_code(tx, codes, email, scene, given).await?;
+pub async fn use_code(
+    tx: &Tx,
+    codes: &Codes,
+    email: &Email,
+    scene: Scene,
+    given: &str,
+    budget: Budget,
+) -> Result<CodeCheck> {
+    let checked = check_code(tx, codes, email, scene, given, budget).await?;
     if matches!(checked, CodeCheck::Right) {
         let stmt = tx
             .prepare_cached(
@@ -72,20 +79,22 @@ pub async fn check_code(
     email: &Email,
     scene: Scene,
     given: &str,
+    budget: Budget,
 ) -> Result<CodeCheck> {
     let stmt = tx
         .prepare_cached(
             "-- accounts.guard_code
             insert into code_guard as g (email, failures) values ($1, '{}')
             on conflict (email) do update
-            set failures = array(select at from unnest(g.failures) as at where at > app_now() - interval '1 hour' order by at)
+            set failures = array(select at from unnest(g.failures) as at where at > app_now() - make_interval(secs => $2) order by at)
             returning failures, app_now()",
         )
         .await?;
-    let row = tx.query_one(&stmt, &[&email.as_str()]).await?;
+    let row = tx.query_one(&stmt, &[&email.as_str(), &budget.window.as_secs_f64()]).await?;
     let (failures, now): (Vec<DateTime<Utc>>, DateTime<Utc>) = (row.get(0), row.get(1));
-    if failures.len() >= WRONG_CODES {
-        let frees = failures[failures.len() - WRONG_CODES] + Duration::from_secs(3600);
+    // More are kept only after an operator has lowered the limit.
+    if let Some(surplus) = failures.len().checked_sub(budget.count as usize) {
+        let frees = failures[surplus] + budget.window;
         return Ok(CodeCheck::TooMany((frees - now).to_std().unwrap_or_default()));
     }
     let stmt = tx

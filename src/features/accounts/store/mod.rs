@@ -3,6 +3,7 @@ mod deletion;
 mod mail;
 
 use chrono::{DateTime, Utc};
+use tokio_postgres::types::ToSql;
 
 pub use self::{
     codes::{CodeCheck, check_code, put_code, use_code},
@@ -15,7 +16,7 @@ use crate::{
     error::{Code, OnConstraint, Result},
     features::inbox,
     ids::{SessionId, UserId},
-    limits::quotas::LOGIN_FAILURES,
+    limits::table::{Budget, Limit, Overrides},
 };
 
 pub async fn create_user(
@@ -44,28 +45,27 @@ pub struct Known {
     pub password_hash: String,
 }
 
-/// Counts a try against the e-mail, known or not; the seconds to wait if it is locked.
-pub async fn begin_login(tx: &Tx, email: &Email) -> Result<Result<Option<Known>, i64>> {
+/// Counts a try against the e-mail, known or not; the seconds to wait if it is locked. As many failures as the budget
+/// counts lock it for the budget's window, and as long a time without one clears the count. The failure that locks it is
+/// the last one that is noted; of those refused meanwhile only the fact is, as one more.
+pub async fn begin_login(tx: &Tx, email: &Email, budget: Budget) -> Result<Result<Option<Known>, i64>> {
     let stmt = tx
         .prepare_cached(
             "-- accounts.count_login
             insert into login_guard as g (email, failures, last_failure_at) values ($1, 1, app_now())
             on conflict (email) do update set
-                failures = case when g.locked_until > app_now() then g.failures
-                                when g.locked_until is not null or g.last_failure_at <= app_now() - interval '15 minutes' then 1
-                                else g.failures + 1 end,
-                locked_until = case when g.locked_until > app_now() then g.locked_until
-                                    when g.locked_until is null and g.last_failure_at > app_now() - interval '15 minutes'
-                                         and g.failures + 1 >= $2 then app_now() + interval '15 minutes' end,
-                last_failure_at = case when g.locked_until > app_now() then g.last_failure_at else app_now() end
-            returning failures, last_failure_at = app_now(),
-                      least(900, coalesce(ceil(extract(epoch from locked_until - app_now())), 0))::bigint",
+                failures = case when g.last_failure_at <= app_now() - make_interval(secs => $3) then 1
+                                else least(g.failures, $2) + 1 end,
+                last_failure_at = case when g.failures >= $2 and g.last_failure_at > app_now() - make_interval(secs => $3)
+                                       then g.last_failure_at else app_now() end
+            returning failures > $2,
+                      least($3, ceil(extract(epoch from last_failure_at - app_now()) + $3))::bigint",
         )
         .await?;
-    let row = tx.query_one(&stmt, &[&email.as_str(), &LOGIN_FAILURES]).await?;
-    let (counted, seconds): (bool, i64) = (row.get(1), row.get(2));
-    if !counted {
-        return Ok(Err(seconds.max(1)));
+    let (count, window) = (i32::try_from(budget.count).unwrap_or(i32::MAX - 1), budget.window.as_secs_f64());
+    let row = tx.query_one(&stmt, &[&email.as_str(), &count, &window]).await?;
+    if row.get(0) {
+        return Ok(Err(row.get::<_, i64>(1).max(1)));
     }
     let stmt = tx
         .prepare_cached(
@@ -166,51 +166,74 @@ pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
 }
 
 /// What no longer says anything: old codes, mails that nobody took, guards, sessions that ended long ago, devices of ours without any. Each
-/// deletes at most so many, and leaves alone what somebody is using.
-const FORGET: [&str; 6] = [
-    "-- accounts.forget_codes
+/// deletes at most so many, and leaves alone what somebody is using; a guard is needed for the window of its limit.
+const FORGET: [(Option<Limit>, &str); 6] = [
+    (
+        None,
+        "-- accounts.forget_codes
     delete from email_code where ctid = any(array(
         select ctid from email_code where expires_at < app_now() limit $1 for update skip locked))",
-    "-- accounts.forget_mails
+    ),
+    (
+        None,
+        "-- accounts.forget_mails
     delete from mail_outbox where ctid = any(array(
         select ctid from mail_outbox where expires_at < app_now() limit $1 for update skip locked))",
-    "-- accounts.forget_logins
+    ),
+    (
+        Some(Limit::LoginFail),
+        "-- accounts.forget_logins
     delete from login_guard where ctid = any(array(
         select ctid from login_guard
-        where greatest(last_failure_at, locked_until) < app_now() - interval '1 hour' limit $1 for update skip locked))",
-    "-- accounts.forget_wrong_codes
+        where last_failure_at < app_now() - make_interval(secs => $2) limit $1 for update skip locked))",
+    ),
+    (
+        Some(Limit::CodeTries),
+        "-- accounts.forget_wrong_codes
     delete from code_guard where ctid = any(array(
         select ctid from code_guard
-        where coalesce(failures[array_upper(failures, 1)], '-infinity') < app_now() - interval '1 hour'
+        where coalesce(failures[array_upper(failures, 1)], '-infinity') < app_now() - make_interval(secs => $2)
         limit $1 for update skip locked))",
-    "-- accounts.forget_sessions
+    ),
+    (
+        None,
+        "-- accounts.forget_sessions
     delete from session where ctid = any(array(
         select ctid from session
         where least(revoked_at, refresh_expires_at, absolute_expires_at) < app_now() - interval '30 days'
         limit $1 for update skip locked))",
-    "-- accounts.forget_devices
+    ),
+    (
+        None,
+        "-- accounts.forget_devices
     delete from device where ctid = any(array(
         select ctid from device d
         where provisional and created_at < app_now() - interval '30 days'
             and not exists (select from session s where s.user_id = d.user_id and s.device_id = d.device_id)
         limit $1 for update skip locked))",
+    ),
 ];
 
 /// Rows that one statement of [`forget`] deletes.
 const BATCH: i64 = 1000;
 
 /// Deletes it batch by batch, each a transaction. What fails in one place keeps nothing from being deleted in another.
-pub async fn forget(db: &Db) -> Result<()> {
+pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
     let mut outcome = Ok(());
-    for delete in FORGET {
-        outcome = outcome.and(forget_all(db, delete).await);
+    for (guarded, delete) in FORGET {
+        let window = guarded.map(|limit| budgets.budget(limit).window.as_secs_f64());
+        outcome = outcome.and(forget_all(db, delete, window).await);
     }
     outcome
 }
 
-async fn forget_all(db: &Db, delete: &str) -> Result<()> {
+async fn forget_all(db: &Db, delete: &str, window: Option<f64>) -> Result<()> {
     let client = db.read().await?;
     let stmt = client.prepare_cached(delete).await?;
-    while client.execute(&stmt, &[&BATCH]).await? == BATCH.unsigned_abs() {}
+    let params: &[&(dyn ToSql + Sync)] = match &window {
+        Some(seconds) => &[&BATCH, seconds],
+        None => &[&BATCH],
+    };
+    while client.execute(&stmt, params).await? == BATCH.unsigned_abs() {}
     Ok(())
 }
