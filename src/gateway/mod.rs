@@ -6,6 +6,7 @@
 pub mod asides;
 pub mod audience;
 pub mod close;
+pub mod echo;
 pub mod frames;
 mod gate;
 mod handshake;

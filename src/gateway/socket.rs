@@ -1,4 +1,4 @@
-//! A WebSocket with our rules: text only, bounded, no write without a deadline, closed with a code.
+//! A WebSocket with our rules: bounded, no write without a deadline, closed with a code.
 
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ const WRITE_BUFFER: usize = 4096;
 pub enum Heard {
     /// A text frame.
     Text(String),
+    /// A binary frame, which `/ws` does not speak.
+    Binary(bytes::Bytes),
     /// A ping or pong: a sign of life.
     Alive,
     /// It went away, or closed.
@@ -81,7 +83,7 @@ impl Socket {
                     series::frames("in", 1);
                     Heard::Text(text.as_str().to_owned())
                 }
-                Some(Ok(Message::Binary(_))) => Heard::Fault(Close::Unsupported),
+                Some(Ok(Message::Binary(bytes))) => Heard::Binary(bytes),
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => Heard::Alive,
                 Some(Ok(Message::Close(_))) => {
                     // The library's answer goes out with the next look, which finds the end.
@@ -118,6 +120,12 @@ impl Socket {
     pub async fn say(&mut self, text: impl Into<String>) -> Result<(), Close> {
         self.feed(text).await?;
         self.flush().await
+    }
+
+    /// Writes one binary frame now.
+    pub async fn say_bytes(&mut self, bytes: bytes::Bytes) -> Result<(), Close> {
+        let deadline = self.patience();
+        within(deadline, self.stream.send(Message::Binary(bytes))).await
     }
 
     /// Asks for a sign of life.

@@ -169,11 +169,6 @@ impl Inbox {
         store::read(&self.db, principal, after, limit.min(PAGE_EVENTS)).await
     }
 
-    /// Acks at once, for callers whose answer promises it.
-    pub async fn ack(&self, reader: &Reader, seq: i64) -> Result<()> {
-        store::ack(&self.db.read().await?, &[(reader.clone(), seq)]).await
-    }
-
     /// The heads of many inboxes, for the sweep.
     pub async fn heads(&self, principals: &[Uuid]) -> Result<Vec<Delivery>> {
         store::heads(&self.db, principals).await

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::{Draft, Outbox, Outgoing, Sent};
 use crate::{
     auth::{
-        agent::{Agent, AgentClaim, AgentTokens},
+        agent::{Agent, AgentClaim, AgentTokens, still_counts},
         user::UserClaim,
     },
     cursor::Cursor,
@@ -22,7 +22,7 @@ use crate::{
     events,
     features::{
         agents::Revivals,
-        inbox::{Inbox, Reader, Start},
+        inbox::{self, Inbox, Reader, Start},
     },
     gateway::registry::{End, Registry, Seat},
     http::{Data, Path, Query, body},
@@ -141,7 +141,10 @@ pub async fn poll(
     let bounds = inbox.bounds(&reader).await?;
     let Start::After(after) = inbox.start(&bounds, cursor) else { return Err(inbox.expired(&bounds)) };
     if cursor.is_some() && after > bounds.acked {
-        inbox.ack(&reader, after).await?;
+        let tx = inbox.db().begin("messages.poll_ack").await?;
+        still_counts(&tx, caller.id, caller.token).await?;
+        inbox::ack(&tx, &reader, after).await?;
+        tx.commit().await?;
     }
     if cursor.is_some() {
         revivals.acked(&[caller.id]).await?;
