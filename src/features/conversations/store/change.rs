@@ -68,24 +68,26 @@ pub async fn read_up_to(
     let stmt = tx
         .prepare_cached(
             "-- conversations.read
-            with named as (
-                select m.seq from message m join member me using (conversation_id)
-                left join relation r on r.relation_id = me.relation_id
-                where m.message_id = $3 and m.conversation_id = $1 and me.principal_id = $2 and m.seq > me.from_seq
-                    and (me.visibility = 'all' or $2::text = any(m.recipients)) and r.state is distinct from 'revoked'
-            ), moved as (
-                update member set read_seq = named.seq from named
-                where conversation_id = $1 and principal_id = $2 and read_seq < named.seq
-                returning 1
-            )
-            select exists (select from moved) from named",
+            select m.seq, me.read_seq < m.seq from message m join member me using (conversation_id)
+            left join relation r on r.relation_id = me.relation_id
+            where m.message_id = $3 and m.conversation_id = $1 and me.principal_id = $2 and m.seq > me.from_seq
+                and (me.visibility = 'all' or $2::text = any(m.recipients)) and r.state is distinct from 'revoked'",
         )
         .await?;
     let row = tx.query_opt(&stmt, &[&id, &reader.id(), &message]).await?.ok_or(Code::NotFound)?;
+    let (seq, is_ahead): (i64, bool) = (row.get(0), row.get(1));
     let mut told = Vec::new();
-    if row.get(0) {
+    if is_ahead {
+        // Before the reader's own row: who puts another one out may want that, too, to make its reader the owner.
         let to = told_of_marks(tx, id, reader).await?;
-        if !to.is_empty() {
+        let stmt = tx
+            .prepare_cached(
+                "-- conversations.mark
+                update member set read_seq = $3 where conversation_id = $1 and principal_id = $2 and read_seq < $3",
+            )
+            .await?;
+        let moved = tx.execute(&stmt, &[&id, &reader.id(), &seq]).await? > 0;
+        if moved && !to.is_empty() {
             let data = serde_json::json!({ "principal_id": reader, "message_id": message });
             let event = NewEvent::new(event, EventKind::MessageRead, Some(id), &data, to)?;
             told = inbox::append_all(tx, &[event]).await?;
@@ -101,9 +103,9 @@ async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result
     let stmt = tx
         .prepare_cached(
             "-- conversations.has_many
-            select count(*) > $2 from (
-                select from member where conversation_id = $1 and principal_kind = 'user' limit $2 + 1
-            ) some",
+            select count(*) > $2::bigint from (
+                select from member where conversation_id = $1 and principal_kind = 'user' limit $2::bigint + 1
+            ) few",
         )
         .await?;
     if tx.query_one(&stmt, &[&id, &MARKS_TOLD]).await?.get(0) {
