@@ -23,6 +23,9 @@ use super::{client::Peer, idle::Guarded};
 /// From the first byte of a connection to the end of its TLS handshake, and of a request to the end of its headers.
 const HEADERS: Duration = Duration::from_secs(10);
 
+/// How long whoever is connected when the listener stops may take to say what it wants.
+const LAST_CALL: Duration = Duration::from_secs(1);
+
 /// Bytes that the kernel keeps for a client beyond what is on the wire. Its own idea, megabytes, hides a client that does
 /// not read, and is paid for each.
 const UNSENT: u32 = 128 * 1024;
@@ -99,7 +102,10 @@ async fn converse<S>(stream: S, peer: SocketAddr, h2: bool, router: Router, stop
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let met = CancellationToken::new();
+    let meet = met.clone();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
+        meet.cancel();
         request.extensions_mut().insert(Peer(peer));
         let mut router = router.clone();
         async move { router.as_service::<Incoming>().ready().await?.call(request).await }
@@ -120,7 +126,12 @@ where
     tokio::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return log_end(ended),
-        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+        () = stop.cancelled() => {}
+    }
+    // Nothing of a first request may have been read yet; it would be cut by being asked to stop now.
+    tokio::select! {
+        ended = connection.as_mut() => return log_end(ended),
+        _ = tokio::time::timeout(LAST_CALL, met.cancelled()) => connection.as_mut().graceful_shutdown(),
     }
     log_end(connection.await);
 }
