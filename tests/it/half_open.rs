@@ -64,6 +64,25 @@ async fn refused(agent: &Agent) {
     socket.expect_close(4409).await;
 }
 
+/// Everything that is under way has been sent: how much.
+async fn quiet(proxy: &Proxy) -> usize {
+    let mut before = 0;
+    while before < proxy.sent() {
+        before = proxy.sent();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    before
+}
+
+/// Waits for three pings, of two bytes each.
+async fn three_pings(proxy: &Proxy, before: usize) {
+    let began = Instant::now();
+    while proxy.sent() < before + 6 {
+        assert!(began.elapsed() < Duration::from_secs(10), "no ping");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_moves_in_neither_direction_is_closed_and_goes_on_elsewhere() {
     let [a, b] = nodes_with(&[ROOM]).await;
@@ -74,20 +93,10 @@ async fn what_moves_in_neither_direction_is_closed_and_goes_on_elsewhere() {
     for n in 0..5 {
         alice.say(&conversation, &format!("away {n}")).await.expect(201);
     }
-    // Sent, as far as the node can tell.
-    let mut before = 0;
-    while before < proxy.kept() || before == 0 {
-        before = proxy.kept();
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
     refused(&agent).await;
+    let before = quiet(&proxy).await;
     a.advance(HEARTBEAT + SECOND).await;
-    // Three pings, of two bytes each at least.
-    let began = Instant::now();
-    while proxy.kept() < before + 6 {
-        assert!(began.elapsed() < Duration::from_secs(10), "no ping");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    three_pings(&proxy, before).await;
     a.advance(PONG - SECOND * 2).await;
     refused(&agent).await;
     assert_eq!(connections(&alice, &agent).await, 3, "before the deadline");
@@ -123,13 +132,13 @@ async fn a_client_that_only_hears_is_closed_too_and_loses_nothing() {
     for socket in &mut sockets {
         assert_eq!(texts(socket, 1).await, ["heard"]);
     }
+    let before = quiet(&proxy).await;
     a.advance(HEARTBEAT + SECOND).await;
     // Read on, so that pings would be answered if answers arrived.
     let cursor = sockets[0].cursor.clone();
     let gone: Vec<_> =
         sockets.into_iter().map(|socket| crate::support::spawn(socket.until_closed())).collect();
-    // Real time: until the pings are out.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    three_pings(&proxy, before).await;
     assert_eq!(connections(&alice, &agent).await, 3, "before the deadline");
     a.advance(PONG + SECOND).await;
     until(&alice, &agent, 0).await;

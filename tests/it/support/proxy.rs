@@ -40,8 +40,8 @@ pub struct Proxy {
     pub address: String,
     target: Arc<Mutex<String>>,
     held: watch::Sender<Held>,
-    /// Bytes of the server that are held back from its clients.
-    kept: Arc<AtomicUsize>,
+    /// Bytes that servers have sent, held or not.
+    sent: Arc<AtomicUsize>,
     cut: watch::Sender<()>,
     accepting: tokio::task::JoinHandle<()>,
 }
@@ -54,8 +54,8 @@ impl Proxy {
         let target = Arc::new(Mutex::new(target.to_owned()));
         let (held, holding) = watch::channel(Held::Nothing);
         let (cut, cutting) = watch::channel(());
-        let kept = Arc::<AtomicUsize>::default();
-        let (to, count) = (target.clone(), kept.clone());
+        let sent = Arc::<AtomicUsize>::default();
+        let (to, count) = (target.clone(), sent.clone());
         let accepting = spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.expect("a client");
@@ -75,7 +75,7 @@ impl Proxy {
                 });
             }
         });
-        Proxy { address, target, held, kept, cut, accepting }
+        Proxy { address, target, held, sent, cut, accepting }
     }
 
     /// As the base of a node's URLs.
@@ -88,9 +88,9 @@ impl Proxy {
         self.held.send_replace(held);
     }
 
-    /// How many bytes wait for the clients.
-    pub fn kept(&self) -> usize {
-        self.kept.load(Ordering::SeqCst)
+    /// How many bytes servers have sent so far, carried or not.
+    pub fn sent(&self) -> usize {
+        self.sent.load(Ordering::SeqCst)
     }
 
     /// Cuts all connections; new ones go elsewhere.
@@ -112,20 +112,16 @@ async fn carry(
     mut to: OwnedWriteHalf,
     way: Way,
     mut held: watch::Receiver<Held>,
-    kept: &AtomicUsize,
+    sent: &AtomicUsize,
 ) -> io::Result<()> {
-    let count = |add: usize, take: usize| {
-        if matches!(way, Way::Down) {
-            kept.fetch_add(add, Ordering::SeqCst);
-            kept.fetch_sub(take, Ordering::SeqCst);
-        }
-    };
     let (put, mut waiting) = mpsc::unbounded_channel();
     let reading = async {
         let mut some = vec![0; 16 * 1024];
         loop {
             let n = from.read(&mut some).await.unwrap_or(0);
-            count(n, 0);
+            if matches!(way, Way::Down) {
+                sent.fetch_add(n, Ordering::SeqCst);
+            }
             // Nothing is the end.
             if put.send(some[..n].to_vec()).is_err() || n == 0 {
                 return;
@@ -139,7 +135,6 @@ async fn carry(
                 Way::Down => *held != Held::Both,
             };
             held.wait_for(free).await.map_err(io::Error::other)?;
-            count(0, some.len());
             if some.is_empty() {
                 return to.shutdown().await;
             }
