@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::{Draft, Outbox, Outgoing, Sent};
 use crate::{
     auth::{
-        agent::{Agent, AgentClaim, AgentTokens, still_counts},
+        agent::{Agent, AgentClaim, AgentTokens},
         user::UserClaim,
     },
     cursor::Cursor,
@@ -22,7 +22,7 @@ use crate::{
     events,
     features::{
         agents::Revivals,
-        inbox::{self, Inbox, Reader, Start},
+        inbox::{Inbox, Reader, Start},
     },
     gateway::registry::{End, Registry, Seat},
     http::{Data, Path, Query, body},
@@ -141,10 +141,7 @@ pub async fn poll(
     let bounds = inbox.bounds(&reader).await?;
     let Start::After(after) = inbox.start(&bounds, cursor) else { return Err(inbox.expired(&bounds)) };
     if cursor.is_some() && after > bounds.acked {
-        let tx = inbox.db().begin("messages.poll_ack").await?;
-        still_counts(&tx, caller.id, caller.token).await?;
-        inbox::ack(&tx, &reader, after).await?;
-        tx.commit().await?;
+        inbox.ack_by_token(caller.id, caller.token, after).await?;
     }
     if cursor.is_some() {
         revivals.acked(&[caller.id]).await?;
