@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories units load measure clean-dev toolchain
+.PHONY: help run test check fmt fmt-check lint docs deps advisories units load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -74,6 +74,10 @@ advisories: toolchain
 load: toolchain ## measure a cluster of its own, optimised (ARGS go to the load generator; ARGS=--help)
 	@$(CARGO) build --locked --workspace --release --bins
 	@exec $(TARGET)/release/loadtest --start $(TARGET)/release/blindpipe $(ARGS)
+
+autobahn: toolchain ## the WebSocket suite of the Autobahn project against the sockets' code (fetched the first time; half a minute)
+	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe
+	@exec $(TARGET)/$(BUILD)/blindpipe dev autobahn
 
 measure: ## how long files and functions are (lines)
 	@find src loadtest/src tests -name '*.rs' | xargs awk "$$MEASURE" | sort -k1,1 -k2,2n | awk "$$QUANTILES"

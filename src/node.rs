@@ -128,7 +128,8 @@ impl Node {
         let (address, admin_address) = (public.local_addr()?, admin.local_addr()?);
         let Tasks { closing, stopping, connections, workers, .. } = &tasks;
         let router = routes::public(app.clone());
-        workers.spawn(listener::serve(public, tls, router, connections.clone(), closing.clone()));
+        // One of the connections itself: a drain must not count them before the last has been let in.
+        connections.spawn(listener::serve(public, tls, router, connections.clone(), closing.clone()));
         // Probes and metrics are answered until the very end.
         let router = routes::admin(app.clone());
         workers.spawn(listener::serve(admin, None, router, workers.clone(), stopping.clone()));

@@ -1,4 +1,5 @@
-//! Makes a history: many clients at once send, read, listen, and put one of them out and in again.
+//! Makes a history: many clients at once send, read, listen, and put one of them out and in again. Nodes may die meanwhile:
+//! most clients then repeat what they sent, at another node under the same id; some never learn what became of it.
 
 use std::{
     cell::{Cell, RefCell},
@@ -48,6 +49,9 @@ pub struct Plan {
 
 /// Longest wait for what is still to be heard when everything has been said.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Before something is asked again.
+const PAUSE: Duration = Duration::from_millis(20);
+const DONE: &[u16] = &[200, 201];
 /// A page of the newest messages.
 const NEWEST: usize = 20;
 
@@ -90,7 +94,7 @@ pub async fn drive<A: Actor, E: Ears>(plan: Plan, actors: &[A], ears: &mut [E]) 
         changes?;
         // The last thing said in each room: who has heard it has heard all.
         for room in 0..plan.rooms {
-            drive.send(0, room, 0, last_tag(room), false).await;
+            drive.send(0, room, 0, last_tag(room), Manner::Sure).await;
         }
         Ok::<_, String>(())
     };
@@ -122,15 +126,27 @@ impl<A: Actor> Drive<'_, A> {
         self.next_tag.get()
     }
 
-    /// What the owner asks for must be done.
-    async fn must(&self, method: &'static str, path: &str, body: Value) -> Result<(Value, Span), String> {
-        let began = self.now();
-        match self.actors[0].call(0, method, path, Some(body.to_string())).await {
-            Some((200 | 201, answer)) => {
-                Ok((answer["data"].clone(), Span { began, ended: Some(self.now()) }))
+    /// What the owner asks for must be done: at whatever node, after as many tries as it takes. It took effect at some
+    /// moment since the first.
+    async fn must(
+        &self,
+        method: &'static str,
+        path: &str,
+        body: Option<Value>,
+        done: &[u16],
+    ) -> Result<(Value, Span), String> {
+        let (began, since) = (self.now(), Instant::now());
+        let body = body.map(|body| body.to_string());
+        for node in (0..self.plan.nodes).cycle() {
+            match self.actors[0].call(node, method, path, body.clone()).await {
+                Some((status, answer)) if done.contains(&status) => {
+                    return Ok((answer, Span { began, ended: Some(self.now()) }));
+                }
+                None | Some((500.., _)) if since.elapsed() < PATIENCE => tokio::time::sleep(PAUSE).await,
+                other => return Err(format!("{method} {path}: {other:?}")),
             }
-            other => Err(format!("{method} {path}: {other:?}")),
         }
+        Err("no node".to_owned())
     }
 
     fn came(&self, room: usize, principal: usize, came: Span) {
@@ -150,13 +166,14 @@ impl<A: Actor> Drive<'_, A> {
         let users = self.actors.iter().filter(|actor| !actor.is_agent());
         let ids: Vec<&str> = users.map(Actor::id).collect();
         let body = json!({ "title": format!("room {room}"), "member_ids": ids });
-        let (made, span) = self.must("POST", "/groups", body).await?;
-        let id = made["conversation_id"].as_str().ok_or("no id")?.to_owned();
+        let (made, span) = self.must("POST", "/groups", Some(body), DONE).await?;
+        let id = made["data"]["conversation_id"].as_str().ok_or("no id")?.to_owned();
         for (principal, actor) in self.actors.iter().enumerate().filter(|(n, _)| self.is_in(*n, room)) {
             let mut came = span;
             if actor.is_agent() {
                 let body = json!({ "agent_id": actor.id(), "visibility": "all" });
-                (_, came) = self.must("POST", &format!("/groups/{id}/agent-instances"), body).await?;
+                (_, came) =
+                    self.must("POST", &format!("/groups/{id}/agent-instances"), Some(body), DONE).await?;
             }
             self.came(room, principal, came);
         }
@@ -181,14 +198,14 @@ impl<A: Actor> Drive<'_, A> {
             let node = chance.below(self.plan.nodes);
             match chance.below(20) {
                 0..=4 => self.read(actor, room, node).await,
-                5 => self.send(actor, room, node, self.tag(), true).await,
-                _ => self.send(actor, room, node, self.tag(), false).await,
+                5 => self.send(actor, room, node, self.tag(), Manner::Twice).await,
+                6..=9 => self.send(actor, room, node, self.tag(), Manner::Once).await,
+                _ => self.send(actor, room, node, self.tag(), Manner::Sure).await,
             }
         }
     }
 
-    /// Sends; `twice` repeats it at another node at the same time under the same id.
-    async fn send(&self, actor: usize, room: usize, node: usize, tag: Tag, twice: bool) {
+    async fn send(&self, actor: usize, room: usize, node: usize, tag: Tag, manner: Manner) {
         let (who, id) = (&self.actors[actor], &self.rooms[room]);
         let path = if who.is_agent() {
             format!("/agents/{}/conversations/{id}/messages", who.id())
@@ -197,13 +214,23 @@ impl<A: Actor> Drive<'_, A> {
         };
         let payload = json!({ "type": "text", "tag": tag.to_string() });
         let body = json!({ "payload": payload, "client_message_id": who.fresh_id() }).to_string();
-        let times = if twice { 2 } else { 1 };
-        let began = self.now();
-        let calls =
-            (0..times).map(|n| who.call((node + n) % self.plan.nodes, "POST", &path, Some(body.clone())));
-        let answers = join_all(calls).await;
+        let at_once = if manner == Manner::Twice { 2 } else { 1 };
+        let (began, since) = (self.now(), Instant::now());
+        let (mut answers, mut tries) = (Vec::new(), 0);
+        loop {
+            let nodes = (0..at_once).map(|n| (node + tries + n) % self.plan.nodes);
+            let calls = nodes.map(|node| who.call(node, "POST", &path, Some(body.clone())));
+            answers.extend(join_all(calls).await);
+            let known = answers.iter().any(|answer| stored(answer).is_some()) || refused(answers.last());
+            if known || manner != Manner::Sure || since.elapsed() > PATIENCE {
+                break;
+            }
+            tries += 1;
+            tokio::time::sleep(PAUSE).await;
+        }
         let ended = self.now();
-        let refused = answers.iter().all(|answer| matches!(answer, Some((400..500, _))));
+        // One try that was not answered may yet succeed, whatever the others were told.
+        let refused = answers.iter().all(|answer| refused(Some(answer)));
         let mut seqs: Vec<u64> = answers.iter().filter_map(stored).collect();
         seqs.sort_unstable();
         seqs.dedup();
@@ -238,11 +265,13 @@ impl<A: Actor> Drive<'_, A> {
         let (room, who) = (&self.rooms[0], self.actors[last].id());
         while !self.done.get() {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            let (_, left) = self.must("DELETE", &format!("/groups/{room}/members/{who}"), json!({})).await?;
+            // 404: gone by a try that was not answered.
+            let path = format!("/groups/{room}/members/{who}");
+            let (_, left) = self.must("DELETE", &path, Some(json!({})), &[200, 404]).await?;
             self.left(0, last, left);
             tokio::time::sleep(Duration::from_millis(20)).await;
             let body = json!({ "user_ids": [who] });
-            let (_, came) = self.must("POST", &format!("/groups/{room}/members"), body).await?;
+            let (_, came) = self.must("POST", &format!("/groups/{room}/members"), Some(body), DONE).await?;
             self.came(0, last, came);
         }
         Ok(())
@@ -282,9 +311,7 @@ impl<A: Actor> Drive<'_, A> {
         loop {
             let id = &self.rooms[room];
             let path = format!("/conversations/{id}/messages?direction=forward&limit=100{cursor}");
-            let Some((200, page)) = self.actors[0].call(0, "GET", &path, None).await else {
-                return Err(format!("{path} was not answered"));
-            };
+            let (page, _) = self.must("GET", &path, None, DONE).await?;
             all.extend(seen(&page));
             match page["next_cursor"].as_str() {
                 Some(next) => cursor = format!("&cursor={next}"),
@@ -292,6 +319,21 @@ impl<A: Actor> Drive<'_, A> {
             }
         }
     }
+}
+
+/// How a client sends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// And never asks again.
+    Once,
+    /// Twice at the same time, at two nodes under one id.
+    Twice,
+    /// Again under the same id, at the next node, until it is told what became of it.
+    Sure,
+}
+
+fn refused(answer: Option<&Option<(u16, Value)>>) -> bool {
+    matches!(answer, Some(Some((400..500, _))))
 }
 
 fn stored(answer: &Option<(u16, Value)>) -> Option<u64> {

@@ -143,6 +143,11 @@ impl Crowd {
         Ok(Ulid(id.as_u128()).to_string())
     }
 
+    /// The id of a user.
+    pub fn id(&self, user: usize) -> String {
+        Ulid(self.sessions[user][0].0.0.as_u128()).to_string()
+    }
+
     /// A fresh access token.
     pub fn token(&self, user: usize, n: usize) -> Result<String> {
         let (id, session) = self.sessions[user][n];
@@ -151,13 +156,11 @@ impl Crowd {
 
     /// Opens a socket and reads what was missed.
     pub async fn connect(&self, node: &Node, user: usize, n: usize, resume: Option<&str>) -> Result<Line> {
-        let mut line = Line::upgrade(node, node.dial().await?).await?;
         let mut auth = json!({ "type": "auth", "access_token": self.token(user, n)? });
         if let Some(cursor) = resume {
             auth["resume"] = cursor.into();
         }
-        line.say(auth.to_string()).await?;
-        Ok(line)
+        Line::open(node, auth).await
     }
 
     /// The same, not for reading: what it is sent soon fills its small buffer.
@@ -186,7 +189,7 @@ impl Crowd {
 }
 
 /// An address that nobody else claims to come from.
-fn address() -> String {
+pub fn address() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0x0b00_0001);
     std::net::Ipv4Addr::from(NEXT.fetch_add(1, Ordering::Relaxed)).to_string()
 }
@@ -220,6 +223,13 @@ impl Line {
         headers.insert("x-forwarded-proto", "https".parse()?);
         headers.insert("x-forwarded-for", address().parse()?);
         Self::over(request, wire).await
+    }
+
+    /// Opens a socket to a node and says who it is.
+    pub async fn open(node: &Node, auth: Value) -> Result<Self> {
+        let mut line = Line::upgrade(node, node.dial().await?).await?;
+        line.say(auth.to_string()).await?;
+        Ok(line)
     }
 
     /// Upgrades any connection.

@@ -96,26 +96,34 @@ fn body(received: &[u8], head: &Head) -> Result<Option<(Vec<u8>, usize)>> {
 
 /// A request with a JSON body. `client` is the address it claims to come from: each client has limits of its own.
 pub fn post(host: &str, path: &str, client: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
-    let mut text = format!(
-        "POST {path} HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {client}\r\nx-forwarded-proto: https\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n",
-        body.len()
-    );
-    for (name, value) in headers {
-        text.push_str(&format!("{name}: {value}\r\n"));
-    }
-    text.push_str("\r\n");
-    text.push_str(body);
-    text.into_bytes()
+    request("POST", host, path, client, headers, Some(body))
 }
 
-/// The same without a body.
+/// One without a body.
 pub fn get(host: &str, path: &str, client: &str, headers: &[(&str, &str)]) -> Vec<u8> {
-    let mut text = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {client}\r\n");
+    request("GET", host, path, client, headers, None)
+}
+
+/// Any.
+pub fn request(
+    method: &str,
+    host: &str,
+    path: &str,
+    client: &str,
+    headers: &[(&str, &str)],
+    body: Option<&str>,
+) -> Vec<u8> {
+    let mut text = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {client}\r\nx-forwarded-proto: https\r\n"
+    );
+    if let Some(body) = body {
+        text.push_str(&format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()));
+    }
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
     text.push_str("\r\n");
+    text.push_str(body.unwrap_or_default());
     text.into_bytes()
 }
 

@@ -65,6 +65,9 @@ pub struct Options {
     /// Sockets [default: 1000 (fanout), 10000 (idle), 5000 (storm), 2000 (slow)]
     #[arg(long)]
     sockets: Option<usize>,
+    /// Sends and reads, by so many clients at once as are given by --in-flight (history)
+    #[arg(long, default_value_t = 100_000)]
+    operations: usize,
     /// Leave out the comparison with pgbench (send) and Socket.IO (fanout, idle)
     #[arg(long)]
     no_peers: bool,

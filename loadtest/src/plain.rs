@@ -2,6 +2,7 @@
 //! a socket costs is then what it costs the node, not what its encryption does; and the peers speak no TLS either.
 
 use std::{
+    collections::HashMap,
     net::TcpListener,
     process::{Command, Stdio},
     sync::atomic::{AtomicU16, Ordering},
@@ -55,6 +56,9 @@ impl Drop for Child {
 /// Nodes that are killed when this is dropped.
 pub struct Plain {
     children: Vec<Child>,
+    /// The program, and what it is started with.
+    program: String,
+    environment: HashMap<String, String>,
     /// The cluster, as far as they are concerned.
     pub cluster: Cluster,
 }
@@ -68,34 +72,57 @@ impl Plain {
     /// The same with settings of their own.
     pub async fn start_with(cluster: &Cluster, nodes: usize, settings: &[(&str, &str)]) -> Result<Self> {
         let pid = cluster.node(0).pid;
-        let environment = environment(pid)?;
-        let mut plain = Plain { children: Vec::new(), cluster: cluster.with_nodes(Vec::new()) };
+        let mut environment = environment(pid)?;
+        environment.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        let mut plain = Plain {
+            children: Vec::new(),
+            program: format!("/proc/{pid}/exe"),
+            environment,
+            cluster: cluster.with_nodes(Vec::new()),
+        };
         for n in 0..nodes {
             let [public, admin] = [free_port()?, free_port()?];
-            let mut command = Command::new(format!("/proc/{pid}/exe"));
-            command.arg("serve").env_clear().envs(&environment).envs(settings.iter().copied());
-            command.env_remove("TLS_CERT_FILE").env_remove("TLS_KEY_FILE");
-            command.env("NODE_NAME", format!("plain-{}", n + 1));
-            command.env("LISTEN_ADDR", format!("127.0.0.1:{public}"));
-            command.env("ADMIN_ADDR", format!("127.0.0.1:{admin}"));
-            let child = Child::spawn(command)?;
-            let node = Node::plain(format!("127.0.0.1:{public}"), format!("127.0.0.1:{admin}"), child.id());
-            plain.children.push(child);
-            let began = Instant::now();
-            while node.metrics().await.is_err() {
-                if began.elapsed() > PATIENCE {
-                    return Err("a node without TLS does not start".into());
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            let node = Node::plain(format!("127.0.0.1:{public}"), format!("127.0.0.1:{admin}"), 0);
             plain.cluster.nodes.push(node);
+            let child = plain.spawn(n)?;
+            plain.cluster.nodes[n].pid = child.id();
+            plain.children.push(child);
+            plain.up(n).await?;
         }
         Ok(plain)
+    }
+
+    fn spawn(&self, n: usize) -> Result<Child> {
+        let node = &self.cluster.nodes[n];
+        let mut command = Command::new(&self.program);
+        command.arg("serve").env_clear().envs(&self.environment);
+        command.env_remove("TLS_CERT_FILE").env_remove("TLS_KEY_FILE");
+        command.env("NODE_NAME", format!("plain-{}", n + 1));
+        command.env("LISTEN_ADDR", &node.address).env("ADMIN_ADDR", &node.admin);
+        Child::spawn(command)
+    }
+
+    async fn up(&self, n: usize) -> Result<()> {
+        let began = Instant::now();
+        while self.cluster.nodes[n].metrics().await.is_err() {
+            if began.elapsed() > PATIENCE {
+                return Err("a node without TLS does not start".into());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
     }
 
     /// SIGKILL.
     pub fn kill(&mut self, n: usize) {
         self.children[n].kill();
+    }
+
+    /// Starts a killed one again, where it was.
+    pub async fn restart(&mut self, n: usize) -> Result<()> {
+        self.children[n] = self.spawn(n)?;
+        self.cluster.nodes[n].pid = self.children[n].id();
+        self.up(n).await
     }
 }
 

@@ -23,7 +23,7 @@ use super::{
     usage::TokenUse,
 };
 use crate::{
-    db::Db,
+    db::{Db, Tx},
     error::{Code, Error, Result},
     ids::{AgentId, TokenId},
     limits::{Limits, Rule, refusal, table::Limit},
@@ -258,6 +258,20 @@ impl AgentClaim {
         }
         Ok(Agent { id: self.agent, token: self.token })
     }
+}
+
+/// Refuses a token that has died since it was proven; it does not die before the transaction ends. For what must not
+/// outlive it.
+pub async fn still_counts(tx: &Tx, agent: AgentId, token: TokenId) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- auth.hold_token
+            select 1 from agent_token where token_id = $1 and agent_id = $2 and revoked_at is null
+                and (valid_until is null or valid_until > app_now()) for share",
+        )
+        .await?;
+    tx.query_opt(&stmt, &[&token, &agent]).await?.ok_or(Code::AgentTokenInvalid)?;
+    Ok(())
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for AgentClaim

@@ -5,6 +5,7 @@
 //! needs root, and nothing outlives the launcher. No other part of the program depends on this one; tests use
 //! [`services`].
 
+mod autobahn;
 pub mod browser;
 pub mod certs;
 mod cluster;
@@ -67,6 +68,14 @@ pub enum DevCommand {
     Fetch,
     /// Remove the folder and whatever else the cluster left behind.
     Clean,
+    /// Run the Autobahn suite (fetched the first time) against the socket code of the nodes.
+    Autobahn,
+    /// Serve what that suite talks to: an echo over the same handshake, bounds and codec as `/ws`.
+    Echo {
+        /// Port on 127.0.0.1.
+        #[arg(long, default_value_t = 9001)]
+        port: u16,
+    },
 }
 
 /// Runs `blindpipe dev`. Ends with 0 when stopped as asked, with 1 when it could not go on.
@@ -75,6 +84,10 @@ pub async fn run(options: DevOptions) -> ExitCode {
         None => Box::pin(cluster::run(&options.dir, options.packages.as_deref(), !options.no_demo)).await,
         Some(DevCommand::Fetch) => fetch(&options.dir, options.packages.as_deref()),
         Some(DevCommand::Clean) => clean(&options.dir),
+        Some(DevCommand::Autobahn) => {
+            Box::pin(autobahn::run(&options.dir, options.packages.as_deref())).await
+        }
+        Some(DevCommand::Echo { port }) => autobahn::echo(port).await,
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

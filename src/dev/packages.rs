@@ -33,6 +33,18 @@ const NEVER: [&str; 9] = [
     "libgl1-mesa-dri",
 ];
 
+/// Python 2.7 as far as pip and a program without a window need it; the first is its interpreter.
+const PYTHON2: [&str; 6] = [
+    "python2.7-minimal",
+    "libpython2.7-minimal",
+    "libpython2.7-stdlib",
+    "python-pip-whl",
+    "python-pkg-resources",
+    "python-setuptools",
+];
+/// Whose signatures count for a release that is not the machine's.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
 /// What to fetch.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted {
@@ -42,6 +54,8 @@ pub enum Wanted {
     Redis,
     /// Chromium without a window, and one font for it.
     Browser,
+    /// Python 2.7 with pip, from the last Debian that has it.
+    Python2,
 }
 
 impl Wanted {
@@ -50,7 +64,13 @@ impl Wanted {
             Wanted::Postgres(_) => "postgres",
             Wanted::Redis => "redis",
             Wanted::Browser => "browser",
+            Wanted::Python2 => "python2",
         }
+    }
+
+    /// The release of Debian that has it, if not the machine's own.
+    fn release(self) -> Option<&'static str> {
+        matches!(self, Wanted::Python2).then_some("bullseye")
     }
 }
 
@@ -69,7 +89,7 @@ pub fn fetch(packages: &Path, wanted: Wanted) -> Result<PathBuf> {
     if folder.exists() {
         return Ok(folder);
     }
-    let apt = Apt::new(&packages.join("apt"))?;
+    let apt = Apt::new(&packages.join("apt"), wanted.release())?;
     apt.update()?;
     let core = apt.core_packages(wanted)?;
     let needed = select(&apt.resolve(&core)?, &core, &installed()?);
@@ -146,10 +166,12 @@ fn newest_postgres(names: &str, at_least: u32) -> Option<u32> {
 /// apt with its own lists, cache and an empty idea of what is installed.
 struct Apt {
     folder: PathBuf,
+    /// Options that name a release other than the machine's.
+    sources: Vec<String>,
 }
 
 impl Apt {
-    fn new(folder: &Path) -> Result<Self> {
+    fn new(folder: &Path, release: Option<&str>) -> Result<Self> {
         if !Command::new("apt-get").arg("--version").output().is_ok_and(|output| output.status.success()) {
             return Err(Trouble::new("there is no apt-get here to fetch Debian packages with"));
         }
@@ -158,7 +180,15 @@ impl Apt {
             make_folder(&folder.join(name), 0o755)?;
         }
         fs::write(folder.join("state/status"), "").doing(|| "write apt's state".into())?;
-        Ok(Apt { folder: folder.to_owned() })
+        let mut sources = Vec::new();
+        if let Some(release) = release {
+            let list = folder.join("sources.list");
+            let text = format!("deb [signed-by={KEYRING}] {} {release} main\n", mirror()?);
+            fs::write(&list, text).doing(|| "write apt's sources".into())?;
+            sources.push(format!("Dir::Etc::sourcelist={}", list.display()));
+            sources.push("Dir::Etc::sourceparts=/dev/null".to_owned());
+        }
+        Ok(Apt { folder: folder.to_owned(), sources })
     }
 
     fn command(&self, program: &str) -> Command {
@@ -180,6 +210,7 @@ impl Apt {
         ] {
             command.arg("-o").arg(setting);
         }
+        command.args(self.sources.iter().flat_map(|setting| ["-o", setting]));
         command.env("LC_ALL", "C.UTF-8").current_dir(self.folder.join("archives"));
         command
     }
@@ -207,6 +238,7 @@ impl Apt {
                 let names = [browser::PROGRAM, "chromium-common", "fonts-dejavu-core"];
                 return Ok(names.map(str::to_owned).into());
             }
+            Wanted::Python2 => return Ok(PYTHON2.map(str::to_owned).into()),
         };
         let mut names = self.command("apt-cache");
         names.args(["pkgnames", "postgresql-"]);
@@ -233,6 +265,18 @@ impl Apt {
         let archives = fs::read_dir(self.folder.join("archives")).doing(|| "read the downloads".into())?;
         Ok(archives.flatten().map(|entry| entry.path()).collect())
     }
+}
+
+/// Where this machine gets Debian from: the same place has the older releases.
+fn mirror() -> Result<String> {
+    let mut ask = process::command(Path::new("apt-get"), "TERM");
+    ask.args(["indextargets", "--format", "$(SITE)", "Created-By: Packages"]);
+    let sites = succeed("ask for the package sources", &Process::output(ask)?)?;
+    Ok(debian_among(&sites).unwrap_or("http://deb.debian.org/debian").to_owned())
+}
+
+fn debian_among(sites: &str) -> Option<&str> {
+    sites.lines().map(|site| site.trim().trim_end_matches('/')).find(|site| site.ends_with("/debian"))
 }
 
 /// Names of the packages that are installed on this machine.
@@ -284,6 +328,14 @@ mod tests {
         let names: Vec<_> =
             chosen.iter().map(|package| format!("{}={}", package.name, package.version)).collect();
         assert_eq!(names, ["libjemalloc2=5.3.0-1", "redis-server=5:7.0.15-1~deb12u10"]);
+    }
+
+    #[test]
+    fn the_machines_own_mirror_is_used() {
+        let sites =
+            "http://deb.example/debian-security\nhttp://deb.example/debian/\nhttp://other.example/debian\n";
+        assert_eq!(debian_among(sites), Some("http://deb.example/debian"));
+        assert_eq!(debian_among("http://other.example/ubuntu\n"), None);
     }
 
     #[test]

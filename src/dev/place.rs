@@ -34,9 +34,9 @@ impl Account {
     /// The launcher's own user, unless that is root: then the owner of the data that is there already (an ordinary
     /// user may have set up the tree), else `postgres` or `nobody`.
     fn choose(dev: &Path) -> Result<Self> {
-        let me = fs::metadata("/proc/self").doing(|| "read /proc".into())?;
-        if me.uid() != 0 {
-            return Ok(Account { uid: me.uid(), gid: me.gid(), other: false });
+        let me = Account::launcher()?;
+        if me.uid != 0 {
+            return Ok(me);
         }
         let stores = [Some(dev.to_owned()), Some(var_tmp(dev)).filter(|folder| is_mine(folder))];
         let made_before = stores.into_iter().flatten().map(|store| fs::metadata(store.join("postgres/data")));
@@ -51,6 +51,12 @@ impl Account {
             )
         })?;
         Ok(Account { uid, gid, other: true })
+    }
+
+    /// The launcher's own user.
+    pub fn launcher() -> Result<Self> {
+        let me = fs::metadata("/proc/self").doing(|| "read /proc".into())?;
+        Ok(Account { uid: me.uid(), gid: me.gid(), other: false })
     }
 
     /// Makes `command` run as this user.

@@ -69,7 +69,7 @@ impl Services {
     pub(super) fn start_at(place: Place, profile: Profile) -> Result<Self> {
         let (lock, folder) = match profile {
             Profile::Durable => (Lock::take(&place.dev)?, place.store.clone()),
-            Profile::Test => Lock::take_test_slot(&place)?,
+            Profile::Test | Profile::Followed => Lock::take_test_slot(&place)?,
         };
         let tools = Tools::obtain(&place)?;
         let redis = RedisServer::start(&tools.redis, &place.account, &folder.join("redis"))?;
@@ -82,6 +82,12 @@ impl Services {
     pub fn another_redis(&self, name: &str) -> Result<RedisServer> {
         let folder = self.folder.join(format!("redis-{name}"));
         RedisServer::start_apart(&self.tools.redis, &self.place.account, &folder)
+    }
+
+    /// Starts a further Postgres, which others can follow; `name` must differ from that of any other that runs.
+    pub fn another_postgres(&self, name: &str) -> Result<PostgresServer> {
+        let folder = self.folder.join(format!("postgres-{name}"));
+        PostgresServer::start(&self.tools.postgres, &self.place.account, &folder, Profile::Followed)
     }
 
     /// Starts a Redis Cluster; `name` must differ from that of any other that runs.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    browser,
+    autobahn, browser,
     packages::{self, Wanted},
     place::{Account, Place, make_folder},
     process::{self, Process},
@@ -76,7 +76,8 @@ impl Toolset {
         let mut ask = tools.command(server, "TERM", account);
         ask.arg("--version");
         let output = Process::output(ask).ok().filter(|output| output.status.success())?;
-        tools.version = parse_version(&String::from_utf8_lossy(&output.stdout))?;
+        // Python 2 says it on the other output.
+        tools.version = parse_version(&String::from_utf8_lossy(&[output.stdout, output.stderr].concat()))?;
         tools.major = tools.version.split('.').next()?.parse().ok()?;
         (tools.major >= at_least).then_some(tools)
     }
@@ -95,6 +96,7 @@ impl Toolset {
                 let bin = root.join("usr/lib/chromium");
                 Toolset::probe(&bin, libraries, browser::PROGRAM, CHROMIUM, account)
             }
+            Wanted::Python2 => Toolset::probe(&root.join("usr/bin"), libraries, autobahn::PYTHON, 2, account),
         }
     }
 
@@ -112,6 +114,7 @@ impl Toolset {
             Wanted::Postgres(_) => ("PostgreSQL 15 or newer", "Debian: apt install postgresql"),
             Wanted::Redis => ("Redis 7 or newer", "Debian: apt install redis-server"),
             Wanted::Browser => ("A browser for the tests", "Debian: apt install chromium-headless-shell"),
+            Wanted::Python2 => ("Python 2.7", "it is in no current system"),
         };
         say(format!(
             "{name} is not installed: fetching it into {} (nothing is installed, no root needed).",
@@ -195,6 +198,8 @@ fn find_installed(wanted: Wanted, account: &Account) -> Option<Toolset> {
             folders.push("/usr/lib/chromium".into());
             folders.iter().find_map(|bin| Toolset::probe(bin, None, browser::PROGRAM, CHROMIUM, account))
         }
+        // A suite is put into it: always one of our own.
+        Wanted::Python2 => None,
     }
 }
 

@@ -212,6 +212,7 @@ fn control(opcode: u8, payload: Vec<u8>) -> Result<Message, Close> {
 #[repr(u8)]
 pub enum Kind {
     Text = TEXT,
+    Binary = BINARY,
     Close = CLOSE,
     Ping = PING,
     Pong = PONG,

@@ -8,6 +8,7 @@ pub mod audience;
 pub mod close;
 mod codec;
 mod early;
+pub mod echo;
 pub mod frames;
 mod goodbye;
 mod handshake;

@@ -191,6 +191,7 @@ impl<'a> Session<'a> {
         self.beat_at = self.gateway.clock.now() + HEARTBEAT;
         let text = match heard {
             Heard::Text(text) => text,
+            Heard::Binary(_) => return Err(Some(Close::Unsupported)),
             Heard::Alive if self.frames.over(FLOOD_FRAMES) => return Err(Some(Close::Flood)),
             Heard::Alive => return Ok(()),
             Heard::Gone => return Err(None),

@@ -1,4 +1,4 @@
-//! A WebSocket with our rules: text only, bounded, no write without a deadline, closed with a code.
+//! A WebSocket with our rules: bounded, no write without a deadline, closed with a code.
 //!
 //! What is sent is queued in pieces that may be shared with other sockets, and written many at a time. What is read goes
 //! through a buffer that all sockets of a thread share. So an idle socket holds no buffer at all, and a large event is in
@@ -49,6 +49,8 @@ thread_local! {
 pub enum Heard {
     /// A text frame.
     Text(String),
+    /// A binary frame, which `/ws` does not speak.
+    Binary(Vec<u8>),
     /// A ping or pong: a sign of life.
     Alive,
     /// It went away, or closed.
@@ -173,7 +175,7 @@ impl Socket {
                 series::frames("in", 1);
                 Heard::Text(text)
             }
-            Ok(Some(Message::Binary(_))) => Heard::Fault(Close::Unsupported),
+            Ok(Some(Message::Binary(bytes))) => Heard::Binary(bytes),
             Ok(Some(Message::Ping(payload))) => {
                 self.owe_pong(&payload);
                 Heard::Alive
@@ -298,6 +300,12 @@ impl Socket {
     /// Writes one frame now.
     pub async fn say(&mut self, text: impl AsRef<str>) -> Result<(), Close> {
         self.feed(text.as_ref());
+        self.flush().await
+    }
+
+    /// Writes one binary frame now.
+    pub async fn say_bytes(&mut self, bytes: &[u8]) -> Result<(), Close> {
+        self.push(Frame::plain(Kind::Binary, bytes));
         self.flush().await
     }
 

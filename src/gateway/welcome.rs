@@ -81,6 +81,7 @@ async fn first_frame(socket: &mut Socket) -> Result<Option<Auth>, Option<Close>>
                     _ => Some(Close::BadFrame),
                 });
             }
+            Heard::Binary(_) => return Err(Some(Close::Unsupported)),
             Heard::Alive if frames.over(FLOOD_FRAMES) => return Err(Some(Close::Flood)),
             Heard::Alive => {}
             Heard::Gone => return Err(None),

@@ -26,6 +26,9 @@ use super::{
 /// From the first byte of a connection to the end of its TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
+/// How long whoever is connected when the listener stops may take to say what it wants.
+const LAST_CALL: Duration = Duration::from_secs(1);
+
 /// Bytes that the kernel keeps for a client beyond what is on the wire. Its own idea, megabytes, hides a client that does
 /// not read, and is paid for each.
 const UNSENT: u32 = 128 * 1024;
@@ -38,25 +41,45 @@ pub async fn serve(
     tasks: TaskTracker,
     stop: CancellationToken,
 ) {
-    let tls = tls.map(TlsAcceptor::from);
+    let door = Door { tls: tls.map(TlsAcceptor::from), router, tasks, stop };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = stop.cancelled() => return,
+            () = door.stop.cancelled() => break,
         };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
+        match accepted {
+            Ok((stream, peer)) => door.let_in(stream, peer),
             Err(error) => {
                 // Out of file descriptors, mostly: wait for some to come back rather than spin.
                 tracing::warn!(%error, "cannot accept");
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
             }
-        };
+        }
+    }
+    // Whoever the kernel has connected and we have not met yet would be cut with its request half sent.
+    let Ok(listener) = listener.into_std() else { return };
+    while let Ok((stream, peer)) = listener.accept() {
+        let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+        if let Ok(stream) = stream {
+            door.let_in(stream, peer);
+        }
+    }
+}
+
+/// What every connection is served with.
+struct Door {
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Door {
+    fn let_in(&self, stream: TcpStream, peer: SocketAddr) {
         stream.set_nodelay(true).ok();
         SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT).ok();
-        let (tls, router, stop) = (tls.clone(), router.clone(), stop.clone());
-        tasks.spawn(async move {
+        let (tls, router, stop) = (self.tls.clone(), self.router.clone(), self.stop.clone());
+        self.tasks.spawn(async move {
             match tls {
                 None => converse(stream, peer, false, router, stop).await,
                 Some(tls) => {
@@ -88,7 +111,10 @@ where
         // Requests overlap there; pings find the dead.
         turns.next();
     }
+    let met = CancellationToken::new();
+    let meet = met.clone();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
+        meet.cancel();
         request.extensions_mut().insert(Peer(peer));
         let (mut router, turns) = (router.clone(), turns.clone());
         async move {
@@ -123,7 +149,12 @@ where
     tokio::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return log_end(ended),
-        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+        () = stop.cancelled() => {}
+    }
+    // Nothing of a first request may have been read yet; it would be cut by being asked to stop now.
+    tokio::select! {
+        ended = connection.as_mut() => return log_end(ended),
+        _ = tokio::time::timeout(LAST_CALL, met.cancelled()) => connection.as_mut().graceful_shutdown(),
     }
     log_end(connection.await);
 }
@@ -145,4 +176,34 @@ pub fn tls_from(
     let mut config = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_was_connected_before_the_stop_is_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let mut clients = Vec::new();
+        for _ in 0..10 {
+            let mut client = TcpStream::connect(address).await.expect("connected");
+            client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("sent");
+            clients.push(client);
+        }
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        stop.cancel();
+        let router = Router::new().route("/", axum::routing::get(async || "there"));
+        serve(listener, None, router, tasks.clone(), stop).await;
+        for mut client in clients {
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.expect("an answer, then the end");
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("there"), "{answer}");
+        }
+        tasks.close();
+        tasks.wait().await;
+    }
 }

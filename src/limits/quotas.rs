@@ -116,6 +116,10 @@ pub const HOPS: i16 = 8;
 pub const GROUP_MEMBERS: usize = 500;
 /// Users that one call adds to a group.
 pub const GROUP_ADDITIONS: usize = 100;
+/// Users that one transaction adds: each is an event for every member, and senders wait meanwhile.
+pub const GROUP_ADDITIONS_AT_ONCE: usize = 10;
+/// Users of a conversation up to which all of them are told how far one has read.
+pub const MARKS_TOLD: i64 = 50;
 /// Principals that a message may name.
 pub const RECIPIENTS: usize = 500;
 /// A body with the wrapped keys of a large group.

@@ -58,6 +58,12 @@ async fn fragments_and_control_frames_between_them_are_understood() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert_eq!(socket.next().await.expect("a pong").0, PONG);
+    // Many at once, of bytes that are no text, each answered in its turn.
+    let many: Vec<u8> = (0..10).flat_map(|n| RawSocket::masked(FIN | PING, &[0, 0xff, 0xfe, n])).collect();
+    socket.bytes(&many).await;
+    for n in 0..10 {
+        assert_eq!(socket.next().await, Some((PONG, vec![0, 0xff, 0xfe, n])));
+    }
     // Lengths that need not be so long.
     let mut head = vec![FIN | PING, 0x80 | 126, 0, 1, 0, 0, 0, 0];
     head.push(b'z');
@@ -78,15 +84,16 @@ async fn the_largest_frame_is_read_in_one_or_many_pieces() {
         socket.frame(FIN | TEXT, &text(size)).await;
         assert_eq!(socket.text().await, json!({ "type": "pong" }), "{size}");
     }
-    let whole = text(LARGEST);
-    let mut pieces = whole.chunks(50_000).peekable();
-    let mut first = TEXT;
-    while let Some(piece) = pieces.next() {
-        let fin = if pieces.peek().is_none() { FIN } else { 0 };
-        socket.frame(first | fin, piece).await;
-        first = CONTINUATION;
+    for (whole, at_once) in [(text(LARGEST), 50_000), (text(65_536), 1300)] {
+        let mut pieces = whole.chunks(at_once).peekable();
+        let mut first = TEXT;
+        while let Some(piece) = pieces.next() {
+            let fin = if pieces.peek().is_none() { FIN } else { 0 };
+            socket.frame(first | fin, piece).await;
+            first = CONTINUATION;
+        }
+        assert_eq!(socket.text().await, json!({ "type": "pong" }));
     }
-    assert_eq!(socket.text().await, json!({ "type": "pong" }));
     socket.frame(FIN | TEXT, &text(LARGEST + 1)).await;
     socket.expect_close(1009, "one byte more").await;
 
@@ -99,6 +106,36 @@ async fn the_largest_frame_is_read_in_one_or_many_pieces() {
         if tokio::time::timeout(Duration::from_millis(1), socket.next()).await.is_ok() {
             return;
         }
+    }
+}
+
+/// The edges of what is UTF-8, and what no Unicode text should hold but may.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_character_is_understood_whole_and_in_pieces() {
+    let [a] = nodes_with(&[ROOM]).await;
+    let alice = a.user("alice").await;
+    let mut socket = RawSocket::of(&a, &alice).await;
+    for code in [
+        0x7f, 0x80, 0x7ff, 0x800, 0xd7ff, 0xe000, 0xfdd0, 0xfeff, 0xfffd, 0xfffe, 0xffff, 0x1_0000, 0x1_ffff,
+        0xf_ffff, 0x10_ffff,
+    ] {
+        let character = char::from_u32(code).expect("a character");
+        let text = format!(r#"{{"type":"ping","x":"{character}"}}"#);
+        socket.frame(FIN | TEXT, text.as_bytes()).await;
+        assert_eq!(socket.text().await, json!({ "type": "pong" }), "{code:x}");
+        // A frame for each byte; then one frame in two pieces of TCP, cut within the character.
+        let last = text.len() - 1;
+        for (n, byte) in text.bytes().enumerate() {
+            let first = if n == 0 { TEXT } else { CONTINUATION } | if n == last { FIN } else { 0 };
+            socket.frame(first, &[byte]).await;
+        }
+        assert_eq!(socket.text().await, json!({ "type": "pong" }), "{code:x}, byte by byte");
+        let bytes = RawSocket::masked(FIN | TEXT, text.as_bytes());
+        let (left, right) = bytes.split_at(bytes.len() - 3);
+        socket.bytes(left).await;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        socket.bytes(right).await;
+        assert_eq!(socket.text().await, json!({ "type": "pong" }), "{code:x}, in two pieces");
     }
 }
 
@@ -119,6 +156,8 @@ fn broken() -> Vec<(String, u16, Vec<u8>)> {
     for opcode in [3, 4, 5, 6, 7, 0xb, 0xc, 0xd, 0xe, 0xf] {
         case(format!("opcode {opcode:x}"), 1002, &[(FIN | opcode, b"")]);
         case(format!("opcode {opcode:x} with a payload"), 1002, &[(FIN | opcode, HELLO)]);
+        case(format!("opcode {opcode:x} after a message"), 1002, &[(FIN | TEXT, HELLO), (FIN | opcode, b"")]);
+        case(format!("opcode {opcode:x} within a message"), 1002, &[(TEXT, b"{"), (FIN | opcode, b"")]);
     }
     case("a long ping".into(), 1002, &[(FIN | PING, &[b'x'; 126])]);
     case("a long pong".into(), 1002, &[(FIN | PONG, &[b'x'; 126])]);
@@ -151,6 +190,10 @@ fn broken() -> Vec<(String, u16, Vec<u8>)> {
             1007,
             &[(TEXT, left), (CONTINUATION, b""), (FIN | CONTINUATION, right)],
         );
+        // Refused as soon as it shows, whatever may still come. What is cut short may go on.
+        if what != "a character cut short" {
+            case(format!("{what}, unfinished"), 1007, &[(TEXT, text)]);
+        }
         case(
             format!("{what}, after a good fragment"),
             1007,
@@ -208,7 +251,16 @@ async fn a_client_that_closes_is_answered() {
         (close(1000, ""), close(1000, "")),
         (close(1000, "bye é"), close(1000, "")),
         (close(1001, &"x".repeat(123)), close(1001, "")),
+        (close(1002, ""), close(1002, "")),
+        (close(1003, ""), close(1003, "")),
+        (close(1007, ""), close(1007, "")),
+        (close(1008, ""), close(1008, "")),
+        (close(1009, ""), close(1009, "")),
+        (close(1010, ""), close(1010, "")),
+        (close(1011, ""), close(1011, "")),
         (close(3000, ""), close(3000, "")),
+        (close(3999, ""), close(3999, "")),
+        (close(4000, ""), close(4000, "")),
         (close(4999, ""), close(4999, "")),
         // What no client may say.
         (vec![3], close(1002, "")),
@@ -219,6 +271,8 @@ async fn a_client_that_closes_is_answered() {
         (close(1006, ""), close(1002, "")),
         (close(1015, ""), close(1002, "")),
         (close(1016, ""), close(1002, "")),
+        (close(1100, ""), close(1002, "")),
+        (close(2000, ""), close(1002, "")),
         (close(2999, ""), close(1002, "")),
         (close(5000, ""), close(1002, "")),
         (close(65535, ""), close(1002, "")),
@@ -232,6 +286,21 @@ async fn a_client_that_closes_is_answered() {
         assert_eq!((opcode, &told[..told.len().min(2)]), (CLOSE, answer.as_slice()), "{payload:?}");
         assert_eq!(socket.next().await, None);
     }
+    // In the middle of a message, and followed by a ping and another close: answered once.
+    let mut socket = RawSocket::of(&a, &alice).await;
+    let frames: [(u8, &[u8]); 4] =
+        [(TEXT, b"{"), (FIN | CLOSE, &close(1000, "")), (FIN | PING, b"x"), (FIN | CLOSE, &close(1001, ""))];
+    let bytes: Vec<u8> =
+        frames.iter().flat_map(|(first, payload)| RawSocket::masked(*first, payload)).collect();
+    socket.bytes(&bytes).await;
+    assert_eq!(socket.next().await, Some((CLOSE, close(1000, ""))));
+    assert_eq!(socket.next().await, None);
+    // What was said before it counts.
+    let mut socket = RawSocket::of(&a, &alice).await;
+    let said = [RawSocket::masked(FIN | TEXT, HELLO), RawSocket::masked(FIN | CLOSE, &close(1000, ""))];
+    socket.bytes(&said.concat()).await;
+    assert_eq!(socket.text().await, json!({ "type": "pong" }));
+    assert_eq!(socket.next().await, Some((CLOSE, close(1000, ""))));
 }
 
 #[tokio::test(flavor = "multi_thread")]

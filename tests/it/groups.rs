@@ -167,6 +167,77 @@ async fn a_group_has_five_hundred_members_and_not_one_more() {
     );
 }
 
+/// The most that one call adds, to a group that they fill: 45,000 events, while somebody goes on sending.
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::print_stdout, reason = "what it takes is worth seeing")]
+async fn a_hundred_join_a_large_group_in_one_call() {
+    let [a, b] = nodes_with(&[ROOM]).await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let many = crowd(&a.world.database, 510).await;
+    let (there, new) = many.split_at(399);
+    let members: Vec<&String> = there.iter().chain([&bob.id]).collect();
+    let made = alice.post("/groups", json!({ "member_ids": members })).await.expect(201);
+    let group = made.data()["conversation_id"].as_str().expect("an id").to_owned();
+    let mut his = bob.on(&b).connect().await;
+    his.expect("caught_up").await;
+    let started = std::time::Instant::now();
+    let ids: Vec<&str> = new[..100].iter().map(String::as_str).collect();
+    let adding = async {
+        let added = add(&alice, &group, &ids).await.expect(201);
+        (added, started.elapsed())
+    };
+    let sending = async {
+        let mut worst = Duration::ZERO;
+        for n in 0..20 {
+            let began = std::time::Instant::now();
+            bob.on(&b).say(&group, &format!("{n}")).await.expect(201);
+            worst = worst.max(began.elapsed());
+        }
+        worst
+    };
+    let ((added, took), worst) = tokio::join!(adding, sending);
+    println!("100 into 401 took {took:?}; the slowest send meanwhile {worst:?}");
+    // 401 and 99 are 500: the last one finds it full.
+    let full = json!([{ "user_id": ids[99], "reason": "GROUP_FULL" }]);
+    let expected = json!({ "added": ids[..99], "already": [], "failed": full, "rotation_required": false });
+    assert_eq!(added.data(), &expected);
+    // Told of each once, and of every message.
+    let (mut joined, mut said) = (Vec::new(), 0);
+    while joined.len() < 99 || said < 20 {
+        let frame = his.next().await.expect("an event");
+        match frame["event"].as_str() {
+            Some("member.added") => {
+                assert_eq!(frame["data"]["conversation_id"], group);
+                joined.push(frame["data"]["member"]["principal_id"].clone());
+            }
+            Some("message.created") => said += 1,
+            Some("conversation.created") => {}
+            _ => panic!("{frame}"),
+        }
+    }
+    let told: std::collections::BTreeSet<&str> = joined.iter().filter_map(Value::as_str).collect();
+    assert_eq!((told.len(), joined.len()), (99, 99));
+    assert_eq!(told, ids[..99].iter().copied().collect());
+    // Whoever joined was told of itself, and inboxes have no gaps.
+    let client = connect(&a.world.database).await;
+    let sql = "select count(*) from inbox_entry e join event v using (event_id)
+        where v.kind = 'member.added' and v.data::json #>> '{member,principal_id}' = any($1)
+            and e.principal_id = any($2) and v.data::json #>> '{member,principal_id}' = ($3::text[])[array_position($2, e.principal_id)]";
+    let uuids: Vec<uuid::Uuid> =
+        ids[..99].iter().map(|id| id.parse::<ulid::Ulid>().expect("a ULID").into()).collect();
+    let names: Vec<&str> = ids[..99].to_vec();
+    let own: i64 = client.query_one(sql, &[&names, &uuids, &names]).await.expect("a count").get(0);
+    assert_eq!(own, 99);
+    let sql = "select count(*) from (
+            select i.head_seq, count(e.seq) as n from inbox i join member m using (principal_id)
+            join inbox_entry e using (principal_id) group by i.principal_id, i.head_seq
+        ) one where head_seq <> n";
+    assert_eq!(client.query_one(sql, &[]).await.expect("a count").get::<_, i64>(0), 0);
+    // Full is full, and asking again for who is there harms nobody.
+    let again = add(&alice, &group, &[ids[0], ids[99]]).await.expect(201);
+    assert_eq!((&again.data()["added"], &again.data()["already"]), (&json!([]), &json!([ids[0]])));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_is_addressed_hears_what_names_it() {
     let [a, b] = nodes_with(&[ROOM]).await;

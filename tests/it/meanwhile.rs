@@ -11,7 +11,7 @@ use tokio::{
 };
 use tokio_postgres::Client;
 
-use crate::support::{Caller, User, blocked, connect, nodes, spawn};
+use crate::support::{Caller, Socket, User, blocked, connect, nodes, nodes_with, private_redis, psql, spawn};
 
 /// A request whose last byte is still to come.
 struct Held {
@@ -184,4 +184,74 @@ async fn who_has_just_deleted_the_account_has_no_agent_and_is_in_no_conversation
     let members =
         "select count(*) from member where principal_id <> all (select created_by from conversation)";
     assert_eq!(count(&client, members).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poll_acks_nothing_with_a_token_that_dies_meanwhile() {
+    let [a] = nodes().await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    alice.say(&conversation, "x").await.expect(201);
+    let cursor = agent.poll("").await.expect(200).body["next_cursor"].as_str().expect("a cursor").to_owned();
+    let mut client = connect(&a.world.database).await;
+    const ACKED: &str = "select max(acked_seq) from inbox_reader r join agent on agent_id = principal_id";
+    let before = count(&client, ACKED).await;
+    let tx = client.transaction().await.expect("begun");
+    tx.execute("update agent_token set revoked_at = app_now()", &[]).await.expect("revoked");
+    // Not committed: who is proven by what is there now goes on, up to the ack.
+    let polling = spawn({
+        let (agent, cursor) = (agent.clone(), cursor.clone());
+        async move { agent.poll(&format!("cursor={cursor}")).await }
+    });
+    blocked(&tx, 1).await;
+    tx.commit().await.expect("committed");
+    polling.await.expect("no panic").refused(401, "AGENT_TOKEN_INVALID");
+    assert_eq!(count(&client, ACKED).await, before);
+}
+
+/// Revoked between the proof and the seat: no order rings a seat that is not taken yet. The limiter, which is asked in
+/// between, is held up for as long as it may be.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_that_is_revoked_before_it_has_its_seat_is_told_nothing() {
+    let mut caught = 0;
+    let mut redis = private_redis("late-seat").await;
+    let url = redis.url();
+    let [a] = nodes_with(&[("REDIS_URL", &url), ("LIMIT_OVERRIDES", "ws_connect=10000/s")]).await;
+    let alice = a.user("alice").await;
+    for n in 0..8 {
+        let phone = alice.login(&a, Some(&format!("phone-{n}"))).await;
+        let mut socket = Socket::open(&phone.caller).await;
+        redis.signal("STOP");
+        socket.say(json!({ "type": "auth", "access_token": phone.access_token })).await;
+        // Real time: nothing tells from outside that it was proven. If it was not, it is not let in at all.
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        psql(
+            &a.world.database,
+            &format!("update session set revoked_at = app_now() where device_id = 'phone-{n}'"),
+        )
+        .await;
+        redis.signal("CONT");
+        let (mut frames, mut code) = (Vec::new(), None);
+        loop {
+            match socket.next().await {
+                Ok(frame) => frames.push(frame["type"].clone()),
+                Err(why) => {
+                    code = code.or(why);
+                    break;
+                }
+            }
+        }
+        match code {
+            Some(4403) => {
+                assert_eq!(frames, ["auth.ok"]);
+                caught += 1;
+            }
+            Some(4401) => assert_eq!(frames, ["auth.error"]),
+            other => panic!("{other:?} after {frames:?}"),
+        }
+        // The node trusts its Redis again.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    assert!(caught > 0, "never revoked in time");
 }

@@ -5,7 +5,7 @@ use std::{path::Path, process::Command, time::Duration};
 use blindpipe::{clock::Clock, dev::certs::Certificates};
 use serde_json::{Value, json};
 
-use crate::support::{ProcessNode, nodes, nodes_with, psql, spawn};
+use crate::support::{ProcessNode, blocked, connect, nodes, nodes_with, psql, spawn};
 
 async fn admin(url: String) -> (u16, Value) {
     let answer = reqwest::get(url).await.expect("an answer");
@@ -172,20 +172,38 @@ async fn a_node_refuses_an_older_schema_and_migrations_run_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_draining_node_finishes_what_it_began() {
     let [a, b] = nodes().await;
-    let alice = a.user("alice").await;
-    let agent = a.agent(&alice, "helper").await;
-    let conversation = alice.talk_to(&agent).await;
-    let sends = (0..5).map(|_| {
-        let (alice, conversation) = (alice.clone(), conversation.clone());
-        spawn(async move { alice.say(&conversation, "x").await.status })
-    });
-    let sends: Vec<_> = sends.collect();
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    a.drain().await;
-    for send in sends {
-        assert_eq!(send.await.expect("no panic"), 201);
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let group = alice.group_with(&[&bob]).await;
+    let id: uuid::Uuid = group.parse::<ulid::Ulid>().expect("a ULID").into();
+    let mut client = connect(&a.world.database).await;
+    let held = client.transaction().await.expect("begun");
+    let lock = "select 1 from conversation where conversation_id = $1 for update";
+    held.execute(lock, &[&id]).await.expect("locked");
+    let mut begun = vec![spawn({
+        let (alice, group) = (alice.clone(), group.clone());
+        async move { alice.say(&group, "x").await.status }
+    })];
+    for n in 0..4 {
+        let (alice, group) = (alice.clone(), group.clone());
+        let title = json!({ "title": format!("title {n}") });
+        begun.push(spawn(async move { alice.patch(format!("/conversations/{group}"), title).await.status }));
     }
-    alice.on(&b).say(&conversation, "elsewhere").await.expect(201);
+    // All five are at work, and wait for the group.
+    blocked(&held, 5).await;
+    let address = a.base.trim_start_matches("http://").to_owned();
+    let released = async {
+        while tokio::net::TcpStream::connect(&address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        held.rollback().await.expect("released");
+    };
+    tokio::join!(a.drain(), released);
+    let mut statuses = Vec::new();
+    for one in begun {
+        statuses.push(one.await.expect("no panic"));
+    }
+    assert_eq!(statuses, [201, 200, 200, 200, 200]);
+    alice.on(&b).say(&group, "elsewhere").await.expect(201);
 }
 
 #[tokio::test(flavor = "multi_thread")]

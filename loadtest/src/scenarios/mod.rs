@@ -1,5 +1,6 @@
 //! What can be measured, one file each.
 
+mod history;
 mod hop;
 mod limiter;
 mod login;
@@ -35,6 +36,8 @@ pub enum Scenario {
     Slow,
     /// How much of a send is its limits
     Limiter,
+    /// Many clients at once while nodes are killed: is what they saw sound?
+    History,
 }
 
 impl Scenario {
@@ -49,11 +52,12 @@ impl Scenario {
             Scenario::Idle => Box::pin(idle::run(cluster, options)).await,
             Scenario::Storm => Box::pin(storm::run(cluster, options)).await,
             Scenario::Slow => Box::pin(slow::run(cluster, options)).await,
+            Scenario::History => Box::pin(history::run(cluster, options)).await,
         }
     }
 
     /// Whether it needs users with agents, made through the API.
     pub fn needs_people(self) -> bool {
-        !matches!(self, Scenario::Fanout | Scenario::Idle | Scenario::Storm | Scenario::Slow)
+        matches!(self, Scenario::Login | Scenario::Send | Scenario::Hop | Scenario::Limiter)
     }
 }

@@ -5,6 +5,7 @@
 //! here either. Role `postgres` is the superuser. Both have random passwords, kept beside the data.
 
 mod init;
+mod standby;
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -36,6 +37,8 @@ pub enum Profile {
     Durable,
     /// Fast, and empty at every start: for tests.
     Test,
+    /// The same, and others may follow it.
+    Followed,
 }
 
 impl Profile {
@@ -56,6 +59,15 @@ impl Profile {
                 "max_wal_senders=0",
                 "max_connections=400",
                 "shared_buffers=128MB",
+            ],
+            Profile::Followed => &[
+                "fsync=off",
+                "full_page_writes=off",
+                "synchronous_commit=off",
+                "wal_level=replica",
+                "max_wal_senders=4",
+                "max_connections=100",
+                "shared_buffers=32MB",
             ],
         }
     }
@@ -90,7 +102,7 @@ impl PostgresServer {
             process: None,
         };
         server.end_leftovers()?;
-        if profile == Profile::Test {
+        if profile != Profile::Durable {
             // Half a second buys a clean state: no databases of earlier runs, nothing that a crash without fsync broke.
             let _ = fs::remove_dir_all(server.data());
         }
@@ -263,7 +275,9 @@ impl Drop for PostgresServer {
 
 fn says_ready(pid_file: &str, pid: u32) -> bool {
     let lines: Vec<_> = pid_file.lines().map(str::trim).collect();
-    lines.first().is_some_and(|line| line.parse() == Ok(pid)) && lines.get(7) == Some(&"ready")
+    let is_ours = lines.first().is_some_and(|line| line.parse() == Ok(pid));
+    // One that follows another can be read.
+    is_ours && matches!(lines.get(7), Some(&("ready" | "standby")))
 }
 
 /// Opens a log for appending and reading; the service gets it as an open file, so it need not reach it by its path.

@@ -248,7 +248,8 @@ pub struct Marked {
 /// `POST /conversations/{conversation_id}/read`: the caller has read up to a message; the mark never moves back.
 ///
 /// Caller: a member. Limit: `default_user`, 120/min; agents their tier. Body `{message_id}`. Answers 200 with
-/// [`Marked`]. Tells the members who are users `message.read` if the mark moved. Errors: `NOT_FOUND`.
+/// [`Marked`]. If the mark moved, tells the members who are users `message.read`; of more than 50 the reader alone, for
+/// its other devices. Errors: `NOT_FOUND`.
 pub async fn read(
     caller: Someone,
     limiter: Limiter,

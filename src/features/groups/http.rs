@@ -2,6 +2,8 @@
 //! `POST /groups/{conversation_id}/agent-instances`,
 //! `DELETE /groups/{conversation_id}/agent-instances/{instance_id}`.
 
+use std::collections::HashSet;
+
 use axum::{
     extract::{FromRequestParts, State},
     http::StatusCode,
@@ -12,7 +14,10 @@ use serde::{Deserialize, Serialize};
 use super::store::{self, Addition, Instance, Removal};
 use crate::{
     app::App,
-    auth::{someone::Someone, user::User},
+    auth::{
+        someone::Someone,
+        user::{User, still_lives},
+    },
     backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
@@ -22,7 +27,11 @@ use crate::{
     },
     http::{Created, Data, Json, Path},
     ids::{AgentId, ConversationId, InstanceId, Principal, UserId},
-    limits::{Limiter, quotas::GROUP_ADDITIONS, table::Limit},
+    limits::{
+        Limiter,
+        quotas::{GROUP_ADDITIONS, GROUP_ADDITIONS_AT_ONCE},
+        table::Limit,
+    },
     random::Random,
 };
 
@@ -59,25 +68,32 @@ pub struct AddMembers {
 /// `POST /groups/{conversation_id}/members`: adds users to a group, as far as they exist and there is room.
 ///
 /// Caller: user who administers the group. Limit: `group_member_add`, 5/min per group. Body `{user_ids[]}`, 1 to 100.
-/// Answers 201 with [`Addition`]. Tells the members `member.added`, once for each added. Errors: `NOT_FOUND`,
-/// `FORBIDDEN`.
+/// Answers 201 with [`Addition`]. Tells the members `member.added`, once for each added. They come ten at a time: after an
+/// error some may be members, and are `already` when asked for again. Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn add_members(
     user: User,
     limiter: Limiter,
     groups: Groups,
     Path(group): Path<ConversationId>,
-    Json(body): Json<AddMembers>,
+    Json(mut body): Json<AddMembers>,
 ) -> Result<Created<Addition>> {
     if !(1..=GROUP_ADDITIONS).contains(&body.user_ids.len()) {
         return Err(Error::field("user_ids", "length", "must name 1 to 100 users"));
     }
     groups.administered(group, user.id).await?;
     limiter.take(Limit::GroupMemberAdd, group).await?;
-    let tx = groups.db.begin("groups.add_members").await?;
-    let (addition, told) = store::add_members(&tx, &groups.random, group, user.id, &body.user_ids).await?;
-    tx.commit().await?;
-    groups.tell(&told);
-    Ok(Created(addition))
+    let mut seen = HashSet::new();
+    body.user_ids.retain(|id| seen.insert(*id));
+    let mut all = Addition::default();
+    for some in body.user_ids.chunks(GROUP_ADDITIONS_AT_ONCE) {
+        let tx = groups.db.begin("groups.add_members").await?;
+        still_lives(&tx, user.id, user.session).await?;
+        let (addition, told) = store::add_members(&tx, &groups.random, group, user.id, some).await?;
+        tx.commit().await?;
+        groups.tell(&told);
+        all.join(addition);
+    }
+    Ok(Created(all))
 }
 
 /// `DELETE /groups/{conversation_id}/members/{principal_id}`: removes a member, or leaves.

@@ -24,12 +24,22 @@ use crate::{
 };
 
 /// What became of the users that were to be added.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Addition {
     added: Vec<UserId>,
     already: Vec<UserId>,
     failed: Vec<Failed>,
     rotation_required: bool,
+}
+
+impl Addition {
+    /// Together with what became of those who came next.
+    pub fn join(&mut self, next: Addition) {
+        self.added.extend(next.added);
+        self.already.extend(next.already);
+        self.failed.extend(next.failed);
+        self.rotation_required = next.rotation_required;
+    }
 }
 
 /// One who was not added.
@@ -180,9 +190,10 @@ pub async fn remove(
         .await?;
     tx.execute(&stmt, &[&group, &who.id()]).await?;
     conversations::touch(tx, group, true).await?;
+    let has_new_owner = member.role == "owner" && succeed(tx, group).await?;
     let removed = concerning(random, EventKind::MemberRemoved, group, &member, by, to)?;
     let mut told = inbox::append_all(tx, &[removed]).await?;
-    if member.role == "owner" && succeed(tx, group).await? {
+    if has_new_owner {
         told.extend(conversations::updated(tx, group, EventId::mint(random)).await?);
     }
     Ok((Removal { conversation_id: group, principal_id: who, rotation_required: true }, told))

@@ -22,7 +22,7 @@ use crate::{
     db::{Db, Tx},
     error::{Code, Error, Result},
     events::{self, EventKind, Tail},
-    ids::{ConversationId, EventId},
+    ids::{AgentId, ConversationId, EventId, TokenId},
     limits::quotas::PAGE_EVENTS,
     metrics as series,
 };
@@ -169,9 +169,10 @@ impl Inbox {
         store::read(&self.db, principal, after, limit.min(PAGE_EVENTS)).await
     }
 
-    /// Acks at once, for callers whose answer promises it.
-    pub async fn ack(&self, reader: &Reader, seq: i64) -> Result<()> {
-        store::ack(&self.db.read().await?, &[(reader.clone(), seq)]).await
+    /// Acks at once for an agent, unless its token has died since it was proven.
+    pub async fn ack_by_token(&self, agent: AgentId, token: TokenId, seq: i64) -> Result<()> {
+        let counts = store::ack_by_token(&self.db, agent, token, seq).await?;
+        if counts { Ok(()) } else { Err(Code::AgentTokenInvalid.into()) }
     }
 
     /// The heads of many inboxes, for the sweep.

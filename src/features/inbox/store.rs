@@ -6,7 +6,7 @@ use crate::{
     db::{Conn, Db, Tx},
     error::Result,
     events::{self, Message},
-    ids::{ConversationId, EventId, MessageId, Principal},
+    ids::{AgentId, ConversationId, EventId, MessageId, Principal, TokenId},
     limits::quotas::PAGE_BYTES,
 };
 
@@ -251,6 +251,26 @@ pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
         .await?;
     client.execute(&stmt, &[&principals, &devices, &seqs]).await?;
     Ok(())
+}
+
+/// An agent's ack, in one statement with the proof that its token counts until it is committed; false if it does not.
+pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, seq: i64) -> Result<bool> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- inbox.ack_by_token
+            with token as materialized (
+                select 1 from agent_token where token_id = $2 and agent_id = $1 and revoked_at is null
+                    and (valid_until is null or valid_until > app_now()) for share
+            ), moved as (
+                update inbox_reader r set acked_seq = least($3, i.head_seq) from inbox i
+                where r.principal_id = $1 and r.device_id = '' and i.principal_id = $1
+                    and r.acked_seq < least($3, i.head_seq) and exists (select from token)
+            )
+            select exists (select from token)",
+        )
+        .await?;
+    Ok(client.query_one(&stmt, &[&agent, &token, &seq]).await?.get(0))
 }
 
 pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {

@@ -141,7 +141,7 @@ pub async fn poll(
     let bounds = inbox.bounds(&reader).await?;
     let Start::After(after) = inbox.start(&bounds, cursor) else { return Err(inbox.expired(&bounds)) };
     if cursor.is_some() && after > bounds.acked {
-        inbox.ack(&reader, after).await?;
+        inbox.ack_by_token(caller.id, caller.token, after).await?;
     }
     if cursor.is_some() {
         revivals.acked(&[caller.id]).await?;

@@ -7,6 +7,7 @@ mod client;
 mod devtools;
 mod hostile;
 mod process;
+mod proxy;
 pub mod raw;
 mod services;
 mod siteverify;
@@ -20,8 +21,10 @@ pub use self::{
     devtools::DevTools,
     hostile::{forged, knock, knock_and_stay, wrong_secret},
     process::{ProcessNode, free_port},
+    proxy::{Held, Proxy},
     services::{
-        blocked, connect, crowd, db, private_redis, psql, redis_client, redis_cluster, services, spawn,
+        blocked, connect, crowd, db, followed_postgres, private_redis, psql, redis_client, redis_cluster,
+        services, spawn,
     },
     siteverify::{Mood, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},

@@ -8,7 +8,10 @@ use std::{
 
 use blindpipe::{
     db::migrate,
-    dev::services::{Profile, RedisCluster, RedisServer, Services},
+    dev::{
+        Trouble,
+        services::{PostgresServer, Profile, RedisCluster, RedisServer, Services},
+    },
 };
 use tokio::sync::OnceCell;
 use tokio_postgres::{GenericClient, NoTls};
@@ -45,6 +48,18 @@ pub async fn private_redis(name: &'static str) -> RedisServer {
         .await
         .expect("no panic")
         .expect("a second Redis")
+}
+
+/// A Postgres that a test may lose, and one that follows it.
+pub async fn followed_postgres(name: &'static str) -> [PostgresServer; 2] {
+    tokio::task::spawn_blocking(move || {
+        let first = services().another_postgres(name)?;
+        let second = first.follower()?;
+        Ok::<_, Trouble>([first, second])
+    })
+    .await
+    .expect("no panic")
+    .expect("two more Postgres")
 }
 
 /// A Redis Cluster of three masters.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{Agents, store};
 use crate::{
-    auth::agent::Agent,
+    auth::agent::{Agent, still_counts},
     error::{Error, Result},
     features::inbox::{self, Inbox, Reader},
     http::{Data, JsonOrNothing},
@@ -48,7 +48,7 @@ pub async fn ack(
             return Err(Error::field("up_to_seq", "range", "must be a number that was given out"));
         }
         let tx = agents.db.begin("agents.ack").await?;
-        store::check_token(&tx, agent.id, agent.token).await?;
+        still_counts(&tx, agent.id, agent.token).await?;
         inbox::ack(&tx, &reader, seq).await?;
         tx.commit().await?;
         bounds.acked = bounds.acked.max(seq);

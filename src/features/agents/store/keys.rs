@@ -4,9 +4,9 @@ use tokio_postgres::Row;
 use super::seconds;
 use crate::{
     db::{Conn, Db, Tx},
-    error::{Code, Result},
+    error::Result,
     features::agents::proof::Keys,
-    ids::{AgentId, TokenId},
+    ids::AgentId,
     limits::quotas::{AGENT_GRACE, AGENT_KEYS},
 };
 
@@ -18,19 +18,6 @@ pub struct Key {
     pub created_at: DateTime<Utc>,
     /// End of its grace; none for the current one.
     pub valid_until: Option<DateTime<Utc>>,
-}
-
-/// Refuses a token that has died since it was proven; it does not die before the transaction ends.
-pub async fn check_token(tx: &Tx, agent: AgentId, token: TokenId) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- agents.check_token
-            select 1 from agent_token where token_id = $1 and agent_id = $2 and revoked_at is null
-                and (valid_until is null or valid_until > app_now()) for share",
-        )
-        .await?;
-    tx.query_opt(&stmt, &[&token, &agent]).await?.ok_or(Code::AgentTokenInvalid)?;
-    Ok(())
 }
 
 /// The valid keys, the current one first, then by what is left of their grace.

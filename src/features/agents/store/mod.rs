@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 pub use self::{
-    keys::{Key, check_token, end_current_key, end_keys, keys, put_key, retire_keys, with_ended_keys},
+    keys::{Key, end_current_key, end_keys, keys, put_key, retire_keys, with_ended_keys},
     leave::leave_next,
     tokens::{add_token, end_current_token, retire_tokens, revoke_tokens, revoked_at},
     view::{Shown, Viewer, card_or_full, list},
@@ -15,6 +15,7 @@ pub use self::{
 use super::{Card, Locked, State, seconds};
 use crate::{
     auth::{
+        agent::still_counts,
         owned::{By, NamedAgent, OwnedAgent},
         user,
     },
@@ -130,7 +131,7 @@ pub async fn lock_named(tx: &Tx, agent: &NamedAgent) -> Result<Locked> {
         By::Owner(owner, session) => lock_owned(tx, &OwnedAgent { owner, session, id: agent.id }).await,
         By::Itself(token) => {
             let locked = lock(tx, agent.id).await?.ok_or(Code::AgentTokenInvalid)?;
-            check_token(tx, agent.id, token).await?;
+            still_counts(tx, agent.id, token).await?;
             Ok(locked)
         }
     }

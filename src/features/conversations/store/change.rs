@@ -1,4 +1,6 @@
-use super::{lock, recipients, updated, whole};
+use uuid::Uuid;
+
+use super::{lock, updated, whole};
 use crate::{
     db::Tx,
     error::{Code, Result},
@@ -8,6 +10,7 @@ use crate::{
         inbox::{self, NewEvent, Told},
     },
     ids::{ConversationId, EventId, MessageId, Principal, UserId},
+    limits::quotas::MARKS_TOLD,
 };
 
 /// What may be changed of a conversation.
@@ -52,6 +55,9 @@ pub struct ReadMark {
 }
 
 /// Moves a read mark forward to a message that the reader can see, never back.
+///
+/// Takes no lock on the conversation, since all who read a message would wait for each other there, and its senders for
+/// them. The reader's own row says whether the mark moved.
 pub async fn read_up_to(
     tx: &Tx,
     id: ConversationId,
@@ -59,36 +65,58 @@ pub async fn read_up_to(
     message: MessageId,
     event: EventId,
 ) -> Result<ReadMark> {
-    lock(tx, id, reader).await?;
     let stmt = tx
         .prepare_cached(
             "-- conversations.read
-            with named as (
-                select m.seq from message m join member me using (conversation_id)
-                where m.message_id = $3 and m.conversation_id = $1 and me.principal_id = $2 and m.seq > me.from_seq
-                    and (me.visibility = 'all' or $2::text = any(m.recipients))
-            ), moved as (
-                update member set read_seq = named.seq from named
-                where conversation_id = $1 and principal_id = $2 and read_seq < named.seq
-                returning 1
-            )
-            select exists (select from moved) from named",
+            select m.seq, me.read_seq < m.seq from message m join member me using (conversation_id)
+            left join relation r on r.relation_id = me.relation_id
+            where m.message_id = $3 and m.conversation_id = $1 and me.principal_id = $2 and m.seq > me.from_seq
+                and (me.visibility = 'all' or $2::text = any(m.recipients)) and r.state is distinct from 'revoked'",
         )
         .await?;
     let row = tx.query_opt(&stmt, &[&id, &reader.id(), &message]).await?.ok_or(Code::NotFound)?;
+    let (seq, is_ahead): (i64, bool) = (row.get(0), row.get(1));
     let mut told = Vec::new();
-    if row.get(0) {
-        let users = recipients(tx, id).await?.into_iter().filter(|who| matches!(who, Principal::User(_)));
-        let data = serde_json::json!({ "principal_id": reader, "message_id": message });
-        let event = NewEvent::new(
-            event,
-            EventKind::MessageRead,
-            Some(id),
-            &data,
-            users.map(Principal::id).collect(),
-        )?;
-        told = inbox::append_all(tx, &[event]).await?;
+    if is_ahead {
+        // Before the reader's own row: who puts another one out may want that, too, to make its reader the owner.
+        let to = told_of_marks(tx, id, reader).await?;
+        let stmt = tx
+            .prepare_cached(
+                "-- conversations.mark
+                update member set read_seq = $3 where conversation_id = $1 and principal_id = $2 and read_seq < $3",
+            )
+            .await?;
+        let moved = tx.execute(&stmt, &[&id, &reader.id(), &seq]).await? > 0;
+        if moved && !to.is_empty() {
+            let data = serde_json::json!({ "principal_id": reader, "message_id": message });
+            let event = NewEvent::new(event, EventKind::MessageRead, Some(id), &data, to)?;
+            told = inbox::append_all(tx, &[event]).await?;
+        }
     }
     let seen = super::view(tx, Some(reader), &[id]).await?.pop().and_then(|one| one.mine);
-    Ok(ReadMark { message, unread_count: seen.map_or(0, |mine| mine.unread_count), told })
+    Ok(ReadMark { message, unread_count: seen.ok_or(Code::NotFound)?.unread_count, told })
+}
+
+/// Who is told how far someone has read: all users there, who then do not leave before the transaction ends; where they
+/// are many, the reader's own devices.
+async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result<Vec<Uuid>> {
+    let stmt = tx
+        .prepare_cached(
+            "-- conversations.has_many
+            select count(*) > $2::bigint from (
+                select from member where conversation_id = $1 and principal_kind = 'user' limit $2::bigint + 1
+            ) few",
+        )
+        .await?;
+    if tx.query_one(&stmt, &[&id, &MARKS_TOLD]).await?.get(0) {
+        return Ok(matches!(reader, Principal::User(_)).then_some(reader.id()).into_iter().collect());
+    }
+    let stmt = tx
+        .prepare_cached(
+            "-- conversations.hold_users
+            select principal_id from member where conversation_id = $1 and principal_kind = 'user'
+            order by principal_id for key share",
+        )
+        .await?;
+    Ok(tx.query(&stmt, &[&id]).await?.iter().map(|row| row.get(0)).collect())
 }

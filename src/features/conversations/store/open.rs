@@ -72,6 +72,9 @@ pub async fn open_agent(tx: &Tx, ids: &NewIds, user: UserId, agent: AgentId) -> 
     let (id, made) = insert(tx, ids.conversation, "agent", user, pair).await?;
     let (relation, new_relation) = relations::open(tx, ids.relation, user, agent, id).await?;
     let mut told = Vec::new();
+    if new_relation && !made {
+        renew_relation(tx, id, agent, relation.relation_id).await?;
+    }
     if new_relation {
         let event = NewEvent::new(ids.events[0], EventKind::RelationCreated, None, &relation, pair.to_vec())?;
         told = inbox::append_all(tx, &[event]).await?;
@@ -80,8 +83,6 @@ pub async fn open_agent(tx: &Tx, ids: &NewIds, user: UserId, agent: AgentId) -> 
         add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
         let relation = Some(relation.relation_id);
         add_member(tx, id, &[Principal::Agent(agent)], "agent", relation).await?;
-    } else if new_relation {
-        renew_relation(tx, id, agent, relation.relation_id).await?;
     }
     opened(tx, ids, user, id, made, told).await
 }

@@ -35,34 +35,36 @@ pub async fn page(
         let row = client.query_opt(&stmt, &[&viewer.id(), &cursor]).await?;
         after = Some(row.ok_or_else(page::unknown)?.get(0));
     }
-    let stmt = client
-        .prepare_cached(
-            "-- conversations.page
-            select c.conversation_id from member me join conversation c using (conversation_id)
-            left join relation r on r.relation_id = me.relation_id
-            where me.principal_id = $1 and r.state is distinct from 'revoked'
-                and ($2::timestamptz is null
-                     or (c.last_activity_at, coalesce(c.last_message_id, c.conversation_id)) < ($2, $3::uuid))
-            order by c.last_activity_at desc, coalesce(c.last_message_id, c.conversation_id) desc limit $4",
-        )
-        .await?;
-    let rows = client.query(&stmt, &[&viewer.id(), &after, &cursor, &rows]).await?;
-    let ids: Vec<ConversationId> = rows.iter().map(|row| row.get(0)).collect();
-    let mut conversations = view(client, Some(viewer), &ids).await?;
-    conversations.sort_by_key(|one| ids.iter().position(|id| *id == one.conversation_id));
-    Ok(conversations)
+    show(client, Some(viewer), Which::Page { after, cursor, rows }).await
 }
 
-/// Conversations without their members, in no order: as the viewer sees those that are its own, or as nobody in
-/// particular sees them.
+/// Conversations without their members: as the viewer sees those that are its own, or as nobody in particular sees
+/// them.
 pub async fn view(
     client: &Conn,
     viewer: Option<Principal>,
     ids: &[ConversationId],
 ) -> Result<Vec<Conversation>> {
+    show(client, viewer, Which::These(ids)).await
+}
+
+/// Which conversations.
+enum Which<'a> {
+    These(&'a [ConversationId]),
+    /// The viewer's next after a moment and an id.
+    Page {
+        after: Option<DateTime<Utc>>,
+        cursor: Option<ConversationId>,
+        rows: i64,
+    },
+}
+
+/// Latest activity first. Which they are and what they are is of one snapshot: a conversation that is left in between
+/// would make a page look like the last one.
+async fn show(client: &Conn, viewer: Option<Principal>, which: Which<'_>) -> Result<Vec<Conversation>> {
     let stmt = client
         .prepare_cached(
-            "-- conversations.view
+            "-- conversations.show
             select c.conversation_id, c.kind, c.title, c.created_by, c.created_at, c.encryption, c.epoch, c.rotation_required,
                    c.last_message_id, c.last_activity_at,
                    (select count(*) from member x where x.conversation_id = c.conversation_id),
@@ -82,12 +84,25 @@ pub async fn view(
                 where latest.sender_id <> me.principal_id
                     and (me.visibility = 'all' or me.principal_id::text = any(latest.recipients))
             ) unread
-            where c.conversation_id = any($1)
-                and ($2 is null or me.principal_id is not null and mine.state is distinct from 'revoked')",
+            where c.conversation_id = any(coalesce($1::uuid[], array(
+                    select c.conversation_id from member me join conversation c using (conversation_id)
+                    left join relation r on r.relation_id = me.relation_id
+                    where me.principal_id = $2 and r.state is distinct from 'revoked'
+                        and ($3::timestamptz is null
+                             or (c.last_activity_at, coalesce(c.last_message_id, c.conversation_id)) < ($3, $4::uuid))
+                    order by c.last_activity_at desc, coalesce(c.last_message_id, c.conversation_id) desc limit $5
+                )))
+                and ($2::uuid is null or me.principal_id is not null and mine.state is distinct from 'revoked')
+            order by c.last_activity_at desc, coalesce(c.last_message_id, c.conversation_id) desc",
         )
         .await?;
+    let (these, after, cursor, rows) = match which {
+        Which::These(ids) => (Some(ids), None, None, 0),
+        Which::Page { after, cursor, rows } => (None, after, cursor, rows),
+    };
     let viewer = viewer.map(Principal::id);
-    Ok(client.query(&stmt, &[&ids, &viewer]).await?.iter().map(conversation).collect())
+    let rows = client.query(&stmt, &[&these, &viewer, &after, &cursor, &rows]).await?;
+    Ok(rows.iter().map(conversation).collect())
 }
 
 fn conversation(row: &Row) -> Conversation {

@@ -1,0 +1,146 @@
+//! A proxy that can stop carrying: the sockets on both sides stay open, and nothing moves.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::{mpsc, watch},
+};
+
+use super::services::spawn;
+
+/// What is not carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    Nothing,
+    /// From the client to the server.
+    Up,
+    Both,
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    Up,
+    Down,
+}
+
+/// In front of one server at a time; dropped, it takes no more connections.
+pub struct Proxy {
+    /// `host:port`.
+    pub address: String,
+    target: Arc<Mutex<String>>,
+    held: watch::Sender<Held>,
+    /// Bytes that servers have sent, held or not.
+    sent: Arc<AtomicUsize>,
+    cut: watch::Sender<()>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Proxy {
+    /// In front of `target`, `host:port`.
+    pub async fn before(target: &str) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let target = Arc::new(Mutex::new(target.to_owned()));
+        let (held, holding) = watch::channel(Held::Nothing);
+        let (cut, cutting) = watch::channel(());
+        let sent = Arc::<AtomicUsize>::default();
+        let (to, count) = (target.clone(), sent.clone());
+        let accepting = spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.expect("a client");
+                let target = to.lock().expect("no panic").clone();
+                let (holding, mut cutting, count) = (holding.clone(), cutting.clone(), count.clone());
+                cutting.mark_unchanged();
+                spawn(async move {
+                    let Ok(server) = TcpStream::connect(target).await else { return };
+                    let ((from_client, to_client), (from_server, to_server)) =
+                        (client.into_split(), server.into_split());
+                    let up = carry(from_client, to_server, Way::Up, holding.clone(), &count);
+                    let down = carry(from_server, to_client, Way::Down, holding, &count);
+                    tokio::select! {
+                        _ = async { tokio::join!(up, down) } => {}
+                        _ = cutting.changed() => {}
+                    }
+                });
+            }
+        });
+        Proxy { address, target, held, sent, cut, accepting }
+    }
+
+    /// As the base of a node's URLs.
+    pub fn base(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Carries this much from now on.
+    pub fn hold(&self, held: Held) {
+        self.held.send_replace(held);
+    }
+
+    /// How many bytes servers have sent so far, carried or not.
+    pub fn sent(&self) -> usize {
+        self.sent.load(Ordering::SeqCst)
+    }
+
+    /// Cuts all connections; new ones go elsewhere.
+    pub fn move_to(&self, target: &str) {
+        target.clone_into(&mut self.target.lock().expect("no panic"));
+        self.cut.send_replace(());
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// Until one side ends; what was held is carried when it may be, and so is the end.
+async fn carry(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    way: Way,
+    mut held: watch::Receiver<Held>,
+    sent: &AtomicUsize,
+) -> io::Result<()> {
+    let (put, mut waiting) = mpsc::unbounded_channel();
+    let reading = async {
+        let mut some = vec![0; 16 * 1024];
+        loop {
+            let n = from.read(&mut some).await.unwrap_or(0);
+            if matches!(way, Way::Down) {
+                sent.fetch_add(n, Ordering::SeqCst);
+            }
+            // Nothing is the end.
+            if put.send(some[..n].to_vec()).is_err() || n == 0 {
+                return;
+            }
+        }
+    };
+    let writing = async {
+        while let Some(some) = waiting.recv().await {
+            let free = |held: &Held| match way {
+                Way::Up => *held == Held::Nothing,
+                Way::Down => *held != Held::Both,
+            };
+            held.wait_for(free).await.map_err(io::Error::other)?;
+            if some.is_empty() {
+                return to.shutdown().await;
+            }
+            to.write_all(&some).await?;
+        }
+        Ok(())
+    };
+    tokio::join!(reading, writing).1
+}
