@@ -46,6 +46,8 @@ pub const CODE_DIGITS: usize = 8;
 pub const LOGIN_FAILURES: i32 = 5;
 /// How long a lock lasts, and how long failures without one are remembered.
 pub const LOGIN_LOCK: Duration = Duration::from_secs(900);
+/// Mails to one user in a day that tell of logins on new devices.
+pub const LOGIN_NOTICES: i32 = 5;
 /// Wrong codes are counted over so long.
 pub const CODE_TRIES_WINDOW: Duration = Duration::from_secs(3600);
 /// Life of a passkey's challenge.

@@ -160,7 +160,7 @@ fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
 /// `POST /auth/login`: signs in with a password.
 ///
 /// Caller: anyone. Limits: five failures lock the e-mail for 15 minutes (in Postgres), `auth_login_ip` 30 failures per
-/// 10 min. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
+/// 10 min, those that may still become one included. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
 /// `INVALID_CREDENTIALS`, `ACCOUNT_LOCKED`.
 pub async fn login(
     accounts: Accounts,
@@ -168,12 +168,17 @@ pub async fn login(
     ip: ClientIp,
     Json(body): Json<Login>,
 ) -> Result<Response> {
-    limiter.check(Limit::LoginIp, ip).await?;
-    accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
-    let Some(known) = accounts.prove_password(&body.email, &body.account_password).await? else {
-        limiter.take(Limit::LoginIp, ip).await?;
-        return Err(Code::InvalidCredentials.into());
+    // Before anything is judged, so that a burst gets no more; only a failure keeps it.
+    let charge = limiter.charge(Limit::LoginIp, ip).await?;
+    let proven = async {
+        accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
+        accounts.prove_password(&body.email, &body.account_password).await
     };
+    let proven = proven.await;
+    if !matches!(proven, Ok(None)) {
+        limiter.give_back(charge).await;
+    }
+    let known = proven?.ok_or(Code::InvalidCredentials)?;
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let tx = accounts.db.begin("accounts.sign_in").await?;
     store::clear_failures(&tx, &body.email).await?;
