@@ -89,6 +89,19 @@ pub async fn still_holds(tx: &Tx, known: &Known) -> Result<()> {
     Ok(())
 }
 
+/// Another password for the one that was proven, unless that has been replaced meanwhile. One statement: of those who
+/// had read the row before they wrote it, two would wait for each other.
+pub async fn replace_password(tx: &Tx, known: &Known, hash: &str) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.replace_password
+            update user_account set password_hash = $3 where user_id = $1 and password_hash = $2 and deleted_at is null",
+        )
+        .await?;
+    let replaced = tx.execute(&stmt, &[&known.user, &known.password_hash, &hash]).await? > 0;
+    if replaced { Ok(()) } else { Err(Code::InvalidCredentials.into()) }
+}
+
 /// Whose e-mail this is.
 pub async fn user_of(tx: &Tx, email: &Email) -> Result<Option<UserId>> {
     let stmt = tx
