@@ -264,7 +264,6 @@ async fn nothing_is_accepted_after_a_revocation_was_answered() {
         agent = renewed(&agent, &answer.expect(200));
     }
     assert!(tried >= 10_000, "{tried}");
-    // One second is promised; the machine that runs this has other things to do.
-    assert!(slowest < Duration::from_secs(3), "{slowest:?}");
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
     tracing::info!(tried, ?slowest, "none was accepted after the answer; the slowest socket");
 }
