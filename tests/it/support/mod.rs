@@ -12,6 +12,7 @@ mod services;
 mod siteverify;
 mod smtp;
 mod socket;
+mod statistics;
 mod world;
 
 pub use self::{
@@ -26,5 +27,6 @@ pub use self::{
     siteverify::{Mood, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},
     socket::Socket,
+    statistics::Shift,
     world::{TestNode, World, find_code, nodes, nodes_with},
 };
