@@ -140,7 +140,8 @@ async fn attack_11_a_burst_of_failures_gets_no_more_than_that() {
         assert_eq!(left, Some("r=30"), "{n}");
     }
     let strangers: Vec<String> = (0..60).map(|_| address()).collect();
-    let tries = strangers.iter().enumerate().map(|(n, email)| log_in(n, "192.0.2.9", email, "a wrong password"));
+    let tries =
+        strangers.iter().enumerate().map(|(n, email)| log_in(n, "192.0.2.9", email, "a wrong password"));
     let (mut judged, mut limited) = (0, 0);
     for answer in join_all(tries).await {
         if answer.status == 401 {
@@ -171,7 +172,8 @@ async fn attack_11_a_burst_of_failures_gets_no_more_than_that() {
         let mut robot = login(&alice.email, PASSWORD);
         robot["turnstile_token"] = json!("dev-fail");
         let caller = &callers[n % 2];
-        let request = caller.request(reqwest::Method::POST, "/auth/login").header("x-forwarded-for", "192.0.2.11");
+        let request =
+            caller.request(reqwest::Method::POST, "/auth/login").header("x-forwarded-for", "192.0.2.11");
         caller.send(request.json(&robot)).await.refused(403, "TURNSTILE_FAILED");
     }
     let answer = log_in(0, "192.0.2.11", &alice.email, PASSWORD).await.expect(200);
@@ -204,7 +206,15 @@ async fn attack_12_passwords_count_to_their_last_byte() {
         caller.post("/auth/login", login(&email, &password)).await.expect(200);
     }
     let refused = [
-        "short77", "password", "PASSWORD", "12345678", "iloveyou", "Qwertyuiop", "p@ssw0rd", "metallica", "Blindpipe",
+        "short77",
+        "password",
+        "PASSWORD",
+        "12345678",
+        "iloveyou",
+        "Qwertyuiop",
+        "p@ssw0rd",
+        "metallica",
+        "Blindpipe",
     ]
     .map(str::to_owned);
     for password in

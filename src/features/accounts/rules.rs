@@ -199,14 +199,22 @@ mod tests {
     fn whatever_is_written_is_judged_soon_and_without_a_fault() {
         use rand::{RngExt, SeedableRng, rngs::StdRng};
         let mut random = StdRng::seed_from_u64(1);
-        let alphabets =
-            ["4@8({[<369!1|70$5+%2", "0123456789", "01/.-_ ", "ab", "aQ1wsxcde2345r", "!\"#$%&'()*+,-./:;", "aé\u{1f511}\0\n"];
+        let alphabets = [
+            "4@8({[<369!1|70$5+%2",
+            "0123456789",
+            "01/.-_ ",
+            "ab",
+            "aQ1wsxcde2345r",
+            "!\"#$%&'()*+,-./:;",
+            "aé\u{1f511}\0\n",
+        ];
         let started = std::time::Instant::now();
         for alphabet in alphabets {
             let letters: Vec<char> = alphabet.chars().collect();
             for n in 0..200 {
                 let (len, period) = (8 + n % 30, 1 + n % 17);
-                let base: Vec<char> = (0..period).map(|_| letters[random.random_range(0..letters.len())]).collect();
+                let base: Vec<char> =
+                    (0..period).map(|_| letters[random.random_range(0..letters.len())]).collect();
                 is_common(&(0..len).map(|at| base[at % period]).collect::<String>());
             }
         }

@@ -30,12 +30,13 @@ fn median(of: &[f64]) -> f64 {
     let mut sorted = of.to_vec();
     sorted.sort_by(f64::total_cmp);
     let half = sorted.len() / 2;
-    if sorted.len() % 2 == 0 { f64::midpoint(sorted[half - 1], sorted[half]) } else { sorted[half] }
+    if sorted.len().is_multiple_of(2) { f64::midpoint(sorted[half - 1], sorted[half]) } else { sorted[half] }
 }
 
 /// Two-sided, by the normal approximation: for dozens of samples and more.
 fn rank_sum(a: &[f64], b: &[f64]) -> f64 {
-    let mut all: Vec<(f64, bool)> = a.iter().map(|x| (*x, true)).chain(b.iter().map(|x| (*x, false))).collect();
+    let mut all: Vec<(f64, bool)> =
+        a.iter().map(|x| (*x, true)).chain(b.iter().map(|x| (*x, false))).collect();
     all.sort_by(|x, y| x.0.total_cmp(&y.0));
     let (mut ranks_of_a, mut ties, mut below) = (0.0, 0.0, 0);
     for equal in all.chunk_by(|x, y| x.0 == y.0) {
