@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::http::Device;
+use super::{http::Device, lost};
 use crate::{
     auth::user::{User, still_lives},
     db::{Db, Tx},
@@ -247,7 +247,10 @@ pub async fn revoke(tx: &Tx, event: EventId, user: &User, device: &str) -> Resul
     let row = tx.query_opt(&stmt, &[&user.id, &device]).await?.ok_or(Code::NotFound)?;
     let sessions = end_device(tx, user.id, device, "device_revoked").await?;
     let told = match row.get::<_, Option<String>>(1) {
-        Some(key) => Some(tell_removed(tx, event, user.id, device, &key).await?),
+        Some(key) => {
+            lost::note(tx, user.id, device).await?;
+            Some(tell_removed(tx, event, user.id, device, &key).await?)
+        }
         None => None,
     };
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
