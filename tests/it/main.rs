@@ -29,6 +29,7 @@ mod limits;
 mod mail;
 mod meanwhile;
 mod messages;
+mod notices;
 mod operations;
 mod passkeys;
 mod relations;

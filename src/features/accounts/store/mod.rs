@@ -1,6 +1,7 @@
 mod codes;
 mod deletion;
 mod mail;
+mod notices;
 
 use chrono::{DateTime, Utc};
 
@@ -8,6 +9,7 @@ pub use self::{
     codes::{CodeCheck, check_code, put_code, use_code},
     deletion::{delete, erase_next},
     mail::{Mail, claim_mail, delete_mail, retry_mail},
+    notices::{Notice, claim_notice, put_notice, settle_notice},
 };
 use super::rules::Email;
 use crate::{
@@ -178,15 +180,18 @@ pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
     Ok(())
 }
 
-/// What no longer says anything: old codes, mails that nobody took, guards, sessions that ended long ago, devices of ours without any. Each
+/// What no longer says anything: old codes, mails that nobody took, notices, guards, sessions that ended long ago, devices of ours without any. Each
 /// deletes at most so many, and leaves alone what somebody is using.
-const FORGET: [&str; 6] = [
+const FORGET: [&str; 7] = [
     "-- accounts.forget_codes
     delete from email_code where ctid = any(array(
         select ctid from email_code where expires_at < app_now() limit $1 for update skip locked))",
     "-- accounts.forget_mails
     delete from mail_outbox where ctid = any(array(
         select ctid from mail_outbox where expires_at < app_now() limit $1 for update skip locked))",
+    "-- accounts.forget_notices
+    delete from login_notice where ctid = any(array(
+        select ctid from login_notice where noticed_at < app_now() - interval '1 day' limit $1 for update skip locked))",
     "-- accounts.forget_logins
     delete from login_guard where ctid = any(array(
         select ctid from login_guard
