@@ -84,6 +84,13 @@ pub struct Charge {
     decision: Decision,
 }
 
+impl Charge {
+    /// How many calls are left.
+    pub fn left(&self) -> u32 {
+        self.decision.rooms.first().map_or(0, |room| room.left)
+    }
+}
+
 /// What handlers charge.
 #[derive(Clone)]
 pub struct Limiter {
@@ -102,12 +109,6 @@ impl Limiter {
     /// Charges one rule for `key`, or refuses.
     pub async fn take(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
         self.decide(&[Rule::charge(limit, key)]).await.map(drop)
-    }
-
-    /// The same, and says how many calls are left.
-    pub async fn take_counted(&self, limit: Limit, key: impl Display + Send) -> Result<u32> {
-        let decision = self.decide(&[Rule::charge(limit, key)]).await?;
-        Ok(decision.rooms.first().map_or(0, |room| room.left))
     }
 
     /// Charges one rule that counts each route by itself.

@@ -115,10 +115,7 @@ pub async fn refresh(
     };
     // Each use gives another token, so a budget per token would never be met: it is the session's.
     limiter.take(Limit::Refresh, session).await?;
-    let tx = accounts.db.begin("accounts.refresh").await?;
-    let outcome = devices::refresh(&tx, session, generation).await?;
-    tx.commit().await?;
-    match outcome {
+    match devices::refresh(&accounts.db, session, generation).await? {
         Refreshed::Next { user, device_id, generation } => {
             let data = RefreshedToken {
                 access_token: accounts.access_tokens.sign(user, &device_id, session)?,
