@@ -140,8 +140,16 @@ async fn attack_11_a_burst_of_failures_gets_no_more_than_that() {
         assert_eq!(left, Some("r=30"), "{n}");
     }
     let strangers: Vec<String> = (0..60).map(|_| address()).collect();
-    let tries =
-        strangers.iter().enumerate().map(|(n, email)| log_in(n, "192.0.2.9", email, "a wrong password"));
+    let tries = strangers.iter().enumerate().map(async |(n, email)| {
+        loop {
+            let answer = log_in(n, "192.0.2.9", email, "a wrong password").await;
+            if answer.status != 503 {
+                return answer;
+            }
+            // Too much at once for this machine: no failure, so its place is free again.
+            assert!(answer.header("retry-after").is_some());
+        }
+    });
     let (mut judged, mut limited) = (0, 0);
     for answer in join_all(tries).await {
         if answer.status == 401 {

@@ -181,9 +181,9 @@ pub async fn login(
     let known = proven?.ok_or(Code::InvalidCredentials)?;
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let tx = accounts.db.begin("accounts.sign_in").await?;
-    store::clear_failures(&tx, &body.email).await?;
     // A reset that came in between has ended all sessions; the password it replaced must not begin another.
     store::still_holds(&tx, &known).await?;
+    store::clear_failures(&tx, &body.email).await?;
     accounts.sign_in(tx, StatusCode::OK, known.user, session).await
 }
 
@@ -197,10 +197,7 @@ impl Accounts {
     ) -> Result<Option<store::Known>> {
         // Before the try is counted: our overload must not lock anybody out.
         let turn = self.passwords.turn()?;
-        let tx = self.db.begin("accounts.login").await?;
-        let known = store::begin_login(&tx, email).await?;
-        tx.commit().await?;
-        let known = known.map_err(locked)?;
+        let known = store::begin_login(&self.db, email).await?.map_err(locked)?;
         let hash = known.as_ref().map(|known| known.password_hash.clone());
         let matches =
             self.passwords.verify_password(turn, password.0.expose_secret().to_owned(), hash).await?;
@@ -298,8 +295,8 @@ pub async fn reset_password(
         tx.commit().await?;
         return Err(refusal.unwrap_or(Code::CodeInvalid.into()));
     };
-    store::clear_failures(&tx, &body.email).await?;
     store::set_password(&tx, user, &hash).await?;
+    store::clear_failures(&tx, &body.email).await?;
     let ended = devices::end_all(&tx, user, None, "password_reset").await?;
     tx.commit().await?;
     accounts.backplane.invalidate(ended.iter().map(|session| session.0).collect(), "password_reset");

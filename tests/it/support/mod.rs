@@ -23,6 +23,7 @@ pub use self::{
     process::{ProcessNode, free_port},
     services::{
         blocked, connect, crowd, db, private_redis, psql, redis_client, redis_cluster, services, spawn,
+        waiting,
     },
     siteverify::{Mood, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},

@@ -46,9 +46,11 @@ pub struct Known {
     pub password_hash: String,
 }
 
-/// Counts a try against the e-mail, known or not; the seconds to wait if it is locked.
-pub async fn begin_login(tx: &Tx, email: &Email) -> Result<Result<Option<Known>, i64>> {
-    let stmt = tx
+/// Counts a try against the e-mail, known or not; the seconds to wait if it is locked. The count is a transaction of its
+/// own, so that many tries at once wait for each other no longer than it takes.
+pub async fn begin_login(db: &Db, email: &Email) -> Result<Result<Option<Known>, i64>> {
+    let client = db.read().await?;
+    let stmt = client
         .prepare_cached(
             "-- accounts.count_login
             insert into login_guard as g (email, failures, last_failure_at) values ($1, 1, app_now())
@@ -64,18 +66,18 @@ pub async fn begin_login(tx: &Tx, email: &Email) -> Result<Result<Option<Known>,
                       least(900, coalesce(ceil(extract(epoch from locked_until - app_now())), 0))::bigint",
         )
         .await?;
-    let row = tx.query_one(&stmt, &[&email.as_str(), &LOGIN_FAILURES]).await?;
+    let row = client.query_one(&stmt, &[&email.as_str(), &LOGIN_FAILURES]).await?;
     let (counted, seconds): (bool, i64) = (row.get(1), row.get(2));
     if !counted {
         return Ok(Err(seconds.max(1)));
     }
-    let stmt = tx
+    let stmt = client
         .prepare_cached(
             "-- accounts.find
             select user_id, password_hash from user_account where email = $1",
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&email.as_str()]).await?;
+    let row = client.query_opt(&stmt, &[&email.as_str()]).await?;
     Ok(Ok(row.map(|row| Known { user: row.get(0), password_hash: row.get(1) })))
 }
 
@@ -169,6 +171,7 @@ pub async fn email_of(db: &Db, user: UserId) -> Result<Email> {
     Ok(Email::of_account(email))
 }
 
+/// Comes after the account's row, whoever takes both.
 pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
     let stmt = tx
         .prepare_cached(
