@@ -135,6 +135,11 @@ impl Error {
         self.code
     }
 
+    /// Whether it is ours: the caller asked for nothing wrong.
+    pub fn is_ours(&self) -> bool {
+        self.code.status().is_server_error()
+    }
+
     /// Whether Postgres gave up this transaction for another one (deadlock, serialisation): it may be tried again.
     pub fn is_conflict(&self) -> bool {
         use tokio_postgres::error::SqlState;

@@ -317,23 +317,33 @@ impl<P: PubSub> Links<P> {
         }
     }
 
+    /// Hints may be lost from now on, and some may be already.
+    fn doubt(&self, why: &'static str) {
+        if self.state.healthy() {
+            tracing::warn!("{why}");
+            self.state.set_healthy(false);
+            self.state.suspect();
+        }
+    }
+
     /// A link can look alive and deliver nothing; only a message that came back proves it.
     async fn probe(self: Arc<Self>) {
         let own = self.redis.key(keys::node_channel(self.node));
         let mut renewed = Duration::ZERO;
         loop {
             let now = self.since_start();
-            self.transport.publish(vec![(own.clone(), now.as_micros().to_string())]).await;
+            let sent = self.transport.publish(vec![(own.clone(), now.as_micros().to_string())]).await;
+            if !sent {
+                // Nor is anything else: no need to wait for what cannot come back.
+                self.doubt("the backplane cannot be reached; sweeping faster");
+            }
             tokio::time::sleep(PROBE).await;
             let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
             let now = self.since_start();
             if now.saturating_sub(heard) < SILENCE {
                 continue;
             }
-            if self.state.healthy() {
-                tracing::warn!("the backplane is silent; sweeping faster");
-                self.state.set_healthy(false);
-            }
+            self.doubt("the backplane is silent; sweeping faster");
             if now.saturating_sub(renewed) >= SILENCE {
                 renewed = now;
                 series::resubscribed("silence");

@@ -12,7 +12,7 @@ use crate::{
     error::Result,
     features::{
         accounts::{self, Codes},
-        agents, inbox, messages, passkeys, relations,
+        agents, group_keys, inbox, messages, passkeys, relations,
     },
     limits::table::Overrides,
     mail::Mailer,
@@ -28,6 +28,7 @@ const SCHEDULE: &[(Job, &str, u64, bool)] = &[
     (Job::Mail, "mail", 1, false),
     (Job::EraseAccounts, "erase_accounts", 5, false),
     (Job::LeaveDeleted, "leave_deleted_agents", 1, false),
+    (Job::AskForKeys, "ask_for_other_keys", 1, false),
     (Job::RetireCredentials, "retire_agent_credentials", 5, false),
     (Job::ForgetCodes, "forget_codes", 600, true),
     (Job::ForgetChallenges, "forget_challenges", 60, true),
@@ -41,6 +42,7 @@ enum Job {
     Mail,
     EraseAccounts,
     LeaveDeleted,
+    AskForKeys,
     RetireCredentials,
     ForgetCodes,
     ForgetChallenges,
@@ -128,6 +130,7 @@ impl Jobs {
             Job::Mail => accounts::jobs::send_mail(&self.db, &self.codes, &self.mailer).await,
             Job::EraseAccounts => accounts::jobs::erase(&self.db, &self.random, &self.backplane).await,
             Job::LeaveDeleted => agents::leave(&self.db, &self.random, &self.backplane).await,
+            Job::AskForKeys => group_keys::ask_for_others(&self.db, &self.random, &self.backplane).await,
             Job::RetireCredentials => agents::retire(&self.db, &self.random, &self.backplane).await,
             Job::ForgetCodes => accounts::jobs::forget(&self.db, &self.budgets).await,
             Job::ForgetChallenges => {

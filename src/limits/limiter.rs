@@ -12,7 +12,7 @@ use axum::{
 };
 
 use super::{
-    Limits, Room, Rule,
+    Decision, Limits, Room, Rule,
     table::{Budget, Limit},
 };
 use crate::{
@@ -77,6 +77,20 @@ impl Charged {
     }
 }
 
+/// One call of a budget, which may be given back.
+#[must_use = "what cost nothing in the end is given back"]
+pub struct Charge {
+    rules: [Rule; 1],
+    decision: Decision,
+}
+
+impl Charge {
+    /// How many calls are left.
+    pub fn left(&self) -> u32 {
+        self.decision.rooms.first().map_or(0, |room| room.left)
+    }
+}
+
 /// What handlers charge.
 #[derive(Clone)]
 pub struct Limiter {
@@ -97,12 +111,6 @@ impl Limiter {
         self.decide(&[Rule::charge(limit, key)]).await.map(drop)
     }
 
-    /// The same, and says how many calls are left.
-    pub async fn take_counted(&self, limit: Limit, key: impl Display + Send) -> Result<u32> {
-        let rooms = self.decide(&[Rule::charge(limit, key)]).await?;
-        Ok(rooms.first().map_or(0, |room| room.left))
-    }
-
     /// Charges one rule that counts each route by itself.
     pub async fn take_here(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
         self.decide(&[Rule::charge(limit, key).of_route(&self.route)]).await.map(drop)
@@ -121,9 +129,24 @@ impl Limiter {
         }
     }
 
-    /// Refuses if nothing is left of the budget, without using it: for budgets that only failures use.
-    pub async fn check(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
-        self.decide(&[Rule::ask(limit, key)]).await.map(drop)
+    /// Charges one rule for a call that may turn out to cost nothing: for budgets that only failures use, so that
+    /// those under way count, too. Who gives up waiting has paid.
+    pub async fn charge(&self, limit: Limit, key: impl Display + Send) -> Result<Charge> {
+        let rules = [Rule::charge(limit, key)];
+        let decision = self.decide(&rules).await?;
+        Ok(Charge { rules, decision })
+    }
+
+    /// Takes it back; the answer shows what is left without it.
+    pub async fn give_back(&self, charge: Charge) {
+        let Charge { rules: [rule], decision } = charge;
+        {
+            let mut charged = self.charged.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(room) = charged.iter_mut().rev().find(|room| room.limit == rule.limit) {
+                room.left += 1;
+            }
+        }
+        self.limits.give_back(&[rule], &decision).await;
     }
 
     /// The refusal of a budget that is counted elsewhere.
@@ -147,14 +170,14 @@ impl Limiter {
         self.limits.budget(limit)
     }
 
-    async fn decide(&self, rules: &[Rule]) -> Result<Vec<Room>> {
+    async fn decide(&self, rules: &[Rule]) -> Result<Decision> {
         let decision = self.limits.decide(rules).await;
         if let Some((denier, wait)) = decision.denied {
             let limit = rules[denier].limit;
             return Err(refusal(limit, self.limits.budget(limit), wait));
         }
         self.charged.0.lock().unwrap_or_else(PoisonError::into_inner).extend(&decision.rooms);
-        Ok(decision.rooms)
+        Ok(decision)
     }
 }
 

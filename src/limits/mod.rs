@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::limiter::{Charged, Limiter, refusal};
+pub use self::limiter::{Charge, Charged, Limiter, refusal};
 use self::{
     local::LocalWindows,
     table::{Budget, Limit, Overrides},

@@ -42,6 +42,8 @@ pub const KEY_BACKUPS: i32 = 10;
 pub const CODE_LIFE: Duration = Duration::from_secs(600);
 /// Digits of a mailed code.
 pub const CODE_DIGITS: usize = 8;
+/// Mails to one user in a day that tell of logins on new devices.
+pub const LOGIN_NOTICES: i32 = 5;
 /// Life of a passkey's challenge.
 pub const CHALLENGE_LIFE: Duration = Duration::from_secs(300);
 /// Passkeys of one user.

@@ -153,14 +153,28 @@ async fn the_sixth_regenerate_of_a_day_is_refused_however_many_ask() {
     }
     let owners = [alice.on(&a), alice.on(&b)];
     // Both kinds share the budget.
-    let tries = (0..50).map(|n| regenerate(&owners[n % 2], &agent, n % 4 == 3));
+    let unavailable = AtomicU64::new(0);
+    let tries = (0..50).map(async |n| {
+        loop {
+            let answer = regenerate(&owners[n % 2], &agent, n % 4 == 3).await;
+            if answer.status != 503 {
+                return answer;
+            }
+            // They change one agent one after the other; who would wait too long for that is told to come again, and
+            // has lost nothing of the budget.
+            unavailable.fetch_add(1, Ordering::SeqCst);
+            assert!(answer.header("retry-after").is_some());
+        }
+    });
     let answers = futures_util::future::join_all(tries).await;
     let good: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 200).collect();
     assert_eq!(good.len(), 5);
     let mut left: Vec<u64> =
         good.iter().map(|answer| answer.data()["remaining_today"].as_u64().expect("a number")).collect();
     left.sort_unstable();
-    assert_eq!(left, [0, 1, 2, 3, 4]);
+    // What was given back was counted to others before.
+    let whole = unavailable.load(Ordering::SeqCst) == 0;
+    assert!(if whole { left == [0, 1, 2, 3, 4] } else { left.first() == Some(&0) }, "{left:?}");
     for answer in answers.iter().filter(|answer| answer.status != 200) {
         let params = &answer.body["error"]["params"];
         assert_eq!(
@@ -264,7 +278,6 @@ async fn nothing_is_accepted_after_a_revocation_was_answered() {
         agent = renewed(&agent, &answer.expect(200));
     }
     assert!(tried >= 10_000, "{tried}");
-    // One second is promised; the machine that runs this has other things to do.
-    assert!(slowest < Duration::from_secs(3), "{slowest:?}");
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
     tracing::info!(tried, ?slowest, "none was accepted after the answer; the slowest socket");
 }

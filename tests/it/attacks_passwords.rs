@@ -124,6 +124,71 @@ async fn attack_11_one_address_may_fail_thirty_times_in_ten_minutes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attack_11_a_burst_of_failures_gets_no_more_than_that() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let callers = [a.anon(), b.anon()];
+    let log_in = async |n: usize, ip: &str, email: &str, password: &str| {
+        let caller = &callers[n % 2];
+        let request = caller.request(reqwest::Method::POST, "/auth/login").header("x-forwarded-for", ip);
+        caller.send(request.json(&login(email, password))).await
+    };
+    // Successes cost nothing, however many: the whole budget is there for what follows.
+    for n in 0..31 {
+        let answer = log_in(n, "192.0.2.9", &alice.email, PASSWORD).await.expect(200);
+        let left = answer.header("ratelimit").expect("a header").split(';').nth(1);
+        assert_eq!(left, Some("r=30"), "{n}");
+    }
+    let strangers: Vec<String> = (0..60).map(|_| address()).collect();
+    let tries = strangers.iter().enumerate().map(async |(n, email)| {
+        loop {
+            let answer = log_in(n, "192.0.2.9", email, "a wrong password").await;
+            if answer.status != 503 {
+                return answer;
+            }
+            // Too much at once for this machine: no failure, so its place is free again.
+            assert!(answer.header("retry-after").is_some());
+        }
+    });
+    let (mut judged, mut limited) = (0, 0);
+    for answer in join_all(tries).await {
+        if answer.status == 401 {
+            answer.refused(401, "INVALID_CREDENTIALS");
+            judged += 1;
+        } else {
+            let refused = answer.refused(429, "RATE_LIMITED");
+            assert_eq!(refused.body["error"]["params"]["scope"], "auth_login_ip");
+            limited += 1;
+        }
+    }
+    assert_eq!((judged, limited), (30, 30));
+    // What was turned away was not tried.
+    let rows = psql(&a.world.database, "select email from login_guard where failures > 0").await;
+    let tried = rows.iter().filter(|row| matches!(row, tokio_postgres::SimpleQueryMessage::Row(_))).count();
+    assert_eq!(tried, 30);
+    for n in 0..2 {
+        log_in(n, "192.0.2.10", &alice.email, PASSWORD).await.expect(200);
+        log_in(n, "192.0.2.9", &alice.email, PASSWORD).await.refused(429, "RATE_LIMITED");
+    }
+    // Neither what is refused for other reasons: a lock, a robot.
+    let locked = address();
+    for n in 0..5 {
+        log_in(n, "192.0.2.11", &locked, "a wrong password").await.refused(401, "INVALID_CREDENTIALS");
+    }
+    for n in 0..30 {
+        log_in(n, "192.0.2.11", &locked, "a wrong password").await.refused(423, "ACCOUNT_LOCKED");
+        let mut robot = login(&alice.email, PASSWORD);
+        robot["turnstile_token"] = json!("dev-fail");
+        let caller = &callers[n % 2];
+        let request =
+            caller.request(reqwest::Method::POST, "/auth/login").header("x-forwarded-for", "192.0.2.11");
+        caller.send(request.json(&robot)).await.refused(403, "TURNSTILE_FAILED");
+    }
+    let answer = log_in(0, "192.0.2.11", &alice.email, PASSWORD).await.expect(200);
+    assert!(answer.header("ratelimit").expect("a header").contains(";r=25;"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn attack_12_passwords_count_to_their_last_byte() {
     let [a] = nodes_with(&[ROOM]).await;
     let caller = a.anon();
@@ -148,8 +213,18 @@ async fn attack_12_passwords_count_to_their_last_byte() {
         }
         caller.post("/auth/login", login(&email, &password)).await.expect(200);
     }
-    let refused =
-        ["short77", "password", "PASSWORD", "12345678", "iloveyou", "Qwertyuiop"].map(str::to_owned);
+    let refused = [
+        "short77",
+        "password",
+        "PASSWORD",
+        "12345678",
+        "iloveyou",
+        "Qwertyuiop",
+        "p@ssw0rd",
+        "metallica",
+        "Blindpipe",
+    ]
+    .map(str::to_owned);
     for password in
         refused.into_iter().chain(["z".repeat(1025), "z".repeat(60_000), "nul\u{0}inside".to_owned()])
     {

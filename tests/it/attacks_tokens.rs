@@ -72,8 +72,8 @@ async fn attack_19_two_tabs_that_refresh_at_once_get_one_successor() {
     let second = cookie_of(&answers[0]);
     assert!(answers.iter().all(|answer| answer.status == 200 && cookie_of(answer) == second));
     assert_ne!(second, alice.cookie);
-    // An answer that was lost, up to ten seconds later.
-    a.advance(Duration::from_secs(8)).await;
+    // An answer that was lost, within ten seconds; real time passes, too.
+    a.advance(Duration::from_secs(5)).await;
     assert_eq!(cookie_of(&refresh(&callers[1], &alice.cookie).await.expect(200)), second);
     let third = cookie_of(&refresh(&callers[0], &second).await.expect(200));
     assert_eq!(cookie_of(&refresh(&callers[1], &second).await.expect(200)), third);
@@ -245,8 +245,8 @@ async fn attack_23_sockets_of_a_revoked_device_close_without_redis_too() {
     let alice = a.user("alice").await;
     let [phone, tablet] = [alice.login(&a, Some("phone")).await, alice.login(&b, Some("tablet")).await];
     let ended = async |victim: &User, sockets: [Socket; 2]| {
-        let started = Instant::now();
         alice.delete(format!("/users/me/devices/{}", victim.device_id)).await.expect(200);
+        let answered = Instant::now();
         for socket in sockets {
             let last = socket.expect_close(4403).await.pop().expect("a frame");
             assert_eq!(
@@ -254,17 +254,17 @@ async fn attack_23_sockets_of_a_revoked_device_close_without_redis_too() {
                 (&json!("device_revoked"), &json!(victim.device_id))
             );
         }
-        started.elapsed()
+        answered.elapsed()
     };
     let sockets = [phone.on(&a).connect().await, phone.on(&b).connect().await];
-    // What is promised is one second; the margins are this machine's, which does other work, too.
     let took = ended(&phone, sockets).await;
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(took < Duration::from_secs(1), "{took:?}");
     let sockets = [tablet.on(&a).connect().await, tablet.on(&b).connect().await];
     redis.kill();
-    // And three by the sweep.
-    let took = ended(&tablet, sockets).await;
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    // By the sweep.
+    let without = ended(&tablet, sockets).await;
+    assert!(without < Duration::from_secs(3), "{without:?}");
+    tracing::info!(?took, ?without, "the slower of two sockets, from the answer on");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use serde_json::json;
 
 use crate::support::{
-    Answer, Caller, ProcessNode, SMTP_PASSWORD, Secrecy, SmtpServer, User, World, free_port, psql, ulid,
+    Answer, Caller, PASSWORD, ProcessNode, SMTP_PASSWORD, Secrecy, SmtpServer, User, World, free_port, psql,
+    ulid,
 };
 
 fn address() -> String {
@@ -46,9 +47,13 @@ async fn register(caller: &Caller, email: &str, code: &str) -> Answer {
 
 /// Waits until so many mails wait that were tried so often.
 async fn until_waiting(world: &World, mails: usize, attempts: i32) {
-    let sql = format!("select 1 from mail_outbox where attempts >= {attempts}");
+    until(world, &format!("select 1 from mail_outbox where attempts >= {attempts}"), mails).await;
+}
+
+/// Waits until there are so many rows.
+async fn until(world: &World, sql: &str, mails: usize) {
     for _ in 0..400 {
-        let rows = psql(&world.database, &sql).await;
+        let rows = psql(&world.database, sql).await;
         let found =
             rows.iter().filter(|row| matches!(row, tokio_postgres::SimpleQueryMessage::Row(_))).count();
         if found == mails {
@@ -56,7 +61,7 @@ async fn until_waiting(world: &World, mails: usize, attempts: i32) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("not {mails} mails with {attempts} attempts");
+    panic!("not {mails} rows: {sql}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,4 +195,37 @@ async fn two_nodes_send_each_mail_once() {
     let mut expected = emails.clone();
     expected.sort();
     assert_eq!(to, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notice_waits_for_a_server_that_is_away_and_a_login_does_not() {
+    let (mut server, world) = world(Secrecy::StartTls, SMTP_PASSWORD, true).await;
+    server.start().await;
+    let (_node, caller) = node(&world).await;
+    let email = address();
+    send_code(&caller, &email).await;
+    let code = server.code(&email).await;
+    register(&caller, &email, &code).await;
+    server.stop();
+    let body = json!({ "email": email, "account_password": PASSWORD, "turnstile_token": "dev-pass",
+        "device_id": "phone", "device_name": "Téléphone" });
+    let login = caller.post("/auth/login", body).await.expect(200);
+    assert_eq!(login.data()["is_new_device"], true);
+    until(&world, "select 1 from login_notice where attempts >= 1", 1).await;
+    // A code is not held up by it.
+    server.start().await;
+    let other = address();
+    send_code(&caller, &other).await;
+    server.code(&other).await;
+    for _ in 0..400 {
+        if server.taken().len() == 3 {
+            break;
+        }
+        world.advance(Duration::from_secs(10)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let taken = server.taken();
+    let notice: Vec<_> = taken.iter().filter(|mail| mail.text.contains("A login on a new device")).collect();
+    assert_eq!((taken.len(), notice.len()), (3, 1));
+    assert_eq!(notice[0].to, [email]);
 }

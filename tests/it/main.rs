@@ -35,6 +35,7 @@ mod mail;
 mod marks;
 mod meanwhile;
 mod messages;
+mod notices;
 mod operations;
 mod passkeys;
 mod relations;

@@ -366,8 +366,8 @@ async fn what_an_event_said_goes_with_its_last_entry_and_not_before() {
     let client = connect(&a.world.database).await;
     let counts = async || {
         let sql = "select (select count(*) from event), (select count(*) from inbox_entry), (select count(*) from message),
-                   (select count(*) from inbox_entry e where not exists (select from event v where v.event_id = e.event_id)
-                                                         and not exists (select from message m where m.message_id = e.event_id))";
+                   (select count(*) from inbox_entry e where not exists (select from event v where v.event_id = any(e.event_ids))
+                                                         and not exists (select from message m where m.message_id = any(e.event_ids)))";
         let row = client.query_one(sql, &[]).await.expect("counts");
         let counts: [i64; 4] = std::array::from_fn(|n| row.get(n));
         counts

@@ -162,7 +162,7 @@ fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
 /// `POST /auth/login`: signs in with a password.
 ///
 /// Caller: anyone. Limits: five failures lock the e-mail for 15 minutes (in Postgres), `auth_login_ip` 30 failures per
-/// 10 min. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
+/// 10 min, those that may still become one included. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
 /// `INVALID_CREDENTIALS`, `ACCOUNT_LOCKED`.
 pub async fn login(
     accounts: Accounts,
@@ -170,17 +170,22 @@ pub async fn login(
     ip: ClientIp,
     Json(body): Json<Login>,
 ) -> Result<Response> {
-    limiter.check(Limit::LoginIp, ip).await?;
-    accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
-    let Some(known) = accounts.prove_password(&limiter, &body.email, &body.account_password).await? else {
-        limiter.take(Limit::LoginIp, ip).await?;
-        return Err(Code::InvalidCredentials.into());
+    // Before anything is judged, so that a burst gets no more; only a failure keeps it.
+    let charge = limiter.charge(Limit::LoginIp, ip).await?;
+    let proven = async {
+        accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
+        accounts.prove_password(&limiter, &body.email, &body.account_password).await
     };
+    let proven = proven.await;
+    if !matches!(proven, Ok(None)) {
+        limiter.give_back(charge).await;
+    }
+    let known = proven?.ok_or(Code::InvalidCredentials)?;
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let tx = accounts.db.begin("accounts.sign_in").await?;
-    store::clear_failures(&tx, &body.email).await?;
     // A reset that came in between has ended all sessions; the password it replaced must not begin another.
     store::still_holds(&tx, &known).await?;
+    store::clear_failures(&tx, &body.email).await?;
     accounts.sign_in(tx, StatusCode::OK, known.user, session).await
 }
 
@@ -195,10 +200,8 @@ impl Accounts {
     ) -> Result<Option<store::Known>> {
         // Before the try is counted: our overload must not lock anybody out.
         let turn = self.passwords.turn()?;
-        let tx = self.db.begin("accounts.login").await?;
-        let known = store::begin_login(&tx, email, limiter.budget(Limit::LoginFail)).await?;
-        tx.commit().await?;
-        let known = known.map_err(locked)?;
+        let known =
+            store::begin_login(&self.db, email, limiter.budget(Limit::LoginFail)).await?.map_err(locked)?;
         let hash = known.as_ref().map(|known| known.password_hash.clone());
         let matches =
             self.passwords.verify_password(turn, password.0.expose_secret().to_owned(), hash).await?;
@@ -301,8 +304,8 @@ pub async fn reset_password(
         tx.commit().await?;
         return Err(refusal.unwrap_or(Code::CodeInvalid.into()));
     };
-    store::clear_failures(&tx, &body.email).await?;
     store::set_password(&tx, user, &hash).await?;
+    store::clear_failures(&tx, &body.email).await?;
     let ended = devices::end_all(&tx, user, None, "password_reset").await?;
     tx.commit().await?;
     accounts.backplane.invalidate(ended.iter().map(|session| session.0).collect(), "password_reset");

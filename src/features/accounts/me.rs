@@ -73,9 +73,8 @@ pub async fn change_password(
     let hash =
         accounts.passwords.hash_password(body.new_account_password.0.expose_secret().to_owned()).await?;
     let tx = accounts.db.begin("accounts.change_password").await?;
+    store::replace_password(&tx, &known, &hash).await?;
     store::clear_failures(&tx, &email).await?;
-    store::still_holds(&tx, &known).await?;
-    store::set_password(&tx, user.id, &hash).await?;
     store::note_proof(&tx, user.session).await?;
     let ended = devices::end_all(&tx, user.id, Some(user.session), "password_reset").await?;
     tx.commit().await?;

@@ -6,7 +6,7 @@ use axum::{
 };
 use serde::Serialize;
 
-use super::http::Accounts;
+use super::{http::Accounts, store};
 use crate::{
     db::Tx,
     error::{Code, Result},
@@ -57,7 +57,8 @@ impl Accounts {
     }
 
     /// The end of every way of signing in: makes the session in `tx`, which has proven who it is for, commits, answers,
-    /// and closes the sockets of the session that the device had before.
+    /// closes the sockets of the session that the device had before, and has the user mailed of a device that was not
+    /// known.
     pub async fn sign_in(
         &self,
         tx: Tx,
@@ -67,7 +68,13 @@ impl Accounts {
     ) -> Result<Response> {
         let signed = devices::sign_in(&tx, user, &session).await?;
         let backups = keys::backed_up_devices(&tx, user).await?;
+        // Who registers is told nothing new. Last, so that another login of the user hardly waits for it.
+        let is_news = signed.is_new_device && status != StatusCode::CREATED;
+        let noticed = is_news && store::put_notice(&tx, user, session.device_name.as_deref()).await?;
         tx.commit().await?;
+        if noticed {
+            self.mail_bell.notify_one();
+        }
         if !signed.replaced.is_empty() {
             self.backplane.invalidate(signed.replaced.iter().map(|old| old.0).collect(), "logout");
         }
@@ -108,10 +115,7 @@ pub async fn refresh(
     };
     // Each use gives another token, so a budget per token would never be met: it is the session's.
     limiter.take(Limit::Refresh, session).await?;
-    let tx = accounts.db.begin("accounts.refresh").await?;
-    let outcome = devices::refresh(&tx, session, generation).await?;
-    tx.commit().await?;
-    match outcome {
+    match devices::refresh(&accounts.db, session, generation).await? {
         Refreshed::Next { user, device_id, generation } => {
             let data = RefreshedToken {
                 access_token: accounts.access_tokens.sign(user, &device_id, session)?,

@@ -64,7 +64,8 @@ pub struct RevokedDevice {
 /// backups stay; signing in on it again makes it a new device.
 ///
 /// Caller: user. Limit: `default_user`, 120/min. Answers 200 with [`RevokedDevice`]. Its sockets get
-/// `session.invalidated`. Errors: `NOT_FOUND`. Tells `key.device_removed`.
+/// `session.invalidated`. Errors: `NOT_FOUND`. Tells `key.device_removed`, and within seconds `conversation.updated` where
+/// the device holds the current key: another one is required.
 pub async fn revoke(
     user: User,
     limiter: Limiter,

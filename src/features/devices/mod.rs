@@ -2,14 +2,17 @@
 //!
 //! Promises: a device has one session, and a session belongs to one device; what is revoked is refused by every node
 //! from the commit on; an old refresh token gives the same successor for ten seconds and ends the session later. A
-//! device that came without a name has one of ours until its first key backup names it.
+//! device that came without a name has one of ours until its first key backup names it; the conversations whose keys a
+//! revoked device holds ask for others (`group_keys`).
 
 pub mod http;
+mod lost;
 mod naming;
 mod rules;
 mod store;
 
 pub use self::{
+    lost::{Lost, lost_round, lost_seen, next_lost},
     naming::{Named, name},
     rules::DeviceId,
     store::{NewSession, Refreshed, SignedIn, audience, end_all, end_session, refresh, sign_in},

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::http::Device;
+use super::{http::Device, lost};
 use crate::{
     auth::user::{User, still_lives},
     db::{Db, Tx},
@@ -124,39 +124,32 @@ pub enum Refreshed {
     Dead,
 }
 
-/// Rotates: the current generation gives the next one; its predecessor gives the current one for ten seconds.
-pub async fn refresh(tx: &Tx, session: SessionId, generation: i32) -> Result<Refreshed> {
-    let stmt = tx
+/// Rotates: the current generation gives the next one; its predecessor gives the current one for ten seconds; what is
+/// older was stolen. One statement, so that many tabs at once wait for each other no longer than it takes.
+pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Refreshed> {
+    let client = db.read().await?;
+    let stmt = client
         .prepare_cached(
             "-- devices.refresh
-            select user_id, device_id, generation, rotated_at > app_now() - make_interval(secs => $2)
-            from session
+            update session set
+                generation = case when generation = $2 then generation + 1 else generation end,
+                rotated_at = case when generation = $2 then app_now() else rotated_at end,
+                refresh_expires_at = case when generation = $2
+                    then least(app_now() + make_interval(secs => $4), absolute_expires_at) else refresh_expires_at end,
+                revoked_at = case when generation <> $2 and not (generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3)) then app_now() end,
+                revoke_reason = case when generation <> $2 and not (generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3)) then 'refresh_reuse' end
             where session_id = $1 and revoked_at is null and refresh_expires_at > app_now() and absolute_expires_at > app_now()
-            for update",
+            returning user_id, device_id, generation, revoked_at is not null",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&session, &REFRESH_GRACE.as_secs_f64()]).await? else {
+    let (grace, life) = (REFRESH_GRACE.as_secs_f64(), REFRESH_TOKEN_LIFE.as_secs_f64());
+    let Some(row) = client.query_opt(&stmt, &[&session, &generation, &grace, &life]).await? else {
         return Ok(Refreshed::Dead);
     };
-    let (user, device_id, current, recent): (UserId, String, i32, bool) =
-        (row.get(0), row.get(1), row.get(2), row.get(3));
-    if generation == current {
-        let stmt = tx
-            .prepare_cached(
-                "-- devices.rotate
-                update session set generation = generation + 1, rotated_at = app_now(),
-                    refresh_expires_at = least(app_now() + make_interval(secs => $2), absolute_expires_at)
-                where session_id = $1",
-            )
-            .await?;
-        tx.execute(&stmt, &[&session, &REFRESH_TOKEN_LIFE.as_secs_f64()]).await?;
-        return Ok(Refreshed::Next { user, device_id, generation: current + 1 });
+    if row.get(3) {
+        return Ok(Refreshed::Stolen);
     }
-    if generation + 1 == current && recent {
-        return Ok(Refreshed::Next { user, device_id, generation: current });
-    }
-    end_session(tx, session, "refresh_reuse").await?;
-    Ok(Refreshed::Stolen)
+    Ok(Refreshed::Next { user: row.get(0), device_id: row.get(1), generation: row.get(2) })
 }
 
 /// At most `most` devices, newest first, after `cursor`; a cursor that is none of the user's is refused. A device that we
@@ -247,7 +240,10 @@ pub async fn revoke(tx: &Tx, event: EventId, user: &User, device: &str) -> Resul
     let row = tx.query_opt(&stmt, &[&user.id, &device]).await?.ok_or(Code::NotFound)?;
     let sessions = end_device(tx, user.id, device, "device_revoked").await?;
     let told = match row.get::<_, Option<String>>(1) {
-        Some(key) => Some(tell_removed(tx, event, user.id, device, &key).await?),
+        Some(key) => {
+            lost::note(tx, user.id, device).await?;
+            Some(tell_removed(tx, event, user.id, device, &key).await?)
+        }
         None => None,
     };
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;

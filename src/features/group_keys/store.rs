@@ -12,7 +12,7 @@ use crate::{
     error::{Code, Error, Result},
     events::EventKind,
     features::{
-        conversations,
+        conversations, devices,
         inbox::{self, NewEvent, Told},
     },
     ids::{ConversationId, EventId, Principal, UserId},
@@ -180,4 +180,40 @@ pub async fn request(
         .await?;
     let at = tx.query_one(&stmt, &[]).await?.get(0);
     Ok((at, inbox::append_all(tx, &[event]).await?))
+}
+
+/// Has one conversation ask for another key, the current one of which a revoked device holds; none when nothing is to be
+/// done for any device.
+pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
+    let Some(lost) = devices::next_lost(tx).await? else { return Ok(None) };
+    // A key that a device was given after it came back, with keys of its own, is its own.
+    let stmt = tx
+        .prepare_cached(
+            "-- group_keys.next_held
+            select c.conversation_id, c.epoch from member m join conversation c using (conversation_id)
+            join group_key k on k.conversation_id = c.conversation_id and k.epoch = c.epoch
+                and k.principal_id = $1 and k.device_id = $2
+            where m.principal_id = $1 and m.conversation_id > $3 and not c.rotation_required
+                and not exists (select from device d where d.user_id = $1 and d.device_id = $2 and d.revoked_at is null
+                                                       and d.key_since <= k.rotated_at)
+            order by m.conversation_id limit 1",
+        )
+        .await?;
+    let Some(row) = tx.query_opt(&stmt, &[&lost.user, &lost.device_id, &lost.seen_through]).await? else {
+        devices::lost_round(tx, &lost).await?;
+        return Ok(Some(Vec::new()));
+    };
+    let (id, epoch): (ConversationId, i32) = (row.get(0), row.get(1));
+    // A rotation may have been faster, and this epoch be over.
+    let stmt = tx
+        .prepare_cached(
+            "-- group_keys.require
+            update conversation set rotation_required = true
+            where conversation_id = $1 and epoch = $2 and not rotation_required",
+        )
+        .await?;
+    let asked = tx.execute(&stmt, &[&id, &epoch]).await? > 0;
+    devices::lost_seen(tx, &lost, id).await?;
+    let told = if asked { conversations::updated(tx, id, EventId::mint(random)).await? } else { Vec::new() };
+    Ok(Some(told))
 }

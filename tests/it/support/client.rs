@@ -250,9 +250,18 @@ impl User {
 
     /// Signs in once more with the password, on a device of this name, or one without.
     pub async fn login(&self, node: &TestNode, device: Option<&str>) -> Self {
+        self.login_by(node, PASSWORD, device).await
+    }
+
+    /// Signs in once more on the same device, after the password was changed.
+    pub async fn login_with(&self, node: &TestNode, password: &str) -> Self {
+        self.login_by(node, password, Some(&self.device_id)).await
+    }
+
+    async fn login_by(&self, node: &TestNode, password: &str, device: Option<&str>) -> Self {
         let caller = Caller::new(node);
         let mut body =
-            json!({ "email": self.email, "account_password": PASSWORD, "turnstile_token": "dev-pass" });
+            json!({ "email": self.email, "account_password": password, "turnstile_token": "dev-pass" });
         if let Some(device) = device {
             body["device_id"] = json!(device);
         }

@@ -13,6 +13,7 @@ mod services;
 mod siteverify;
 mod smtp;
 mod socket;
+mod statistics;
 mod world;
 
 pub use self::{
@@ -24,10 +25,11 @@ pub use self::{
     proxy::{Held, Proxy},
     services::{
         blocked, connect, crowd, db, followed_postgres, private_redis, psql, redis_client, redis_cluster,
-        services, spawn,
+        services, spawn, waiting,
     },
     siteverify::{Mood, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},
     socket::Socket,
+    statistics::Shift,
     world::{TestNode, World, find_code, nodes, nodes_with},
 };

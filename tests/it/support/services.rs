@@ -85,19 +85,25 @@ pub async fn connect(url: &str) -> tokio_postgres::Client {
     client
 }
 
-/// Waits until so many statements in this database wait for a lock.
-pub async fn blocked(client: &impl GenericClient, waiting: usize) {
+/// How many statements in this database wait for a lock.
+pub async fn waiting(client: &impl GenericClient) -> usize {
     // Not by `pg_stat_activity`, which a transaction sees as it was.
     let sql = "select count(distinct pid) from pg_locks where not granted and pid in (
                    select l.pid from pg_locks l join pg_database d on d.oid = l.database where d.datname = current_database()
                )";
+    let now: i64 = client.query_one(sql, &[]).await.expect("a count").get(0);
+    usize::try_from(now).expect("a small number")
+}
+
+/// Waits until so many do.
+pub async fn blocked(client: &impl GenericClient, wanted: usize) {
     let since = Instant::now();
     loop {
-        let now: i64 = client.query_one(sql, &[]).await.expect("a count").get(0);
-        if now >= i64::try_from(waiting).expect("a small number") {
+        let now = waiting(client).await;
+        if now >= wanted {
             return;
         }
-        assert!(since.elapsed() < Duration::from_secs(5), "{now} of {waiting} wait for a lock");
+        assert!(since.elapsed() < Duration::from_secs(5), "{now} of {wanted} wait for a lock");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

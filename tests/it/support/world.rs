@@ -113,11 +113,10 @@ pub fn find_code(mails: &std::path::Path, email: &str) -> Option<String> {
     for file in std::fs::read_dir(mails).ok()?.flatten() {
         let text = std::fs::read_to_string(file.path()).ok()?;
         if text.contains(&format!("To: {email}")) {
-            let code = text
-                .lines()
-                .map(str::trim)
-                .find(|line| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit()))?;
-            let code = code.to_owned();
+            let mut lines = text.lines().map(str::trim);
+            let code = lines.find(|line| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit()));
+            // Other mails carry none.
+            let Some(code) = code.map(str::to_owned) else { continue };
             std::fs::remove_file(file.path()).ok();
             return Some(code);
         }

@@ -1,6 +1,7 @@
 mod codes;
 mod deletion;
 mod mail;
+mod notices;
 
 use chrono::{DateTime, Utc};
 use tokio_postgres::types::ToSql;
@@ -9,6 +10,7 @@ pub use self::{
     codes::{CodeCheck, check_code, put_code, use_code},
     deletion::{delete, erase_next},
     mail::{Mail, claim_mail, delete_mail, retry_mail},
+    notices::{Notice, claim_notice, put_notice, settle_notice},
 };
 use super::rules::Email;
 use crate::{
@@ -47,9 +49,11 @@ pub struct Known {
 
 /// Counts a try against the e-mail, known or not; the seconds to wait if it is locked. As many failures as the budget
 /// counts lock it for the budget's window, and as long a time without one clears the count. The failure that locks it is
-/// the last one that is noted; of those refused meanwhile only the fact is, as one more.
-pub async fn begin_login(tx: &Tx, email: &Email, budget: Budget) -> Result<Result<Option<Known>, i64>> {
-    let stmt = tx
+/// the last one that is noted; of those refused meanwhile only the fact is, as one more. The count is a transaction of its
+/// own, so that many tries at once wait for each other no longer than it takes.
+pub async fn begin_login(db: &Db, email: &Email, budget: Budget) -> Result<Result<Option<Known>, i64>> {
+    let client = db.read().await?;
+    let stmt = client
         .prepare_cached(
             "-- accounts.count_login
             insert into login_guard as g (email, failures, last_failure_at) values ($1, 1, app_now())
@@ -63,17 +67,17 @@ pub async fn begin_login(tx: &Tx, email: &Email, budget: Budget) -> Result<Resul
         )
         .await?;
     let (count, window) = (i32::try_from(budget.count).unwrap_or(i32::MAX - 1), budget.window.as_secs_f64());
-    let row = tx.query_one(&stmt, &[&email.as_str(), &count, &window]).await?;
+    let row = client.query_one(&stmt, &[&email.as_str(), &count, &window]).await?;
     if row.get(0) {
         return Ok(Err(row.get::<_, i64>(1).max(1)));
     }
-    let stmt = tx
+    let stmt = client
         .prepare_cached(
             "-- accounts.find
             select user_id, password_hash from user_account where email = $1",
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&email.as_str()]).await?;
+    let row = client.query_opt(&stmt, &[&email.as_str()]).await?;
     Ok(Ok(row.map(|row| Known { user: row.get(0), password_hash: row.get(1) })))
 }
 
@@ -87,6 +91,19 @@ pub async fn still_holds(tx: &Tx, known: &Known) -> Result<()> {
         .await?;
     tx.query_opt(&stmt, &[&known.user, &known.password_hash]).await?.ok_or(Code::InvalidCredentials)?;
     Ok(())
+}
+
+/// Another password for the one that was proven, unless that has been replaced meanwhile. One statement: of those who
+/// had read the row before they wrote it, two would wait for each other.
+pub async fn replace_password(tx: &Tx, known: &Known, hash: &str) -> Result<()> {
+    let stmt = tx
+        .prepare_cached(
+            "-- accounts.replace_password
+            update user_account set password_hash = $3 where user_id = $1 and password_hash = $2 and deleted_at is null",
+        )
+        .await?;
+    let replaced = tx.execute(&stmt, &[&known.user, &known.password_hash, &hash]).await? > 0;
+    if replaced { Ok(()) } else { Err(Code::InvalidCredentials.into()) }
 }
 
 /// Whose e-mail this is.
@@ -154,6 +171,7 @@ pub async fn email_of(db: &Db, user: UserId) -> Result<Email> {
     Ok(Email::of_account(email))
 }
 
+/// Comes after the account's row, whoever takes both.
 pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
     let stmt = tx
         .prepare_cached(
@@ -165,9 +183,9 @@ pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
     Ok(())
 }
 
-/// What no longer says anything: old codes, mails that nobody took, guards, sessions that ended long ago, devices of ours without any. Each
+/// What no longer says anything: old codes, mails that nobody took, notices, guards, sessions that ended long ago, devices of ours without any. Each
 /// deletes at most so many, and leaves alone what somebody is using; a guard is needed for the window of its limit.
-const FORGET: [(Option<Limit>, &str); 6] = [
+const FORGET: [(Option<Limit>, &str); 7] = [
     (
         None,
         "-- accounts.forget_codes
@@ -179,6 +197,12 @@ const FORGET: [(Option<Limit>, &str); 6] = [
         "-- accounts.forget_mails
     delete from mail_outbox where ctid = any(array(
         select ctid from mail_outbox where expires_at < app_now() limit $1 for update skip locked))",
+    ),
+    (
+        None,
+        "-- accounts.forget_notices
+    delete from login_notice where ctid = any(array(
+        select ctid from login_notice where noticed_at < app_now() - interval '1 day' limit $1 for update skip locked))",
     ),
     (
         Some(Limit::LoginFail),

@@ -10,7 +10,7 @@ use super::super::{Agents, State, move_to, store};
 use crate::{
     auth::owned::OwnedAgent,
     clock::iso,
-    error::Result,
+    error::{Error, Result},
     events::EventKind,
     features::inbox,
     http::{Data, Json},
@@ -35,7 +35,7 @@ pub struct Regenerated {
 
 /// `POST /agents/{agent_id}/token/regenerate`: replaces an agent's token.
 ///
-/// Caller: its owner. Limit: `agent_token_regenerate`, 5/24 h per agent. Body `{emergency}`. Without emergency, the
+/// Caller: its owner. Limit: `agent_token_regenerate`, 5/24 h per agent; what fails on our side costs nothing. Body `{emergency}`. Without emergency, the
 /// current token and key are good for 7 days more and sockets stay; with it, all earlier tokens and keys are dead at
 /// once, their sockets get `session.invalidated` (`token_regenerated`), and the agent is `registered`. Answers 200 with
 /// [`Regenerated`]. Tells the owner `agent.token_regenerated`, and `agent.state_changed` if it has.
@@ -46,11 +46,25 @@ pub async fn regenerate_token(
     Handle(agents): Handle<Agents>,
     Json(Regenerate { emergency }): Json<Regenerate>,
 ) -> Result<Data<Regenerated>> {
-    let remaining_today = limiter.take_counted(Limit::AgentTokenRegenerate, agent.id).await?;
-    let (token, hash) = agents.mint().await?;
+    let charge = limiter.charge(Limit::AgentTokenRegenerate, agent.id).await?;
+    let remaining_today = charge.left();
+    let regenerated = replace_token(&agents, &agent, emergency, remaining_today).await;
+    if regenerated.as_ref().is_err_and(Error::is_ours) {
+        // One of five a day: our overload must not cost it.
+        limiter.give_back(charge).await;
+    }
+    regenerated.map(Data)
+}
 
+async fn replace_token(
+    agents: &Agents,
+    agent: &OwnedAgent,
+    emergency: bool,
+    remaining_today: u32,
+) -> Result<Regenerated> {
+    let (token, hash) = agents.mint().await?;
     let tx = agents.db.begin("agents.regenerate").await?;
-    let locked = store::lock_owned(&tx, &agent).await?;
+    let locked = store::lock_owned(&tx, agent).await?;
     let (dead, previous_valid_until) = if emergency {
         store::end_keys(&tx, agent.id).await?;
         (store::revoke_tokens(&tx, agent.id, "token_regenerated").await?, None)
@@ -73,7 +87,7 @@ pub async fn regenerate_token(
     agents.tell(told);
     agents.close(agent.id, dead, "token_regenerated").await;
     let token = token.token.expose_secret().to_owned();
-    Ok(Data(Regenerated { token, emergency, previous_valid_until, remaining_today }))
+    Ok(Regenerated { token, emergency, previous_valid_until, remaining_today })
 }
 
 /// What was revoked.
