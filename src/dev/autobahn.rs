@@ -151,7 +151,7 @@ impl Suite {
             "cases": ["*"], "exclude-cases": EXCLUDED, "exclude-agent-cases": {},
         });
         fs::write(&spec, text.to_string()).doing(|| "write what is to be run".into())?;
-        say("Running the suite; it takes a minute or two.");
+        say("Running the suite; it takes about half a minute.");
         let mut wstest = self.python.command(PYTHON, "TERM", &self.account);
         wstest.args(["-m", "autobahntestsuite.wstest", "--mode", "fuzzingclient", "--spec"]).arg(&spec);
         succeed("run the suite", wstest)?;
