@@ -187,10 +187,19 @@ async fn no_window_is_over_and_no_denial_false_with_clocks_five_minutes_apart() 
     // At full speed it would starve the tests beside it.
     let pause = Duration::from_millis(if scale() == 1 { 10 } else { 0 });
     let url = services().redis.url();
-    let started = Instant::now();
-    let records = record(&url, clocks(), n, pause).await;
-    let took = started.elapsed();
-    assert!(records.len() >= n && records.iter().all(|record| record.at.is_some()));
+    let (mut records, mut took) = (Vec::new(), Duration::ZERO);
+    // Where the machine is so busy that Redis is late, nodes decide by their shares, which is another test's matter.
+    for _ in 0..5 {
+        let started = Instant::now();
+        records = record(&url, clocks(), n, pause).await;
+        took = started.elapsed();
+        if records.iter().all(|record| record.at.is_some()) {
+            break;
+        }
+    }
+    let late = records.iter().filter(|record| record.at.is_none()).count();
+    assert_eq!(late, 0, "of {} decisions: the machine is too busy to tell", records.len());
+    assert!(records.len() >= n);
     let admitted = records.iter().filter(|record| record.admitted).count();
     let denied = records.iter().filter(|record| record.wait.is_some()).count();
     assert!(admitted > n / 100 && denied > n / 100, "{admitted} admitted, {denied} denied");
