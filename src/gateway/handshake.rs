@@ -1,5 +1,5 @@
 //! RFC 6455, section 4.2: what a client must say to be upgraded, and the answer. By hand, because what comes after it
-//! needs the stream itself (see [`super::gate`]).
+//! needs the stream itself (see [`super::codec`]).
 
 use axum::{
     body::Body,

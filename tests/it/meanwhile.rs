@@ -12,8 +12,8 @@ use tokio::{
 use tokio_postgres::Client;
 
 use crate::support::{
-    Caller, PASSWORD, Socket, TestNode, User, blocked, connect, nodes, nodes_with, private_redis, psql,
-    spawn, waiting,
+    Caller, PASSWORD, Socket, TestNode, User, blocked, connect, nodes, nodes_with, patiently, private_redis,
+    psql, spawn, waiting,
 };
 
 /// A request whose last byte is still to come.
@@ -307,9 +307,10 @@ async fn of_twenty_password_changes_at_once_one_wins() {
         let new: Vec<String> = (0..20).map(|n| format!("password {n} of round {round}")).collect();
         let calls = new.iter().enumerate().map(|(n, new)| {
             let body = json!({ "current_password": current, "new_account_password": new });
-            both[n % 2].post("/users/me/password", body)
+            let user = &both[n % 2];
+            patiently(async move || user.post("/users/me/password", body.clone()).await)
         });
-        let answers = join_all(calls).await;
+        let answers: Vec<_> = join_all(calls).await.into_iter().map(|(answer, _)| answer).collect();
         let won: Vec<usize> = (0..20).filter(|n| answers[*n].status == 200).collect();
         assert_eq!(won.len(), 1, "{answers:?}");
         for answer in answers.iter().filter(|answer| answer.status != 200) {

@@ -63,6 +63,20 @@ impl Answer {
     }
 }
 
+/// Asks until the answer is no 503, as a client does: a second later, which is `Retry-After`. A machine that does much else
+/// may not give everyone of a burst a connection in time. Also says how often that was.
+pub async fn patiently(ask: impl AsyncFn() -> Answer) -> (Answer, usize) {
+    for refused in 0.. {
+        let answer = ask().await;
+        if answer.status != 503 {
+            return (answer, refused);
+        }
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
+    unreachable!("it asks for ever")
+}
+
 /// Someone who calls a node: an address, and perhaps a token.
 #[derive(Clone)]
 pub struct Caller {

@@ -18,7 +18,7 @@ mod world;
 
 pub use self::{
     authenticator::Authenticator,
-    client::{Agent, Answer, Caller, PASSWORD, User, ulid},
+    client::{Agent, Answer, Caller, PASSWORD, User, patiently, ulid},
     devtools::DevTools,
     hostile::{forged, knock, knock_and_stay, wrong_secret},
     process::{ProcessNode, free_port},
