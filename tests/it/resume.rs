@@ -381,8 +381,8 @@ async fn what_an_event_said_goes_with_its_last_entry_and_not_before() {
                  insert into event (event_id, kind, data, created_at)
                  select gen_random_uuid(), 'member.added', '{}', app_now() - interval '1 day' from generate_series(1, 12000)
                  returning event_id, created_at)
-             insert into inbox_entry (principal_id, seq, event_id, created_at)
-             select gen_random_uuid(), 1, event_id, created_at from old",
+             insert into inbox_entry (principal_id, seq, event_ids, created_at)
+             select gen_random_uuid(), 1, array[event_id], created_at from old",
         )
         .await
         .expect("filled");
