@@ -1,6 +1,9 @@
 //! Slow hashes off the async threads, and MACs with keys derived from the server's secret.
 
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError, mpsc},
+};
 
 use argon2::{
     Argon2,
@@ -8,7 +11,7 @@ use argon2::{
 };
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{
     config::ServerSecret,
@@ -23,10 +26,51 @@ const WAITING: usize = 50;
 /// The pool in which passwords and tokens are hashed: all cores but one, a bounded queue; clones share it.
 #[derive(Clone)]
 pub struct Hasher {
-    cores: Arc<Semaphore>,
+    threads: Threads,
     queue: Arc<Semaphore>,
     /// Verified against when there is no account, so that unknown e-mails take as long as known ones.
     decoy: Arc<str>,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that do nothing but hash, and give way to everything else: a hash takes a core for tens of milliseconds, and
+/// who waits for one does not mind one more. They end with their last handle.
+#[derive(Clone)]
+struct Threads(mpsc::Sender<Job>);
+
+/// How much they give way: about a tenth of what other threads get of a core that both want.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 10;
+
+impl Threads {
+    fn spawn(n: usize) -> Self {
+        let (jobs, waiting) = mpsc::channel::<Job>();
+        let waiting = Arc::new(Mutex::new(waiting));
+        for _ in 0..n {
+            let waiting = waiting.clone();
+            let work = move || {
+                // Of this thread alone; elsewhere it would be the whole process.
+                #[cfg(target_os = "linux")]
+                rustix::process::setpriority_process(None, NICENESS).ok();
+                loop {
+                    let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(job) = job else { return };
+                    // Whoever waits for one that panics hears of it by its silence.
+                    catch_unwind(AssertUnwindSafe(job)).ok();
+                }
+            };
+            if let Err(error) = std::thread::Builder::new().name("hash".to_owned()).spawn(work) {
+                tracing::error!(%error, "a thread for hashes does not start");
+            }
+        }
+        Threads(jobs)
+    }
+
+    fn run(&self, job: impl FnOnce() + Send + 'static) {
+        // Without threads the job is dropped, and who waits is told.
+        self.0.send(Box::new(job)).ok();
+    }
 }
 
 /// A place in the queue, held until the hash is done or the turn is dropped.
@@ -41,7 +85,7 @@ impl Hasher {
             .hash_password_with_salt(b"nobody's password", b"nobody's salt 16")
             .map(|hash| hash.to_string());
         Hasher {
-            cores: Arc::new(Semaphore::new(cores)),
+            threads: Threads::spawn(cores),
             queue: Arc::new(Semaphore::new(cores + WAITING)),
             decoy: decoy.unwrap_or_default().into(),
         }
@@ -60,14 +104,14 @@ impl Hasher {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
         let asked = std::time::Instant::now();
+        let (answer, answered) = oneshot::channel();
         // Whoever has a place is served: the wait is bounded by those before it.
-        let core = self.cores.clone().acquire_owned().await.map_err(Error::unavailable)?;
-        let done = tokio::task::spawn_blocking(move || {
+        self.threads.run(move || {
             // Held to the end of the work, also if the caller has gone.
-            let _held = (place, core);
-            work()
+            let _held = place;
+            answer.send(work()).ok();
         });
-        let value = done.await.map_err(Error::unavailable)?;
+        let value = answered.await.map_err(Error::unavailable)?;
         series::hashed(algorithm, asked.elapsed());
         Ok(value)
     }

@@ -1,10 +1,11 @@
 //! The limiter: exact sliding windows over all nodes, in Redis on Redis's clock.
 //!
-//! All rules of a request are decided together, all or nothing, in one round trip: by one script call, or in a Redis
-//! Cluster by one call per hash slot at the same time, where what was charged is given back if another one denies. When
+//! All rules of a request are decided together, all or nothing, in one round trip: by one script call, which under load
+//! decides other requests as well ([`gather`]), or in a Redis Cluster by one call per hash slot at the same time, where what was charged is given back if another one denies. When
 //! Redis is away each node falls back to its own share (limit ÷ live nodes): never open. Login locks and code tries do
 //! not live here but in Postgres.
 
+mod gather;
 mod limiter;
 mod local;
 pub mod quotas;
@@ -21,6 +22,7 @@ use std::{
 
 pub use self::limiter::{Charge, Charged, Limiter, refusal};
 use self::{
+    gather::{Gather, Question},
     local::LocalWindows,
     table::{Budget, Limit, Overrides},
     tiers::Tiers,
@@ -38,7 +40,8 @@ pub struct Limits {
     redis: Redis,
     clock: Clock,
     overrides: Overrides,
-    windows: Arc<Script>,
+    windows: Windows,
+    gather: Gather,
     tiers: Tiers,
     local: Arc<LocalWindows>,
     off: bool,
@@ -98,8 +101,10 @@ pub struct Decision {
 impl Limits {
     /// A limiter with the operator's overrides.
     pub fn new(redis: Redis, db: Db, clock: Clock, overrides: Overrides) -> Self {
-        let windows = Arc::new(Script::new(include_str!("sliding_window.lua")));
-        Limits { redis, clock, overrides, windows, tiers: Tiers::new(db), local: Arc::default(), off: false }
+        let script = Arc::new(Script::new(include_str!("sliding_window.lua")));
+        let windows = Windows { redis: redis.clone(), clock: clock.clone(), script };
+        let (gather, tiers) = (Gather::new(windows.clone()), Tiers::new(db));
+        Limits { redis, clock, overrides, windows, gather, tiers, local: Arc::default(), off: false }
     }
 
     /// The same that counts nothing, if it is `off`.
@@ -210,12 +215,18 @@ impl Limits {
     }
 
     async fn call(&self, rules: &[Rule], names: Vec<String>) -> Option<Decision> {
-        let mut args = vec![self.clock.ahead().num_microseconds().unwrap_or_default()];
+        let mut args = vec![i64::try_from(rules.len()).ok()?];
         for rule in rules {
             let Budget { count, window } = self.budget(rule.limit);
             args.extend([i64::from(count), micros(window), i64::from(rule.charge)]);
         }
-        let answer: Vec<i64> = self.redis.eval(&self.windows, names, args).await.ok()?;
+        let question = Question { names, args };
+        let answer = if self.redis.is_clustered() {
+            // What others ask at the same time lives elsewhere.
+            self.windows.decide(&[question]).await?.pop()?
+        } else {
+            self.gather.ask(question).await?
+        };
         let [moment, denier, wait, ref rooms @ ..] = answer[..] else { return None };
         let rooms = rules.iter().zip(rooms.chunks_exact(2)).map(|(rule, room)| Room {
             limit: rule.limit,
@@ -247,6 +258,31 @@ impl Limits {
             resets_in: budget.window,
         });
         Decision { denied, rooms: rooms.collect(), moments: Vec::new() }
+    }
+}
+
+/// The script, where it runs.
+#[derive(Clone)]
+struct Windows {
+    redis: Redis,
+    clock: Clock,
+    script: Arc<Script>,
+}
+
+impl Windows {
+    /// Decides calls in their order: for each the moment, and what the script says about it. None if Redis is away.
+    async fn decide(&self, questions: &[Question]) -> Option<Vec<Vec<i64>>> {
+        let names = questions.iter().flat_map(|one| one.names.iter().cloned()).collect();
+        let mut args = vec![self.clock.ahead().num_microseconds().unwrap_or_default()];
+        args.extend(questions.iter().flat_map(|one| &one.args));
+        let answer: Vec<i64> = self.redis.eval(&self.script, names, args).await.ok()?;
+        let (moment, mut rest) = answer.split_first()?;
+        let each = questions.iter().map(|one| {
+            let (own, others) = rest.split_at_checked(2 + 2 * one.names.len())?;
+            rest = others;
+            Some([&[*moment], own].concat())
+        });
+        each.collect()
     }
 }
 
