@@ -10,7 +10,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::Windows;
 
-/// Calls that are decided at once: as many as Redis decides in well below a millisecond.
+/// Rules that are decided at once, but for a call that has more: as many as Redis decides in well below a millisecond.
 const MOST: usize = 64;
 
 /// What one call wants decided: the logs of its rules, and the script's arguments for them.
@@ -87,7 +87,12 @@ impl Gather {
         let turn = Turn(self);
         async move {
             while !waiting.is_empty() {
-                let rest = waiting.split_off(waiting.len().min(MOST));
+                let rules = waiting.iter().scan(0, |rules, (question, _)| {
+                    *rules += question.names.len();
+                    Some(*rules)
+                });
+                let n = rules.take_while(|rules| *rules <= MOST).count().max(1);
+                let rest = waiting.split_off(n);
                 let (questions, answers): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
                 let Some(all) = turn.0.windows.decide(&questions).await else { return turn.0.give_up() };
                 answers.into_iter().zip(all).for_each(|(to, one)| drop(to.send(Some(one))));

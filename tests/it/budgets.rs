@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use blindpipe::limits::table::Limit;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Caller, TestNode, User, nodes_with, private_redis, redis_client};
+use crate::support::{Answer, Caller, TestNode, User, nodes_with, private_redis, redis_client, spawn};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_moves_with_the_clock() {
@@ -169,4 +169,37 @@ async fn a_restarted_or_flushed_redis_counts_anew_and_no_more_than_that() {
         admitted += use_up().await.0;
     }
     assert!((10..=20).contains(&admitted), "{admitted}");
+}
+
+/// Calls at once are decided together; the one that asks Redis for the others may be cut in the middle of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_that_are_cut_do_not_hold_up_those_they_are_decided_with() {
+    let [a, b] =
+        nodes_with(&[("LIMIT_OVERRIDES", "user_conversations_list=30/10min,ws_connect=1000/s")]).await;
+    let (alice, bob) = (a.user("alice").await, a.user("bob").await);
+    for round in 0..3 {
+        let cut: Vec<_> = (0..40)
+            .map(|n| {
+                let caller = bob.on(if n % 2 == 0 { &a } else { &b }).caller;
+                spawn(async move { caller.get("/users/me").await })
+            })
+            .collect();
+        let kept: Vec<_> = (0..20)
+            .map(|n| {
+                let caller = alice.on(if n % 2 == 0 { &a } else { &b }).caller;
+                spawn(async move { caller.get("/conversations").await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        cut.iter().for_each(tokio::task::JoinHandle::abort);
+        let mut admitted = 0;
+        for call in kept {
+            match call.await.expect("no panic") {
+                answer if answer.status == 200 => admitted += 1,
+                answer => drop(answer.refused(429, "RATE_LIMITED")),
+            }
+        }
+        // Exactly as many as there are, whatever became of the others.
+        assert_eq!(admitted, [20, 10, 0][round]);
+    }
 }
