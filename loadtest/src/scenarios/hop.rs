@@ -27,6 +27,7 @@ use crate::{
     cpu::{self, Used, Watch},
     delivery::{Acked, Faults, Reader},
     pacer::{Pacer, Schedule},
+    peers::SocketIo,
     people::{self, Pair},
     report::{Goal, Ratio, Report, say, warn},
     socket::{Heard, Socket},
@@ -55,7 +56,7 @@ struct Found {
 /// Runs the scenario.
 pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Result<Report> {
     let watch = Arc::new(Watch::of(cluster).await?);
-    let (mut rounds, mut faults, mut checked) = (Vec::new(), Faults::default(), 0);
+    let (mut rounds, mut peers, mut faults, mut checked) = (Vec::new(), Vec::new(), Faults::default(), 0);
     for n in 1..=options.rounds {
         say(format!("hop: round {n} of {}", options.rounds));
         let mut round = Vec::new();
@@ -69,9 +70,19 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
             round.push(found);
         }
         rounds.push(round);
+        if !options.no_peers
+            && let Some(peer) = SocketIo::start(cluster, &options.dir).await?
+        {
+            watch.quiet().await;
+            peers.push([
+                Box::pin(theirs(&peer, 0, options)).await?,
+                Box::pin(theirs(&peer, 1, options)).await?,
+            ]);
+        }
     }
     let details = json!({
         "payload_bytes": PAYLOAD, "pairs": pairs.len(), "rate": options.rate, "seconds": options.seconds, "rounds": rounds,
+        "socket_io": peers,
     });
     let mut notes = vec![
         "Medians of the rounds; times in µs from the moment each message was due. `late` is this program's own part. \
@@ -81,8 +92,71 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     let found = rounds.iter().flatten();
     let disturbance = found.map(|found| found.cpu.others_percent(options.seconds)).fold(0.0, f64::max);
     notes.extend(cpu::remark(disturbance));
-    let tables = vec![table(&rounds, cluster.nodes.len(), options)];
-    Ok(Report { scenario: "hop", tables, ratios: ratios(&rounds), notes, details, faults, checked })
+    let mut tables = vec![table(&rounds, cluster.nodes.len(), options)];
+    let mut ratios = ratios(&rounds);
+    if !peers.is_empty() {
+        notes.push("Socket.IO stores nothing, answers nothing and speaks no TLS here.".to_owned());
+        tables.push(peer_table(&peers));
+        let theirs = median(peers.iter().map(|round| round[1].p99));
+        ratios.push(Ratio {
+            what: "across nodes, receive p99 / Socket.IO's",
+            value: median(rounds.iter().map(|round| round[1].receive.p99)) / theirs,
+            goal: Goal::AtMost(1.0, 0.3),
+        });
+    }
+    Ok(Report { scenario: "hop", tables, ratios, notes, details, faults, checked })
+}
+
+/// The same rate from a socket of Socket.IO's first node to one of another.
+async fn theirs(peer: &SocketIo, listening: usize, options: &Options) -> Result<Quantiles> {
+    let (mut sender, mut listener) = (peer.connect_silently(0).await?, peer.connect(listening).await?);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let first = WARM_UP * options.rate;
+    let count = first + options.seconds * options.rate;
+    let mut pacer = Pacer::start(options.rate)?;
+    let schedule = pacer.schedule();
+    let say = async {
+        for _ in 0..count {
+            let n = pacer.next().await?;
+            sender.say(format!(r#"42["send","{n:0PAYLOAD$}"]"#)).await?;
+        }
+        Ok::<_, crate::Failure>(())
+    };
+    let mut latencies = Latencies::new();
+    let hear = async {
+        for _ in 0..count {
+            let text = loop {
+                let text = listener.hear().await?;
+                if text.as_str() == "2" {
+                    listener.say("3".to_owned()).await?;
+                } else if text.starts_with("42") {
+                    break text;
+                }
+            };
+            let now = Instant::now();
+            let n = text.chars().filter(char::is_ascii_digit).skip(2).collect::<String>().parse()?;
+            if n >= first {
+                latencies.record(now.saturating_duration_since(schedule.moment(n)));
+            }
+        }
+        Ok::<_, crate::Failure>(())
+    };
+    let patience = Duration::from_secs(WARM_UP + options.seconds) + PATIENCE;
+    let (said, heard) = futures_util::join!(say, tokio::time::timeout(patience, hear));
+    said?;
+    heard??;
+    Ok(latencies.quantiles())
+}
+
+fn peer_table(peers: &[[Quantiles; 2]]) -> Vec<Vec<String>> {
+    let mut table = vec![["Socket.IO", "receive p50", "p99", "p99.9"].map(str::to_owned).into()];
+    for (n, name) in ["same node", "across nodes"].into_iter().enumerate() {
+        let of = |value: &dyn Fn(&Quantiles) -> f64| {
+            format!("{:.0}", median(peers.iter().map(|round| value(&round[n]))))
+        };
+        table.push(vec![name.to_owned(), of(&|one| one.p50), of(&|one| one.p99), of(&|one| one.p999)]);
+    }
+    table
 }
 
 struct Phase<'a> {
