@@ -355,6 +355,36 @@ mod tests {
     }
 
     #[test]
+    fn garbage_is_refused_or_waited_on_and_never_more_than_was_sent_is_kept() {
+        let random = Random::seeded(Clock::default(), [9; 32]);
+        let (mut refused, mut heard) = (0, 0);
+        for _ in 0..5_000 {
+            let mut bytes = random.bytes::<64>();
+            // Half of them look like frames at first.
+            if bytes[2] & 1 == 0 {
+                (bytes[0], bytes[1]) = (FIN | bytes[0] & 0x0f, MASKED | bytes[1] & 0x1f);
+            }
+            let mut decoder = Decoder::default();
+            let mut rest = &bytes[..];
+            loop {
+                match decoder.read(&mut rest, MOST) {
+                    Ok(Some(_)) => heard += 1,
+                    Ok(None) => {
+                        assert!(rest.is_empty());
+                        break;
+                    }
+                    Err(_) => {
+                        refused += 1;
+                        break;
+                    }
+                }
+            }
+            assert!(decoder.message.capacity() + decoder.control.capacity() <= 4 * bytes.len());
+        }
+        assert!(refused > 2_000 && heard > 400, "{refused} {heard}");
+    }
+
+    #[test]
     fn nothing_is_kept_of_what_has_been_read_and_nothing_taken_for_what_is_only_claimed() {
         let mut decoder = Decoder::default();
         let whole = masked(FIN | TEXT, &[b'x'; MOST]);
