@@ -25,7 +25,8 @@ impl Session<'_> {
             return Err(self.say_goodbye(end, socket).await);
         }
         if self.expiry == Expiry::Expired {
-            // Kept in the inbox until the token is renewed.
+            // Kept in the inbox until the token is renewed, when it is read from there.
+            self.early.clear();
             return Ok(());
         }
         mail.items.into_iter().for_each(|item| self.early.hold(item));
