@@ -1,5 +1,5 @@
-//! Decisions that are asked for while another is under way are gathered and decided by one call to Redis: under load a
-//! call per request was a fifth of a send. Who asks alone does not wait for anybody.
+//! Decisions that are asked for while another is under way are gathered and decided by one call to Redis, which saves
+//! commands, though not time: who comes late waits for the call before. Who asks alone does not wait for anybody.
 
 use std::{
     future::Future,
@@ -14,7 +14,6 @@ use super::Windows;
 const MOST: usize = 64;
 
 /// What one call wants decided: the logs of its rules, and the script's arguments for them.
-#[derive(Default)]
 pub struct Question {
     pub names: Vec<String>,
     pub args: Vec<i64>,
