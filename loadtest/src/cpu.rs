@@ -3,13 +3,10 @@
 use std::{collections::HashMap, fs, time::Duration};
 
 use serde::Serialize;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_postgres::NoTls;
 
-use crate::{Result, cluster::Cluster};
+use crate::{Result, cluster::Cluster, redis};
 
 /// Percent of the machine that others may have before a measurement is taken for disturbed.
 const DISTURBANCE: f64 = 5.0;
@@ -48,17 +45,17 @@ impl Watch {
     /// Finds the processes of a cluster.
     pub async fn of(cluster: &Cluster) -> Result<Self> {
         let nodes = cluster.nodes.iter().map(|node| node.pid).collect();
-        Ok(Watch { nodes, postmaster: postmaster(cluster).await?, redis: redis(cluster).await? })
+        Ok(Watch { nodes, postmaster: postmaster(cluster).await?, redis: redis(&cluster.redis_url).await? })
     }
 
-    /// Other programs on the cluster's Redis.
-    pub async fn of_pids(nodes: Vec<u32>, cluster: &Cluster) -> Result<Self> {
-        Ok(Watch { nodes, postmaster: 0, redis: redis(cluster).await? })
+    /// Other programs on a Redis.
+    pub async fn on_redis(nodes: Vec<u32>, url: &str) -> Result<Self> {
+        Ok(Watch { redis: redis(url).await?, ..Self::alone(nodes) })
     }
 
-    /// One program alone.
-    pub fn alone(pid: u32) -> Self {
-        Watch { nodes: vec![pid], postmaster: 0, redis: 0 }
+    /// Programs alone.
+    pub fn alone(nodes: Vec<u32>) -> Self {
+        Watch { nodes, postmaster: 0, redis: 0 }
     }
 
     /// What they have used until now.
@@ -169,17 +166,8 @@ async fn postmaster(cluster: &Cluster) -> Result<u32> {
     Ok(read(&stat).ok_or("cannot read /proc")?.parent)
 }
 
-async fn redis(cluster: &Cluster) -> Result<u32> {
-    // redis://[user]:password@host:port[/database]
-    let rest = cluster.redis_url.split_once("://").map_or(cluster.redis_url.as_str(), |(_, rest)| rest);
-    let (credentials, place) = rest.rsplit_once('@').unwrap_or(("", rest));
-    let place = place.split('/').next().unwrap_or(place);
-    let (user, password) = credentials.split_once(':').unwrap_or_default();
-    let mut stream = TcpStream::connect(place).await?;
-    if !password.is_empty() {
-        let user = if user.is_empty() { "default" } else { user };
-        stream.write_all(format!("AUTH {user} {password}\r\n").as_bytes()).await?;
-    }
+async fn redis(url: &str) -> Result<u32> {
+    let mut stream = redis::connect(url).await?;
     stream.write_all(b"INFO server\r\nQUIT\r\n").await?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;

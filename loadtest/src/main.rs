@@ -16,16 +16,18 @@ mod peers;
 mod people;
 mod pgbench;
 mod plain;
+mod redis;
 mod report;
 mod scenarios;
 mod socket;
 mod stats;
+mod yardstick;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::Parser;
 
-use self::{cluster::Cluster, launch::Launched, report::say, scenarios::Scenario};
+use self::{cluster::Cluster, launch::Launched, report::say, scenarios::Scenario, yardstick::Yardstick};
 
 /// Whatever keeps a measurement from being taken.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -68,12 +70,11 @@ pub struct Options {
     /// Sends and reads, by so many clients at once as are given by --in-flight (history)
     #[arg(long, default_value_t = 100_000)]
     operations: usize,
-    /// Leave out the comparison with pgbench (send) and Socket.IO (fanout, idle)
+    /// Leave out the comparison with pgbench (send), the floor and Socket.IO (hop, fanout, idle)
     #[arg(long)]
     no_peers: bool,
-    /// Be a bare TCP server on this port: a peer of `idle`
-    #[arg(long, hide = true)]
-    bare_tcp: Option<u16>,
+    #[command(flatten)]
+    yardstick: Yardstick,
 }
 
 impl Options {
@@ -85,10 +86,10 @@ impl Options {
 
 fn main() -> ExitCode {
     rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = runtime
-        .map_err(Failure::from)
-        .and_then(|runtime| runtime.block_on(until_interrupted(Options::parse())));
+    let options = Options::parse();
+    let runtime = options.yardstick.runtime();
+    let outcome =
+        runtime.map_err(Failure::from).and_then(|runtime| runtime.block_on(until_interrupted(&options)));
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -100,10 +101,10 @@ fn main() -> ExitCode {
 }
 
 /// Ctrl-C drops the run, and with it the cluster it may have started.
-async fn until_interrupted(options: Options) -> Result<bool> {
+async fn until_interrupted(options: &Options) -> Result<bool> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
-        outcome = Box::pin(run(&options)) => outcome,
+        outcome = Box::pin(run(options)) => outcome,
         _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
         _ = terminate.recv() => Err("terminated".into()),
     }
@@ -119,8 +120,8 @@ fn raise_file_limit() {
 /// True if everything that was acked arrived as it should.
 async fn run(options: &Options) -> Result<bool> {
     raise_file_limit();
-    if let Some(port) = options.bare_tcp {
-        return scenarios::bare_tcp(port).await;
+    if options.yardstick.is_wanted() {
+        return options.yardstick.serve().await.map(|()| true);
     }
     let launched = match &options.start {
         Some(program) => Some(Launched::start(program, &options.dir).await?),

@@ -1,81 +1,129 @@
-//! Others that do something like it, run beside ours: Socket.IO on Node with its Redis adapter, two nodes.
+//! Others that do something like it, two nodes of each on the cluster's Redis, run beside ours: Socket.IO on Node with its
+//! Redis adapter, and the floor.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
 
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use serde::Serialize;
+use tokio_tungstenite::tungstenite::{Utf8Bytes, client::IntoClientRequest};
 
 use crate::{
-    Result,
+    Options, Result,
     cluster::{Cluster, Wire},
+    cpu::Watch,
     crowd::Line,
-    plain::{Child, free_port},
-    report::warn,
+    plain::{Child, dial, free_port},
+    report::{say, warn},
+    yardstick,
 };
 
 const PACKAGE: &str = include_str!("../peers/socketio/package.json");
 const SERVER: &str = include_str!("../peers/socketio/server.js");
 
-/// Two nodes of Socket.IO on the cluster's Redis.
-pub struct SocketIo {
-    children: Vec<Child>,
-    ports: Vec<u16>,
-    cluster: Cluster,
+/// Who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Floor,
+    SocketIo,
 }
 
-impl SocketIo {
-    /// Fetches it from npm the first time; nothing if there is no Node, no npm, or no network.
-    pub async fn start(cluster: &Cluster, dir: &Path) -> Result<Option<Self>> {
-        let folder = dir.join("peers").join("socketio");
-        fs::create_dir_all(&folder)?;
-        fs::write(folder.join("package.json"), PACKAGE)?;
-        fs::write(folder.join("server.js"), SERVER)?;
-        if !folder.join("node_modules").exists() {
-            let mut npm = Command::new("npm");
-            npm.args(["install", "--no-audit", "--no-fund", "--silent"]).current_dir(&folder);
-            if !npm.status().is_ok_and(|status| status.success()) {
-                warn("Socket.IO cannot be fetched (npm install failed): without it.");
-                return Ok(None);
-            }
+/// What was found of each, a value per round.
+pub type Found<T> = BTreeMap<Kind, Vec<T>>;
+
+/// Starts one after the other, if they are wanted, and lets each be measured. One that cannot be had, or fails, is left
+/// out: it is ours that must not.
+pub async fn measure<T>(
+    cluster: &Cluster,
+    options: &Options,
+    found: &mut Found<T>,
+    measure: impl AsyncFn(&Peer) -> Result<T>,
+) {
+    if options.no_peers {
+        return;
+    }
+    for kind in Kind::ALL {
+        let one = async { measure(&Peer::start(kind, cluster, options).await?).await };
+        match Box::pin(one).await {
+            Ok(value) => found.entry(kind).or_default().push(value),
+            Err(failure) => warn(format!("Without {} in this round: {failure}.", kind.name())),
         }
+    }
+}
+
+/// Who is missing in what was found.
+pub fn remark<T>(found: &Found<T>) -> Option<String> {
+    let missing: Vec<_> =
+        Kind::ALL.iter().filter(|kind| !found.contains_key(kind)).map(|kind| kind.name()).collect();
+    (!missing.is_empty()).then(|| format!("Without {}.", missing.join(" and ")))
+}
+
+impl Kind {
+    const ALL: [Kind; 2] = [Kind::Floor, Kind::SocketIo];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Floor => "floor",
+            Kind::SocketIo => "Socket.IO",
+        }
+    }
+}
+
+/// Two running nodes of a kind.
+pub struct Peer {
+    /// What they are.
+    pub kind: Kind,
+    children: Vec<Child>,
+    ports: Vec<u16>,
+    redis_url: String,
+}
+
+impl Peer {
+    async fn start(kind: Kind, cluster: &Cluster, options: &Options) -> Result<Self> {
         let mut peer =
-            SocketIo { children: Vec::new(), ports: Vec::new(), cluster: cluster.with_nodes(Vec::new()) };
+            Peer { kind, children: Vec::new(), ports: Vec::new(), redis_url: cluster.redis_url.clone() };
         for _ in 0..2 {
             let port = free_port()?;
-            let mut node = Command::new("node");
-            node.arg("server.js").arg(port.to_string()).arg(&cluster.redis_url).current_dir(&folder);
-            peer.children.push(Child::spawn(node)?);
-            peer.ports.push(port);
-            for _ in 0..100 {
-                if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
-                    break;
+            peer.children.push(match kind {
+                Kind::Floor => yardstick::Kind::Floor.start(port, &peer.redis_url)?,
+                Kind::SocketIo => {
+                    let mut node = Command::new("node");
+                    node.arg("server.js").arg(port.to_string()).arg(&peer.redis_url);
+                    node.current_dir(socket_io(options)?);
+                    Child::spawn(node).map_err(|error| format!("node: {error}"))?
                 }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+            });
+            peer.ports.push(port);
+            dial(port).await?;
         }
-        Ok(Some(peer))
+        Ok(peer)
     }
 
-    /// Socket number `n`, in the room that is told everything.
-    pub async fn connect(&self, n: usize) -> Result<Line> {
+    /// Socket number `n`, which is told everything.
+    pub async fn connect(&self, n: usize) -> Result<Talk> {
         self.open(n, "").await
     }
 
     /// A socket that is told nothing.
-    pub async fn connect_silently(&self, n: usize) -> Result<Line> {
-        self.open(n, "&silent=1").await
+    pub async fn connect_silently(&self, n: usize) -> Result<Talk> {
+        self.open(n, "silent=1").await
     }
 
-    async fn open(&self, n: usize, query: &str) -> Result<Line> {
-        let address = format!("127.0.0.1:{}", self.ports[n % self.ports.len()]);
-        let wire = tokio::net::TcpStream::connect(&address).await?;
-        wire.set_nodelay(true)?;
-        let url = format!("ws://{address}/socket.io/?EIO=4&transport=websocket{query}");
-        let mut line = Line::over(url.into_client_request()?, Box::new(wire) as Wire).await?;
-        // Engine.IO says hello, Socket.IO is asked for the default namespace and says yes.
-        line.hear().await?;
-        line.say("40".to_owned()).await?;
-        line.hear().await?;
-        Ok(line)
+    async fn open(&self, n: usize, query: &str) -> Result<Talk> {
+        let port = self.ports[n % self.ports.len()];
+        let path = match self.kind {
+            Kind::Floor => "?",
+            Kind::SocketIo => "socket.io/?EIO=4&transport=websocket&",
+        };
+        let request = format!("ws://127.0.0.1:{port}/{path}{query}").into_client_request()?;
+        let mut line = Line::over(request, Box::new(dial(port).await?) as Wire).await?;
+        if self.kind == Kind::SocketIo {
+            // Engine.IO says hello, Socket.IO is asked for the default namespace and says yes.
+            line.hear().await?;
+            line.say("40".to_owned()).await?;
+            line.hear().await?;
+        }
+        Ok(Talk { kind: self.kind, line })
     }
 
     /// The processes.
@@ -83,8 +131,59 @@ impl SocketIo {
         self.children.iter().map(Child::id).collect()
     }
 
-    /// On whose Redis they run.
-    pub fn cluster(&self) -> &Cluster {
-        &self.cluster
+    /// The processes and their Redis.
+    pub async fn watch(&self) -> Result<Watch> {
+        Watch::on_redis(self.pids(), &self.redis_url).await
     }
+}
+
+/// A socket of a peer.
+pub struct Talk {
+    kind: Kind,
+    line: Line,
+}
+
+impl Talk {
+    /// Says something to everybody who is not silent.
+    pub async fn say(&mut self, text: &str) -> Result<()> {
+        self.line
+            .say(match self.kind {
+                Kind::Floor => text.to_owned(),
+                Kind::SocketIo => format!(r#"42["send","{text}"]"#),
+            })
+            .await
+    }
+
+    /// The next that somebody said.
+    pub async fn hear(&mut self) -> Result<Utf8Bytes> {
+        loop {
+            let frame = self.line.hear().await?;
+            if self.kind == Kind::Floor {
+                return Ok(frame);
+            }
+            if let Some(text) = frame.strip_prefix(r#"42["m",""#) {
+                return Ok(text.trim_end_matches(r#""]"#).into());
+            }
+            if frame.as_str() == "2" {
+                self.line.say("3".to_owned()).await?;
+            }
+        }
+    }
+}
+
+/// The folder of Socket.IO, which is fetched from npm the first time.
+fn socket_io(options: &Options) -> Result<PathBuf> {
+    let folder = options.dir.join("peers").join("socketio");
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("package.json"), PACKAGE)?;
+    fs::write(folder.join("server.js"), SERVER)?;
+    if !folder.join("node_modules").exists() {
+        say("Fetching Socket.IO.");
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--no-audit", "--no-fund", "--silent"]).current_dir(&folder);
+        if !npm.status().is_ok_and(|status| status.success()) {
+            return Err("npm install failed".into());
+        }
+    }
+    Ok(folder)
 }

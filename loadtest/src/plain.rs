@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::net::TcpStream;
+
 use crate::{
     Result,
     cluster::{Cluster, Node},
@@ -136,6 +138,23 @@ pub fn free_port() -> Result<u16> {
         }
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return Ok(port);
+        }
+    }
+}
+
+/// Connects to a server of this machine, which may just be starting.
+pub async fn dial(port: u16) -> Result<TcpStream> {
+    let began = Instant::now();
+    loop {
+        match TcpStream::connect(("127.0.0.1", port)).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(_) if began.elapsed() < Duration::from_secs(5) => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(error) => return Err(error.into()),
         }
     }
 }

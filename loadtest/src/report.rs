@@ -57,35 +57,27 @@ pub struct Ratio {
 pub enum Goal {
     AtLeast(f64, f64),
     AtMost(f64, f64),
+    /// It only shows where we stand.
+    None,
 }
 
 impl Ratio {
-    fn verdict(&self) -> &'static str {
-        let reached = |goal: f64| match self.goal {
-            Goal::AtLeast(..) => self.value >= goal,
-            Goal::AtMost(..) => self.value <= goal,
-        };
-        let (Goal::AtLeast(ahead, moonshot) | Goal::AtMost(ahead, moonshot)) = self.goal;
-        match (reached(ahead), reached(moonshot)) {
-            (_, true) => "moonshot",
-            (true, false) => "ahead",
-            (false, false) => "behind",
-        }
-    }
-
     fn row(&self) -> Vec<String> {
-        let (sign, ahead, moonshot) = match self.goal {
-            Goal::AtLeast(ahead, moonshot) => ("≥", ahead, moonshot),
-            Goal::AtMost(ahead, moonshot) => ("≤", ahead, moonshot),
+        let value = self.value;
+        let judged = |sign, reached: fn(&f64, &f64) -> bool, ahead, moonshot| {
+            let verdict = match (reached(&value, &ahead), reached(&value, &moonshot)) {
+                (_, true) => "moonshot",
+                (true, false) => "ahead",
+                (false, false) => "behind",
+            };
+            [format!("{sign} {ahead}"), format!("{sign} {moonshot}"), verdict.to_owned()]
         };
-        let goal = |value: f64| format!("{sign} {value}");
-        vec![
-            self.what.to_owned(),
-            format!("{:.2}", self.value),
-            goal(ahead),
-            goal(moonshot),
-            self.verdict().to_owned(),
-        ]
+        let goal = match self.goal {
+            Goal::AtLeast(ahead, moonshot) => judged("≥", f64::ge, ahead, moonshot),
+            Goal::AtMost(ahead, moonshot) => judged("≤", f64::le, ahead, moonshot),
+            Goal::None => ["–", "–", "–"].map(str::to_owned),
+        };
+        [self.what.to_owned(), format!("{value:.2}")].into_iter().chain(goal).collect()
     }
 }
 
@@ -174,4 +166,22 @@ async fn machine(cluster: &Cluster) -> Result<(String, Value)> {
         "shared_buffers": row.get::<_, String>(4),
     });
     Ok((row.get(0), machine))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(value: f64, goal: Goal) -> String {
+        Ratio { what: "ours / theirs", value, goal }.row().pop().unwrap()
+    }
+
+    #[test]
+    fn a_ratio_is_judged_by_its_goal_if_it_has_one() {
+        let more = |value| verdict(value, Goal::AtLeast(2.0, 4.0));
+        assert_eq!([1.9, 2.0, 4.0].map(more), ["behind", "ahead", "moonshot"]);
+        let less = |value| verdict(value, Goal::AtMost(1.3, 1.1));
+        assert_eq!([1.4, 1.3, 1.1].map(less), ["behind", "ahead", "moonshot"]);
+        assert_eq!(verdict(0.5, Goal::None), "–");
+    }
 }

@@ -21,7 +21,7 @@ use crate::{
     cpu::{self, Used, Watch},
     crowd::{Crowd, Line, event},
     delivery::Faults,
-    peers::SocketIo,
+    peers::{self, Kind, Peer},
     plain::Plain,
     report::{Goal, Ratio, Report, say},
     stats::{Latencies, Quantiles, median},
@@ -79,11 +79,24 @@ impl Ear {
         }
     }
 
-    /// Waits until so many have arrived in all.
-    async fn all(&self, awaited: u64) {
+    /// Waits until so many have arrived in all, but not for ever; how many are missing.
+    async fn all(&self, awaited: u64) -> u64 {
         self.heard.borrow_mut().awaited = awaited;
-        if self.heard.borrow().arrived < awaited {
-            tokio::time::timeout(PATIENCE, self.bell.notified()).await.ok();
+        let missing = || awaited.saturating_sub(self.heard.borrow().arrived);
+        let complete = async {
+            while missing() > 0 {
+                self.bell.notified().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, complete).await.ok();
+        missing()
+    }
+
+    /// The same where none may be missing.
+    async fn all_of_theirs(&self, awaited: u64) -> Result<()> {
+        match self.all(awaited).await {
+            0 => Ok(()),
+            lost => Err(format!("of {awaited} deliveries {lost} did not arrive").into()),
         }
     }
 }
@@ -106,41 +119,35 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
 async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
     let plain = Plain::start(cluster, 2).await?;
     let members = options.sockets_or(1000) / 2;
-    let (mut rounds, mut peers, mut faults, mut checked) = (Vec::new(), Vec::new(), Faults::default(), 0);
+    let (mut rounds, mut peers) = (Vec::new(), peers::Found::new());
+    let (mut faults, mut checked) = (Faults::default(), 0);
     for n in 1..=options.rounds {
         say(format!("fanout: round {n} of {}", options.rounds));
         let (found, wrong) = Box::pin(ours(&plain.cluster, members, options)).await?;
         checked += found.deliveries;
         faults.add(&wrong);
         rounds.push(found);
-        if !options.no_peers
-            && let Some(peer) = SocketIo::start(cluster, &options.dir).await?
-        {
-            peers.push(Box::pin(theirs(&peer, members, options)).await?);
-        }
+        peers::measure(cluster, options, &mut peers, async |peer| theirs(peer, members, options).await).await;
     }
     let mut notes = vec![format!(
         "{} sockets on two nodes without TLS; times in µs from the send. Medians of the rounds; CPU in µs per delivery.",
         members * 2
     )];
-    if peers.is_empty() {
-        notes.push("Without Socket.IO: it was left out, or node or npm is missing.".to_owned());
-    }
-    let all = rounds.iter().chain(&peers);
+    notes.extend(peers::remark(&peers));
+    let all = rounds.iter().chain(peers.values().flatten());
     notes.extend(cpu::remark(all.map(|found| found.cpu.others_percent(options.seconds)).fold(0.0, f64::max)));
     let rate = median(rounds.iter().map(|found| found.rate));
-    let mut ratios = Vec::new();
-    if !peers.is_empty() {
-        let theirs = median(peers.iter().map(|found| found.rate));
-        ratios.push(Ratio {
-            what: "deliveries/s / Socket.IO's",
-            value: rate / theirs,
-            goal: Goal::AtLeast(2.0, 4.0),
-        });
-    }
+    let ratios = peers.iter().map(|(kind, found)| {
+        let (what, goal) = match kind {
+            Kind::Floor => ("deliveries/s / the floor's", Goal::None),
+            Kind::SocketIo => ("deliveries/s / Socket.IO's", Goal::AtLeast(2.0, 4.0)),
+        };
+        Ratio { what, value: rate / median(found.iter().map(|found| found.rate)), goal }
+    });
+    let ratios = ratios.collect();
     let details =
-        json!({ "payload_bytes": PAYLOAD, "sockets": members * 2, "rounds": rounds, "socket_io": peers });
-    let tables = vec![table(&[&rounds, &peers])];
+        json!({ "payload_bytes": PAYLOAD, "sockets": members * 2, "rounds": rounds, "peers": peers });
+    let tables = vec![table([&rounds].into_iter().chain(peers.values()))];
     Ok(Report { scenario: "fanout", tables, ratios, notes, details, faults, checked })
 }
 
@@ -198,11 +205,10 @@ async fn ours(cluster: &Cluster, members: usize, options: &Options) -> Result<(F
         failed += no;
     }
     sent += acked;
-    ear.all(sent * sockets).await;
+    let lost = ear.all(sent * sockets).await;
     let cpu = watch.now().since(&before);
     let heard = ear.heard.borrow();
     let span = heard.last_at.map_or(Duration::ZERO, |at| at - began);
-    let lost = (sent * sockets).saturating_sub(heard.arrived);
     let faults = Faults { failed, lost, inbox_gaps: heard.gaps, ..Faults::default() };
     listeners.iter().for_each(tokio::task::JoinHandle::abort);
     let deliveries = acked * sockets - lost;
@@ -212,59 +218,55 @@ async fn ours(cluster: &Cluster, members: usize, options: &Options) -> Result<(F
     Ok((found, faults))
 }
 
-/// The same with rooms of Socket.IO, whose sends are not stored and not answered.
-async fn theirs(peer: &SocketIo, members: usize, options: &Options) -> Result<Found> {
+/// The same with a peer, whose sends are not stored and not answered.
+async fn theirs(peer: &Peer, members: usize, options: &Options) -> Result<Found> {
     let ear = Ear::default();
     let mut listeners = Vec::new();
     for n in 0..members * 2 {
         let mut line = peer.connect(n).await?;
         let ear = ear.clone();
         listeners.push(spawn_local(async move {
-            while let Ok(text) = line.hear().await {
-                if text.starts_with("42") {
-                    ear.note(false);
-                } else if text.as_str() == "2" && line.say("3".to_owned()).await.is_err() {
-                    return;
-                }
+            while line.hear().await.is_ok() {
+                ear.note(false);
             }
         }));
     }
     let sockets = listeners.len() as u64;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let mut sender = peer.connect_silently(0).await?;
-    let message = format!(r#"42["send","{}"]"#, "x".repeat(PAYLOAD));
+    let message = "x".repeat(PAYLOAD);
     let mut last = Latencies::new();
     ear.heard.borrow_mut().each = Some(Latencies::new());
     let mut sent = 0;
     for _ in 0..SINGLE {
         let at = Instant::now();
         ear.heard.borrow_mut().sent_at = Some(at);
-        sender.say(message.clone()).await?;
+        sender.say(&message).await?;
         sent += 1;
-        ear.all(sent * sockets).await;
+        ear.all_of_theirs(sent * sockets).await?;
         last.record(at.elapsed());
     }
     let each = ear.heard.borrow_mut().each.take().unwrap_or_else(Latencies::new);
-    let watch = Watch::of_pids(peer.pids(), peer.cluster()).await?;
+    let watch = peer.watch().await?;
     let before = watch.now();
     let began = Instant::now();
     let first = sent;
     // Nothing answers a send: so many are under way that the next waits for the arrivals of an earlier one.
     while began.elapsed() < Duration::from_secs(options.seconds) {
-        sender.say(message.clone()).await?;
+        sender.say(&message).await?;
         sent += 1;
-        ear.all(sent.saturating_sub(8) * sockets).await;
+        ear.all_of_theirs(sent.saturating_sub(8) * sockets).await?;
     }
-    ear.all(sent * sockets).await;
+    ear.all_of_theirs(sent * sockets).await?;
     let cpu = watch.now().since(&before);
     let span = ear.heard.borrow().last_at.map_or(Duration::ZERO, |at| at - began);
     listeners.iter().for_each(tokio::task::JoinHandle::abort);
     let deliveries = (sent - first) * sockets;
     let rate = deliveries as f64 / span.as_secs_f64();
-    Ok(Found { who: "Socket.IO", each: each.quantiles(), last: last.quantiles(), rate, cpu, deliveries })
+    Ok(Found { who: peer.kind.name(), each: each.quantiles(), last: last.quantiles(), rate, cpu, deliveries })
 }
 
-fn table(sides: &[&[Found]]) -> Vec<Vec<String>> {
+fn table<'a>(sides: impl Iterator<Item = &'a Vec<Found>>) -> Vec<Vec<String>> {
     let heading = [
         "",
         "deliveries/s",
@@ -279,7 +281,7 @@ fn table(sides: &[&[Found]]) -> Vec<Vec<String>> {
         "client",
     ];
     let mut table = vec![heading.map(str::to_owned).into()];
-    for rounds in sides.iter().filter(|rounds| !rounds.is_empty()) {
+    for rounds in sides.filter(|rounds| !rounds.is_empty()) {
         let of = |value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(value));
         let whole = |value: &dyn Fn(&Found) -> f64| format!("{:.0}", of(value));
         let cpu = |seconds: &dyn Fn(&Used) -> f64| {

@@ -13,8 +13,6 @@ mod idle;
 mod slow;
 mod storm;
 
-pub use self::idle::bare_tcp;
-
 use crate::{Options, Result, cluster::Cluster, people::Pair, report::Report};
 
 /// A scenario by its name.
@@ -24,9 +22,9 @@ pub enum Scenario {
     Login,
     /// Durable sends over REST beside what Postgres alone can do
     Send,
-    /// From send to receive at a fixed rate, on one node and across two
+    /// From send to receive at a fixed rate, on one node and across two, beside the floor and Socket.IO
     Hop,
-    /// One send to a group of which everybody listens, beside Socket.IO
+    /// One send to a group of which everybody listens, beside the floor and Socket.IO
     Fanout,
     /// Memory and connecting of sockets that are silent
     Idle,

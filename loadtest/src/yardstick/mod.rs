@@ -1,0 +1,90 @@
+//! Servers that do only the one thing that is measured, each in a process of its own: this program again.
+
+mod floor;
+
+use axum::{Router, extract::ws::WebSocketUpgrade, routing::any};
+use clap::ValueEnum;
+use tokio::{io::AsyncReadExt, net::TcpListener, runtime::Runtime};
+
+use crate::{Result, plain::Child};
+
+/// One of them, as an argument of this program.
+#[derive(clap::Args)]
+pub struct Yardstick {
+    /// Be a server to measure others by
+    #[arg(long, value_enum, hide = true)]
+    be: Option<Kind>,
+    /// Where it listens
+    #[arg(long, default_value_t = 0, hide = true)]
+    port: u16,
+    /// The Redis of the floor
+    #[arg(long, default_value = "", hide = true)]
+    redis: String,
+}
+
+/// What such a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Says to every WebSocket on any node what one of them said
+    Floor,
+    /// Waits on connections
+    Tcp,
+    /// Waits on WebSockets
+    Axum,
+}
+
+impl Kind {
+    /// Starts it.
+    pub fn start(self, port: u16, redis: &str) -> Result<Child> {
+        let name = self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        Child::ourselves(&["--be", &name, "--port", &port.to_string(), "--redis", redis])
+    }
+}
+
+impl Yardstick {
+    /// Whether this process is to be one.
+    pub fn is_wanted(&self) -> bool {
+        self.be.is_some()
+    }
+
+    /// Servers have the threads that a node has, but for the bare connections, of which nothing costs less than one.
+    pub fn runtime(&self) -> std::io::Result<Runtime> {
+        match self.be {
+            None | Some(Kind::Tcp) => tokio::runtime::Builder::new_current_thread(),
+            Some(Kind::Floor | Kind::Axum) => tokio::runtime::Builder::new_multi_thread(),
+        }
+        .enable_all()
+        .build()
+    }
+
+    /// Serves until it is killed.
+    pub async fn serve(&self) -> Result<()> {
+        let listener = TcpListener::bind(("127.0.0.1", self.port)).await?;
+        match self.be {
+            Some(Kind::Floor) => floor::serve(listener, &self.redis).await,
+            Some(Kind::Tcp) => tcp(listener).await,
+            Some(Kind::Axum) => axum(listener).await,
+            None => Ok(()),
+        }
+    }
+}
+
+async fn tcp(listener: TcpListener) -> Result<()> {
+    loop {
+        let (mut stream, _) = listener.accept().await?;
+        tokio::spawn(async move {
+            // As large as the buffer of a socket of ours.
+            let mut some = [0; 2048];
+            while stream.read(&mut some).await.is_ok_and(|n| n > 0) {}
+        });
+    }
+}
+
+/// The buffers are made small, which is one line; with those that it has by default a socket takes fifty times as much.
+async fn axum(listener: TcpListener) -> Result<()> {
+    let wait = async |upgrade: WebSocketUpgrade| {
+        let upgrade = upgrade.read_buffer_size(1024).write_buffer_size(0);
+        upgrade.on_upgrade(async |mut socket| while socket.recv().await.is_some_and(|heard| heard.is_ok()) {})
+    };
+    Ok(axum::serve(listener, Router::new().route("/ws", any(wait))).await?)
+}
