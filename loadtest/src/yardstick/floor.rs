@@ -4,7 +4,7 @@
 //! - a frame is encoded once, by the process that hears it, and travels through Redis encoded;
 //! - listeners of its own process are written to by whoever has something to say, without a task in between; what is
 //!   said by others meanwhile is then written together, once for each listener;
-//! - what waits in a sender's or in Redis's connection is taken at once.
+//! - what waits in a sender's or in Redis's connection is taken at once, and published and written together.
 //!
 //! Nothing is queued: who speaks waits until it has been written. A listener whose connection does not take everything
 //! at once (the kernel's buffers are full) is dropped, and whoever counts arrivals finds them missing.
@@ -42,6 +42,8 @@ const SUBSCRIBED: &[u8] = b"*3\r\n$9\r\nsubscribe\r\n$5\r\nfloor\r\n:1\r\n";
 /// What stands before the length of what is published.
 const PUBLISH: &[u8] = b"*3\r\n$7\r\nPUBLISH\r\n$5\r\nfloor\r\n$";
 const PUBLISHED: &[u8] = b"*3\r\n$7\r\nmessage\r\n$5\r\nfloor\r\n$";
+/// Listeners that have been told sooner than Redis has.
+const FEW: usize = 8;
 /// Bytes of the mark by which a process knows what it has published itself.
 const MARK: usize = 2;
 
@@ -109,10 +111,20 @@ impl Floor {
                 next = heard.next().now_or_never().flatten();
             }
             if !frames.is_empty() {
-                self.publish(&frames).await?;
-                self.tell(&frames).await;
+                self.spread(&frames).await?;
             }
         }
+        Ok(())
+    }
+
+    /// A few listeners are written to sooner than Redis wakes up; while many are, it and other processes can work.
+    async fn spread(&self, frames: &[u8]) -> Result<()> {
+        if self.listeners.try_lock().is_ok_and(|listeners| listeners.len() <= FEW) {
+            self.tell(frames).await;
+            return self.publish(frames).await;
+        }
+        self.publish(frames).await?;
+        self.tell(frames).await;
         Ok(())
     }
 
