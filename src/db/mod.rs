@@ -113,8 +113,24 @@ pub struct Tx {
 impl Tx {
     /// Makes it durable. Whether a commit whose answer was lost took place is not known: 503, and the caller may ask
     /// again.
-    pub async fn commit(mut self) -> Result<()> {
+    pub async fn commit(self) -> Result<()> {
         let outcome = self.batch_execute("commit").await;
+        self.end(outcome)
+    }
+
+    /// The same right behind a last query, in one round trip. If that fails nothing is committed.
+    pub async fn query_and_commit(
+        self,
+        stmt: &Statement,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        // In this order on the wire; a failed query turns the commit into a rollback.
+        let (rows, outcome) = futures_util::join!(self.query(stmt, params), self.batch_execute("commit"));
+        let ended = self.end(outcome);
+        rows.and_then(|rows| ended.map(|()| rows))
+    }
+
+    fn end(mut self, outcome: Result<()>) -> Result<()> {
         if let (Some(conn), Err(_)) = (self.conn.take(), &outcome) {
             conn.discard();
         }
@@ -152,7 +168,7 @@ impl Drop for Tx {
 pub enum Plans {
     /// As Postgres sees fit.
     Free,
-    /// Always by index, planned once: for the send path, whose tables may have been empty when it was planned.
+    /// Always by index and in order, planned once: for the send path, whose tables may have been empty when it was planned.
     Pinned,
 }
 
@@ -168,7 +184,8 @@ impl Db {
         let pinned = match plans {
             Plans::Free => "",
             Plans::Pinned => {
-                " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+                " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
+                 -c enable_mergejoin=off -c enable_material=off -c enable_hashagg=off"
             }
         };
         config

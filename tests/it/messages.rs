@@ -72,6 +72,24 @@ async fn one_id_sends_one_message_over_both_nodes() {
     assert_eq!(events.iter().filter(|event| event["event"] == "message.created").count(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn one_id_for_two_conversations_at_once_is_the_first_s() {
+    let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=1000/s")]).await;
+    let alice = a.user("alice").await;
+    let paths = [a.agent(&alice, "one").await, a.agent(&alice, "other").await];
+    let paths = [alice.talk_to(&paths[0]).await, alice.talk_to(&paths[1]).await];
+    let paths = paths.map(|conversation| format!("/conversations/{conversation}/messages"));
+    let callers = [alice.on(&a), alice.on(&b)];
+    for round in 0..20 {
+        let body =
+            json!({ "payload": { "type": "text", "text": "once" }, "client_message_id": ulid().to_string() });
+        let calls = (0..8).map(|n| callers[n % 2].post(&paths[(n + round) / 2 % 2], body.clone()));
+        let answers = futures_util::future::join_all(calls).await;
+        let count = |status| answers.iter().filter(|answer| answer.status == status).count();
+        assert_eq!((count(201), count(200), count(409)), (1, 3, 4), "round {round}");
+    }
+}
+
 /// Everything in a user's inbox, read by a socket from the start.
 async fn inbox_of(user: &crate::support::User) -> Vec<Value> {
     let mut socket = user.connect_from(Some(&user.start_of_inbox().await)).await;

@@ -24,7 +24,7 @@ use crate::{
 const BATCH: usize = 64;
 /// and bytes of their payloads, after which no more are added.
 const BATCH_BYTES: usize = 4 * 1024 * 1024;
-/// Batches a send may be in without a decision (its conversation changed meanwhile, or another node was just using its key).
+/// Batches a send may be in without a decision (its conversation changed meanwhile, or its key was to be freed first).
 const TRIES: u32 = 5;
 
 /// Commits batch after batch until all senders are gone.
@@ -38,22 +38,27 @@ pub async fn run(db: Db, backplane: Backplane, mut waiting: mpsc::Receiver<Waiti
                 return;
             }
         } else {
-            while held.len() + arrived.len() < 4 * BATCH {
-                let Ok(one) = waiting.try_recv() else { break };
-                arrived.push(one);
-            }
+            arrive(&mut waiting, &mut held);
         }
         held.extend(arrived.drain(..));
-        let batch = gather(&mut held);
-        if batch.is_empty() {
+        let mut batch = Batch::default();
+        batch.fill(&mut held, true);
+        if batch.messages.is_empty() {
             continue;
         }
-        commit(&db, &backplane, batch, &mut held, &mut rivalry).await;
+        commit(&db, &backplane, batch, &mut waiting, &mut held, &mut rivalry).await;
     }
 }
 
-/// Conversations that another node was just sending into, too. Their batches lock first: two executions of the statement,
-/// of which one finds it all stale, cost more.
+/// Takes over what has arrived meanwhile.
+fn arrive(waiting: &mut mpsc::Receiver<Waiting>, held: &mut VecDeque<Waiting>) {
+    while held.len() < 4 * BATCH {
+        let Ok(one) = waiting.try_recv() else { break };
+        held.push_back(one);
+    }
+}
+
+/// Conversations that another node was just sending into, too.
 #[derive(Default)]
 struct Rivalry(HashMap<ConversationId, Instant>);
 
@@ -75,23 +80,33 @@ impl Rivalry {
     }
 }
 
-/// Takes from the front what can share a transaction. The rest stays in order, and what follows something that stays
-/// in its conversation stays too.
-fn gather(held: &mut VecDeque<Waiting>) -> Vec<Waiting> {
-    let mut batch: Vec<Waiting> = Vec::with_capacity(held.len().min(BATCH));
-    let mut company = Company::default();
-    let mut rest = VecDeque::new();
-    // Whoever has given up waiting is not answered any more, so nothing is stored for them.
-    for one in held.drain(..).filter(|one| !one.answer.is_closed()) {
-        if batch.len() < BATCH && company.admits(&one.message) {
-            batch.push(one);
-        } else {
-            company.hold(&one.message);
-            rest.push_back(one);
+/// What shares a transaction.
+#[derive(Default)]
+struct Batch {
+    messages: Vec<Waiting>,
+    company: Company,
+}
+
+impl Batch {
+    /// Takes from the front what may join. The rest stays in order, and what follows something that stays in its
+    /// conversation stays too. Once the conversations are locked no other may join: locks are taken in order.
+    fn fill(&mut self, held: &mut VecDeque<Waiting>, any_conversation: bool) {
+        self.company.held.clear();
+        let mut rest = VecDeque::new();
+        // Whoever has given up waiting is not answered any more, so nothing is stored for them.
+        for one in held.drain(..).filter(|one| !one.answer.is_closed()) {
+            let may = any_conversation || self.company.senders.contains_key(&one.message.conversation);
+            if may && self.messages.len() < BATCH && self.company.admits(&one.message) {
+                self.messages.push(one);
+            } else {
+                self.company.held.insert(one.message.conversation);
+                rest.push_back(one);
+            }
         }
+        *held = rest;
+        // As the statement numbers them, so that what one inbox gets is told in its order.
+        self.messages.sort_by_key(|one| one.message.conversation);
     }
-    *held = rest;
-    batch
 }
 
 /// What is already in a batch, as far as it decides what may join.
@@ -137,22 +152,33 @@ impl Company {
         self.bytes += draft.payload.len();
         true
     }
-
-    fn hold(&mut self, message: &Outgoing) {
-        self.held.insert(message.conversation);
-    }
 }
 
 async fn commit(
     db: &Db,
     backplane: &Backplane,
-    batch: Vec<Waiting>,
+    mut batch: Batch,
+    waiting: &mut mpsc::Receiver<Waiting>,
     held: &mut VecDeque<Waiting>,
     rivalry: &mut Rivalry,
 ) {
     let started = Instant::now();
+    let outcome = if rivalry.concerns(&batch.messages) {
+        // Locked first: two executions of the statement, of which one finds it all stale, cost more. What comes while
+        // the other node has the lock joins the batch.
+        let locked = store::lock(db, &batch.messages).await;
+        arrive(waiting, held);
+        batch.fill(held, false);
+        match locked {
+            Ok(locked) => store::send(db, &batch.messages, Some(locked)).await,
+            Err(error) => Err(error),
+        }
+    } else {
+        store::send(db, &batch.messages, None).await
+    };
+    let batch = batch.messages;
     let n = batch.len();
-    match store::send(db, &batch, rivalry.concerns(&batch)).await {
+    match outcome {
         Ok(decisions) => {
             series::send_batch(n, started.elapsed());
             let undecided = answer(backplane, batch, decisions);
@@ -182,7 +208,7 @@ async fn one_by_one(db: &Db, backplane: &Backplane, batch: Vec<Waiting>, held: &
             refuse_all(vec![one], &Error::unavailable("the conversation is too slow"));
         } else if !one.answer.is_closed() {
             let single = vec![one];
-            match store::send(db, &single, single[0].tries > 0).await {
+            match store::send(db, &single, None).await {
                 Ok(decisions) => undecided.extend(answer(backplane, single, decisions)),
                 Err(error) => {
                     if error.is_out_of_time() {
@@ -233,7 +259,7 @@ fn answer(backplane: &Backplane, batch: Vec<Waiting>, decisions: Vec<store::Deci
                 undecided.push_back(one);
                 continue;
             }
-            store::Decision::Undecided => Err(Error::unavailable("the idempotency key stays contended")),
+            store::Decision::Undecided => Err(Error::unavailable("its conversation stays contended")),
         };
         answers.push((one.answer, outcome));
     }
@@ -353,7 +379,9 @@ mod tests {
         let mut held = VecDeque::from(sends);
         let mut sizes = Vec::new();
         while !held.is_empty() {
-            sizes.push(gather(&mut held).len());
+            let mut batch = Batch::default();
+            batch.fill(&mut held, true);
+            sizes.push(batch.messages.len());
         }
         sizes
     }
@@ -381,5 +409,22 @@ mod tests {
             ]),
             [2, 2]
         );
+    }
+    #[test]
+    fn only_what_is_for_locked_conversations_joins_later() {
+        let user = Principal::User(UserId(Uuid::from_u128(1)));
+        let agent = Principal::Agent(AgentId(Uuid::from_u128(2)));
+        let of = |sender, conversation| waiting(sender, conversation, None, None);
+        let (mut batch, mut held) =
+            (Batch::default(), VecDeque::from([of(user, 2), of(user, 1), of(agent, 1)]));
+        batch.fill(&mut held, true);
+        held.extend([of(user, 1), of(user, 3), of(user, 2)]);
+        batch.fill(&mut held, false);
+        let conversations = |messages: &mut dyn Iterator<Item = &Waiting>| -> Vec<u128> {
+            messages.map(|one| one.message.conversation.0.as_u128()).collect()
+        };
+        assert_eq!(conversations(&mut batch.messages.iter()), [1, 2, 2]);
+        // The agent's turn in the first conversation is in the next batch, and so is what follows it there.
+        assert_eq!(conversations(&mut held.iter()), [1, 1, 3]);
     }
 }
