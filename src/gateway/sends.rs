@@ -78,29 +78,28 @@ impl Sends {
         let (outbox, asides) = (gateway.outbox.clone(), gateway.asides.clone());
         self.sending = Some(Box::pin(async move {
             let work = async {
-                let too_large = match sender {
+                let (mut pass, too_large) = match sender {
                     Principal::Agent(id) => {
-                        limiter.take(Limit::AgentConversationSend, id).await?;
-                        Code::WebhookPayloadTooLarge
+                        (limiter.pass(Limit::AgentConversationSend, id), Code::WebhookPayloadTooLarge)
                     }
-                    Principal::User(id) => {
-                        limiter.take(Limit::UserMessageSend, id).await?;
-                        Code::MessageTooLarge
-                    }
+                    Principal::User(id) => (limiter.pass(Limit::UserMessageSend, id), Code::MessageTooLarge),
                 };
-                let mut draft = Draft::from_frame(&body, too_large)?;
-                let (stream, named) = match &target {
-                    Target::Conversation(conversation) => {
-                        let conversation = *conversation;
-                        return outbox.send(Outgoing { sender, credential, conversation, draft }).await;
-                    }
-                    Target::Stream(stream, named) => (key_of(sender, stream.clone())?, *named),
+                let read = async {
+                    let mut draft = Draft::from_frame(&body, too_large)?;
+                    let (stream, named) = match &target {
+                        Target::Conversation(conversation) => return Ok((draft, *conversation, None)),
+                        Target::Stream(stream, named) => (key_of(sender, stream.clone())?, *named),
+                    };
+                    let home = asides.streams.home(&stream);
+                    let conversation = home.map(|home| home.conversation).or(named).ok_or(Code::NotFound)?;
+                    draft.in_reply_to = draft.in_reply_to.or(home.and_then(|home| home.in_reply_to));
+                    Ok((draft, conversation, Some(stream)))
                 };
-                let home = asides.streams.home(&stream);
-                let conversation = home.map(|home| home.conversation).or(named).ok_or(Code::NotFound)?;
-                draft.in_reply_to = draft.in_reply_to.or(home.and_then(|home| home.in_reply_to));
-                let sent = outbox.send(Outgoing { sender, credential, conversation, draft }).await?;
-                asides.sent(&stream, conversation, sent.message_id).await;
+                let (draft, conversation, stream) = pass.during(read).await?;
+                let sent = outbox.send(pass, Outgoing { sender, credential, conversation, draft }).await?;
+                if let Some(stream) = stream {
+                    asides.sent(&stream, conversation, sent.message_id).await;
+                }
                 Ok(sent)
             };
             let outcome = work.await;

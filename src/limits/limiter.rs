@@ -2,7 +2,9 @@
 
 use std::{
     fmt::Display,
+    pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -10,6 +12,8 @@ use axum::{
     extract::{FromRef, FromRequestParts, MatchedPath},
     http::{HeaderMap, HeaderValue, request::Parts},
 };
+
+use futures_util::future::{Either, select};
 
 use super::{
     Decision, Limits, Room, Rule,
@@ -91,6 +95,44 @@ impl Charge {
     }
 }
 
+/// A decision under way, for who has something to do meanwhile. Awaited as often as one likes, it tells a refusal once.
+#[must_use = "nothing is charged unless it is awaited"]
+pub enum Pass {
+    /// Not yet known.
+    Pending(Pin<Box<dyn Future<Output = Result<()>> + Send>>),
+    /// Charged.
+    Admitted,
+}
+
+impl Pass {
+    /// Works while it is decided; a refusal ends the work and comes before the work's own errors.
+    pub async fn during<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let outcome = match select(&mut *self, pin!(work)).await {
+            Either::Left((verdict, work)) => {
+                verdict?;
+                work.await
+            }
+            Either::Right((outcome, _)) => outcome,
+        };
+        if outcome.is_err() {
+            self.await?;
+        }
+        outcome
+    }
+}
+
+impl Future for Pass {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        if let Pass::Pending(decision) = &mut *self {
+            ready!(decision.as_mut().poll(context))?;
+            *self = Pass::Admitted;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
 /// What handlers charge.
 #[derive(Clone)]
 pub struct Limiter {
@@ -109,6 +151,11 @@ impl Limiter {
     /// Charges one rule for `key`, or refuses.
     pub async fn take(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
         self.decide(&[Rule::charge(limit, key)]).await.map(drop)
+    }
+
+    /// The same, without waiting for it.
+    pub fn pass(self, limit: Limit, key: impl Display + Send + 'static) -> Pass {
+        Pass::Pending(Box::pin(async move { self.take(limit, key).await }))
     }
 
     /// Charges one rule that counts each route by itself.
@@ -194,5 +241,48 @@ where
         let path = path.strip_prefix("/v1").unwrap_or(path);
         let route = format!("{} {path}", parts.method).into();
         Ok(Limiter { limits: Limits::from_ref(state), charged, route })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    fn pass(decision: impl Future<Output = Result<()>> + Send + 'static) -> Pass {
+        Pass::Pending(Box::pin(decision))
+    }
+
+    fn refused() -> Pass {
+        pass(ready(Err(Code::RateLimited.into())))
+    }
+
+    async fn outcome<T>(
+        mut pass: Pass,
+        work: impl Future<Output = Result<T>>,
+    ) -> std::result::Result<T, Code> {
+        pass.during(work).await.map_err(|error| error.code())
+    }
+
+    #[tokio::test]
+    async fn a_refusal_ends_the_work_and_comes_before_its_errors() {
+        let fault = || ready(Err::<u8, Error>(Code::NotFound.into()));
+        assert_eq!(outcome(refused(), pending::<Result<u8>>()).await, Err(Code::RateLimited));
+        assert_eq!(outcome(refused(), fault()).await, Err(Code::RateLimited));
+        let late = pass(async {
+            tokio::task::yield_now().await;
+            Err(Code::RateLimited.into())
+        });
+        assert_eq!(outcome(late, fault()).await, Err(Code::RateLimited));
+        assert_eq!(outcome(pass(ready(Ok(()))), fault()).await, Err(Code::NotFound));
+    }
+
+    #[tokio::test]
+    async fn work_that_is_done_does_not_wait_for_the_decision() {
+        assert_eq!(outcome(pass(pending()), ready(Ok(7))).await, Ok(7));
+        let mut admitted = pass(ready(Ok(())));
+        (&mut admitted).await.expect("admitted");
+        admitted.await.expect("still admitted");
     }
 }

@@ -20,9 +20,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::limiter::{Charge, Charged, Limiter, refusal};
+use tokio_util::task::TaskTracker;
+
+pub use self::limiter::{Charge, Charged, Limiter, Pass, refusal};
 use self::{
-    gather::{Gather, Question},
+    gather::{Answer, Gather, Question},
     local::LocalWindows,
     table::{Budget, Limit, Overrides},
     tiers::Tiers,
@@ -96,14 +98,16 @@ pub struct Decision {
     pub rooms: Vec<Room>,
     /// When each rule was decided, in µs of Redis's clock; empty if Redis was away and the node's share decided.
     pub moments: Vec<i64>,
+    /// When this node knew it; who asked may have been busy until later.
+    pub at: Instant,
 }
 
 impl Limits {
-    /// A limiter with the operator's overrides.
-    pub fn new(redis: Redis, db: Db, clock: Clock, overrides: Overrides) -> Self {
+    /// A limiter with the operator's overrides. Its task ends with the last clone.
+    pub fn start(redis: Redis, db: Db, clock: Clock, overrides: Overrides, tasks: &TaskTracker) -> Self {
         let script = Arc::new(Script::new(include_str!("sliding_window.lua")));
         let windows = Windows { redis: redis.clone(), clock: clock.clone(), script };
-        let (gather, tiers) = (Gather::new(windows.clone()), Tiers::new(db));
+        let (gather, tiers) = (Gather::start(windows.clone(), tasks), Tiers::new(db));
         Limits { redis, clock, overrides, windows, gather, tiers, local: Arc::default(), off: false }
     }
 
@@ -121,7 +125,7 @@ impl Limits {
     pub async fn decide(&self, rules: &[Rule]) -> Decision {
         let started = Instant::now();
         let decision = self.look(rules).await;
-        series::limiter(started.elapsed());
+        series::limiter(decision.at.saturating_duration_since(started));
         if let Some((denier, _)) = decision.denied {
             series::rate_limited(rules[denier].limit.scope());
         }
@@ -131,7 +135,7 @@ impl Limits {
     /// The same without counting as a decision, for who only wants to see.
     async fn look(&self, rules: &[Rule]) -> Decision {
         if self.off {
-            return Decision { denied: None, rooms: Vec::new(), moments: Vec::new() };
+            return Decision { denied: None, rooms: Vec::new(), moments: Vec::new(), at: Instant::now() };
         }
         match self.ask_redis(rules).await {
             Some(decision) => decision,
@@ -202,7 +206,7 @@ impl Limits {
         }
         let mut found: Vec<(usize, Room, i64)> = Vec::with_capacity(rules.len());
         for (answer, group) in answers.into_iter().zip(&groups) {
-            let Decision { denied: own, rooms, moments } = answer?;
+            let Decision { denied: own, rooms, moments, .. } = answer?;
             for ((n, mut room), moment) in group.iter().zip(rooms).zip(moments) {
                 // What was given back is left again.
                 room.left += u32::from(denied.is_some() && own.is_none() && rules[*n].charge);
@@ -211,7 +215,7 @@ impl Limits {
         }
         found.sort_by_key(|(n, ..)| *n);
         let (rooms, moments) = found.into_iter().map(|(_, room, moment)| (room, moment)).unzip();
-        Some(Decision { denied, rooms, moments })
+        Some(Decision { denied, rooms, moments, at: Instant::now() })
     }
 
     async fn call(&self, rules: &[Rule], names: Vec<String>) -> Option<Decision> {
@@ -223,11 +227,11 @@ impl Limits {
         let question = Question { names, args };
         let answer = if self.redis.is_clustered() {
             // What others ask at the same time lives elsewhere.
-            self.windows.decide(&[question]).await?.pop()?
+            Answer { numbers: self.windows.decide(&[question]).await?.pop()?, at: Instant::now() }
         } else {
             self.gather.ask(question).await?
         };
-        let [moment, denier, wait, ref rooms @ ..] = answer[..] else { return None };
+        let [moment, denier, wait, ref rooms @ ..] = answer.numbers[..] else { return None };
         let rooms = rules.iter().zip(rooms.chunks_exact(2)).map(|(rule, room)| Room {
             limit: rule.limit,
             budget: self.budget(rule.limit),
@@ -236,7 +240,7 @@ impl Limits {
         });
         let denied =
             usize::try_from(denier).ok().and_then(|n| n.checked_sub(1)).map(|n| (n, from_micros(wait)));
-        Some(Decision { denied, rooms: rooms.collect(), moments: vec![moment; rules.len()] })
+        Some(Decision { denied, rooms: rooms.collect(), moments: vec![moment; rules.len()], at: answer.at })
     }
 
     /// The node's own share while Redis is away.
@@ -257,7 +261,7 @@ impl Limits {
             left,
             resets_in: budget.window,
         });
-        Decision { denied, rooms: rooms.collect(), moments: Vec::new() }
+        Decision { denied, rooms: rooms.collect(), moments: Vec::new(), at: Instant::now() }
     }
 }
 

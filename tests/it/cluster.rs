@@ -1,6 +1,7 @@
 //! On a real Redis Cluster of three masters: limits, slots, proofs and hints are the same.
 
 use std::time::{Duration, Instant};
+use tokio_util::task::TaskTracker;
 
 use blindpipe::{
     clock::Clock,
@@ -111,7 +112,7 @@ async fn limits(redis_url: &str, overrides: &str) -> Limits {
     let (redis, _) = Redis::start(&redis_url.into(), &ulid().to_string()).expect("a client");
     let db = Db::new(&services().postgres.url().into(), "test", 1, Plans::Free).expect("a pool");
     let overrides: Overrides = overrides.parse().expect("overrides");
-    let limits = Limits::new(redis, db, Clock::default(), overrides);
+    let limits = Limits::start(redis, db, Clock::default(), overrides, &TaskTracker::new());
     // The link is made in the background; a decision with a moment is Redis's.
     let started = Instant::now();
     while limits.decide(&[Rule::charge(Limit::UserSearch, ulid())]).await.moments.is_empty() {

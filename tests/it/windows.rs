@@ -11,6 +11,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use tokio_util::task::TaskTracker;
 
 use blindpipe::{
     clock::Clock,
@@ -81,7 +82,7 @@ async fn limiters(url: &str, clocks: [Clock; 3], overrides: &Overrides) -> Vec<(
     let limits = links.into_iter().zip(clocks).map(|((redis, _), clock)| {
         let db = Db::new(&services().postgres.url().into(), "test", 1, Plans::Free).expect("a pool");
         let ahead = clock.ahead().num_microseconds().expect("few");
-        (Limits::new(redis, db, clock, overrides.clone()), ahead)
+        (Limits::start(redis, db, clock, overrides.clone(), &TaskTracker::new()), ahead)
     });
     limits.collect()
 }

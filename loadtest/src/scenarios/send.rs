@@ -47,7 +47,7 @@ pub struct Found {
     messages: u64,
     pub cpu: Used,
     /// Messages of one transaction, and its time in ms.
-    batch: f64,
+    pub batch: f64,
     commit_ms: f64,
 }
 

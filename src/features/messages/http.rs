@@ -46,11 +46,14 @@ pub async fn send_as_agent(
     State(outbox): State<Outbox>,
     request: Request,
 ) -> Result<Response> {
-    limiter.take(Limit::AgentMessageSend, caller.agent).await?;
-    let (draft, conversation) = read_draft(request, Code::WebhookPayloadTooLarge).await?;
-    let conversation = conversation
-        .ok_or_else(|| Error::field("conversation_id", "required", "missing field `conversation_id`"))?;
-    answer(outbox.send(by_agent(caller, conversation, draft)).await?)
+    let mut pass = limiter.pass(Limit::AgentMessageSend, caller.agent);
+    let read = async {
+        let (draft, conversation) = read_draft(request, Code::WebhookPayloadTooLarge).await?;
+        let missing = || Error::field("conversation_id", "required", "missing field `conversation_id`");
+        Ok((draft, conversation.ok_or_else(missing)?))
+    };
+    let (draft, conversation) = pass.during(read).await?;
+    answer(outbox.send(pass, by_agent(caller, conversation, draft)).await?)
 }
 
 /// `POST /agents/{agent_id}/conversations/{conversation_id}/messages`: the same, the conversation in the path.
@@ -63,9 +66,9 @@ pub async fn send_as_agent_to(
     Path((_, conversation)): Path<(AgentId, ConversationId)>,
     request: Request,
 ) -> Result<Response> {
-    limiter.take(Limit::AgentConversationSend, caller.agent).await?;
-    let (draft, _) = read_draft(request, Code::WebhookPayloadTooLarge).await?;
-    answer(outbox.send(by_agent(caller, conversation, draft)).await?)
+    let mut pass = limiter.pass(Limit::AgentConversationSend, caller.agent);
+    let (draft, _) = pass.during(read_draft(request, Code::WebhookPayloadTooLarge)).await?;
+    answer(outbox.send(pass, by_agent(caller, conversation, draft)).await?)
 }
 
 /// `POST /conversations/{conversation_id}/messages`: a user says something.
@@ -78,10 +81,10 @@ pub async fn send_as_user(
     Path(conversation): Path<ConversationId>,
     request: Request,
 ) -> Result<Response> {
-    limiter.take(Limit::UserMessageSend, caller.user).await?;
-    let (draft, _) = read_draft(request, Code::MessageTooLarge).await?;
+    let mut pass = limiter.pass(Limit::UserMessageSend, caller.user);
+    let (draft, _) = pass.during(read_draft(request, Code::MessageTooLarge)).await?;
     let sender = Principal::User(caller.user);
-    answer(outbox.send(Outgoing { sender, credential: caller.session.0, conversation, draft }).await?)
+    answer(outbox.send(pass, Outgoing { sender, credential: caller.session.0, conversation, draft }).await?)
 }
 
 fn by_agent(caller: AgentClaim, conversation: ConversationId, draft: Draft) -> Outgoing {

@@ -5,10 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use super::{Outgoing, Sent, Waiting, store};
+use super::{Entrance, Outgoing, Sent, Waiting, store};
 use crate::{
     backplane::Backplane,
     db::Db,
@@ -28,33 +27,23 @@ const BATCH_BYTES: usize = 4 * 1024 * 1024;
 const TRIES: u32 = 5;
 
 /// Commits batch after batch until all senders are gone.
-pub async fn run(db: Db, backplane: Backplane, mut waiting: mpsc::Receiver<Waiting>) {
+pub async fn run(db: Db, backplane: Backplane, mut entrance: Entrance) {
     let mut held: VecDeque<Waiting> = VecDeque::new();
-    let mut arrived = Vec::with_capacity(BATCH);
     let mut rivalry = Rivalry::default();
     loop {
         if held.is_empty() {
-            if waiting.recv_many(&mut arrived, BATCH).await == 0 {
+            if !entrance.wait(&mut held).await {
                 return;
             }
         } else {
-            arrive(&mut waiting, &mut held);
+            entrance.look(&mut held);
         }
-        held.extend(arrived.drain(..));
         let mut batch = Batch::default();
         batch.fill(&mut held, true);
         if batch.messages.is_empty() {
             continue;
         }
-        commit(&db, &backplane, batch, &mut waiting, &mut held, &mut rivalry).await;
-    }
-}
-
-/// Takes over what has arrived meanwhile.
-fn arrive(waiting: &mut mpsc::Receiver<Waiting>, held: &mut VecDeque<Waiting>) {
-    while held.len() < 4 * BATCH {
-        let Ok(one) = waiting.try_recv() else { break };
-        held.push_back(one);
+        commit(&db, &backplane, batch, &mut entrance, &mut held, &mut rivalry).await;
     }
 }
 
@@ -158,7 +147,7 @@ async fn commit(
     db: &Db,
     backplane: &Backplane,
     mut batch: Batch,
-    waiting: &mut mpsc::Receiver<Waiting>,
+    entrance: &mut Entrance,
     held: &mut VecDeque<Waiting>,
     rivalry: &mut Rivalry,
 ) {
@@ -167,7 +156,7 @@ async fn commit(
         // Locked first: two executions of the statement, of which one finds it all stale, cost more. What comes while
         // the other node has the lock joins the batch.
         let locked = store::lock(db, &batch.messages).await;
-        arrive(waiting, held);
+        entrance.look(held);
         batch.fill(held, false);
         match locked {
             Ok(locked) => store::send(db, &batch.messages, Some(locked)).await,
@@ -340,7 +329,7 @@ fn refused(message: &Outgoing, refusal: store::Refusal) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
@@ -349,7 +338,8 @@ mod tests {
         ids::{AgentId, MessageId, UserId},
     };
 
-    fn waiting(
+    /// A send that somebody waits for.
+    pub fn waiting(
         sender: Principal,
         conversation: u128,
         key: Option<u128>,

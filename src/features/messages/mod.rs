@@ -4,15 +4,23 @@
 //! message within 24 hours, however often and wherever it is tried.
 //!
 //! Concurrent sends of a node are gathered: each conversation belongs to one lane, a lane commits one batch at a time,
-//! and the next batch grows while it does. Alone, a send waits for nobody.
+//! and the next batch grows while it does. Alone, a send waits for nobody. The limiter decides while a send waits for its
+//! lane, and nothing is stored that it has not admitted.
 
 mod body;
+mod entrance;
 pub mod history;
 pub mod http;
 mod lane;
 mod store;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -21,12 +29,14 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 pub use self::body::Draft;
+use self::entrance::Entrance;
 use crate::{
     auth::dead::Dead,
     backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
     ids::{ConversationId, MessageId, Principal},
+    limits::Pass,
     metrics as series,
     random::Random,
 };
@@ -71,7 +81,9 @@ pub struct Outbox {
     dead: Dead,
     /// Bytes of payloads that may wait.
     room: Arc<Semaphore>,
-    lanes: Arc<[mpsc::Sender<Waiting>]>,
+    /// Sends that are not answered yet.
+    under_way: Arc<AtomicUsize>,
+    lanes: Arc<[mpsc::Sender<(Pass, Waiting)>]>,
 }
 
 /// A send with the one who waits for it.
@@ -98,14 +110,20 @@ impl Outbox {
     ) -> Self {
         let lanes = (0..lanes).map(|_| {
             let (lane, waiting) = mpsc::channel(QUEUE);
-            tasks.spawn(lane::run(db.clone(), backplane.clone(), waiting));
+            tasks.spawn(lane::run(db.clone(), backplane.clone(), Entrance::new(waiting)));
             lane
         });
-        Outbox { random, dead, room: Arc::new(Semaphore::new(ROOM)), lanes: lanes.collect() }
+        let room = Arc::new(Semaphore::new(ROOM));
+        Outbox { random, dead, room, under_way: Arc::default(), lanes: lanes.collect() }
     }
 
-    /// Stores a message and tells it; returns once it is durable.
-    pub async fn send(&self, message: Outgoing) -> Result<Sent> {
+    /// Stores a message, if its sender may, and tells it; returns once it is durable.
+    pub async fn send(&self, mut pass: Pass, message: Outgoing) -> Result<Sent> {
+        let presence = Presence::of(&self.under_way);
+        if presence.alone {
+            // The lane is not woken before there is something to do.
+            (&mut pass).await?;
+        }
         let (answer, answered) = oneshot::channel();
         let id = MessageId::mint(&self.random);
         // The low half of an id is chance.
@@ -115,7 +133,7 @@ impl Outbox {
         let place = self.room.clone().try_acquire_many_owned(bytes);
         let place = Some(place.map_err(|_| Error::unavailable("the waiting sends take too much memory"))?);
         let waiting = Waiting { id, message, answer, tries: 0, place };
-        self.lanes[lane].try_send(waiting).map_err(|_| Error::unavailable("a send lane is full"))?;
+        self.lanes[lane].try_send((pass, waiting)).map_err(|_| Error::unavailable("a send lane is full"))?;
         let outcome = match tokio::time::timeout(DEADLINE, answered).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(Error::unavailable("the send lane is gone")),
@@ -133,6 +151,26 @@ impl Outbox {
             Err(error) => error.code().wire(),
         });
         outcome
+    }
+}
+
+/// One of the sends under way, until it is dropped.
+struct Presence {
+    under_way: Arc<AtomicUsize>,
+    /// Whether there was no other when it came.
+    alone: bool,
+}
+
+impl Presence {
+    fn of(under_way: &Arc<AtomicUsize>) -> Self {
+        let alone = under_way.fetch_add(1, Ordering::Relaxed) == 0;
+        Presence { under_way: under_way.clone(), alone }
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
