@@ -1,9 +1,9 @@
 //! Where sends wait for the limiter on their way into a lane: those it admits go on, the others are answered.
 
-use std::{collections::VecDeque, pin::Pin};
+use std::{collections::VecDeque, pin::Pin, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 
 use super::Waiting;
 use crate::{error::Result, limits::Pass};
@@ -12,6 +12,9 @@ use crate::{error::Result, limits::Pass};
 const MOST: usize = 256;
 /// Sends whose decision may be awaited; then the others wait in the queue, whose length is bounded.
 const UNDECIDED: usize = 4096;
+
+/// Longest wait for them when others could go on.
+const SETTLING: Duration = Duration::from_millis(1);
 
 type Deciding = Pin<Box<dyn Future<Output = (Result<()>, Waiting)> + Send>>;
 
@@ -62,6 +65,21 @@ impl Entrance {
             let_in(verdict, one, admitted);
         }
     }
+
+    /// Waits a moment for those who are just being decided: one larger batch costs less than two.
+    pub async fn settle(&mut self, admitted: &mut VecDeque<Waiting>) {
+        let deciding = self.undecided.len();
+        let decided = async {
+            for _ in 0..deciding {
+                if let Some((verdict, one)) = self.undecided.next().await {
+                    let_in(verdict, one, admitted);
+                }
+            }
+        };
+        if deciding > 0 {
+            timeout(SETTLING, decided).await.ok();
+        }
+    }
 }
 
 fn let_in(verdict: Result<()>, one: Waiting, admitted: &mut VecDeque<Waiting>) {
@@ -104,7 +122,7 @@ mod tests {
             ),
         ];
         for (decision, one) in decisions {
-            queue.try_send((Pass::Pending(decision), one)).ok().expect("there is room");
+            assert!(queue.try_send((Pass::Pending(decision), one)).is_ok());
         }
         let mut admitted = VecDeque::new();
         assert!(entrance.wait(&mut admitted).await);
@@ -113,10 +131,32 @@ mod tests {
         let refusal = answered.await.expect("an answer").expect_err("a refusal");
         assert_eq!(refusal.code(), Code::RateLimited);
 
-        queue.try_send((Pass::Admitted, send(4))).ok().expect("there is room");
+        assert!(queue.try_send((Pass::Admitted, send(4))).is_ok());
         drop(queue);
         assert!(entrance.wait(&mut admitted).await, "what came before the end is let in");
         assert_eq!(admitted.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn those_being_decided_are_waited_for_but_not_for_long() {
+        let (queue, queued) = mpsc::channel(8);
+        let mut entrance = Entrance::new(queued);
+        let send = |key| waiting(Principal::User(UserId(uuid::Uuid::nil())), 1, Some(key), None);
+        let soon: Decision = Box::pin(async {
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        });
+        let never: Decision = Box::pin(pending());
+        for (pass, key) in [(Pass::Admitted, 1), (Pass::Pending(soon), 2), (Pass::Pending(never), 3)] {
+            assert!(queue.try_send((pass, send(key))).is_ok());
+        }
+        let mut admitted = VecDeque::new();
+        entrance.look(&mut admitted);
+        assert_eq!(admitted.len(), 1);
+        entrance.settle(&mut admitted).await;
+        assert_eq!(admitted.len(), 2);
     }
 
     #[tokio::test]

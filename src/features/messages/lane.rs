@@ -38,6 +38,7 @@ pub async fn run(db: Db, backplane: Backplane, mut entrance: Entrance) {
         } else {
             entrance.look(&mut held);
         }
+        entrance.settle(&mut held).await;
         let mut batch = Batch::default();
         batch.fill(&mut held, true);
         if batch.messages.is_empty() {
