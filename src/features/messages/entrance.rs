@@ -13,7 +13,9 @@ const MOST: usize = 256;
 /// Sends whose decision may be awaited; then the others wait in the queue, whose length is bounded.
 const UNDECIDED: usize = 4096;
 
-/// Longest wait for them when others could go on.
+/// So many do not wait for more: a message of a larger batch costs little less.
+const ENOUGH: usize = 16;
+/// Longest wait when some could go on.
 const SETTLING: Duration = Duration::from_millis(1);
 
 type Deciding = Pin<Box<dyn Future<Output = (Result<()>, Waiting)> + Send>>;
@@ -66,19 +68,22 @@ impl Entrance {
         }
     }
 
-    /// Waits a moment for those who are just being decided: one larger batch costs less than two.
+    /// Where there are few, waits a moment for those who are just being decided: one larger batch costs less than two.
     pub async fn settle(&mut self, admitted: &mut VecDeque<Waiting>) {
         let deciding = self.undecided.len();
+        if deciding == 0 || admitted.len() >= ENOUGH {
+            return;
+        }
         let decided = async {
             for _ in 0..deciding {
-                if let Some((verdict, one)) = self.undecided.next().await {
-                    let_in(verdict, one, admitted);
+                let Some((verdict, one)) = self.undecided.next().await else { break };
+                let_in(verdict, one, admitted);
+                if admitted.len() >= ENOUGH {
+                    break;
                 }
             }
         };
-        if deciding > 0 {
-            timeout(SETTLING, decided).await.ok();
-        }
+        timeout(SETTLING, decided).await.ok();
     }
 }
 
