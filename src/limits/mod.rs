@@ -1,9 +1,9 @@
 //! The limiter: exact sliding windows over all nodes, in Redis on Redis's clock.
 //!
 //! All rules of a request are decided together, all or nothing, in one round trip: by one script call, which under load
-//! decides other requests as well ([`gather`]), or in a Redis Cluster by one call per hash slot at the same time, where what was charged is given back if another one denies. When
-//! Redis is away each node falls back to its own share (limit ÷ live nodes): never open. Login locks and code tries do
-//! not live here but in Postgres.
+//! decides other requests as well ([`gather`]), or in a Redis Cluster by one call per hash slot at the same time, where
+//! what was charged is given back if another one denies. When Redis is away each node falls back to its own share
+//! (limit ÷ live nodes): never open. Login locks and code tries do not live here but in Postgres.
 
 mod gather;
 mod limiter;

@@ -171,7 +171,7 @@ async fn a_restarted_or_flushed_redis_counts_anew_and_no_more_than_that() {
     assert!((10..=20).contains(&admitted), "{admitted}");
 }
 
-/// Calls at once are decided together; the one that asks Redis for the others may be cut in the middle of it.
+/// Calls at once are decided together; some of them are cut in the middle of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_are_cut_do_not_hold_up_those_they_are_decided_with() {
     let [a, b] =

@@ -1,7 +1,6 @@
 //! On a real Redis Cluster of three masters: limits, slots, proofs and hints are the same.
 
 use std::time::{Duration, Instant};
-use tokio_util::task::TaskTracker;
 
 use blindpipe::{
     clock::Clock,
@@ -13,6 +12,7 @@ use blindpipe::{
     redis::Redis,
 };
 use serde_json::json;
+use tokio_util::task::TaskTracker;
 
 use crate::support::{Agent, ProcessNode, Socket, nodes_with, private_redis, redis_cluster, services, ulid};
 

@@ -11,7 +11,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio_util::task::TaskTracker;
 
 use blindpipe::{
     clock::Clock,
@@ -26,6 +25,7 @@ use blindpipe::{
     redis::Redis,
 };
 use chrono::TimeDelta;
+use tokio_util::task::TaskTracker;
 
 use crate::support::{private_redis, redis_client, services, spawn, ulid};
 

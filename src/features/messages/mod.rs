@@ -145,11 +145,13 @@ impl Outbox {
         {
             self.dead.bury(credential).await;
         }
-        series::send(match &outcome {
-            Ok(sent) if sent.duplicate => "replayed",
-            Ok(_) => "stored",
-            Err(error) => error.code().wire(),
-        });
+        match &outcome {
+            Ok(sent) if sent.duplicate => series::send("replayed"),
+            Ok(_) => series::send("stored"),
+            // The limiter counts what it refuses, wherever that is told.
+            Err(error) if error.code() == Code::RateLimited => {}
+            Err(error) => series::send(error.code().wire()),
+        }
         outcome
     }
 }
