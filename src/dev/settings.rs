@@ -3,7 +3,7 @@
 //! What the launcher's own environment says reaches the nodes (so a load test raises limits), except for addresses
 //! and files of this cluster: those are the launcher's.
 
-use std::{env, path::PathBuf};
+use std::{env, num::NonZero, path::PathBuf};
 
 use super::{
     certs::Certificates,
@@ -82,12 +82,18 @@ impl Settings {
             ("ALLOWED_ORIGINS", origins.collect::<Vec<_>>().join(",")),
             ("TRUSTED_PROXIES", "127.0.0.1/32".to_owned()),
             ("MAIL_FROM", "Blindpipe <no-reply@localhost>".to_owned()),
+            // The nodes share a machine. Threads of one that wake in vain are in the way of the others.
+            ("TOKIO_WORKER_THREADS", (cores() / all.len().max(1)).max(1).to_string()),
             // No load balancer looks at these nodes.
             ("DRAIN_LAG_SECONDS", "0".to_owned()),
         ];
         let pairs = pairs.map(|(name, value)| (name.to_owned(), value));
         self.secrets.iter().cloned().chain(pairs).collect()
     }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// The web origin of the node on `port`.

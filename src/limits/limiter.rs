@@ -14,6 +14,7 @@ use axum::{
 };
 
 use futures_util::future::{Either, select};
+use sync_wrapper::SyncWrapper;
 
 use super::{
     Decision, Limits, Room, Rule,
@@ -99,12 +100,22 @@ impl Charge {
 #[must_use = "nothing is charged unless it is awaited"]
 pub enum Pass {
     /// Not yet known.
-    Pending(Pin<Box<dyn Future<Output = Result<()>> + Send>>),
+    Pending(SyncWrapper<Pin<Box<dyn Future<Output = Result<()>> + Send>>>),
     /// Charged.
     Admitted,
 }
 
 impl Pass {
+    /// What is still being decided.
+    pub fn pending(decision: impl Future<Output = Result<()>> + Send + 'static) -> Self {
+        Pass::Pending(SyncWrapper::new(Box::pin(decision)))
+    }
+
+    /// Whether it is still to be told.
+    pub fn is_pending(&self) -> bool {
+        matches!(self, Pass::Pending(_))
+    }
+
     /// Works while it is decided; a refusal ends the work and comes before the work's own errors.
     pub async fn during<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
         let outcome = match select(&mut *self, pin!(work)).await {
@@ -126,7 +137,7 @@ impl Future for Pass {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         if let Pass::Pending(decision) = &mut *self {
-            ready!(decision.as_mut().poll(context))?;
+            ready!(decision.get_mut().as_mut().poll(context))?;
             *self = Pass::Admitted;
         }
         Poll::Ready(Ok(()))
@@ -155,7 +166,7 @@ impl Limiter {
 
     /// The same, without waiting for it.
     pub fn pass(self, limit: Limit, key: impl Display + Send + 'static) -> Pass {
-        Pass::Pending(Box::pin(async move { self.take(limit, key).await }))
+        Pass::pending(async move { self.take(limit, key).await })
     }
 
     /// Charges one rule that counts each route by itself.
@@ -251,7 +262,7 @@ mod tests {
     use super::*;
 
     fn pass(decision: impl Future<Output = Result<()>> + Send + 'static) -> Pass {
-        Pass::Pending(Box::pin(decision))
+        Pass::pending(decision)
     }
 
     fn refused() -> Pass {

@@ -44,6 +44,7 @@ pub struct Limits {
     overrides: Overrides,
     windows: Windows,
     gather: Gather,
+    refund: Arc<Script>,
     tiers: Tiers,
     local: Arc<LocalWindows>,
     off: bool,
@@ -106,9 +107,10 @@ impl Limits {
     /// A limiter with the operator's overrides. Its task ends with the last clone.
     pub fn start(redis: Redis, db: Db, clock: Clock, overrides: Overrides, tasks: &TaskTracker) -> Self {
         let script = Arc::new(Script::new(include_str!("sliding_window.lua")));
+        let refund = Arc::new(Script::new(include_str!("give_back.lua")));
         let windows = Windows { redis: redis.clone(), clock: clock.clone(), script };
         let (gather, tiers) = (Gather::start(windows.clone(), tasks), Tiers::new(db));
-        Limits { redis, clock, overrides, windows, gather, tiers, local: Arc::default(), off: false }
+        Limits { redis, clock, overrides, windows, gather, refund, tiers, local: Arc::default(), off: false }
     }
 
     /// The same that counts nothing, if it is `off`.
@@ -153,12 +155,8 @@ impl Limits {
         }
         let charged = rules.iter().zip(&decision.moments).filter(|(rule, _)| rule.charge);
         let calls = charged.map(async |(rule, moment)| {
-            use fred::interfaces::ListInterface;
-            let key = self.name(rule);
-            self.redis
-                .run(async |client| client.lrem::<(), _, _>(key, -1, moment.to_string()).await)
-                .await
-                .ok();
+            let window = micros(self.budget(rule.limit).window);
+            self.redis.eval::<(), _>(&self.refund, vec![self.name(rule)], vec![*moment, window]).await.ok();
         });
         futures_util::future::join_all(calls).await;
     }

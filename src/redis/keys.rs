@@ -2,7 +2,7 @@
 //!
 //! | key | type | life | owner |
 //! |---|---|---|---|
-//! | `lim:{<key>}:<scope>:<route>` | list of µs | its window | limits |
+//! | `win:{<key>}:<scope>:<route>` | moments (µs), eight bytes each | three windows | limits |
 //! | `slots:{<principal>}` | hash of live connections | 3 min, asserted each minute | limits |
 //! | `tok:<MAC of a token>` | proof that it is genuine | 10 min | auth |
 //! | `gone` | sorted set of what was revoked, by time | 1 d | backplane |
@@ -19,7 +19,7 @@ use crate::ids::NodeId;
 /// The log of one rule for one key, or for one key on one route. The hash tag is the key alone, first because a route has
 /// braces of its own: all rules of one principal can be decided by one script, in a cluster too.
 pub fn window(scope: &str, route: &str, key: &str) -> String {
-    format!("lim:{{{key}}}:{scope}:{route}")
+    format!("win:{{{key}}}:{scope}:{route}")
 }
 
 /// The live connections of one principal.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Caller, PASSWORD, TestNode, User, nodes_with, psql, ulid};
+use crate::support::{Answer, Caller, PASSWORD, TestNode, User, nodes_with, patiently, psql, ulid};
 
 /// Three failures, a quarter of an hour; four wrong codes in ten minutes. Nothing else is met by accident.
 const OVERRIDES: (&str, &str) = (
@@ -97,7 +97,7 @@ async fn so_many_wrong_codes_in_such_a_window_as_the_operator_says() {
     let alice = a.user("alice").await;
     let attempt = async |node: &TestNode, code: &str| {
         let body = json!({ "email": alice.email, "code": code });
-        node.anon().post("/auth/login-code", body).await
+        patiently(async || node.anon().post("/auth/login-code", body.clone()).await).await.0
     };
     // Exactly four of many at once, over both nodes.
     let answers = join_all((0..40).map(|n| attempt([&a, &b][n % 2], "1"))).await;

@@ -334,7 +334,11 @@ async fn the_directory_is_for_those_who_share_a_conversation() {
     agent.get(&path).await.refused(404, "NOT_FOUND");
     // Sixty a minute, over all of `/keys/users`.
     let callers = [eve.on(&a), eve.on(&b)];
-    let answers = futures_util::future::join_all((0..70).map(|n| callers[n % 2].get(&path))).await;
+    let mut answers = Vec::new();
+    // Ten at once: a machine that does much else may not give seventy a connection in time.
+    for _ in 0..7 {
+        answers.extend(futures_util::future::join_all((0..10).map(|n| callers[n % 2].get(&path))).await);
+    }
     assert_eq!(answers.iter().filter(|answer| answer.status == 404).count(), 57);
     assert!(answers.iter().any(|answer| answer.body["error"]["params"]["scope"] == "keys_lookup"));
 }

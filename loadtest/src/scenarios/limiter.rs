@@ -1,8 +1,8 @@
 //! `limiter`: how much of a send is its limits?
 //!
-//! Two nodes of our own differ in one setting: one counts limits, the other does not. The sends of `send`, alone and many
-//! at once, go to each in turn; what was acked is checked likewise. What the limits cost is what they add to the median of
-//! a send. How long a decision takes by the node's own series, waiting included, stands beside it.
+//! Two pairs of nodes of our own differ in one setting: one counts limits, the other does not. The sends of `send`, alone
+//! and many at once, go to each in turn; what was acked is checked likewise. What the limits cost is what they add to the
+//! median of a send. How long a decision takes by the node's own series, waiting included, stands beside it.
 
 use serde::Serialize;
 use serde_json::json;
@@ -19,7 +19,7 @@ use crate::{
     stats::median,
 };
 
-/// What one node showed in one phase.
+/// What one pair of nodes showed in one phase.
 #[derive(Serialize)]
 struct Found {
     /// Sends a second.
@@ -50,10 +50,10 @@ struct Compared {
 pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Result<Report> {
     let phases = [
         Phase { name: "alone", in_flight: 1, nodes: 1 },
-        Phase { name: "many at once", in_flight: options.in_flight, nodes: 1 },
+        Phase { name: "many at once", in_flight: options.in_flight, nodes: 2 },
     ];
-    let limited = Plain::start_with(cluster, 1, &[("LIMITS_OFF", "false")]).await?;
-    let unlimited = Plain::start_with(cluster, 1, &[("LIMITS_OFF", "true")]).await?;
+    let limited = Plain::start_with(cluster, 2, &[("LIMITS_OFF", "false")]).await?;
+    let unlimited = Plain::start_with(cluster, 2, &[("LIMITS_OFF", "true")]).await?;
     let (mut rounds, mut faults, mut checked) = (Vec::new(), Faults::default(), 0);
     for n in 1..=options.rounds {
         say(format!("limiter: round {n} of {}", options.rounds));
@@ -177,8 +177,13 @@ impl Found {
     }
 }
 
-/// Decisions of a node so far, and their seconds.
+/// Decisions of both nodes so far, and their seconds.
 async fn decisions(cluster: &Cluster) -> Result<(f64, f64)> {
-    let metrics = cluster.node(0).metrics().await?;
-    Ok((metrics.sum("limiter_seconds_count"), metrics.sum("limiter_seconds_sum")))
+    let mut decisions = (0.0, 0.0);
+    for node in &cluster.nodes {
+        let metrics = node.metrics().await?;
+        decisions.0 += metrics.sum("limiter_seconds_count");
+        decisions.1 += metrics.sum("limiter_seconds_sum");
+    }
+    Ok(decisions)
 }

@@ -1,29 +1,25 @@
-//! Where sends wait for the limiter on their way into a lane: those it admits go on, the others are answered.
+//! How sends come into a lane: in order, those who are refused left out.
 
-use std::{collections::VecDeque, pin::Pin, time::Duration};
+use std::{collections::VecDeque, pin::Pin};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
-use tokio::{sync::mpsc, time::timeout};
+use tokio::sync::mpsc;
 
 use super::Waiting;
-use crate::{error::Result, limits::Pass};
+use crate::error::Result;
 
 /// Sends that are looked at together.
 const MOST: usize = 256;
-/// Sends whose decision may be awaited; then the others wait in the queue, whose length is bounded.
+/// Sends whose decision may be awaited here; then the others wait in the queue, whose length is bounded.
 const UNDECIDED: usize = 4096;
-
-/// So many do not wait for more: a message of a larger batch costs little less.
-const ENOUGH: usize = 16;
-/// Longest wait when some could go on.
-const SETTLING: Duration = Duration::from_millis(1);
 
 type Deciding = Pin<Box<dyn Future<Output = (Result<()>, Waiting)> + Send>>;
 
 /// The entrance of one lane.
 pub struct Entrance {
-    queue: mpsc::Receiver<(Pass, Waiting)>,
-    arrived: Vec<(Pass, Waiting)>,
+    queue: mpsc::Receiver<Waiting>,
+    arrived: Vec<Waiting>,
+    /// Those who have to wait for the limiter.
     undecided: FuturesUnordered<Deciding>,
     /// Whether all senders are gone.
     closed: bool,
@@ -31,13 +27,14 @@ pub struct Entrance {
 
 impl Entrance {
     /// In front of it, `queue`.
-    pub fn new(queue: mpsc::Receiver<(Pass, Waiting)>) -> Self {
+    pub fn new(queue: mpsc::Receiver<Waiting>) -> Self {
         Entrance { queue, arrived: Vec::new(), undecided: FuturesUnordered::new(), closed: false }
     }
 
-    /// Waits for at least one that is admitted, and lets in all there are; false once there will be none any more.
-    pub async fn wait(&mut self, admitted: &mut VecDeque<Waiting>) -> bool {
-        while admitted.is_empty() {
+    /// Waits for at least one, and lets in all there are, undecided ones too if it is `open` to them; false once there
+    /// will be none any more.
+    pub async fn wait(&mut self, inside: &mut VecDeque<Waiting>, open: bool) -> bool {
+        while inside.is_empty() {
             if self.closed && self.undecided.is_empty() {
                 return false;
             }
@@ -45,51 +42,44 @@ impl Entrance {
                 n = self.queue.recv_many(&mut self.arrived, MOST), if !self.closed && self.undecided.len() < UNDECIDED => {
                     self.closed = n == 0;
                 }
-                Some((verdict, one)) = self.undecided.next() => let_in(verdict, one, admitted),
+                Some((verdict, one)) = self.undecided.next() => let_in(verdict, one, inside),
             }
-            self.look(admitted);
+            self.look(inside, open);
         }
         true
     }
 
-    /// Lets in all that are admitted by now.
-    pub fn look(&mut self, admitted: &mut VecDeque<Waiting>) {
+    /// Lets in all there are by now; whoever is inside and has been refused meanwhile has to go.
+    pub fn look(&mut self, inside: &mut VecDeque<Waiting>, open: bool) {
         while self.arrived.len() < MOST && self.undecided.len() < UNDECIDED {
             let Ok(one) = self.queue.try_recv() else { break };
             self.arrived.push(one);
         }
-        for (pass, one) in self.arrived.drain(..) {
-            self.undecided.push(Box::pin(async { (pass.await, one) }));
+        inside.extend(self.arrived.drain(..));
+        for _ in 0..inside.len() {
+            let Some(mut one) = inside.pop_front() else { break };
+            match (&mut one.pass).now_or_never() {
+                Some(verdict) => let_in(verdict, one, inside),
+                None if open => inside.push_back(one),
+                None => self.put_back(one),
+            }
         }
-        while admitted.len() < MOST
+        while inside.len() < MOST
             && let Some(Some((verdict, one))) = self.undecided.next().now_or_never()
         {
-            let_in(verdict, one, admitted);
+            let_in(verdict, one, inside);
         }
     }
 
-    /// Where there are few, waits a moment for those who are just being decided: one larger batch costs less than two.
-    pub async fn settle(&mut self, admitted: &mut VecDeque<Waiting>) {
-        let deciding = self.undecided.len();
-        if deciding == 0 || admitted.len() >= ENOUGH {
-            return;
-        }
-        let decided = async {
-            for _ in 0..deciding {
-                let Some((verdict, one)) = self.undecided.next().await else { break };
-                let_in(verdict, one, admitted);
-                if admitted.len() >= ENOUGH {
-                    break;
-                }
-            }
-        };
-        timeout(SETTLING, decided).await.ok();
+    /// One that has to wait for the limiter.
+    pub fn put_back(&mut self, mut one: Waiting) {
+        self.undecided.push(Box::pin(async { ((&mut one.pass).await, one) }));
     }
 }
 
-fn let_in(verdict: Result<()>, one: Waiting, admitted: &mut VecDeque<Waiting>) {
+fn let_in(verdict: Result<()>, one: Waiting, inside: &mut VecDeque<Waiting>) {
     match verdict {
-        Ok(()) => admitted.push_back(one),
+        Ok(()) => inside.push_back(one),
         Err(refusal) => drop(one.answer.send(Err(refusal))),
     }
 }
@@ -98,76 +88,76 @@ fn let_in(verdict: Result<()>, one: Waiting, admitted: &mut VecDeque<Waiting>) {
 mod tests {
     use std::future::{pending, ready};
 
-    use super::{super::lane::tests::waiting, *};
+    use super::{
+        super::batch::tests::{decided_by, waiting},
+        *,
+    };
     use crate::{
         error::Code,
         ids::{Principal, UserId},
     };
 
-    type Decision = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+    fn send(key: u128) -> Waiting {
+        waiting(Principal::User(UserId(uuid::Uuid::nil())), 1, Some(key), None)
+    }
+
+    fn keys(inside: &mut VecDeque<Waiting>) -> Vec<u128> {
+        inside.drain(..).filter_map(|one| one.message.draft.key).map(|key| key.as_u128()).collect()
+    }
 
     #[tokio::test]
     async fn who_is_undecided_holds_nobody_up_and_who_is_refused_is_answered() {
         let (queue, queued) = mpsc::channel(8);
         let mut entrance = Entrance::new(queued);
-        let send = |key| waiting(Principal::User(UserId(uuid::Uuid::nil())), 1, Some(key), None);
         let (refused, answered) = {
             let (answer, answered) = tokio::sync::oneshot::channel();
-            (Waiting { answer, ..send(2) }, answered)
+            (Waiting { answer, ..decided_by(ready(Err(Code::RateLimited.into())), send(2)) }, answered)
         };
-        let decisions: [(Decision, Waiting); 3] = [
-            (Box::pin(pending()), send(1)),
-            (Box::pin(ready(Err(Code::RateLimited.into()))), refused),
-            (
-                Box::pin(async {
-                    tokio::task::yield_now().await;
-                    Ok(())
-                }),
-                send(3),
-            ),
-        ];
-        for (decision, one) in decisions {
-            assert!(queue.try_send((Pass::Pending(decision), one)).is_ok());
+        let soon = async {
+            tokio::task::yield_now().await;
+            Ok(())
+        };
+        for one in [decided_by(pending(), send(1)), refused, decided_by(soon, send(3))] {
+            assert!(queue.try_send(one).is_ok());
         }
-        let mut admitted = VecDeque::new();
-        assert!(entrance.wait(&mut admitted).await);
-        let keys = admitted.drain(..).map(|one| one.message.draft.key.map(|key| key.as_u128()));
-        assert_eq!(keys.collect::<Vec<_>>(), [Some(3)]);
+        let mut inside = VecDeque::new();
+        assert!(entrance.wait(&mut inside, false).await);
+        assert_eq!(keys(&mut inside), [3]);
         let refusal = answered.await.expect("an answer").expect_err("a refusal");
         assert_eq!(refusal.code(), Code::RateLimited);
 
-        assert!(queue.try_send((Pass::Admitted, send(4))).is_ok());
+        assert!(queue.try_send(send(4)).is_ok());
         drop(queue);
-        assert!(entrance.wait(&mut admitted).await, "what came before the end is let in");
-        assert_eq!(admitted.len(), 1);
+        assert!(entrance.wait(&mut inside, false).await, "what came before the end is let in");
+        assert_eq!(keys(&mut inside), [4]);
     }
 
     #[tokio::test]
-    async fn those_being_decided_are_waited_for_but_not_for_long() {
+    async fn an_open_one_lets_in_who_is_undecided_and_puts_out_who_is_refused_inside() {
         let (queue, queued) = mpsc::channel(8);
         let mut entrance = Entrance::new(queued);
-        let send = |key| waiting(Principal::User(UserId(uuid::Uuid::nil())), 1, Some(key), None);
-        let soon: Decision = Box::pin(async {
-            for _ in 0..3 {
-                tokio::task::yield_now().await;
-            }
-            Ok(())
-        });
-        let never: Decision = Box::pin(pending());
-        for (pass, key) in [(Pass::Admitted, 1), (Pass::Pending(soon), 2), (Pass::Pending(never), 3)] {
-            assert!(queue.try_send((pass, send(key))).is_ok());
+        let (refuse, refusal) = tokio::sync::oneshot::channel::<()>();
+        let later = async {
+            refusal.await.ok();
+            Err(Code::RateLimited.into())
+        };
+        for one in [send(1), decided_by(later, send(2)), decided_by(pending(), send(3))] {
+            assert!(queue.try_send(one).is_ok());
         }
-        let mut admitted = VecDeque::new();
-        entrance.look(&mut admitted);
-        assert_eq!(admitted.len(), 1);
-        entrance.settle(&mut admitted).await;
-        assert_eq!(admitted.len(), 2);
+        let mut inside = VecDeque::new();
+        assert!(entrance.wait(&mut inside, true).await);
+        assert_eq!(inside.len(), 3);
+        refuse.send(()).expect("it waits");
+        entrance.look(&mut inside, true);
+        assert_eq!(inside.len(), 2);
+        entrance.look(&mut inside, false);
+        assert_eq!(keys(&mut inside), [1]);
     }
 
     #[tokio::test]
     async fn it_ends_with_its_queue() {
-        let (queue, queued) = mpsc::channel::<(Pass, Waiting)>(1);
+        let (queue, queued) = mpsc::channel(1);
         drop(queue);
-        assert!(!Entrance::new(queued).wait(&mut VecDeque::new()).await);
+        assert!(!Entrance::new(queued).wait(&mut VecDeque::new(), true).await);
     }
 }

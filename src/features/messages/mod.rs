@@ -7,6 +7,8 @@
 //! and the next batch grows while it does. Alone, a send waits for nobody. The limiter decides while a send waits for its
 //! lane, and nothing is stored that it has not admitted.
 
+mod ahead;
+mod batch;
 mod body;
 mod entrance;
 pub mod history;
@@ -14,13 +16,7 @@ pub mod http;
 mod lane;
 mod store;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -81,15 +77,15 @@ pub struct Outbox {
     dead: Dead,
     /// Bytes of payloads that may wait.
     room: Arc<Semaphore>,
-    /// Sends that are not answered yet.
-    under_way: Arc<AtomicUsize>,
-    lanes: Arc<[mpsc::Sender<(Pass, Waiting)>]>,
+    lanes: Arc<[mpsc::Sender<Waiting>]>,
 }
 
 /// A send with the one who waits for it.
 struct Waiting {
     id: MessageId,
     message: Outgoing,
+    /// What the limiter says.
+    pass: Pass,
     answer: oneshot::Sender<Result<Sent>>,
     /// Batches it has been in without a decision.
     tries: u32,
@@ -114,16 +110,11 @@ impl Outbox {
             lane
         });
         let room = Arc::new(Semaphore::new(ROOM));
-        Outbox { random, dead, room, under_way: Arc::default(), lanes: lanes.collect() }
+        Outbox { random, dead, room, lanes: lanes.collect() }
     }
 
     /// Stores a message, if its sender may, and tells it; returns once it is durable.
-    pub async fn send(&self, mut pass: Pass, message: Outgoing) -> Result<Sent> {
-        let presence = Presence::of(&self.under_way);
-        if presence.alone {
-            // The lane is not woken before there is something to do.
-            (&mut pass).await?;
-        }
+    pub async fn send(&self, pass: Pass, message: Outgoing) -> Result<Sent> {
         let (answer, answered) = oneshot::channel();
         let id = MessageId::mint(&self.random);
         // The low half of an id is chance.
@@ -132,8 +123,8 @@ impl Outbox {
         let bytes = u32::try_from(message.draft.payload.len()).unwrap_or(u32::MAX);
         let place = self.room.clone().try_acquire_many_owned(bytes);
         let place = Some(place.map_err(|_| Error::unavailable("the waiting sends take too much memory"))?);
-        let waiting = Waiting { id, message, answer, tries: 0, place };
-        self.lanes[lane].try_send((pass, waiting)).map_err(|_| Error::unavailable("a send lane is full"))?;
+        let waiting = Waiting { id, message, pass, answer, tries: 0, place };
+        self.lanes[lane].try_send(waiting).map_err(|_| Error::unavailable("a send lane is full"))?;
         let outcome = match tokio::time::timeout(DEADLINE, answered).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(Error::unavailable("the send lane is gone")),
@@ -153,26 +144,6 @@ impl Outbox {
             Err(error) => series::send(error.code().wire()),
         }
         outcome
-    }
-}
-
-/// One of the sends under way, until it is dropped.
-struct Presence {
-    under_way: Arc<AtomicUsize>,
-    /// Whether there was no other when it came.
-    alone: bool,
-}
-
-impl Presence {
-    fn of(under_way: &Arc<AtomicUsize>) -> Self {
-        let alone = under_way.fetch_add(1, Ordering::Relaxed) == 0;
-        Presence { under_way: under_way.clone(), alone }
-    }
-}
-
-impl Drop for Presence {
-    fn drop(&mut self) {
-        self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Draft, Outgoing, Waiting};
 use crate::{
     db::{Db, Tx},
-    error::Result,
+    error::{Error, Result},
     features::inbox::Delivery,
     ids::{ConversationId, MessageId, Principal},
     limits::quotas::HOPS,
@@ -204,9 +204,7 @@ pub async fn send(db: &Db, batch: &[Waiting], mut locked: Option<Tx>) -> Result<
     let mut tries = 0;
     loop {
         match try_send(db, batch, locked.take()).await {
-            Err(error) if tries < 3 && (error.is_conflict() || error.violates("idempotency_pkey")) => {
-                tries += 1;
-            }
+            Err(error) if tries < 3 && is_rivalry(&error) => tries += 1,
             outcome => return outcome,
         }
     }
@@ -226,6 +224,28 @@ async fn try_send(db: &Db, batch: &[Waiting], locked: Option<Tx>) -> Result<Vec<
             client.query(&client.prepare_cached(SEND).await?, &params).await?
         }
     };
+    decide(db, batch, &rows).await
+}
+
+/// The same, committed only once `gate` opens; else nothing is stored, and its reason is told.
+pub async fn send_gated<R>(
+    db: &Db,
+    batch: &[Waiting],
+    gate: impl Future<Output = Result<(), R>>,
+) -> Result<Result<Vec<Decision>, R>> {
+    let columns = Columns::of(batch);
+    match db.query_gated("messages.send", SEND, &columns.params(), gate).await? {
+        Ok(rows) => decide(db, batch, &rows).await.map(Ok),
+        Err(reason) => Ok(Err(reason)),
+    }
+}
+
+/// Whether somebody else was at the same rows at the same moment: tried again it may succeed.
+pub fn is_rivalry(error: &Error) -> bool {
+    error.is_conflict() || error.violates("idempotency_pkey")
+}
+
+async fn decide(db: &Db, batch: &[Waiting], rows: &[Row]) -> Result<Vec<Decision>> {
     // Who has no row is in a conversation that has changed.
     let mut decisions: Vec<Decision> = batch.iter().map(|_| Decision::Undecided).collect();
     let (items, inboxes): (Vec<&Row>, Vec<&Row>) =
