@@ -1,7 +1,7 @@
 //! Every operator setting: environment variable, default, unit, one line of help. A node that finds faults lists all
 //! of them at once and does not start.
 
-use std::{collections::HashMap, fmt, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{collections::HashMap, fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ipnet::IpNet;
@@ -67,12 +67,16 @@ settings! {
     database_url: SecretString = "DATABASE_URL", None;
     /// Connections of the main pool.
     database_pool: Bounded<1, 1000> = "DATABASE_POOL_SIZE", Some("8");
+    /// Milliseconds that a request waits for a connection or a lock before it is refused with 503; a statement may take twice as long, and thrice until its answer is here.
+    database_timeout: Bounded<100, 60_000> = "DATABASE_TIMEOUT_MS", Some("1000");
     /// Refuse to start when Postgres may lose what it acknowledged (`fsync` or `synchronous_commit` off).
     database_durable: Switch = "DATABASE_REQUIRE_DURABLE", Some("true");
     /// Redis, as a URL (`redis://`, `rediss://`, `redis-cluster://`, `redis-sentinel://`).
     redis_url: SecretString = "REDIS_URL", None;
     /// Starts every Redis key and channel; two clusters on one Redis need two prefixes.
     redis_prefix: String = "REDIS_PREFIX", Some("bp");
+    /// Milliseconds to wait for an answer of Redis; without one a node goes on by itself.
+    redis_timeout: Bounded<10, 2000> = "REDIS_TIMEOUT_MS", Some("250");
     /// Keys of access tokens, comma separated; the first signs, all verify. `kid:base64` of 32 bytes or more for HS256, `kid:ed25519:base64` of 32 bytes for EdDSA. See operations.md for changing them.
     access_token_keys: KeyRing = "ACCESS_TOKEN_KEYS", None;
     /// Base64 of 32 bytes or more; keys the hashes of codes and the refresh tokens. The same on every node.
@@ -218,6 +222,13 @@ impl Setting for Profile {
 /// A whole number within bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounded<const MIN: u32, const MAX: u32>(pub u32);
+
+impl<const MIN: u32, const MAX: u32> Bounded<MIN, MAX> {
+    /// The duration, of a number of milliseconds.
+    pub fn millis(self) -> Duration {
+        Duration::from_millis(self.0.into())
+    }
+}
 
 impl<const MIN: u32, const MAX: u32> Setting for Bounded<MIN, MAX> {
     fn read(text: &str) -> Result<Self, String> {

@@ -99,12 +99,14 @@ struct Stores {
 impl Stores {
     async fn open(config: &Config) -> Result<Self, Failure> {
         let name = format!("blindpipe {}", config.node_name);
-        let db = Db::new(&config.database_url, &name, config.database_pool.0 as usize, Plans::Free)?;
-        let lanes = config.send_lanes.0 as usize;
-        let send_db = Db::new(&config.database_url, &format!("{name} send"), lanes, Plans::Pinned)?;
-        let quiet_db = Db::new(&config.database_url, &format!("{name} quiet"), 3, Plans::Free)?;
+        let wait = config.database_timeout.millis();
+        let pool = |name: &str, size, plans| Db::new(&config.database_url, name, size, plans, wait);
+        let db = pool(&name, config.database_pool.0 as usize, Plans::Free)?;
+        let send_db = pool(&format!("{name} send"), config.send_lanes.0 as usize, Plans::Pinned)?;
+        let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
         check_postgres(&db, config.database_durable.0).await?;
-        let (redis, subscriber) = Redis::start(&config.redis_url, &config.redis_prefix)?;
+        let (redis, subscriber) =
+            Redis::start(&config.redis_url, &config.redis_prefix, config.redis_timeout.millis())?;
         redis.greet().await;
         Ok(Stores { db, send_db, quiet_db, redis, subscriber })
     }

@@ -23,27 +23,24 @@ use crate::{
     metrics as series,
 };
 
-/// Longest wait for a free connection.
-const ACQUIRE: Duration = Duration::from_secs(1);
-/// Longest wait for the answer to a statement; Postgres itself gives up after two seconds.
-const DEADLINE: Duration = Duration::from_secs(3);
-
 /// A pool; clones share it.
 #[derive(Clone)]
 pub struct Db {
     pool: Pool,
+    deadline: Duration,
 }
 
 /// A connection whose every statement has a deadline here too: Postgres's own does not help when its process or the
 /// network hangs, or a commit waits for a standby that is gone. A connection that hung is not used again.
 pub struct Conn {
     client: Option<Client>,
+    deadline: Duration,
     hung: AtomicBool,
 }
 
 impl Conn {
     async fn within<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T> {
-        match tokio::time::timeout(DEADLINE, work).await {
+        match tokio::time::timeout(self.deadline, work).await {
             Ok(outcome) => Ok(outcome?),
             Err(late) => {
                 self.hung.store(true, Ordering::Relaxed);
@@ -199,12 +196,14 @@ pub enum Plans {
 }
 
 impl Db {
-    /// A pool of up to `size` connections; connects when first used.
+    /// A pool of up to `size` connections; connects when first used. `wait` is for a free connection and for a lock; a
+    /// statement may take twice that, and its answer must be here after thrice.
     pub fn new(
         url: &SecretString,
         name: &str,
         size: usize,
         plans: Plans,
+        wait: Duration,
     ) -> Result<Self, tokio_postgres::Error> {
         let mut config = tokio_postgres::Config::from_str(url.expose_secret())?;
         let pinned = match plans {
@@ -216,29 +215,37 @@ impl Db {
         };
         config
             .application_name(name)
-            .connect_timeout(ACQUIRE)
+            .connect_timeout(wait)
             .keepalives_idle(Duration::from_secs(15))
             .tcp_user_timeout(Duration::from_secs(10))
             .options(format!(
-                "-c statement_timeout=2000 -c lock_timeout=1000 -c idle_in_transaction_session_timeout=5000 -c jit=off{pinned}"
+                "-c lock_timeout={} -c statement_timeout={} -c idle_in_transaction_session_timeout={} -c jit=off{pinned}",
+                wait.as_millis(),
+                2 * wait.as_millis(),
+                5 * wait.as_millis(),
             ));
+        let deadline = 3 * wait;
         let manager =
             Manager::from_config(config, tls(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
         let pool = Pool::builder(manager)
             .max_size(size)
             .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(ACQUIRE))
+            .wait_timeout(Some(wait))
             // On a machine that is short of cores Postgres takes longer to greet; giving up would begin anew, for ever.
-            .create_timeout(Some(DEADLINE))
-            .recycle_timeout(Some(ACQUIRE))
+            .create_timeout(Some(deadline))
+            .recycle_timeout(Some(wait))
             .build()
             .unwrap_or_else(|never| unreachable!("a runtime is set: {never}"));
-        Ok(Db { pool })
+        Ok(Db { pool, deadline })
     }
 
     /// A connection, for statements that stand alone.
     pub async fn read(&self) -> Result<Conn> {
-        Ok(Conn { client: Some(self.pool.get().await?), hung: AtomicBool::new(false) })
+        Ok(Conn {
+            client: Some(self.pool.get().await?),
+            deadline: self.deadline,
+            hung: AtomicBool::new(false),
+        })
     }
 
     /// Begins a transaction; `name` is for the metrics.

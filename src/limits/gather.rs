@@ -49,8 +49,18 @@ impl Gather {
 }
 
 async fn run(windows: Windows, mut asked: mpsc::Receiver<Waiting>) {
-    let mut waiting = Vec::with_capacity(MOST);
+    let (mut waiting, mut company) = (Vec::with_capacity(MOST), false);
     while asked.recv_many(&mut waiting, MOST).await > 0 {
+        if company {
+            // Where many ask, more are about to.
+            tokio::task::yield_now().await;
+            while waiting.len() < MOST
+                && let Ok(one) = asked.try_recv()
+            {
+                waiting.push(one);
+            }
+        }
+        company = waiting.len() > 1;
         let (questions, answers): (Vec<_>, Vec<_>) = waiting.drain(..).unzip();
         let Some(all) = windows.decide(&questions).await else {
             // Whoever has come meanwhile has waited for the same silence.

@@ -1,6 +1,6 @@
 //! Redis, for what may vanish: hints and counters.
 //!
-//! No call waits longer than [`DEADLINE`]; after five failures in a row the breaker opens and one call a second
+//! No call waits longer than `REDIS_TIMEOUT_MS`; after five failures in a row the breaker opens and one call a second
 //! tries again. Callers take an `Err` as "away" and have an answer of their own for it.
 
 pub mod keys;
@@ -24,9 +24,6 @@ use fred::{
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{breaker::Breaker, ids::NodeId, metrics as series};
-
-/// Longest wait for one answer.
-pub const DEADLINE: Duration = Duration::from_millis(250);
 
 /// Longest wait for the link when a node starts.
 const GREETING: Duration = Duration::from_secs(1);
@@ -65,6 +62,7 @@ pub struct Links(tokio::sync::broadcast::Receiver<fred::types::config::Server>);
 #[derive(Clone)]
 pub struct Redis {
     client: Client,
+    timeout: Duration,
     prefix: Arc<str>,
     breaker: Arc<Breaker>,
     nodes: Arc<AtomicU32>,
@@ -72,8 +70,13 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts connecting; returns at once ([`greet`](Self::greet) waits). A Redis that is away at boot is treated as one that is away later.
-    pub fn start(url: &SecretString, prefix: &str) -> FredResult<(Self, SubscriberClient)> {
+    /// Starts connecting; returns at once ([`greet`](Self::greet) waits). A Redis that is away at boot is treated as one that is
+    /// away later. No call waits longer than `timeout`.
+    pub fn start(
+        url: &SecretString,
+        prefix: &str,
+        timeout: Duration,
+    ) -> FredResult<(Self, SubscriberClient)> {
         let client = builder(url)?.build()?;
         let mut builder = builder(url)?;
         // The buffer of received messages holds 32 by default, which a burst of hints overruns. What overruns this one is
@@ -84,6 +87,7 @@ impl Redis {
         subscriber.connect();
         let redis = Redis {
             client,
+            timeout,
             prefix: prefix.into(),
             breaker: Arc::default(),
             nodes: Arc::new(AtomicU32::new(1)),
@@ -182,9 +186,9 @@ impl Redis {
             series::redis_call("refused");
             return Err(Away);
         }
-        let options = Options { fail_fast: true, timeout: Some(DEADLINE), ..Options::default() };
+        let options = Options { fail_fast: true, timeout: Some(self.timeout), ..Options::default() };
         let client = self.client.with_options(&options);
-        match tokio::time::timeout(DEADLINE, work(&client)).await {
+        match tokio::time::timeout(self.timeout, work(&client)).await {
             Ok(Ok(value)) => {
                 self.breaker.succeeded();
                 series::redis_call("ok");
@@ -206,7 +210,7 @@ impl Redis {
 
     /// Closes the connection.
     pub async fn quit(&self) {
-        tokio::time::timeout(DEADLINE, self.client.quit()).await.ok();
+        tokio::time::timeout(self.timeout, self.client.quit()).await.ok();
     }
 }
 

@@ -4,17 +4,17 @@ use std::time::{Duration, Instant};
 
 use blindpipe::{
     clock::Clock,
-    db::{Db, Plans},
     limits::{
         Limits, Rule,
         table::{Limit, Overrides},
     },
-    redis::Redis,
 };
 use serde_json::json;
 use tokio_util::task::TaskTracker;
 
-use crate::support::{Agent, ProcessNode, Socket, nodes_with, private_redis, redis_cluster, services, ulid};
+use crate::support::{
+    Agent, ProcessNode, Socket, db, nodes_with, private_redis, redis_cluster, redis_link, services, ulid,
+};
 
 const ROOM: &str = "agent_poll=11/10min,ws_connect=100000/s,user_message_send=1000/s";
 
@@ -109,8 +109,8 @@ async fn attempt(agent: &Agent) -> Option<Socket> {
 
 /// A limiter without a node around it.
 async fn limits(redis_url: &str, overrides: &str) -> Limits {
-    let (redis, _) = Redis::start(&redis_url.into(), &ulid().to_string()).expect("a client");
-    let db = Db::new(&services().postgres.url().into(), "test", 1, Plans::Free).expect("a pool");
+    let redis = redis_link(redis_url, &ulid().to_string());
+    let db = db(&services().postgres.url());
     let overrides: Overrides = overrides.parse().expect("overrides");
     let limits = Limits::start(redis, db, Clock::default(), overrides, &TaskTracker::new());
     // The link is made in the background; a decision with a moment is Redis's.

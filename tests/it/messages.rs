@@ -427,7 +427,8 @@ async fn one_inbox_written_from_many_conversations_on_two_nodes_has_no_gaps() {
 /// One message with far too many to tell takes longer than a statement may; those that share its batch do not fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_takes_too_long_fails_alone() {
-    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=1000/s")]).await;
+    let settings = [("LIMIT_OVERRIDES", "user_message_send=1000/s"), ("DATABASE_TIMEOUT_MS", "1000")];
+    let [a] = nodes_with(&settings).await;
     let alice = a.user("alice").await;
     let agents = [a.agent(&alice, "slow").await, a.agent(&alice, "quick").await];
     let [slow, quick] = [alice.talk_to(&agents[0]).await, alice.talk_to(&agents[1]).await];

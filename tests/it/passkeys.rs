@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, Authenticator, Caller, PASSWORD, User, blocked, connect, nodes, nodes_with, psql, ulid,
+    Answer, Authenticator, Caller, PASSWORD, User, blocked, connect, db, nodes, nodes_with, psql, ulid,
 };
 
 const ROOM: (&str, &str) =
@@ -387,8 +387,7 @@ async fn challenges_are_limited_and_forgotten() {
     assert_eq!((&params["scope"], &params["limit"]), (&json!("auth_passkey_begin"), &json!("30/min")));
 
     let url = &a.world.database;
-    let db =
-        blindpipe::db::Db::new(&url.as_str().into(), "test", 1, blindpipe::db::Plans::Free).expect("a pool");
+    let db = db(url);
     let forget = async || blindpipe::features::passkeys::forget_challenges(&db).await.expect("forgotten");
     assert!(!forget().await);
     assert_eq!(count(url, "passkey_challenge").await, 30);

@@ -9,13 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use blindpipe::{
-    db::{Db, Plans},
-    features::inbox,
-};
+use blindpipe::features::inbox;
 use serde_json::{Value, json};
 
-use crate::support::{Agent, PASSWORD, Socket, TestNode, connect, nodes_with, psql, spawn};
+use crate::support::{Agent, PASSWORD, Socket, TestNode, connect, db, nodes_with, psql, spawn};
 
 const ROOM: (&str, &str) = (
     "LIMIT_OVERRIDES",
@@ -324,7 +321,7 @@ async fn what_is_older_than_thirty_days_is_gone_and_said_to_be() {
     let first =
         agent.poll("limit=1").await.expect(200).body["next_cursor"].as_str().expect("a cursor").to_owned();
     // The job that does it comes every ten minutes of real time; here it is called as the job calls it.
-    let db = Db::new(&a.world.database.as_str().into(), "test", 1, Plans::Free).expect("a pool");
+    let db = db(&a.world.database);
     let expire = async || inbox::expire(&db, 30).await.expect("an answer");
     a.advance(Duration::from_secs(30 * 86_400 - 60)).await;
     expire().await;
@@ -362,7 +359,7 @@ async fn what_an_event_said_goes_with_its_last_entry_and_not_before() {
     let group = alice.post("/groups", json!({ "title": "crew", "member_ids": [bob.id] })).await.expect(201);
     let group = group.data()["conversation_id"].as_str().expect("an id").to_owned();
     alice.say(&group, "kept").await.expect(201);
-    let db = Db::new(&a.world.database.as_str().into(), "test", 1, Plans::Free).expect("a pool");
+    let db = db(&a.world.database);
     let client = connect(&a.world.database).await;
     let counts = async || {
         let sql = "select (select count(*) from event), (select count(*) from inbox_entry), (select count(*) from message),

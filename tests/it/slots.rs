@@ -14,7 +14,6 @@ use blindpipe::{
     ids::{AgentId, NodeId, Principal, UserId},
     limits::slots::{Kind, Slots},
     random::Random,
-    redis::Redis,
 };
 use fred::interfaces::ClientLike;
 use serde_json::{Value, json};
@@ -26,7 +25,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::support::{
     Agent, Caller, ProcessNode, Socket, TestNode, User, knock, knock_and_stay, nodes_with, private_redis,
-    redis_client, spawn,
+    redis_client, redis_link, spawn,
 };
 
 const ROOM: (&str, &str) = ("LIMIT_OVERRIDES", "ws_connect=100000/s,ws_connect_ip=100000/s");
@@ -306,7 +305,7 @@ async fn what_is_connected_can_be_read_on_every_node() {
     let redis = private_redis("slots-read").await;
     let random = Random::new(Clock::default());
     let node = || {
-        let (redis, _) = Redis::start(&redis.url().into(), "test").expect("a client");
+        let redis = redis_link(&redis.url(), "test");
         Slots::new(redis, Clock::default(), random.clone(), NodeId::mint(&random))
     };
     let (a, b) = (node(), node());
@@ -375,7 +374,7 @@ async fn a_node_that_asserts_very_many_slots_goes_on_beating_and_loses_none() {
     let (port, relay) = late(redis.port(), Duration::from_millis(120)).await;
     let url = redis.url().replace(&redis.port().to_string(), &port.to_string());
     let random = Random::new(Clock::default());
-    let (link, _) = Redis::start(&url.into(), "test").expect("a client");
+    let link = redis_link(&url, "test");
     let slots = Slots::new(link, Clock::default(), random.clone(), NodeId::mint(&random));
     // All are let in while Redis is away. To assert them takes 60 round trips, which is longer than a node lives unheard.
     let lost = Arc::new(AtomicU32::new(0));

@@ -322,13 +322,14 @@ async fn junk_tokens_cost_no_hash_and_others_little() {
     // Half of it never comes further than its checksum; a quarter is no text at all, and a quarter is looked up in vain.
     assert_eq!(b.metric("token_cache_total", "malformed").await, f64::from(n / 2));
     assert_eq!(b.metric("token_cache_total", "unknown").await, f64::from(n / 4));
-    // The two share the cores with the tests beside them.
-    let p99 = |times: &[Duration]| times[times.len() * 99 / 100];
+    // Without optimisation, and beside other tests, the slowest of a few hundred sends says nothing.
+    let percentile = if cfg!(debug_assertions) { 50 } else { 99 };
+    let of = |times: &[Duration]| times[times.len() * percentile / 100];
     assert!(
-        p99(&busy) < 5 * p99(&quiet) + Duration::from_millis(250),
+        of(&busy) < 5 * of(&quiet) + Duration::from_millis(250),
         "{:?} after {:?}",
-        p99(&busy),
-        p99(&quiet)
+        of(&busy),
+        of(&quiet)
     );
 }
 

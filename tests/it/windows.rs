@@ -14,7 +14,6 @@ use std::{
 
 use blindpipe::{
     clock::Clock,
-    db::{Db, Plans},
     dev::services::RedisServer,
     ids::NodeId,
     limits::{
@@ -22,12 +21,11 @@ use blindpipe::{
         table::{Limit, Overrides},
     },
     random::Random,
-    redis::Redis,
 };
 use chrono::TimeDelta;
 use tokio_util::task::TaskTracker;
 
-use crate::support::{private_redis, redis_client, services, spawn, ulid};
+use crate::support::{db, private_redis, redis_client, redis_link, services, spawn, ulid};
 
 /// One rule of one decision.
 struct Record {
@@ -67,10 +65,7 @@ fn scale() -> usize {
 /// Three limiters without nodes around them, each of which knows that there are three.
 async fn limiters(url: &str, clocks: [Clock; 3], overrides: &Overrides) -> Vec<(Limits, i64)> {
     let (prefix, random) = (ulid().to_string(), Random::new(Clock::default()));
-    let links: Vec<_> = clocks
-        .iter()
-        .map(|_| (Redis::start(&url.into(), &prefix).expect("a client").0, NodeId::mint(&random)))
-        .collect();
+    let links: Vec<_> = clocks.iter().map(|_| (redis_link(url, &prefix), NodeId::mint(&random))).collect();
     let started = Instant::now();
     while links.iter().any(|(redis, _)| redis.nodes() < 3) {
         assert!(started.elapsed() < Duration::from_secs(10));
@@ -80,7 +75,7 @@ async fn limiters(url: &str, clocks: [Clock; 3], overrides: &Overrides) -> Vec<(
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let limits = links.into_iter().zip(clocks).map(|((redis, _), clock)| {
-        let db = Db::new(&services().postgres.url().into(), "test", 1, Plans::Free).expect("a pool");
+        let db = db(&services().postgres.url());
         let ahead = clock.ahead().num_microseconds().expect("few");
         (Limits::start(redis, db, clock, overrides.clone(), &TaskTracker::new()), ahead)
     });

@@ -26,6 +26,10 @@ use crate::{
 /// Batches a send may be in without a decision (its conversation changed meanwhile, or its key was to be freed first).
 const TRIES: u32 = 5;
 
+/// How often all tasks that can run have their turn before a batch is made: those who are about to send join it, and then
+/// the limiter has been asked. Where cores are few, Redis would else wait for one until Postgres has done its part.
+const TURNS: u32 = 2;
+
 /// Commits batch after batch until all senders are gone.
 pub async fn run(db: Db, backplane: Backplane, entrance: Entrance) {
     let (held, rivalry, ahead) = (VecDeque::new(), Rivalry::default(), Ahead::default());
@@ -47,11 +51,13 @@ impl Lane {
     /// One batch; false once there will be none any more.
     async fn step(&mut self) -> bool {
         let open = self.ahead.may();
-        if !self.held.is_empty() {
-            self.entrance.look(&mut self.held, open);
-        } else if !self.entrance.wait(&mut self.held, open).await {
+        if self.held.is_empty() && !self.entrance.wait(&mut self.held, open).await {
             return false;
         }
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+        }
+        self.entrance.look(&mut self.held, open);
         let mut batch = self.next_batch();
         let started = Instant::now();
         if self.rivalry.concerns(&batch.messages) {

@@ -25,7 +25,7 @@ pub use self::{
     proxy::{Held, Proxy},
     services::{
         blocked, connect, crowd, db, followed_postgres, private_redis, psql, redis_client, redis_cluster,
-        services, spawn, waiting,
+        redis_link, services, spawn, waiting,
     },
     siteverify::{Mood, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},

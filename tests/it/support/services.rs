@@ -7,11 +7,12 @@ use std::{
 };
 
 use blindpipe::{
-    db::migrate,
+    db::{Db, Plans, migrate},
     dev::{
         Trouble,
         services::{PostgresServer, Profile, RedisCluster, RedisServer, Services},
     },
+    redis::Redis,
 };
 use tokio::sync::OnceCell;
 use tokio_postgres::{GenericClient, NoTls};
@@ -150,8 +151,13 @@ pub async fn psql(url: &str, sql: &str) -> Vec<tokio_postgres::SimpleQueryMessag
 }
 
 /// What a job of a node works with, for a test that runs it itself.
-pub fn db(url: &str) -> blindpipe::db::Db {
-    blindpipe::db::Db::new(&url.into(), "test", 4, blindpipe::db::Plans::Free).expect("a pool")
+pub fn db(url: &str) -> Db {
+    Db::new(&url.into(), "test", 4, Plans::Free, Duration::from_secs(10)).expect("a pool")
+}
+
+/// A link to Redis as a node has it by default.
+pub fn redis_link(url: &str, prefix: &str) -> Redis {
+    Redis::start(&url.into(), prefix, Duration::from_millis(250)).expect("a client").0
 }
 
 /// Users who do nothing but be members: made in the database, since five hundred registrations would take minutes.

@@ -55,6 +55,14 @@ impl World {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
+        // A busy machine is slow; only who has a Postgres or Redis of its own means to see what a node does about that.
+        for (server, patience, ms) in
+            [("DATABASE_URL", "DATABASE_TIMEOUT_MS", "10000"), ("REDIS_URL", "REDIS_TIMEOUT_MS", "2000")]
+        {
+            if !settings.iter().any(|(name, _)| *name == server) {
+                all.insert(patience.to_owned(), ms.to_owned());
+            }
+        }
         all.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
         Arc::new(World { clock: Clock::default(), database, mail_dir, settings: all })
     }
