@@ -1,6 +1,10 @@
 //! Who used how much of the processors: the nodes, Postgres, Redis, and this program itself.
 
-use std::{collections::HashMap, fs, time::Duration};
+use std::{
+    collections::HashMap,
+    fs,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -39,6 +43,8 @@ pub struct Used {
     pub client: f64,
     /// Whatever else ran on this machine, and what its host took from it: noise.
     pub others: f64,
+    /// How long it all took.
+    pub seconds: f64,
 }
 
 impl Watch {
@@ -73,6 +79,7 @@ impl Watch {
             // What was started from here and has ended (pgbench) is inherited.
             client: all.get(&std::process::id()).map_or(0.0, |process| process.used + process.inherited),
             others: 0.0,
+            seconds: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
         };
         let ours = used.nodes.iter().sum::<f64>() + used.postgres + used.redis + used.client;
         used.others = machine() - ours;
@@ -84,7 +91,7 @@ impl Watch {
         for _ in 0..60 {
             let before = self.now();
             tokio::time::sleep(Duration::from_secs(1)).await;
-            if self.now().since(&before).others_percent(1) < DISTURBANCE {
+            if self.now().since(&before).others_percent() < DISTURBANCE {
                 return;
             }
         }
@@ -110,13 +117,26 @@ impl Used {
             redis: self.redis - before.redis,
             client: self.client - before.client,
             others: self.others - before.others,
+            seconds: self.seconds - before.seconds,
         }
     }
 
-    /// How much of the machine others had, over so many seconds.
-    pub fn others_percent(&self, seconds: u64) -> f64 {
+    /// Both together.
+    pub fn and(&self, other: &Used) -> Used {
+        Used {
+            nodes: self.nodes.iter().zip(&other.nodes).map(|(one, other)| one + other).collect(),
+            postgres: self.postgres + other.postgres,
+            redis: self.redis + other.redis,
+            client: self.client + other.client,
+            others: self.others + other.others,
+            seconds: self.seconds + other.seconds,
+        }
+    }
+
+    /// How much of the machine others had.
+    pub fn others_percent(&self) -> f64 {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        100.0 * self.others.max(0.0) / (seconds.max(1) as f64 * cores as f64)
+        100.0 * self.others.max(0.0) / (self.seconds.max(0.001) * cores as f64)
     }
 }
 

@@ -16,10 +16,12 @@ mod tiers;
 
 use std::{
     collections::BTreeMap,
+    iter::once,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use tokio_util::task::TaskTracker;
 
 pub use self::limiter::{Charge, Charged, Limiter, Pass, refusal};
@@ -263,7 +265,7 @@ impl Limits {
     }
 }
 
-/// The script, where it runs.
+/// The script, where it runs. Its numbers are doubles, which are exact for what we count.
 #[derive(Clone)]
 struct Windows {
     redis: Redis,
@@ -275,9 +277,12 @@ impl Windows {
     /// Decides calls in their order: for each the moment, and what the script says about it. None if Redis is away.
     async fn decide(&self, questions: &[Question]) -> Option<Vec<Vec<i64>>> {
         let names = questions.iter().flat_map(|one| one.names.iter().cloned()).collect();
-        let mut args = vec![self.clock.ahead().num_microseconds().unwrap_or_default()];
-        args.extend(questions.iter().flat_map(|one| &one.args));
-        let answer: Vec<i64> = self.redis.eval(&self.script, names, args).await.ok()?;
+        let ahead = self.clock.ahead().num_microseconds().unwrap_or_default();
+        let args = once(&ahead).chain(questions.iter().flat_map(|one| &one.args));
+        let args: Vec<u8> = args.flat_map(|number| (*number as f64).to_le_bytes()).collect();
+        let answer: Bytes = self.redis.eval(&self.script, names, vec![Bytes::from(args)]).await.ok()?;
+        let (numbers, _) = answer.as_chunks();
+        let answer: Vec<i64> = numbers.iter().map(|number| f64::from_le_bytes(*number) as i64).collect();
         let (moment, mut rest) = answer.split_first()?;
         let each = questions.iter().map(|one| {
             let (own, others) = rest.split_at_checked(2 + 2 * one.names.len())?;

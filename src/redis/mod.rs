@@ -77,8 +77,8 @@ impl Redis {
         prefix: &str,
         timeout: Duration,
     ) -> FredResult<(Self, SubscriberClient)> {
-        let client = builder(url)?.build()?;
-        let mut builder = builder(url)?;
+        let client = builder(url, timeout)?.build()?;
+        let mut builder = builder(url, timeout)?;
         // The buffer of received messages holds 32 by default, which a burst of hints overruns. What overruns this one is
         // counted and swept. It is memory that is taken at once, several times over: not more than a burst needs.
         builder.with_performance_config(|performance| performance.broadcast_channel_capacity = 8_192);
@@ -215,21 +215,21 @@ impl Redis {
 }
 
 /// What fred leaves unbounded is bounded here: waiting, the queue of a link that is down, a silent peer.
-fn builder(url: &SecretString) -> FredResult<Builder> {
+fn builder(url: &SecretString, timeout: Duration) -> FredResult<Builder> {
+    // Making a link takes several answers.
+    let patience = (4 * timeout).max(Duration::from_secs(1));
     let mut builder = Builder::from_config(Config::from_url(url.expose_secret())?);
     builder
         .with_config(|config| config.fail_fast = false)
         .with_connection_config(|connection| {
-            connection.connection_timeout = Duration::from_secs(1);
-            connection.internal_command_timeout = Duration::from_secs(1);
+            connection.connection_timeout = patience;
+            connection.internal_command_timeout = patience;
             connection.max_command_attempts = 3;
             connection.max_command_buffer_len = 10_000;
-            connection.unresponsive = UnresponsiveConfig {
-                max_timeout: Some(Duration::from_secs(2)),
-                interval: Duration::from_millis(500),
-            };
+            connection.unresponsive =
+                UnresponsiveConfig { max_timeout: Some(2 * patience), interval: Duration::from_millis(500) };
         })
-        .with_performance_config(|performance| performance.default_command_timeout = Duration::from_secs(1))
+        .with_performance_config(|performance| performance.default_command_timeout = patience)
         .set_policy(ReconnectPolicy::new_exponential(0, 50, 1_000, 2));
     Ok(builder)
 }

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use blindpipe::limits::table::Limit;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Caller, TestNode, User, nodes_with, private_redis, redis_client, spawn};
+use crate::support::{
+    Answer, Caller, ProcessNode, TestNode, User, World, late, nodes_with, private_redis, redis_client, spawn,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_moves_with_the_clock() {
@@ -136,6 +138,28 @@ async fn without_redis_each_node_gives_out_its_share_and_no_more() {
     // Sends and logins do not wait for Redis either.
     let conversation = alice.refreshed().await.talk_to(&agent).await;
     agent.on(&b).say(&conversation, "x").await.expect(201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_far_away_is_waited_for_as_long_as_the_operator_says() {
+    let redis = private_redis("limits-far").await;
+    let (port, relay) = late(redis.port(), Duration::from_millis(300)).await;
+    spawn(relay);
+    let url = redis.url().replace(&redis.port().to_string(), &port.to_string());
+    for (patience, counts_alone) in [("2000", false), ("250", true)] {
+        let world = World::new(&[("REDIS_URL", &url), ("REDIS_TIMEOUT_MS", patience)]).await;
+        let node = ProcessNode::start_in(&world).await;
+        let caller = Caller::to(&world, &node.base);
+        let mut alone = 0;
+        for _ in 0..15 {
+            let before = node.metric("limiter_fallback_total", "").await;
+            caller.post("/auth/passkey/begin", json!({})).await.expect(200);
+            alone += u32::from(node.metric("limiter_fallback_total", "").await > before);
+            // The link takes some round trips of its own.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        assert_eq!(alone == 15, counts_alone, "{alone} with {patience} ms");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

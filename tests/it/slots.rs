@@ -17,15 +17,11 @@ use blindpipe::{
 };
 use fred::interfaces::ClientLike;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::support::{
-    Agent, Caller, ProcessNode, Socket, TestNode, User, knock, knock_and_stay, nodes_with, private_redis,
-    redis_client, redis_link, spawn,
+    Agent, Caller, ProcessNode, Socket, TestNode, User, knock, knock_and_stay, late, nodes_with,
+    private_redis, redis_client, redis_link, spawn,
 };
 
 const ROOM: (&str, &str) = ("LIMIT_OVERRIDES", "ws_connect=100000/s,ws_connect_ip=100000/s");
@@ -335,37 +331,6 @@ async fn what_is_connected_can_be_read_on_every_node() {
     a.flush().await;
     b.flush().await;
     assert!(a.connections(&[agent.id(), user.id()]).await.iter().all(Vec::is_empty));
-}
-
-/// A way to a local port on which every answer is so late, however many are under way; and the port of it.
-async fn late(to: u16, by: Duration) -> (u16, impl Future<Output = ()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    let relay = async move {
-        loop {
-            let (near, _) = listener.accept().await.expect("a client");
-            let far = TcpStream::connect(("127.0.0.1", to)).await.expect("Redis");
-            let (mut ask, mut write) = near.into_split();
-            let (mut answer, mut forward) = far.into_split();
-            let (line, mut waiting) = tokio::sync::mpsc::unbounded_channel();
-            spawn(async move { tokio::io::copy(&mut ask, &mut forward).await });
-            spawn(async move {
-                let mut bytes = vec![0; 65_536];
-                while let Ok(n @ 1..) = answer.read(&mut bytes).await {
-                    line.send((tokio::time::Instant::now() + by, bytes[..n].to_vec())).ok();
-                }
-            });
-            spawn(async move {
-                while let Some((due, bytes)) = waiting.recv().await {
-                    tokio::time::sleep_until(due).await;
-                    if write.write_all(&bytes).await.is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-    };
-    (port, relay)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -135,7 +135,7 @@ async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
     )];
     notes.extend(peers::remark(&peers));
     let all = rounds.iter().chain(peers.values().flatten());
-    notes.extend(cpu::remark(all.map(|found| found.cpu.others_percent(options.seconds)).fold(0.0, f64::max)));
+    notes.extend(cpu::remark(all.map(|found| found.cpu.others_percent()).fold(0.0, f64::max)));
     let rate = median(rounds.iter().map(|found| found.rate));
     let ratios = peers.iter().map(|(kind, found)| {
         let (what, goal) = match kind {

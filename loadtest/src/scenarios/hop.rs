@@ -87,7 +87,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
             .to_owned(),
     ];
     let found = rounds.iter().flatten();
-    let disturbance = found.map(|found| found.cpu.others_percent(options.seconds)).fold(0.0, f64::max);
+    let disturbance = found.map(|found| found.cpu.others_percent()).fold(0.0, f64::max);
     notes.extend(cpu::remark(disturbance));
     let mut tables = vec![table(&rounds, cluster.nodes.len(), options)];
     if !peers.is_empty() {
@@ -345,7 +345,7 @@ fn table(rounds: &[Vec<Found>], nodes: usize, options: &Options) -> Vec<Vec<Stri
         row.extend([of(&|found| found.late.p50), of(&|found| found.late.p99)]);
         row.extend((0..nodes).map(|node| cpu(&|used| used.nodes[node])));
         row.extend([cpu(&|used| used.postgres), cpu(&|used| used.redis), cpu(&|used| used.client)]);
-        row.push(of(&|found| found.cpu.others_percent(options.seconds)));
+        row.push(of(&|found| found.cpu.others_percent()));
         table.push(row);
     }
     table

@@ -1,8 +1,10 @@
 //! `limiter`: how much of a send is its limits?
 //!
 //! Two pairs of nodes of our own differ in one setting: one counts limits, the other does not. The sends of `send`, alone
-//! and many at once, go to each in turn; what was acked is checked likewise. What the limits cost is what they add to the
-//! median of a send. How long a decision takes by the node's own series, waiting included, stands beside it.
+//! and many at once, go to each in turn, less than half a second each time: machines change their speed within minutes.
+//! What was acked is checked likewise. What the limits cost is what they add to the median of a send. How long a decision takes by the node's own series, waiting included, stands beside it.
+
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
@@ -18,6 +20,9 @@ use crate::{
     report::{Goal, Ratio, Report, say},
     stats::median,
 };
+
+/// How long it is the turn of one pair of nodes.
+const TURN: Duration = Duration::from_millis(400);
 
 /// What one pair of nodes showed in one phase.
 #[derive(Serialize)]
@@ -54,29 +59,25 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     ];
     let limited = Plain::start_with(cluster, 2, &[("LIMITS_OFF", "false")]).await?;
     let unlimited = Plain::start_with(cluster, 2, &[("LIMITS_OFF", "true")]).await?;
+    let watches = [Watch::of(&limited.cluster).await?, Watch::of(&unlimited.cluster).await?];
+    let turns = u32::try_from(options.seconds * 1000 / TURN.as_millis() as u64)?.max(1);
     let (mut rounds, mut faults, mut checked) = (Vec::new(), Faults::default(), 0);
     for n in 1..=options.rounds {
         say(format!("limiter: round {n} of {}", options.rounds));
         for phase in phases {
-            let mut found = Vec::new();
-            // Who is first takes turns, too.
-            let nodes = if n % 2 == 0 { [&limited, &unlimited] } else { [&unlimited, &limited] };
-            for node in nodes {
-                people::renew(cluster, pairs).await?;
-                let watch = Watch::of(&node.cluster).await?;
-                watch.quiet().await;
-                let before = decisions(&node.cluster).await?;
-                let driven = send::drive(&node.cluster, &watch, pairs, phase, options.seconds).await?;
-                let after = decisions(&node.cluster).await?;
-                checked += driven.acked.iter().map(Vec::len).sum::<usize>() as u64;
-                faults.add(&send::verify(cluster, pairs, &driven).await?);
-                found.push(Found::of(&driven, (after.0 - before.0, after.1 - before.1), options.seconds));
-            }
-            if n % 2 != 0 {
-                found.reverse();
-            }
-            let [limited, unlimited] = found.try_into().map_err(|_| "a node is missing")?;
+            people::renew(cluster, pairs).await?;
+            watches[0].quiet().await;
+            let before = decisions(&limited.cluster).await?;
+            let targets = [(&limited.cluster, &watches[0]), (&unlimited.cluster, &watches[1])];
+            let driven = send::drive_in_turns(&targets, pairs, phase, TURN, turns).await?;
+            let after = decisions(&limited.cluster).await?;
+            let [mut with, without] = <[Driven; 2]>::try_from(driven).map_err(|_| "a pair is missing")?;
+            let decided = (after.0 - before.0, after.1 - before.1);
+            let (limited, unlimited) = (Found::of(&with, decided), Found::of(&without, (0.0, 0.0)));
             rounds.push(Compared { phase: phase.name, limited, unlimited });
+            with.join(without);
+            checked += with.acked.iter().map(Vec::len).sum::<usize>() as u64;
+            faults.add(&send::verify(cluster, pairs, &with).await?);
         }
     }
     let found = rounds.iter().flat_map(|round| [&round.limited, &round.unlimited]);
@@ -159,7 +160,7 @@ fn ratios(rounds: &[Compared]) -> Vec<Ratio> {
 
 impl Found {
     /// `decided`: how many decisions there were, and their seconds.
-    fn of(driven: &Driven, decided: (f64, f64), seconds: u64) -> Self {
+    fn of(driven: &Driven, decided: (f64, f64)) -> Self {
         let found = &driven.found;
         let sends = driven.acked.iter().map(Vec::len).sum::<usize>().max(1) as f64;
         let per_send = |seconds: f64| seconds * 1e6 / found.answer.count.max(1) as f64;
@@ -172,7 +173,7 @@ impl Found {
             redis_us: per_send(found.cpu.redis),
             decisions: decided.0 / sends,
             decision_ms: decided.1 / decided.0.max(1.0) * 1000.0,
-            others_percent: found.cpu.others_percent(seconds),
+            others_percent: found.cpu.others_percent(),
         }
     }
 }

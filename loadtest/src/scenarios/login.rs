@@ -89,7 +89,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
          node's pool has. Logins: {IN_FLIGHT} under way; others: GET /users/me, {RATE}/s, on the same node."
     )];
     let found = || rounds.iter().flat_map(|round| &round.phases);
-    let disturbance = found().map(|found| found.cpu.others_percent(options.seconds)).fold(0.0, f64::max);
+    let disturbance = found().map(|found| found.cpu.others_percent()).fold(0.0, f64::max);
     notes.extend(cpu::remark(disturbance));
     let faults = Faults { failed: found().map(|found| found.failed).sum(), ..Faults::default() };
     let checked = found().map(|found| found.login.count + found.other.count).sum();

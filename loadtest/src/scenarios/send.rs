@@ -93,7 +93,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
                 watch.quiet().await;
                 let before = watch.now();
                 let speed = pgbench.run(peer, options.seconds).await?;
-                let others = watch.now().since(&before).others_percent(options.seconds);
+                let others = watch.now().since(&before).others_percent();
                 round.peers.push(Compared { peer, speed, others });
             }
         }
@@ -104,8 +104,8 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         "rounds": rounds,
     });
     let mut notes = vec!["Medians of the rounds. CPU: µs of processor time per message.".to_owned()];
-    notes.extend(cpu::remark(disturbance(&rounds, options.seconds)));
-    let mut tables = vec![our_table(&rounds, both, options.seconds)];
+    notes.extend(cpu::remark(disturbance(&rounds)));
+    let mut tables = vec![our_table(&rounds, both)];
     if pgbench.is_some() {
         tables.push(peer_table(&rounds));
     }
@@ -120,6 +120,14 @@ pub struct Driven {
     failed: Vec<u64>,
 }
 
+impl Driven {
+    /// Takes over what another one must find there.
+    pub fn join(&mut self, other: Driven) {
+        self.acked.iter_mut().zip(other.acked).for_each(|(own, more)| own.extend(more));
+        self.failed.iter_mut().zip(other.failed).for_each(|(own, more)| *own += more);
+    }
+}
+
 /// Keeps `in_flight` sends under way for the warm-up and the measured time.
 pub async fn drive(
     cluster: &Cluster,
@@ -128,43 +136,97 @@ pub async fn drive(
     phase: Phase,
     seconds: u64,
 ) -> Result<Driven> {
-    let mut senders = Vec::new();
-    for n in 0..phase.in_flight {
-        let pair = n % pairs.len();
-        senders.push((pair, Sender::open(cluster.node(pair % phase.nodes), &pairs[pair], PAYLOAD).await?));
+    let mut driven =
+        drive_in_turns(&[(cluster, watch)], pairs, phase, Duration::from_secs(seconds), 1).await?;
+    driven.pop().ok_or_else(|| "nothing was driven".into())
+}
+
+/// The same to each of several clusters, which take turns: so many of such a length each. What changes on the machine
+/// from one second to the next concerns them all alike.
+pub async fn drive_in_turns(
+    targets: &[(&Cluster, &Watch)],
+    pairs: &[Pair],
+    phase: Phase,
+    turn: Duration,
+    turns: u32,
+) -> Result<Vec<Driven>> {
+    let (ids, start) = (Ids::new(), Instant::now() + WARM_UP);
+    let (mut workers, mut before) = (Vec::new(), Vec::new());
+    for (target, (cluster, _)) in targets.iter().enumerate() {
+        before.push(batches(cluster).await?);
+        for n in 0..phase.in_flight {
+            let pair = n % pairs.len();
+            let node = cluster.node(pair % phase.nodes);
+            let sender = Sender::open(node, &pairs[pair], PAYLOAD).await?;
+            let turns = Turns { start, turn, turns, of: targets.len(), own: target };
+            let worker = work(sender, ids, target * phase.in_flight + n, turns);
+            workers.push((target, pair, tokio::spawn(worker)));
+        }
     }
-    let before = batches(cluster).await?;
-    let ids = Ids::new();
-    let from = Instant::now() + WARM_UP;
-    let until = from + Duration::from_secs(seconds);
-    let workers = senders.into_iter().enumerate();
-    let workers = workers.map(|(n, (pair, sender))| (pair, tokio::spawn(work(sender, ids, n, from, until))));
-    let workers: Vec<_> = workers.collect();
-    sleep_until(from).await;
-    let used = watch.now();
-    sleep_until(until).await;
-    let cpu = watch.now().since(&used);
-    let mut latencies = Latencies::new();
-    let (mut acked, mut failed) = (vec![Vec::new(); pairs.len()], vec![0; pairs.len()]);
-    for (pair, worker) in workers {
-        let worked = worker.await?;
-        latencies.add(&worked.latencies);
-        acked[pair].extend(worked.acked);
-        failed[pair] += worked.failed;
+    let mut used: Vec<Vec<Used>> = targets.iter().map(|_| Vec::new()).collect();
+    let all = Turns { start, turn, turns, of: targets.len(), own: 0 };
+    for (from, target) in all.list() {
+        sleep_until(from + all.settling()).await;
+        let then = targets[target].1.now();
+        sleep_until(from + turn).await;
+        used[target].push(targets[target].1.now().since(&then));
     }
-    let after = batches(cluster).await?;
-    let transactions = (after.0 - before.0).max(1.0);
-    let answer = latencies.quantiles();
-    let found = Found {
-        phase: phase.name,
-        rate: answer.count as f64 / seconds as f64,
-        messages: answer.count,
-        answer,
-        cpu,
-        batch: (after.1 - before.1) / transactions,
-        commit_ms: (after.2 - before.2) / transactions * 1000.0,
-    };
-    Ok(Driven { found, acked, failed })
+    let fresh = || (Latencies::new(), vec![Vec::new(); pairs.len()], vec![0; pairs.len()]);
+    let mut worked: Vec<_> = targets.iter().map(|_| fresh()).collect();
+    for (target, pair, worker) in workers {
+        let one = worker.await?;
+        worked[target].0.add(&one.latencies);
+        worked[target].1[pair].extend(one.acked);
+        worked[target].2[pair] += one.failed;
+    }
+    let mut driven = Vec::new();
+    let measured = (turn - 2 * all.settling()).as_secs_f64() * f64::from(turns);
+    for ((((cluster, _), before), used), (latencies, acked, failed)) in
+        targets.iter().zip(before).zip(used).zip(worked)
+    {
+        let after = batches(cluster).await?;
+        let transactions = (after.0 - before.0).max(1.0);
+        let answer = latencies.quantiles();
+        let found = Found {
+            phase: phase.name,
+            rate: answer.count as f64 / measured,
+            messages: answer.count,
+            answer,
+            cpu: used.into_iter().reduce(|sum, one| sum.and(&one)).ok_or("no turns")?,
+            batch: (after.1 - before.1) / transactions,
+            commit_ms: (after.2 - before.2) / transactions * 1000.0,
+        };
+        driven.push(Driven { found, acked, failed });
+    }
+    Ok(driven)
+}
+
+/// When one of several may send.
+#[derive(Clone, Copy)]
+struct Turns {
+    start: Instant,
+    turn: Duration,
+    turns: u32,
+    of: usize,
+    own: usize,
+}
+
+impl Turns {
+    /// All turns: when each begins, and whose it is. Who is first takes turns, too.
+    fn list(self) -> impl Iterator<Item = (Instant, usize)> {
+        let (n, of) = (self.turns as usize * self.of, self.of);
+        (0..n).map(move |n| {
+            let place = n % of;
+            let whose = if n / of % 2 == 0 { place } else { of - 1 - place };
+            (self.start + self.turn * u32::try_from(n).unwrap_or(u32::MAX), whose)
+        })
+    }
+
+    /// What is not counted at the beginning of a turn; nor does anybody send in as much at its end, so that the next one
+    /// finds the machine free. Who is alone has had the warm-up for that.
+    fn settling(self) -> Duration {
+        if self.of > 1 { self.turn / 8 } else { Duration::ZERO }
+    }
 }
 
 struct Worked {
@@ -173,19 +235,30 @@ struct Worked {
     failed: u64,
 }
 
-/// Sends one message after the other; those answered in the measured time count.
-async fn work(mut sender: Sender, ids: Ids, who: usize, from: Instant, until: Instant) -> Worked {
+/// Sends one message after the other when it may; those answered in the measured time count.
+async fn work(mut sender: Sender, ids: Ids, who: usize, turns: Turns) -> Worked {
     let mut worked = Worked { latencies: Latencies::new(), acked: Vec::new(), failed: 0 };
+    let mut own = turns.list().filter(|(_, whose)| *whose == turns.own).map(|(from, _)| from).peekable();
     for n in 0.. {
         let began = Instant::now();
-        if began >= until {
-            break;
+        while own.peek().is_some_and(|from| began >= *from + turns.turn - turns.settling()) {
+            own.next();
+        }
+        let Some(from) = own.peek().copied() else { break };
+        if began < from && turns.of > 1 {
+            sleep_until(from).await;
+            continue;
         }
         match sender.send(ids.id(who, n)).await {
             Ok(acked) => {
                 let now = Instant::now();
                 worked.acked.push(acked);
-                if now >= from && now < until {
+                let counts = if turns.of > 1 {
+                    began >= from + turns.settling()
+                } else {
+                    now >= from && now < from + turns.turn
+                };
+                if counts {
                     worked.latencies.record(now - began);
                 }
             }
@@ -230,7 +303,7 @@ pub async fn verify(cluster: &Cluster, pairs: &mut [Pair], driven: &Driven) -> R
     Ok(faults)
 }
 
-fn our_table(rounds: &[Round], nodes: usize, seconds: u64) -> Vec<Vec<String>> {
+fn our_table(rounds: &[Round], nodes: usize) -> Vec<Vec<String>> {
     let mut heading: Vec<String> =
         ["", "msg/s", "p50 ms", "p99 ms", "batch", "commit ms"].map(str::to_owned).into();
     heading.extend((1..=nodes).map(|n| format!("node {n} CPU")));
@@ -254,7 +327,7 @@ fn our_table(rounds: &[Round], nodes: usize, seconds: u64) -> Vec<Vec<String>> {
             per_message(&|used| used.postgres),
             per_message(&|used| used.redis),
             per_message(&|used| used.client),
-            format!("{:.0}", of(&|found| found.cpu.others_percent(seconds))),
+            format!("{:.0}", of(&|found| found.cpu.others_percent())),
         ]);
         table.push(row);
     }
@@ -262,8 +335,8 @@ fn our_table(rounds: &[Round], nodes: usize, seconds: u64) -> Vec<Vec<String>> {
 }
 
 /// The most that others had of the machine in any phase, in percent.
-fn disturbance(rounds: &[Round], seconds: u64) -> f64 {
-    let ours = rounds.iter().flat_map(|round| &round.found).map(|found| found.cpu.others_percent(seconds));
+fn disturbance(rounds: &[Round]) -> f64 {
+    let ours = rounds.iter().flat_map(|round| &round.found).map(|found| found.cpu.others_percent());
     let peers = rounds.iter().flat_map(|round| &round.peers).map(|compared| compared.others);
     ours.chain(peers).fold(0.0, f64::max)
 }

@@ -22,7 +22,7 @@ pub use self::{
     devtools::DevTools,
     hostile::{forged, knock, knock_and_stay, wrong_secret},
     process::{ProcessNode, free_port},
-    proxy::{Held, Proxy},
+    proxy::{Held, Proxy, late},
     services::{
         blocked, connect, crowd, db, followed_postgres, private_redis, psql, redis_client, redis_cluster,
         redis_link, services, spawn, waiting,

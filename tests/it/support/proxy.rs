@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::{
@@ -143,4 +144,35 @@ async fn carry(
         Ok(())
     };
     tokio::join!(reading, writing).1
+}
+
+/// A way to a local port on which every answer is so late, however many are under way; and the port of it.
+pub async fn late(to: u16, by: Duration) -> (u16, impl Future<Output = ()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let relay = async move {
+        loop {
+            let (near, _) = listener.accept().await.expect("a client");
+            let far = TcpStream::connect(("127.0.0.1", to)).await.expect("a server");
+            let (mut ask, mut write) = near.into_split();
+            let (mut answer, mut forward) = far.into_split();
+            let (line, mut waiting) = mpsc::unbounded_channel();
+            spawn(async move { tokio::io::copy(&mut ask, &mut forward).await });
+            spawn(async move {
+                let mut bytes = vec![0; 65_536];
+                while let Ok(n @ 1..) = answer.read(&mut bytes).await {
+                    line.send((tokio::time::Instant::now() + by, bytes[..n].to_vec())).ok();
+                }
+            });
+            spawn(async move {
+                while let Some((due, bytes)) = waiting.recv().await {
+                    tokio::time::sleep_until(due).await;
+                    if write.write_all(&bytes).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    };
+    (port, relay)
 }
