@@ -10,15 +10,9 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Caller, nodes_with, ulid};
+use crate::support::{Caller, claims_of, nodes_with, ulid};
 
 const ROOM: (&str, &str) = ("LIMIT_OVERRIDES", "default_user=100000/s,default_ip=100000/s");
-
-/// Claims of a genuine token.
-fn claims_of(token: &str) -> Value {
-    let part = token.split('.').nth(1).expect("claims");
-    serde_json::from_slice(&B64.decode(part).expect("base64")).expect("JSON")
-}
 
 fn kid_of(token: &str) -> (String, String) {
     let part = token.split('.').next().expect("a header");

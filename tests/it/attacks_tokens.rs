@@ -34,9 +34,9 @@ fn cookie_of(answer: &Answer) -> String {
 async fn attack_17_a_token_is_over_six_seconds_after_its_end() {
     let [a, b] = nodes_with(&[ROOM]).await;
     let alice = a.user("alice").await;
-    a.advance(Duration::from_secs(304)).await;
+    a.advance_to(alice.after_its_end(3)).await;
     alice.on(&b).get("/users/me").await.expect(200);
-    a.advance(Duration::from_secs(2)).await;
+    a.advance_to(alice.after_its_end(6)).await;
     for node in [&a, &b] {
         alice.on(node).get("/users/me").await.refused(401, "UNAUTHORIZED");
     }
@@ -309,14 +309,14 @@ async fn attack_47_a_socket_does_not_outlive_its_token() {
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     let [mut kept, mut left] = [alice.on(&b).connect().await, alice.on(&a).connect().await];
-    a.advance(Duration::from_secs(245)).await;
+    a.advance_to(alice.after_its_end(-55)).await;
     for socket in [&mut kept, &mut left] {
         socket.expect("auth.expiring").await;
         // By the moved clock the socket was silent for long; this is its sign of life.
         socket.say(json!({ "type": "ping" })).await;
         socket.expect("pong").await;
     }
-    a.advance(Duration::from_secs(56)).await;
+    a.advance_to(alice.after_its_end(1)).await;
     // The node's timer has to see it; the token is over either way when an event is written.
     agent.say(&conversation, "after the end").await.expect(201);
     for socket in [&mut kept, &mut left] {
@@ -325,12 +325,12 @@ async fn attack_47_a_socket_does_not_outlive_its_token() {
             assert_ne!(frame.expect("open")["event"], "message.created");
         }
     }
-    a.advance(Duration::from_secs(5)).await;
+    a.advance_to(alice.after_its_end(5)).await;
     let renewed = alice.refreshed().await;
     kept.say(json!({ "type": "auth.renew", "access_token": renewed.access_token })).await;
     kept.expect("auth.renewed").await;
     assert_eq!(kept.event("message.created").await["data"]["payload"]["text"], "after the end");
-    a.advance(Duration::from_secs(6)).await;
+    a.advance_to(alice.after_its_end(11)).await;
     let before = left.expect_close(4401).await;
     assert_eq!(before.last(), Some(&json!({ "type": "auth.error", "reason": "token_expired" })));
     assert!(before.iter().all(|frame| frame["event"] != "message.created"));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::support::{Socket, nodes, nodes_with, psql, ulid};
+use crate::support::{Sleeper, Socket, nodes, nodes_with, psql, ulid};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_must_say_who_it_is() {
@@ -208,14 +208,14 @@ async fn a_users_socket_lives_as_long_as_its_token() {
     socket.expect("caught_up").await;
     assert!(socket.ready["token_expires_at"].is_string());
 
-    a.advance(Duration::from_secs(245)).await;
+    a.advance_to(alice.after_its_end(-55)).await;
     socket.expect("auth.expiring").await;
     let renewed = alice.refreshed().await;
     socket.say(json!({ "type": "auth.renew", "access_token": renewed.access_token })).await;
     socket.expect("auth.renewed").await;
 
     // Over: no events, but a token is still taken, and then nothing has been missed.
-    a.advance(Duration::from_secs(301)).await;
+    a.advance_to(renewed.after_its_end(1)).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     agent.say(&conversation, "while expired").await.expect(201);
     let started = Instant::now();
@@ -229,7 +229,7 @@ async fn a_users_socket_lives_as_long_as_its_token() {
     socket.expect("auth.renewed").await;
     assert_eq!(socket.event("message.created").await["data"]["payload"]["text"], "while expired");
 
-    a.advance(Duration::from_secs(311)).await;
+    a.advance_to(renewed.after_its_end(11)).await;
     let before = socket.expect_close(4401).await;
     assert_eq!(before.last(), Some(&json!({ "type": "auth.error", "reason": "token_expired" })));
     let mut late = Socket::open(&a.anon()).await;
@@ -305,7 +305,7 @@ async fn a_listener_that_never_reads_is_cut_off_and_loses_nothing() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let sleeper = agent.connect().await;
+    let sleeper = Sleeper::new(&agent).await;
     let mut reader = agent.connect().await;
     let text = "x".repeat(200_000);
     for _ in 0..100 {
@@ -357,11 +357,11 @@ async fn a_revoked_listener_does_not_get_the_rest_of_its_backlog() {
         alice.say(&conversation, &text).await.expect(201);
     }
     // 18 MB that are not read do not fit into the sockets' buffers: the node is in the middle of the replay.
-    let slow = agent.on(&b).connect().await;
+    let slow = Sleeper::new(&agent.on(&b)).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     psql(&a.world.database, "update agent_token set revoked_at = app_now(), bcrypt_hash = null").await;
     tokio::time::sleep(Duration::from_millis(2500)).await;
-    let got = slow.until_closed().await;
+    let got = slow.wake().until_closed().await;
     assert!(got.iter().filter(|frame| frame["event"] == "message.created").count() < 60);
 }
 

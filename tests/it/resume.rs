@@ -12,7 +12,7 @@ use std::{
 use blindpipe::features::inbox;
 use serde_json::{Value, json};
 
-use crate::support::{Agent, PASSWORD, Socket, TestNode, connect, db, nodes_with, psql, spawn};
+use crate::support::{Agent, PASSWORD, Sleeper, Socket, TestNode, connect, db, nodes_with, psql, spawn};
 
 const ROOM: (&str, &str) = (
     "LIMIT_OVERRIDES",
@@ -198,10 +198,13 @@ async fn two_hundred_polls_wait_without_a_connection_to_the_database() {
     let [a, b] = nodes_with(&[ROOM, ("DATABASE_POOL_SIZE", "8")]).await;
     let alice = a.user("alice").await;
     let bob = a.user("bob").await;
-    let (mut polls, mut conversations) = (Vec::new(), Vec::new());
+    let (mut agents, mut polls, mut conversations) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..10 {
         let agent = a.agent(&alice, &format!("agent{n}")).await;
         conversations.push(alice.talk_to(&agent).await);
+        agents.push(agent);
+    }
+    for agent in &agents {
         let newest = agent.poll("limit=100").await.expect(200).body["next_cursor"]
             .as_str()
             .expect("a cursor")
@@ -283,7 +286,7 @@ async fn fifty_who_never_read_do_not_hold_up_fifty_who_do() {
     psql(&a.world.database, "update conversation set epoch = epoch").await;
     let (mut sleepers, mut readers) = (Vec::new(), Vec::new());
     for (n, agent) in agents.iter().enumerate() {
-        sleepers.push(Socket::sleeper(&agent.on(nodes[n % 2])).await);
+        sleepers.push(Sleeper::new(&agent.on(nodes[n % 2])).await);
         let mut reader = agent.on(nodes[(n + 1) % 2]).connect().await;
         while reader.next().await.expect("a frame")["type"] != "caught_up" {}
         readers.push(reader);

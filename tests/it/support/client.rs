@@ -8,7 +8,9 @@ use std::{
     },
 };
 
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as B64};
 use blindpipe::{clock::Clock, random::Random};
+use chrono::{DateTime, Utc};
 use reqwest::{Method, header::HeaderMap};
 use serde_json::{Value, json};
 
@@ -16,6 +18,12 @@ use super::{
     socket::Socket,
     world::{TestNode, World},
 };
+
+/// Claims of a genuine access token.
+pub fn claims_of(token: &str) -> Value {
+    let part = token.split('.').nth(1).expect("claims");
+    serde_json::from_slice(&B64.decode(part).expect("base64")).expect("JSON")
+}
 
 /// A fresh ULID.
 pub fn ulid() -> ulid::Ulid {
@@ -250,6 +258,12 @@ impl User {
 
     pub fn on(&self, node: &TestNode) -> Self {
         User { caller: self.caller.on(node), ..self.clone() }
+    }
+
+    /// When the access token ends, and so many seconds more.
+    pub fn after_its_end(&self, seconds: i64) -> DateTime<Utc> {
+        let end = claims_of(&self.access_token)["exp"].as_i64().expect("a number");
+        DateTime::from_timestamp(end + seconds, 0).expect("a moment")
     }
 
     /// With a new access token, as a client gets one after its five minutes.

@@ -18,7 +18,7 @@ mod world;
 
 pub use self::{
     authenticator::Authenticator,
-    client::{Agent, Answer, Caller, PASSWORD, User, patiently, ulid},
+    client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     devtools::DevTools,
     hostile::{forged, knock, knock_and_stay, wrong_secret},
     process::{ProcessNode, free_port},
@@ -29,7 +29,7 @@ pub use self::{
     },
     siteverify::{Mood, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},
-    socket::Socket,
+    socket::{Sleeper, Socket},
     statistics::Shift,
     world::{TestNode, World, find_code, nodes, nodes_with},
 };

@@ -2,21 +2,33 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use futures_util::{SinkExt, StreamExt};
+use futures_util::{SinkExt, StreamExt, stream::SplitSink};
 use serde_json::{Value, json};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::{
+    net::{TcpSocket, TcpStream},
+    sync::mpsc,
+};
 use tokio_tungstenite::{
     WebSocketStream,
     tungstenite::{Message, client::IntoClientRequest},
 };
+use tokio_util::task::AbortOnDropHandle;
 
-use super::client::{Agent, Caller};
+use super::{
+    client::{Agent, Caller},
+    services::spawn,
+};
 
 /// Longest a test waits for anything.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Stream = WebSocketStream<TcpStream>;
 
 pub struct Socket {
-    stream: WebSocketStream<TcpStream>,
+    sink: SplitSink<Stream, Message>,
+    /// What was read. It is read all the time, so that pings are answered however long a test does something else.
+    read: mpsc::UnboundedReceiver<Message>,
+    _reads: AbortOnDropHandle<()>,
     /// Events that came while something else was expected.
     early: VecDeque<Value>,
     /// What `ready` said.
@@ -33,36 +45,26 @@ impl Socket {
     }
 
     pub async fn try_open(caller: &Caller) -> Option<Self> {
-        Self::through(caller, TcpSocket::new_v4().ok()?).await
+        Some(Self::reading(upgrade(caller, TcpSocket::new_v4().ok()?).await?))
     }
 
-    /// Authenticated, and from then on never read: what it is sent soon fills its small buffer.
-    pub async fn sleeper(agent: &Agent) -> Self {
-        let stream = TcpSocket::new_v4().expect("a socket");
-        stream.set_recv_buffer_size(4096).expect("a small buffer");
-        let mut socket = Self::through(&agent.caller, stream).await.expect("a socket");
-        socket.say(json!({ "type": "auth", "agent_id": agent.id, "token": agent.token })).await;
-        socket.welcome().await;
-        socket
-    }
-
-    async fn through(caller: &Caller, stream: TcpSocket) -> Option<Self> {
-        let address = caller.base.trim_start_matches("http://");
-        let mut request = format!("ws://{address}/ws").into_client_request().expect("a request");
-        request.headers_mut().insert("x-forwarded-proto", "https".parse().expect("a header"));
-        // Each socket from an address of its own, so that no test meets the limit by accident.
-        let ip = format!("10.{}.{}.{}", rand::random::<u8>(), rand::random::<u8>(), rand::random::<u8>());
-        request.headers_mut().insert("x-forwarded-for", ip.parse().expect("a header"));
-        let stream = stream.connect(address.parse().ok()?).await.ok()?;
-        stream.set_nodelay(true).ok();
-        let (stream, _) = tokio_tungstenite::client_async(request, stream).await.ok()?;
-        Some(Socket {
-            stream,
+    fn reading(stream: Stream) -> Self {
+        let (sink, mut stream) = stream.split();
+        let (heard, read) = mpsc::unbounded_channel();
+        let reads = spawn(async move {
+            while let Some(Ok(message)) = stream.next().await {
+                heard.send(message).ok();
+            }
+        });
+        Socket {
+            sink,
+            read,
+            _reads: AbortOnDropHandle::new(reads),
             early: VecDeque::new(),
             ready: Value::Null,
             resync: None,
             cursor: String::new(),
-        })
+        }
     }
 
     pub async fn say(&mut self, frame: Value) {
@@ -71,7 +73,7 @@ impl Socket {
 
     pub async fn say_raw(&mut self, message: Message) {
         // A socket that the node has closed shows in what is expected next.
-        self.stream.send(message).await.ok();
+        self.sink.send(message).await.ok();
     }
 
     /// The next frame; the close code as an error; `Err(None)` if it was cut.
@@ -84,23 +86,17 @@ impl Socket {
 
     async fn receive(&mut self) -> Result<Value, Option<u16>> {
         loop {
-            let message =
-                tokio::time::timeout(PATIENCE, self.stream.next()).await.expect("a frame within ten seconds");
-            match message {
-                Some(Ok(Message::Text(text))) => {
+            match tokio::time::timeout(PATIENCE, self.read.recv()).await.expect("a frame in time") {
+                Some(Message::Text(text)) => {
                     let frame: Value = serde_json::from_str(&text).expect("JSON");
                     if let Some(cursor) = frame["cursor"].as_str() {
                         self.cursor = cursor.to_owned();
                     }
                     return Ok(frame);
                 }
-                Some(Ok(Message::Close(frame))) => {
-                    // Answer the farewell, as clients do.
-                    self.stream.flush().await.ok();
-                    return Err(frame.map(|frame| frame.code.into()));
-                }
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => return Err(None),
+                Some(Message::Close(frame)) => return Err(frame.map(|frame| frame.code.into())),
+                Some(_) => {}
+                None => return Err(None),
             }
         }
     }
@@ -172,4 +168,38 @@ impl Socket {
         let frame = tokio::time::timeout(span, self.receive()).await;
         assert!(frame.is_err(), "{frame:?}");
     }
+}
+
+/// A socket that has authenticated and is not read from then on: what it is sent soon fills its small buffer.
+pub struct Sleeper(Stream);
+
+impl Sleeper {
+    pub async fn new(agent: &Agent) -> Self {
+        let stream = TcpSocket::new_v4().expect("a socket");
+        stream.set_recv_buffer_size(4096).expect("a small buffer");
+        let mut stream = upgrade(&agent.caller, stream).await.expect("a socket");
+        let auth = json!({ "type": "auth", "agent_id": agent.id, "token": agent.token });
+        stream.send(Message::text(auth.to_string())).await.expect("it is taken");
+        let answer = stream.next().await.expect("an answer").expect("a frame");
+        assert_eq!(answer, Message::text(json!({ "type": "auth.ok" }).to_string()));
+        Sleeper(stream)
+    }
+
+    /// Reads on.
+    pub fn wake(self) -> Socket {
+        Socket::reading(self.0)
+    }
+}
+
+async fn upgrade(caller: &Caller, stream: TcpSocket) -> Option<Stream> {
+    let address = caller.base.trim_start_matches("http://");
+    let mut request = format!("ws://{address}/ws").into_client_request().expect("a request");
+    request.headers_mut().insert("x-forwarded-proto", "https".parse().expect("a header"));
+    // Each socket from an address of its own, so that no test meets the limit by accident.
+    let ip = format!("10.{}.{}.{}", rand::random::<u8>(), rand::random::<u8>(), rand::random::<u8>());
+    request.headers_mut().insert("x-forwarded-for", ip.parse().expect("a header"));
+    let stream = stream.connect(address.parse().ok()?).await.ok()?;
+    stream.set_nodelay(true).ok();
+    let (stream, _) = tokio_tungstenite::client_async(request, stream).await.ok()?;
+    Some(stream)
 }

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use blindpipe::{clock::Clock, config::Config, node::Node, telemetry};
+use chrono::{DateTime, Utc};
 
 use super::{
     client::{Agent, Caller, User, ulid},
@@ -159,6 +160,12 @@ impl TestNode {
     /// Moves the clock of all nodes of this world.
     pub async fn advance(&self, by: Duration) {
         self.world.advance(by).await;
+    }
+
+    /// The same, until it shows `moment`, however long the test has taken so far.
+    pub async fn advance_to(&self, moment: DateTime<Utc>) {
+        let left = moment - self.world.clock.now();
+        self.advance(left.to_std().expect("a moment that is still to come")).await;
     }
 
     /// Ends the node in order.
