@@ -218,8 +218,8 @@ async fn assemble(
     let (hasher, dead) = (Hasher::new(), Dead::default());
     let (ring, issuer) = (&config.access_token_keys, &config.public_url);
     let access_tokens = AccessTokens::new(ring, issuer, clock.clone(), random.clone(), dead.clone())?;
-    let limits = Limits::start(redis.clone(), db.clone(), clock.clone(), config.limits.clone(), workers);
-    let limits = limits.or_off(config.limits_off.0);
+    let (budgets, off) = (config.limits.clone(), config.limits_off.0);
+    let limits = Limits::start(redis.clone(), db.clone(), clock.clone(), budgets, off, workers);
     let proofs = Proofs::new(redis, &config.server_secret);
     let used = TokenUse::start(quiet_db.clone(), workers, stopping);
     let (shared, pool) = (limits.clone(), hasher.clone());

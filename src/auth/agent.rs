@@ -167,7 +167,7 @@ impl AgentTokens {
             return Ok(claim);
         }
         // Concurrent callers with one token share one proof.
-        let proof = self.proven.try_get_with(key, Box::pin(self.prove(lookup, token)));
+        let proof = Box::pin(self.proven.try_get_with(key, self.prove(lookup, token)));
         proof.await.map_err(|refused: Arc<Refused>| match &*refused {
             Refused::Invalid => Code::AgentTokenInvalid.into(),
             Refused::TooManyWrong(wait) => {

@@ -70,7 +70,7 @@ impl Tombstones {
     }
 
     async fn eval(&self, args: Vec<String>) -> Result<i64, Away> {
-        self.redis.eval(&self.script, vec![self.redis.key(keys::tombstones())], args).await
+        self.redis.eval(&self.script, &[self.redis.key(keys::tombstones())], args).await
     }
 
     /// Revokes once more whatever a tombstone stands for; false if Redis is away.

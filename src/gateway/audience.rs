@@ -62,7 +62,11 @@ impl Audience {
     async fn of(&self, conversation: ConversationId) -> Result<Arc<[Member]>> {
         // Concurrent callers share one look.
         let key = (conversation, self.changes.load(Ordering::Acquire));
-        let list = self.lists.try_get_with(key, self.load(conversation));
+        if let Some(list) = self.lists.get(&key).await {
+            return Ok(list);
+        }
+        // Boxed, because it is large, and every send and socket would carry it along.
+        let list = Box::pin(self.lists.try_get_with(key, self.load(conversation)));
         list.await.map_err(|error: Arc<Error>| match error.code() {
             Code::ServiceUnavailable => Error::unavailable(format!("{error:?}")),
             code => code.into(),

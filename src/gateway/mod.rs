@@ -99,7 +99,9 @@ pub async fn upgrade(
     tasks.spawn(async move {
         // Not upgraded means that the client has gone.
         if let Ok(upgraded) = upgrading.await {
-            session::run(&gateway, socket::Socket::new(upgraded), stranger).await;
+            let mut socket = socket::Socket::new(upgraded);
+            let why = session::run(&gateway, &mut socket, stranger).await;
+            Box::pin(socket.end(why)).await;
         }
         drop(place);
     });

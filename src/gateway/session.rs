@@ -35,24 +35,40 @@ use crate::{
     metrics as series,
 };
 
-/// Runs a socket from its upgrade to its end.
-pub async fn run(gateway: &Gateway, mut socket: Socket, stranger: Stranger) {
-    let why = match Box::pin(welcome::receive(gateway, &mut socket)).await {
-        Ok(guest) => {
-            drop(stranger);
-            let kind = guest.principal.kind();
-            series::socket_opened(kind);
-            let why = Box::pin(Session::start(gateway, guest, &mut socket)).await;
-            let why = match why {
-                Ok(mut session) => session.serve(&mut socket).await,
-                Err(why) => why,
-            };
-            series::socket_gone(kind);
-            why
-        }
+/// Serves a socket from its upgrade until it must be closed (and with what) or has gone (`None`). What is needed only before
+/// it is idle is boxed, because sockets mostly are.
+pub async fn run(gateway: &Gateway, socket: &mut Socket, stranger: Stranger) -> Option<Close> {
+    match Box::pin(open(gateway, socket, stranger)).await {
+        Ok(mut session) => session.serve(socket).await,
         Err(why) => why,
-    };
-    Box::pin(socket.end(why)).await;
+    }
+}
+
+/// Lets a stranger in and tells what was missed.
+async fn open<'a>(
+    gateway: &'a Gateway,
+    socket: &mut Socket,
+    stranger: Stranger,
+) -> Result<Box<Session<'a>>, Option<Close>> {
+    let guest = welcome::receive(gateway, socket).await?;
+    drop(stranger);
+    Session::start(gateway, guest, socket).await.map(Box::new)
+}
+
+/// One of the authenticated sockets that are counted, for as long as it lives.
+struct Counted(&'static str);
+
+impl Counted {
+    fn new(kind: &'static str) -> Self {
+        series::socket_opened(kind);
+        Counted(kind)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        series::socket_gone(self.0);
+    }
 }
 
 struct Session<'a> {
@@ -70,6 +86,8 @@ struct Session<'a> {
     frames: Rate,
     acks: Rate,
     deltas: Rate,
+    #[expect(dead_code, reason = "held, not read")]
+    counted: Counted,
 }
 
 /// How far the end of the access token has come.
@@ -90,6 +108,7 @@ impl<'a> Session<'a> {
         guest: Guest,
         socket: &mut Socket,
     ) -> Result<Session<'a>, Option<Close>> {
+        let counted = Counted::new(guest.principal.kind());
         // Before the bounds are read: what is committed from now on rings this seat.
         let seat =
             gateway.registry.join(Seat::new(guest.principal.id(), guest.credential, UNKNOWN).with_asides());
@@ -139,6 +158,7 @@ impl<'a> Session<'a> {
             frames: Rate::default(),
             acks: Rate::default(),
             deltas: Rate::default(),
+            counted,
         };
         session.read_to(bounds.head, socket).await?;
         if session.expiry == Expiry::Expired {

@@ -32,7 +32,8 @@ pub async fn read(parts: &Parts, body: Body, most: usize, too_large: Code) -> Re
     must_be_json(&parts.headers)?;
     let (bytes, waited) = gather(body, most, too_large).await?;
     match parts.extensions.get::<Proven>() {
-        Some(proven) if waited => proven.again().await?,
+        // Boxed, because it is large and few bodies are late.
+        Some(proven) if waited => Box::pin(proven.again()).await?,
         _ => {}
     }
     Ok(bytes)

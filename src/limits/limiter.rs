@@ -1,7 +1,7 @@
 //! The limiter as a handler sees it: what it charges shows in the answer's headers.
 
 use std::{
-    fmt::Display,
+    fmt::{Display, Write},
     pin::{Pin, pin},
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, ready},
@@ -10,7 +10,7 @@ use std::{
 
 use axum::{
     extract::{FromRef, FromRequestParts, MatchedPath},
-    http::{HeaderMap, HeaderValue, request::Parts},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, request::Parts},
 };
 
 use futures_util::future::{Either, select};
@@ -44,23 +44,16 @@ pub fn refusal(limit: Limit, budget: Budget, wait: Duration) -> Error {
 
 /// `RateLimit` and `RateLimit-Policy` of all that was charged.
 fn headers(rooms: &[Room]) -> [(&'static str, String); 2] {
-    let list = |item: fn(&Room) -> String| rooms.iter().map(item).collect::<Vec<_>>().join(", ");
-    [
-        (
-            "ratelimit",
-            list(|room| {
-                let resets = room.resets_in.as_millis().div_ceil(1000);
-                format!("\"{}\";r={};t={resets}", room.limit.scope(), room.left)
-            }),
-        ),
-        (
-            "ratelimit-policy",
-            list(|room| {
-                let Budget { count, window } = room.budget;
-                format!("\"{}\";q={count};w={}", room.limit.scope(), window.as_secs())
-            }),
-        ),
-    ]
+    let [mut left, mut policy] = [(); 2].map(|()| String::with_capacity(64 * rooms.len()));
+    for room in rooms {
+        let (separator, scope) = (if left.is_empty() { "" } else { ", " }, room.limit.scope());
+        let resets = room.resets_in.as_millis().div_ceil(1000);
+        let Budget { count, window } = room.budget;
+        // Nothing fails to be written into memory.
+        write!(left, "{separator}\"{scope}\";r={};t={resets}", room.left).ok();
+        write!(policy, "{separator}\"{scope}\";q={count};w={}", window.as_secs()).ok();
+    }
+    [("ratelimit", left), ("ratelimit-policy", policy)]
 }
 
 /// Where one request's decisions wait until its answer takes them along as headers.
@@ -75,8 +68,8 @@ impl Charged {
             return;
         }
         for (name, value) in headers(&rooms) {
-            if let Ok(value) = HeaderValue::from_str(&value) {
-                to.entry(name).or_insert(value);
+            if let Ok(value) = HeaderValue::try_from(value) {
+                to.entry(HeaderName::from_static(name)).or_insert(value);
             }
         }
     }
@@ -149,14 +142,14 @@ impl Future for Pass {
 pub struct Limiter {
     limits: Limits,
     charged: Charged,
-    /// Method and template of the route, for budgets that each route has its own of.
-    route: Arc<str>,
+    /// For budgets that each route has its own of.
+    route: Option<(Method, MatchedPath)>,
 }
 
 impl Limiter {
     /// For callers that are no HTTP request, such as frames.
     pub fn detached(limits: Limits) -> Self {
-        Limiter { limits, charged: Charged::default(), route: "".into() }
+        Limiter { limits, charged: Charged::default(), route: None }
     }
 
     /// Charges one rule for `key`, or refuses.
@@ -171,12 +164,12 @@ impl Limiter {
 
     /// Charges one rule that counts each route by itself.
     pub async fn take_here(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
-        self.decide(&[Rule::charge(limit, key).of_route(&self.route)]).await.map(drop)
+        self.decide(&[Rule::charge_on(&self.route(), limit, key)]).await.map(drop)
     }
 
     /// Charges an agent for a route without a row of its own: so many calls of each route, by its largest group.
     pub async fn take_as_agent(&self, agent: AgentId) -> Result<()> {
-        self.take_here(self.limits.tiers.of(agent).await, agent).await
+        self.take_here(self.limits.tier(agent).await, agent).await
     }
 
     /// Charges a route without a row of its own that principals of both kinds may call.
@@ -220,12 +213,20 @@ impl Limiter {
 
     /// The row that an agent's calls of routes without one are counted in.
     pub async fn tier(&self, agent: AgentId) -> Limit {
-        self.limits.tiers.of(agent).await
+        self.limits.tier(agent).await
     }
 
     /// What the operator has made of a row.
     pub fn budget(&self, limit: Limit) -> Budget {
         self.limits.budget(limit)
+    }
+
+    /// Method and template of the route.
+    fn route(&self) -> String {
+        let Some((method, path)) = &self.route else { return String::new() };
+        // `/v1/...` is the same route under another name.
+        let path = path.as_str();
+        format!("{method} {}", path.strip_prefix("/v1").unwrap_or(path))
     }
 
     async fn decide(&self, rules: &[Rule]) -> Result<Decision> {
@@ -247,10 +248,7 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let charged = parts.extensions.get::<Charged>().cloned().unwrap_or_default();
-        let path = parts.extensions.get::<MatchedPath>().map_or("", MatchedPath::as_str);
-        // `/v1/...` is the same route under another name.
-        let path = path.strip_prefix("/v1").unwrap_or(path);
-        let route = format!("{} {path}", parts.method).into();
+        let route = parts.extensions.get::<MatchedPath>().map(|path| (parts.method.clone(), path.clone()));
         Ok(Limiter { limits: Limits::from_ref(state), charged, route })
     }
 }

@@ -8,21 +8,18 @@ use std::{
 
 use chrono::{DateTime, Utc};
 
-use super::{
-    Rule,
-    table::{Budget, Limit},
-};
+use super::{Rule, table::Budget};
 
 /// When calls were admitted, oldest first.
 type Log = VecDeque<DateTime<Utc>>;
 
-/// Logs of what was admitted, by limit and key.
+/// Logs of what was admitted, by name.
 #[derive(Default)]
 pub struct LocalWindows(Mutex<Windows>);
 
 #[derive(Default)]
 struct Windows {
-    logs: HashMap<(Limit, String), Log>,
+    logs: HashMap<String, Log>,
     /// How many keys there may be before the next clean-up: doubles with what a clean-up leaves, so that its cost is
     /// spread over the calls that filled it.
     crowd: usize,
@@ -49,7 +46,7 @@ impl LocalWindows {
         let mut denied: Option<(usize, Duration)> = None;
         let mut left = Vec::with_capacity(rules.len());
         for (n, (rule, budget)) in rules.iter().zip(budgets).enumerate() {
-            let log = logs.entry(name(rule)).or_default();
+            let log = logs.entry(rule.log.clone()).or_default();
             let since = now - budget.window;
             while log.front().is_some_and(|oldest| *oldest <= since) {
                 log.pop_front();
@@ -68,7 +65,7 @@ impl LocalWindows {
         }
         if denied.is_none() {
             for (rule, left) in rules.iter().zip(&mut left).filter(|(rule, _)| rule.charge) {
-                logs.entry(name(rule)).or_default().push_back(now);
+                logs.entry(rule.log.clone()).or_default().push_back(now);
                 *left -= 1;
             }
         }
@@ -79,19 +76,14 @@ impl LocalWindows {
     pub fn give_back(&self, rules: &[Rule]) {
         let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for rule in rules.iter().filter(|rule| rule.charge) {
-            windows.logs.get_mut(&name(rule)).and_then(Log::pop_back);
+            windows.logs.get_mut(&rule.log).and_then(Log::pop_back);
         }
     }
 }
 
-/// Which log a rule is counted in.
-fn name(rule: &Rule) -> (Limit, String) {
-    (rule.limit, format!("{}:{}", rule.route, rule.key))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::table::Limit, *};
 
     #[test]
     fn a_share_is_exact_and_denials_are_free() {

@@ -16,6 +16,7 @@ mod tiers;
 
 use std::{
     collections::BTreeMap,
+    fmt::Display,
     iter::once,
     sync::Arc,
     time::{Duration, Instant},
@@ -34,21 +35,24 @@ use self::{
 use crate::{
     clock::Clock,
     db::Db,
+    ids::AgentId,
     metrics as series,
     redis::{Redis, Script, keys},
 };
 
 /// The limiter of one node; clones share it.
 #[derive(Clone)]
-pub struct Limits {
+pub struct Limits(Arc<Parts>);
+
+struct Parts {
     redis: Redis,
     clock: Clock,
     overrides: Overrides,
     windows: Windows,
     gather: Gather,
-    refund: Arc<Script>,
+    refund: Script,
     tiers: Tiers,
-    local: Arc<LocalWindows>,
+    local: LocalWindows,
     off: bool,
 }
 
@@ -56,26 +60,25 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct Rule {
     limit: Limit,
-    key: String,
-    /// Method and template of the route, where each has a budget of its own; else empty.
-    route: Arc<str>,
+    /// Where it is counted.
+    log: String,
     charge: bool,
 }
 
 impl Rule {
     /// Uses one call of `key`'s budget up.
-    pub fn charge(limit: Limit, key: impl std::fmt::Display) -> Self {
-        Rule { limit, key: key.to_string(), route: "".into(), charge: true }
+    pub fn charge(limit: Limit, key: impl Display) -> Self {
+        Self::charge_on("", limit, key)
+    }
+
+    /// The same of the budget for one route alone.
+    fn charge_on(route: &str, limit: Limit, key: impl Display) -> Self {
+        Rule { limit, log: keys::window(limit.scope(), route, key), charge: true }
     }
 
     /// Asks what is left.
-    pub fn ask(limit: Limit, key: impl std::fmt::Display) -> Self {
+    pub fn ask(limit: Limit, key: impl Display) -> Self {
         Rule { charge: false, ..Self::charge(limit, key) }
-    }
-
-    /// The same for one route alone.
-    fn of_route(self, route: &Arc<str>) -> Self {
-        Rule { route: route.clone(), ..self }
     }
 }
 
@@ -106,23 +109,41 @@ pub struct Decision {
 }
 
 impl Limits {
-    /// A limiter with the operator's overrides. Its task ends with the last clone.
-    pub fn start(redis: Redis, db: Db, clock: Clock, overrides: Overrides, tasks: &TaskTracker) -> Self {
-        let script = Arc::new(Script::new(include_str!("sliding_window.lua")));
-        let refund = Arc::new(Script::new(include_str!("give_back.lua")));
-        let windows = Windows { redis: redis.clone(), clock: clock.clone(), script };
-        let (gather, tiers) = (Gather::start(windows.clone(), tasks), Tiers::new(db));
-        Limits { redis, clock, overrides, windows, gather, refund, tiers, local: Arc::default(), off: false }
+    /// A limiter with the operator's overrides; if it is `off`, one that counts nothing. Its task ends with the last clone.
+    pub fn start(
+        redis: Redis,
+        db: Db,
+        clock: Clock,
+        overrides: Overrides,
+        off: bool,
+        tasks: &TaskTracker,
+    ) -> Self {
+        let windows = Windows {
+            redis: redis.clone(),
+            clock: clock.clone(),
+            script: Arc::new(Script::new(include_str!("sliding_window.lua"))),
+        };
+        Limits(Arc::new(Parts {
+            gather: Gather::start(windows.clone(), tasks),
+            refund: Script::new(include_str!("give_back.lua")),
+            tiers: Tiers::new(db),
+            local: LocalWindows::default(),
+            redis,
+            clock,
+            overrides,
+            windows,
+            off,
+        }))
     }
 
-    /// The same that counts nothing, if it is `off`.
-    pub fn or_off(self, off: bool) -> Self {
-        Limits { off, ..self }
+    /// What each route's own budget of an agent's calls is.
+    pub async fn tier(&self, agent: AgentId) -> Limit {
+        self.0.tiers.of(agent).await
     }
 
     /// What the operator has made of a row.
     pub fn budget(&self, limit: Limit) -> Budget {
-        self.overrides.budget(limit)
+        self.0.overrides.budget(limit)
     }
 
     /// Charges every rule, or none. Denied calls cost nothing.
@@ -138,7 +159,7 @@ impl Limits {
 
     /// The same without counting as a decision, for who only wants to see.
     async fn look(&self, rules: &[Rule]) -> Decision {
-        if self.off {
+        if self.0.off {
             return Decision { denied: None, rooms: Vec::new(), moments: Vec::new(), at: Instant::now() };
         }
         match self.ask_redis(rules).await {
@@ -153,23 +174,23 @@ impl Limits {
             return;
         }
         if decision.moments.is_empty() {
-            return self.local.give_back(rules);
+            return self.0.local.give_back(rules);
         }
         let charged = rules.iter().zip(&decision.moments).filter(|(rule, _)| rule.charge);
         let calls = charged.map(async |(rule, moment)| {
             let window = micros(self.budget(rule.limit).window);
-            self.redis.eval::<(), _>(&self.refund, vec![self.name(rule)], vec![*moment, window]).await.ok();
+            self.0.redis.eval::<(), _>(&self.0.refund, &[self.name(rule)], vec![*moment, window]).await.ok();
         });
         futures_util::future::join_all(calls).await;
     }
 
     fn name(&self, rule: &Rule) -> String {
-        self.redis.key(keys::window(rule.limit.scope(), &rule.route, &rule.key))
+        self.0.redis.key(&rule.log)
     }
 
     async fn ask_redis(&self, rules: &[Rule]) -> Option<Decision> {
         let names: Vec<String> = rules.iter().map(|rule| self.name(rule)).collect();
-        if !self.redis.is_clustered() {
+        if !self.0.redis.is_clustered() {
             return self.call(rules, names).await;
         }
         // Rules of one principal share its hash tag, so this is nearly always one call too.
@@ -225,11 +246,11 @@ impl Limits {
             args.extend([i64::from(count), micros(window), i64::from(rule.charge)]);
         }
         let question = Question { names, args };
-        let answer = if self.redis.is_clustered() {
+        let answer = if self.0.redis.is_clustered() {
             // What others ask at the same time lives elsewhere.
-            Answer { numbers: self.windows.decide(&[question]).await?.pop()?, at: Instant::now() }
+            Answer { numbers: self.0.windows.decide(&[question]).await?.pop()?, at: Instant::now() }
         } else {
-            self.gather.ask(question).await?
+            self.0.gather.ask(question).await?
         };
         let [moment, denier, wait, ref rooms @ ..] = answer.numbers[..] else { return None };
         let rooms = rules.iter().zip(rooms.chunks_exact(2)).map(|(rule, room)| Room {
@@ -246,7 +267,7 @@ impl Limits {
     /// The node's own share while Redis is away.
     fn ask_local(&self, rules: &[Rule]) -> Decision {
         series::limiter_fallback();
-        let nodes = self.redis.nodes();
+        let nodes = self.0.redis.nodes();
         let shares: Vec<Budget> = rules
             .iter()
             .map(|rule| {
@@ -254,7 +275,7 @@ impl Limits {
                 Budget { count: (budget.count / nodes).max(1), ..budget }
             })
             .collect();
-        let (denied, left) = self.local.take(rules, &shares, self.clock.now());
+        let (denied, left) = self.0.local.take(rules, &shares, self.0.clock.now());
         let rooms = rules.iter().zip(shares).zip(left).map(|((rule, budget), left)| Room {
             limit: rule.limit,
             budget,
@@ -276,11 +297,11 @@ struct Windows {
 impl Windows {
     /// Decides calls in their order: for each the moment, and what the script says about it. None if Redis is away.
     async fn decide(&self, questions: &[Question]) -> Option<Vec<Vec<i64>>> {
-        let names = questions.iter().flat_map(|one| one.names.iter().cloned()).collect();
+        let names: Vec<&String> = questions.iter().flat_map(|one| &one.names).collect();
         let ahead = self.clock.ahead().num_microseconds().unwrap_or_default();
         let args = once(&ahead).chain(questions.iter().flat_map(|one| &one.args));
         let args: Vec<u8> = args.flat_map(|number| (*number as f64).to_le_bytes()).collect();
-        let answer: Bytes = self.redis.eval(&self.script, names, vec![Bytes::from(args)]).await.ok()?;
+        let answer: Bytes = self.redis.eval(&self.script, &names, vec![Bytes::from(args)]).await.ok()?;
         let (numbers, _) = answer.as_chunks();
         let answer: Vec<i64> = numbers.iter().map(|number| f64::from_le_bytes(*number) as i64).collect();
         let (moment, mut rest) = answer.split_first()?;

@@ -26,10 +26,12 @@ impl Tiers {
 
     /// The agent's tier; the first one while Postgres cannot say.
     pub async fn of(&self, agent: AgentId) -> Limit {
-        let found = self
-            .known
-            .try_get_with(agent, async { self.largest_group(agent).await.map(tier).map_err(Arc::new) });
-        found.await.unwrap_or(Limit::AgentTier1)
+        if let Some(tier) = self.known.get(&agent).await {
+            return tier;
+        }
+        let look = async { self.largest_group(agent).await.map(tier).map_err(Arc::new) };
+        // Boxed, because it is large and nearly every call does without.
+        Box::pin(self.known.try_get_with(agent, look)).await.unwrap_or(Limit::AgentTier1)
     }
 
     async fn largest_group(&self, agent: AgentId) -> Result<i64> {

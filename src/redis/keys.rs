@@ -12,14 +12,19 @@
 //! | `all` | channel: orders to every node | – | backplane |
 //! | `many` | channel: what concerns many principals at once, for every node | – | backplane |
 
+use std::fmt::{Display, Write};
+
 use uuid::Uuid;
 
 use crate::ids::NodeId;
 
 /// The log of one rule for one key, or for one key on one route. The hash tag is the key alone, first because a route has
 /// braces of its own: all rules of one principal can be decided by one script, in a cluster too.
-pub fn window(scope: &str, route: &str, key: &str) -> String {
-    format!("win:{{{key}}}:{scope}:{route}")
+pub fn window(scope: &str, route: &str, key: impl Display) -> String {
+    let mut name = String::with_capacity(80);
+    // Nothing fails to be written into memory.
+    write!(name, "win:{{{key}}}:{scope}:{route}").ok();
+    name
 }
 
 /// The live connections of one principal.

@@ -17,7 +17,7 @@ use fred::{
     clients::{Client, SubscriberClient},
     interfaces::{ClientLike, FredResult, LuaInterface},
     types::{
-        Builder, FromValue,
+        Builder, FromValue, Key,
         config::{Config, Options, ReconnectPolicy, UnresponsiveConfig},
     },
 };
@@ -107,8 +107,8 @@ impl Redis {
     }
 
     /// `name` with the cluster's prefix.
-    pub fn key(&self, name: impl std::fmt::Display) -> String {
-        format!("{}:{name}", self.prefix)
+    pub fn key(&self, name: impl AsRef<str>) -> String {
+        [&self.prefix, ":", name.as_ref()].concat()
     }
 
     /// How many nodes live, by the last beat that got through; at least 1.
@@ -125,7 +125,7 @@ impl Redis {
     pub async fn beat(&self, node: NodeId, lives: Duration) -> Result<Living, Away> {
         let life = i64::try_from(lives.as_millis()).unwrap_or(i64::MAX);
         let args = vec![node.to_string(), life.to_string()];
-        let answer: Vec<String> = self.eval(&self.beat, vec![self.key(keys::nodes())], args).await?;
+        let answer: Vec<String> = self.eval(&self.beat, &[self.key(keys::nodes())], args).await?;
         let [known, at, nodes @ ..] = answer.as_slice() else { return Err(Away) };
         self.nodes.store(u32::try_from(nodes.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
         Ok(Living { known: known == "1", at: at.parse().unwrap_or_default(), nodes: nodes.join(",") })
@@ -157,19 +157,20 @@ impl Redis {
     }
 
     /// Runs a script by its hash, loading it first where Redis has forgotten it.
-    pub async fn eval<T, A>(&self, script: &Script, keys: Vec<String>, args: Vec<A>) -> Result<T, Away>
+    pub async fn eval<T, A>(&self, script: &Script, keys: &[impl AsRef<str>], args: Vec<A>) -> Result<T, Away>
     where
         T: FromValue + Send,
         A: TryInto<fred::types::Value> + Clone + Send,
         A::Error: Into<fred::error::Error> + Send,
     {
+        let keys = || keys.iter().map(|key| Key::from(key.as_ref())).collect::<Vec<_>>();
         self.run(async |client| {
             let sha = script.script.sha1().clone();
-            let first = client.evalsha::<T, _, _, _>(sha.clone(), keys.clone(), args.clone()).await;
+            let first = client.evalsha::<T, _, _, _>(sha, keys(), args.clone()).await;
             match first {
                 Err(error) if error.details().starts_with("NOSCRIPT") => {
                     let lua = script.script.lua().cloned().unwrap_or_default();
-                    client.eval::<T, _, _, _>(lua, keys.clone(), args.clone()).await
+                    client.eval::<T, _, _, _>(lua, keys(), args).await
                 }
                 other => other,
             }
@@ -188,7 +189,8 @@ impl Redis {
         }
         let options = Options { fail_fast: true, timeout: Some(self.timeout), ..Options::default() };
         let client = self.client.with_options(&options);
-        match tokio::time::timeout(self.timeout, work(&client)).await {
+        // The client's futures take 7 KB, which every request and every socket would carry along.
+        match tokio::time::timeout(self.timeout, Box::pin(work(&client))).await {
             Ok(Ok(value)) => {
                 self.breaker.succeeded();
                 series::redis_call("ok");

@@ -112,7 +112,7 @@ async fn limits(redis_url: &str, overrides: &str) -> Limits {
     let redis = redis_link(redis_url, &ulid().to_string());
     let db = db(&services().postgres.url());
     let overrides: Overrides = overrides.parse().expect("overrides");
-    let limits = Limits::start(redis, db, Clock::default(), overrides, &TaskTracker::new());
+    let limits = Limits::start(redis, db, Clock::default(), overrides, false, &TaskTracker::new());
     // The link is made in the background; a decision with a moment is Redis's.
     let started = Instant::now();
     while limits.decide(&[Rule::charge(Limit::UserSearch, ulid())]).await.moments.is_empty() {

@@ -77,7 +77,7 @@ async fn limiters(url: &str, clocks: [Clock; 3], overrides: &Overrides) -> Vec<(
     let limits = links.into_iter().zip(clocks).map(|((redis, _), clock)| {
         let db = db(&services().postgres.url());
         let ahead = clock.ahead().num_microseconds().expect("few");
-        (Limits::start(redis, db, clock, overrides.clone(), &TaskTracker::new()), ahead)
+        (Limits::start(redis, db, clock, overrides.clone(), false, &TaskTracker::new()), ahead)
     });
     limits.collect()
 }

@@ -237,7 +237,7 @@ impl Slots {
             format!(",{nodes},"),
         ];
         args.extend(rest);
-        self.0.redis.eval(&self.0.script, vec![self.0.redis.key(keys::slots(principal))], args).await
+        self.0.redis.eval(&self.0.script, &[self.0.redis.key(keys::slots(principal))], args).await
     }
 
     /// Redis's time as far as we know, in ms.
