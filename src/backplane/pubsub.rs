@@ -59,7 +59,7 @@ pub struct RedisPubSub {
 
 impl RedisPubSub {
     async fn confirm(&self, work: impl Future<Output = FredResult<()>>) -> bool {
-        matches!(tokio::time::timeout(CONFIRM, work).await, Ok(Ok(())))
+        matches!(tokio::time::timeout(CONFIRM, Box::pin(work)).await, Ok(Ok(())))
     }
 }
 
