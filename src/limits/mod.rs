@@ -136,7 +136,7 @@ impl Limits {
         }))
     }
 
-    /// What each route's own budget of an agent's calls is.
+    /// The row that an agent's calls of routes without one are counted in.
     pub async fn tier(&self, agent: AgentId) -> Limit {
         self.0.tiers.of(agent).await
     }
