@@ -34,7 +34,7 @@ fn cookie_of(answer: &Answer) -> String {
 async fn attack_17_a_token_is_over_six_seconds_after_its_end() {
     let [a, b] = nodes_with(&[ROOM]).await;
     let alice = a.user("alice").await;
-    a.advance_to(alice.after_its_end(3)).await;
+    a.advance_to(alice.after_its_end(4)).await;
     alice.on(&b).get("/users/me").await.expect(200);
     a.advance_to(alice.after_its_end(6)).await;
     for node in [&a, &b] {

@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Longest a test waits for anything.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 type Stream = WebSocketStream<TcpStream>;
 
@@ -182,6 +182,7 @@ impl Sleeper {
         stream.send(Message::text(auth.to_string())).await.expect("it is taken");
         let answer = stream.next().await.expect("an answer").expect("a frame");
         assert_eq!(answer, Message::text(json!({ "type": "auth.ok" }).to_string()));
+        stream.next().await.expect("ready").expect("a frame");
         Sleeper(stream)
     }
 
