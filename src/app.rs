@@ -13,9 +13,12 @@ use crate::{
     backplane::Backplane,
     clock::Clock,
     db::Db,
-    features::{accounts::Accounts, agents::Revivals, inbox::Inbox, messages::Outbox, passkeys::Passkeys},
+    features::{
+        accounts::Accounts, agents::ReachabilityTracker, inbox::Inbox, messages::MessageWriter,
+        passkeys::Passkeys,
+    },
     gateway::{Gateway, registry::Registry},
-    http::client::Door,
+    http::client::IngressPolicy,
     limits::{Limits, slots::Slots},
     random::Random,
 };
@@ -43,7 +46,7 @@ handles! {
     clock: Clock,
     random: Random,
     db: Db,
-    door: Door,
+    ingress: IngressPolicy,
     hasher: Hasher,
     access_tokens: AccessTokens,
     agent_tokens: AgentTokens,
@@ -53,12 +56,12 @@ handles! {
     registry: Registry,
     backplane: Backplane,
     inbox: Inbox,
-    revivals: Revivals,
-    outbox: Outbox,
+    reachability: ReachabilityTracker,
+    message_writer: MessageWriter,
     gateway: Arc<Gateway>,
     accounts: Accounts,
     passkeys: Passkeys,
-    life: Life,
+    status: NodeStatus,
 }
 
 impl From<Handles> for App {
@@ -84,16 +87,19 @@ pub struct Quotas {
 
 /// Whether the node wants traffic, and what it has measured.
 #[derive(Clone)]
-pub struct Life {
+pub struct NodeStatus {
     draining: Arc<AtomicBool>,
     /// The process's metrics.
     pub metrics: PrometheusHandle,
 }
 
-impl Life {
+impl NodeStatus {
     /// A node that wants traffic.
     pub fn new(metrics: PrometheusHandle) -> Self {
-        Life { draining: Arc::default(), metrics }
+        NodeStatus {
+            draining: Arc::default(),
+            metrics,
+        }
     }
 
     /// Whether it is on its way out.

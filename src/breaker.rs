@@ -1,17 +1,16 @@
 //! Stops asking a dependency that does not answer.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
+
 /// Failures in a row that open the breaker.
-pub const MISSES: u32 = 5;
+pub const FAILURES_TO_OPEN: u32 = 5;
 /// While it is open, one call in this time is let through.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Counts failures; real time on purpose: it measures a peer, not the domain.
 #[derive(Default)]
@@ -23,16 +22,16 @@ pub struct Breaker {
 impl Breaker {
     /// Whether it is open.
     pub fn is_open(&self) -> bool {
-        self.misses.load(Ordering::Relaxed) >= MISSES
+        self.misses.load(Ordering::Relaxed) >= FAILURES_TO_OPEN
     }
 
     /// Whether a call may go out now.
-    pub fn lets_through(&self) -> bool {
+    pub fn allow(&self) -> bool {
         if !self.is_open() {
             return true;
         }
-        let mut last = self.last_try.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = last.is_none_or(|at| at.elapsed() >= RETRY);
+        let mut last = self.last_try.lock();
+        let due = last.is_none_or(|at| at.elapsed() >= RETRY_INTERVAL);
         if due {
             *last = Some(Instant::now());
         }
@@ -40,16 +39,16 @@ impl Breaker {
     }
 
     /// An answer came.
-    pub fn succeeded(&self) {
+    pub fn record_success(&self) {
         if self.misses.load(Ordering::Relaxed) > 0 {
             self.misses.store(0, Ordering::Relaxed);
         }
     }
 
     /// None came.
-    pub fn missed(&self) {
-        if self.misses.fetch_add(1, Ordering::Relaxed) + 1 == MISSES {
-            *self.last_try.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    pub fn record_failure(&self) {
+        if self.misses.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES_TO_OPEN {
+            *self.last_try.lock() = Some(Instant::now());
         }
     }
 }
@@ -61,12 +60,12 @@ mod tests {
     #[test]
     fn opens_after_five_and_closes_after_one_answer() {
         let breaker = Breaker::default();
-        for _ in 0..MISSES {
-            assert!(breaker.lets_through() && !breaker.is_open());
-            breaker.missed();
+        for _ in 0..FAILURES_TO_OPEN {
+            assert!(breaker.allow() && !breaker.is_open());
+            breaker.record_failure();
         }
-        assert!(!breaker.lets_through() && breaker.is_open());
-        breaker.succeeded();
-        assert!(breaker.lets_through());
+        assert!(!breaker.allow() && breaker.is_open());
+        breaker.record_success();
+        assert!(breaker.allow());
     }
 }

@@ -20,14 +20,20 @@ pub struct Clock {
 
 impl Default for Clock {
     fn default() -> Self {
-        Clock { ahead: Arc::new(watch::Sender::new(TimeDelta::zero())), skew: TimeDelta::zero() }
+        Clock {
+            ahead: Arc::new(watch::Sender::new(TimeDelta::zero())),
+            skew: TimeDelta::zero(),
+        }
     }
 }
 
 impl Clock {
     /// The clock of a machine whose time is wrong by so much, for tests.
     pub fn skewed(skew: TimeDelta) -> Self {
-        Clock { skew, ..Clock::default() }
+        Clock {
+            skew,
+            ..Clock::default()
+        }
     }
 
     /// Now.
@@ -74,7 +80,10 @@ pub fn as_iso<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, 
 }
 
 /// The same for a moment that may not have come.
-pub fn as_iso_or_null<S: serde::Serializer>(at: &Option<DateTime<Utc>>, to: S) -> Result<S::Ok, S::Error> {
+pub fn as_iso_or_null<S: serde::Serializer>(
+    at: &Option<DateTime<Utc>>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     match at {
         Some(at) => as_iso(at, to),
         None => to.serialize_none(),

@@ -122,13 +122,19 @@ impl Config {
         if self.tls_cert.is_none() && self.trusted_proxies.0.is_empty() {
             faults.push("TLS_CERT_FILE or TRUSTED_PROXIES: without one of them every request would be refused as not TLS".into());
         }
-        if self.profile == Profile::Dev && !(self.listen.ip().is_loopback() && self.admin.ip().is_loopback())
+        if self.profile == Profile::Dev
+            && !(self.listen.ip().is_loopback() && self.admin.ip().is_loopback())
         {
-            faults.push("PROFILE: dev is refused unless LISTEN_ADDR and ADMIN_ADDR are on loopback".into());
+            faults.push(
+                "PROFILE: dev is refused unless LISTEN_ADDR and ADMIN_ADDR are on loopback".into(),
+            );
         }
         let below = format!(".{}", self.rp_id);
         let foreign = |origin: &&Origin| {
-            !origin.0.domain().is_some_and(|host| host == self.rp_id || host.ends_with(&below))
+            !origin
+                .0
+                .domain()
+                .is_some_and(|host| host == self.rp_id || host.ends_with(&below))
         };
         if self.rp_id.is_empty() || self.rp_origins.0.is_empty() {
             faults.push("RP_ID and RP_ORIGIN: passkeys need both".into());
@@ -138,9 +144,12 @@ impl Config {
                 origin.0.origin().ascii_serialization()
             ));
         }
-        let mail_to_files = secrecy::ExposeSecret::expose_secret(&self.mail_url).starts_with("file:");
+        let mail_to_files =
+            secrecy::ExposeSecret::expose_secret(&self.mail_url).starts_with("file:");
         if sends_password_in_the_clear(secrecy::ExposeSecret::expose_secret(&self.mail_url)) {
-            faults.push("MAIL_URL: with a password it must be smtps:// or end in ?tls=required".into());
+            faults.push(
+                "MAIL_URL: with a password it must be smtps:// or end in ?tls=required".into(),
+            );
         }
         if self.profile == Profile::Production {
             if self.limits_off.0 {
@@ -158,8 +167,12 @@ impl Config {
 
 /// Whether a mail server's URL has a password that could travel without TLS.
 fn sends_password_in_the_clear(url: &str) -> bool {
-    let Ok(url) = reqwest::Url::parse(url) else { return false };
-    let required = url.query_pairs().any(|(name, value)| name == "tls" && value == "required");
+    let Ok(url) = reqwest::Url::parse(url) else {
+        return false;
+    };
+    let required = url
+        .query_pairs()
+        .any(|(name, value)| name == "tls" && value == "required");
     url.password().is_some() && url.scheme() == "smtp" && !required
 }
 
@@ -186,7 +199,9 @@ fn read_one<T: Setting>(
         faults.push(format!("{name}: must be set"));
         return None;
     };
-    T::read(text).map_err(|fault| faults.push(format!("{name}: {fault}"))).ok()
+    T::read(text)
+        .map_err(|fault| faults.push(format!("{name}: {fault}")))
+        .ok()
 }
 
 /// What is wrong with the settings, one line each.
@@ -196,7 +211,9 @@ pub struct Faults(Vec<String>);
 impl fmt::Display for Faults {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(to, "the settings have {} fault(s):", self.0.len())?;
-        self.0.iter().try_for_each(|fault| writeln!(to, "  {fault}"))
+        self.0
+            .iter()
+            .try_for_each(|fault| writeln!(to, "  {fault}"))
     }
 }
 
@@ -245,7 +262,9 @@ pub struct Switch(pub bool);
 
 impl Setting for Switch {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map(Switch).map_err(|_| "is neither true nor false".into())
+        text.parse()
+            .map(Switch)
+            .map_err(|_| "is neither true nor false".into())
     }
 }
 
@@ -255,7 +274,10 @@ pub struct List<T>(pub Vec<T>);
 
 impl<T: std::str::FromStr> Setting for List<T> {
     fn read(text: &str) -> Result<Self, String> {
-        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        let items = text
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty());
         items
             .map(|item| item.parse().map_err(|_| format!("cannot read {item:?}")))
             .collect::<Result<_, _>>()
@@ -271,9 +293,12 @@ impl std::str::FromStr for Origin {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let url = reqwest::Url::parse(text).ok().filter(|url| url.scheme() == "https");
+        let url = reqwest::Url::parse(text)
+            .ok()
+            .filter(|url| url.scheme() == "https");
         let bare = url.filter(|url| url.origin().ascii_serialization() == text);
-        bare.map(Origin).ok_or_else(|| format!("{text:?} is no https origin such as https://example.org"))
+        bare.map(Origin)
+            .ok_or_else(|| format!("{text:?} is no https origin such as https://example.org"))
     }
 }
 
@@ -322,7 +347,9 @@ pub struct KeyRing(pub Arc<Vec<(String, TokenKey)>>);
 
 impl fmt::Debug for KeyRing {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.debug_list().entries(self.0.iter().map(|(kid, _)| kid)).finish()
+        to.debug_list()
+            .entries(self.0.iter().map(|(kid, _)| kid))
+            .finish()
     }
 }
 
@@ -336,7 +363,10 @@ impl Setting for KeyRing {
             let (kid, key) = item.split_once(':').ok_or(fault("is not kid:base64"))?;
             let key = match key.split_once(':') {
                 Some(("ed25519", seed)) => {
-                    let seed = BASE64.decode(seed).ok().and_then(|seed| seed.try_into().ok());
+                    let seed = BASE64
+                        .decode(seed)
+                        .ok()
+                        .and_then(|seed| seed.try_into().ok());
                     TokenKey::Ed25519(seed.ok_or(fault("is not base64 of 32 bytes"))?)
                 }
                 Some(_) => return Err(fault("is of an unknown kind: only ed25519 is named")),
@@ -367,7 +397,8 @@ impl fmt::Debug for ServerSecret {
 impl Setting for ServerSecret {
     fn read(text: &str) -> Result<Self, String> {
         let key = BASE64.decode(text).ok().filter(|key| key.len() >= 32);
-        key.map(|key| ServerSecret(Arc::new(key))).ok_or("is not base64 of 32 bytes or more".into())
+        key.map(|key| ServerSecret(Arc::new(key)))
+            .ok_or("is not base64 of 32 bytes or more".into())
     }
 }
 
@@ -387,7 +418,8 @@ pub fn as_markdown() -> String {
 
 /// The settings as `serve --help` shows them.
 pub fn as_help() -> String {
-    let mut text = String::from("Settings (environment; NAME_FILE names a file that holds the value):\n");
+    let mut text =
+        String::from("Settings (environment; NAME_FILE names a file that holds the value):\n");
     for (name, default, help) in SETTINGS {
         let default = default.map_or("required".to_owned(), |value| format!("default {value:?}"));
         text.push_str(&format!("  {name} ({default})\n      {}\n", help.trim()));
@@ -403,8 +435,14 @@ mod tests {
     fn a_password_to_a_mail_server_needs_tls() {
         for (url, clear) in [
             ("smtp://user:secret@mail.example.org", true),
-            ("smtp://user:secret@mail.example.org:25?tls=opportunistic", true),
-            ("smtp://user:secret@mail.example.org:587?tls=required", false),
+            (
+                "smtp://user:secret@mail.example.org:25?tls=opportunistic",
+                true,
+            ),
+            (
+                "smtp://user:secret@mail.example.org:587?tls=required",
+                false,
+            ),
             ("smtps://user:secret@mail.example.org", false),
             ("smtp://relay.internal", false),
             ("file:///var/mail", false),

@@ -26,7 +26,10 @@ impl FromStr for Cursor {
     fn from_str(text: &str) -> Result<Self, Error> {
         let read = || {
             let (epoch, seq) = text.split_once('-')?;
-            let cursor = Cursor { epoch: u64::from_str_radix(epoch, 16).ok()?, seq: seq.parse().ok()? };
+            let cursor = Cursor {
+                epoch: u64::from_str_radix(epoch, 16).ok()?,
+                seq: seq.parse().ok()?,
+            };
             // One spelling only: no signs, no leading zeros.
             (cursor.seq >= 0 && cursor.to_string() == text).then_some(cursor)
         };
@@ -40,7 +43,10 @@ mod tests {
 
     #[test]
     fn a_cursor_reads_what_it_writes_and_nothing_else() {
-        let cursor = Cursor { epoch: 0x10000, seq: 42 };
+        let cursor = Cursor {
+            epoch: 0x10000,
+            seq: 42,
+        };
         assert_eq!(cursor.to_string(), "10000-42");
         assert_eq!("10000-42".parse::<Cursor>().expect("a cursor"), cursor);
         for text in [

@@ -72,7 +72,10 @@ impl Code {
     pub fn retryable(self) -> bool {
         matches!(
             self,
-            Code::RateLimited | Code::ServiceUnavailable | Code::AccountLocked | Code::RequestTimeout
+            Code::RateLimited
+                | Code::ServiceUnavailable
+                | Code::AccountLocked
+                | Code::RequestTimeout
         )
     }
 }
@@ -91,25 +94,38 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl From<Code> for Error {
     fn from(code: Code) -> Self {
-        Error { code, params: Map::new(), retry_after: None, headers: Vec::new(), cause: None }
+        Error {
+            code,
+            params: Map::new(),
+            retry_after: None,
+            headers: Vec::new(),
+            cause: None,
+        }
     }
 }
 
 impl Error {
     /// One field of the request is wrong: `path` into the body or the query, the `rule` it breaks, and why.
-    pub fn field(path: impl Into<String>, rule: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn field(
+        path: impl Into<String>,
+        rule: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
         let field = json!({ "path": path.into(), "rule": rule.into(), "message": message.into() });
         Error::from(Code::ValidationError).with("fields", json!([field]))
     }
 
     /// A part of ours broke: 500, or 503 where `code` says so.
-    pub fn broken(code: Code, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Error { cause: Some(cause.into()), ..Error::from(code) }
+    pub fn internal(code: Code, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Error {
+            cause: Some(cause.into()),
+            ..Error::from(code)
+        }
     }
 
     /// A dependency is away or we are overloaded: 503, come back in a second.
     pub fn unavailable(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Error::broken(Code::ServiceUnavailable, cause).retry_after(Duration::from_secs(1))
+        Error::internal(Code::ServiceUnavailable, cause).retry_after(Duration::from_secs(1))
     }
 
     /// Adds one entry of `params`.
@@ -144,12 +160,17 @@ impl Error {
     pub fn is_conflict(&self) -> bool {
         use tokio_postgres::error::SqlState;
         let state = self.database().and_then(tokio_postgres::Error::code);
-        matches!(state, Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE))
+        matches!(
+            state,
+            Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE)
+        )
     }
 
     /// Whether the named constraint was violated.
     pub fn violates(&self, constraint: &str) -> bool {
-        let violated = self.database().and_then(|error| error.as_db_error()?.constraint());
+        let violated = self
+            .database()
+            .and_then(|error| error.as_db_error()?.constraint());
         violated == Some(constraint)
     }
 
@@ -157,13 +178,20 @@ impl Error {
     pub fn is_out_of_time(&self) -> bool {
         use tokio_postgres::error::SqlState;
         let state = self.database().and_then(tokio_postgres::Error::code);
-        matches!(state, Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::QUERY_CANCELED))
+        matches!(
+            state,
+            Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::QUERY_CANCELED)
+        )
     }
 
     /// The same cause, as a 503: for outcomes that are not known.
     pub fn into_unavailable(self) -> Self {
         let retry_after = Some(Duration::from_secs(1));
-        Error { code: Code::ServiceUnavailable, retry_after, ..self }
+        Error {
+            code: Code::ServiceUnavailable,
+            retry_after,
+            ..self
+        }
     }
 
     fn database(&self) -> Option<&tokio_postgres::Error> {
@@ -231,7 +259,11 @@ pub struct Cause(pub std::sync::Arc<str>);
 
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
-        let mut response = (self.code.status(), axum::Json(json!({ "error": self.body() }))).into_response();
+        let mut response = (
+            self.code.status(),
+            axum::Json(json!({ "error": self.body() })),
+        )
+            .into_response();
         if let Some(wait) = self.retry_after {
             let seconds = wait.as_millis().div_ceil(1000).max(1);
             let seconds = HeaderValue::from(u64::try_from(seconds).unwrap_or(1));
@@ -243,7 +275,9 @@ impl IntoResponse for Error {
             }
         }
         if let Some(cause) = self.cause {
-            response.extensions_mut().insert(Cause(Chain(cause.as_ref()).to_string().into()));
+            response
+                .extensions_mut()
+                .insert(Cause(Chain(cause.as_ref()).to_string().into()));
         }
         response
     }
@@ -263,7 +297,7 @@ impl From<tokio_postgres::Error> for Error {
         if database_is_away(&error) {
             Error::unavailable(error)
         } else {
-            Error::broken(Code::InternalError, error)
+            Error::internal(Code::InternalError, error)
         }
     }
 }
@@ -273,10 +307,17 @@ pub fn database_is_away(error: &tokio_postgres::Error) -> bool {
     match error.code().map(|state| state.code()) {
         // Connection failures, resources used up, operator intervention (also statement_timeout), I/O, lock waits.
         Some(state) => {
-            ["08", "53", "57", "58", "55", "40"].iter().any(|class| state.starts_with(class))
+            ["08", "53", "57", "58", "55", "40"]
+                .iter()
+                .any(|class| state.starts_with(class))
                 || state == "25006"
         }
-        None => error.is_closed() || error.source().is_some_and(|source| source.is::<std::io::Error>()),
+        None => {
+            error.is_closed()
+                || error
+                    .source()
+                    .is_some_and(|source| source.is::<std::io::Error>())
+        }
     }
 }
 
@@ -288,6 +329,12 @@ pub trait OnConstraint<T> {
 
 impl<T> OnConstraint<T> for Result<T> {
     fn on_constraint(self, constraint: &str, code: Code) -> Result<T> {
-        self.map_err(|error| if error.violates(constraint) { code.into() } else { error })
+        self.map_err(|error| {
+            if error.violates(constraint) {
+                code.into()
+            } else {
+                error
+            }
+        })
     }
 }

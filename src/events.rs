@@ -47,16 +47,16 @@ impl EventKind {
 }
 
 /// Everything of an event that is the same for all its readers: the inside of a JSON object, without braces.
-pub type Tail = Arc<str>;
+pub type EncodedEvent = Arc<str>;
 
 /// Encodes the shared part; `data` is JSON.
-pub fn tail(
+pub fn encoded(
     id: EventId,
     kind: &str,
     conversation: Option<ConversationId>,
     at: DateTime<Utc>,
     data: &str,
-) -> Tail {
+) -> EncodedEvent {
     let at = iso(at);
     match conversation {
         Some(conversation) => format!(
@@ -68,24 +68,29 @@ pub fn tail(
 }
 
 /// Whether somebody hears less from this event on.
-pub fn takes_ears_away(tail: &str) -> bool {
+pub fn shrinks_audience(encoded: &str) -> bool {
     // "event_id":"…","event":"<kind>"
-    let kind = tail.split('"').nth(7);
-    [EventKind::MemberRemoved, EventKind::RelationRevoked].iter().any(|one| kind == Some(one.name()))
+    let kind = encoded.split('"').nth(7);
+    [EventKind::MemberRemoved, EventKind::RelationRevoked]
+        .iter()
+        .any(|one| kind == Some(one.name()))
 }
 
 /// The event object, as a poll and a webhook carry it.
-pub fn object(cursor: Cursor, tail: &str) -> String {
-    format!(r#"{{"cursor":"{cursor}","seq":{},{tail}}}"#, cursor.seq)
+pub fn object(cursor: Cursor, encoded: &str) -> String {
+    format!(r#"{{"cursor":"{cursor}","seq":{},{encoded}}}"#, cursor.seq)
 }
 
 /// What stands before an event's tail in its frame,
-pub fn front(cursor: Cursor) -> String {
-    format!(r#"{{"type":"event","cursor":"{cursor}","seq":{},"#, cursor.seq)
+pub fn frame_prefix(cursor: Cursor) -> String {
+    format!(
+        r#"{{"type":"event","cursor":"{cursor}","seq":{},"#,
+        cursor.seq
+    )
 }
 
 /// and after it.
-pub const BACK: &str = "}";
+pub const FRAME_SUFFIX: &str = "}";
 
 /// A message as everybody sees it.
 pub struct Message<'a> {
@@ -120,7 +125,11 @@ pub struct Sender<'a> {
 impl<'a> Sender<'a> {
     /// A principal, and the device of a user.
     pub fn of(who: Principal, device_id: Option<&'a str>) -> Self {
-        Sender { r#type: who.kind(), id: who.wire_id(), device_id }
+        Sender {
+            r#type: who.kind(),
+            id: who.wire_id(),
+            device_id,
+        }
     }
 }
 
@@ -165,8 +174,14 @@ impl Message<'_> {
     }
 
     /// The `message.created` event, which carries the message's own id.
-    pub fn tail(&self) -> Tail {
+    pub fn encoded(&self) -> EncodedEvent {
         let kind = EventKind::MessageCreated.name();
-        tail(EventId(self.id.0), kind, Some(self.conversation), self.created_at, &self.json())
+        encoded(
+            EventId(self.id.0),
+            kind,
+            Some(self.conversation),
+            self.created_at,
+            &self.json(),
+        )
     }
 }

@@ -16,7 +16,11 @@ pub struct BadId;
 fn parse_ulid(text: &str) -> Result<Uuid, BadId> {
     // The crate takes Crockford's look-alikes and lower case; an id here has one spelling.
     let id: ulid::Ulid = text.parse().map_err(|_| BadId)?;
-    if id.to_string() == text { Ok(id.into()) } else { Err(BadId) }
+    if id.to_string() == text {
+        Ok(id.into())
+    } else {
+        Err(BadId)
+    }
 }
 
 fn show_ulid(id: Uuid, to: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,15 +39,15 @@ fn show_uuid(id: Uuid, to: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 macro_rules! id {
-    ($($(#[$doc:meta])* $name:ident: $parse:ident, $show:ident, $mint:ident;)+) => {$(
+    ($($(#[$doc:meta])* $name:ident: $parse:ident, $show:ident, $generate:ident;)+) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(pub Uuid);
 
         impl $name {
             /// A new one.
-            pub fn mint(random: &Random) -> Self {
-                $name(random.$mint())
+            pub fn generate(random: &Random) -> Self {
+                $name(random.$generate())
             }
         }
         impl fmt::Display for $name {
@@ -139,7 +143,11 @@ impl Principal {
 
     /// From the two columns that every table uses.
     pub fn from_row(kind: &str, id: Uuid) -> Self {
-        if kind == "agent" { Principal::Agent(AgentId(id)) } else { Principal::User(UserId(id)) }
+        if kind == "agent" {
+            Principal::Agent(AgentId(id))
+        } else {
+            Principal::User(UserId(id))
+        }
     }
 
     /// The id as the wire shows it.
@@ -156,7 +164,9 @@ impl FromStr for Principal {
 
     /// Users' ids and agents' differ in form.
     fn from_str(text: &str) -> Result<Self, BadId> {
-        text.parse().map(Principal::User).or_else(|BadId| text.parse().map(Principal::Agent))
+        text.parse()
+            .map(Principal::User)
+            .or_else(|BadId| text.parse().map(Principal::Agent))
     }
 }
 
@@ -169,7 +179,8 @@ impl Serialize for Principal {
 impl<'de> Deserialize<'de> for Principal {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(from)?;
-        text.parse().map_err(|BadId| de::Error::custom("format|is no id of a user or an agent"))
+        text.parse()
+            .map_err(|BadId| de::Error::custom("format|is no id of a user or an agent"))
     }
 }
 
@@ -190,6 +201,10 @@ mod tests {
         ] {
             assert!(other.parse::<UserId>().is_err(), "{other}");
         }
-        assert!("{0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e}".parse::<AgentId>().is_err());
+        assert!(
+            "{0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e}"
+                .parse::<AgentId>()
+                .is_err()
+        );
     }
 }

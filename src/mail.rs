@@ -12,7 +12,7 @@ use secrecy::{ExposeSecret, SecretString};
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// One whole delivery.
-const DEADLINE: Duration = Duration::from_secs(20);
+const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends plain mails.
 #[derive(Clone)]
@@ -37,10 +37,15 @@ impl Mailer {
                 Way::Files(AsyncFileTransport::new(folder))
             }
             None => Way::Smtp(
-                AsyncSmtpTransport::<Tokio1Executor>::from_url(url)?.timeout(Some(DEADLINE)).build(),
+                AsyncSmtpTransport::<Tokio1Executor>::from_url(url)?
+                    .timeout(Some(SEND_TIMEOUT))
+                    .build(),
             ),
         };
-        Ok(Mailer { from: from.parse()?, way })
+        Ok(Mailer {
+            from: from.parse()?,
+            way,
+        })
     }
 
     /// Hands one mail over.
@@ -54,7 +59,7 @@ impl Mailer {
         match &self.way {
             Way::Smtp(smtp) => {
                 // A server's refusal quotes the address; its number says enough.
-                let sent = tokio::time::timeout(DEADLINE, smtp.send(mail)).await?;
+                let sent = tokio::time::timeout(SEND_TIMEOUT, smtp.send(mail)).await?;
                 sent.map_err(|error| match error.status() {
                     Some(code) => format!("the mail server answered {code}"),
                     None => "the mail server could not be reached".to_owned(),

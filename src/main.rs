@@ -35,7 +35,9 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     // Two crates may each bring a provider; this one is meant.
-    rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
+    rustls::crypto::aws_lc_rs::default_provider()
+        .install_default()
+        .ok();
     let outcome = match Arguments::parse().command {
         Command::Serve => serve().await,
         Command::Settings => print_settings(),
@@ -56,12 +58,20 @@ type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 /// As many open files as we are allowed: sockets are files, and the usual limit is a thousand.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).ok();
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    )
+    .ok();
 }
 
 async fn serve() -> Outcome {
     raise_file_limit();
-    let config = Config::read(|name| std::env::var(name).ok()).inspect_err(|_| telemetry::start("info"));
+    let config =
+        Config::read(|name| std::env::var(name).ok()).inspect_err(|_| telemetry::start("info"));
     let config = config.map_err(|faults| faults.to_string())?;
     telemetry::start(&config.log);
     let mut term = signal(SignalKind::terminate())?;
@@ -82,7 +92,9 @@ fn print_settings() -> Outcome {
 
 async fn apply_migrations() -> Outcome {
     telemetry::start("info");
-    let url: SecretString = std::env::var("DATABASE_URL").map_err(|_| "DATABASE_URL: must be set")?.into();
+    let url: SecretString = std::env::var("DATABASE_URL")
+        .map_err(|_| "DATABASE_URL: must be set")?
+        .into();
     let applied = migrate::run_at(url.expose_secret()).await?;
     tracing::info!(applied, "the schema is up to date");
     Ok(())

@@ -20,59 +20,176 @@ pub enum Kind {
 
 /// Every series: (name, kind, help).
 pub const SERIES: &[(&str, Kind, &str)] = &[
-    ("http_requests_total", Kind::Counter, "Requests answered, by route, method and status."),
-    ("http_request_seconds", Kind::Seconds, "Time to answer a request, by route and method."),
+    (
+        "http_requests_total",
+        Kind::Counter,
+        "Requests answered, by route, method and status.",
+    ),
+    (
+        "http_request_seconds",
+        Kind::Seconds,
+        "Time to answer a request, by route and method.",
+    ),
     ("panics_total", Kind::Counter, "Panics turned into a 500."),
-    ("rate_limited_total", Kind::Counter, "Calls refused by the limiter, by scope."),
-    ("limiter_seconds", Kind::Seconds, "Time of a decision over all rules of a call."),
+    (
+        "rate_limited_total",
+        Kind::Counter,
+        "Calls refused by the limiter, by scope.",
+    ),
+    (
+        "limiter_seconds",
+        Kind::Seconds,
+        "Time of a decision over all rules of a call.",
+    ),
     (
         "limiter_fallback_total",
         Kind::Counter,
         "Decisions made from the node's own share because Redis was away.",
     ),
-    ("slots_total", Kind::Counter, "Connection slots, by what became of a call for one."),
-    ("redis_calls_total", Kind::Counter, "Redis calls, by outcome."),
-    ("db_transaction_seconds", Kind::Seconds, "Time of a transaction with its waits, by name and outcome."),
-    ("db_connections_used", Kind::Gauge, "Connections in use, by pool."),
-    ("db_connections_max", Kind::Gauge, "Connections a pool may open, by pool."),
+    (
+        "slots_total",
+        Kind::Counter,
+        "Connection slots, by what became of a call for one.",
+    ),
+    (
+        "redis_calls_total",
+        Kind::Counter,
+        "Redis calls, by outcome.",
+    ),
+    (
+        "db_transaction_seconds",
+        Kind::Seconds,
+        "Time of a transaction with its waits, by name and outcome.",
+    ),
+    (
+        "db_connections_used",
+        Kind::Gauge,
+        "Connections in use, by pool.",
+    ),
+    (
+        "db_connections_max",
+        Kind::Gauge,
+        "Connections a pool may open, by pool.",
+    ),
     ("sends_total", Kind::Counter, "Sends decided, by outcome."),
-    ("send_batch_messages", Kind::Size, "Messages committed by one transaction."),
-    ("send_commit_seconds", Kind::Seconds, "Time of one batch in Postgres."),
-    ("hints_total", Kind::Counter, "Hints to other nodes, by what became of them."),
-    ("hint_loop_seconds", Kind::Seconds, "Time of the probe from this node through Redis back to it."),
-    ("backplane_healthy", Kind::Gauge, "1 while the probe comes back."),
-    ("backplane_resubscribes_total", Kind::Counter, "Times all subscriptions were renewed, by cause."),
-    ("sweep_seconds", Kind::Seconds, "Time of one sweep over the local sessions."),
-    ("sweep_late_total", Kind::Counter, "Sessions that a sweep found behind: their hint was lost or late."),
-    ("sockets_open", Kind::Gauge, "WebSocket sessions on this node, by principal kind."),
-    ("sockets_closed_total", Kind::Counter, "WebSocket sessions ended by the server, by close code."),
+    (
+        "send_batch_messages",
+        Kind::Size,
+        "Messages committed by one transaction.",
+    ),
+    (
+        "send_commit_seconds",
+        Kind::Seconds,
+        "Time of one batch in Postgres.",
+    ),
+    (
+        "hints_total",
+        Kind::Counter,
+        "Hints to other nodes, by what became of them.",
+    ),
+    (
+        "hint_loop_seconds",
+        Kind::Seconds,
+        "Time of the probe from this node through Redis back to it.",
+    ),
+    (
+        "backplane_healthy",
+        Kind::Gauge,
+        "1 while the probe comes back.",
+    ),
+    (
+        "backplane_resubscribes_total",
+        Kind::Counter,
+        "Times all subscriptions were renewed, by cause.",
+    ),
+    (
+        "sweep_seconds",
+        Kind::Seconds,
+        "Time of one sweep over the local sessions.",
+    ),
+    (
+        "sweep_late_total",
+        Kind::Counter,
+        "Sessions that a sweep found behind: their hint was lost or late.",
+    ),
+    (
+        "sockets_open",
+        Kind::Gauge,
+        "WebSocket sessions on this node, by principal kind.",
+    ),
+    (
+        "sockets_closed_total",
+        Kind::Counter,
+        "WebSocket sessions ended by the server, by close code.",
+    ),
     ("frames_total", Kind::Counter, "Frames, by direction."),
     (
         "mailbox_dropped_total",
         Kind::Counter,
         "Bodies not queued for a slow socket; it reads them from its inbox.",
     ),
-    ("asides_dropped_total", Kind::Counter, "Ephemeral frames that a slow socket was not sent."),
-    ("streams_open", Kind::Gauge, "Streams begun on this node and not over."),
-    ("inbox_reads_total", Kind::Counter, "Pages read from an inbox."),
+    (
+        "asides_dropped_total",
+        Kind::Counter,
+        "Ephemeral frames that a slow socket was not sent.",
+    ),
+    (
+        "streams_open",
+        Kind::Gauge,
+        "Streams begun on this node and not over.",
+    ),
+    (
+        "inbox_reads_total",
+        Kind::Counter,
+        "Pages read from an inbox.",
+    ),
     ("acks_total", Kind::Counter, "Acks written."),
-    ("hash_seconds", Kind::Seconds, "Time of a password or token hash with its wait, by algorithm."),
-    ("token_cache_total", Kind::Counter, "Agent tokens presented, by how they were recognised."),
-    ("sessions_stolen_total", Kind::Counter, "Sessions ended because an old refresh token came back."),
-    ("manifests_large_total", Kind::Counter, "Manifests of 64 KB or more that were sent."),
-    ("mails_total", Kind::Counter, "Mails handed to the mail server, by outcome."),
+    (
+        "hash_seconds",
+        Kind::Seconds,
+        "Time of a password or token hash with its wait, by algorithm.",
+    ),
+    (
+        "token_cache_total",
+        Kind::Counter,
+        "Agent tokens presented, by how they were recognised.",
+    ),
+    (
+        "sessions_stolen_total",
+        Kind::Counter,
+        "Sessions ended because an old refresh token came back.",
+    ),
+    (
+        "manifests_large_total",
+        Kind::Counter,
+        "Manifests of 64 KB or more that were sent.",
+    ),
+    (
+        "mails_total",
+        Kind::Counter,
+        "Mails handed to the mail server, by outcome.",
+    ),
     (
         "passkey_logins_total",
         Kind::Counter,
         "Sign-ins with a passkey, by outcome; `copied`: its counter went back, and it was removed.",
     ),
-    ("human_verifications_total", Kind::Counter, "Turnstile tokens presented, by what became of them."),
-    ("job_seconds", Kind::Seconds, "Time of a scheduled job, by name."),
+    (
+        "human_verifications_total",
+        Kind::Counter,
+        "Turnstile tokens presented, by what became of them.",
+    ),
+    (
+        "job_seconds",
+        Kind::Seconds,
+        "Time of a scheduled job, by name.",
+    ),
 ];
 
-const SECONDS: &[f64] =
-    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-const SIZES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+const SECONDS_BUCKETS: &[f64] = &[
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+const BATCH_SIZE_BUCKETS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
 /// Installs the recorder of this process; a second call (tests run several nodes) returns the same one's handle.
 pub fn install() -> PrometheusHandle {
@@ -84,13 +201,14 @@ fn start() -> PrometheusHandle {
     let mut builder = PrometheusBuilder::new();
     for (name, kind, _) in SERIES {
         let buckets = match kind {
-            Kind::Seconds => SECONDS,
-            Kind::Size => SIZES,
+            Kind::Seconds => SECONDS_BUCKETS,
+            Kind::Size => BATCH_SIZE_BUCKETS,
             Kind::Counter | Kind::Gauge => continue,
         };
         // The one fault is an empty list of buckets.
-        builder =
-            builder.set_buckets_for_metric(Matcher::Full((*name).to_owned()), buckets).unwrap_or_default();
+        builder = builder
+            .set_buckets_for_metric(Matcher::Full((*name).to_owned()), buckets)
+            .unwrap_or_default();
     }
     let recorder = builder.build_recorder();
     let handle = recorder.handle();
@@ -148,8 +266,16 @@ pub fn redis_call(outcome: &'static str) {
 }
 
 pub fn transaction(name: &'static str, span: Duration, committed: bool) {
-    let outcome = if committed { "committed" } else { "rolled_back" };
-    seconds("db_transaction_seconds", &[("name", name), ("outcome", outcome)], span);
+    let outcome = if committed {
+        "committed"
+    } else {
+        "rolled_back"
+    };
+    seconds(
+        "db_transaction_seconds",
+        &[("name", name), ("outcome", outcome)],
+        span,
+    );
 }
 
 pub fn pool(name: &'static str, used: usize, max: usize) {

@@ -12,14 +12,14 @@ use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    app::{App, Handles, Life, Quotas},
+    app::{App, Handles, NodeStatus, Quotas},
     auth::{
-        agent::AgentTokens, dead::Dead, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
-        secret::Hasher, turnstile::Turnstile, usage::TokenUse,
+        agent::AgentTokens, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
+        revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
     },
     backplane::{
-        Backplane, Links, RedisPubSub,
-        message::Order,
+        Backplane, PubSubWorker, RedisPubSub,
+        message::ControlMessage,
         sweep::{self, Sweep},
         tombstones::Tombstones,
     },
@@ -29,22 +29,22 @@ use crate::{
     error::Error,
     features::{
         accounts::{Accounts, Codes},
-        agents::Revivals,
+        agents::ReachabilityTracker,
         inbox::{Acks, Inbox},
-        messages::Outbox,
+        messages::MessageWriter,
         passkeys::Passkeys,
     },
     gateway::{
         Gateway,
-        asides::Asides,
         audience::Audience,
+        ephemeral::EphemeralEvents,
         registry::{End, Registry},
         streams::Streams,
     },
-    http::{client::Door, listener},
+    http::{client::IngressPolicy, listener},
     ids::NodeId,
     jobs::Jobs,
-    limits::{Limits, slots::Slots, strangers::Strangers},
+    limits::{Limits, slots::Slots, unauthenticated::UnauthenticatedConnections},
     mail::Mailer,
     metrics,
     random::Random,
@@ -56,9 +56,9 @@ use crate::{
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sockets are closed in batches over this long, with hints to come back spread over as much.
-const SPREAD: Duration = Duration::from_secs(5);
+const DRAIN_SPREAD: Duration = Duration::from_secs(5);
 /// What is under way when the listener has closed may take this long.
-const FINISH: Duration = Duration::from_secs(10);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A node that serves.
 pub struct Node {
@@ -102,13 +102,26 @@ impl Stores {
         let wait = config.database_timeout.millis();
         let pool = |name: &str, size, plans| Db::new(&config.database_url, name, size, plans, wait);
         let db = pool(&name, config.database_pool.0 as usize, Plans::Free)?;
-        let send_db = pool(&format!("{name} send"), config.send_lanes.0 as usize, Plans::Pinned)?;
+        let send_db = pool(
+            &format!("{name} send"),
+            config.send_lanes.0 as usize,
+            Plans::Pinned,
+        )?;
         let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
         check_postgres(&db, config.database_durable.0).await?;
-        let (redis, subscriber) =
-            Redis::start(&config.redis_url, &config.redis_prefix, config.redis_timeout.millis())?;
+        let (redis, subscriber) = Redis::start(
+            &config.redis_url,
+            &config.redis_prefix,
+            config.redis_timeout.millis(),
+        )?;
         redis.greet().await;
-        Ok(Stores { db, send_db, quiet_db, redis, subscriber })
+        Ok(Stores {
+            db,
+            send_db,
+            quiet_db,
+            redis,
+            subscriber,
+        })
     }
 }
 
@@ -120,7 +133,7 @@ impl Node {
             _ => None,
         };
         let random = Random::new(clock.clone());
-        let id = NodeId::mint(&random);
+        let id = NodeId::generate(&random);
         let stores = Stores::open(&config).await?;
         let (redis, tasks) = (stores.redis.clone(), Tasks::default());
         let app = assemble(&config, clock, random, id, stores, &tasks).await?;
@@ -128,23 +141,49 @@ impl Node {
         let public = TcpListener::bind(config.listen).await?;
         let admin = TcpListener::bind(config.admin).await?;
         let (address, admin_address) = (public.local_addr()?, admin.local_addr()?);
-        let Tasks { closing, stopping, connections, workers, .. } = &tasks;
+        let Tasks {
+            closing,
+            stopping,
+            connections,
+            workers,
+            ..
+        } = &tasks;
         let router = routes::public(app.clone());
         // One of the connections itself: a drain must not count them before the last has been let in.
-        connections.spawn(listener::serve(public, tls, router, connections.clone(), closing.clone()));
+        connections.spawn(listener::serve(
+            public,
+            tls,
+            router,
+            connections.clone(),
+            closing.clone(),
+        ));
         // Probes and metrics are answered until the very end.
         let router = routes::admin(app.clone());
-        workers.spawn(listener::serve(admin, None, router, workers.clone(), stopping.clone()));
+        workers.spawn(listener::serve(
+            admin,
+            None,
+            router,
+            workers.clone(),
+            stopping.clone(),
+        ));
         tracing::info!(%address, %admin_address, "serving");
         let drain_lag = Duration::from_secs(config.drain_lag_seconds.0.into());
-        Ok(Node { address, admin_address, app, id, redis, drain_lag, tasks })
+        Ok(Node {
+            address,
+            admin_address,
+            app,
+            id,
+            redis,
+            drain_lag,
+            tasks,
+        })
     }
 
     /// Stops without breaking a promise: not ready, then no new connections, then sockets sent elsewhere, then what is
     /// under way, then the end.
     pub async fn drain(self) {
         tracing::info!("draining");
-        self.app.life.drain();
+        self.app.status.drain();
         tokio::time::sleep(self.drain_lag).await;
         self.tasks.closing.cancel();
         self.send_sockets_away().await;
@@ -154,7 +193,10 @@ impl Node {
             self.tasks.sockets.wait().await;
             self.tasks.connections.wait().await;
         };
-        if tokio::time::timeout(FINISH, finished).await.is_err() {
+        if tokio::time::timeout(FINISH_TIMEOUT, finished)
+            .await
+            .is_err()
+        {
             tracing::warn!("some connections did not finish in time");
         }
         self.app.slots.flush().await;
@@ -163,7 +205,10 @@ impl Node {
         // The send lanes end when the last handle to them goes.
         drop(self.app);
         self.tasks.workers.close();
-        if tokio::time::timeout(Duration::from_secs(5), self.tasks.workers.wait()).await.is_err() {
+        if tokio::time::timeout(Duration::from_secs(5), self.tasks.workers.wait())
+            .await
+            .is_err()
+        {
             tracing::warn!("some workers did not finish in time");
         }
         self.redis.quit().await;
@@ -171,15 +216,15 @@ impl Node {
     }
 
     async fn send_sockets_away(&self) {
-        let seats = self.app.registry.close();
-        let batch = seats.len().div_ceil(50).max(20);
-        for some in seats.chunks(batch) {
-            for seat in some {
-                let after = SPREAD.mul_f64(self.app.random.fraction());
-                seat.end(End::Drain(after));
+        let subscriptions = self.app.registry.close();
+        let batch = subscriptions.len().div_ceil(50).max(20);
+        for some in subscriptions.chunks(batch) {
+            for subscription in some {
+                let after = DRAIN_SPREAD.mul_f64(self.app.random.fraction());
+                subscription.end(End::Drain(after));
             }
-            if seats.len() > batch {
-                tokio::time::sleep(SPREAD / 50).await;
+            if subscriptions.len() > batch {
+                tokio::time::sleep(DRAIN_SPREAD / 50).await;
             }
         }
     }
@@ -200,47 +245,79 @@ async fn assemble(
     stores: Stores,
     tasks: &Tasks,
 ) -> Result<App, Failure> {
-    let Stores { db, send_db, quiet_db, redis, subscriber } = stores;
-    let Tasks { stopping, workers, .. } = tasks;
+    let Stores {
+        db,
+        send_db,
+        quiet_db,
+        redis,
+        subscriber,
+    } = stores;
+    let Tasks {
+        stopping, workers, ..
+    } = tasks;
 
     let (registry, backplane, requests) = link(id, config, &clock, &db, &redis, subscriber, tasks);
     let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
-    slots.spawn(workers, stopping, registry.heart());
+    slots.spawn(workers, stopping, registry.liveness());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
 
-    let inbox =
-        Inbox::open(db.clone()).await.map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
+    let inbox = Inbox::open(db.clone())
+        .await
+        .map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
     let acks = Acks::default();
     workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
     let swept = Sweep::new(&quiet_db, &inbox, &backplane);
     workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
 
-    let (hasher, dead) = (Hasher::new(), Dead::default());
-    let (ring, issuer) = (&config.access_token_keys, &config.public_url);
-    let access_tokens = AccessTokens::new(ring, issuer, clock.clone(), random.clone(), dead.clone())?;
+    let (hasher, dead) = (Hasher::new(), RevokedCredentials::default());
+    let (wake, issuer) = (&config.access_token_keys, &config.public_url);
+    let access_tokens =
+        AccessTokens::new(wake, issuer, clock.clone(), random.clone(), dead.clone())?;
     let (budgets, off) = (config.limits.clone(), config.limits_off.0);
-    let limits = Limits::start(redis.clone(), db.clone(), clock.clone(), budgets, off, workers);
+    let limits = Limits::start(
+        redis.clone(),
+        db.clone(),
+        clock.clone(),
+        budgets,
+        off,
+        workers,
+    );
     let proofs = Proofs::new(redis, &config.server_secret);
     let used = TokenUse::start(quiet_db.clone(), workers, stopping);
     let (shared, pool) = (limits.clone(), hasher.clone());
-    let agent_tokens = AgentTokens::new(db.clone(), pool, shared, proofs, &random, dead.clone(), used);
-    let revivals = Revivals::start(quiet_db.clone(), random.clone(), backplane.clone(), workers, stopping);
+    let agent_tokens = AgentTokens::new(
+        db.clone(),
+        pool,
+        shared,
+        proofs,
+        &random,
+        dead.clone(),
+        used,
+    );
+    let reachability = ReachabilityTracker::start(
+        quiet_db.clone(),
+        random.clone(),
+        backplane.clone(),
+        workers,
+        stopping,
+    );
     let lanes = config.send_lanes.0 as usize;
-    let outbox = Outbox::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
-    let asides = Asides::start(&clock, &backplane, requests, workers, stopping);
+    let message_writer =
+        MessageWriter::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
+    let ephemeral = EphemeralEvents::start(&clock, &backplane, requests, workers, stopping);
     let gateway = Arc::new(Gateway {
         clock: clock.clone(),
         random: random.clone(),
         db: db.clone(),
         inbox: inbox.clone(),
         acks,
-        revivals: revivals.clone(),
+        reachability: reachability.clone(),
         registry: registry.clone(),
-        outbox: outbox.clone(),
-        asides,
+        message_writer: message_writer.clone(),
+        ephemeral,
         limits: limits.clone(),
         slots: slots.clone(),
-        strangers: Strangers::default(),
+        unauthenticated: UnauthenticatedConnections::default(),
         access_tokens: access_tokens.clone(),
         agent_tokens: agent_tokens.clone(),
         tasks: tasks.sockets.clone(),
@@ -256,30 +333,32 @@ async fn assemble(
         access_tokens: access_tokens.clone(),
         refresh_tokens: RefreshTokens::new(&config.server_secret),
         backplane: backplane.clone(),
-        mail_bell: Arc::default(),
-        erase_bell: Arc::default(),
+        mail_notify: Arc::default(),
+        erasure_notify: Arc::default(),
     };
     start_jobs(config, &accounts, quiet_db, workers, stopping)?;
     Ok(App::from(Handles {
         clock,
         random,
         db,
-        door: door(config),
+        ingress: ingress(config),
         hasher,
         access_tokens,
         agent_tokens,
         limits,
         slots,
-        quotas: Quotas { agents_per_user: config.agents_per_user.0 },
+        quotas: Quotas {
+            agents_per_user: config.agents_per_user.0,
+        },
         registry,
         backplane,
         inbox,
-        revivals,
-        outbox,
+        reachability,
+        message_writer,
         gateway,
         accounts,
         passkeys: Passkeys::new(config)?,
-        life: Life::new(metrics::install()),
+        status: NodeStatus::new(metrics::install()),
     }))
 }
 
@@ -292,21 +371,37 @@ fn link(
     redis: &Redis,
     subscriber: SubscriberClient,
     tasks: &Tasks,
-) -> (Registry, Backplane, mpsc::Receiver<Order>) {
+) -> (Registry, Backplane, mpsc::Receiver<ControlMessage>) {
     let (registry, interest) = Registry::new();
     let streams = Streams::new(clock.clone());
     let audience = Audience::new(db.clone());
     let (secret, workers) = (&config.server_secret, &tasks.workers);
     let tombstones = Tombstones::start(redis.clone(), secret, workers, &tasks.stopping);
-    let (backplane, outgoing, requests) =
-        Backplane::new(id, redis.clone(), registry.clone(), tombstones, streams, audience);
-    let transport = RedisPubSub { redis: redis.clone(), subscriber };
-    Links::spawn(&backplane, transport, outgoing, interest, workers, &tasks.stopping);
+    let (backplane, outgoing, requests) = Backplane::new(
+        id,
+        redis.clone(),
+        registry.clone(),
+        tombstones,
+        streams,
+        audience,
+    );
+    let transport = RedisPubSub {
+        redis: redis.clone(),
+        subscriber,
+    };
+    PubSubWorker::spawn(
+        &backplane,
+        transport,
+        outgoing,
+        interest,
+        workers,
+        &tasks.stopping,
+    );
     (registry, backplane, requests)
 }
 
-fn door(config: &Config) -> Door {
-    Door {
+fn ingress(config: &Config) -> IngressPolicy {
+    IngressPolicy {
         tls: config.tls_cert.is_some(),
         proxies: config.trusted_proxies.0.clone().into(),
         origins: config.allowed_origins.0.clone().into(),
@@ -326,8 +421,8 @@ fn start_jobs(
         budgets: config.limits.clone(),
         codes: accounts.codes.clone(),
         mailer,
-        mail_bell: accounts.mail_bell.clone(),
-        erase_bell: accounts.erase_bell.clone(),
+        mail_notify: accounts.mail_notify.clone(),
+        erasure_notify: accounts.erasure_notify.clone(),
         random: accounts.random.clone(),
         backplane: accounts.backplane.clone(),
     };
@@ -357,14 +452,22 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
             )
             .await
             .map_err(said)?;
-        Ok(client.query_one(&stmt, &[&name]).await.map_err(said)?.get(0))
+        Ok(client
+            .query_one(&stmt, &[&name])
+            .await
+            .map_err(said)?
+            .get(0))
     };
     let version: i32 = setting("server_version_num").await?.parse()?;
     if version < 150_000 {
         return Err("Postgres 15 or newer is needed".into());
     }
-    if durable && (setting("fsync").await? == "off" || setting("synchronous_commit").await? == "off") {
-        return Err("fsync or synchronous_commit is off: Postgres may lose acknowledged messages".into());
+    if durable
+        && (setting("fsync").await? == "off" || setting("synchronous_commit").await? == "off")
+    {
+        return Err(
+            "fsync or synchronous_commit is off: Postgres may lose acknowledged messages".into(),
+        );
     }
     let history = "-- node.schema
             select coalesce(max(version), 0)::bigint from refinery_schema_history";

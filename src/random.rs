@@ -1,7 +1,8 @@
 //! The only place that asks for chance: ids, secrets, codes, jitter.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use uuid::Uuid;
 
@@ -27,11 +28,14 @@ impl Random {
 
     /// The same sequence for the same seed.
     pub fn seeded(clock: Clock, seed: [u8; 32]) -> Self {
-        Random { generator: Arc::new(Mutex::new(StdRng::from_seed(seed))), clock }
+        Random {
+            generator: Arc::new(Mutex::new(StdRng::from_seed(seed))),
+            clock,
+        }
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut StdRng) -> T) -> T {
-        work(&mut self.generator.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.generator.lock())
     }
 
     /// 128 bits in the layout of a ULID: 48 bits of milliseconds, 80 of chance.
@@ -55,7 +59,11 @@ impl Random {
 
     /// `n` characters of 0-9 A-Z a-z, each as likely as the others.
     pub fn base62(&self, n: usize) -> String {
-        self.with(|rng| (0..n).map(|_| char::from(BASE62[rng.random_range(0..62)])).collect())
+        self.with(|rng| {
+            (0..n)
+                .map(|_| char::from(BASE62[rng.random_range(0..62)]))
+                .collect()
+        })
     }
 
     /// A number in `[0, 1)`, for jitter.

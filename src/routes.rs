@@ -13,8 +13,8 @@ use crate::{
     app::App,
     error::Code,
     features::{
-        accounts, agents, budgets, conversations, devices, group_keys, groups, health, keys, messages,
-        passkeys, relations,
+        accounts, agents, budgets, conversations, devices, group_keys, groups, health, keys,
+        messages, passkeys, relations,
     },
     gateway,
     http::{client, trace},
@@ -25,7 +25,7 @@ const DEV_PAGE: &str = "/dev/passkeys";
 
 /// Who may call a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Caller {
+pub enum Access {
     /// Anyone.
     Public,
     /// A user's access token.
@@ -40,18 +40,23 @@ pub enum Caller {
 pub struct Route {
     pub method: Method,
     pub path: &'static str,
-    pub caller: Caller,
+    pub caller: Access,
     handler: MethodRouter<App>,
 }
 
-fn route(method: Method, path: &'static str, caller: Caller, handler: MethodRouter<App>) -> Route {
-    Route { method, path, caller, handler }
+fn route(method: Method, path: &'static str, caller: Access, handler: MethodRouter<App>) -> Route {
+    Route {
+        method,
+        path,
+        caller,
+        handler,
+    }
 }
 
 /// Every route of the public listener.
 #[rustfmt::skip]
 pub fn table() -> Vec<Route> {
-    use Caller::{Agent, Either, Public, User};
+    use Access::{Agent, Either, Public, User};
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
     const PATCH: Method = Method::PATCH;
@@ -121,7 +126,7 @@ pub fn table() -> Vec<Route> {
 
         route(POST, "/agents/{agent_id}/messages", Agent, post(messages::http::send_as_agent)),
         route(POST, "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, post(messages::http::send_as_agent_to)),
-        route(POST, "/agents/{agent_id}/typing", Agent, post(gateway::asides::typing)),
+        route(POST, "/agents/{agent_id}/typing", Agent, post(gateway::ephemeral::typing)),
         route(GET,  "/agents/{agent_id}/conversations", Agent, get(conversations::http::list_of_agent)),
         route(GET,  "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, get(messages::history::of_agent)),
         route(GET,  "/agents/{agent_id}/messages/poll", Agent, get(messages::http::poll)),
@@ -142,17 +147,26 @@ pub fn public(app: App) -> Router {
     if app.passkeys.have_page() {
         plain = plain.route(DEV_PAGE, get(passkeys::http::page));
     }
-    let auth = auth.layer(middleware::from_fn_with_state(app.door.clone(), client::same_origin));
+    let auth = auth.layer(middleware::from_fn_with_state(
+        app.ingress.clone(),
+        client::same_origin,
+    ));
     Router::new()
         .nest("/v1", plain.clone())
         .merge(plain)
         .merge(auth)
         .fallback(nothing)
         .method_not_allowed_fallback(other_method)
-        .layer(client::cors(&app.door))
+        .layer(client::cors(&app.ingress))
         .layer(CatchPanicLayer::custom(trace::panicked))
-        .layer(middleware::from_fn_with_state(app.door.clone(), client::identify))
-        .layer(middleware::from_fn_with_state(app.random.clone(), trace::record))
+        .layer(middleware::from_fn_with_state(
+            app.ingress.clone(),
+            client::identify,
+        ))
+        .layer(middleware::from_fn_with_state(
+            app.random.clone(),
+            trace::record,
+        ))
         .with_state(app)
 }
 

@@ -31,5 +31,9 @@ pub fn start(filter: &str) {
         .with_current_span(true)
         .with_span_list(false)
         .with_writer(std::io::stderr);
-    tracing_subscriber::registry().with(filter).with(lines).try_init().ok();
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .try_init()
+        .ok();
 }

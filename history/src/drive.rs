@@ -31,7 +31,7 @@ pub trait Actor {
 }
 
 /// A principal's socket.
-pub trait Ears {
+pub trait Subscriber {
     /// The next frame; none when the socket is closed.
     fn next(&mut self) -> impl Future<Output = Option<Value>>;
 }
@@ -48,9 +48,9 @@ pub struct Plan {
 }
 
 /// Longest wait for what is still to be heard when everything has been said.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Before something is asked again.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_DELAY: Duration = Duration::from_millis(20);
 const DONE: &[u16] = &[200, 201];
 /// A page of the newest messages.
 const NEWEST: usize = 20;
@@ -69,7 +69,11 @@ struct Drive<'a, A> {
 /// Lets `actors` loose: the first is a user who owns every room, the last a user who is put out of the first room and
 /// let in again, over and over; agents in between have a relation with the first. `ears` are theirs, in the same order,
 /// and were open before.
-pub async fn drive<A: Actor, E: Ears>(plan: Plan, actors: &[A], ears: &mut [E]) -> Result<History, String> {
+pub async fn drive<A: Actor, E: Subscriber>(
+    plan: Plan,
+    actors: &[A],
+    ears: &mut [E],
+) -> Result<History, String> {
     let mut drive = Drive {
         plan,
         actors,
@@ -84,7 +88,11 @@ pub async fn drive<A: Actor, E: Ears>(plan: Plan, actors: &[A], ears: &mut [E]) 
         drive.rooms.push(room);
     }
     let drive = &drive;
-    let heard = join_all(ears.iter_mut().enumerate().map(|(principal, ears)| drive.listen(principal, ears)));
+    let heard = join_all(
+        ears.iter_mut()
+            .enumerate()
+            .map(|(principal, ears)| drive.listen(principal, ears)),
+    );
     let acting = async {
         let workers = async {
             join_all((0..plan.workers).map(|n| drive.work(n))).await;
@@ -104,7 +112,11 @@ pub async fn drive<A: Actor, E: Ears>(plan: Plan, actors: &[A], ears: &mut [E]) 
     for room in 0..plan.rooms {
         ends.push(drive.whole(room).await?);
     }
-    Ok(History { heard, ends, ..drive.history.take() })
+    Ok(History {
+        heard,
+        ends,
+        ..drive.history.take()
+    })
 }
 
 fn last_tag(room: usize) -> Tag {
@@ -140,9 +152,17 @@ impl<A: Actor> Drive<'_, A> {
         for node in (0..self.plan.nodes).cycle() {
             match self.actors[0].call(node, method, path, body.clone()).await {
                 Some((status, answer)) if done.contains(&status) => {
-                    return Ok((answer, Span { began, ended: Some(self.now()) }));
+                    return Ok((
+                        answer,
+                        Span {
+                            began,
+                            ended: Some(self.now()),
+                        },
+                    ));
                 }
-                None | Some((500.., _)) if since.elapsed() < PATIENCE => tokio::time::sleep(PAUSE).await,
+                None | Some((500.., _)) if since.elapsed() < TIMEOUT => {
+                    tokio::time::sleep(RETRY_DELAY).await
+                }
                 other => return Err(format!("{method} {path}: {other:?}")),
             }
         }
@@ -150,14 +170,21 @@ impl<A: Actor> Drive<'_, A> {
     }
 
     fn came(&self, room: usize, principal: usize, came: Span) {
-        let stay = Stay { conversation: room, principal, came, left: None };
+        let stay = Stay {
+            conversation: room,
+            principal,
+            came,
+            left: None,
+        };
         self.history.borrow_mut().stays.push(stay);
     }
 
     fn left(&self, room: usize, principal: usize, left: Span) {
         let mut history = self.history.borrow_mut();
         let mut stays = history.stays.iter_mut().rev();
-        if let Some(stay) = stays.find(|stay| stay.conversation == room && stay.principal == principal) {
+        if let Some(stay) =
+            stays.find(|stay| stay.conversation == room && stay.principal == principal)
+        {
             stay.left = Some(left);
         }
     }
@@ -167,13 +194,27 @@ impl<A: Actor> Drive<'_, A> {
         let ids: Vec<&str> = users.map(Actor::id).collect();
         let body = json!({ "title": format!("room {room}"), "member_ids": ids });
         let (made, span) = self.must("POST", "/groups", Some(body), DONE).await?;
-        let id = made["data"]["conversation_id"].as_str().ok_or("no id")?.to_owned();
-        for (principal, actor) in self.actors.iter().enumerate().filter(|(n, _)| self.is_in(*n, room)) {
+        let id = made["data"]["conversation_id"]
+            .as_str()
+            .ok_or("no id")?
+            .to_owned();
+        for (principal, actor) in self
+            .actors
+            .iter()
+            .enumerate()
+            .filter(|(n, _)| self.is_in(*n, room))
+        {
             let mut came = span;
             if actor.is_agent() {
                 let body = json!({ "agent_id": actor.id(), "visibility": "all" });
-                (_, came) =
-                    self.must("POST", &format!("/groups/{id}/agent-instances"), Some(body), DONE).await?;
+                (_, came) = self
+                    .must(
+                        "POST",
+                        &format!("/groups/{id}/agent-instances"),
+                        Some(body),
+                        DONE,
+                    )
+                    .await?;
             }
             self.came(room, principal, came);
         }
@@ -187,7 +228,11 @@ impl<A: Actor> Drive<'_, A> {
 
     /// One client after the other: sends mostly, reads sometimes, everywhere.
     async fn work(&self, n: usize) {
-        let seed = self.plan.seed.wrapping_add(n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let seed = self
+            .plan
+            .seed
+            .wrapping_add(n as u64)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut chance = Chance(seed | 1);
         for _ in 0..self.plan.operations / self.plan.workers {
             let room = chance.below(self.plan.rooms);
@@ -198,7 +243,10 @@ impl<A: Actor> Drive<'_, A> {
             let node = chance.below(self.plan.nodes);
             match chance.below(20) {
                 0..=4 => self.read(actor, room, node).await,
-                5 => self.send(actor, room, node, self.tag(), Manner::Twice).await,
+                5 => {
+                    self.send(actor, room, node, self.tag(), Manner::Twice)
+                        .await
+                }
                 6..=9 => self.send(actor, room, node, self.tag(), Manner::Once).await,
                 _ => self.send(actor, room, node, self.tag(), Manner::Sure).await,
             }
@@ -221,12 +269,13 @@ impl<A: Actor> Drive<'_, A> {
             let nodes = (0..at_once).map(|n| (node + tries + n) % self.plan.nodes);
             let calls = nodes.map(|node| who.call(node, "POST", &path, Some(body.clone())));
             answers.extend(join_all(calls).await);
-            let known = answers.iter().any(|answer| stored(answer).is_some()) || refused(answers.last());
-            if known || manner != Manner::Sure || since.elapsed() > PATIENCE {
+            let known =
+                answers.iter().any(|answer| stored(answer).is_some()) || refused(answers.last());
+            if known || manner != Manner::Sure || since.elapsed() > TIMEOUT {
                 break;
             }
             tries += 1;
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
         let ended = self.now();
         // One try that was not answered may yet succeed, whatever the others were told.
@@ -237,8 +286,18 @@ impl<A: Actor> Drive<'_, A> {
         let not_for = who.is_agent().then_some(actor);
         let record = |seq: Option<u64>| {
             let answered = seq.is_some() || refused;
-            let span = Span { began, ended: answered.then_some(ended) };
-            Send { conversation: room, tag, span, seq, refused, not_for }
+            let span = Span {
+                began,
+                ended: answered.then_some(ended),
+            };
+            Send {
+                conversation: room,
+                tag,
+                span,
+                seq,
+                refused,
+                not_for,
+            }
         };
         let sends = &mut self.history.borrow_mut().sends;
         if seqs.is_empty() {
@@ -250,13 +309,27 @@ impl<A: Actor> Drive<'_, A> {
 
     async fn read(&self, actor: usize, room: usize, node: usize) {
         let (who, id) = (&self.actors[actor], &self.rooms[room]);
-        let prefix = if who.is_agent() { format!("/agents/{}", who.id()) } else { String::new() };
+        let prefix = if who.is_agent() {
+            format!("/agents/{}", who.id())
+        } else {
+            String::new()
+        };
         let path = format!("{prefix}/conversations/{id}/messages?limit={NEWEST}");
         let began = self.now();
-        let Some((200, page)) = who.call(node, "GET", &path, None).await else { return };
-        let span = Span { began, ended: Some(self.now()) };
+        let Some((200, page)) = who.call(node, "GET", &path, None).await else {
+            return;
+        };
+        let span = Span {
+            began,
+            ended: Some(self.now()),
+        };
         let seen = seen(&page);
-        self.history.borrow_mut().reads.push(Read { conversation: room, reader: actor, span, seen });
+        self.history.borrow_mut().reads.push(Read {
+            conversation: room,
+            reader: actor,
+            span,
+            seen,
+        });
     }
 
     /// The last actor is put out of the first room and let in again until the workers are done.
@@ -267,24 +340,29 @@ impl<A: Actor> Drive<'_, A> {
             tokio::time::sleep(Duration::from_millis(20)).await;
             // 404: gone by a try that was not answered.
             let path = format!("/groups/{room}/members/{who}");
-            let (_, left) = self.must("DELETE", &path, Some(json!({})), &[200, 404]).await?;
+            let (_, left) = self
+                .must("DELETE", &path, Some(json!({})), &[200, 404])
+                .await?;
             self.left(0, last, left);
             tokio::time::sleep(Duration::from_millis(20)).await;
             let body = json!({ "user_ids": [who] });
-            let (_, came) = self.must("POST", &format!("/groups/{room}/members"), Some(body), DONE).await?;
+            let (_, came) = self
+                .must("POST", &format!("/groups/{room}/members"), Some(body), DONE)
+                .await?;
             self.came(0, last, came);
         }
         Ok(())
     }
 
     /// Everything that arrives until the last message of each of the listener's rooms has.
-    async fn listen(&self, principal: usize, ears: &mut impl Ears) -> Vec<Heard> {
+    async fn listen(&self, principal: usize, ears: &mut impl Subscriber) -> Vec<Heard> {
         let mut heard: Vec<Heard> = Vec::new();
-        let mut waiting: Vec<usize> =
-            (0..self.plan.rooms).filter(|room| self.is_in(principal, *room)).collect();
+        let mut waiting: Vec<usize> = (0..self.plan.rooms)
+            .filter(|room| self.is_in(principal, *room))
+            .collect();
         let mut heard_at = Instant::now();
-        while !waiting.is_empty() && heard_at.elapsed() < PATIENCE {
-            let frame = match tokio::time::timeout(PATIENCE, ears.next()).await {
+        while !waiting.is_empty() && heard_at.elapsed() < TIMEOUT {
+            let frame = match tokio::time::timeout(TIMEOUT, ears.next()).await {
                 Ok(Some(frame)) => frame,
                 _ => break,
             };
@@ -292,8 +370,13 @@ impl<A: Actor> Drive<'_, A> {
                 continue;
             }
             heard_at = Instant::now();
-            let message = (frame["event"] == "message.created").then(|| self.said(&frame["data"])).flatten();
-            heard.push(Heard { number: frame["seq"].as_u64().unwrap_or_default(), message });
+            let message = (frame["event"] == "message.created")
+                .then(|| self.said(&frame["data"]))
+                .flatten();
+            heard.push(Heard {
+                number: frame["seq"].as_u64().unwrap_or_default(),
+                message,
+            });
             waiting.retain(|room| message.is_none_or(|said| said.tag != last_tag(*room)));
         }
         heard
@@ -302,7 +385,11 @@ impl<A: Actor> Drive<'_, A> {
     fn said(&self, message: &Value) -> Option<Said> {
         let id = message["conversation_id"].as_str()?;
         let conversation = self.rooms.iter().position(|room| room == id)?;
-        Some(Said { conversation, seq: message["seq"].as_u64()?, tag: tag_of(message)? })
+        Some(Said {
+            conversation,
+            seq: message["seq"].as_u64()?,
+            tag: tag_of(message)?,
+        })
     }
 
     /// All of a room, oldest first, as its owner reads it.
@@ -344,8 +431,14 @@ fn stored(answer: &Option<(u16, Value)>) -> Option<u64> {
 }
 
 fn seen(page: &Value) -> Vec<(u64, Tag)> {
-    let messages = page["data"].as_array().map(Vec::as_slice).unwrap_or_default();
-    messages.iter().filter_map(|message| Some((message["seq"].as_u64()?, tag_of(message)?))).collect()
+    let messages = page["data"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    messages
+        .iter()
+        .filter_map(|message| Some((message["seq"].as_u64()?, tag_of(message)?)))
+        .collect()
 }
 
 /// A small generator: what matters is that a seed repeats the plan.

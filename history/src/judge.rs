@@ -24,7 +24,10 @@ fn by_tag<'a>(sends: &'a [Send], faults: &mut Vec<Fault>) -> HashMap<Tag, &'a Se
     let mut all = HashMap::with_capacity(sends.len());
     for send in sends {
         if all.insert(send.tag, send).is_some() {
-            faults.push(Fault::Doubled { conversation: send.conversation, tag: send.tag });
+            faults.push(Fault::Doubled {
+                conversation: send.conversation,
+                tag: send.tag,
+            });
         }
     }
     all
@@ -35,7 +38,9 @@ type Places<'a> = HashMap<(usize, usize), Vec<&'a Stay>>;
 fn by_place(stays: &[Stay]) -> Places<'_> {
     let mut all: Places<'_> = HashMap::new();
     for stay in stays {
-        all.entry((stay.principal, stay.conversation)).or_default().push(stay);
+        all.entry((stay.principal, stay.conversation))
+            .or_default()
+            .push(stay);
     }
     all
 }
@@ -52,9 +57,19 @@ struct Conversation<'a> {
 impl<'a> Conversation<'a> {
     fn new(id: usize, history: &'a History, sends: &'a HashMap<Tag, &'a Send>) -> Self {
         let end = history.ends[id].as_slice();
-        let reads = history.reads.iter().filter(|read| read.conversation == id).collect();
+        let reads = history
+            .reads
+            .iter()
+            .filter(|read| read.conversation == id)
+            .collect();
         let places = end.iter().map(|(seq, tag)| (*tag, *seq)).collect();
-        Conversation { id, end, sends, reads, places }
+        Conversation {
+            id,
+            end,
+            sends,
+            reads,
+            places,
+        }
     }
 
     fn judge(&self, faults: &mut Vec<Fault>) {
@@ -69,12 +84,21 @@ impl<'a> Conversation<'a> {
         let mut tags = HashSet::new();
         for (seq, tag) in self.end {
             if *seq == last {
-                faults.push(Fault::Ambiguous { conversation: self.id, seq: *seq });
+                faults.push(Fault::Ambiguous {
+                    conversation: self.id,
+                    seq: *seq,
+                });
             } else if *seq != last + 1 {
-                faults.push(Fault::Gap { conversation: self.id, after: last });
+                faults.push(Fault::Gap {
+                    conversation: self.id,
+                    after: last,
+                });
             }
             if !tags.insert(tag) {
-                faults.push(Fault::Doubled { conversation: self.id, tag: *tag });
+                faults.push(Fault::Doubled {
+                    conversation: self.id,
+                    tag: *tag,
+                });
             }
             last = *seq;
         }
@@ -83,24 +107,43 @@ impl<'a> Conversation<'a> {
     /// What was acknowledged is there, under its number; what is there was sent; what was read is what is there.
     fn contents(&self, faults: &mut Vec<Fault>) {
         let conversation = self.id;
-        for send in self.sends.values().filter(|send| send.conversation == conversation) {
+        for send in self
+            .sends
+            .values()
+            .filter(|send| send.conversation == conversation)
+        {
             let tag = send.tag;
             match (send.seq, self.places.get(&tag)) {
                 (Some(_), None) => faults.push(Fault::Lost { conversation, tag }),
-                (Some(said), Some(seq)) if said != *seq => faults.push(Fault::Doubled { conversation, tag }),
+                (Some(said), Some(seq)) if said != *seq => {
+                    faults.push(Fault::Doubled { conversation, tag })
+                }
                 _ => {}
             }
         }
         for (_, tag) in self.end {
-            if self.sends.get(tag).is_none_or(|send| send.refused || send.conversation != conversation) {
-                faults.push(Fault::Phantom { conversation, tag: *tag });
+            if self
+                .sends
+                .get(tag)
+                .is_none_or(|send| send.refused || send.conversation != conversation)
+            {
+                faults.push(Fault::Phantom {
+                    conversation,
+                    tag: *tag,
+                });
             }
         }
         for (seq, tag) in self.reads.iter().flat_map(|read| &read.seen) {
             match self.places.get(tag) {
                 Some(place) if place == seq => {}
-                Some(_) => faults.push(Fault::Doubled { conversation, tag: *tag }),
-                None => faults.push(Fault::Lost { conversation, tag: *tag }),
+                Some(_) => faults.push(Fault::Doubled {
+                    conversation,
+                    tag: *tag,
+                }),
+                None => faults.push(Fault::Lost {
+                    conversation,
+                    tag: *tag,
+                }),
             }
         }
     }
@@ -108,12 +151,19 @@ impl<'a> Conversation<'a> {
     /// Sweeps over the clock: `reached` is the farthest place that an answered operation has shown so far. What begins
     /// now must come behind it (a send) or see it (a read).
     fn order(&self, faults: &mut Vec<Fault>) {
-        let sends = self.sends.values().filter(|send| send.conversation == self.id).filter_map(|send| {
-            // The place as readers see it; where an answer says otherwise, that is a fault of its own.
-            Some((send.span, *self.places.get(&send.tag)?, true))
-        });
+        let sends = self
+            .sends
+            .values()
+            .filter(|send| send.conversation == self.id)
+            .filter_map(|send| {
+                // The place as readers see it; where an answer says otherwise, that is a fault of its own.
+                Some((send.span, *self.places.get(&send.tag)?, true))
+            });
         // An empty page says nothing: its reader may have joined a moment ago.
-        let reads = self.reads.iter().filter_map(|read| Some((read.span, read.seen.first()?.0, false)));
+        let reads = self
+            .reads
+            .iter()
+            .filter_map(|read| Some((read.span, read.seen.first()?.0, false)));
         let operations: Vec<(Span, u64, bool)> = sends.chain(reads).collect();
         let mut moments: Vec<(Moment, bool, usize)> = Vec::with_capacity(operations.len() * 2);
         for (n, (span, _, _)) in operations.iter().enumerate() {
@@ -128,7 +178,11 @@ impl<'a> Conversation<'a> {
             if is_end {
                 reached = reached.max(place);
             } else if place < reached || (is_send && place == reached) {
-                faults.push(Fault::Order { conversation: self.id, seq: place, before: reached });
+                faults.push(Fault::Order {
+                    conversation: self.id,
+                    seq: place,
+                    before: reached,
+                });
             }
         }
     }
@@ -139,13 +193,25 @@ fn inbox(principal: usize, heard: &[Heard], faults: &mut Vec<Fault>) {
     let mut reached: HashMap<usize, u64> = HashMap::new();
     for pair in heard.windows(2) {
         if pair[1].number != pair[0].number + 1 {
-            faults.push(Fault::Inbox { principal, number: pair[1].number, after: pair[0].number });
+            faults.push(Fault::Inbox {
+                principal,
+                number: pair[1].number,
+                after: pair[0].number,
+            });
         }
     }
-    for Said { conversation, seq, .. } in heard.iter().filter_map(|event| event.message) {
+    for Said {
+        conversation, seq, ..
+    } in heard.iter().filter_map(|event| event.message)
+    {
         let after = reached.entry(conversation).or_default();
         if seq <= *after {
-            faults.push(Fault::Reordered { principal, conversation, seq, after: *after });
+            faults.push(Fault::Reordered {
+                principal,
+                conversation,
+                seq,
+                after: *after,
+            });
         }
         *after = seq;
     }
@@ -153,13 +219,18 @@ fn inbox(principal: usize, heard: &[Heard], faults: &mut Vec<Fault>) {
 
 fn surely_inside(stay: &Stay, span: Span) -> bool {
     let came = stay.came.ended.is_some_and(|came| came < span.began);
-    let stayed = stay.left.is_none_or(|left| span.ended.is_some_and(|ended| ended < left.began));
+    let stayed = stay
+        .left
+        .is_none_or(|left| span.ended.is_some_and(|ended| ended < left.began));
     came && stayed
 }
 
 fn perhaps_inside(stay: &Stay, span: Span) -> bool {
     let too_early = span.ended.is_some_and(|ended| ended < stay.came.began);
-    let too_late = stay.left.and_then(|left| left.ended).is_some_and(|left| left < span.began);
+    let too_late = stay
+        .left
+        .and_then(|left| left.ended)
+        .is_some_and(|left| left < span.began);
     !too_early && !too_late
 }
 
@@ -171,33 +242,63 @@ fn completeness(
     stays: &Places<'_>,
     faults: &mut Vec<Fault>,
 ) {
-    let tags: HashSet<Tag> = heard.iter().filter_map(|event| Some(event.message?.tag)).collect();
-    for send in history.sends.iter().filter(|send| send.seq.is_some() && !tags.contains(&send.tag)) {
-        let stays = stays.get(&(principal, send.conversation)).map_or(&[][..], Vec::as_slice);
-        if send.not_for != Some(principal) && stays.iter().any(|stay| surely_inside(stay, send.span)) {
-            faults.push(Fault::Unheard { principal, tag: send.tag });
+    let tags: HashSet<Tag> = heard
+        .iter()
+        .filter_map(|event| Some(event.message?.tag))
+        .collect();
+    for send in history
+        .sends
+        .iter()
+        .filter(|send| send.seq.is_some() && !tags.contains(&send.tag))
+    {
+        let stays = stays
+            .get(&(principal, send.conversation))
+            .map_or(&[][..], Vec::as_slice);
+        if send.not_for != Some(principal)
+            && stays.iter().any(|stay| surely_inside(stay, send.span))
+        {
+            faults.push(Fault::Unheard {
+                principal,
+                tag: send.tag,
+            });
         }
     }
 }
 
 /// Whoever heard or read a message may have been there when it was sent, and it was sent.
-fn outsiders(history: &History, sends: &HashMap<Tag, &Send>, stays: &Places<'_>, faults: &mut Vec<Fault>) {
-    let heard = history.heard.iter().enumerate().flat_map(|(principal, heard)| {
-        heard
-            .iter()
-            .filter_map(move |event| event.message.map(|said| (principal, said.conversation, said.tag)))
-    });
-    let read = history
-        .reads
+fn outsiders(
+    history: &History,
+    sends: &HashMap<Tag, &Send>,
+    stays: &Places<'_>,
+    faults: &mut Vec<Fault>,
+) {
+    let heard = history
+        .heard
         .iter()
-        .flat_map(|read| read.seen.iter().map(move |(_, tag)| (read.reader, read.conversation, *tag)));
+        .enumerate()
+        .flat_map(|(principal, heard)| {
+            heard.iter().filter_map(move |event| {
+                event
+                    .message
+                    .map(|said| (principal, said.conversation, said.tag))
+            })
+        });
+    let read = history.reads.iter().flat_map(|read| {
+        read.seen
+            .iter()
+            .map(move |(_, tag)| (read.reader, read.conversation, *tag))
+    });
     for (principal, conversation, tag) in heard.chain(read) {
-        let send = sends.get(&tag).filter(|send| !send.refused && send.conversation == conversation);
+        let send = sends
+            .get(&tag)
+            .filter(|send| !send.refused && send.conversation == conversation);
         let Some(send) = send else {
             faults.push(Fault::Phantom { conversation, tag });
             continue;
         };
-        let stays = stays.get(&(principal, conversation)).map_or(&[][..], Vec::as_slice);
+        let stays = stays
+            .get(&(principal, conversation))
+            .map_or(&[][..], Vec::as_slice);
         if !stays.iter().any(|stay| perhaps_inside(stay, send.span)) {
             faults.push(Fault::Outsider { principal, tag });
         }
@@ -209,25 +310,54 @@ mod tests {
     use super::*;
 
     fn span(began: Moment, ended: Moment) -> Span {
-        Span { began, ended: Some(ended) }
+        Span {
+            began,
+            ended: Some(ended),
+        }
     }
 
     fn said(seq: u64, tag: Tag) -> Option<Said> {
-        Some(Said { conversation: 0, seq, tag })
+        Some(Said {
+            conversation: 0,
+            seq,
+            tag,
+        })
     }
 
     fn send(tag: Tag, at: (Moment, Moment), seq: u64) -> Send {
-        Send { conversation: 0, tag, span: span(at.0, at.1), seq: Some(seq), refused: false, not_for: None }
+        Send {
+            conversation: 0,
+            tag,
+            span: span(at.0, at.1),
+            seq: Some(seq),
+            refused: false,
+            not_for: None,
+        }
     }
 
     /// One always there; one who leaves between the second and the third message. The third send overlaps the fourth.
     fn sound() -> History {
         let heard = |from: u64, tags: &[(u64, Tag)]| {
             let messages = tags.iter().map(|(seq, tag)| said(*seq, *tag));
-            (from..).zip(messages).map(|(number, message)| Heard { number, message }).collect()
+            (from..)
+                .zip(messages)
+                .map(|(number, message)| Heard { number, message })
+                .collect()
         };
-        let stay = |principal, left| Stay { conversation: 0, principal, came: span(0, 1), left };
-        let unknown = Send { span: Span { began: 90, ended: None }, seq: None, ..send(15, (0, 0), 0) };
+        let stay = |principal, left| Stay {
+            conversation: 0,
+            principal,
+            came: span(0, 1),
+            left,
+        };
+        let unknown = Send {
+            span: Span {
+                began: 90,
+                ended: None,
+            },
+            seq: None,
+            ..send(15, (0, 0), 0)
+        };
         History {
             sends: vec![
                 send(11, (10, 20), 1),
@@ -237,10 +367,23 @@ mod tests {
                 unknown,
             ],
             reads: vec![
-                Read { conversation: 0, reader: 0, span: span(35, 39), seen: vec![(1, 11)] },
-                Read { conversation: 0, reader: 1, span: span(42, 45), seen: vec![(2, 12), (1, 11)] },
+                Read {
+                    conversation: 0,
+                    reader: 0,
+                    span: span(35, 39),
+                    seen: vec![(1, 11)],
+                },
+                Read {
+                    conversation: 0,
+                    reader: 1,
+                    span: span(42, 45),
+                    seen: vec![(2, 12), (1, 11)],
+                },
             ],
-            heard: vec![heard(5, &[(1, 11), (2, 12), (3, 14), (4, 13)]), heard(9, &[(1, 11), (2, 12)])],
+            heard: vec![
+                heard(5, &[(1, 11), (2, 12), (3, 14), (4, 13)]),
+                heard(9, &[(1, 11), (2, 12)]),
+            ],
             stays: vec![stay(0, None), stay(1, Some(span(50, 55)))],
             ends: vec![vec![(1, 11), (2, 12), (3, 14), (4, 13)]],
         }
@@ -259,7 +402,10 @@ mod tests {
         assert_eq!(kinds(|_| {}), [""; 0]);
         let appeared = |history: &mut History| {
             history.ends[0].push((5, 15));
-            history.heard[0].push(Heard { number: 9, message: said(5, 15) });
+            history.heard[0].push(Heard {
+                number: 9,
+                message: said(5, 15),
+            });
         };
         assert_eq!(kinds(appeared), [""; 0]);
         // Members may change in the middle of a send: it may be heard or not.
@@ -281,8 +427,17 @@ mod tests {
         assert_eq!(kinds(|h| h.heard[0][2].number = 8), ["inbox"]);
         assert_eq!(kinds(|h| h.heard[0][1].number = 5), ["inbox"]);
         assert_eq!(kinds(|h| h.heard[0].truncate(3)), ["unheard"]);
-        assert_eq!(kinds(|h| h.heard[1].push(Heard { number: 11, message: said(4, 13) })), ["outsider"]);
-        assert_eq!(kinds(|h| h.reads[1].seen.insert(0, (4, 13))), ["order", "outsider"]);
+        assert_eq!(
+            kinds(|h| h.heard[1].push(Heard {
+                number: 11,
+                message: said(4, 13)
+            })),
+            ["outsider"]
+        );
+        assert_eq!(
+            kinds(|h| h.reads[1].seen.insert(0, (4, 13))),
+            ["order", "outsider"]
+        );
         let swapped = |h: &mut History| {
             let first = h.heard[0][0].message;
             h.heard[0][0].message = h.heard[0][1].message;
@@ -305,7 +460,11 @@ mod tests {
         assert_eq!(kinds(less), ["order"]);
         // A send is answered with a number that a read had seen taken before it began.
         let taken = |h: &mut History| {
-            h.reads[1] = Read { reader: 0, seen: vec![(3, 14), (2, 12), (1, 11)], ..h.reads[1].clone() };
+            h.reads[1] = Read {
+                reader: 0,
+                seen: vec![(3, 14), (2, 12), (1, 11)],
+                ..h.reads[1].clone()
+            };
         };
         assert_eq!(kinds(taken), ["order"]);
     }

@@ -13,7 +13,7 @@
 mod drive;
 mod judge;
 
-pub use drive::{Actor, Ears, Plan, drive};
+pub use drive::{Actor, Plan, Subscriber, drive};
 pub use judge::judge;
 
 /// A moment, in whatever unit the recorder counts.
@@ -99,15 +99,28 @@ pub enum Fault {
     /// One number has two messages.
     Ambiguous { conversation: usize, seq: u64 },
     /// A send or read contradicts what had been answered before it began.
-    Order { conversation: usize, seq: u64, before: u64 },
+    Order {
+        conversation: usize,
+        seq: u64,
+        before: u64,
+    },
     /// Acknowledged or read, and not there at the end.
     Lost { conversation: usize, tag: Tag },
     /// There, and never sent, or refused.
     Phantom { conversation: usize, tag: Tag },
     /// A principal's inbox did not rise by one.
-    Inbox { principal: usize, number: u64, after: u64 },
+    Inbox {
+        principal: usize,
+        number: u64,
+        after: u64,
+    },
     /// A principal heard a conversation out of order.
-    Reordered { principal: usize, conversation: usize, seq: u64, after: u64 },
+    Reordered {
+        principal: usize,
+        conversation: usize,
+        seq: u64,
+        after: u64,
+    },
     /// A member did not hear a message.
     Unheard { principal: usize, tag: Tag },
     /// Somebody heard or read a message that was sent when they were not there.

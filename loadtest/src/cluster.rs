@@ -83,7 +83,9 @@ impl Cluster {
         let published: Published = serde_json::from_str(&text)?;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(&published.ca_file)?)?;
-        let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let mut config = rustls::ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let tls = TlsConnector::from(Arc::new(config));
         let nodes = published.nodes.into_iter().map(|node| Node {
@@ -121,7 +123,12 @@ impl Cluster {
 impl Node {
     /// A node without TLS.
     pub fn plain(address: String, admin: String, pid: u32) -> Self {
-        Node { address, admin, pid, tls: None }
+        Node {
+            address,
+            admin,
+            pid,
+            tls: None,
+        }
     }
 
     /// A connection to the public listener.
@@ -133,9 +140,17 @@ impl Node {
     pub async fn dial_from(&self, socket: TcpSocket) -> Result<Wire> {
         let stream = socket.connect(self.address.parse()?).await?;
         stream.set_nodelay(true)?;
-        let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
-        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host);
-        Ok(Box::new(tls.connect(ServerName::try_from(host.to_owned())?, stream).await?))
+        let Some(tls) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let host = self
+            .address
+            .rsplit_once(':')
+            .map_or(self.address.as_str(), |(host, _)| host);
+        Ok(Box::new(
+            tls.connect(ServerName::try_from(host.to_owned())?, stream)
+                .await?,
+        ))
     }
 
     /// The same, for HTTP.
@@ -163,12 +178,24 @@ impl Metrics {
 
     /// The sum of a series over those of its labels that say something.
     pub fn sum_having(&self, name: &str, having: &str) -> f64 {
-        let of = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
-        let lines = self.0.lines().filter(of).filter(|line| line.contains(having));
-        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        let of = |line: &&str| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+        };
+        let lines = self
+            .0
+            .lines()
+            .filter(of)
+            .filter(|line| line.contains(having));
+        lines
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum()
     }
 }
 
 fn without_scheme(url: &str) -> String {
-    url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/').to_owned()
+    url.split_once("://")
+        .map_or(url, |(_, rest)| rest)
+        .trim_end_matches('/')
+        .to_owned()
 }

@@ -28,7 +28,11 @@ pub fn resident(pids: &[u32]) -> Result<f64> {
     let mut pages = 0.0;
     for pid in pids {
         let text = fs::read_to_string(format!("/proc/{pid}/statm"))?;
-        pages += text.split_whitespace().nth(1).unwrap_or_default().parse::<f64>()?;
+        pages += text
+            .split_whitespace()
+            .nth(1)
+            .unwrap_or_default()
+            .parse::<f64>()?;
     }
     Ok(pages * rustix::param::page_size() as f64 / 1024.0)
 }
@@ -51,17 +55,28 @@ impl Watch {
     /// Finds the processes of a cluster.
     pub async fn of(cluster: &Cluster) -> Result<Self> {
         let nodes = cluster.nodes.iter().map(|node| node.pid).collect();
-        Ok(Watch { nodes, postmaster: postmaster(cluster).await?, redis: redis(&cluster.redis_url).await? })
+        Ok(Watch {
+            nodes,
+            postmaster: postmaster(cluster).await?,
+            redis: redis(&cluster.redis_url).await?,
+        })
     }
 
     /// Other programs on a Redis.
     pub async fn on_redis(nodes: Vec<u32>, url: &str) -> Result<Self> {
-        Ok(Watch { redis: redis(url).await?, ..Self::alone(nodes) })
+        Ok(Watch {
+            redis: redis(url).await?,
+            ..Self::alone(nodes)
+        })
     }
 
     /// Programs alone.
     pub fn alone(nodes: Vec<u32>) -> Self {
-        Watch { nodes, postmaster: 0, redis: 0 }
+        Watch {
+            nodes,
+            postmaster: 0,
+            redis: 0,
+        }
     }
 
     /// What they have used until now.
@@ -69,17 +84,25 @@ impl Watch {
         let all = all_processes();
         let alone = |pid: &u32| all.get(pid).map_or(0.0, |process| process.used);
         // Backends come and go; the postmaster inherits what those that are gone have used.
-        let backends =
-            all.values().filter(|process| self.postmaster != 0 && process.parent == self.postmaster);
-        let postmaster = all.get(&self.postmaster).map_or(0.0, |process| process.used + process.inherited);
+        let backends = all
+            .values()
+            .filter(|process| self.postmaster != 0 && process.parent == self.postmaster);
+        let postmaster = all
+            .get(&self.postmaster)
+            .map_or(0.0, |process| process.used + process.inherited);
         let mut used = Used {
             nodes: self.nodes.iter().map(alone).collect(),
             postgres: postmaster + backends.map(|process| process.used).sum::<f64>(),
             redis: alone(&self.redis),
             // What was started from here and has ended (pgbench) is inherited.
-            client: all.get(&std::process::id()).map_or(0.0, |process| process.used + process.inherited),
+            client: all
+                .get(&std::process::id())
+                .map_or(0.0, |process| process.used + process.inherited),
             others: 0.0,
-            seconds: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+            seconds: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs_f64(),
         };
         let ours = used.nodes.iter().sum::<f64>() + used.postgres + used.redis + used.client;
         used.others = machine() - ours;
@@ -112,7 +135,12 @@ impl Used {
     /// What was used since `before`.
     pub fn since(&self, before: &Used) -> Used {
         Used {
-            nodes: self.nodes.iter().zip(&before.nodes).map(|(now, then)| now - then).collect(),
+            nodes: self
+                .nodes
+                .iter()
+                .zip(&before.nodes)
+                .map(|(now, then)| now - then)
+                .collect(),
             postgres: self.postgres - before.postgres,
             redis: self.redis - before.redis,
             client: self.client - before.client,
@@ -124,7 +152,12 @@ impl Used {
     /// Both together.
     pub fn and(&self, other: &Used) -> Used {
         Used {
-            nodes: self.nodes.iter().zip(&other.nodes).map(|(one, other)| one + other).collect(),
+            nodes: self
+                .nodes
+                .iter()
+                .zip(&other.nodes)
+                .map(|(one, other)| one + other)
+                .collect(),
             postgres: self.postgres + other.postgres,
             redis: self.redis + other.redis,
             client: self.client + other.client,
@@ -144,9 +177,17 @@ impl Used {
 /// number; from the ninth on they are counted a second time.
 fn machine() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let numbers = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8).enumerate();
-    let busy =
-        numbers.filter(|(n, _)| !matches!(n, 3 | 4)).filter_map(|(_, number)| number.parse::<f64>().ok());
+    let numbers = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .take(8)
+        .enumerate();
+    let busy = numbers
+        .filter(|(n, _)| !matches!(n, 3 | 4))
+        .filter_map(|(_, number)| number.parse::<f64>().ok());
     busy.sum::<f64>() / rustix::param::clock_ticks_per_second() as f64
 }
 
@@ -159,8 +200,13 @@ struct Process {
 fn all_processes() -> HashMap<u32, Process> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid: u32| Some((pid, read(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?)))
-        .collect()
+    pids.filter_map(|pid: u32| {
+        Some((
+            pid,
+            read(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?,
+        ))
+    })
+    .collect()
 }
 
 /// A line of `/proc/<pid>/stat`. The name, in brackets, may hold anything.
@@ -179,7 +225,10 @@ fn read(stat: &str) -> Option<Process> {
 async fn postmaster(cluster: &Cluster) -> Result<u32> {
     let (client, link) = tokio_postgres::connect(&cluster.postgres_url, NoTls).await?;
     let link = tokio::spawn(link);
-    let backend: i32 = client.query_one("select pg_backend_pid()", &[]).await?.get(0);
+    let backend: i32 = client
+        .query_one("select pg_backend_pid()", &[])
+        .await?
+        .get(0);
     let stat = fs::read_to_string(format!("/proc/{backend}/stat"))?;
     drop(client);
     link.await??;
@@ -191,6 +240,11 @@ async fn redis(url: &str) -> Result<u32> {
     stream.write_all(b"INFO server\r\nQUIT\r\n").await?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;
-    let pid = text.lines().find_map(|line| line.strip_prefix("process_id:"));
-    Ok(pid.ok_or("Redis does not tell its process")?.trim().parse()?)
+    let pid = text
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:"));
+    Ok(pid
+        .ok_or("Redis does not tell its process")?
+        .trim()
+        .parse()?)
 }

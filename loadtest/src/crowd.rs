@@ -9,7 +9,7 @@ use std::{
 };
 
 use blindpipe::{
-    auth::{dead::Dead, jwt::AccessTokens},
+    auth::{jwt::AccessTokens, revoked::RevokedCredentials},
     clock::Clock,
     config::Config,
     ids::{SessionId, UserId},
@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Nothing takes longer than this unless something is wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Read buffer of a client's socket: there are thousands.
 const READ_BUFFER: usize = 4096;
 
@@ -42,7 +42,9 @@ pub fn environment(pid: u32) -> Result<HashMap<String, String>> {
     let text = fs::read(format!("/proc/{pid}/environ"))?;
     let text = String::from_utf8_lossy(&text);
     let pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
-    Ok(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    Ok(pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect())
 }
 
 /// Users with so many devices each, all signed in.
@@ -62,13 +64,23 @@ impl Crowd {
     /// Puts them into the database of a cluster.
     pub async fn make(cluster: &Cluster, users: usize, devices: usize) -> Result<Self> {
         let environment = environment(cluster.node(0).pid)?;
-        let config =
-            Config::read(|name| environment.get(name).cloned()).map_err(|faults| faults.to_string())?;
+        let config = Config::read(|name| environment.get(name).cloned())
+            .map_err(|faults| faults.to_string())?;
         let ring = &config.access_token_keys;
         let clock = Clock::default();
         let random = Random::new(clock.clone());
-        let tokens = AccessTokens::new(ring, &config.public_url, clock, random, Dead::default())?;
-        let mut crowd = Crowd { tokens, database: cluster.postgres_url.clone(), sessions: Vec::new() };
+        let tokens = AccessTokens::new(
+            ring,
+            &config.public_url,
+            clock,
+            random,
+            RevokedCredentials::default(),
+        )?;
+        let mut crowd = Crowd {
+            tokens,
+            database: cluster.postgres_url.clone(),
+            sessions: Vec::new(),
+        };
         crowd.insert(users, devices).await?;
         Ok(crowd)
     }
@@ -76,7 +88,10 @@ impl Crowd {
     async fn insert(&mut self, users: usize, devices: usize) -> Result<()> {
         let (mut client, link) = tokio_postgres::connect(&self.database, NoTls).await?;
         tokio::spawn(link);
-        let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis().to_string();
+        let run = SystemTime::now()
+            .duration_since(UNIX_EPOCH)?
+            .as_millis()
+            .to_string();
         let names: Vec<String> = (0..devices).map(device).collect();
         let tx = client.transaction().await?;
         let ids: Vec<Uuid> = tx
@@ -103,15 +118,21 @@ impl Crowd {
                 &[&ids, &names],
             )
             .await?;
-        tx.execute("insert into inbox (principal_id) select unnest($1::uuid[])", &[&ids]).await?;
+        tx.execute(
+            "insert into inbox (principal_id) select unnest($1::uuid[])",
+            &[&ids],
+        )
+        .await?;
         tx.execute(
             "insert into inbox_reader (principal_id, device_id, acked_seq) select u, d, 0 from unnest($1::uuid[]) u, unnest($2::text[]) d",
             &[&ids, &names],
         )
         .await?;
         tx.commit().await?;
-        let found: HashMap<(Uuid, String), Uuid> =
-            rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect();
+        let found: HashMap<(Uuid, String), Uuid> = rows
+            .iter()
+            .map(|row| ((row.get(0), row.get(1)), row.get(2)))
+            .collect();
         for user in ids {
             let of = |name: &String| (UserId(user), SessionId(found[&(user, name.clone())]));
             self.sessions.push(names.iter().map(of).collect());
@@ -123,7 +144,10 @@ impl Crowd {
     pub async fn group(&self, users: std::ops::Range<usize>) -> Result<String> {
         let (mut client, link) = tokio_postgres::connect(&self.database, NoTls).await?;
         tokio::spawn(link);
-        let ids: Vec<Uuid> = self.sessions[users].iter().map(|devices| devices[0].0.0).collect();
+        let ids: Vec<Uuid> = self.sessions[users]
+            .iter()
+            .map(|devices| devices[0].0.0)
+            .collect();
         let tx = client.transaction().await?;
         let made = tx
             .query_one(
@@ -151,11 +175,19 @@ impl Crowd {
     /// A fresh access token.
     pub fn token(&self, user: usize, n: usize) -> Result<String> {
         let (id, session) = self.sessions[user][n];
-        self.tokens.sign(id, &device(n), session).map_err(|error| format!("{error:?}").into())
+        self.tokens
+            .sign(id, &device(n), session)
+            .map_err(|error| format!("{error:?}").into())
     }
 
     /// Opens a socket and reads what was missed.
-    pub async fn connect(&self, node: &Node, user: usize, n: usize, resume: Option<&str>) -> Result<Line> {
+    pub async fn connect(
+        &self,
+        node: &Node,
+        user: usize,
+        n: usize,
+        resume: Option<&str>,
+    ) -> Result<Line> {
         let mut auth = json!({ "type": "auth", "access_token": self.token(user, n)? });
         if let Some(cursor) = resume {
             auth["resume"] = cursor.into();
@@ -168,7 +200,8 @@ impl Crowd {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(4096)?;
         let mut line = Line::upgrade(node, node.dial_from(socket).await?).await?;
-        line.say(json!({ "type": "auth", "access_token": self.token(user, 0)? }).to_string()).await?;
+        line.say(json!({ "type": "auth", "access_token": self.token(user, 0)? }).to_string())
+            .await?;
         Ok(line)
     }
 
@@ -181,10 +214,20 @@ impl Crowd {
         payload: usize,
     ) -> Result<Poster> {
         let path = format!("/conversations/{conversation}/messages");
-        let body = json!({ "payload": { "type": "text", "text": "x".repeat(payload) } }).to_string();
+        let body =
+            json!({ "payload": { "type": "text", "text": "x".repeat(payload) } }).to_string();
         let token = format!("Bearer {}", self.token(user, 0)?);
-        let request = post(&node.address, &path, &address(), &[("authorization", &token)], &body);
-        Ok(Poster { link: node.link().await?, request })
+        let request = post(
+            &node.address,
+            &path,
+            &address(),
+            &[("authorization", &token)],
+            &body,
+        );
+        Ok(Poster {
+            link: node.link().await?,
+            request,
+        })
     }
 }
 
@@ -237,7 +280,9 @@ impl Line {
         request: tokio_tungstenite::tungstenite::handshake::client::Request,
         wire: Wire,
     ) -> Result<Self> {
-        let config = WebSocketConfig::default().read_buffer_size(READ_BUFFER).write_buffer_size(0);
+        let config = WebSocketConfig::default()
+            .read_buffer_size(READ_BUFFER)
+            .write_buffer_size(0);
         let (stream, _) = client_async_with_config(request, wire, Some(config)).await?;
         Ok(Line(stream))
     }
@@ -262,7 +307,7 @@ impl Line {
     pub async fn caught_up(&mut self) -> Result<(Vec<i64>, String)> {
         let mut missed = Vec::new();
         loop {
-            let text = tokio::time::timeout(PATIENCE, self.hear()).await??;
+            let text = tokio::time::timeout(TIMEOUT, self.hear()).await??;
             if let Some(seq) = event(&text) {
                 missed.push(seq);
                 continue;
@@ -270,7 +315,10 @@ impl Line {
             let frame: Value = serde_json::from_str(&text)?;
             match frame["type"].as_str() {
                 Some("caught_up") => {
-                    return Ok((missed, frame["cursor"].as_str().unwrap_or_default().to_owned()));
+                    return Ok((
+                        missed,
+                        frame["cursor"].as_str().unwrap_or_default().to_owned(),
+                    ));
                 }
                 Some("auth.ok" | "ready") => {}
                 _ => return Err(format!("a new socket was told {text}").into()),
@@ -292,7 +340,10 @@ mod tests {
 
     #[test]
     fn an_event_is_known_by_its_front() {
-        assert_eq!(event(r#"{"type":"event","cursor":"10000-17","seq":17,"event_id":"x"}"#), Some(17));
+        assert_eq!(
+            event(r#"{"type":"event","cursor":"10000-17","seq":17,"event_id":"x"}"#),
+            Some(17)
+        );
         assert_eq!(event(r#"{"type":"caught_up","cursor":"10000-17"}"#), None);
     }
 }

@@ -77,14 +77,21 @@ impl Reader {
     /// Compares what arrived since the last judgement with what was acked since then; `failed` of the sends have an
     /// outcome that nobody knows.
     pub fn judge(&mut self, acked: &[Acked], failed: u64) -> Faults {
-        let mut faults = Faults { failed, ..Faults::default() };
+        let mut faults = Faults {
+            failed,
+            ..Faults::default()
+        };
         let mut arrived: HashMap<Ulid, i64> = HashMap::with_capacity(acked.len());
         let mut highest = self.seq;
         for arrival in self.arrivals.drain(..) {
-            let expected = self.inbox_seq.map_or(arrival.inbox_seq, |before| before + 1);
+            let expected = self
+                .inbox_seq
+                .map_or(arrival.inbox_seq, |before| before + 1);
             faults.inbox_gaps += u64::from(arrival.inbox_seq != expected);
             self.inbox_seq = Some(arrival.inbox_seq.max(expected));
-            let Some(Acked { seq, message }) = arrival.message else { continue };
+            let Some(Acked { seq, message }) = arrival.message else {
+                continue;
+            };
             if arrived.insert(message, seq).is_some() {
                 faults.duplicated += 1;
             } else if seq < highest {
@@ -116,41 +123,92 @@ mod tests {
     use super::*;
 
     fn message(seq: i64) -> Acked {
-        Acked { seq, message: Ulid(seq.unsigned_abs().into()) }
+        Acked {
+            seq,
+            message: Ulid(seq.unsigned_abs().into()),
+        }
     }
 
     fn judged(arrivals: &[(i64, i64)], acked: &[i64], failed: u64) -> Faults {
         let mut reader = Reader::default();
         for (inbox_seq, seq) in arrivals {
-            reader.note(Arrival { inbox_seq: *inbox_seq, message: (*seq > 0).then(|| message(*seq)) });
+            reader.note(Arrival {
+                inbox_seq: *inbox_seq,
+                message: (*seq > 0).then(|| message(*seq)),
+            });
         }
-        reader.judge(&acked.iter().map(|seq| message(*seq)).collect::<Vec<_>>(), failed)
+        reader.judge(
+            &acked.iter().map(|seq| message(*seq)).collect::<Vec<_>>(),
+            failed,
+        )
     }
 
     #[test]
     fn what_arrives_once_and_in_order_is_right() {
         assert!(judged(&[(7, 0), (8, 1), (9, 2), (10, 3)], &[2, 1, 3], 0).none());
         // A send whose answer was lost may have been stored.
-        assert_eq!(judged(&[(1, 1), (2, 2)], &[1], 1), Faults { failed: 1, ..Faults::default() });
+        assert_eq!(
+            judged(&[(1, 1), (2, 2)], &[1], 1),
+            Faults {
+                failed: 1,
+                ..Faults::default()
+            }
+        );
     }
 
     #[test]
     fn every_fault_is_counted() {
         let none = Faults::default();
         assert_eq!(judged(&[(1, 1)], &[1, 2], 0), Faults { lost: 1, ..none });
-        assert_eq!(judged(&[(1, 1), (2, 3)], &[1, 3], 0), Faults { lost: 1, ..none });
-        assert_eq!(judged(&[(1, 1), (2, 1)], &[1], 0), Faults { duplicated: 1, ..none });
-        assert_eq!(judged(&[(1, 2), (2, 1)], &[1, 2], 0), Faults { reordered: 1, ..none });
-        assert_eq!(judged(&[(1, 1), (3, 2)], &[1, 2], 0), Faults { inbox_gaps: 1, ..none });
-        assert_eq!(judged(&[(1, 1), (2, 2)], &[1], 0), Faults { strange: 1, ..none });
+        assert_eq!(
+            judged(&[(1, 1), (2, 3)], &[1, 3], 0),
+            Faults { lost: 1, ..none }
+        );
+        assert_eq!(
+            judged(&[(1, 1), (2, 1)], &[1], 0),
+            Faults {
+                duplicated: 1,
+                ..none
+            }
+        );
+        assert_eq!(
+            judged(&[(1, 2), (2, 1)], &[1, 2], 0),
+            Faults {
+                reordered: 1,
+                ..none
+            }
+        );
+        assert_eq!(
+            judged(&[(1, 1), (3, 2)], &[1, 2], 0),
+            Faults {
+                inbox_gaps: 1,
+                ..none
+            }
+        );
+        assert_eq!(
+            judged(&[(1, 1), (2, 2)], &[1], 0),
+            Faults { strange: 1, ..none }
+        );
     }
 
     #[test]
     fn judgements_follow_each_other() {
         let mut reader = Reader::default();
-        reader.note(Arrival { inbox_seq: 3, message: Some(message(1)) });
+        reader.note(Arrival {
+            inbox_seq: 3,
+            message: Some(message(1)),
+        });
         assert!(reader.judge(&[message(1)], 0).none());
-        reader.note(Arrival { inbox_seq: 4, message: Some(message(3)) });
-        assert_eq!(reader.judge(&[message(3)], 0), Faults { lost: 1, ..Faults::default() });
+        reader.note(Arrival {
+            inbox_seq: 4,
+            message: Some(message(3)),
+        });
+        assert_eq!(
+            reader.judge(&[message(3)], 0),
+            Faults {
+                lost: 1,
+                ..Faults::default()
+            }
+        );
     }
 }

@@ -35,7 +35,10 @@ struct Head {
 impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
     /// Speaks over `stream`.
     pub fn over(stream: S) -> Self {
-        Link { stream, received: Vec::with_capacity(4096) }
+        Link {
+            stream,
+            received: Vec::with_capacity(4096),
+        }
     }
 
     /// Writes a request and reads its answer.
@@ -47,7 +50,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
                 && let Some((body, end)) = body(&self.received, &head)?
             {
                 self.received.drain(..end);
-                return Ok(Answer { status: head.status, body, cookie: head.cookie });
+                return Ok(Answer {
+                    status: head.status,
+                    body,
+                    cookie: head.cookie,
+                });
             }
             if self.stream.read_buf(&mut self.received).await? == 0 {
                 return Err(Error::from(ErrorKind::UnexpectedEof).into());
@@ -59,14 +66,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
 fn head(received: &[u8]) -> Result<Option<Head>> {
     let mut headers = [httparse::EMPTY_HEADER; 32];
     let mut response = httparse::Response::new(&mut headers);
-    let httparse::Status::Complete(body) = response.parse(received)? else { return Ok(None) };
+    let httparse::Status::Complete(body) = response.parse(received)? else {
+        return Ok(None);
+    };
     let value = |name: &str| {
-        let header = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+        let header = response
+            .headers
+            .iter()
+            .find(|header| header.name.eq_ignore_ascii_case(name));
         header.and_then(|header| std::str::from_utf8(header.value).ok())
     };
     let length = value("content-length").map(str::parse).transpose()?;
-    let cookie = value("set-cookie").and_then(|cookie| cookie.split(';').next()).map(str::to_owned);
-    Ok(Some(Head { status: response.code.unwrap_or_default(), cookie, body, length }))
+    let cookie = value("set-cookie")
+        .and_then(|cookie| cookie.split(';').next())
+        .map(str::to_owned);
+    Ok(Some(Head {
+        status: response.code.unwrap_or_default(),
+        cookie,
+        body,
+        length,
+    }))
 }
 
 /// The body and where it ends in what was received, if it is there in full.
@@ -77,7 +96,8 @@ fn body(received: &[u8], head: &Head) -> Result<Option<(Vec<u8>, usize)>> {
     }
     let (mut at, mut body) = (head.body, Vec::new());
     loop {
-        let Ok(httparse::Status::Complete((start, size))) = httparse::parse_chunk_size(&received[at..])
+        let Ok(httparse::Status::Complete((start, size))) =
+            httparse::parse_chunk_size(&received[at..])
         else {
             return Ok(None);
         };
@@ -117,7 +137,10 @@ pub fn request(
         "{method} {path} HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {client}\r\nx-forwarded-proto: https\r\n"
     );
     if let Some(body) = body {
-        text.push_str(&format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()));
+        text.push_str(&format!(
+            "content-type: application/json\r\ncontent-length: {}\r\n",
+            body.len()
+        ));
     }
     for (name, value) in headers {
         text.push_str(&format!("{name}: {value}\r\n"));
@@ -140,11 +163,15 @@ mod tests {
     #[test]
     fn an_answer_is_taken_when_it_is_there_in_full() {
         let whole = "HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok";
-        assert_eq!(read(&format!("{whole}HTTP")), Some((201, "ok".to_owned(), whole.len())));
+        assert_eq!(
+            read(&format!("{whole}HTTP")),
+            Some((201, "ok".to_owned(), whole.len()))
+        );
         for end in 0..whole.len() {
             assert_eq!(read(&whole[..end]), None, "cut at {end}");
         }
-        let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n1\r\n!\r\n0\r\n\r\n";
+        let chunked =
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n1\r\n!\r\n0\r\n\r\n";
         assert_eq!(read(chunked), Some((200, "ok!".to_owned(), chunked.len())));
         assert_eq!(read(&chunked[..chunked.len() - 1]), None);
     }

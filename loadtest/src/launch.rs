@@ -29,7 +29,7 @@ const RAISED: [&str; 13] = [
     "default_ip",
 ];
 /// The first start ever may have to fetch Postgres and Redis.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A running cluster; dropped, it is stopped.
 pub struct Launched {
@@ -49,28 +49,47 @@ impl Launched {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "INT", "--"]).arg(program);
         // A group of its own: Ctrl-C reaches us alone, and we stop it in order.
-        command.args(["dev", "--no-demo", "--dir"]).arg(dir).env("LIMIT_OVERRIDES", limits).process_group(0);
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let child = command.spawn().map_err(|error| format!("setpriv {}: {error}", program.display()))?;
-        let mut launched = Launched { child, cluster_file };
+        command
+            .args(["dev", "--no-demo", "--dir"])
+            .arg(dir)
+            .env("LIMIT_OVERRIDES", limits)
+            .process_group(0);
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let child = command
+            .spawn()
+            .map_err(|error| format!("setpriv {}: {error}", program.display()))?;
+        let mut launched = Launched {
+            child,
+            cluster_file,
+        };
         let began = Instant::now();
         while !launched.is_up() {
             let ended = launched.child.try_wait()?;
-            if ended.is_some() || began.elapsed() > PATIENCE {
+            if ended.is_some() || began.elapsed() > TIMEOUT {
                 let log = fs::read_to_string(&log_file).unwrap_or_default();
                 return Err(format!("the cluster did not come up ({ended:?}):\n{log}").into());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        say(format!("A cluster is up in {} ({:.1} s).", dir.display(), began.elapsed().as_secs_f64()));
+        say(format!(
+            "A cluster is up in {} ({:.1} s).",
+            dir.display(),
+            began.elapsed().as_secs_f64()
+        ));
         Ok(launched)
     }
 
     /// The file may be one that an earlier cluster left behind: it counts if this one wrote it.
     fn is_up(&self) -> bool {
-        let written = fs::metadata(&self.cluster_file).and_then(|data| data.modified()).ok();
-        let started =
-            fs::metadata(format!("/proc/{}", self.child.id())).and_then(|data| data.modified()).ok();
+        let written = fs::metadata(&self.cluster_file)
+            .and_then(|data| data.modified())
+            .ok();
+        let started = fs::metadata(format!("/proc/{}", self.child.id()))
+            .and_then(|data| data.modified())
+            .ok();
         matches!((written, started), (Some(written), Some(started)) if written >= started)
     }
 }

@@ -3,17 +3,21 @@
 //! `loadtest send hop` measures a running cluster, `loadtest --start target/release/blindpipe` one that it starts and
 //! stops itself. Everything runs on one thread: the load generator shares the machine with what it measures and
 //! must leave it alone as far as it can; what it takes is in the report.
-#![allow(clippy::disallowed_methods, reason = "real time and plain tasks are what a load generator is about")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "real time and plain tasks are what a load generator is about"
+)]
 
+mod baseline;
 mod cluster;
 mod cpu;
 mod crowd;
 mod delivery;
+mod fixtures;
 mod http;
 mod launch;
 mod pacer;
 mod peers;
-mod people;
 mod pgbench;
 mod plain;
 mod redis;
@@ -21,13 +25,14 @@ mod report;
 mod scenarios;
 mod socket;
 mod stats;
-mod yardstick;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::Parser;
 
-use self::{cluster::Cluster, launch::Launched, report::say, scenarios::Scenario, yardstick::Yardstick};
+use self::{
+    baseline::Baseline, cluster::Cluster, launch::Launched, report::say, scenarios::Scenario,
+};
 
 /// Whatever keeps a measurement from being taken.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -74,7 +79,7 @@ pub struct Options {
     #[arg(long)]
     no_peers: bool,
     #[command(flatten)]
-    yardstick: Yardstick,
+    baseline: Baseline,
 }
 
 impl Options {
@@ -85,11 +90,14 @@ impl Options {
 }
 
 fn main() -> ExitCode {
-    rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
+    rustls::crypto::aws_lc_rs::default_provider()
+        .install_default()
+        .ok();
     let options = Options::parse();
-    let runtime = options.yardstick.runtime();
-    let outcome =
-        runtime.map_err(Failure::from).and_then(|runtime| runtime.block_on(until_interrupted(&options)));
+    let runtime = options.baseline.runtime();
+    let outcome = runtime
+        .map_err(Failure::from)
+        .and_then(|runtime| runtime.block_on(until_interrupted(&options)));
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -114,31 +122,52 @@ async fn until_interrupted(options: &Options) -> Result<bool> {
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).ok();
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    )
+    .ok();
 }
 
 /// True if everything that was acked arrived as it should.
 async fn run(options: &Options) -> Result<bool> {
     raise_file_limit();
-    if options.yardstick.is_wanted() {
-        return options.yardstick.serve().await.map(|()| true);
+    if options.baseline.is_wanted() {
+        return options.baseline.serve().await.map(|()| true);
     }
     let launched = match &options.start {
         Some(program) => Some(Launched::start(program, &options.dir).await?),
         None => None,
     };
-    let file = launched.as_ref().map_or(&options.cluster, |launched| &launched.cluster_file);
+    let file = launched
+        .as_ref()
+        .map_or(&options.cluster, |launched| &launched.cluster_file);
     let cluster = Cluster::read(file)?;
-    let all = [Scenario::Login, Scenario::Send, Scenario::Hop, Scenario::Limiter];
-    let wanted = if options.scenarios.is_empty() { &all[..] } else { &options.scenarios };
+    let all = [
+        Scenario::Login,
+        Scenario::Send,
+        Scenario::Hop,
+        Scenario::Limiter,
+    ];
+    let wanted = if options.scenarios.is_empty() {
+        &all[..]
+    } else {
+        &options.scenarios
+    };
     let mut sound = true;
-    let mut people = Vec::new();
+    let mut fixtures = Vec::new();
     if wanted.iter().any(|scenario| scenario.needs_people()) {
-        say(format!("Making {} users, agents and conversations.", options.pairs));
-        people = people::make(&cluster, options.pairs).await?;
+        say(format!(
+            "Making {} users, agents and conversations.",
+            options.pairs
+        ));
+        fixtures = fixtures::make(&cluster, options.pairs).await?;
     }
     for scenario in wanted {
-        let report = scenario.run(&cluster, &mut people, options).await?;
+        let report = scenario.run(&cluster, &mut fixtures, options).await?;
         sound &= report.is_sound();
         report.publish(&cluster, options).await?;
     }

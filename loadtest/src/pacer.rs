@@ -9,7 +9,8 @@ use std::{
 };
 
 use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 use tokio::net::unix::pipe;
 
@@ -31,14 +32,25 @@ impl Pacer {
     pub fn start(rate: u64) -> Result<Self> {
         let period = Duration::from_secs(1) / u32::try_from(rate)?;
         let step = Timespec::try_from(period)?;
-        let timer =
-            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        )?;
         let handle = timer.try_clone()?;
         let timer = pipe::Receiver::from_owned_fd_unchecked(timer)?;
         let start = Instant::now();
-        let every = Itimerspec { it_interval: step, it_value: step };
+        let every = Itimerspec {
+            it_interval: step,
+            it_value: step,
+        };
         timerfd_settime(handle, TimerfdTimerFlags::empty(), &every)?;
-        Ok(Pacer { timer, start, period, waiting: 0, taken: 0 })
+        Ok(Pacer {
+            timer,
+            start,
+            period,
+            waiting: 0,
+            taken: 0,
+        })
     }
 
     /// Waits for the next moment; its number, from 0. Moments that were missed come at once: none is left out.
@@ -59,7 +71,10 @@ impl Pacer {
 
     /// The schedule by itself, to look up moments.
     pub fn schedule(&self) -> Schedule {
-        Schedule { start: self.start, period: self.period }
+        Schedule {
+            start: self.start,
+            period: self.period,
+        }
     }
 }
 
@@ -73,7 +88,10 @@ pub struct Schedule {
 impl Schedule {
     /// The moment with this number.
     pub fn moment(&self, n: u64) -> Instant {
-        self.start + Duration::from_nanos((n + 1) * u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX))
+        self.start
+            + Duration::from_nanos(
+                (n + 1) * u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX),
+            )
     }
 }
 

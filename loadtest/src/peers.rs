@@ -7,13 +7,12 @@ use serde::Serialize;
 use tokio_tungstenite::tungstenite::{Utf8Bytes, client::IntoClientRequest};
 
 use crate::{
-    Options, Result,
+    Options, Result, baseline,
     cluster::{Cluster, Wire},
     cpu::Watch,
     crowd::Line,
     plain::{Child, dial, free_port},
     report::{say, warn},
-    yardstick,
 };
 
 const PACKAGE: &str = include_str!("../peers/socketio/package.json");
@@ -52,8 +51,11 @@ pub async fn measure<T>(
 
 /// Who is missing in what was found.
 pub fn remark<T>(found: &Found<T>) -> Option<String> {
-    let missing: Vec<_> =
-        Kind::ALL.iter().filter(|kind| !found.contains_key(kind)).map(|kind| kind.name()).collect();
+    let missing: Vec<_> = Kind::ALL
+        .iter()
+        .filter(|kind| !found.contains_key(kind))
+        .map(|kind| kind.name())
+        .collect();
     (!missing.is_empty()).then(|| format!("Without {}.", missing.join(" and ")))
 }
 
@@ -80,15 +82,21 @@ pub struct Peer {
 
 impl Peer {
     async fn start(kind: Kind, cluster: &Cluster, options: &Options) -> Result<Self> {
-        let mut peer =
-            Peer { kind, children: Vec::new(), ports: Vec::new(), redis_url: cluster.redis_url.clone() };
+        let mut peer = Peer {
+            kind,
+            children: Vec::new(),
+            ports: Vec::new(),
+            redis_url: cluster.redis_url.clone(),
+        };
         for _ in 0..2 {
             let port = free_port()?;
             peer.children.push(match kind {
-                Kind::Floor => yardstick::Kind::Floor.start(port, &peer.redis_url)?,
+                Kind::Floor => baseline::Kind::Floor.start(port, &peer.redis_url)?,
                 Kind::SocketIo => {
                     let mut node = Command::new("node");
-                    node.arg("server.js").arg(port.to_string()).arg(&peer.redis_url);
+                    node.arg("server.js")
+                        .arg(port.to_string())
+                        .arg(&peer.redis_url);
                     node.current_dir(socket_io(options)?);
                     Child::spawn(node).map_err(|error| format!("node: {error}"))?
                 }
@@ -123,7 +131,10 @@ impl Peer {
             line.say("40".to_owned()).await?;
             line.hear().await?;
         }
-        Ok(Talk { kind: self.kind, line })
+        Ok(Talk {
+            kind: self.kind,
+            line,
+        })
     }
 
     /// The processes.
@@ -180,7 +191,8 @@ fn socket_io(options: &Options) -> Result<PathBuf> {
     if !folder.join("node_modules").exists() {
         say("Fetching Socket.IO.");
         let mut npm = Command::new("npm");
-        npm.args(["install", "--no-audit", "--no-fund", "--silent"]).current_dir(&folder);
+        npm.args(["install", "--no-audit", "--no-fund", "--silent"])
+            .current_dir(&folder);
         if !npm.status().is_ok_and(|status| status.success()) {
             return Err("npm install failed".into());
         }

@@ -109,16 +109,30 @@ impl Pgbench {
             Some(Host::Unix(path)) => path.display().to_string(),
             None => "127.0.0.1".to_owned(),
         };
-        let password = String::from_utf8_lossy(config.get_password().unwrap_or_default()).into_owned();
+        let password =
+            String::from_utf8_lossy(config.get_password().unwrap_or_default()).into_owned();
         let environment = vec![
             ("PGHOST", host),
-            ("PGPORT", config.get_ports().first().copied().unwrap_or(5432).to_string()),
+            (
+                "PGPORT",
+                config
+                    .get_ports()
+                    .first()
+                    .copied()
+                    .unwrap_or(5432)
+                    .to_string(),
+            ),
             ("PGUSER", config.get_user().unwrap_or_default().to_owned()),
             ("PGPASSWORD", password),
             ("PGDATABASE", DATABASE.to_owned()),
             ("PGOPTIONS", "-c jit=off".to_owned()),
         ];
-        Ok(Pgbench { program: find(&cluster.folder)?, environment, folder, payload: "x".repeat(payload) })
+        Ok(Pgbench {
+            program: find(&cluster.folder)?,
+            environment,
+            folder,
+            payload: "x".repeat(payload),
+        })
     }
 
     /// Runs one peer for so many seconds.
@@ -129,17 +143,31 @@ impl Pgbench {
             Peer::Batch => ("many.sql", "2", "2"),
         };
         let mut command = Command::new(&self.program);
-        command.args(["-n", "-M", "prepared", "-f", script, "-c", clients, "-j", jobs]);
-        command.args(["-T", &seconds.to_string(), "-D", &format!("payload={}", self.payload)]);
+        command.args([
+            "-n", "-M", "prepared", "-f", script, "-c", clients, "-j", jobs,
+        ]);
+        command.args([
+            "-T",
+            &seconds.to_string(),
+            "-D",
+            &format!("payload={}", self.payload),
+        ]);
         if peer == Peer::Alone {
             command.args(["-l", "--log-prefix", "alone"]);
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command.current_dir(&self.folder).stdin(Stdio::null()).kill_on_drop(true);
+        command
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
         let output = command.output().await?;
         let text = String::from_utf8_lossy(&output.stdout);
         let Some(mut speed) = read(&text).filter(|_| output.status.success()) else {
-            return Err(format!("pgbench failed: {text}{}", String::from_utf8_lossy(&output.stderr)).into());
+            return Err(format!(
+                "pgbench failed: {text}{}",
+                String::from_utf8_lossy(&output.stderr)
+            )
+            .into());
         };
         if peer == Peer::Alone {
             speed.p50 = self.median_of_log()?;
@@ -153,7 +181,9 @@ impl Pgbench {
             if file.file_name().to_string_lossy().starts_with("alone.") {
                 let text = fs::read_to_string(file.path())?;
                 fs::remove_file(file.path())?;
-                let times = text.lines().filter_map(|line| line.split(' ').nth(2)?.parse().ok());
+                let times = text
+                    .lines()
+                    .filter_map(|line| line.split(' ').nth(2)?.parse().ok());
                 return Ok(Some(median(times)));
             }
         }
@@ -170,8 +200,14 @@ impl Drop for Pgbench {
 async fn create_database(config: &Config) -> Result<()> {
     let (client, link) = config.connect(NoTls).await?;
     let link = tokio::spawn(link);
-    if client.query_opt("select 1 from pg_database where datname = $1", &[&DATABASE]).await?.is_none() {
-        client.batch_execute(&format!("create database {DATABASE}")).await?;
+    if client
+        .query_opt("select 1 from pg_database where datname = $1", &[&DATABASE])
+        .await?
+        .is_none()
+    {
+        client
+            .batch_execute(&format!("create database {DATABASE}"))
+            .await?;
     }
     drop(client);
     Ok(link.await??)
@@ -180,13 +216,24 @@ async fn create_database(config: &Config) -> Result<()> {
 /// Where a cluster's launcher says it is, where Debian puts it, or in the path.
 fn find(folder: &Path) -> Result<PathBuf> {
     let mut places = vec![folder.join("bin")];
-    let mut versions: Vec<_> = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().collect();
+    let mut versions: Vec<_> = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .collect();
     versions.sort_by_key(|version| version.file_name().to_string_lossy().parse().unwrap_or(0));
-    places.extend(versions.iter().rev().map(|version| version.path().join("bin")));
+    places.extend(
+        versions
+            .iter()
+            .rev()
+            .map(|version| version.path().join("bin")),
+    );
     places.extend(env::split_paths(&env::var_os("PATH").unwrap_or_default()));
     let mut programs = places.into_iter().map(|place| place.join("pgbench"));
     let found = programs.find(|program| program.exists());
-    Ok(found.ok_or("there is no pgbench here; --no-peers leaves the comparison out")?.canonicalize()?)
+    Ok(found
+        .ok_or("there is no pgbench here; --no-peers leaves the comparison out")?
+        .canonicalize()?)
 }
 
 fn read(text: &str) -> Option<Speed> {
@@ -194,7 +241,11 @@ fn read(text: &str) -> Option<Speed> {
         let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
         rest.split_whitespace().next()?.parse().ok()
     };
-    Some(Speed { tps: after("tps = ")?, mean: after("latency average = ")? * 1000.0, p50: None })
+    Some(Speed {
+        tps: after("tps = ")?,
+        mean: after("latency average = ")? * 1000.0,
+        p50: None,
+    })
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Until a node is ready.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A process that is killed when this is dropped.
 pub struct Child(std::process::Child);
@@ -26,7 +26,10 @@ pub struct Child(std::process::Child);
 impl Child {
     /// Starts a program, silent.
     pub fn spawn(mut command: Command) -> Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         Ok(Child(command.spawn()?))
     }
 
@@ -72,10 +75,18 @@ impl Plain {
     }
 
     /// The same with settings of their own.
-    pub async fn start_with(cluster: &Cluster, nodes: usize, settings: &[(&str, &str)]) -> Result<Self> {
+    pub async fn start_with(
+        cluster: &Cluster,
+        nodes: usize,
+        settings: &[(&str, &str)],
+    ) -> Result<Self> {
         let pid = cluster.node(0).pid;
         let mut environment = environment(pid)?;
-        environment.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        environment.extend(
+            settings
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        );
         let mut plain = Plain {
             children: Vec::new(),
             program: format!("/proc/{pid}/exe"),
@@ -84,7 +95,11 @@ impl Plain {
         };
         for n in 0..nodes {
             let [public, admin] = [free_port()?, free_port()?];
-            let node = Node::plain(format!("127.0.0.1:{public}"), format!("127.0.0.1:{admin}"), 0);
+            let node = Node::plain(
+                format!("127.0.0.1:{public}"),
+                format!("127.0.0.1:{admin}"),
+                0,
+            );
             plain.cluster.nodes.push(node);
             let child = plain.spawn(n)?;
             plain.cluster.nodes[n].pid = child.id();
@@ -98,16 +113,20 @@ impl Plain {
         let node = &self.cluster.nodes[n];
         let mut command = Command::new(&self.program);
         command.arg("serve").env_clear().envs(&self.environment);
-        command.env_remove("TLS_CERT_FILE").env_remove("TLS_KEY_FILE");
+        command
+            .env_remove("TLS_CERT_FILE")
+            .env_remove("TLS_KEY_FILE");
         command.env("NODE_NAME", format!("plain-{}", n + 1));
-        command.env("LISTEN_ADDR", &node.address).env("ADMIN_ADDR", &node.admin);
+        command
+            .env("LISTEN_ADDR", &node.address)
+            .env("ADMIN_ADDR", &node.admin);
         Child::spawn(command)
     }
 
     async fn up(&self, n: usize) -> Result<()> {
         let began = Instant::now();
         while self.cluster.nodes[n].metrics().await.is_err() {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > TIMEOUT {
                 return Err("a node without TLS does not start".into());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -17,7 +17,9 @@ pub async fn connect(url: &str) -> Result<TcpStream> {
     stream.set_nodelay(true)?;
     if !password.is_empty() {
         let user = if user.is_empty() { "default" } else { user };
-        stream.write_all(format!("AUTH {user} {password}\r\n").as_bytes()).await?;
+        stream
+            .write_all(format!("AUTH {user} {password}\r\n").as_bytes())
+            .await?;
         let mut answer = [0; 5];
         stream.read_exact(&mut answer).await?;
         if answer != *b"+OK\r\n" {

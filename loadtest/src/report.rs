@@ -70,14 +70,21 @@ impl Ratio {
                 (true, false) => "ahead",
                 (false, false) => "behind",
             };
-            [format!("{sign} {ahead}"), format!("{sign} {moonshot}"), verdict.to_owned()]
+            [
+                format!("{sign} {ahead}"),
+                format!("{sign} {moonshot}"),
+                verdict.to_owned(),
+            ]
         };
         let goal = match self.goal {
             Goal::AtLeast(ahead, moonshot) => judged("≥", f64::ge, ahead, moonshot),
             Goal::AtMost(ahead, moonshot) => judged("≤", f64::le, ahead, moonshot),
             Goal::None => ["–", "–", "–"].map(str::to_owned),
         };
-        [self.what.to_owned(), format!("{value:.2}")].into_iter().chain(goal).collect()
+        [self.what.to_owned(), format!("{value:.2}")]
+            .into_iter()
+            .chain(goal)
+            .collect()
     }
 }
 
@@ -95,14 +102,25 @@ impl Report {
         }
         if !self.ratios.is_empty() {
             say("");
-            let heading = ["ratio", "value", "ahead", "moonshot", "so"].map(str::to_owned).into();
-            let rows: Vec<Vec<String>> =
-                [heading].into_iter().chain(self.ratios.iter().map(Ratio::row)).collect();
+            let heading = ["ratio", "value", "ahead", "moonshot", "so"]
+                .map(str::to_owned)
+                .into();
+            let rows: Vec<Vec<String>> = [heading]
+                .into_iter()
+                .chain(self.ratios.iter().map(Ratio::row))
+                .collect();
             print(&rows);
         }
         say("");
         self.notes.iter().for_each(say);
-        let Faults { failed, lost, duplicated, reordered, inbox_gaps, strange } = self.faults;
+        let Faults {
+            failed,
+            lost,
+            duplicated,
+            reordered,
+            inbox_gaps,
+            strange,
+        } = self.faults;
         say(format!(
             "{} messages checked: {failed} failed, {lost} lost, {duplicated} duplicated, {reordered} reordered, \
              {inbox_gaps} gaps in inboxes, {strange} strange.",
@@ -120,7 +138,11 @@ impl Report {
             "details": self.details,
         });
         fs::create_dir_all(&options.dir)?;
-        let file = options.dir.join(format!("report-{}-{}.json", self.scenario, at.replace(':', "")));
+        let file = options.dir.join(format!(
+            "report-{}-{}.json",
+            self.scenario,
+            at.replace(':', "")
+        ));
         fs::write(&file, format!("{content:#}\n"))?;
         say(format!("Written to {}.", file.display()));
         Ok(())
@@ -129,14 +151,28 @@ impl Report {
 
 fn print(rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| width(column).unwrap_or(0))
+        .collect();
     for row in rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(n, (cell, width))| {
-            // Names to the left, numbers to the right.
-            if n == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(n, (cell, width))| {
+                // Names to the left, numbers to the right.
+                if n == 0 {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            });
         say(cells.collect::<Vec<_>>().join("  ").trim_end());
     }
 }
@@ -152,8 +188,12 @@ async fn machine(cluster: &Cluster) -> Result<(String, Value)> {
     link.await??;
     let file = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let value = |text: &str, name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_default();
+        line.split_once(':')
+            .map(|(_, value)| value.trim().to_owned())
     };
     let machine = json!({
         "processor": value(&file("/proc/cpuinfo"), "model name"),
@@ -173,7 +213,14 @@ mod tests {
     use super::*;
 
     fn verdict(value: f64, goal: Goal) -> String {
-        Ratio { what: "ours / theirs", value, goal }.row().pop().unwrap()
+        Ratio {
+            what: "ours / theirs",
+            value,
+            goal,
+        }
+        .row()
+        .pop()
+        .unwrap()
     }
 
     #[test]

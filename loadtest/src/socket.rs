@@ -15,11 +15,11 @@ use crate::{
     Result,
     cluster::{Node, Wire},
     delivery::{Acked, Arrival},
-    people::Pair,
+    fixtures::Pair,
 };
 
 /// Nothing takes longer than this unless something is wrong.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A socket that is authenticated.
 pub struct Socket(WebSocketStream<Wire>);
@@ -66,10 +66,13 @@ impl Socket {
     /// Opens a socket for the pair's agent; it goes on where the last one ended.
     pub async fn open(node: &Node, pair: &Pair) -> Result<Self> {
         let mut request = format!("wss://{}/ws", node.address).into_client_request()?;
-        request.headers_mut().insert("x-forwarded-for", pair.address.parse()?);
+        request
+            .headers_mut()
+            .insert("x-forwarded-for", pair.address.parse()?);
         let (stream, _) = client_async(request, node.dial().await?).await?;
         let mut socket = Socket(stream);
-        let mut auth = json!({ "type": "auth", "agent_id": pair.agent_id, "token": pair.agent_token });
+        let mut auth =
+            json!({ "type": "auth", "agent_id": pair.agent_id, "token": pair.agent_token });
         if let Some(cursor) = &pair.reader.cursor {
             auth["resume"] = cursor.as_str().into();
         }
@@ -90,7 +93,11 @@ impl Socket {
             let frame: Frame<'_> = serde_json::from_str(&text)?;
             match frame.r#type {
                 "event" => return event(&frame),
-                "caught_up" => return Ok(Heard::CaughtUp { cursor: frame.cursor.to_owned() }),
+                "caught_up" => {
+                    return Ok(Heard::CaughtUp {
+                        cursor: frame.cursor.to_owned(),
+                    });
+                }
                 "auth.ok" | "ready" => {}
                 other => return Err(format!("an agent's socket was told {other}: {text}").into()),
             }
@@ -100,8 +107,10 @@ impl Socket {
     /// Reads what was missed into the pair's reader.
     pub async fn catch_up(&mut self, pair: &mut Pair) -> Result<()> {
         loop {
-            match tokio::time::timeout(PATIENCE, self.hear()).await?? {
-                Heard::Event { cursor, arrival, .. } => {
+            match tokio::time::timeout(TIMEOUT, self.hear()).await?? {
+                Heard::Event {
+                    cursor, arrival, ..
+                } => {
                     pair.reader.note(arrival);
                     pair.reader.cursor = Some(cursor);
                 }
@@ -123,9 +132,19 @@ fn event(frame: &Frame<'_>) -> Result<Heard> {
     let (mut message, mut client_message_id) = (None, None);
     if let ("message.created", Some(data)) = (frame.event, frame.data) {
         let data: MessageData<'_> = serde_json::from_str(data.get())?;
-        message = Some(Acked { seq: data.seq, message: Ulid::from_string(data.message_id)? });
+        message = Some(Acked {
+            seq: data.seq,
+            message: Ulid::from_string(data.message_id)?,
+        });
         client_message_id = data.client_message_id.map(Ulid::from_string).transpose()?;
     }
-    let arrival = Arrival { inbox_seq: frame.seq, message };
-    Ok(Heard::Event { cursor: frame.cursor.to_owned(), arrival, client_message_id })
+    let arrival = Arrival {
+        inbox_seq: frame.seq,
+        message,
+    };
+    Ok(Heard::Event {
+        cursor: frame.cursor.to_owned(),
+        arrival,
+        client_message_id,
+    })
 }

@@ -22,17 +22,22 @@ impl Latencies {
     /// None yet.
     pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1_000, 60_000_000_000, 3);
-        Latencies(histogram.unwrap_or_else(|never| unreachable!("the bounds are in order: {never}")))
+        Latencies(
+            histogram.unwrap_or_else(|never| unreachable!("the bounds are in order: {never}")),
+        )
     }
 
     /// Adds one.
     pub fn record(&mut self, latency: Duration) {
-        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+        self.0
+            .saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Adds all of another.
     pub fn add(&mut self, other: &Latencies) {
-        self.0.add(&other.0).unwrap_or_else(|never| unreachable!("the bounds are the same: {never}"));
+        self.0
+            .add(&other.0)
+            .unwrap_or_else(|never| unreachable!("the bounds are the same: {never}"));
     }
 
     /// The quantiles that are told.

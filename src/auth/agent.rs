@@ -16,10 +16,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     bearer,
-    dead::Dead,
+    caller::VerifiedCredential,
     proofs::Proofs,
+    revoked::RevokedCredentials,
     secret::{Hasher, MacKey},
-    someone::Proven,
     usage::TokenUse,
 };
 use crate::{
@@ -27,29 +27,29 @@ use crate::{
     error::{Code, Error, Result},
     ids::{AgentId, TokenId},
     limits::{Limits, Rule, refusal, table::Limit},
-    metrics as series,
+    metrics,
     random::Random,
 };
 
 /// What every agent token begins with.
 pub const PREFIX: &str = "hsk_";
-const LOOKUP: usize = 8;
-const SECRET: usize = 26;
-const CHECK: usize = 6;
+const LOOKUP_CHARS: usize = 8;
+const SECRET_CHARS: usize = 26;
+const CHECKSUM_CHARS: usize = 6;
 /// How long a proof is remembered after its last use.
-const REMEMBERED: Duration = Duration::from_secs(600);
+const VERIFIED_TTL: Duration = Duration::from_secs(600);
 /// How many are.
-const CAPACITY: u64 = 100_000;
+const VERIFIED_CAPACITY: u64 = 100_000;
 /// A proof in use is shared anew so often, well before its entry ends.
-const RENEWED: Duration = Duration::from_secs(180);
+const PROOF_RENEWAL_INTERVAL: Duration = Duration::from_secs(180);
 
 /// Tokens that are being hashed at once: more would only make each other late.
-const PROVING: usize = 64;
+const MAX_CONCURRENT_HASHES: usize = 64;
 /// Tokens that are looked for at once: whoever makes up tokens with right checksums makes only newcomers wait, and leaves
 /// the connections to Postgres to those that are known.
-const LOOKING: usize = 4;
+const MAX_CONCURRENT_LOOKUPS: usize = 4;
 /// Longest wait for a turn at either.
-const PATIENCE: Duration = Duration::from_secs(5);
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A token as its owner sees it once. Cannot be printed.
 pub struct NewToken {
@@ -61,22 +61,26 @@ pub struct NewToken {
 
 impl NewToken {
     /// A new one.
-    pub fn mint(random: &Random) -> Self {
-        let body = random.base62(LOOKUP + SECRET);
-        let lookup = body[..LOOKUP].to_owned();
+    pub fn generate(random: &Random) -> Self {
+        let body = random.base62(LOOKUP_CHARS + SECRET_CHARS);
+        let lookup = body[..LOOKUP_CHARS].to_owned();
         let head = format!("{PREFIX}{body}");
         let check = checksum(&head);
-        NewToken { token: format!("{head}{check}").into(), lookup }
+        NewToken {
+            token: format!("{head}{check}").into(),
+            lookup,
+        }
     }
 }
 
 /// CRC32 in base 62: lets junk be refused without a look-up, and secret scanners be sure.
 fn checksum(head: &str) -> String {
-    const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    const BASE62_DIGITS: &[u8; 62] =
+        b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let mut rest = crc32fast::hash(head.as_bytes()) as usize;
-    let mut digits = [b'0'; CHECK];
+    let mut digits = [b'0'; CHECKSUM_CHARS];
     for digit in digits.iter_mut().rev() {
-        *digit = DIGITS[rest % 62];
+        *digit = BASE62_DIGITS[rest % 62];
         rest /= 62;
     }
     digits.iter().copied().map(char::from).collect()
@@ -84,19 +88,22 @@ fn checksum(head: &str) -> String {
 
 /// The lookup characters of a well-formed token.
 fn lookup_of(token: &str) -> Option<&str> {
-    let well_formed = token.len() == PREFIX.len() + LOOKUP + SECRET + CHECK
+    let well_formed = token.len() == PREFIX.len() + LOOKUP_CHARS + SECRET_CHARS + CHECKSUM_CHARS
         && token.starts_with(PREFIX)
-        && token.bytes().skip(PREFIX.len()).all(|byte| byte.is_ascii_alphanumeric());
+        && token
+            .bytes()
+            .skip(PREFIX.len())
+            .all(|byte| byte.is_ascii_alphanumeric());
     if !well_formed {
         return None;
     }
-    let (head, check) = token.split_at(token.len() - CHECK);
-    (checksum(head) == check).then(|| &token[PREFIX.len()..PREFIX.len() + LOOKUP])
+    let (head, check) = token.split_at(token.len() - CHECKSUM_CHARS);
+    (checksum(head) == check).then(|| &token[PREFIX.len()..PREFIX.len() + LOOKUP_CHARS])
 }
 
 /// A proven token. It may have been revoked since: whoever takes this must ask Postgres.
 #[derive(Clone, Copy, Debug)]
-pub struct AgentClaim {
+pub struct AgentToken {
     /// The agent.
     pub agent: AgentId,
     /// The token, which must still count.
@@ -122,11 +129,11 @@ pub struct AgentTokens {
     proofs: Proofs,
     looks: Arc<Semaphore>,
     turns: Arc<Semaphore>,
-    proven: Cache<[u8; 32], AgentClaim>,
+    proven: Cache<[u8; 32], AgentToken>,
     /// Of these, what has been shared lately.
     renewed: Cache<[u8; 32], ()>,
     /// Tokens that no longer count.
-    pub dead: Dead,
+    pub dead: RevokedCredentials,
     /// When tokens were last used.
     pub used: TokenUse,
 }
@@ -139,25 +146,44 @@ impl AgentTokens {
         limits: Limits,
         proofs: Proofs,
         random: &Random,
-        dead: Dead,
+        dead: RevokedCredentials,
         used: TokenUse,
     ) -> Self {
-        let proven = Cache::builder().max_capacity(CAPACITY).time_to_idle(REMEMBERED).build();
-        let renewed = Cache::builder().max_capacity(CAPACITY).time_to_live(RENEWED).build();
+        let proven = Cache::builder()
+            .max_capacity(VERIFIED_CAPACITY)
+            .time_to_idle(VERIFIED_TTL)
+            .build();
+        let renewed = Cache::builder()
+            .max_capacity(VERIFIED_CAPACITY)
+            .time_to_live(PROOF_RENEWAL_INTERVAL)
+            .build();
         let key = MacKey::from_bytes(random.bytes());
-        let [looks, turns] = [LOOKING, PROVING].map(|n| Arc::new(Semaphore::new(n)));
-        AgentTokens { db, hasher, key, limits, proofs, looks, turns, proven, renewed, dead, used }
+        let [looks, turns] =
+            [MAX_CONCURRENT_LOOKUPS, MAX_CONCURRENT_HASHES].map(|n| Arc::new(Semaphore::new(n)));
+        AgentTokens {
+            db,
+            hasher,
+            key,
+            limits,
+            proofs,
+            looks,
+            turns,
+            proven,
+            renewed,
+            dead,
+            used,
+        }
     }
 
     /// Whose token this is; `AGENT_TOKEN_INVALID` if it is nobody's.
-    pub async fn recognise(&self, token: &str) -> Result<AgentClaim> {
+    pub async fn recognise(&self, token: &str) -> Result<AgentToken> {
         let Some(lookup) = lookup_of(token) else {
-            series::token_seen("malformed");
+            metrics::token_seen("malformed");
             return Err(Code::AgentTokenInvalid.into());
         };
         let key = self.key.mac(&[token.as_bytes()]);
         if let Some(claim) = self.proven.get(&key).await {
-            series::token_seen("remembered");
+            metrics::token_seen("remembered");
             if self.dead.has(claim.token.0) {
                 return Err(Code::AgentTokenInvalid.into());
             }
@@ -167,24 +193,28 @@ impl AgentTokens {
             return Ok(claim);
         }
         // Concurrent callers with one token share one proof.
-        let proof = Box::pin(self.proven.try_get_with(key, self.prove(lookup, token)));
-        proof.await.map_err(|refused: Arc<Refused>| match &*refused {
-            Refused::Invalid => Code::AgentTokenInvalid.into(),
-            Refused::TooManyWrong(wait) => {
-                refusal(Limit::AgentTokenWrong, self.limits.budget(Limit::AgentTokenWrong), *wait)
-            }
-            Refused::Failed(error) => Error::unavailable(format!("{error:?}")),
-        })
+        let proof = Box::pin(self.proven.try_get_with(key, self.verify(lookup, token)));
+        proof
+            .await
+            .map_err(|refused: Arc<Refused>| match &*refused {
+                Refused::Invalid => Code::AgentTokenInvalid.into(),
+                Refused::TooManyWrong(wait) => refusal(
+                    Limit::AgentTokenWrong,
+                    self.limits.budget(Limit::AgentTokenWrong),
+                    *wait,
+                ),
+                Refused::Failed(error) => Error::unavailable(format!("{error:?}")),
+            })
     }
 
     /// By another node's proof, or by a hash; so many hashes at once. What nobody has is refused before either.
-    async fn prove(&self, lookup: &str, token: &str) -> Result<AgentClaim, Refused> {
+    async fn verify(&self, lookup: &str, token: &str) -> Result<AgentToken, Refused> {
         let Some((claim, hash)) = self.find(lookup).await? else {
-            series::token_seen("unknown");
+            metrics::token_seen("unknown");
             return Err(Refused::Invalid);
         };
         if self.proofs.has(token, claim).await {
-            series::token_seen("shared");
+            metrics::token_seen("shared");
             return Ok(claim);
         }
         let _turn = turn(&self.turns).await?;
@@ -194,10 +224,10 @@ impl AgentTokens {
         if let Some((_, wait)) = decision.denied {
             return Err(Refused::TooManyWrong(wait));
         }
-        series::token_seen("hashed");
+        metrics::token_seen("hashed");
         let matches = self.hasher.verify_token(token.to_owned(), hash).await;
         if !matches!(matches, Ok(false)) {
-            self.limits.give_back(&budget, &decision).await;
+            self.limits.refund(&budget, &decision).await;
         }
         if !matches? {
             return Err(Refused::Invalid);
@@ -207,7 +237,7 @@ impl AgentTokens {
     }
 
     /// The token with these lookup characters, and its hash.
-    async fn find(&self, lookup: &str) -> Result<Option<(AgentClaim, String)>> {
+    async fn find(&self, lookup: &str) -> Result<Option<(AgentToken, String)>> {
         let _turn = turn(&self.looks).await?;
         let client = self.db.read().await?;
         let stmt = client
@@ -218,14 +248,23 @@ impl AgentTokens {
             )
             .await?;
         let row = client.query_opt(&stmt, &[&lookup]).await?;
-        Ok(row.map(|row| (AgentClaim { token: row.get(0), agent: row.get(1) }, row.get(2))))
+        Ok(row.map(|row| {
+            (
+                AgentToken {
+                    token: row.get(0),
+                    agent: row.get(1),
+                },
+                row.get(2),
+            )
+        }))
     }
 }
 
 /// One of so many at once.
 async fn turn(of: &Semaphore) -> Result<SemaphorePermit<'_>> {
-    let turn = tokio::time::timeout(PATIENCE, of.acquire()).await;
-    turn.map_err(|_| Error::unavailable("too many new tokens at once"))?.map_err(Error::unavailable)
+    let turn = tokio::time::timeout(VERIFY_TIMEOUT, of.acquire()).await;
+    turn.map_err(|_| Error::unavailable("too many new tokens at once"))?
+        .map_err(Error::unavailable)
 }
 
 /// Why a token was not recognised, for all who waited for the same proof.
@@ -241,9 +280,9 @@ impl From<Error> for Refused {
     }
 }
 
-impl AgentClaim {
+impl AgentToken {
     /// Asks Postgres whether the token still counts.
-    pub async fn prove(&self, db: &Db, dead: &Dead) -> Result<Agent> {
+    pub async fn verify(&self, db: &Db, dead: &RevokedCredentials) -> Result<Agent> {
         let client = db.read().await?;
         let stmt = client
             .prepare_cached(
@@ -252,17 +291,24 @@ impl AgentClaim {
                 where token_id = $1 and agent_id = $2 and revoked_at is null and (valid_until is null or valid_until > app_now())",
             )
             .await?;
-        if client.query_opt(&stmt, &[&self.token, &self.agent]).await?.is_none() {
-            dead.bury(self.token.0).await;
+        if client
+            .query_opt(&stmt, &[&self.token, &self.agent])
+            .await?
+            .is_none()
+        {
+            dead.mark_revoked(self.token.0).await;
             return Err(Code::AgentTokenInvalid.into());
         }
-        Ok(Agent { id: self.agent, token: self.token })
+        Ok(Agent {
+            id: self.agent,
+            token: self.token,
+        })
     }
 }
 
 /// Refuses a token that has died since it was proven; it does not die before the transaction ends. For what must not
 /// outlive it.
-pub async fn still_counts(tx: &Tx, agent: AgentId, token: TokenId) -> Result<()> {
+pub async fn lock_live_token(tx: &Tx, agent: AgentId, token: TokenId) -> Result<()> {
     let stmt = tx
         .prepare_cached(
             "-- auth.hold_token
@@ -270,11 +316,13 @@ pub async fn still_counts(tx: &Tx, agent: AgentId, token: TokenId) -> Result<()>
                 and (valid_until is null or valid_until > app_now()) for share",
         )
         .await?;
-    tx.query_opt(&stmt, &[&token, &agent]).await?.ok_or(Code::AgentTokenInvalid)?;
+    tx.query_opt(&stmt, &[&token, &agent])
+        .await?
+        .ok_or(Code::AgentTokenInvalid)?;
     Ok(())
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for AgentClaim
+impl<S: Send + Sync> FromRequestParts<S> for AgentToken
 where
     AgentTokens: FromRef<S>,
 {
@@ -286,9 +334,13 @@ where
         let tokens = AgentTokens::from_ref(state);
         let claim = tokens.recognise(token).await?;
         tokens.used.note(claim.token);
-        let named = RawPathParams::from_request_parts(parts, state).await.map_err(|_| Code::NotFound)?;
-        let named =
-            named.iter().find(|(name, _)| *name == "agent_id").map(|(_, value)| value.parse::<AgentId>());
+        let named = RawPathParams::from_request_parts(parts, state)
+            .await
+            .map_err(|_| Code::NotFound)?;
+        let named = named
+            .iter()
+            .find(|(name, _)| *name == "agent_id")
+            .map(|(_, value)| value.parse::<AgentId>());
         match named {
             Some(Ok(agent)) if agent == claim.agent => Ok(claim),
             None => Ok(claim),
@@ -305,10 +357,12 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        let claim = AgentClaim::from_request_parts(parts, state).await?;
+        let claim = AgentToken::from_request_parts(parts, state).await?;
         let (db, dead) = (Db::from_ref(state), AgentTokens::from_ref(state).dead);
-        let agent = claim.prove(&db, &dead).await?;
-        parts.extensions.insert(Proven::agent(claim, db, dead));
+        let agent = claim.verify(&db, &dead).await?;
+        parts
+            .extensions
+            .insert(VerifiedCredential::agent(claim, db, dead));
         Ok(agent)
     }
 }
@@ -322,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_token_has_the_interface_s_form_and_a_checksum() {
-        let minted = NewToken::mint(&Random::seeded(Clock::default(), [7; 32]));
+        let minted = NewToken::generate(&Random::seeded(Clock::default(), [7; 32]));
         let token = minted.token.expose_secret();
         assert_eq!(token.len(), 44);
         assert_eq!(lookup_of(token), Some(minted.lookup.as_str()));
@@ -330,7 +384,11 @@ mod tests {
         for at in 4..44 {
             let mut other = token.to_owned().into_bytes();
             other[at] = if other[at] == b'x' { b'y' } else { b'x' };
-            assert_eq!(lookup_of(&String::from_utf8(other).expect("ASCII")), None, "at {at}");
+            assert_eq!(
+                lookup_of(&String::from_utf8(other).expect("ASCII")),
+                None,
+                "at {at}"
+            );
         }
         for junk in ["", "hsk_", "hsk_é", &token[..43], &format!("{token}0")] {
             assert_eq!(lookup_of(junk), None);

@@ -8,13 +8,13 @@ use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, jwk:
 use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
 
-use super::{dead::Dead, secret::MacKey};
+use super::{revoked::RevokedCredentials, secret::MacKey};
 use crate::{
     clock::Clock,
     config::{KeyRing, TokenKey},
     error::{Code, Error, Result},
     ids::{SessionId, UserId},
-    limits::quotas::ACCESS_TOKEN_LIFE,
+    limits::quotas::ACCESS_TOKEN_TTL,
     random::Random,
 };
 
@@ -57,9 +57,11 @@ struct Key {
 impl Key {
     fn new(key: &TokenKey, issuer: &str) -> jsonwebtoken::errors::Result<Self> {
         let (algorithm, signing, verifying) = match key {
-            TokenKey::Hmac(secret) => {
-                (Algorithm::HS256, EncodingKey::from_secret(secret), DecodingKey::from_secret(secret))
-            }
+            TokenKey::Hmac(secret) => (
+                Algorithm::HS256,
+                EncodingKey::from_secret(secret),
+                DecodingKey::from_secret(secret),
+            ),
             TokenKey::Ed25519(seed) => {
                 let signing = EncodingKey::from_ed_der(&pkcs8(seed));
                 let public = Jwk::from_encoding_key(&signing, Algorithm::EdDSA)?;
@@ -74,14 +76,21 @@ impl Key {
         rules.validate_exp = false;
         // We make none, so one that is there and no number was not made by us.
         rules.validate_nbf = true;
-        Ok(Key { algorithm, signing, verifying, rules })
+        Ok(Key {
+            algorithm,
+            signing,
+            verifying,
+            rules,
+        })
     }
 }
 
 /// An Ed25519 private key in the form that the library reads: RFC 8410's header, then the seed.
 fn pkcs8(seed: &[u8; 32]) -> [u8; 48] {
     let mut der = [0; 48];
-    der[..16].copy_from_slice(&[0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20]);
+    der[..16].copy_from_slice(&[
+        0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20,
+    ]);
     der[16..].copy_from_slice(seed);
     der
 }
@@ -99,7 +108,7 @@ pub struct AccessTokens {
     proven: Cache<[u8; 32], Arc<Claims>>,
     key: MacKey,
     /// Sessions that no longer count.
-    pub dead: Dead,
+    pub dead: RevokedCredentials,
 }
 
 impl AccessTokens {
@@ -109,7 +118,7 @@ impl AccessTokens {
         issuer: &str,
         clock: Clock,
         random: Random,
-        dead: Dead,
+        dead: RevokedCredentials,
     ) -> Result<Self, String> {
         let (kid, _) = ring.0.first().ok_or("the key ring is empty")?;
         let mut keys = HashMap::new();
@@ -119,7 +128,10 @@ impl AccessTokens {
         }
         let tokens = AccessTokens {
             key: MacKey::from_bytes(random.bytes()),
-            proven: Cache::builder().max_capacity(100_000).time_to_live(ACCESS_TOKEN_LIFE).build(),
+            proven: Cache::builder()
+                .max_capacity(100_000)
+                .time_to_live(ACCESS_TOKEN_TTL)
+                .build(),
             clock,
             random,
             issuer: issuer.into(),
@@ -128,16 +140,22 @@ impl AccessTokens {
             dead,
         };
         let probe = tokens
-            .sign(UserId(uuid::Uuid::nil()), "start", SessionId(uuid::Uuid::nil()))
+            .sign(
+                UserId(uuid::Uuid::nil()),
+                "start",
+                SessionId(uuid::Uuid::nil()),
+            )
             .map_err(|error| format!("{error:?}"))?;
-        tokens.verify(&probe).map_err(|error| format!("{error:?}"))?;
+        tokens
+            .verify(&probe)
+            .map_err(|error| format!("{error:?}"))?;
         Ok(tokens)
     }
 
     /// A token for one session.
     pub fn sign(&self, user: UserId, device: &str, session: SessionId) -> Result<String> {
         let now = self.clock.now().timestamp();
-        let life = i64::try_from(ACCESS_TOKEN_LIFE.as_secs()).unwrap_or_default();
+        let life = i64::try_from(ACCESS_TOKEN_TTL.as_secs()).unwrap_or_default();
         let claims = Claims {
             iss: self.issuer.to_string(),
             aud: AUDIENCE.to_owned(),
@@ -151,29 +169,36 @@ impl AccessTokens {
         let key = self
             .keys
             .get(&*self.signing)
-            .ok_or_else(|| Error::broken(Code::InternalError, "no signing key"))?;
+            .ok_or_else(|| Error::internal(Code::InternalError, "no signing key"))?;
         let mut header = Header::new(key.algorithm);
         header.typ = Some(KIND.to_owned());
         header.kid = Some(self.signing.to_string());
         jsonwebtoken::encode(&header, &claims, &key.signing)
-            .map_err(|error| Error::broken(Code::InternalError, error))
+            .map_err(|error| Error::internal(Code::InternalError, error))
     }
 
     /// What a genuine, unexpired token says; `UNAUTHORIZED` for any other.
     pub fn verify(&self, token: &str) -> Result<Arc<Claims>> {
-        let claims =
-            self.prove(token).filter(|claims| !self.dead.has(claims.sid.0)).ok_or(Code::Unauthorized)?;
+        let claims = self
+            .decode(token)
+            .filter(|claims| !self.dead.has(claims.sid.0))
+            .ok_or(Code::Unauthorized)?;
         let late = self.clock.now().timestamp() - claims.exp;
-        if late > LEEWAY_SECONDS { Err(Code::Unauthorized.into()) } else { Ok(claims) }
+        if late > LEEWAY_SECONDS {
+            Err(Code::Unauthorized.into())
+        } else {
+            Ok(claims)
+        }
     }
 
     /// Whether a token that [`verify`](Self::verify) refused is genuine and merely too old.
     pub fn is_expired(&self, token: &str) -> bool {
-        self.prove(token).is_some_and(|claims| self.clock.now().timestamp() > claims.exp)
+        self.decode(token)
+            .is_some_and(|claims| self.clock.now().timestamp() > claims.exp)
     }
 
     /// The claims of a genuine token, however old. A signature is checked once; the same bytes stay genuine.
-    fn prove(&self, token: &str) -> Option<Arc<Claims>> {
+    fn decode(&self, token: &str) -> Option<Arc<Claims>> {
         if token.len() > 2048 {
             return None;
         }
@@ -192,7 +217,9 @@ impl AccessTokens {
             return None;
         }
         let key = self.keys.get(header.kid.as_deref()?)?;
-        let claims = jsonwebtoken::decode::<Claims>(token, &key.verifying, &key.rules).ok()?.claims;
+        let claims = jsonwebtoken::decode::<Claims>(token, &key.verifying, &key.rules)
+            .ok()?
+            .claims;
         (claims.iat <= claims.exp).then_some(claims)
     }
 }

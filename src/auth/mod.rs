@@ -6,13 +6,13 @@
 //! first test only: whoever takes one must make the second in its own statement.
 
 pub mod agent;
-pub mod dead;
+pub mod caller;
 pub mod jwt;
 pub mod owned;
 pub mod proofs;
 pub mod refresh;
+pub mod revoked;
 pub mod secret;
-pub mod someone;
 pub mod turnstile;
 pub mod usage;
 pub mod user;
@@ -27,5 +27,7 @@ pub fn bearer(headers: &HeaderMap) -> Option<&str> {
         return None;
     }
     let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
+    scheme
+        .eq_ignore_ascii_case("bearer")
+        .then_some(token.trim())
 }

@@ -5,7 +5,7 @@ use axum::{
     http::request::Parts,
 };
 
-use super::{agent::AgentTokens, jwt::AccessTokens, someone::Someone, user::User};
+use super::{agent::AgentTokens, caller::Caller, jwt::AccessTokens, user::User};
 use crate::{
     db::Db,
     error::{Code, Error, Result},
@@ -30,12 +30,12 @@ pub struct NamedAgent {
     /// The agent.
     pub id: AgentId,
     /// Who calls.
-    pub by: By,
+    pub by: ActingAs,
 }
 
 /// Who acts for an agent.
 #[derive(Clone, Copy, Debug)]
-pub enum By {
+pub enum ActingAs {
     /// Itself, with this token.
     Itself(TokenId),
     /// Its owner, in this session.
@@ -44,19 +44,19 @@ pub enum By {
 
 /// A principal and the agent that the path names, which need not have anything to do with each other.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct AgentView {
     /// Who asks.
-    pub who: Someone,
+    pub who: Caller,
     /// About whom.
     pub agent: AgentId,
 }
 
-impl About {
+impl AgentView {
     /// Charges the budget of calls that have no row of their own.
     pub async fn charge(&self, limiter: &Limiter) -> Result<()> {
         match &self.who {
-            Someone::User(user) => limiter.take_here(Limit::DefaultUser, user.id).await,
-            Someone::Agent(agent) => limiter.take_as_agent(agent.id).await,
+            Caller::User(user) => limiter.check_route(Limit::DefaultUser, user.id).await,
+            Caller::Agent(agent) => limiter.check_agent_route(agent.id).await,
         }
     }
 }
@@ -65,16 +65,21 @@ impl NamedAgent {
     /// Charges the budget of calls that have no row of their own.
     pub async fn charge(&self, limiter: &Limiter) -> Result<()> {
         match self.by {
-            By::Owner(user, _) => limiter.take_here(Limit::DefaultUser, user).await,
-            By::Itself(_) => limiter.take_as_agent(self.id).await,
+            ActingAs::Owner(user, _) => limiter.check_route(Limit::DefaultUser, user).await,
+            ActingAs::Itself(_) => limiter.check_agent_route(self.id).await,
         }
     }
 }
 
 /// What is no agent's id names no agent.
 async fn named<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<AgentId> {
-    let path = RawPathParams::from_request_parts(parts, state).await.map_err(|_| Code::AgentNotRegistered)?;
-    let named = path.iter().find(|(name, _)| *name == "agent_id").and_then(|(_, value)| value.parse().ok());
+    let path = RawPathParams::from_request_parts(parts, state)
+        .await
+        .map_err(|_| Code::AgentNotRegistered)?;
+    let named = path
+        .iter()
+        .find(|(name, _)| *name == "agent_id")
+        .and_then(|(_, value)| value.parse().ok());
     named.ok_or_else(|| Code::AgentNotRegistered.into())
 }
 
@@ -86,7 +91,10 @@ async fn must_own(db: &Db, owner: UserId, agent: AgentId) -> Result<()> {
             select 1 from agent where agent_id = $1 and owner_user_id = $2 and state <> 'deleted'",
         )
         .await?;
-    client.query_opt(&stmt, &[&agent, &owner]).await?.ok_or(Code::AgentNotRegistered)?;
+    client
+        .query_opt(&stmt, &[&agent, &owner])
+        .await?
+        .ok_or(Code::AgentNotRegistered)?;
     Ok(())
 }
 
@@ -101,11 +109,15 @@ where
         let user = User::from_request_parts(parts, state).await?;
         let id = named(parts, state).await?;
         must_own(&Db::from_ref(state), user.id, id).await?;
-        Ok(OwnedAgent { owner: user.id, session: user.session, id })
+        Ok(OwnedAgent {
+            owner: user.id,
+            session: user.session,
+            id,
+        })
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for About
+impl<S: Send + Sync> FromRequestParts<S> for AgentView
 where
     AccessTokens: FromRef<S>,
     AgentTokens: FromRef<S>,
@@ -114,8 +126,11 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        let who = Someone::from_request_parts(parts, state).await?;
-        Ok(About { who, agent: named(parts, state).await? })
+        let who = Caller::from_request_parts(parts, state).await?;
+        Ok(AgentView {
+            who,
+            agent: named(parts, state).await?,
+        })
     }
 }
 
@@ -128,12 +143,18 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        let About { who, agent } = About::from_request_parts(parts, state).await?;
+        let AgentView { who, agent } = AgentView::from_request_parts(parts, state).await?;
         match who {
-            Someone::Agent(itself) => Ok(NamedAgent { id: itself.id, by: By::Itself(itself.token) }),
-            Someone::User(user) => {
+            Caller::Agent(itself) => Ok(NamedAgent {
+                id: itself.id,
+                by: ActingAs::Itself(itself.token),
+            }),
+            Caller::User(user) => {
                 must_own(&Db::from_ref(state), user.id, agent).await?;
-                Ok(NamedAgent { id: agent, by: By::Owner(user.id, user.session) })
+                Ok(NamedAgent {
+                    id: agent,
+                    by: ActingAs::Owner(user.id, user.session),
+                })
             }
         }
     }

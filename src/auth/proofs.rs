@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use subtle::ConstantTimeEq;
 
-use super::{agent::AgentClaim, secret::MacKey};
+use super::{agent::AgentToken, secret::MacKey};
 use crate::{
     config::ServerSecret,
     redis::{Away, Redis, keys},
 };
 
 /// How long a proof is shared.
-const SHARED: Duration = Duration::from_secs(600);
+const PROOF_TTL: Duration = Duration::from_secs(600);
 
 /// Between the tries to read one, about two seconds in all.
-const WAITS: [Duration; 5] = [
+const LOOKUP_DELAYS: [Duration; 5] = [
     Duration::from_millis(100),
     Duration::from_millis(300),
     Duration::from_millis(600),
@@ -44,17 +44,22 @@ impl Proofs {
     }
 
     /// Whether a node has proven lately that `token` is what `claim` says.
-    pub async fn has(&self, token: &str, claim: AgentClaim) -> bool {
+    pub async fn has(&self, token: &str, claim: AgentToken) -> bool {
         let name = self.name.mac(&[token.as_bytes()]);
-        let Some(entry) = self.read(&name).await else { return false };
-        self.entry(&name, claim).as_bytes().ct_eq(entry.as_bytes()).into()
+        let Some(entry) = self.read(&name).await else {
+            return false;
+        };
+        self.entry(&name, claim)
+            .as_bytes()
+            .ct_eq(entry.as_bytes())
+            .into()
     }
 
     /// Asks again where Redis is late: it is when all clients of a dead node come at once, and then a hash for each of
     /// them is what the node can afford least. A Redis that has been given up is not waited for.
     async fn read(&self, name: &[u8]) -> Option<String> {
         use fred::interfaces::KeysInterface;
-        for wait in WAITS {
+        for wait in LOOKUP_DELAYS {
             let key = self.redis.key(keys::proof(name));
             match self.redis.run(async |client| client.get(key).await).await {
                 Ok(entry) => return entry,
@@ -66,18 +71,21 @@ impl Proofs {
     }
 
     /// Tells the other nodes that `token` has been proven.
-    pub async fn share(&self, token: &str, claim: AgentClaim) {
+    pub async fn share(&self, token: &str, claim: AgentToken) {
         use fred::{interfaces::KeysInterface, types::Expiration};
         let name = self.name.mac(&[token.as_bytes()]);
         let (key, entry) = (self.redis.key(keys::proof(&name)), self.entry(&name, claim));
-        let life = Expiration::EX(i64::try_from(SHARED.as_secs()).unwrap_or(i64::MAX));
+        let life = Expiration::EX(i64::try_from(PROOF_TTL.as_secs()).unwrap_or(i64::MAX));
         // A proof that is not shared costs a hash later.
-        let set =
-            self.redis.run(async |client| client.set::<(), _, _>(key, entry, Some(life), None, false).await);
+        let set = self.redis.run(async |client| {
+            client
+                .set::<(), _, _>(key, entry, Some(life), None, false)
+                .await
+        });
         set.await.ok();
     }
 
-    fn entry(&self, name: &[u8], claim: AgentClaim) -> String {
+    fn entry(&self, name: &[u8], claim: AgentToken) -> String {
         let (token, agent) = (claim.token.0, claim.agent.0);
         let seal = self.seal.mac(&[name, token.as_bytes(), agent.as_bytes()]);
         format!("{}{}{}", token.simple(), agent.simple(), keys::hex(&seal))

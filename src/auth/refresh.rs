@@ -8,7 +8,7 @@ use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
 use super::secret::MacKey;
-use crate::{config::ServerSecret, ids::SessionId, limits::quotas::REFRESH_TOKEN_LIFE};
+use crate::{config::ServerSecret, ids::SessionId, limits::quotas::REFRESH_TOKEN_TTL};
 
 const NAME: &str = "refresh_token";
 
@@ -33,20 +33,29 @@ impl RefreshTokens {
         let cookie = format!(
             "{NAME}={}; HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age={}",
             BASE64.encode(token),
-            REFRESH_TOKEN_LIFE.as_secs()
+            REFRESH_TOKEN_TTL.as_secs()
         );
-        HeaderValue::try_from(cookie).unwrap_or_else(|_| unreachable!("base64 and attributes are ASCII"))
+        HeaderValue::try_from(cookie)
+            .unwrap_or_else(|_| unreachable!("base64 and attributes are ASCII"))
     }
 
     /// The `Set-Cookie` that takes it away.
     pub fn no_cookie(&self) -> HeaderValue {
-        HeaderValue::from_static("refresh_token=; HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=0")
+        HeaderValue::from_static(
+            "refresh_token=; HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=0",
+        )
     }
 
     /// The session and generation that the request's one refresh cookie stands for.
     pub fn read(&self, headers: &HeaderMap) -> Option<(SessionId, i32)> {
-        let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
-        let mut found = lines.flat_map(Cookie::split_parse).flatten().filter(|cookie| cookie.name() == NAME);
+        let lines = headers
+            .get_all(header::COOKIE)
+            .iter()
+            .filter_map(|line| line.to_str().ok());
+        let mut found = lines
+            .flat_map(Cookie::split_parse)
+            .flatten()
+            .filter(|cookie| cookie.name() == NAME);
         let cookie = found.next()?;
         if found.next().is_some() {
             // Two cookies of this name: one was planted by another page of the site.

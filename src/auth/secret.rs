@@ -2,7 +2,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, mpsc},
 };
 
 use argon2::{
@@ -10,19 +10,20 @@ use argon2::{
     password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash},
 };
 use hmac::{Hmac, KeyInit, Mac};
+use parking_lot::Mutex;
 use sha2::Sha256;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{
     config::ServerSecret,
     error::{Error, Result},
-    metrics as series,
+    metrics,
 };
 
 /// Cost of agent tokens' bcrypt: the interface's.
 const BCRYPT_COST: u32 = 10;
 /// Hashes that may wait for a core; more are refused with 503 rather than queued.
-const WAITING: usize = 50;
+const HASH_QUEUE_CAPACITY: usize = 50;
 /// The pool in which passwords and tokens are hashed: all cores but one, a bounded queue; clones share it.
 #[derive(Clone)]
 pub struct Hasher {
@@ -41,7 +42,7 @@ struct Threads(mpsc::Sender<Job>);
 
 /// How much they give way: a thirtieth of a core that others want all the time. With 10, others' p99 doubled beside logins.
 #[cfg(target_os = "linux")]
-const NICENESS: i32 = 15;
+const HASH_THREAD_NICENESS: i32 = 15;
 
 impl Threads {
     fn spawn(n: usize) -> Self {
@@ -52,15 +53,18 @@ impl Threads {
             let work = move || {
                 // Of this thread alone; elsewhere it would be the whole process.
                 #[cfg(target_os = "linux")]
-                rustix::process::setpriority_process(None, NICENESS).ok();
+                rustix::process::setpriority_process(None, HASH_THREAD_NICENESS).ok();
                 loop {
-                    let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let job = waiting.lock().recv();
                     let Ok(job) = job else { return };
                     // Whoever waits for one that panics hears of it by its silence.
                     catch_unwind(AssertUnwindSafe(job)).ok();
                 }
             };
-            if let Err(error) = std::thread::Builder::new().name("hash".to_owned()).spawn(work) {
+            if let Err(error) = std::thread::Builder::new()
+                .name("hash".to_owned())
+                .spawn(work)
+            {
                 tracing::error!(%error, "a thread for hashes does not start");
             }
         }
@@ -79,14 +83,14 @@ pub struct Turn(OwnedSemaphorePermit);
 impl Hasher {
     /// A pool for this machine.
     pub fn new() -> Self {
-        let cores =
-            std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
+        let cores = std::thread::available_parallelism()
+            .map_or(1, |cores| cores.get().saturating_sub(1).max(1));
         let decoy = Argon2::default()
             .hash_password_with_salt(b"nobody's password", b"nobody's salt 16")
             .map(|hash| hash.to_string());
         Hasher {
             threads: Threads::spawn(cores),
-            queue: Arc::new(Semaphore::new(cores + WAITING)),
+            queue: Arc::new(Semaphore::new(cores + HASH_QUEUE_CAPACITY)),
             decoy: decoy.unwrap_or_default().into(),
         }
     }
@@ -94,7 +98,9 @@ impl Hasher {
     /// A place in the queue, which is never long; 503 if it is full.
     pub fn turn(&self) -> Result<Turn> {
         let place = self.queue.clone().try_acquire_owned();
-        Ok(Turn(place.map_err(|_| Error::unavailable("the hash queue is full"))?))
+        Ok(Turn(place.map_err(|_| {
+            Error::unavailable("the hash queue is full")
+        })?))
     }
 
     async fn run<T: Send + 'static>(
@@ -112,41 +118,57 @@ impl Hasher {
             answer.send(work()).ok();
         });
         let value = answered.await.map_err(Error::unavailable)?;
-        series::hashed(algorithm, asked.elapsed());
+        metrics::hashed(algorithm, asked.elapsed());
         Ok(value)
     }
 
     /// Argon2id, as a PHC string.
     pub async fn hash_password(&self, password: String) -> Result<String> {
         let hash = self.run(self.turn()?, "argon2id", move || {
-            Argon2::default().hash_password(password.as_bytes()).map(|hash| hash.to_string())
+            Argon2::default()
+                .hash_password(password.as_bytes())
+                .map(|hash| hash.to_string())
         });
-        hash.await?.map_err(|error| Error::broken(crate::error::Code::InternalError, error.to_string()))
+        hash.await?
+            .map_err(|error| Error::internal(crate::error::Code::InternalError, error.to_string()))
     }
 
     /// Whether `password` belongs to `hash`; without a hash, no after the same work. Takes a turn that was had
     /// before, so that what is counted as a try becomes one.
-    pub async fn verify_password(&self, turn: Turn, password: String, hash: Option<String>) -> Result<bool> {
+    pub async fn verify_password(
+        &self,
+        turn: Turn,
+        password: String,
+        hash: Option<String>,
+    ) -> Result<bool> {
         let known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.decoy.to_string());
         let matches = self.run(turn, "argon2id", move || {
-            PasswordHash::new(&hash)
-                .is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok())
+            PasswordHash::new(&hash).is_ok_and(|hash| {
+                Argon2::default()
+                    .verify_password(password.as_bytes(), &hash)
+                    .is_ok()
+            })
         });
         Ok(matches.await? && known)
     }
 
     /// bcrypt over the whole agent token.
     pub async fn hash_token(&self, token: String) -> Result<String> {
-        let hash =
-            self.run(self.turn()?, "bcrypt", move || bcrypt::non_truncating_hash(token, BCRYPT_COST)).await?;
-        hash.map_err(|error| Error::broken(crate::error::Code::InternalError, error))
+        let hash = self
+            .run(self.turn()?, "bcrypt", move || {
+                bcrypt::non_truncating_hash(token, BCRYPT_COST)
+            })
+            .await?;
+        hash.map_err(|error| Error::internal(crate::error::Code::InternalError, error))
     }
 
     /// Whether `token` belongs to `hash`.
     pub async fn verify_token(&self, token: String, hash: String) -> Result<bool> {
-        self.run(self.turn()?, "bcrypt", move || bcrypt::non_truncating_verify(token, &hash).unwrap_or(false))
-            .await
+        self.run(self.turn()?, "bcrypt", move || {
+            bcrypt::non_truncating_verify(token, &hash).unwrap_or(false)
+        })
+        .await
     }
 }
 

@@ -14,21 +14,25 @@ use crate::{
     config::{Config, Profile},
     error::{Code, Error, Result},
     http::json::Text,
-    metrics as series,
+    metrics,
     random::Random,
 };
 
 /// One call; there are two at most, so that all is over in three seconds.
-const CALL: Duration = Duration::from_millis(1500);
+const CALL_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Of which to connect.
-const CONNECT: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Verifications at once.
-const IN_FLIGHT: usize = 64;
+const MAX_CONCURRENT_CHECKS: usize = 64;
 /// An answer has some 300 bytes.
-const ANSWER_BYTES: usize = 64 * 1024;
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// What the service says when it was not the token but our secret or itself. (`bad-request` is not among them: our
 /// questions are well-formed, so it can only be about a token, and a client must not be able to open the breaker.)
-const NOT_THE_TOKEN: [&str; 3] = ["missing-input-secret", "invalid-input-secret", "internal-error"];
+const NOT_THE_TOKEN: [&str; 3] = [
+    "missing-input-secret",
+    "invalid-input-secret",
+    "internal-error",
+];
 /// What the stand-in passes.
 const DEV_PASS: &str = "dev-pass";
 
@@ -86,7 +90,10 @@ impl Turnstile {
         if config.profile == Profile::Dev && config.turnstile_secret.expose_secret().is_empty() {
             return Ok(Turnstile::Dev);
         }
-        let http = reqwest::Client::builder().connect_timeout(CONNECT).timeout(CALL).no_proxy();
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(CALL_TIMEOUT)
+            .no_proxy();
         Ok(Turnstile::SiteVerify(Arc::new(SiteVerify {
             http: http.redirect(reqwest::redirect::Policy::none()).build()?,
             url: config.turnstile_url.clone(),
@@ -94,7 +101,7 @@ impl Turnstile {
             hostnames: config.turnstile_hostnames.0.clone(),
             actions: config.turnstile_actions.0.clone(),
             random,
-            places: Semaphore::new(IN_FLIGHT),
+            places: Semaphore::new(MAX_CONCURRENT_CHECKS),
             breaker: Breaker::default(),
         })))
     }
@@ -105,15 +112,19 @@ impl Turnstile {
             Turnstile::Dev => token == DEV_PASS,
             Turnstile::SiteVerify(service) => service.ask(token, ip).await?,
         };
-        if passed { Ok(()) } else { Err(Code::TurnstileFailed.into()) }
+        if passed {
+            Ok(())
+        } else {
+            Err(Code::TurnstileFailed.into())
+        }
     }
 }
 
 impl SiteVerify {
     async fn ask(&self, token: &str, ip: IpAddr) -> Result<bool> {
         let _place = self.places.try_acquire().map_err(Error::unavailable)?;
-        if !self.breaker.lets_through() {
-            series::human_verified("not_asked");
+        if !self.breaker.allow() {
+            metrics::human_verified("not_asked");
             return Err(Error::unavailable("the human verification does not answer"));
         }
         let question = Question {
@@ -128,14 +139,14 @@ impl SiteVerify {
         };
         match answer {
             Ok(answer) => {
-                self.breaker.succeeded();
+                self.breaker.record_success();
                 let passed = self.accepts(&answer);
-                series::human_verified(if passed { "passed" } else { "refused" });
+                metrics::human_verified(if passed { "passed" } else { "refused" });
                 Ok(passed)
             }
             Err(failure) => {
-                self.breaker.missed();
-                series::human_verified("unknown");
+                self.breaker.record_failure();
+                metrics::human_verified("unknown");
                 Err(Error::unavailable(failure))
             }
         }
@@ -144,26 +155,42 @@ impl SiteVerify {
     /// Whether the token was good, and earned where and for what ours are.
     fn accepts(&self, answer: &Answer) -> bool {
         let fits = |allowed: &[String], given| allowed.is_empty() || allowed.contains(given);
-        answer.success && fits(&self.hostnames, &answer.hostname) && fits(&self.actions, &answer.action)
+        answer.success
+            && fits(&self.hostnames, &answer.hostname)
+            && fits(&self.actions, &answer.action)
     }
 
     async fn post(&self, question: &Question<'_>) -> Result<Answer, Failure> {
         // Its errors name the address, which may carry what an operator put into it.
         let nameless = reqwest::Error::without_url;
-        let mut response = self.http.post(&self.url).json(question).send().await.map_err(nameless)?;
+        let mut response = self
+            .http
+            .post(&self.url)
+            .json(question)
+            .send()
+            .await
+            .map_err(nameless)?;
         if response.status().is_server_error() {
-            return Err(format!("the human verification answers {}", response.status().as_u16()).into());
+            return Err(format!(
+                "the human verification answers {}",
+                response.status().as_u16()
+            )
+            .into());
         }
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(nameless)? {
-            if body.len() + chunk.len() > ANSWER_BYTES {
+            if body.len() + chunk.len() > MAX_ANSWER_BYTES {
                 return Err("the human verification answers without end".into());
             }
             body.extend_from_slice(&chunk);
         }
-        let answer: Answer =
-            serde_json::from_slice(&body).map_err(|_| "the human verification answers something else")?;
-        match answer.error_codes.iter().find_map(|code| NOT_THE_TOKEN.iter().find(|known| *known == code)) {
+        let answer: Answer = serde_json::from_slice(&body)
+            .map_err(|_| "the human verification answers something else")?;
+        match answer
+            .error_codes
+            .iter()
+            .find_map(|code| NOT_THE_TOKEN.iter().find(|known| *known == code))
+        {
             Some(code) => Err(format!("the human verification says {code}").into()),
             None => Ok(answer),
         }

@@ -10,12 +10,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{db::Db, error::Result, ids::TokenId};
 
 /// How exact the time is.
-const GRAIN: Duration = Duration::from_secs(60);
+const USE_GRANULARITY: Duration = Duration::from_secs(60);
 /// Between two writes, and how many tokens one takes.
-const GATHER: Duration = Duration::from_millis(500);
-const BATCH: usize = 1024;
+const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
+const MAX_BATCH_TOKENS: usize = 1024;
 /// Notes that may wait; more are dropped, and made again by the next use.
-const QUEUE: usize = 8_192;
+const QUEUE_CAPACITY: usize = 8_192;
 
 /// Takes notes; clones share them.
 #[derive(Clone)]
@@ -27,9 +27,15 @@ pub struct TokenUse {
 impl TokenUse {
     /// Spawns the writer; it ends with `stop`.
     pub fn start(db: Db, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
-        let (notes, waiting) = mpsc::channel(QUEUE);
+        let (notes, waiting) = mpsc::channel(QUEUE_CAPACITY);
         tasks.spawn(write(db, waiting, stop.clone()));
-        TokenUse { recent: Cache::builder().max_capacity(100_000).time_to_live(GRAIN).build(), notes }
+        TokenUse {
+            recent: Cache::builder()
+                .max_capacity(100_000)
+                .time_to_live(USE_GRANULARITY)
+                .build(),
+            notes,
+        }
     }
 
     /// The token was used now.
@@ -41,17 +47,17 @@ impl TokenUse {
 }
 
 async fn write(db: Db, mut waiting: mpsc::Receiver<TokenId>, stop: CancellationToken) {
-    let mut tokens = Vec::with_capacity(BATCH);
+    let mut tokens = Vec::with_capacity(MAX_BATCH_TOKENS);
     loop {
         tokio::select! {
-            n = waiting.recv_many(&mut tokens, BATCH) => if n == 0 { return },
+            n = waiting.recv_many(&mut tokens, MAX_BATCH_TOKENS) => if n == 0 { return },
             () = stop.cancelled() => return,
         }
         if let Err(error) = touch(&db, &tokens).await {
             error.log();
         }
         tokens.clear();
-        tokio::time::sleep(GATHER).await;
+        tokio::time::sleep(FLUSH_INTERVAL).await;
     }
 }
 

@@ -6,17 +6,17 @@ use axum::{
 };
 use chrono::{DateTime, Utc};
 
-use super::{bearer, dead::Dead, jwt::AccessTokens, someone::Proven};
+use super::{bearer, caller::VerifiedCredential, jwt::AccessTokens, revoked::RevokedCredentials};
 use crate::{
     db::{Db, Tx},
     error::{Code, Error, Result},
     ids::{SessionId, UserId},
-    limits::quotas::REAUTH,
+    limits::quotas::REAUTH_WINDOW,
 };
 
 /// A genuine, unexpired access token. Its session may have been revoked: whoever takes this must ask Postgres.
 #[derive(Clone, Debug)]
-pub struct UserClaim {
+pub struct UserToken {
     /// The user.
     pub user: UserId,
     /// What must still live.
@@ -41,19 +41,27 @@ pub struct User {
 impl User {
     /// Refuses with `REAUTH_REQUIRED` unless the login is less than ten minutes old.
     pub fn must_be_recent(&self) -> Result<()> {
-        if self.recent { Ok(()) } else { Err(Code::ReauthRequired.into()) }
+        if self.recent {
+            Ok(())
+        } else {
+            Err(Code::ReauthRequired.into())
+        }
     }
 }
 
-impl UserClaim {
+impl UserToken {
     /// Proves a token's signature and age.
     pub fn from_token(tokens: &AccessTokens, token: &str) -> Result<Self> {
         let claims = tokens.verify(token)?;
-        Ok(UserClaim { user: claims.sub, session: claims.sid, expires_at: claims.expires_at() })
+        Ok(UserToken {
+            user: claims.sub,
+            session: claims.sid,
+            expires_at: claims.expires_at(),
+        })
     }
 
     /// Asks Postgres whether the session still lives.
-    pub async fn prove(&self, db: &Db, dead: &Dead) -> Result<User> {
+    pub async fn verify(&self, db: &Db, dead: &RevokedCredentials) -> Result<User> {
         let client = db.read().await?;
         let stmt = client
             .prepare_cached(
@@ -62,27 +70,37 @@ impl UserClaim {
                 where session_id = $1 and revoked_at is null and absolute_expires_at > app_now()",
             )
             .await?;
-        let Some(row) = client.query_opt(&stmt, &[&self.session, &REAUTH.as_secs_f64()]).await? else {
-            dead.bury(self.session.0).await;
+        let Some(row) = client
+            .query_opt(&stmt, &[&self.session, &REAUTH_WINDOW.as_secs_f64()])
+            .await?
+        else {
+            dead.mark_revoked(self.session.0).await;
             return Err(Code::Unauthorized.into());
         };
         if row.get::<_, UserId>(1) != self.user {
             return Err(Code::Unauthorized.into());
         }
-        Ok(User { id: self.user, session: self.session, device_id: row.get(0), recent: row.get(2) })
+        Ok(User {
+            id: self.user,
+            session: self.session,
+            device_id: row.get(0),
+            recent: row.get(2),
+        })
     }
 }
 
 /// Refuses a session that has ended since it was proven, or whose user has; neither ends before the transaction does.
 /// For what must not outlive them, such as a token. Comes before all other locks.
-pub async fn still_lives(tx: &Tx, user: UserId, session: SessionId) -> Result<()> {
+pub async fn lock_live_session(tx: &Tx, user: UserId, session: SessionId) -> Result<()> {
     let stmt = tx
         .prepare_cached(
             "-- auth.hold_user
             select 1 from user_account where user_id = $1 and deleted_at is null for share",
         )
         .await?;
-    tx.query_opt(&stmt, &[&user]).await?.ok_or(Code::Unauthorized)?;
+    tx.query_opt(&stmt, &[&user])
+        .await?
+        .ok_or(Code::Unauthorized)?;
     // A statement of its own: one that has waited for the user would see the session as it was before.
     let stmt = tx
         .prepare_cached(
@@ -90,11 +108,13 @@ pub async fn still_lives(tx: &Tx, user: UserId, session: SessionId) -> Result<()
             select 1 from session where session_id = $1 and user_id = $2 and revoked_at is null for share",
         )
         .await?;
-    tx.query_opt(&stmt, &[&session, &user]).await?.ok_or(Code::Unauthorized)?;
+    tx.query_opt(&stmt, &[&session, &user])
+        .await?
+        .ok_or(Code::Unauthorized)?;
     Ok(())
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for UserClaim
+impl<S: Send + Sync> FromRequestParts<S> for UserToken
 where
     AccessTokens: FromRef<S>,
 {
@@ -102,7 +122,7 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
-        UserClaim::from_token(&AccessTokens::from_ref(state), token)
+        UserToken::from_token(&AccessTokens::from_ref(state), token)
     }
 }
 
@@ -114,10 +134,12 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        let claim = UserClaim::from_request_parts(parts, state).await?;
+        let claim = UserToken::from_request_parts(parts, state).await?;
         let (db, dead) = (Db::from_ref(state), AccessTokens::from_ref(state).dead);
-        let user = claim.prove(&db, &dead).await?;
-        parts.extensions.insert(Proven::user(claim, db, dead));
+        let user = claim.verify(&db, &dead).await?;
+        parts
+            .extensions
+            .insert(VerifiedCredential::user(claim, db, dead));
         Ok(user)
     }
 }

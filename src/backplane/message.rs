@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    events::Tail,
+    events::EncodedEvent,
     features::inbox::Delivery,
     gateway::streams::StreamId,
     ids::{AgentId, ConversationId, NodeId},
 };
 
 /// Bodies larger than this stay in Postgres: the hint says only that there is one.
-const CARRIED_BYTES: usize = 16 * 1024;
+const MAX_HINT_EVENT_BYTES: usize = 16 * 1024;
 
 /// "Inbox of the channel's principal has reached `seq`", with the event if it is small.
 pub struct Hint {
@@ -23,13 +23,13 @@ pub struct Hint {
     /// The event's number.
     pub seq: i64,
     /// The event.
-    pub tail: Option<Tail>,
+    pub encoded: Option<EncodedEvent>,
 }
 
 impl Hint {
-    /// `<node> <seq> <tail>`: read by the million, so not JSON around JSON.
-    pub fn encode(from: NodeId, seq: i64, tail: &Tail) -> String {
-        format!("{from} {seq} {}", carried(tail))
+    /// `<node> <seq> <encoded>`: read by the million, so not JSON around JSON.
+    pub fn encode(from: NodeId, seq: i64, encoded: &EncodedEvent) -> String {
+        format!("{from} {seq} {}", carried(encoded))
     }
 
     /// What [`encode`](Self::encode) wrote.
@@ -37,16 +37,26 @@ impl Hint {
         let mut parts = text.splitn(3, ' ');
         let from = parts.next()?.parse().ok()?;
         let seq = parts.next()?.parse().ok()?;
-        Some(Hint { from, seq, tail: tail_in(parts.next()?) })
+        Some(Hint {
+            from,
+            seq,
+            encoded: tail_in(parts.next()?),
+        })
     }
 }
 
-fn carried(tail: &Tail) -> &str {
-    if tail.len() <= CARRIED_BYTES { tail } else { "" }
+fn carried(encoded: &EncodedEvent) -> &str {
+    if encoded.len() <= MAX_HINT_EVENT_BYTES {
+        encoded
+    } else {
+        ""
+    }
 }
 
-fn tail_in(text: &str) -> Option<Tail> {
-    Some(text).filter(|tail| !tail.is_empty()).map(Arc::from)
+fn tail_in(text: &str) -> Option<EncodedEvent> {
+    Some(text)
+        .filter(|encoded| !encoded.is_empty())
+        .map(Arc::from)
 }
 
 /// The same for many inboxes at once.
@@ -56,18 +66,18 @@ pub struct Hints {
     /// How far each has come.
     pub deliveries: Vec<Delivery>,
     /// The event.
-    pub tail: Option<Tail>,
+    pub encoded: Option<EncodedEvent>,
 }
 
 impl Hints {
-    /// `!<node> <base64 of (principal, number)…> <tail>`
-    pub fn encode(from: NodeId, deliveries: &[Delivery], tail: &Tail) -> String {
+    /// `!<node> <base64 of (principal, number)…> <encoded>`
+    pub fn encode(from: NodeId, deliveries: &[Delivery], encoded: &EncodedEvent) -> String {
         let mut bytes = Vec::with_capacity(deliveries.len() * 24);
         for Delivery { principal, seq } in deliveries {
             bytes.extend_from_slice(principal.as_bytes());
             bytes.extend_from_slice(&seq.to_be_bytes());
         }
-        format!("!{from} {} {}", BASE64.encode(bytes), carried(tail))
+        format!("!{from} {} {}", BASE64.encode(bytes), carried(encoded))
     }
 
     /// What [`encode`](Self::encode) wrote.
@@ -79,26 +89,33 @@ impl Hints {
         let deliveries = pairs.iter().map(|pair| {
             let (principal, seq) = pair.split_at(16);
             let principal = Uuid::from_slice(principal).ok()?;
-            Some(Delivery { principal, seq: i64::from_be_bytes(seq.try_into().ok()?) })
+            Some(Delivery {
+                principal,
+                seq: i64::from_be_bytes(seq.try_into().ok()?),
+            })
         });
         let deliveries: Option<Vec<Delivery>> = deliveries.collect();
-        let tail = tail_in(parts.next()?);
-        rest.is_empty().then_some(Hints { from, deliveries: deliveries?, tail })
+        let encoded = tail_in(parts.next()?);
+        rest.is_empty().then_some(Hints {
+            from,
+            deliveries: deliveries?,
+            encoded,
+        })
     }
 }
 
 /// A frame that is no event: typing, streams. It is in no inbox, and nobody asks for it again.
 #[derive(Clone)]
-pub struct Aside {
+pub struct EphemeralEvent {
     /// What part of which stream it is, if of one.
-    pub part: Option<Arc<Part>>,
+    pub part: Option<Arc<StreamPosition>>,
     /// The frame.
     pub text: Arc<str>,
 }
 
 /// A place in a stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Part {
+pub struct StreamPosition {
     /// Whose stream.
     pub agent: AgentId,
     /// The agent's name for it.
@@ -106,13 +123,13 @@ pub struct Part {
     /// Where it is heard.
     pub conversation: ConversationId,
     /// What happens to it.
-    pub act: Act,
+    pub action: StreamAction,
 }
 
 /// What happens to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Act {
+pub enum StreamAction {
     /// It begins, or begins anew.
     Begin,
     /// Its nth delta.
@@ -127,42 +144,53 @@ pub enum Act {
     Told(u64),
 }
 
-/// An [`Aside`] on its way to other nodes.
-pub struct Whisper {
+/// An [`EphemeralEvent`] on its way to other nodes.
+pub struct EphemeralEnvelope {
     /// Who says so.
     pub from: NodeId,
     /// To whom; nobody on a channel that says it.
     pub to: Vec<Uuid>,
     /// What.
-    pub aside: Aside,
+    pub ephemeral: EphemeralEvent,
 }
 
-impl Whisper {
+impl EphemeralEnvelope {
     /// `~<node> <base64 of principals> <part>\n<frame>`
-    pub fn encode(from: NodeId, to: &[Uuid], aside: &Aside) -> String {
-        let to = BASE64.encode(to.iter().flat_map(|one| *one.as_bytes()).collect::<Vec<u8>>());
-        let part = serde_json::to_string(&aside.part.as_deref()).unwrap_or_default();
-        format!("~{from} {to} {part}\n{}", aside.text)
+    pub fn encode(from: NodeId, to: &[Uuid], ephemeral: &EphemeralEvent) -> String {
+        let to = BASE64.encode(
+            to.iter()
+                .flat_map(|one| *one.as_bytes())
+                .collect::<Vec<u8>>(),
+        );
+        let part = serde_json::to_string(&ephemeral.part.as_deref()).unwrap_or_default();
+        format!("~{from} {to} {part}\n{}", ephemeral.text)
     }
 
     /// What [`encode`](Self::encode) wrote.
-    pub fn decode(text: &str) -> Option<Whisper> {
+    pub fn decode(text: &str) -> Option<EphemeralEnvelope> {
         let (head, frame) = text.strip_prefix('~')?.split_once('\n')?;
         let mut parts = head.splitn(3, ' ');
         let from = parts.next()?.parse().ok()?;
         let bytes = BASE64.decode(parts.next()?).ok()?;
         let (ids, rest) = bytes.as_chunks::<16>();
         let to = ids.iter().map(|id| Uuid::from_bytes(*id)).collect();
-        let part: Option<Part> = serde_json::from_str(parts.next()?).ok()?;
-        let aside = Aside { part: part.map(Arc::new), text: frame.into() };
-        rest.is_empty().then_some(Whisper { from, to, aside })
+        let part: Option<StreamPosition> = serde_json::from_str(parts.next()?).ok()?;
+        let ephemeral = EphemeralEvent {
+            part: part.map(Arc::new),
+            text: frame.into(),
+        };
+        rest.is_empty().then_some(EphemeralEnvelope {
+            from,
+            to,
+            ephemeral,
+        })
     }
 }
 
 /// An order to every node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Order {
+pub enum ControlMessage {
     /// These sessions or tokens no longer count; their sockets are to be closed.
     Invalidate {
         /// Session and token ids.
@@ -217,17 +245,25 @@ mod tests {
     use crate::{clock::Clock, random::Random};
 
     fn node() -> NodeId {
-        NodeId::mint(&Random::seeded(Clock::default(), [1; 32]))
+        NodeId::generate(&Random::seeded(Clock::default(), [1; 32]))
     }
 
     #[test]
     fn a_hint_carries_a_small_event_and_announces_a_large_one() {
         let node = node();
-        let small: Tail = r#""data":{"text":"a b  c"}"#.into();
+        let small: EncodedEvent = r#""data":{"text":"a b  c"}"#.into();
         let hint = Hint::decode(&Hint::encode(node, 7, &small)).expect("a hint");
-        assert_eq!((hint.from, hint.seq, hint.tail.as_deref()), (node, 7, Some(&*small)));
-        let large: Tail = "x".repeat(CARRIED_BYTES + 1).into();
-        assert!(Hint::decode(&Hint::encode(node, 8, &large)).expect("a hint").tail.is_none());
+        assert_eq!(
+            (hint.from, hint.seq, hint.encoded.as_deref()),
+            (node, 7, Some(&*small))
+        );
+        let large: EncodedEvent = "x".repeat(MAX_HINT_EVENT_BYTES + 1).into();
+        assert!(
+            Hint::decode(&Hint::encode(node, 8, &large))
+                .expect("a hint")
+                .encoded
+                .is_none()
+        );
         for junk in ["", " ", "x 1 y", "01ARZ3NDEKTSV4RRFFQ69G5FAV"] {
             assert!(Hint::decode(junk).is_none(), "{junk:?}");
         }
@@ -235,12 +271,22 @@ mod tests {
 
     #[test]
     fn many_hints_are_one_message() {
-        let tail: Tail = r#""data":{"text":"a b"}"#.into();
-        let of = |n| Delivery { principal: Uuid::from_u128(n), seq: i64::try_from(n).expect("small") };
-        let text = Hints::encode(node(), &[of(1), of(2), of(500)], &tail);
+        let encoded: EncodedEvent = r#""data":{"text":"a b"}"#.into();
+        let of = |n| Delivery {
+            principal: Uuid::from_u128(n),
+            seq: i64::try_from(n).expect("small"),
+        };
+        let text = Hints::encode(node(), &[of(1), of(2), of(500)], &encoded);
         let hints = Hints::decode(&text).expect("hints");
-        let pairs: Vec<_> = hints.deliveries.iter().map(|one| (one.principal.as_u128(), one.seq)).collect();
-        assert_eq!((pairs, hints.tail.as_deref()), (vec![(1, 1), (2, 2), (500, 500)], Some(&*tail)));
+        let pairs: Vec<_> = hints
+            .deliveries
+            .iter()
+            .map(|one| (one.principal.as_u128(), one.seq))
+            .collect();
+        assert_eq!(
+            (pairs, hints.encoded.as_deref()),
+            (vec![(1, 1), (2, 2), (500, 500)], Some(&*encoded))
+        );
         for junk in ["", "!", "! x", &text[1..], &text.replace(' ', " A")] {
             assert!(Hints::decode(junk).is_none(), "{junk:?}");
         }
@@ -249,20 +295,35 @@ mod tests {
     #[test]
     fn a_whisper_keeps_its_frame_as_it_is() {
         let random = Random::seeded(Clock::default(), [2; 32]);
-        let part = Part {
-            agent: AgentId::mint(&random),
+        let part = StreamPosition {
+            agent: AgentId::generate(&random),
             stream: "s-1".parse().expect("a name"),
-            conversation: ConversationId::mint(&random),
-            act: Act::Delta(7),
+            conversation: ConversationId::generate(&random),
+            action: StreamAction::Delta(7),
         };
-        let aside = Aside { part: Some(Arc::new(part)), text: "{\"a\":\"b c\n\"}".into() };
+        let ephemeral = EphemeralEvent {
+            part: Some(Arc::new(part)),
+            text: "{\"a\":\"b c\n\"}".into(),
+        };
         let to = [Uuid::from_u128(1), Uuid::from_u128(2)];
-        let whisper = Whisper::decode(&Whisper::encode(node(), &to, &aside)).expect("a whisper");
-        assert_eq!((whisper.to.as_slice(), &*whisper.aside.text), (&to[..], "{\"a\":\"b c\n\"}"));
-        assert_eq!(whisper.aside.part.expect("a part").act, Act::Delta(7));
-        let bare = Aside { part: None, text: "{}".into() };
-        let whisper = Whisper::decode(&Whisper::encode(node(), &[], &bare)).expect("a whisper");
-        assert!(whisper.to.is_empty() && whisper.aside.part.is_none());
-        assert!(Whisper::decode("~x").is_none());
+        let envelope =
+            EphemeralEnvelope::decode(&EphemeralEnvelope::encode(node(), &to, &ephemeral))
+                .expect("a whisper");
+        assert_eq!(
+            (envelope.to.as_slice(), &*envelope.ephemeral.text),
+            (&to[..], "{\"a\":\"b c\n\"}")
+        );
+        assert_eq!(
+            envelope.ephemeral.part.expect("a part").action,
+            StreamAction::Delta(7)
+        );
+        let bare = EphemeralEvent {
+            part: None,
+            text: "{}".into(),
+        };
+        let envelope = EphemeralEnvelope::decode(&EphemeralEnvelope::encode(node(), &[], &bare))
+            .expect("a whisper");
+        assert!(envelope.to.is_empty() && envelope.ephemeral.part.is_none());
+        assert!(EphemeralEnvelope::decode("~x").is_none());
     }
 }

@@ -5,53 +5,54 @@
 //! What is lost on the way is found by the [`sweep`]. Each node sends itself a probe every second: when it stays away,
 //! subscriptions are made anew and the sweep runs four times as often.
 
-mod links;
 pub mod message;
 mod pubsub;
 pub mod sweep;
 pub mod tombstones;
+mod worker;
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc,
     atomic::{AtomicBool, Ordering},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
-pub use self::{
-    links::Links,
-    pubsub::{PubSub, RedisPubSub},
-};
 use self::{
-    message::{Aside, Hint, Hints, Order, Wanted, Whisper},
+    message::{ControlMessage, EphemeralEnvelope, EphemeralEvent, Hint, Hints, Wanted},
     tombstones::Tombstones,
+};
+pub use self::{
+    pubsub::{PubSub, RedisPubSub},
+    worker::PubSubWorker,
 };
 use crate::{
     features::inbox::{Delivery, Told},
     gateway::{
         audience::Audience,
-        registry::{Bells, Registry, Seat},
+        registry::{Registry, Subscription, Wakeups},
         streams::{StreamId, Streams},
     },
     ids::{AgentId, NodeId},
-    metrics as series,
+    metrics,
     redis::{Redis, keys},
 };
 
 /// Messages that may wait to be published; more are dropped and left to the sweep.
-const QUEUE: usize = 8_192;
+const HINT_QUEUE_CAPACITY: usize = 8_192;
 /// Orders that what is revoked no longer counts. They go first.
-const ORDERS: usize = 1_024;
+const CONTROL_QUEUE_CAPACITY: usize = 1_024;
 /// What is said in passing, and goes last.
-const PASSING: usize = 4_096;
+const EPHEMERAL_QUEUE_CAPACITY: usize = 4_096;
 /// What other nodes may want of this one and has not been answered.
-const REQUESTS: usize = 256;
+const REQUEST_QUEUE_CAPACITY: usize = 256;
 /// Up to so many principals are told through their own channels, which only nodes that need to listen to. For more, one
 /// message to every node costs less than one message each.
-const FEW: usize = 8;
+const MAX_DIRECT_RECIPIENTS: usize = 8;
 /// Most that one message is for.
-const MANY: usize = 1_024;
+const MAX_SHARED_RECIPIENTS: usize = 1_024;
 
 /// A channel and what is said there.
 type Message = (String, String);
@@ -78,7 +79,7 @@ pub struct Backplane {
     orders: mpsc::Sender<Message>,
     hints: mpsc::Sender<Message>,
     passing: mpsc::Sender<Message>,
-    requests: mpsc::Sender<Order>,
+    requests: mpsc::Sender<ControlMessage>,
     state: Arc<State>,
 }
 
@@ -99,7 +100,7 @@ impl State {
 
     fn set_healthy(&self, healthy: bool) {
         self.healthy.store(healthy, Ordering::Relaxed);
-        series::backplane_healthy(healthy);
+        metrics::backplane_healthy(healthy);
     }
 
     /// Something may have been lost: look at once.
@@ -109,13 +110,13 @@ impl State {
 
     /// These principals' channels have just been subscribed to.
     fn subscribed(&self, principals: &[Uuid]) {
-        self.fresh.lock().unwrap_or_else(PoisonError::into_inner).extend(principals);
+        self.fresh.lock().extend(principals);
         self.fresh_bell.notify_one();
     }
 
     async fn fresh(&self) -> Vec<Uuid> {
         self.fresh_bell.notified().await;
-        std::mem::take(&mut *self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.fresh.lock())
     }
 }
 
@@ -130,13 +131,17 @@ impl Outgoing {
             else => return false,
         };
         batch.push(first);
-        while batch.len() < links::BATCH {
-            let Ok(next) = self.orders.try_recv().or_else(|_| self.hints.try_recv()) else { break };
+        while batch.len() < worker::MAX_BATCH_MESSAGES {
+            let Ok(next) = self.orders.try_recv().or_else(|_| self.hints.try_recv()) else {
+                break;
+            };
             batch.push(next);
         }
         // So few at a time that what comes first need not wait for them.
-        while batch.len() < links::BATCH / 8 {
-            let Ok(next) = self.passing.try_recv() else { break };
+        while batch.len() < worker::MAX_BATCH_MESSAGES / 8 {
+            let Ok(next) = self.passing.try_recv() else {
+                break;
+            };
             batch.push(next);
         }
         true
@@ -144,7 +149,7 @@ impl Outgoing {
 }
 
 impl Backplane {
-    /// The telling half, what [`Links`] will publish, and what other nodes will want of this one.
+    /// The telling half, what [`PubSubWorker`] will publish, and what other nodes will want of this one.
     pub fn new(
         node: NodeId,
         redis: Redis,
@@ -152,11 +157,11 @@ impl Backplane {
         tombstones: Tombstones,
         streams: Streams,
         audience: Audience,
-    ) -> (Self, Outgoing, mpsc::Receiver<Order>) {
-        let (orders, first) = mpsc::channel(ORDERS);
-        let (hints, second) = mpsc::channel(QUEUE);
-        let (passing, last) = mpsc::channel(PASSING);
-        let (requests, wanted) = mpsc::channel(REQUESTS);
+    ) -> (Self, Outgoing, mpsc::Receiver<ControlMessage>) {
+        let (orders, first) = mpsc::channel(CONTROL_QUEUE_CAPACITY);
+        let (hints, second) = mpsc::channel(HINT_QUEUE_CAPACITY);
+        let (passing, last) = mpsc::channel(EPHEMERAL_QUEUE_CAPACITY);
+        let (requests, wanted) = mpsc::channel(REQUEST_QUEUE_CAPACITY);
         let state = Arc::default();
         let backplane = Backplane {
             node,
@@ -171,7 +176,15 @@ impl Backplane {
             requests,
             state,
         };
-        (backplane, Outgoing { orders: first, hints: second, passing: last }, wanted)
+        (
+            backplane,
+            Outgoing {
+                orders: first,
+                hints: second,
+                passing: last,
+            },
+            wanted,
+        )
     }
 
     /// What the links and the sweep share.
@@ -186,74 +199,97 @@ impl Backplane {
 
     /// The same for several at once; whoever gets more than one of them is woken up once.
     pub fn tell_all(&self, all: &[Told]) {
-        let mut bells = Bells::default();
+        let mut bells = Wakeups::default();
         for told in all {
-            self.audience.note(&told.tail);
-            self.registry.deliver(&told.deliveries, Some(&told.tail), &mut bells);
+            self.audience.note(&told.encoded);
+            self.registry
+                .deliver(&told.deliveries, Some(&told.encoded), &mut bells);
         }
-        bells.ring();
+        bells.wake();
         all.iter().for_each(|told| self.hint(told));
     }
 
     /// Tells the other nodes.
     fn hint(&self, told: &Told) {
-        if told.deliveries.len() > FEW {
-            for some in told.deliveries.chunks(MANY) {
-                self.publish(&self.hints, keys::many_channel(), Hints::encode(self.node, some, &told.tail));
+        if told.deliveries.len() > MAX_DIRECT_RECIPIENTS {
+            for some in told.deliveries.chunks(MAX_SHARED_RECIPIENTS) {
+                self.publish(
+                    &self.hints,
+                    keys::many_channel(),
+                    Hints::encode(self.node, some, &told.encoded),
+                );
             }
             return;
         }
         for Delivery { principal, seq } in &told.deliveries {
-            let hint = Hint::encode(self.node, *seq, &told.tail);
+            let hint = Hint::encode(self.node, *seq, &told.encoded);
             self.publish(&self.hints, keys::inbox_channel(*principal), hint);
         }
     }
 
     /// Tells the sockets of `principals`, but for one of them, something that is no event.
-    pub fn whisper(&self, principals: &[Uuid], aside: &Aside, but: Option<&Seat>) {
-        self.registry.whisper(principals, aside, but);
-        if principals.len() > FEW {
-            for some in principals.chunks(MANY) {
-                let text = Whisper::encode(self.node, some, aside);
+    pub fn publish_ephemeral(
+        &self,
+        principals: &[Uuid],
+        ephemeral: &EphemeralEvent,
+        but: Option<&Subscription>,
+    ) {
+        self.registry.publish_ephemeral(principals, ephemeral, but);
+        if principals.len() > MAX_DIRECT_RECIPIENTS {
+            for some in principals.chunks(MAX_SHARED_RECIPIENTS) {
+                let text = EphemeralEnvelope::encode(self.node, some, ephemeral);
                 self.publish(&self.passing, keys::many_channel(), text);
             }
             return;
         }
-        let text = Whisper::encode(self.node, &[], aside);
+        let text = EphemeralEnvelope::encode(self.node, &[], ephemeral);
         for principal in principals {
             self.publish(&self.passing, keys::inbox_channel(*principal), text.clone());
         }
     }
 
     /// The same on this node only.
-    pub fn whisper_here(&self, principals: &[Uuid], aside: &Aside) {
-        self.registry.whisper(principals, aside, None);
+    pub fn whisper_here(&self, principals: &[Uuid], ephemeral: &EphemeralEvent) {
+        self.registry.publish_ephemeral(principals, ephemeral, None);
     }
 
     /// A stream begins here: whoever held one of this name before must forget it.
     pub fn claim_stream(&self, agent: AgentId, stream: StreamId) {
-        self.pass(&Order::StreamMoved { to: self.node, agent, stream });
+        self.pass(&ControlMessage::StreamMoved {
+            to: self.node,
+            agent,
+            stream,
+        });
     }
 
     /// Asks all nodes for what has been said, from delta `from` on, in the stream of this name that `listener` may hear.
     pub fn ask_for_stream(&self, listener: Uuid, stream: StreamId, from: u64) {
-        self.pass(&Order::StreamWanted(Wanted { by: self.node, listener, stream, from }));
+        self.pass(&ControlMessage::StreamWanted(Wanted {
+            by: self.node,
+            listener,
+            stream,
+            from,
+        }));
     }
 
     /// Tells a node what it has asked for; nothing while much else waits, for it can ask again.
-    pub fn tell_stream(&self, by: NodeId, asides: &[Aside]) {
-        if self.passing.capacity() < PASSING / 2 {
-            return series::hints("dropped", asides.len() as u64);
+    pub fn tell_stream(&self, by: NodeId, ephemeral: &[EphemeralEvent]) {
+        if self.passing.capacity() < EPHEMERAL_QUEUE_CAPACITY / 2 {
+            return metrics::hints("dropped", ephemeral.len() as u64);
         }
-        for aside in asides {
-            self.publish(&self.passing, keys::node_channel(by), Whisper::encode(self.node, &[], aside));
+        for ephemeral in ephemeral {
+            self.publish(
+                &self.passing,
+                keys::node_channel(by),
+                EphemeralEnvelope::encode(self.node, &[], ephemeral),
+            );
         }
     }
 
     /// What another node wants of the streams that began here.
-    fn request(&self, order: Order) {
+    fn request(&self, order: ControlMessage) {
         if self.requests.try_send(order).is_err() {
-            series::hints("dropped", 1);
+            metrics::hints("dropped", 1);
         }
     }
 
@@ -261,15 +297,21 @@ impl Backplane {
     pub fn invalidate(&self, credentials: Vec<Uuid>, reason: &'static str) {
         self.tombstones.raise(&credentials, reason);
         self.registry.revoke(&credentials, reason);
-        self.order(&self.orders, &Order::Invalidate { credentials, reason: reason.to_owned() });
+        self.order(
+            &self.orders,
+            &ControlMessage::Invalidate {
+                credentials,
+                reason: reason.to_owned(),
+            },
+        );
     }
 
     /// Says something about a stream to every node.
-    pub fn pass(&self, order: &Order) {
+    pub fn pass(&self, order: &ControlMessage) {
         self.order(&self.passing, order);
     }
 
-    fn order(&self, queue: &mpsc::Sender<Message>, order: &Order) {
+    fn order(&self, queue: &mpsc::Sender<Message>, order: &ControlMessage) {
         if let Ok(text) = serde_json::to_string(order) {
             self.publish(queue, keys::control_channel(), text);
         }
@@ -277,7 +319,7 @@ impl Backplane {
 
     fn publish(&self, queue: &mpsc::Sender<Message>, channel: String, text: String) {
         if queue.try_send((self.redis.key(channel), text)).is_err() {
-            series::hints("dropped", 1);
+            metrics::hints("dropped", 1);
         }
     }
 }
@@ -288,9 +330,17 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_said_in_passing_keeps_nothing_else_waiting_or_out() {
-        let [(orders, first), (hints, second), (passing, last)] =
-            [ORDERS, QUEUE, PASSING].map(mpsc::channel::<Message>);
-        let mut outgoing = Outgoing { orders: first, hints: second, passing: last };
+        let [(orders, first), (hints, second), (passing, last)] = [
+            CONTROL_QUEUE_CAPACITY,
+            HINT_QUEUE_CAPACITY,
+            EPHEMERAL_QUEUE_CAPACITY,
+        ]
+        .map(mpsc::channel::<Message>);
+        let mut outgoing = Outgoing {
+            orders: first,
+            hints: second,
+            passing: last,
+        };
         let message = |text: &str| (String::new(), text.to_owned());
         while passing.try_send(message("passing")).is_ok() {}
         hints.try_send(message("hint")).expect("room");
@@ -299,6 +349,6 @@ mod tests {
         assert!(outgoing.next(&mut batch).await);
         let kinds: Vec<_> = batch.iter().map(|(_, kind)| kind.as_str()).collect();
         assert_eq!(kinds[..3], ["order", "hint", "passing"]);
-        assert_eq!(kinds.len(), links::BATCH / 8);
+        assert_eq!(kinds.len(), worker::MAX_BATCH_MESSAGES / 8);
     }
 }

@@ -46,7 +46,7 @@ pub trait PubSub: Clone + Send + Sync + 'static {
 }
 
 /// Longest wait for a subscription's confirmation.
-const CONFIRM: Duration = Duration::from_secs(1);
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Redis pub/sub: commands on the node's command link, subscriptions on a link of their own.
 #[derive(Clone)]
@@ -59,7 +59,10 @@ pub struct RedisPubSub {
 
 impl RedisPubSub {
     async fn confirm(&self, work: impl Future<Output = FredResult<()>>) -> bool {
-        matches!(tokio::time::timeout(CONFIRM, Box::pin(work)).await, Ok(Ok(())))
+        matches!(
+            tokio::time::timeout(SUBSCRIBE_TIMEOUT, Box::pin(work)).await,
+            Ok(Ok(()))
+        )
     }
 }
 
@@ -93,7 +96,10 @@ impl PubSub for RedisPubSub {
         loop {
             return match inbound.recv().await {
                 Ok(message) => match message.value.into_string() {
-                    Some(text) => Some(Incoming::Message { channel: message.channel.to_string(), text }),
+                    Some(text) => Some(Incoming::Message {
+                        channel: message.channel.to_string(),
+                        text,
+                    }),
                     None => continue,
                 },
                 Err(RecvError::Lagged(n)) => Some(Incoming::Lagged(n)),
@@ -105,7 +111,9 @@ impl PubSub for RedisPubSub {
     async fn reconnect(&self) {
         // A client that knows that it is cut off is at it already, and would queue one more reconnection per call.
         if self.subscriber.is_connected() {
-            tokio::time::timeout(CONFIRM, self.subscriber.force_reconnection()).await.ok();
+            tokio::time::timeout(SUBSCRIBE_TIMEOUT, self.subscriber.force_reconnection())
+                .await
+                .ok();
         }
     }
 

@@ -20,17 +20,17 @@ use crate::{
     error::Result,
     features::inbox::Inbox,
     gateway::registry::{End, Registry},
-    metrics as series,
+    metrics,
 };
 
 /// Between two sweeps while the backplane's probe comes back,
-const CALM: Duration = Duration::from_secs(2);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 /// and while it does not.
-const HURRIED: Duration = Duration::from_millis(500);
+const URGENT_SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Without a look at Postgres for this long, nobody here knows who has been revoked: bodies that come with hints are
 /// not delivered any more.
-const BLIND: Duration = Duration::from_secs(10);
+const FENCE_AFTER: Duration = Duration::from_secs(10);
 
 /// Sweeps until `stop`.
 pub async fn run(sweep: Sweep, state: Arc<State>, stop: CancellationToken) {
@@ -48,13 +48,18 @@ pub async fn run(sweep: Sweep, state: Arc<State>, stop: CancellationToken) {
             Ok(()) => looked_at = Instant::now(),
             Err(error) => error.log(),
         }
-        if looked_at.elapsed() > BLIND && !sweep.registry.is_blind() {
+        if looked_at.elapsed() > FENCE_AFTER && !sweep.registry.is_fenced() {
             tracing::error!(
                 "Postgres is out of reach; nothing is delivered until sessions can be checked again"
             );
             sweep.registry.set_blind(true);
         }
-        next = Instant::now() + if state.healthy() { CALM } else { HURRIED };
+        next = Instant::now()
+            + if state.healthy() {
+                SWEEP_INTERVAL
+            } else {
+                URGENT_SWEEP_INTERVAL
+            };
     }
 }
 
@@ -88,7 +93,8 @@ impl Sweep {
     async fn all(&self) -> Result<()> {
         let started = std::time::Instant::now();
         if self.inbox.refresh_epoch().await? {
-            self.registry.for_each(|seat| seat.end(End::EpochChanged));
+            self.registry
+                .for_each(|subscription| subscription.end(End::EpochChanged));
         }
         // Again at the next sweep, if Redis is away.
         let epoch = self.inbox.epoch();
@@ -99,8 +105,11 @@ impl Sweep {
                 Err(error) => error.log(),
             }
         }
-        let seats = self.registry.all();
-        let credentials: HashSet<Uuid> = seats.iter().map(|seat| seat.credential).collect();
+        let subscriptions = self.registry.all();
+        let credentials: HashSet<Uuid> = subscriptions
+            .iter()
+            .map(|subscription| subscription.credential)
+            .collect();
         if !credentials.is_empty() {
             for (reason, dead) in dead_credentials(&self.db, &Vec::from_iter(credentials)).await? {
                 self.registry.revoke(&[dead], reason);
@@ -108,12 +117,15 @@ impl Sweep {
         }
         // Whoever must not hear any more has been told; the others may go on.
         self.registry.set_blind(false);
-        let principals: HashSet<Uuid> = seats.iter().map(|seat| seat.principal).collect();
+        let principals: HashSet<Uuid> = subscriptions
+            .iter()
+            .map(|subscription| subscription.principal)
+            .collect();
         if principals.is_empty() {
             return Ok(());
         }
         let late = self.wake(&Vec::from_iter(principals)).await?;
-        series::sweep(started.elapsed(), late);
+        metrics::sweep(started.elapsed(), late);
         Ok(())
     }
 
@@ -143,5 +155,8 @@ async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static
         )
         .await?;
     let rows = client.query(&stmt, &[&credentials]).await?;
-    Ok(rows.iter().map(|row| (super::links::reason_of(row.get(1), row.get(2)), row.get(0))).collect())
+    Ok(rows
+        .iter()
+        .map(|row| (super::worker::reason_of(row.get(1), row.get(2)), row.get(0)))
+        .collect())
 }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::links::known_reason;
+use super::worker::known_reason;
 use crate::{
     auth::secret::MacKey,
     config::ServerSecret,
@@ -22,13 +22,13 @@ use crate::{
 };
 
 /// How long a tombstone stands.
-const STANDS: Duration = Duration::from_secs(86_400);
+const TOMBSTONE_TTL: Duration = Duration::from_secs(86_400);
 /// Tombstones that may wait for Redis; more are left out, and only a lost tail would show it.
-const QUEUE: usize = 16_384;
+const QUEUE_CAPACITY: usize = 16_384;
 /// Of one call to Redis, or one statement.
-const BATCH: usize = 500;
+const MAX_BATCH_TOMBSTONES: usize = 500;
 /// Between two tries while Redis is away.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The tombstones of all nodes; clones share the queue.
 #[derive(Clone)]
@@ -41,11 +41,21 @@ pub struct Tombstones {
 
 impl Tombstones {
     /// Spawns the task that sets them; it ends with `stop`.
-    pub fn start(redis: Redis, secret: &ServerSecret, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
-        let (queue, waiting) = mpsc::channel(QUEUE);
+    pub fn start(
+        redis: Redis,
+        secret: &ServerSecret,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Self {
+        let (queue, waiting) = mpsc::channel(QUEUE_CAPACITY);
         let seal = MacKey::derive(secret, "seal of a revocation's tombstone");
         let script = Arc::new(Script::new(include_str!("tombstones.lua")));
-        let tombstones = Tombstones { redis, seal, script, queue };
+        let tombstones = Tombstones {
+            redis,
+            seal,
+            script,
+            queue,
+        };
         let (setter, until) = (tombstones.clone(), stop.clone());
         tasks.spawn(async move { until.run_until_cancelled(setter.set(waiting)).await });
         tombstones
@@ -59,30 +69,34 @@ impl Tombstones {
     }
 
     async fn set(self, mut waiting: mpsc::Receiver<String>) {
-        let mut batch = Vec::with_capacity(BATCH);
-        while waiting.recv_many(&mut batch, BATCH).await > 0 {
-            let mut args = vec![STANDS.as_millis().to_string()];
+        let mut batch = Vec::with_capacity(MAX_BATCH_TOMBSTONES);
+        while waiting.recv_many(&mut batch, MAX_BATCH_TOMBSTONES).await > 0 {
+            let mut args = vec![TOMBSTONE_TTL.as_millis().to_string()];
             args.append(&mut batch);
             while self.eval(args.clone()).await.is_err() {
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
     }
 
     async fn eval(&self, args: Vec<String>) -> Result<i64, Away> {
-        self.redis.eval(&self.script, &[self.redis.key(keys::tombstones())], args).await
+        self.redis
+            .eval(&self.script, &[self.redis.key(keys::tombstones())], args)
+            .await
     }
 
     /// Revokes once more whatever a tombstone stands for; false if Redis is away.
     pub async fn replay(&self, db: &Db) -> Result<bool> {
         for page in 0.. {
-            let Ok(entries) = self.page(page * BATCH as i64).await else { return Ok(false) };
+            let Ok(entries) = self.page(page * MAX_BATCH_TOMBSTONES as i64).await else {
+                return Ok(false);
+            };
             let (ids, reasons): (Vec<Uuid>, Vec<&'static str>) =
                 entries.iter().filter_map(|entry| self.read(entry)).unzip();
             if !ids.is_empty() {
-                bury(db, &ids, &reasons).await?;
+                mark_revoked(db, &ids, &reasons).await?;
             }
-            if entries.len() < BATCH {
+            if entries.len() < MAX_BATCH_TOMBSTONES {
                 break;
             }
         }
@@ -92,8 +106,10 @@ impl Tombstones {
     async fn page(&self, from: i64) -> Result<Vec<String>, Away> {
         use fred::interfaces::SortedSetsInterface;
         let key = self.redis.key(keys::tombstones());
-        let to = from + BATCH as i64 - 1;
-        self.redis.run(async |client| client.zrange(key, from, to, None, false, None, false).await).await
+        let to = from + MAX_BATCH_TOMBSTONES as i64 - 1;
+        self.redis
+            .run(async |client| client.zrange(key, from, to, None, false, None, false).await)
+            .await
     }
 
     fn entry(&self, credential: Uuid, reason: &str) -> String {
@@ -104,13 +120,17 @@ impl Tombstones {
     fn read(&self, entry: &str) -> Option<(Uuid, &'static str)> {
         let mut parts = entry.split(' ');
         let (credential, reason) = (parts.next()?.parse().ok()?, parts.next()?);
-        let ours: bool = self.entry(credential, reason).as_bytes().ct_eq(entry.as_bytes()).into();
+        let ours: bool = self
+            .entry(credential, reason)
+            .as_bytes()
+            .ct_eq(entry.as_bytes())
+            .into();
         ours.then(|| (credential, known_reason(reason)))
     }
 }
 
 /// Revokes those that live, in the order of their ids.
-async fn bury(db: &Db, credentials: &[Uuid], reasons: &[&str]) -> Result<()> {
+async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[&str]) -> Result<()> {
     let client = db.read().await?;
     let stmt = client
         .prepare_cached(
@@ -133,9 +153,15 @@ async fn bury(db: &Db, credentials: &[Uuid], reasons: &[&str]) -> Result<()> {
             select (select count(*) from sessions) + (select count(*) from tokens)",
         )
         .await?;
-    let again: i64 = client.query_one(&stmt, &[&credentials, &reasons]).await?.get(0);
+    let again: i64 = client
+        .query_one(&stmt, &[&credentials, &reasons])
+        .await?
+        .get(0);
     if again > 0 {
-        tracing::error!(credentials = again, "Postgres had forgotten revocations; they hold again");
+        tracing::error!(
+            credentials = again,
+            "Postgres had forgotten revocations; they hold again"
+        );
     }
     Ok(())
 }

@@ -7,22 +7,31 @@ refinery::embed_migrations!("sql/migrations");
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Names the advisory lock under which migrations run.
-const LOCK: i64 = 0x626c_696e_6470_6970;
+const MIGRATION_LOCK_ID: i64 = 0x626c_696e_6470_6970;
 
 /// Applies what is missing; returns how many migrations that was.
 pub async fn run(client: &mut Client) -> Result<usize, Failure> {
-    client.batch_execute("set lock_timeout = '10s'; set statement_timeout = 0").await?;
+    client
+        .batch_execute("set lock_timeout = '10s'; set statement_timeout = 0")
+        .await?;
     // The runner itself takes no lock. Waiting here is right: the other one is doing our work.
-    client.execute("select pg_advisory_lock($1)", &[&LOCK]).await?;
+    client
+        .execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK_ID])
+        .await?;
     let report = migrations::runner().run_async(client).await;
-    client.execute("select pg_advisory_unlock($1)", &[&LOCK]).await?;
+    client
+        .execute("select pg_advisory_unlock($1)", &[&MIGRATION_LOCK_ID])
+        .await?;
     Ok(report?.applied_migrations().len())
 }
 
 /// Connects outside of any pool (no statement deadline) and applies what is missing.
 pub async fn run_at(url: &str) -> Result<usize, Failure> {
     let (mut client, link) = url.parse::<Config>()?.connect(super::tls()).await?;
-    #[expect(clippy::disallowed_methods, reason = "ends with this function's client")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "ends with this function's client"
+    )]
     tokio::spawn(link);
     run(&mut client).await
 }

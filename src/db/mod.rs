@@ -20,7 +20,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
     error::{Error, Result},
-    metrics as series,
+    metrics,
 };
 
 /// A pool; clones share it.
@@ -39,7 +39,10 @@ pub struct Conn {
 }
 
 impl Conn {
-    async fn within<T>(&self, work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T> {
+    async fn within<T>(
+        &self,
+        work: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T> {
         match tokio::time::timeout(self.deadline, work).await {
             Ok(outcome) => Ok(outcome?),
             Err(late) => {
@@ -50,7 +53,9 @@ impl Conn {
     }
 
     fn client(&self) -> &Client {
-        self.client.as_ref().unwrap_or_else(|| unreachable!("taken on drop only"))
+        self.client
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("taken on drop only"))
     }
 
     /// Prepares a statement once per connection.
@@ -59,7 +64,11 @@ impl Conn {
     }
 
     /// All rows.
-    pub async fn query(&self, stmt: &Statement, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>> {
+    pub async fn query(
+        &self,
+        stmt: &Statement,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
         self.within(self.client().query(stmt, params)).await
     }
 
@@ -69,7 +78,11 @@ impl Conn {
     }
 
     /// The row that there may be.
-    pub async fn query_opt(&self, stmt: &Statement, params: &[&(dyn ToSql + Sync)]) -> Result<Option<Row>> {
+    pub async fn query_opt(
+        &self,
+        stmt: &Statement,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Option<Row>> {
         self.within(self.client().query_opt(stmt, params)).await
     }
 
@@ -93,7 +106,11 @@ impl Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        if let Some(client) = self.client.take().filter(|_| self.hung.load(Ordering::Relaxed)) {
+        if let Some(client) = self
+            .client
+            .take()
+            .filter(|_| self.hung.load(Ordering::Relaxed))
+        {
             drop(Client::take(client));
         }
     }
@@ -122,7 +139,8 @@ impl Tx {
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
         // In this order on the wire; a failed query turns the commit into a rollback.
-        let (rows, outcome) = futures_util::join!(self.query(stmt, params), self.batch_execute("commit"));
+        let (rows, outcome) =
+            futures_util::join!(self.query(stmt, params), self.batch_execute("commit"));
         let ended = self.end(outcome);
         rows.and_then(|rows| ended.map(|()| rows))
     }
@@ -143,7 +161,9 @@ impl Tx {
         let query = async { self.query(stmt, params).await.map_err(End::Failed) };
         let commit = async {
             gate.await.map_err(End::Shut)?;
-            self.batch_execute("commit").await.map_err(|error| End::Failed(error.into_unavailable()))
+            self.batch_execute("commit")
+                .await
+                .map_err(|error| End::Failed(error.into_unavailable()))
         };
         // In this order on the wire; a failed query turns the commit into a rollback.
         match futures_util::try_join!(begin, query, commit) {
@@ -157,7 +177,7 @@ impl Tx {
         if let (Some(conn), Err(_)) = (self.conn.take(), &outcome) {
             conn.discard();
         }
-        series::transaction(self.name, self.started.elapsed(), outcome.is_ok());
+        metrics::transaction(self.name, self.started.elapsed(), outcome.is_ok());
         outcome.map_err(Error::into_unavailable)
     }
 }
@@ -166,14 +186,16 @@ impl Deref for Tx {
     type Target = Conn;
 
     fn deref(&self) -> &Conn {
-        self.conn.as_ref().unwrap_or_else(|| unreachable!("taken at its end only"))
+        self.conn
+            .as_ref()
+            .unwrap_or_else(|| unreachable!("taken at its end only"))
     }
 }
 
 impl Drop for Tx {
     fn drop(&mut self) {
         let Some(conn) = self.conn.take() else { return };
-        series::transaction(self.name, self.started.elapsed(), false);
+        metrics::transaction(self.name, self.started.elapsed(), false);
         #[expect(
             clippy::disallowed_methods,
             reason = "bounded by the deadline; the pool gets its connection back"
@@ -225,8 +247,13 @@ impl Db {
                 5 * wait.as_millis(),
             ));
         let deadline = 3 * wait;
-        let manager =
-            Manager::from_config(config, tls(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let manager = Manager::from_config(
+            config,
+            tls(),
+            ManagerConfig {
+                recycling_method: RecyclingMethod::Fast,
+            },
+        );
         let pool = Pool::builder(manager)
             .max_size(size)
             .runtime(Runtime::Tokio1)
@@ -252,7 +279,11 @@ impl Db {
     pub async fn begin(&self, name: &'static str) -> Result<Tx> {
         let started = Instant::now();
         // Made before it is begun: whoever gives up in between must not leave the pool a connection in a transaction.
-        let tx = Tx { conn: Some(self.read().await?), name, started };
+        let tx = Tx {
+            conn: Some(self.read().await?),
+            name,
+            started,
+        };
         tx.batch_execute("begin").await?;
         Ok(tx)
     }
@@ -270,7 +301,13 @@ impl Db {
         let started = Instant::now();
         let conn = self.read().await?;
         let stmt = conn.prepare_cached(sql).await?;
-        Tx { conn: Some(conn), name, started }.begin_query_and_commit(&stmt, params, gate).await
+        Tx {
+            conn: Some(conn),
+            name,
+            started,
+        }
+        .begin_query_and_commit(&stmt, params, gate)
+        .await
     }
 
     /// Connections in use and the most there may be.

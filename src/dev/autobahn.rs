@@ -22,7 +22,7 @@ use super::{
     process::Process,
     terminal::say,
     tools::Toolset,
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 use crate::gateway;
 
@@ -64,8 +64,9 @@ const PINNED: [&str; 29] = [
 ];
 
 /// Compression is off on purpose, and these send messages of 4 MB and more, where ours have an end at 1 MB.
-const EXCLUDED: [&str; 10] =
-    ["12.*", "13.*", "9.1.4", "9.1.5", "9.1.6", "9.2.4", "9.2.5", "9.2.6", "9.3.*", "9.4.*"];
+const EXCLUDED: [&str; 10] = [
+    "12.*", "13.*", "9.1.4", "9.1.5", "9.1.6", "9.2.4", "9.2.5", "9.2.6", "9.3.*", "9.4.*",
+];
 /// What must be among the results: framing, pings, reserved bits, opcodes, fragments, UTF-8, closing, limits, chopping.
 const SECTIONS: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 9, 10];
 /// What is not a failure.
@@ -75,7 +76,9 @@ const PASSED: [&str; 3] = ["OK", "NON-STRICT", "INFORMATIONAL"];
 pub async fn echo(port: u16) -> Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await;
     let listener = listener.doing(|| format!("listen on port {port}"))?;
-    say(format!("An echo is on ws://127.0.0.1:{port}/ until Ctrl-C."));
+    say(format!(
+        "An echo is on ws://127.0.0.1:{port}/ until Ctrl-C."
+    ));
     gateway::echo::serve(listener, CancellationToken::new()).await;
     Ok(())
 }
@@ -84,7 +87,9 @@ pub async fn echo(port: u16) -> Result<()> {
 pub async fn run(dev: &Path, packages: Option<&Path>) -> Result<()> {
     let place = Place::at(dev)?.with_packages(packages);
     let suite = Suite::obtain(&place)?;
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await.doing(|| "listen".into())?;
+    let listener = TcpListener::bind(("127.0.0.1", 0))
+        .await
+        .doing(|| "listen".into())?;
     let address = listener.local_addr().doing(|| "find the own port".into())?;
     let stop = CancellationToken::new();
     let done = stop.clone();
@@ -114,14 +119,22 @@ struct Suite {
 impl Suite {
     fn obtain(place: &Place) -> Result<Self> {
         let python = Toolset::obtain(place, Wanted::Python2)?;
-        let suite = Suite { python, account: Account::launcher()?, folder: place.dev.join("autobahn") };
+        let suite = Suite {
+            python,
+            account: Account::launcher()?,
+            folder: place.dev.join("autobahn"),
+        };
         let root = packages::unpacked(&place.packages, Wanted::Python2);
         // The folder that this interpreter looks into by itself.
         let libraries = root.join("usr/local/lib/python2.7");
         let installed = libraries.join("dist-packages");
         if !installed.exists() {
-            suite.install(&root.join("usr/share/python-wheels"), &libraries.join("partial"))?;
-            fs::rename(libraries.join("partial"), &installed).doing(|| "put the suite in place".into())?;
+            suite.install(
+                &root.join("usr/share/python-wheels"),
+                &libraries.join("partial"),
+            )?;
+            fs::rename(libraries.join("partial"), &installed)
+                .doing(|| "put the suite in place".into())?;
         }
         Ok(suite)
     }
@@ -134,7 +147,14 @@ impl Suite {
         let path = std::env::join_paths(wheels.flatten().map(|wheel| wheel.path()));
         let mut pip = self.python.command(PYTHON, "TERM", &self.account);
         pip.env("PYTHONPATH", path.doing(|| "name pip's parts".into())?);
-        pip.args(["-m", "pip", "install", "--disable-pip-version-check", "--no-deps", "--target"]);
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--target",
+        ]);
         pip.arg(target).args(PINNED);
         succeed("fetch the suite", pip)
     }
@@ -153,7 +173,15 @@ impl Suite {
         fs::write(&spec, text.to_string()).doing(|| "write what is to be run".into())?;
         say("Running the suite; it takes about half a minute.");
         let mut wstest = self.python.command(PYTHON, "TERM", &self.account);
-        wstest.args(["-m", "autobahntestsuite.wstest", "--mode", "fuzzingclient", "--spec"]).arg(&spec);
+        wstest
+            .args([
+                "-m",
+                "autobahntestsuite.wstest",
+                "--mode",
+                "fuzzingclient",
+                "--spec",
+            ])
+            .arg(&spec);
         succeed("run the suite", wstest)?;
         Ok(reports.join("index.json"))
     }
@@ -166,7 +194,10 @@ fn succeed(what: &str, command: std::process::Command) -> Result<()> {
     }
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let lines: Vec<_> = text.lines().collect();
-    Err(Trouble::new(format!("could not {what}:\n{}", lines[lines.len().saturating_sub(8)..].join("\n"))))
+    Err(DevError::new(format!(
+        "could not {what}:\n{}",
+        lines[lines.len().saturating_sub(8)..].join("\n")
+    )))
 }
 
 /// What the suite says of a case: of what was answered, and of how the connection was closed.
@@ -182,25 +213,34 @@ type Cases = BTreeMap<String, Case>;
 
 fn read(report: &Path) -> Result<Cases> {
     let text = fs::read_to_string(report).doing(|| format!("read {}", report.display()))?;
-    let agents: BTreeMap<String, Cases> = serde_json::from_str(&text).doing(|| "read the report".into())?;
+    let agents: BTreeMap<String, Cases> =
+        serde_json::from_str(&text).doing(|| "read the report".into())?;
     Ok(agents.into_values().next().unwrap_or_default())
 }
 
 impl Case {
     fn passed(&self) -> bool {
-        [&self.behavior, &self.behavior_close].iter().all(|said| PASSED.contains(&said.as_str()))
+        [&self.behavior, &self.behavior_close]
+            .iter()
+            .all(|said| PASSED.contains(&said.as_str()))
     }
 }
 
 fn section(case: &str) -> u32 {
-    case.split('.').next().and_then(|number| number.parse().ok()).unwrap_or_default()
+    case.split('.')
+        .next()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_default()
 }
 
 /// Per section: how many are of each of [`PASSED`], and how many failed.
 fn tally(cases: &Cases) -> BTreeMap<u32, [usize; 4]> {
     let mut sections: BTreeMap<u32, [usize; 4]> = BTreeMap::new();
     for (name, case) in cases {
-        let known = PASSED.iter().position(|known| *known == case.behavior).filter(|_| case.passed());
+        let known = PASSED
+            .iter()
+            .position(|known| *known == case.behavior)
+            .filter(|_| case.passed());
         sections.entry(section(name)).or_default()[known.unwrap_or(PASSED.len())] += 1;
     }
     sections
@@ -209,7 +249,10 @@ fn tally(cases: &Cases) -> BTreeMap<u32, [usize; 4]> {
 fn print(sections: &BTreeMap<u32, [usize; 4]>) {
     let row = |cells: [String; 5]| {
         let [section, rest @ ..] = cells;
-        say(format!("{section:<8}{}", rest.map(|cell| format!("{cell:>14}")).concat()));
+        say(format!(
+            "{section:<8}{}",
+            rest.map(|cell| format!("{cell:>14}")).concat()
+        ));
     };
     row(["section", PASSED[0], PASSED[1], PASSED[2], "FAILED"].map(str::to_owned));
     for (section, [ok, lax, told, failed]) in sections {
@@ -218,16 +261,29 @@ fn print(sections: &BTreeMap<u32, [usize; 4]>) {
 }
 
 fn verdict(cases: &Cases) -> Result<()> {
-    let missing: Vec<_> =
-        SECTIONS.iter().filter(|wanted| !cases.keys().any(|case| section(case) == **wanted)).collect();
+    let missing: Vec<_> = SECTIONS
+        .iter()
+        .filter(|wanted| !cases.keys().any(|case| section(case) == **wanted))
+        .collect();
     if !missing.is_empty() {
-        return Err(Trouble::new(format!("the suite did not run the sections {missing:?}")));
+        return Err(DevError::new(format!(
+            "the suite did not run the sections {missing:?}"
+        )));
     }
     let failed = cases.iter().filter(|(_, case)| !case.passed());
     let failed: Vec<_> = failed
-        .map(|(name, case)| format!("  {name}: {}, closing {}", case.behavior, case.behavior_close))
+        .map(|(name, case)| {
+            format!(
+                "  {name}: {}, closing {}",
+                case.behavior, case.behavior_close
+            )
+        })
         .collect();
-    if failed.is_empty() { Ok(()) } else { Err(Trouble::new(format!("failed:\n{}", failed.join("\n")))) }
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(DevError::new(format!("failed:\n{}", failed.join("\n"))))
+    }
 }
 
 #[cfg(test)]
@@ -239,10 +295,13 @@ mod tests {
             behavior: behavior.to_owned(),
             behavior_close: close.to_owned(),
         };
-        let mut cases: Cases =
-            SECTIONS.iter().map(|section| (format!("{section}.1.1"), case("OK", "OK"))).collect();
+        let mut cases: Cases = SECTIONS
+            .iter()
+            .map(|section| (format!("{section}.1.1"), case("OK", "OK")))
+            .collect();
         cases.insert("6.4.1".to_owned(), case("NON-STRICT", "OK"));
-        cases.extend(change.map(|(name, behavior, close)| (name.to_owned(), case(behavior, close))));
+        cases
+            .extend(change.map(|(name, behavior, close)| (name.to_owned(), case(behavior, close))));
         cases
     }
 
@@ -251,11 +310,19 @@ mod tests {
         let sound = cases(Some(("7.1.6", "INFORMATIONAL", "INFORMATIONAL")));
         verdict(&sound).expect("all passed");
         let sections = tally(&sound);
-        assert_eq!((sections[&6], sections[&7], sections[&10]), ([1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 0]));
+        assert_eq!(
+            (sections[&6], sections[&7], sections[&10]),
+            ([1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 0])
+        );
         for (behavior, close) in [("FAILED", "OK"), ("OK", "UNCLEAN"), ("UNIMPLEMENTED", "OK")] {
-            let broken = cases(Some(("10.1.1", behavior, close)));
-            assert!(verdict(&broken).expect_err("one failed").to_string().contains("10.1.1"));
-            assert_eq!(tally(&broken)[&10], [0, 0, 0, 1]);
+            let internal = cases(Some(("10.1.1", behavior, close)));
+            assert!(
+                verdict(&internal)
+                    .expect_err("one failed")
+                    .to_string()
+                    .contains("10.1.1")
+            );
+            assert_eq!(tally(&internal)[&10], [0, 0, 0, 1]);
         }
     }
 
@@ -264,6 +331,11 @@ mod tests {
         assert!(verdict(&Cases::new()).is_err());
         let mut some = cases(None);
         some.retain(|name, _| section(name) != 6);
-        assert!(verdict(&some).expect_err("no UTF-8").to_string().contains('6'));
+        assert!(
+            verdict(&some)
+                .expect_err("no UTF-8")
+                .to_string()
+                .contains('6')
+        );
     }
 }

@@ -12,15 +12,15 @@ use super::{
     packages,
     place::{Account, Place, make_folder},
     postgres::open_log,
-    process::{Process, TICK},
+    process::{POLL_INTERVAL, Process},
     tools::Toolset,
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 
 /// The program, and the name of the package that has it.
 pub const PROGRAM: &str = "chromium-headless-shell";
 /// How long the first start may take.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A browser that is here.
 #[derive(Clone, Debug)]
@@ -43,13 +43,22 @@ impl Browser {
     /// Finds or fetches it.
     pub fn obtain(place: &Place) -> Result<Self> {
         let tools = Toolset::obtain(place, packages::Wanted::Browser)?;
-        let fonts = packages::unpacked(&place.packages, packages::Wanted::Browser).join("usr/share/fonts");
-        Ok(Browser { tools, account: place.account.clone(), fonts })
+        let fonts =
+            packages::unpacked(&place.packages, packages::Wanted::Browser).join("usr/share/fonts");
+        Ok(Browser {
+            tools,
+            account: place.account.clone(),
+            fonts,
+        })
     }
 
     /// Which, and where.
     pub fn describe(&self) -> String {
-        format!("Chromium {} in {}", self.tools.version, self.tools.bin.display())
+        format!(
+            "Chromium {} in {}",
+            self.tools.version,
+            self.tools.bin.display()
+        )
     }
 
     /// Starts it with everything it writes in `folder`, which must be such that the services' user can enter it.
@@ -70,25 +79,45 @@ impl Browser {
         let mut command = self.tools.command(PROGRAM, "KILL", &self.account);
         command.env("HOME", folder).env("FONTCONFIG_FILE", &config);
         // It shows pages of ours only, and its sandbox needs rights that a container does not give.
-        command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
+        command.args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+        ]);
         command.args(["--no-proxy-server", "--remote-debugging-port=0"]);
-        command.arg(format!("--user-data-dir={}", folder.join("profile").display()));
-        command.arg(format!("--ignore-certificate-errors-spki-list={trusted_keys}"));
-        command.arg("about:blank").stderr(output.try_clone().doing(|| "share a log".into())?).stdout(output);
+        command.arg(format!(
+            "--user-data-dir={}",
+            folder.join("profile").display()
+        ));
+        command.arg(format!(
+            "--ignore-certificate-errors-spki-list={trusted_keys}"
+        ));
+        command
+            .arg("about:blank")
+            .stderr(output.try_clone().doing(|| "share a log".into())?)
+            .stdout(output);
         let mut process = Process::spawn(command, "KILL")?;
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let said = fs::read_to_string(&log).unwrap_or_default();
             // The line is whole once its end is there.
-            let listening = said.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-            let address = listening.filter_map(|line| line.strip_prefix("DevTools listening on ")).next();
+            let listening = said
+                .split_inclusive('\n')
+                .filter(|line| line.ends_with('\n'));
+            let address = listening
+                .filter_map(|line| line.strip_prefix("DevTools listening on "))
+                .next();
             if let Some(address) = address {
-                return Ok(Running { devtools: address.trim().to_owned(), _process: process });
+                return Ok(Running {
+                    devtools: address.trim().to_owned(),
+                    _process: process,
+                });
             }
             if process.ended().is_some() || Instant::now() > deadline {
-                return Err(Trouble::new(format!("the browser did not start:\n{said}")));
+                return Err(DevError::new(format!("the browser did not start:\n{said}")));
             }
-            thread::sleep(TICK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }

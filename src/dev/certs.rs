@@ -12,8 +12,9 @@ use std::{
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 use rcgen::{
-    BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, NameConstraints, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose,
+    GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, SanType,
+    date_time_ymd,
 };
 use rustls::{
     RootCertStore,
@@ -25,11 +26,11 @@ use rustls::{
 
 use super::{
     place::{make_folder, write_secret},
-    trouble::{Doing, Result},
+    trouble::{Context, Result},
 };
 
 /// How long a certificate is valid: what the strictest clients still take for a private authority.
-const VALID: TimeDelta = TimeDelta::days(800);
+const CERTIFICATE_VALIDITY: TimeDelta = TimeDelta::days(800);
 /// A certificate that ends sooner is replaced at the start.
 const RENEW_BEFORE: TimeDelta = TimeDelta::days(30);
 
@@ -67,18 +68,31 @@ impl Certificates {
     fn verify(&self, time: DateTime<Utc>) -> Option<()> {
         let provider = aws_lc_rs::default_provider();
         let cert = CertificateDer::from_pem_file(&self.cert).ok()?;
-        let key =
-            provider.key_provider.load_private_key(PrivateKeyDer::from_pem_file(&self.key).ok()?).ok()?;
-        CertifiedKey::new(vec![cert.clone()], key).keys_match().ok()?;
+        let key = provider
+            .key_provider
+            .load_private_key(PrivateKeyDer::from_pem_file(&self.key).ok()?)
+            .ok()?;
+        CertifiedKey::new(vec![cert.clone()], key)
+            .keys_match()
+            .ok()?;
         let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(&self.ca).ok()?).ok()?;
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(roots.into(), provider.into()).build().ok()?;
-        let time = UnixTime::since_unix_epoch(Duration::from_secs(time.timestamp().try_into().ok()?));
-        ["localhost", "127.0.0.1", "::1"].into_iter().try_for_each(|name| {
-            let name = ServerName::try_from(name).ok()?;
-            verifier.verify_server_cert(&cert, &[], &name, &[], time).ok().map(drop)
-        })
+        roots
+            .add(CertificateDer::from_pem_file(&self.ca).ok()?)
+            .ok()?;
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider.into())
+            .build()
+            .ok()?;
+        let time =
+            UnixTime::since_unix_epoch(Duration::from_secs(time.timestamp().try_into().ok()?));
+        ["localhost", "127.0.0.1", "::1"]
+            .into_iter()
+            .try_for_each(|name| {
+                let name = ServerName::try_from(name).ok()?;
+                verifier
+                    .verify_server_cert(&cert, &[], &name, &[], time)
+                    .ok()
+                    .map(drop)
+            })
     }
 
     fn make(&self, now: DateTime<Utc>) -> Result<()> {
@@ -98,31 +112,50 @@ struct Issued {
 
 fn issue(now: DateTime<Utc>) -> Result<Issued, rcgen::Error> {
     // A day back, for clocks that are behind.
-    let ((y1, m1, d1), (y2, m2, d2)) = (date(now - TimeDelta::days(1)), date(now + VALID));
+    let ((y1, m1, d1), (y2, m2, d2)) = (
+        date(now - TimeDelta::days(1)),
+        date(now + CERTIFICATE_VALIDITY),
+    );
     let (from, to) = (date_time_ymd(y1, m1, d1), date_time_ymd(y2, m2, d2));
-    let localhost = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let localhost = [
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(Ipv6Addr::LOCALHOST),
+    ];
 
     let mut ca = CertificateParams::default();
     (ca.not_before, ca.not_after) = (from, to);
-    ca.distinguished_name.push(DnType::CommonName, "Blindpipe dev CA (this machine only)");
+    ca.distinguished_name
+        .push(DnType::CommonName, "Blindpipe dev CA (this machine only)");
     ca.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     ca.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let hosts = localhost.map(|ip| GeneralSubtree::IpAddress(single_address(ip)));
-    let permitted_subtrees = [GeneralSubtree::DnsName("localhost".into())].into_iter().chain(hosts).collect();
-    ca.name_constraints = Some(NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() });
+    let permitted_subtrees = [GeneralSubtree::DnsName("localhost".into())]
+        .into_iter()
+        .chain(hosts)
+        .collect();
+    ca.name_constraints = Some(NameConstraints {
+        permitted_subtrees,
+        excluded_subtrees: Vec::new(),
+    });
     let ca_key = KeyPair::generate()?;
     let ca_pem = ca.self_signed(&ca_key)?.pem();
 
     let mut leaf = CertificateParams::new(vec!["localhost".to_owned()])?;
     (leaf.not_before, leaf.not_after) = (from, to);
-    leaf.subject_alt_names.extend(localhost.map(SanType::IpAddress));
-    leaf.distinguished_name.push(DnType::CommonName, "localhost");
+    leaf.subject_alt_names
+        .extend(localhost.map(SanType::IpAddress));
+    leaf.distinguished_name
+        .push(DnType::CommonName, "localhost");
     leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     leaf.use_authority_key_identifier_extension = true;
     let leaf_key = KeyPair::generate()?;
     let leaf_pem = leaf.signed_by(&leaf_key, &Issuer::new(ca, ca_key))?.pem();
-    Ok(Issued { ca: ca_pem, cert: leaf_pem, key: leaf_key.serialize_pem() })
+    Ok(Issued {
+        ca: ca_pem,
+        cert: leaf_pem,
+        key: leaf_key.serialize_pem(),
+    })
 }
 
 fn single_address(ip: IpAddr) -> CidrSubnet {
@@ -158,8 +191,16 @@ mod tests {
         let (_, second) = prepare_at(&folder, "2028-04-01");
         assert_ne!(second, first, "ten days before its end");
         let key = fs::read_to_string(&files.key).unwrap();
-        fs::write(&files.key, issue("2028-04-01T00:00:00Z".parse().unwrap()).unwrap().key).unwrap();
-        assert_ne!(prepare_at(&folder, "2028-04-02").1, second, "the key is another's");
+        fs::write(
+            &files.key,
+            issue("2028-04-01T00:00:00Z".parse().unwrap()).unwrap().key,
+        )
+        .unwrap();
+        assert_ne!(
+            prepare_at(&folder, "2028-04-02").1,
+            second,
+            "the key is another's"
+        );
         assert_ne!(fs::read_to_string(&files.key).unwrap(), key);
         fs::remove_file(&files.ca).unwrap();
         prepare_at(&folder, "2028-04-03");

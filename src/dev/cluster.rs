@@ -26,7 +26,7 @@ use super::{
     settings::Settings,
     stop::Stop,
     terminal::{say, warn},
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 use crate::clock::Clock;
 
@@ -39,18 +39,23 @@ pub async fn run(dev: &Path, packages: Option<&Path>, with_demo: bool) -> Result
     let stop = Stop::default();
     tokio::select! {
         result = start_and_stay(dev, packages, with_demo, &stop) => result,
-        broken = stop.listen() => broken.doing(|| "listen for signals".into()),
+        internal = stop.listen() => internal.doing(|| "listen for signals".into()),
     }
 }
 
-async fn start_and_stay(dev: &Path, packages: Option<&Path>, with_demo: bool, stop: &Stop) -> Result<()> {
+async fn start_and_stay(
+    dev: &Path,
+    packages: Option<&Path>,
+    with_demo: bool,
+    stop: &Stop,
+) -> Result<()> {
     let began = Instant::now();
     let mut services = start_services(dev, packages, stop).await?;
     let cluster = Cluster::prepare(&services)?;
     let mut running = Vec::new();
     let started = tokio::select! {
         nodes = cluster.start(&mut running) => nodes,
-        () = stop.requested() => Err(Trouble::new("stopped before the cluster was up")),
+        () = stop.requested() => Err(DevError::new("stopped before the cluster was up")),
     };
     let nodes = match started {
         Ok(nodes) => nodes,
@@ -62,10 +67,19 @@ async fn start_and_stay(dev: &Path, packages: Option<&Path>, with_demo: bool, st
         }
     };
     let pids: Vec<_> = running.iter().map(Process::pid).collect();
-    cluster.published.publish(&nodes, &pids, &services, &cluster.settings)?;
-    say(format!("The cluster is up ({:.1} s).\n", began.elapsed().as_secs_f32()));
+    cluster
+        .published
+        .publish(&nodes, &pids, &services, &cluster.settings)?;
+    say(format!(
+        "The cluster is up ({:.1} s).\n",
+        began.elapsed().as_secs_f32()
+    ));
     let lives = cluster.lives(&nodes, running, stop);
-    tokio::join!(lives, keep(&mut services, stop), cluster.show(&nodes, with_demo, stop));
+    tokio::join!(
+        lives,
+        keep(&mut services, stop),
+        cluster.show(&nodes, with_demo, stop)
+    );
     services.stop();
     say("Everything is stopped.");
     Ok(())
@@ -87,11 +101,14 @@ async fn start_services(dev: &Path, packages: Option<&Path>, stop: &Stop) -> Res
             process::interrupt();
             // The thread sees its child end, cleans up and answers; what it started ends with this process anyway.
             let _ = timeout(Duration::from_secs(20), started).await;
-            return Err(Trouble::new("stopped before the cluster was up"));
+            return Err(DevError::new("stopped before the cluster was up"));
         }
     };
     let (postgres, redis) = (&services.postgres, &services.redis);
-    let (postgres_version, redis_version) = (&services.tools.postgres.version, &services.tools.redis.version);
+    let (postgres_version, redis_version) = (
+        &services.tools.postgres.version,
+        &services.tools.redis.version,
+    );
     let took = began.elapsed().as_secs_f32();
     let (postgres, redis) = (postgres.port(), redis.port());
     say(format!(
@@ -134,8 +151,15 @@ impl Cluster {
         make_folder(&settings.mails, 0o700)?;
         make_folder(&dev.join("logs"), 0o700)?;
         // Probes go over plain HTTP on loopback: no proxy, no certificates of the system.
-        let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).build();
-        Ok(Cluster { settings, published, http: http.doing(|| "make an HTTP client".into())? })
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .tls_certs_only([])
+            .build();
+        Ok(Cluster {
+            settings,
+            published,
+            http: http.doing(|| "make an HTTP client".into())?,
+        })
     }
 
     /// Migrates and starts the nodes; their processes are put into `running` as they start.
@@ -155,7 +179,9 @@ impl Cluster {
                     trouble = node.first_ready(&self.http, process).await.err();
                 }
             }
-            let Some(trouble) = trouble else { return Ok(nodes) };
+            let Some(trouble) = trouble else {
+                return Ok(nodes);
+            };
             running.clear();
             // Was it the port? Another program may have taken it after it was found free.
             let ports = nodes.iter().flat_map(|node| [node.port, node.admin_port]);
@@ -180,7 +206,9 @@ impl Cluster {
         let ports = ports.collect::<Result<Vec<_>>>()?;
         let public: Vec<_> = ports.iter().map(|ports| ports.0).collect();
         let nodes = ports.iter().enumerate();
-        Ok(nodes.map(|(n, ports)| Node::new(n + 1, *ports, &public, &self.settings)).collect())
+        Ok(nodes
+            .map(|(n, ports)| Node::new(n + 1, *ports, &public, &self.settings))
+            .collect())
     }
 
     async fn migrate(&self, node: &Node) -> Result<()> {
@@ -190,19 +218,28 @@ impl Cluster {
         let mut process = node.run("migrate", &log)?;
         let how = node::ended(&mut process).await;
         if process.ended().is_some_and(|status| status.success()) {
-            say(format!("Database migrated ({:.1} s)", began.elapsed().as_secs_f32()));
+            say(format!(
+                "Database migrated ({:.1} s)",
+                began.elapsed().as_secs_f32()
+            ));
             return Ok(());
         }
         let (log, words) = (short(&log), node::tail(&log));
-        Err(Trouble::new(format!("the migration failed ({how}); the end of {log}:\n{words}")))
+        Err(DevError::new(format!(
+            "the migration failed ({how}); the end of {log}:\n{words}"
+        )))
     }
 
     /// All nodes' lives, until each has ended after the stop was requested.
     async fn lives(&self, nodes: &[Node], running: Vec<Process>, stop: &Stop) {
-        let lives = nodes.iter().zip(running).enumerate().map(|(n, (node, process))| {
-            let moved = move |pid| self.published.moved(n, pid).unwrap_or_else(warn);
-            node.live(process, &self.http, stop, moved)
-        });
+        let lives = nodes
+            .iter()
+            .zip(running)
+            .enumerate()
+            .map(|(n, (node, process))| {
+                let moved = move |pid| self.published.moved(n, pid).unwrap_or_else(warn);
+                node.live(process, &self.http, stop, moved)
+            });
         futures_util::future::join_all(lives).await;
     }
 

@@ -21,12 +21,12 @@ use tokio::time::{sleep, timeout};
 use super::{
     demo_socket::Socket,
     terminal::say,
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 use crate::{clock::Clock, random::Random};
 
 /// How long any one step may take.
-pub const DEADLINE: Duration = Duration::from_secs(10);
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the conversation leaves behind for the reader to go on with.
 #[derive(Debug)]
@@ -46,43 +46,79 @@ pub async fn play(first: &str, second: &str, ca: &Path, mails: &Path) -> Result<
 
     let began = Instant::now();
     let user = stage.register(first, mails).await?;
-    tell(began, "Ada", "node-1", "registers with the code from her mail");
+    tell(
+        began,
+        "Ada",
+        "node-1",
+        "registers with the code from her mail",
+    );
 
     let began = Instant::now();
-    let body = json!({ "display_name": "Echo", "description": "Answers in the played conversation." });
-    let agent = stage.call(first, Method::POST, "/agents", Some(&user), &body).await?;
+    let body =
+        json!({ "display_name": "Echo", "description": "Answers in the played conversation." });
+    let agent = stage
+        .call(first, Method::POST, "/agents", Some(&user), &body)
+        .await?;
     let (agent_id, token) = (text(&agent, "agent_id")?, text(&agent, "token")?);
     tell(
         began,
         "Ada",
         "node-1",
-        &format!("creates the agent Echo and sees its token once: {}…", &token[..8.min(token.len())]),
+        &format!(
+            "creates the agent Echo and sees its token once: {}…",
+            &token[..8.min(token.len())]
+        ),
     );
 
     let began = Instant::now();
     let body = json!({ "type": "agent", "agent_id": agent_id });
     let conversation = text(
-        &stage.call(first, Method::POST, "/conversations", Some(&user), &body).await?,
+        &stage
+            .call(first, Method::POST, "/conversations", Some(&user), &body)
+            .await?,
         "conversation_id",
     )?;
     tell(began, "Ada", "node-1", "opens a conversation with Echo");
 
     let began = Instant::now();
     let mut echo = stage
-        .connect(second, "Echo", json!({ "type": "auth", "agent_id": agent_id, "token": token }))
+        .connect(
+            second,
+            "Echo",
+            json!({ "type": "auth", "agent_id": agent_id, "token": token }),
+        )
         .await?;
-    let mut ada = stage.connect(second, "Ada", json!({ "type": "auth", "access_token": user })).await?;
+    let mut ada = stage
+        .connect(
+            second,
+            "Ada",
+            json!({ "type": "auth", "access_token": user }),
+        )
+        .await?;
     tell(began, "both", "node-2", "are connected by WebSocket");
 
     // What a user says reaches the agent on the other node.
     let began = Instant::now();
     let path = format!("/conversations/{conversation}/messages");
     let body = stage.message(&json!({ "type": "text", "text": "Hello Echo, are you there?" }));
-    let sent = stage.call(first, Method::POST, &path, Some(&user), &body).await?;
-    tell(began, "Ada", "node-1", "sends by REST: \"Hello Echo, are you there?\"");
+    let sent = stage
+        .call(first, Method::POST, &path, Some(&user), &body)
+        .await?;
+    tell(
+        began,
+        "Ada",
+        "node-1",
+        "sends by REST: \"Hello Echo, are you there?\"",
+    );
     let event = echo.message(&text(&sent, "message_id")?).await?;
-    tell(began, "Echo", "node-2", "receives it (time since Ada pressed send) and acknowledges");
-    echo.send(&json!({ "type": "ack", "cursor": event["cursor"] })).await?;
+    tell(
+        began,
+        "Echo",
+        "node-2",
+        "receives it (time since Ada pressed send) and acknowledges",
+    );
+    echo.send(&json!({ "type": "ack", "cursor": event["cursor"] }))
+        .await?;
 
     // The agent answers, once by each way there is. The pipe sees only that something passes.
     let began = Instant::now();
@@ -90,11 +126,18 @@ pub async fn play(first: &str, second: &str, ca: &Path, mails: &Path) -> Result<
     let ciphertext = stage.ciphertext();
     let mut body = stage.message(&ciphertext);
     body["conversation_id"] = json!(conversation);
-    let sent = stage.call(first, Method::POST, &path, Some(&token), &body).await?;
-    tell(began, "Echo", "node-1", "answers by REST, encrypted: the pipe cannot read it");
+    let sent = stage
+        .call(first, Method::POST, &path, Some(&token), &body)
+        .await?;
+    tell(
+        began,
+        "Echo",
+        "node-1",
+        "answers by REST, encrypted: the pipe cannot read it",
+    );
     let event = ada.message(&text(&sent, "message_id")?).await?;
     if event["data"]["payload"] != ciphertext {
-        return Err(Trouble::new("the ciphertext was changed on its way"));
+        return Err(DevError::new("the ciphertext was changed on its way"));
     }
     tell(began, "Ada", "node-2", "receives the ciphertext, unchanged");
 
@@ -104,20 +147,35 @@ pub async fn play(first: &str, second: &str, ca: &Path, mails: &Path) -> Result<
     frame["ref"] = json!("1");
     frame["conversation_id"] = json!(conversation);
     echo.send(&frame).await?;
-    let sent =
-        echo.expect("message.sent", |frame| frame["type"] == "message.sent" && frame["ref"] == "1").await?;
-    tell(began, "Echo", "node-2", "answers again by WebSocket frame, encrypted");
+    let sent = echo
+        .expect("message.sent", |frame| {
+            frame["type"] == "message.sent" && frame["ref"] == "1"
+        })
+        .await?;
+    tell(
+        began,
+        "Echo",
+        "node-2",
+        "answers again by WebSocket frame, encrypted",
+    );
     ada.message(&text(&sent["data"], "message_id")?).await?;
     tell(began, "Ada", "node-2", "receives that too");
 
     echo.close().await;
     ada.close().await;
-    Ok(Played { agent_id, agent_token: token, conversation_id: conversation })
+    Ok(Played {
+        agent_id,
+        agent_token: token,
+        conversation_id: conversation,
+    })
 }
 
 /// One line of the story.
 fn tell(began: Instant, who: &str, node: &str, what: &str) {
-    say(format!("  {:>5} ms  {who:<4}  {node}  {what}", began.elapsed().as_millis()));
+    say(format!(
+        "  {:>5} ms  {who:<4}  {node}  {what}",
+        began.elapsed().as_millis()
+    ));
 }
 
 /// An error and what is behind it: the HTTP client's own message names neither a refused connection nor a bad
@@ -130,7 +188,7 @@ fn causes(error: &dyn Error) -> String {
 /// A field of an answer that must be there.
 fn text(data: &Value, field: &str) -> Result<String> {
     let value = data[field].as_str().map(str::to_owned);
-    value.ok_or_else(|| Trouble::new(format!("an answer has no field {field}: {data}")))
+    value.ok_or_else(|| DevError::new(format!("an answer has no field {field}: {data}")))
 }
 
 /// What the players share.
@@ -144,16 +202,23 @@ impl Stage {
     /// Players who trust the authority in `ca` and nobody else.
     fn new(ca: &Path) -> Result<Self> {
         let pem = fs::read(ca).doing(|| format!("read {}", ca.display()))?;
-        let trusted =
-            reqwest::Certificate::from_pem(&pem).doing(|| "read the authority's certificate".into())?;
-        let http = reqwest::Client::builder().tls_certs_only([trusted]).no_proxy().timeout(DEADLINE).build();
+        let trusted = reqwest::Certificate::from_pem(&pem)
+            .doing(|| "read the authority's certificate".into())?;
+        let http = reqwest::Client::builder()
+            .tls_certs_only([trusted])
+            .no_proxy()
+            .timeout(STEP_TIMEOUT)
+            .build();
         let mut roots = RootCertStore::empty();
-        let root =
-            CertificateDer::from_pem_slice(&pem).doing(|| "read the authority's certificate".into())?;
+        let root = CertificateDer::from_pem_slice(&pem)
+            .doing(|| "read the authority's certificate".into())?;
         roots.add(root).doing(|| "trust the authority".into())?;
         Ok(Stage {
             http: http.doing(|| "make an HTTP client".into())?,
-            tls: ClientConfig::builder().with_root_certificates(roots).with_no_client_auth().into(),
+            tls: ClientConfig::builder()
+                .with_root_certificates(roots)
+                .with_no_client_auth()
+                .into(),
             random: Random::new(Clock::default()),
         })
     }
@@ -168,16 +233,26 @@ impl Stage {
         body: &Value,
     ) -> Result<Value> {
         let what = || format!("{method} {path}");
-        let mut request = self.http.request(method.clone(), format!("{node}{path}")).json(body);
+        let mut request = self
+            .http
+            .request(method.clone(), format!("{node}{path}"))
+            .json(body);
         if let Some(token) = token {
             request = request.bearer_auth(token);
         }
-        let answer = request.send().await.map_err(|error| causes(&error)).doing(what)?;
+        let answer = request
+            .send()
+            .await
+            .map_err(|error| causes(&error))
+            .doing(what)?;
         let status = answer.status();
-        let body: Value = answer.json().await.doing(|| format!("read the answer of {}", what()))?;
+        let body: Value = answer
+            .json()
+            .await
+            .doing(|| format!("read the answer of {}", what()))?;
         if !status.is_success() {
             let error = &body["error"];
-            return Err(Trouble::new(format!(
+            return Err(DevError::new(format!(
                 "{} was answered {status}: {} ({})",
                 what(),
                 error["code"],
@@ -191,8 +266,9 @@ impl Stage {
     async fn register(&self, node: &str, mails: &Path) -> Result<String> {
         let email = format!("ada-{}@example.com", self.random.base62(10).to_lowercase());
         let body = json!({ "email": email, "scene": "register", "turnstile_token": "dev-pass" });
-        self.call(node, Method::POST, "/auth/send-code", None, &body).await?;
-        let code = timeout(DEADLINE, async {
+        self.call(node, Method::POST, "/auth/send-code", None, &body)
+            .await?;
+        let code = timeout(STEP_TIMEOUT, async {
             loop {
                 if let Some(code) = find_code(mails, &email) {
                     return code;
@@ -200,9 +276,9 @@ impl Stage {
                 sleep(Duration::from_millis(20)).await;
             }
         });
-        let code = code
-            .await
-            .map_err(|_| Trouble::new(format!("no mail with a code came to {}", mails.display())))?;
+        let code = code.await.map_err(|_| {
+            DevError::new(format!("no mail with a code came to {}", mails.display()))
+        })?;
         let body = json!({
             "email": email,
             "code": code,
@@ -211,7 +287,12 @@ impl Stage {
             "device_locale": "en",
             "turnstile_token": "dev-pass",
         });
-        text(&self.call(node, Method::POST, "/auth/register", None, &body).await?, "access_token")
+        text(
+            &self
+                .call(node, Method::POST, "/auth/register", None, &body)
+                .await?,
+            "access_token",
+        )
     }
 
     async fn connect(&self, node: &str, who: &'static str, auth: Value) -> Result<Socket> {
@@ -232,9 +313,14 @@ impl Stage {
 
 /// The code in the mail to `address`, once it is there.
 fn find_code(mails: &Path, address: &str) -> Option<String> {
-    let files = fs::read_dir(mails).ok()?.flatten().map(|entry| entry.path());
+    let files = fs::read_dir(mails)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path());
     let mails = files.filter(|path| path.extension().is_some_and(|extension| extension == "eml"));
-    mails.filter_map(|path| fs::read_to_string(path).ok()).find_map(|mail| read_code(&mail, address))
+    mails
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .find_map(|mail| read_code(&mail, address))
 }
 
 fn read_code(mail: &str, address: &str) -> Option<String> {
@@ -254,8 +340,14 @@ mod tests {
     #[test]
     fn a_code_is_read_only_from_the_right_mail() {
         let mail = "From: x@y\r\nSubject: 11111111\r\nTo: ada@example.com\r\n\r\nYour code:\r\n\r\n12345678\r\n\r\nBye 99999999\r\n";
-        assert_eq!(read_code(mail, "ada@example.com").as_deref(), Some("12345678"));
+        assert_eq!(
+            read_code(mail, "ada@example.com").as_deref(),
+            Some("12345678")
+        );
         assert_eq!(read_code(mail, "bob@example.com"), None);
-        assert_eq!(read_code("To: ada@example.com\n\nwritten half", "ada@example.com"), None);
+        assert_eq!(
+            read_code("To: ada@example.com\n\nwritten half", "ada@example.com"),
+            None
+        );
     }
 }

@@ -11,8 +11,8 @@ use tokio_tungstenite::{
 };
 
 use super::{
-    demo::DEADLINE,
-    trouble::{Doing, Result, Trouble},
+    demo::STEP_TIMEOUT,
+    trouble::{Context, DevError, Result},
 };
 
 /// An authenticated socket.
@@ -23,14 +23,30 @@ pub struct Socket {
 
 impl Socket {
     /// Connects, sends `auth` and waits until the socket is live.
-    pub async fn open(url: &str, tls: Arc<ClientConfig>, who: &'static str, auth: &Value) -> Result<Self> {
-        let connect = Box::pin(connect_async_tls_with_config(url, None, true, Some(Connector::Rustls(tls))));
-        let connected = timeout(DEADLINE, connect).await.doing(|| format!("connect {who} to {url}"))?;
+    pub async fn open(
+        url: &str,
+        tls: Arc<ClientConfig>,
+        who: &'static str,
+        auth: &Value,
+    ) -> Result<Self> {
+        let connect = Box::pin(connect_async_tls_with_config(
+            url,
+            None,
+            true,
+            Some(Connector::Rustls(tls)),
+        ));
+        let connected = timeout(STEP_TIMEOUT, connect)
+            .await
+            .doing(|| format!("connect {who} to {url}"))?;
         let (stream, _) = connected.doing(|| format!("connect {who} to {url}"))?;
         let mut socket = Socket { who, stream };
         socket.send(auth).await?;
-        socket.expect("auth.ok", |frame| frame["type"] == "auth.ok").await?;
-        socket.expect("ready", |frame| frame["type"] == "ready").await?;
+        socket
+            .expect("auth.ok", |frame| frame["type"] == "auth.ok")
+            .await?;
+        socket
+            .expect("ready", |frame| frame["type"] == "ready")
+            .await?;
         Ok(socket)
     }
 
@@ -42,7 +58,9 @@ impl Socket {
 
     /// Waits for the event of message `id`.
     pub async fn message(&mut self, id: &str) -> Result<Value> {
-        let is_it = |frame: &Value| frame["event"] == "message.created" && frame["data"]["message_id"] == id;
+        let is_it = |frame: &Value| {
+            frame["event"] == "message.created" && frame["data"]["message_id"] == id
+        };
         self.expect("the event message.created", is_it).await
     }
 
@@ -53,42 +71,50 @@ impl Socket {
             loop {
                 match self.stream.next().await {
                     Some(Ok(Message::Text(text))) => {
-                        let frame: Value =
-                            serde_json::from_str(&text).doing(|| format!("read a frame to {who}"))?;
+                        let frame: Value = serde_json::from_str(&text)
+                            .doing(|| format!("read a frame to {who}"))?;
                         if is_it(&frame) {
                             return Ok(frame);
                         }
                         if matches!(frame["type"].as_str(), Some("error" | "auth.error")) {
-                            return Err(Trouble::new(format!(
+                            return Err(DevError::new(format!(
                                 "{who} waited for {what} and was told: {frame}"
                             )));
                         }
                     }
                     Some(Ok(Message::Close(reason))) => {
-                        let reason = reason
-                            .map_or("no reason".into(), |frame| format!("{} {}", frame.code, frame.reason));
-                        return Err(Trouble::new(format!(
+                        let reason = reason.map_or("no reason".into(), |frame| {
+                            format!("{} {}", frame.code, frame.reason)
+                        });
+                        return Err(DevError::new(format!(
                             "{who} waited for {what}, but the socket was closed: {reason}"
                         )));
                     }
                     Some(Ok(_)) => {}
                     Some(Err(error)) => {
-                        return Err(Trouble::new(format!(
+                        return Err(DevError::new(format!(
                             "{who} waited for {what}, but the socket broke: {error}"
                         )));
                     }
                     None => {
-                        return Err(Trouble::new(format!("{who} waited for {what}, but the socket ended")));
+                        return Err(DevError::new(format!(
+                            "{who} waited for {what}, but the socket ended"
+                        )));
                     }
                 }
             }
         };
-        let late = || Trouble::new(format!("{who} waited {} s for {what} in vain", DEADLINE.as_secs()));
-        timeout(DEADLINE, next).await.map_err(|_| late())?
+        let late = || {
+            DevError::new(format!(
+                "{who} waited {} s for {what} in vain",
+                STEP_TIMEOUT.as_secs()
+            ))
+        };
+        timeout(STEP_TIMEOUT, next).await.map_err(|_| late())?
     }
 
     /// Says goodbye.
     pub async fn close(mut self) {
-        let _ = timeout(DEADLINE, self.stream.close(None)).await;
+        let _ = timeout(STEP_TIMEOUT, self.stream.close(None)).await;
     }
 }

@@ -8,33 +8,57 @@ use super::{demo::Played, node::Node, published::Published, settings::Settings, 
 pub fn greet(nodes: &[Node], published: &Published, settings: &Settings, played: Option<&Played>) {
     say("");
     for (n, node) in nodes.iter().enumerate() {
-        let (name, url, admin, log) = (&node.name, node.origin(), node.admin_url(), short(&node.log));
+        let (name, url, admin, log) = (
+            &node.name,
+            node.origin(),
+            node.admin_url(),
+            short(&node.log),
+        );
         let pid = published.pid(n);
-        say(format!("{name}  {url}   probes, metrics {admin}   log {log}   process {pid}"));
+        say(format!(
+            "{name}  {url}   probes, metrics {admin}   log {log}   process {pid}"
+        ));
     }
-    let Some(url) = nodes.first().map(Node::origin) else { return };
+    let Some(url) = nodes.first().map(Node::origin) else {
+        return;
+    };
     let curl = format!("curl --cacert {}", short(&settings.certificates.ca));
     let body = r#"{"email":"you@example.com","scene":"register","turnstile_token":"dev-pass"}"#;
     let mails = short(&settings.mails);
     say("\nTry:");
     say(format!("  {curl} {url}/health"));
     let json = "-H 'Content-Type: application/json'";
-    say(format!("  {curl} {json} -d '{body}' {url}/auth/send-code  # the code: {mails}"));
+    say(format!(
+        "  {curl} {json} -d '{body}' {url}/auth/send-code  # the code: {mails}"
+    ));
     match played {
-        Some(Played { agent_id, agent_token, conversation_id }) => {
+        Some(Played {
+            agent_id,
+            agent_token,
+            conversation_id,
+        }) => {
             let payload = r#"{"type":"text","text":"Hello again"}"#;
             let body = format!(r#"{{"conversation_id":"{conversation_id}","payload":{payload}}}"#);
             let bearer = format!("-H 'Authorization: Bearer {agent_token}'");
-            say(format!("  {curl} {bearer} {json} -d '{body}' {url}/agents/{agent_id}/messages"));
+            say(format!(
+                "  {curl} {bearer} {json} -d '{body}' {url}/agents/{agent_id}/messages"
+            ));
         }
         None => say(format!("  {curl} {url}/version")),
     }
-    say(format!("\nPasskeys, in a browser: {url}/dev/passkeys (its certificate is this machine's own)"));
+    say(format!(
+        "\nPasskeys, in a browser: {url}/dev/passkeys (its certificate is this machine's own)"
+    ));
     say("`kill -9` a node's process and watch it come back. Ctrl-C stops everything.");
 }
 
 /// A path as seen from the current folder, if it lies below it.
 pub fn short(path: &Path) -> String {
-    let here = std::env::current_dir().and_then(|here| here.canonicalize()).unwrap_or_default();
-    path.strip_prefix(here).unwrap_or(path).display().to_string()
+    let here = std::env::current_dir()
+        .and_then(|here| here.canonicalize())
+        .unwrap_or_default();
+    path.strip_prefix(here)
+        .unwrap_or(path)
+        .display()
+        .to_string()
 }

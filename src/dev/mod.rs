@@ -36,7 +36,7 @@ use std::{
     process::ExitCode,
 };
 
-pub use trouble::Trouble;
+pub use trouble::DevError;
 
 use browser::Browser;
 use place::Place;
@@ -81,7 +81,14 @@ pub enum DevCommand {
 /// Runs `blindpipe dev`. Ends with 0 when stopped as asked, with 1 when it could not go on.
 pub async fn run(options: DevOptions) -> ExitCode {
     let done = match options.command {
-        None => Box::pin(cluster::run(&options.dir, options.packages.as_deref(), !options.no_demo)).await,
+        None => {
+            Box::pin(cluster::run(
+                &options.dir,
+                options.packages.as_deref(),
+                !options.no_demo,
+            ))
+            .await
+        }
         Some(DevCommand::Fetch) => fetch(&options.dir, options.packages.as_deref()),
         Some(DevCommand::Clean) => clean(&options.dir),
         Some(DevCommand::Autobahn) => {
@@ -102,7 +109,11 @@ fn fetch(dev: &Path, packages: Option<&Path>) -> Result<()> {
     let place = Place::at(dev)?.with_packages(packages);
     let tools = Tools::obtain(&place)?;
     for (name, tools) in [("PostgreSQL", &tools.postgres), ("Redis", &tools.redis)] {
-        say(format!("{name} {} in {}", tools.version, tools.bin.display()));
+        say(format!(
+            "{name} {} in {}",
+            tools.version,
+            tools.bin.display()
+        ));
     }
     match Browser::obtain(&place) {
         Ok(browser) => say(browser.describe()),
@@ -121,6 +132,10 @@ pub fn not_tried(why: &str) -> String {
 
 fn clean(dev: &Path) -> Result<()> {
     // Held until the folder is gone.
-    let _locks = if dev.exists() { Lock::take_all(dev)? } else { Vec::new() };
+    let _locks = if dev.exists() {
+        Lock::take_all(dev)?
+    } else {
+        Vec::new()
+    };
     Place::wipe(dev)
 }

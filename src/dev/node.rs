@@ -15,15 +15,15 @@ use super::{
     settings::{self, MARK, Settings},
     stop::Stop,
     terminal::{say, warn},
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 
 /// How often a node is asked whether it is ready, and its process whether it still runs.
-const PERIOD: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A node that drains is done in 30 s; what is still there after this is killed.
-const DRAIN: Duration = Duration::from_secs(35);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(35);
 /// A node that lived shorter than this is started again with growing pauses.
-const SHORT_LIFE: Duration = Duration::from_secs(10);
+const MIN_HEALTHY_RUN: Duration = Duration::from_secs(10);
 /// One node.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -44,7 +44,13 @@ impl Node {
         let name = format!("node-{n}");
         let environment = settings.environment(&name, ports, all);
         let log = settings.dev.join("logs").join(format!("{name}.log"));
-        Node { name, port: ports.0, admin_port: ports.1, log, environment }
+        Node {
+            name,
+            port: ports.0,
+            admin_port: ports.1,
+            log,
+            environment,
+        }
     }
 
     /// The node as a web origin.
@@ -72,8 +78,12 @@ impl Node {
         let program = env::current_exe().doing(|| "find this program's own file".into())?;
         let log = open_log(log)?;
         let mut command = process::command(&program, "TERM");
-        command.arg(subcommand).envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command.stderr(log.try_clone().doing(|| "share a log".into())?).stdout(log);
+        command
+            .arg(subcommand)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+            .stderr(log.try_clone().doing(|| "share a log".into())?)
+            .stdout(log);
         Process::spawn(command, "TERM")
     }
 
@@ -86,11 +96,15 @@ impl Node {
     pub async fn ready(&self, http: &reqwest::Client) {
         let probe = format!("{}/health/ready", self.admin_url());
         loop {
-            let answer = http.get(&probe).timeout(Duration::from_secs(2)).send().await;
+            let answer = http
+                .get(&probe)
+                .timeout(Duration::from_secs(2))
+                .send()
+                .await;
             if answer.is_ok_and(|answer| answer.status().is_success()) {
                 return;
             }
-            sleep(PERIOD).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -101,7 +115,7 @@ impl Node {
             how = ended(process) => format!("ended while starting ({how})"),
             () = sleep(Duration::from_secs(60)) => "was not ready in a minute".to_owned(),
         };
-        Err(Trouble::new(format!(
+        Err(DevError::new(format!(
             "{} {why}; the end of {}:\n{}",
             self.name,
             self.log.display(),
@@ -111,7 +125,13 @@ impl Node {
 
     /// The node's life from its first process until the cluster stops: whenever it ends, it is started again on the
     /// same port, and `moved` hears of its new process.
-    pub async fn live(&self, mut process: Process, http: &reqwest::Client, stop: &Stop, moved: impl Fn(u32)) {
+    pub async fn live(
+        &self,
+        mut process: Process,
+        http: &reqwest::Client,
+        stop: &Stop,
+        moved: impl Fn(u32),
+    ) {
         let mut short_lives = 0;
         loop {
             let born = Instant::now();
@@ -120,9 +140,17 @@ impl Node {
                 how = ended(&mut process) => how,
                 () = stop.requested() => return drain(process, stop).await,
             };
-            short_lives = if born.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
+            short_lives = if born.elapsed() < MIN_HEALTHY_RUN {
+                short_lives + 1
+            } else {
+                0
+            };
             let pause = pause_after(short_lives);
-            let when = if pause.is_zero() { String::new() } else { format!(" in {} s", pause.as_secs()) };
+            let when = if pause.is_zero() {
+                String::new()
+            } else {
+                format!(" in {} s", pause.as_secs())
+            };
             say(format!(
                 "{name} (process {pid}) has ended: {how}. Starting it again on the same port{when}."
             ));
@@ -148,13 +176,22 @@ impl Node {
 pub fn end_leftovers(dev: &Path) -> Result<()> {
     let mark = format!("{MARK}={}", dev.display());
     let is_ours = |pid: u32, arguments: &[String]| {
-        arguments.get(1).is_some_and(|subcommand| subcommand == "serve") && process::has_variable(pid, &mark)
+        arguments
+            .get(1)
+            .is_some_and(|subcommand| subcommand == "serve")
+            && process::has_variable(pid, &mark)
     };
     // Their database is gone, so there is little to drain.
-    if process::end(&process::find(my_uid()?, is_ours), "TERM", Duration::from_secs(3)) {
+    if process::end(
+        &process::find(my_uid()?, is_ours),
+        "TERM",
+        Duration::from_secs(3),
+    ) {
         return Ok(());
     }
-    Err(Trouble::new("nodes of an earlier run are still there and cannot be ended"))
+    Err(DevError::new(
+        "nodes of an earlier run are still there and cannot be ended",
+    ))
 }
 
 /// Ends a node in order, or at once when the person is in a hurry.
@@ -162,7 +199,7 @@ pub async fn drain(mut process: Process, stop: &Stop) {
     process.signal("TERM");
     tokio::select! {
         _ = ended(&mut process) => {}
-        () = sleep(DRAIN) => {}
+        () = sleep(DRAIN_TIMEOUT) => {}
         () = stop.hurried() => {}
     }
     process.stop("KILL", Duration::from_secs(5));
@@ -174,13 +211,15 @@ pub async fn ended(process: &mut Process) -> String {
         if let Some(status) = process.ended() {
             return status.to_string();
         }
-        sleep(PERIOD).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// The last lines of a log.
 pub fn tail(log: &Path) -> String {
-    let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let text = fs::read(log)
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(12)..].join("\n")
 }
@@ -199,7 +238,9 @@ mod tests {
 
     #[test]
     fn a_node_that_dies_at_once_is_started_ever_more_slowly() {
-        let pauses: Vec<_> = [0, 1, 2, 3, 6, 60].map(|lives| pause_after(lives).as_secs()).into();
+        let pauses: Vec<_> = [0, 1, 2, 3, 6, 60]
+            .map(|lives| pause_after(lives).as_secs())
+            .into();
         assert_eq!(pauses, [0, 0, 1, 2, 16, 16]);
     }
 }

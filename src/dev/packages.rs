@@ -16,7 +16,7 @@ use super::{
     place::make_folder,
     process::{self, Process},
     terminal::say,
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 
 /// Libraries that are never unpacked: the C runtime must be the machine's (its loader is), LLVM (100 MB) is only for
@@ -96,7 +96,11 @@ pub fn fetch(packages: &Path, wanted: Wanted) -> Result<PathBuf> {
     say(format!(
         "  downloading {} Debian packages: {}",
         needed.len(),
-        needed.iter().map(Package::name).collect::<Vec<_>>().join(" ")
+        needed
+            .iter()
+            .map(Package::name)
+            .collect::<Vec<_>>()
+            .join(" ")
     ));
     let archives = apt.download(&needed)?;
     let partial = packages.join(format!("{}.partial", wanted.folder()));
@@ -116,11 +120,18 @@ pub fn fetch(packages: &Path, wanted: Wanted) -> Result<PathBuf> {
 /// Folders of `root` that hold shared libraries, for `LD_LIBRARY_PATH`.
 pub fn library_folders(root: &Path) -> Vec<PathBuf> {
     let parents = [root.join("usr/lib"), root.join("lib")];
-    let children = parents.iter().filter_map(|parent| fs::read_dir(parent).ok()).flatten().flatten();
+    let children = parents
+        .iter()
+        .filter_map(|parent| fs::read_dir(parent).ok())
+        .flatten()
+        .flatten();
     let folders = children.filter(|entry| entry.file_name().to_string_lossy().contains("-linux-"));
     let folders = folders.map(|entry| entry.path());
     // PulseAudio's client keeps the half of itself apart; the machine's own loader is told of it by a search path.
-    folders.flat_map(|folder| [folder.join("pulseaudio"), folder]).filter(|folder| folder.is_dir()).collect()
+    folders
+        .flat_map(|folder| [folder.join("pulseaudio"), folder])
+        .filter(|folder| folder.is_dir())
+        .collect()
 }
 
 /// One package of apt's plan.
@@ -139,7 +150,10 @@ impl Package {
     fn read(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix("Inst ")?.split_whitespace();
         let name = words.next()?.to_owned();
-        let version = words.find_map(|word| word.strip_prefix('('))?.trim_end_matches(')').to_owned();
+        let version = words
+            .find_map(|word| word.strip_prefix('('))?
+            .trim_end_matches(')')
+            .to_owned();
         Some(Package { name, version })
     }
 }
@@ -152,14 +166,17 @@ fn select(plan: &[Package], core: &[String], installed: &BTreeSet<String>) -> Ve
             && !NEVER.iter().any(|never| name.starts_with(never))
     };
     let wanted = |package: &&Package| {
-        core.contains(&package.name) || is_library(&package.name) && !installed.contains(&package.name)
+        core.contains(&package.name)
+            || is_library(&package.name) && !installed.contains(&package.name)
     };
     plan.iter().filter(wanted).cloned().collect()
 }
 
 /// The newest major version among package names such as `postgresql-15`.
 fn newest_postgres(names: &str, at_least: u32) -> Option<u32> {
-    let majors = names.lines().filter_map(|name| name.trim().strip_prefix("postgresql-")?.parse().ok());
+    let majors = names
+        .lines()
+        .filter_map(|name| name.trim().strip_prefix("postgresql-")?.parse().ok());
     majors.filter(|major| *major >= at_least).max()
 }
 
@@ -172,8 +189,14 @@ struct Apt {
 
 impl Apt {
     fn new(folder: &Path, release: Option<&str>) -> Result<Self> {
-        if !Command::new("apt-get").arg("--version").output().is_ok_and(|output| output.status.success()) {
-            return Err(Trouble::new("there is no apt-get here to fetch Debian packages with"));
+        if !Command::new("apt-get")
+            .arg("--version")
+            .output()
+            .is_ok_and(|output| output.status.success())
+        {
+            return Err(DevError::new(
+                "there is no apt-get here to fetch Debian packages with",
+            ));
         }
         let _ = fs::remove_dir_all(folder);
         for name in ["state/lists/partial", "cache/archives/partial", "archives"] {
@@ -188,12 +211,16 @@ impl Apt {
             sources.push(format!("Dir::Etc::sourcelist={}", list.display()));
             sources.push("Dir::Etc::sourceparts=/dev/null".to_owned());
         }
-        Ok(Apt { folder: folder.to_owned(), sources })
+        Ok(Apt {
+            folder: folder.to_owned(),
+            sources,
+        })
     }
 
     fn command(&self, program: &str) -> Command {
         let mut command = process::command(Path::new(program), "TERM");
-        let option = |name: &str, path: &str| format!("{name}={}", self.folder.join(path).display());
+        let option =
+            |name: &str, path: &str| format!("{name}={}", self.folder.join(path).display());
         for setting in [
             option("Dir::State", "state"),
             option("Dir::State::status", "state/status"),
@@ -211,7 +238,9 @@ impl Apt {
             command.arg("-o").arg(setting);
         }
         command.args(self.sources.iter().flat_map(|setting| ["-o", setting]));
-        command.env("LC_ALL", "C.UTF-8").current_dir(self.folder.join("archives"));
+        command
+            .env("LC_ALL", "C.UTF-8")
+            .current_dir(self.folder.join("archives"));
         command
     }
 
@@ -220,11 +249,17 @@ impl Apt {
         update.arg("update");
         // One unreachable third-party source fails the whole update; whether what came is enough shows below.
         let output = Process::output(update)?;
-        let lists = fs::read_dir(self.folder.join("state/lists")).into_iter().flatten().flatten();
-        if lists.into_iter().any(|entry| entry.file_name().to_string_lossy().contains("_Packages")) {
+        let lists = fs::read_dir(self.folder.join("state/lists"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        if lists
+            .into_iter()
+            .any(|entry| entry.file_name().to_string_lossy().contains("_Packages"))
+        {
             return Ok(());
         }
-        Err(Trouble::new(format!(
+        Err(DevError::new(format!(
             "the package lists could not be fetched (is there a network?):\n{}",
             tail(&output)
         )))
@@ -244,25 +279,35 @@ impl Apt {
         names.args(["pkgnames", "postgresql-"]);
         let names = succeed("list packages", &Process::output(names)?)?;
         let major = newest_postgres(&names, at_least).ok_or_else(|| {
-            Trouble::new(format!("this system's package sources have no PostgreSQL {at_least} or newer"))
+            DevError::new(format!(
+                "this system's package sources have no PostgreSQL {at_least} or newer"
+            ))
         })?;
-        Ok(vec![format!("postgresql-{major}"), format!("postgresql-client-{major}"), "libpq5".into()])
+        Ok(vec![
+            format!("postgresql-{major}"),
+            format!("postgresql-client-{major}"),
+            "libpq5".into(),
+        ])
     }
 
     fn resolve(&self, core: &[String]) -> Result<Vec<Package>> {
         let mut plan = self.command("apt-get");
-        plan.args(["--simulate", "--no-install-recommends", "install"]).args(core);
+        plan.args(["--simulate", "--no-install-recommends", "install"])
+            .args(core);
         let plan = succeed("resolve the dependencies", &Process::output(plan)?)?;
         Ok(plan.lines().filter_map(Package::read).collect())
     }
 
     fn download(&self, packages: &[Package]) -> Result<Vec<PathBuf>> {
         let mut download = self.command("apt-get");
-        download
-            .arg("download")
-            .args(packages.iter().map(|package| format!("{}={}", package.name, package.version)));
+        download.arg("download").args(
+            packages
+                .iter()
+                .map(|package| format!("{}={}", package.name, package.version)),
+        );
         succeed("download the packages", &Process::output(download)?)?;
-        let archives = fs::read_dir(self.folder.join("archives")).doing(|| "read the downloads".into())?;
+        let archives =
+            fs::read_dir(self.folder.join("archives")).doing(|| "read the downloads".into())?;
         Ok(archives.flatten().map(|entry| entry.path()).collect())
     }
 }
@@ -270,13 +315,23 @@ impl Apt {
 /// Where this machine gets Debian from: the same place has the older releases.
 fn mirror() -> Result<String> {
     let mut ask = process::command(Path::new("apt-get"), "TERM");
-    ask.args(["indextargets", "--format", "$(SITE)", "Created-By: Packages"]);
+    ask.args([
+        "indextargets",
+        "--format",
+        "$(SITE)",
+        "Created-By: Packages",
+    ]);
     let sites = succeed("ask for the package sources", &Process::output(ask)?)?;
-    Ok(debian_among(&sites).unwrap_or("http://deb.debian.org/debian").to_owned())
+    Ok(debian_among(&sites)
+        .unwrap_or("http://deb.debian.org/debian")
+        .to_owned())
 }
 
 fn debian_among(sites: &str) -> Option<&str> {
-    sites.lines().map(|site| site.trim().trim_end_matches('/')).find(|site| site.ends_with("/debian"))
+    sites
+        .lines()
+        .map(|site| site.trim().trim_end_matches('/'))
+        .find(|site| site.ends_with("/debian"))
 }
 
 /// Names of the packages that are installed on this machine.
@@ -284,7 +339,11 @@ fn installed() -> Result<BTreeSet<String>> {
     let mut query = process::command(Path::new("dpkg-query"), "TERM");
     query.args(["-W", "-f", "${Package} ${db:Status-Status}\\n"]);
     let names = succeed("list the installed packages", &Process::output(query)?)?;
-    Ok(names.lines().filter_map(|line| line.strip_suffix(" installed")).map(str::to_owned).collect())
+    Ok(names
+        .lines()
+        .filter_map(|line| line.strip_suffix(" installed"))
+        .map(str::to_owned)
+        .collect())
 }
 
 /// The output of a program that ended well; otherwise its last words.
@@ -292,15 +351,24 @@ fn succeed(what: &str, output: &Output) -> Result<String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(Trouble::new(format!("could not {what}:\n{}", tail(output))))
+    Err(DevError::new(format!(
+        "could not {what}:\n{}",
+        tail(output)
+    )))
 }
 
 fn tail(output: &Output) -> String {
     let text = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
-    let lines: Vec<_> =
-        text.lines().filter(|line| line.starts_with("E:") || line.starts_with("W:")).collect();
-    let lines = if lines.is_empty() { text.lines().collect() } else { lines };
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| line.starts_with("E:") || line.starts_with("W:"))
+        .collect();
+    let lines = if lines.is_empty() {
+        text.lines().collect()
+    } else {
+        lines
+    };
     lines[lines.len().saturating_sub(6)..]
         .iter()
         .map(|line| format!("    {line}"))
@@ -325,15 +393,19 @@ mod tests {
         let plan: Vec<_> = plan.lines().filter_map(Package::read).collect();
         let installed = BTreeSet::from(["libssl3".to_owned()]);
         let chosen = select(&plan, &["redis-server".to_owned()], &installed);
-        let names: Vec<_> =
-            chosen.iter().map(|package| format!("{}={}", package.name, package.version)).collect();
-        assert_eq!(names, ["libjemalloc2=5.3.0-1", "redis-server=5:7.0.15-1~deb12u10"]);
+        let names: Vec<_> = chosen
+            .iter()
+            .map(|package| format!("{}={}", package.name, package.version))
+            .collect();
+        assert_eq!(
+            names,
+            ["libjemalloc2=5.3.0-1", "redis-server=5:7.0.15-1~deb12u10"]
+        );
     }
 
     #[test]
     fn the_machines_own_mirror_is_used() {
-        let sites =
-            "http://deb.example/debian-security\nhttp://deb.example/debian/\nhttp://other.example/debian\n";
+        let sites = "http://deb.example/debian-security\nhttp://deb.example/debian/\nhttp://other.example/debian\n";
         assert_eq!(debian_among(sites), Some("http://deb.example/debian"));
         assert_eq!(debian_among("http://other.example/ubuntu\n"), None);
     }
@@ -341,7 +413,10 @@ mod tests {
     #[test]
     fn an_upgrade_line_with_the_old_version_is_read() {
         let package = Package::read("Inst libfoo1 [1.0-1] (1.0-2 Debian:12 [amd64])").unwrap();
-        assert_eq!((package.name(), package.version.as_str()), ("libfoo1", "1.0-2"));
+        assert_eq!(
+            (package.name(), package.version.as_str()),
+            ("libfoo1", "1.0-2")
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     terminal::say,
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 
 /// The user the services run as.
@@ -38,25 +38,45 @@ impl Account {
         if me.uid != 0 {
             return Ok(me);
         }
-        let stores = [Some(dev.to_owned()), Some(var_tmp(dev)).filter(|folder| is_mine(folder))];
-        let made_before = stores.into_iter().flatten().map(|store| fs::metadata(store.join("postgres/data")));
+        let stores = [
+            Some(dev.to_owned()),
+            Some(var_tmp(dev)).filter(|folder| is_mine(folder)),
+        ];
+        let made_before = stores
+            .into_iter()
+            .flatten()
+            .map(|store| fs::metadata(store.join("postgres/data")));
         if let Some(data) = made_before.flatten().find(|data| data.uid() != 0) {
-            return Ok(Account { uid: data.uid(), gid: data.gid(), other: true });
+            return Ok(Account {
+                uid: data.uid(),
+                gid: data.gid(),
+                other: true,
+            });
         }
         let users = fs::read_to_string("/etc/passwd").doing(|| "read /etc/passwd".into())?;
-        let found = ["postgres", "nobody"].into_iter().find_map(|name| find_user(&users, name));
+        let found = ["postgres", "nobody"]
+            .into_iter()
+            .find_map(|name| find_user(&users, name));
         let (uid, gid) = found.ok_or_else(|| {
-            Trouble::new(
+            DevError::new(
                 "Postgres refuses to run as root, and /etc/passwd has neither a user postgres nor nobody",
             )
         })?;
-        Ok(Account { uid, gid, other: true })
+        Ok(Account {
+            uid,
+            gid,
+            other: true,
+        })
     }
 
     /// The launcher's own user.
     pub fn launcher() -> Result<Self> {
         let me = fs::metadata("/proc/self").doing(|| "read /proc".into())?;
-        Ok(Account { uid: me.uid(), gid: me.gid(), other: false })
+        Ok(Account {
+            uid: me.uid(),
+            gid: me.gid(),
+            other: false,
+        })
     }
 
     /// Makes `command` run as this user.
@@ -78,8 +98,12 @@ impl Account {
     /// Whether this user can enter `folder`. Tried, not computed: access lists and mounts have a say too.
     fn can_enter(&self, folder: &Path) -> bool {
         let mut cd = Command::new("sh");
-        cd.args(["-c", "cd \"$1\"", "sh"]).arg(folder).current_dir("/");
-        cd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        cd.args(["-c", "cd \"$1\"", "sh"])
+            .arg(folder)
+            .current_dir("/");
+        cd.stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         self.lend_to(&mut cd);
         cd.status().is_ok_and(|status| status.success())
     }
@@ -87,8 +111,12 @@ impl Account {
 
 /// The user's and group's number of `name` in the text of `/etc/passwd`.
 fn find_user(passwd: &str, name: &str) -> Option<(u32, u32)> {
-    let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let user = fields.into_iter().find(|fields| fields.first() == Some(&name))?;
+    let fields = passwd
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>());
+    let user = fields
+        .into_iter()
+        .find(|fields| fields.first() == Some(&name))?;
     Some((user.get(2)?.parse().ok()?, user.get(3)?.parse().ok()?))
 }
 
@@ -110,14 +138,26 @@ impl Place {
     pub fn at(dev: &Path) -> Result<Self> {
         let dev = std::path::absolute(dev).doing(|| format!("find {}", dev.display()))?;
         fs::create_dir_all(&dev).doing(|| format!("make the folder {}", dev.display()))?;
-        let dev = dev.canonicalize().doing(|| format!("find {}", dev.display()))?;
+        let dev = dev
+            .canonicalize()
+            .doing(|| format!("find {}", dev.display()))?;
         let account = Account::choose(&dev)?;
         // The services' user must get through to its own folders; everything else stays with the launcher's.
         let mode = if account.other { 0o711 } else { 0o700 };
-        fs::set_permissions(&dev, fs::Permissions::from_mode(mode)).map_err(|error| foreign(&dev, &error))?;
-        let store = if account.can_enter(&dev) { dev.clone() } else { elsewhere(&dev)? };
+        fs::set_permissions(&dev, fs::Permissions::from_mode(mode))
+            .map_err(|error| foreign(&dev, &error))?;
+        let store = if account.can_enter(&dev) {
+            dev.clone()
+        } else {
+            elsewhere(&dev)?
+        };
         let packages = store.join("packages");
-        Ok(Place { dev, store, packages, account })
+        Ok(Place {
+            dev,
+            store,
+            packages,
+            account,
+        })
     }
 
     /// The same with the programs that another place has fetched.
@@ -131,9 +171,14 @@ impl Place {
         let dev = std::path::absolute(dev).doing(|| format!("find {}", dev.display()))?;
         // The folder itself may be gone already; what lies elsewhere is named after where it was.
         let parent = dev.parent().and_then(|parent| parent.canonicalize().ok());
-        let dev = parent.zip(dev.file_name()).map_or(dev.clone(), |(parent, name)| parent.join(name));
+        let dev = parent
+            .zip(dev.file_name())
+            .map_or(dev.clone(), |(parent, name)| parent.join(name));
         let elsewhere = var_tmp(&dev);
-        for folder in [Some(elsewhere).filter(|folder| is_mine(folder)), Some(dev)].into_iter().flatten() {
+        for folder in [Some(elsewhere).filter(|folder| is_mine(folder)), Some(dev)]
+            .into_iter()
+            .flatten()
+        {
             match fs::remove_dir_all(&folder) {
                 Ok(()) => say(format!("removed {}", folder.display())),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -146,7 +191,9 @@ impl Place {
 
 /// The launcher's user: the owner of its own entry in `/proc`.
 pub fn my_uid() -> Result<u32> {
-    fs::metadata("/proc/self").map(|data| data.uid()).doing(|| "read /proc".into())
+    fs::metadata("/proc/self")
+        .map(|data| data.uid())
+        .doing(|| "read /proc".into())
 }
 
 /// The folder under `/var/tmp` that belongs to the cluster in `dev`.
@@ -166,7 +213,10 @@ fn elsewhere(dev: &Path) -> Result<PathBuf> {
         make_folder(&folder, 0o711)?;
     }
     if !is_mine(&folder) {
-        return Err(Trouble::new(format!("{} belongs to somebody else: remove it", folder.display())));
+        return Err(DevError::new(format!(
+            "{} belongs to somebody else: remove it",
+            folder.display()
+        )));
     }
     say(format!(
         "The services run as an ordinary user, who cannot reach {}: their files go to {}.",
@@ -179,13 +229,18 @@ fn elsewhere(dev: &Path) -> Result<PathBuf> {
 /// Eight hexadecimal digits that stand for a path.
 pub fn short_hash(path: &Path) -> String {
     let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
-    digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    digest
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Makes a folder (parents too) with exactly `mode`, whatever the umask says.
 pub fn make_folder(path: &Path, mode: u32) -> Result<()> {
     fs::create_dir_all(path).map_err(|error| foreign(path, &error))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| foreign(path, &error))
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(|error| foreign(path, &error))
 }
 
 /// Writes a file that only its owner can read, replacing it as a whole.
@@ -193,20 +248,26 @@ pub fn write_secret(path: &Path, text: &str) -> Result<()> {
     let temporary = path.with_extension("new");
     let _ = fs::remove_file(&temporary);
     let mut options = fs::OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(&temporary);
+    let file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&temporary);
     let written = file.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()));
-    written.and_then(|()| fs::rename(&temporary, path)).map_err(|error| foreign(path, &error))
+    written
+        .and_then(|()| fs::rename(&temporary, path))
+        .map_err(|error| foreign(path, &error))
 }
 
 /// Trouble with a path, and what is behind it most often.
-fn foreign(path: &Path, error: &io::Error) -> Trouble {
+fn foreign(path: &Path, error: &io::Error) -> DevError {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => {
             ": another user (root?) seems to have started the cluster here before; clean up as that user first"
         }
         _ => "",
     };
-    Trouble::new(format!("could not write {}: {error}{hint}", path.display()))
+    DevError::new(format!("could not write {}: {error}{hint}", path.display()))
 }
 
 #[cfg(test)]

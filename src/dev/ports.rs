@@ -5,17 +5,21 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 
-use super::trouble::{Result, Trouble};
+use super::trouble::{DevError, Result};
 
 /// The first port of the kernel's ephemeral range.
-const EPHEMERAL: u16 = 32768;
+const FIRST_EPHEMERAL_PORT: u16 = 32768;
 
 /// The first port from `from` on where nothing listens, and which is none of `taken`.
 ///
 /// Another process may take it before its new owner does: whoever gets 'address in use' asks again.
 pub fn free_port(from: u16, taken: &[u16]) -> Result<u16> {
-    pick(from, |port| !taken.contains(&port) && is_free(port))
-        .ok_or_else(|| Trouble::new(format!("no free TCP port from {from} to {}", EPHEMERAL - 1)))
+    pick(from, |port| !taken.contains(&port) && is_free(port)).ok_or_else(|| {
+        DevError::new(format!(
+            "no free TCP port from {from} to {}",
+            FIRST_EPHEMERAL_PORT - 1
+        ))
+    })
 }
 
 /// Whether a server could listen on `port` now. `localhost` may mean IPv6 to a client, so that address is asked too
@@ -27,7 +31,7 @@ pub fn is_free(port: u16) -> bool {
 }
 
 fn pick(from: u16, is_free: impl Fn(u16) -> bool) -> Option<u16> {
-    (from..EPHEMERAL).find(|port| is_free(*port))
+    (from..FIRST_EPHEMERAL_PORT).find(|port| is_free(*port))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::{
     path::Path,
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::{
-        LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
+        LazyLock, OnceLock,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -21,10 +21,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::trouble::{Doing, Result, Trouble};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::trouble::{Context, DevError, Result};
 
 /// How often a waiting loop looks again.
-pub const TICK: Duration = Duration::from_millis(20);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Pids of the running children and the signal that asks each to end.
 static CHILDREN: Mutex<BTreeMap<u32, &'static str>> = Mutex::new(BTreeMap::new());
@@ -33,7 +35,7 @@ static CHILDREN: Mutex<BTreeMap<u32, &'static str>> = Mutex::new(BTreeMap::new()
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 fn children() -> MutexGuard<'static, BTreeMap<u32, &'static str>> {
-    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
+    CHILDREN.lock()
 }
 
 /// Whether `setpriv` is here and knows `--pdeathsig`.
@@ -51,7 +53,9 @@ static HAS_SETPRIV: LazyLock<bool> = LazyLock::new(|| {
 pub fn command(program: &Path, death_signal: &'static str) -> Command {
     let mut command = if *HAS_SETPRIV {
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", death_signal, "--"]).arg(program);
+        command
+            .args(["--pdeathsig", death_signal, "--"])
+            .arg(program);
         command
     } else {
         Command::new(program)
@@ -91,7 +95,7 @@ impl Process {
     /// Starts `command`; `stop_signal` (`"TERM"`, `"INT"`) is what asks it to end.
     pub fn spawn(command: Command, stop_signal: &'static str) -> Result<Self> {
         if STOPPING.load(Ordering::SeqCst) {
-            return Err(Trouble::new("stopped while starting"));
+            return Err(DevError::new("stopped while starting"));
         }
         let name = command.get_program().to_string_lossy().into_owned();
         let child = spawn_child(command).doing(|| format!("start {name}"))?;
@@ -110,7 +114,10 @@ impl Process {
 
     /// Starts `command`, writes `input` to it, waits for its end and gives what it printed.
     pub fn output_with_input(mut command: Command, input: &str) -> Result<Output> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut process = Process::spawn(command, "TERM")?;
         if let Some(mut pipe) = process.child.stdin.take() {
             // A child that ends early breaks the pipe; its exit status says more than that error.
@@ -124,8 +131,14 @@ impl Process {
         // Both pipes at once: a child that fills one while the other is read would wait for ever.
         let reader = thread::spawn(move || drain(stderr));
         let stdout = drain(stdout)?;
-        let stderr = reader.join().map_err(|_| io::Error::other("the reading thread ended"))??;
-        Ok(Output { status: self.child.wait()?, stdout, stderr })
+        let stderr = reader
+            .join()
+            .map_err(|_| io::Error::other("the reading thread ended"))??;
+        Ok(Output {
+            status: self.child.wait()?,
+            stdout,
+            stderr,
+        })
     }
 
     /// The process's id.
@@ -156,7 +169,7 @@ impl Process {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
             }
-            thread::sleep(TICK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -173,14 +186,18 @@ impl Drop for Process {
 
 fn drain(pipe: Option<impl io::Read>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    pipe.map(|mut pipe| pipe.read_to_end(&mut bytes)).transpose()?;
+    pipe.map(|mut pipe| pipe.read_to_end(&mut bytes))
+        .transpose()?;
     Ok(bytes)
 }
 
 /// Asks every running child to end and starts no more; those who wait for a child see it end and give up.
 pub fn interrupt() {
     STOPPING.store(true, Ordering::SeqCst);
-    let running: Vec<_> = children().iter().map(|(pid, signal)| (*pid, *signal)).collect();
+    let running: Vec<_> = children()
+        .iter()
+        .map(|(pid, signal)| (*pid, *signal))
+        .collect();
     for (pid, signal) in running {
         send(pid, signal);
     }
@@ -189,15 +206,27 @@ pub fn interrupt() {
 /// Sends `signal` to `pid`. The shell's own `kill` is used: it is everywhere, and a system call would be `unsafe`.
 pub fn send(pid: u32, signal: &str) {
     let mut kill = Command::new("sh");
-    kill.args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal, &pid.to_string()]);
-    let _ = kill.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    kill.args([
+        "-c",
+        "kill -s \"$1\" \"$2\"",
+        "sh",
+        signal,
+        &pid.to_string(),
+    ]);
+    let _ = kill
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
 }
 
 /// Whether `pid` is a process that runs (a zombie has ended).
 pub fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name in parentheses may hold anything, so the state is what follows the last one.
-    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    let state = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.trim_start().chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
@@ -208,33 +237,42 @@ pub fn find(uid: u32, is_ours: impl Fn(u32, &[String]) -> bool) -> Vec<u32> {
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let ours = pids.filter(|pid| {
         let owner = fs::metadata(format!("/proc/{pid}")).map(|data| data.uid());
-        owner.is_ok_and(|owner| owner == uid) && is_running(*pid) && is_ours(*pid, &strings(*pid, "cmdline"))
+        owner.is_ok_and(|owner| owner == uid)
+            && is_running(*pid)
+            && is_ours(*pid, &strings(*pid, "cmdline"))
     });
     ours.collect()
 }
 
 /// Whether `pid` was started with `variable` (`NAME=value`) in its environment.
 pub fn has_variable(pid: u32, variable: &str) -> bool {
-    strings(pid, "environ").iter().any(|entry| entry == variable)
+    strings(pid, "environ")
+        .iter()
+        .any(|entry| entry == variable)
 }
 
 /// A file of `/proc/<pid>` that holds strings ended by NUL.
 fn strings(pid: u32, file: &str) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
-    text.trim_end_matches('\0').split('\0').map(str::to_owned).collect()
+    text.trim_end_matches('\0')
+        .split('\0')
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Ends processes that are no children of ours: `signal`, then after `grace` KILL. True once all are gone.
 pub fn end(pids: &[u32], signal: &str, grace: Duration) -> bool {
     for (signal, grace) in [(signal, grace), ("KILL", Duration::from_secs(3))] {
-        pids.iter().filter(|pid| is_running(**pid)).for_each(|pid| send(*pid, signal));
+        pids.iter()
+            .filter(|pid| is_running(**pid))
+            .for_each(|pid| send(*pid, signal));
         let deadline = Instant::now() + grace;
         while Instant::now() < deadline {
             if !pids.iter().any(|pid| is_running(*pid)) {
                 return true;
             }
-            thread::sleep(TICK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
     false
@@ -254,7 +292,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(5);
         while find(uid, is_ours) != [child.pid()] {
             assert!(Instant::now() < deadline, "not found");
-            thread::sleep(TICK);
+            thread::sleep(POLL_INTERVAL);
         }
         child.stop("TERM", Duration::from_secs(5));
         assert!(!is_running(child.pid()));

@@ -1,11 +1,8 @@
 //! `cluster.json`: where the running cluster is to be found, for load tests and any other client.
 
-use std::{
-    fs,
-    path::PathBuf,
-    sync::{Mutex, PoisonError},
-};
+use std::{fs, path::PathBuf};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{
@@ -26,7 +23,10 @@ pub struct Published {
 impl Published {
     /// Nothing published; what an earlier run left is removed.
     pub fn nothing(file: PathBuf) -> Self {
-        let published = Published { file, content: Mutex::default() };
+        let published = Published {
+            file,
+            content: Mutex::default(),
+        };
         published.forget();
         published
     }
@@ -61,7 +61,7 @@ impl Published {
 
     /// The process of node number `n` (from 0).
     pub fn pid(&self, n: usize) -> u64 {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)["nodes"][n]["pid"]
+        self.content.lock()["nodes"][n]["pid"]
             .as_u64()
             .unwrap_or_default()
     }
@@ -73,7 +73,7 @@ impl Published {
 
     /// Changes the file as a whole: a reader never sees half of it.
     fn update(&self, change: impl FnOnce(&mut Value)) -> Result<()> {
-        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut content = self.content.lock();
         change(&mut content);
         write_secret(&self.file, &format!("{content:#}\n"))
     }

@@ -13,9 +13,9 @@ use super::{
     place::{Account, make_folder, write_secret},
     ports::free_port,
     postgres::open_log,
-    process::{self, Process, TICK},
+    process::{self, POLL_INTERVAL, Process},
     tools::Toolset,
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 use crate::{clock::Clock, random::Random};
 
@@ -73,7 +73,15 @@ impl RedisServer {
             }
         };
         let (tools, account, folder) = (tools.clone(), account.clone(), folder.to_owned());
-        let mut server = RedisServer { tools, account, folder, password, port: 0, clustered, process: None };
+        let mut server = RedisServer {
+            tools,
+            account,
+            folder,
+            password,
+            port: 0,
+            clustered,
+            process: None,
+        };
         server.end_leftovers()?;
         if clustered {
             // What an earlier one knew of its cluster is not true of this one.
@@ -112,7 +120,9 @@ impl RedisServer {
 
     /// Whether the server does not run.
     pub fn is_down(&mut self) -> bool {
-        self.process.as_mut().is_none_or(|process| process.ended().is_some())
+        self.process
+            .as_mut()
+            .is_none_or(|process| process.ended().is_some())
     }
 
     /// Sends a signal: `"STOP"` makes every command hang until `"CONT"`.
@@ -155,13 +165,23 @@ impl RedisServer {
     fn end_leftovers(&self) -> Result<()> {
         let configuration = self.configuration();
         let is_ours = |_, arguments: &[String]| {
-            arguments.first().is_some_and(|program| program.ends_with("redis-server"))
-                && arguments.get(1).is_some_and(|file| Path::new(file) == configuration)
+            arguments
+                .first()
+                .is_some_and(|program| program.ends_with("redis-server"))
+                && arguments
+                    .get(1)
+                    .is_some_and(|file| Path::new(file) == configuration)
         };
-        if process::end(&process::find(self.account.uid, is_ours), "TERM", Duration::from_secs(5)) {
+        if process::end(
+            &process::find(self.account.uid, is_ours),
+            "TERM",
+            Duration::from_secs(5),
+        ) {
             return Ok(());
         }
-        Err(Trouble::new("an earlier Redis of this cluster still runs and cannot be ended"))
+        Err(DevError::new(
+            "an earlier Redis of this cluster still runs and cannot be ended",
+        ))
     }
 
     /// Everything in a file, since the password must not show in the list of processes. The process title is left
@@ -174,7 +194,10 @@ impl RedisServer {
         );
         if self.clustered {
             let folder = self.cluster_folder();
-            text += &format!("dir {}\ncluster-enabled yes\ncluster-node-timeout 2000\n", folder.display());
+            text += &format!(
+                "dir {}\ncluster-enabled yes\ncluster-node-timeout 2000\n",
+                folder.display()
+            );
         }
         write_secret(&self.configuration(), &text)?;
         self.account.give(&self.configuration())
@@ -188,7 +211,9 @@ impl RedisServer {
         let log = open_log(&log_path)?;
         let mut command = self.tools.command("redis-server", "TERM", &self.account);
         command.arg(self.configuration());
-        command.stderr(log.try_clone().doing(|| "share a log".into())?).stdout(log);
+        command
+            .stderr(log.try_clone().doing(|| "share a log".into())?)
+            .stdout(log);
         let mut process = Process::spawn(command, "TERM")?;
         let deadline = Instant::now() + START_DEADLINE;
         while !answers(port, &self.password) {
@@ -196,9 +221,11 @@ impl RedisServer {
             if ended || Instant::now() > deadline {
                 process.stop("KILL", Duration::from_secs(5));
                 let words = fs::read_to_string(&log_path).unwrap_or_default();
-                return Err(Trouble::new(format!("Redis did not start; its log says:\n{words}")));
+                return Err(DevError::new(format!(
+                    "Redis did not start; its log says:\n{words}"
+                )));
             }
-            thread::sleep(TICK);
+            thread::sleep(POLL_INTERVAL);
         }
         self.process = Some(process);
         Ok(())

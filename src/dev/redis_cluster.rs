@@ -10,10 +10,10 @@ use std::{
 
 use super::{
     place::{Account, make_folder, write_secret},
-    process::TICK,
+    process::POLL_INTERVAL,
     redis::RedisServer,
     tools::Toolset,
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 use crate::{clock::Clock, random::Random};
 
@@ -49,19 +49,39 @@ impl RedisCluster {
     /// `redis-cluster://...`, naming all masters.
     pub fn url(&self) -> String {
         let address = |master: &RedisServer| format!("127.0.0.1:{}", master.port());
-        let others: Vec<String> =
-            self.masters.iter().skip(1).map(|master| format!("node={}", address(master))).collect();
+        let others: Vec<String> = self
+            .masters
+            .iter()
+            .skip(1)
+            .map(|master| format!("node={}", address(master)))
+            .collect();
         let first = self.masters.first().map(address).unwrap_or_default();
-        format!("redis-cluster://:{}@{first}?{}", self.password, others.join("&"))
+        format!(
+            "redis-cluster://:{}@{first}?{}",
+            self.password,
+            others.join("&")
+        )
     }
 
     fn join(&self) -> Result<()> {
         let share = SLOTS / MASTERS;
         for (n, master) in (0..).zip(&self.masters) {
-            let last = if n + 1 == MASTERS { SLOTS - 1 } else { (n + 1) * share - 1 };
-            self.tell(master, &format!("CLUSTER ADDSLOTSRANGE {} {last}", n * share), "+OK")?;
+            let last = if n + 1 == MASTERS {
+                SLOTS - 1
+            } else {
+                (n + 1) * share - 1
+            };
+            self.tell(
+                master,
+                &format!("CLUSTER ADDSLOTSRANGE {} {last}", n * share),
+                "+OK",
+            )?;
             if let Some(first) = self.masters.first().filter(|_| n > 0) {
-                self.tell(master, &format!("CLUSTER MEET 127.0.0.1 {}", first.port()), "+OK")?;
+                self.tell(
+                    master,
+                    &format!("CLUSTER MEET 127.0.0.1 {}", first.port()),
+                    "+OK",
+                )?;
             }
         }
         for master in &self.masters {
@@ -76,24 +96,31 @@ impl RedisCluster {
     fn tell(&self, master: &RedisServer, what: &str, sign: &str) -> Result<()> {
         let deadline = Instant::now() + DEADLINE;
         loop {
-            let answer = self.ask(master, what).doing(|| format!("ask Redis on port {}", master.port()))?;
+            let answer = self
+                .ask(master, what)
+                .doing(|| format!("ask Redis on port {}", master.port()))?;
             if answer.contains(sign) {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(Trouble::new(format!("the Redis cluster does not come up: {answer}")));
+                return Err(DevError::new(format!(
+                    "the Redis cluster does not come up: {answer}"
+                )));
             }
-            thread::sleep(TICK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
     fn ask(&self, master: &RedisServer, what: &str) -> std::io::Result<String> {
-        let mut stream = TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, master.port())))?;
+        let mut stream =
+            TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, master.port())))?;
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;
         stream.write_all(format!("AUTH {}\r\n{what}\r\nQUIT\r\n", self.password).as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         // After the answer to AUTH.
-        Ok(answer.split_once("\r\n").map_or_else(String::new, |(_, rest)| rest.to_owned()))
+        Ok(answer
+            .split_once("\r\n")
+            .map_or_else(String::new, |(_, rest)| rest.to_owned()))
     }
 }

@@ -21,12 +21,19 @@ pub fn prepare(file: &Path) -> Result<Secrets> {
     for name in NAMES {
         if !secrets.iter().any(|(known, _)| known == name) {
             let key = BASE64.encode(random.bytes::<32>());
-            let value = if name == "ACCESS_TOKEN_KEYS" { format!("dev:{key}") } else { key };
+            let value = if name == "ACCESS_TOKEN_KEYS" {
+                format!("dev:{key}")
+            } else {
+                key
+            };
             secrets.push((name.to_owned(), value));
         }
     }
     if secrets.len() > known {
-        let lines: String = secrets.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        let lines: String = secrets
+            .iter()
+            .map(|(name, value)| format!("{name}={value}\n"))
+            .collect();
         write_secret(file, &lines)?;
     }
     Ok(secrets)
@@ -35,7 +42,8 @@ pub fn prepare(file: &Path) -> Result<Secrets> {
 fn parse(text: &str) -> Secrets {
     let pairs = text.lines().filter_map(|line| line.split_once('='));
     let ours = pairs.filter(|(name, value)| NAMES.contains(name) && !value.is_empty());
-    ours.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
+    ours.map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+        .collect()
 }
 
 #[cfg(test)]

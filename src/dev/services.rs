@@ -30,7 +30,7 @@ use std::{
 use super::{
     place::{Place, make_folder},
     tools::Tools,
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 pub use super::{
     postgres::{PostgresServer, Profile},
@@ -73,9 +73,20 @@ impl Services {
         };
         let tools = Tools::obtain(&place)?;
         let redis = RedisServer::start(&tools.redis, &place.account, &folder.join("redis"))?;
-        let postgres =
-            PostgresServer::start(&tools.postgres, &place.account, &folder.join("postgres"), profile)?;
-        Ok(Services { postgres, redis, tools, place, folder, _lock: lock })
+        let postgres = PostgresServer::start(
+            &tools.postgres,
+            &place.account,
+            &folder.join("postgres"),
+            profile,
+        )?;
+        Ok(Services {
+            postgres,
+            redis,
+            tools,
+            place,
+            folder,
+            _lock: lock,
+        })
     }
 
     /// Starts a further Redis; `name` must differ from that of any other that runs.
@@ -87,7 +98,12 @@ impl Services {
     /// Starts a further Postgres, which others can follow; `name` must differ from that of any other that runs.
     pub fn another_postgres(&self, name: &str) -> Result<PostgresServer> {
         let folder = self.folder.join(format!("postgres-{name}"));
-        PostgresServer::start(&self.tools.postgres, &self.place.account, &folder, Profile::Followed)
+        PostgresServer::start(
+            &self.tools.postgres,
+            &self.place.account,
+            &folder,
+            Profile::Followed,
+        )
     }
 
     /// Starts a Redis Cluster; `name` must differ from that of any other that runs.
@@ -120,7 +136,7 @@ impl Lock {
         let path = dev.join("lock");
         Lock::try_take(&path)?.ok_or_else(|| {
             let pid = fs::read_to_string(&path).unwrap_or_default();
-            Trouble::new(format!(
+            DevError::new(format!(
                 "a dev cluster of this tree is running already (process {}): use it, or stop it with Ctrl-C or `kill {0}`",
                 pid.trim()
             ))
@@ -131,14 +147,24 @@ impl Lock {
     /// in it is in use.
     pub fn take_all(dev: &Path) -> Result<Vec<Self>> {
         let mut locks = vec![Lock::take(dev)?];
-        let below =
-            |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        for folder in below(dev).flat_map(|folder| below(&folder).chain([folder.clone()]).collect::<Vec<_>>())
+        let below = |folder: &Path| {
+            fs::read_dir(folder)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+        };
+        for folder in
+            below(dev).flat_map(|folder| below(&folder).chain([folder.clone()]).collect::<Vec<_>>())
         {
             let path = folder.join("lock");
             if path.is_file() {
-                let in_use =
-                    || Trouble::new(format!("{} is in use (by tests?); wait for the end", folder.display()));
+                let in_use = || {
+                    DevError::new(format!(
+                        "{} is in use (by tests?); wait for the end",
+                        folder.display()
+                    ))
+                };
                 locks.push(Lock::try_take(&path)?.ok_or_else(in_use)?);
             }
         }
@@ -156,7 +182,9 @@ impl Lock {
                 return Ok((lock, place.store.join(slot)));
             }
         }
-        Err(Trouble::new(format!("{TEST_SLOTS} test runs are going on in this tree already")))
+        Err(DevError::new(format!(
+            "{TEST_SLOTS} test runs are going on in this tree already"
+        )))
     }
 
     fn try_take(path: &Path) -> Result<Option<Self>> {
@@ -170,7 +198,9 @@ impl Lock {
                 return Err(error).doing(|| format!("lock {}", path.display()));
             }
         }
-        let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        let written = file
+            .set_len(0)
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
         written.doing(|| format!("write {}", path.display()))?;
         Ok(Some(Lock { _file: file }))
     }

@@ -48,8 +48,9 @@ impl Settings {
 
     /// The environment of the node `name` on `ports` (public, admin); `all` are the public ports of all nodes.
     pub fn environment(&self, name: &str, ports: (u16, u16), all: &[u16]) -> Vec<(String, String)> {
-        let is_given =
-            |name: &str| env::var_os(name).is_some() || env::var_os(format!("{name}_FILE")).is_some();
+        let is_given = |name: &str| {
+            env::var_os(name).is_some() || env::var_os(format!("{name}_FILE")).is_some()
+        };
         let mut environment = self.owned(name, ports, all);
         environment.extend(unless_given(self.defaults(all), is_given));
         environment
@@ -65,7 +66,13 @@ impl Settings {
             // One public address for all, as behind a load balancer: it is the issuer of the access tokens.
             ("PUBLIC_URL", origin(all.first().copied().unwrap_or(public))),
             ("RP_ID", RP_ID.to_owned()),
-            ("RP_ORIGIN", all.iter().map(|port| origin(*port)).collect::<Vec<_>>().join(",")),
+            (
+                "RP_ORIGIN",
+                all.iter()
+                    .map(|port| origin(*port))
+                    .collect::<Vec<_>>()
+                    .join(","),
+            ),
             ("TLS_CERT_FILE", path(&self.certificates.cert)),
             ("TLS_KEY_FILE", path(&self.certificates.key)),
             ("DATABASE_URL", self.database_url.clone()),
@@ -77,13 +84,18 @@ impl Settings {
     }
 
     fn defaults(&self, all: &[u16]) -> Vec<(String, String)> {
-        let origins = all.iter().flat_map(|port| [origin(*port), format!("https://127.0.0.1:{port}")]);
+        let origins = all
+            .iter()
+            .flat_map(|port| [origin(*port), format!("https://127.0.0.1:{port}")]);
         let pairs = [
             ("ALLOWED_ORIGINS", origins.collect::<Vec<_>>().join(",")),
             ("TRUSTED_PROXIES", "127.0.0.1/32".to_owned()),
             ("MAIL_FROM", "Blindpipe <no-reply@localhost>".to_owned()),
             // The nodes share a machine. Threads of one that wake in vain are in the way of the others.
-            ("TOKIO_WORKER_THREADS", (cores() / all.len().max(1)).max(1).to_string()),
+            (
+                "TOKIO_WORKER_THREADS",
+                (cores() / all.len().max(1)).max(1).to_string(),
+            ),
             // No load balancer looks at these nodes.
             ("DRAIN_LAG_SECONDS", "0".to_owned()),
         ];
@@ -101,8 +113,14 @@ pub fn origin(port: u16) -> String {
     format!("https://localhost:{port}")
 }
 
-fn unless_given(defaults: Vec<(String, String)>, is_given: impl Fn(&str) -> bool) -> Vec<(String, String)> {
-    defaults.into_iter().filter(|(name, _)| !is_given(name)).collect()
+fn unless_given(
+    defaults: Vec<(String, String)>,
+    is_given: impl Fn(&str) -> bool,
+) -> Vec<(String, String)> {
+    defaults
+        .into_iter()
+        .filter(|(name, _)| !is_given(name))
+        .collect()
 }
 
 #[cfg(test)]
@@ -111,7 +129,13 @@ mod tests {
 
     #[test]
     fn the_environment_wins_over_defaults() {
-        let defaults = vec![("A".to_owned(), "1".to_owned()), ("B".to_owned(), "2".to_owned())];
-        assert_eq!(unless_given(defaults, |name| name == "A"), [("B".to_owned(), "2".to_owned())]);
+        let defaults = vec![
+            ("A".to_owned(), "1".to_owned()),
+            ("B".to_owned(), "2".to_owned()),
+        ];
+        assert_eq!(
+            unless_given(defaults, |name| name == "A"),
+            [("B".to_owned(), "2".to_owned())]
+        );
     }
 }

@@ -12,19 +12,43 @@ fn read(name: &str) -> String {
 /// The quoted strings of the list `key` in section `[section]`.
 fn list(section: &str, key: &str) -> Vec<String> {
     let text = read("deny.toml");
-    let body =
-        text.split(&format!("\n[{section}]\n")).nth(1).unwrap().split("\n[").next().unwrap().to_owned();
-    let list = body.split(&format!("\n{key} = [")).nth(1).unwrap_or_else(|| panic!("deny.toml has no {key}"));
+    let body = text
+        .split(&format!("\n[{section}]\n"))
+        .nth(1)
+        .unwrap()
+        .split("\n[")
+        .next()
+        .unwrap()
+        .to_owned();
+    let list = body
+        .split(&format!("\n{key} = ["))
+        .nth(1)
+        .unwrap_or_else(|| panic!("deny.toml has no {key}"));
     let lines = list.split("\n]").next().unwrap().lines();
     let code = lines.map(|line| line.split('#').next().unwrap_or_default());
-    code.flat_map(|line| line.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()).collect()
+    code.flat_map(|line| {
+        line.split('"')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    })
+    .collect()
 }
 
 fn cargo(arguments: &[&str]) -> String {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    let output = command.args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-    assert!(output.status.success(), "cargo {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = command
+        .args(arguments)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "cargo {arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -48,7 +72,10 @@ fn packages() -> Vec<Value> {
 /// Whether an SPDX expression can be satisfied with `allowed` licences alone.
 fn satisfied(expression: &str, allowed: &[String]) -> bool {
     // `/` is how old crates wrote OR.
-    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let spaced = expression
+        .replace('/', " OR ")
+        .replace('(', " ( ")
+        .replace(')', " ) ");
     let words: Vec<_> = spaced.split_whitespace().collect();
     let mut at = 0;
     let met = either(&words, &mut at, allowed);
@@ -113,9 +140,18 @@ fn every_licence_is_allowed() {
     let refused: Vec<_> = packages()
         .iter()
         .filter(|package| !satisfied(package["license"].as_str().unwrap_or("none"), &allowed))
-        .map(|package| format!("{} {}: {}", package["name"], package["version"], package["license"]))
+        .map(|package| {
+            format!(
+                "{} {}: {}",
+                package["name"], package["version"], package["license"]
+            )
+        })
         .collect();
-    assert!(refused.is_empty(), "licences that deny.toml does not allow:\n{}", refused.join("\n"));
+    assert!(
+        refused.is_empty(),
+        "licences that deny.toml does not allow:\n{}",
+        refused.join("\n")
+    );
 }
 
 #[test]
@@ -123,10 +159,24 @@ fn no_banned_crate_is_built() {
     let banned = list("bans", "deny");
     assert!(banned.len() > 3);
     // The lock file also names what no enabled feature asks for; the tree does not.
-    let tree =
-        cargo(&["tree", "--locked", "--offline", "--workspace", "--prefix", "none", "--format", "{p}"]);
-    let built: Vec<_> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
-    let found: Vec<_> = banned.iter().filter(|name| built.contains(&name.as_str())).collect();
+    let tree = cargo(&[
+        "tree",
+        "--locked",
+        "--offline",
+        "--workspace",
+        "--prefix",
+        "none",
+        "--format",
+        "{p}",
+    ]);
+    let built: Vec<_> = tree
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    let found: Vec<_> = banned
+        .iter()
+        .filter(|name| built.contains(&name.as_str()))
+        .collect();
     assert!(found.is_empty(), "deny.toml bans {found:?}");
 }
 
@@ -134,9 +184,15 @@ fn no_banned_crate_is_built() {
 fn every_crate_comes_from_the_allowed_registry() {
     let registries: Vec<_> = list_line("sources", "allow-registry");
     let lock = read("Cargo.lock");
-    let sources = lock.lines().filter_map(|line| line.strip_prefix("source = \"")?.strip_suffix('"'));
+    let sources = lock
+        .lines()
+        .filter_map(|line| line.strip_prefix("source = \"")?.strip_suffix('"'));
     let foreign: Vec<_> = sources
-        .filter(|source| !registries.iter().any(|known| source == &format!("registry+{known}")))
+        .filter(|source| {
+            !registries
+                .iter()
+                .any(|known| source == &format!("registry+{known}"))
+        })
         .collect();
     assert!(foreign.is_empty(), "crates from elsewhere: {foreign:?}");
 }
@@ -145,6 +201,13 @@ fn every_crate_comes_from_the_allowed_registry() {
 fn list_line(section: &str, key: &str) -> Vec<String> {
     let text = read("deny.toml");
     let body = text.split(&format!("\n[{section}]\n")).nth(1).unwrap();
-    let line = body.lines().find(|line| line.starts_with(&format!("{key} = ["))).unwrap();
-    line.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+    let line = body
+        .lines()
+        .find(|line| line.starts_with(&format!("{key} = [")))
+        .unwrap();
+    line.split('"')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
 }

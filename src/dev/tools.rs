@@ -14,15 +14,15 @@ use super::{
     place::{Account, Place, make_folder},
     process::{self, Process},
     terminal::say,
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 
 /// The oldest PostgreSQL that will do.
-const POSTGRES: u32 = 15;
+const MIN_POSTGRES_VERSION: u32 = 15;
 /// The oldest Redis that will do.
-const REDIS: u32 = 7;
+const MIN_REDIS_VERSION: u32 = 7;
 /// The oldest Chromium that will do: pages read and write passkeys as JSON from 129 on.
-const CHROMIUM: u32 = 129;
+const MIN_CHROMIUM_VERSION: u32 = 129;
 /// Set to anything, makes the search pass over what is installed; for trying the download.
 const IGNORE_INSTALLED: &str = "BLINDPIPE_DEV_IGNORE_INSTALLED";
 
@@ -56,7 +56,11 @@ impl Toolset {
             command.env("LD_LIBRARY_PATH", libraries);
         }
         // Messages are read by the launcher, and what is around must not set options of Postgres.
-        command.env("LC_ALL", "C.UTF-8").env_remove("PGOPTIONS").env_remove("PGDATA").current_dir("/");
+        command
+            .env("LC_ALL", "C.UTF-8")
+            .env_remove("PGOPTIONS")
+            .env_remove("PGDATA")
+            .current_dir("/");
         account.lend_to(&mut command);
         command
     }
@@ -69,15 +73,24 @@ impl Toolset {
         at_least: u32,
         account: &Account,
     ) -> Option<Self> {
-        let mut tools = Toolset { bin: bin.to_owned(), libraries, major: 0, version: String::new() };
+        let mut tools = Toolset {
+            bin: bin.to_owned(),
+            libraries,
+            major: 0,
+            version: String::new(),
+        };
         if !bin.join(server).exists() {
             return None;
         }
         let mut ask = tools.command(server, "TERM", account);
         ask.arg("--version");
-        let output = Process::output(ask).ok().filter(|output| output.status.success())?;
+        let output = Process::output(ask)
+            .ok()
+            .filter(|output| output.status.success())?;
         // Python 2 says it on the other output.
-        tools.version = parse_version(&String::from_utf8_lossy(&[output.stdout, output.stderr].concat()))?;
+        tools.version = parse_version(&String::from_utf8_lossy(
+            &[output.stdout, output.stderr].concat(),
+        ))?;
         tools.major = tools.version.split('.').next()?.parse().ok()?;
         (tools.major >= at_least).then_some(tools)
     }
@@ -88,15 +101,34 @@ impl Toolset {
         match wanted {
             Wanted::Postgres(at_least) => {
                 let bins = postgres_folders(&root.join("usr/lib/postgresql"));
-                bins.iter()
-                    .find_map(|bin| Toolset::probe(bin, libraries.clone(), "postgres", at_least, account))
+                bins.iter().find_map(|bin| {
+                    Toolset::probe(bin, libraries.clone(), "postgres", at_least, account)
+                })
             }
-            Wanted::Redis => Toolset::probe(&root.join("usr/bin"), libraries, "redis-server", REDIS, account),
+            Wanted::Redis => Toolset::probe(
+                &root.join("usr/bin"),
+                libraries,
+                "redis-server",
+                MIN_REDIS_VERSION,
+                account,
+            ),
             Wanted::Browser => {
                 let bin = root.join("usr/lib/chromium");
-                Toolset::probe(&bin, libraries, browser::PROGRAM, CHROMIUM, account)
+                Toolset::probe(
+                    &bin,
+                    libraries,
+                    browser::PROGRAM,
+                    MIN_CHROMIUM_VERSION,
+                    account,
+                )
             }
-            Wanted::Python2 => Toolset::probe(&root.join("usr/bin"), libraries, autobahn::PYTHON, 2, account),
+            Wanted::Python2 => Toolset::probe(
+                &root.join("usr/bin"),
+                libraries,
+                autobahn::PYTHON,
+                2,
+                account,
+            ),
         }
     }
 
@@ -107,13 +139,18 @@ impl Toolset {
         } else {
             find_installed(wanted, &place.account)
         };
-        if let Some(tools) = installed.or_else(|| Toolset::fetched(&place.packages, wanted, &place.account)) {
+        if let Some(tools) =
+            installed.or_else(|| Toolset::fetched(&place.packages, wanted, &place.account))
+        {
             return Ok(tools);
         }
         let (name, advice) = match wanted {
             Wanted::Postgres(_) => ("PostgreSQL 15 or newer", "Debian: apt install postgresql"),
             Wanted::Redis => ("Redis 7 or newer", "Debian: apt install redis-server"),
-            Wanted::Browser => ("A browser for the tests", "Debian: apt install chromium-headless-shell"),
+            Wanted::Browser => (
+                "A browser for the tests",
+                "Debian: apt install chromium-headless-shell",
+            ),
             Wanted::Python2 => ("Python 2.7", "it is in no current system"),
         };
         say(format!(
@@ -123,13 +160,15 @@ impl Toolset {
         // What is there did not run: a half-removed folder or one made under another release of the system.
         let _ = fs::remove_dir_all(packages::unpacked(&place.packages, wanted));
         let missing = |why: String| {
-            Trouble::new(format!(
+            DevError::new(format!(
                 "{name} is missing and could not be fetched: {why}\nInstall it ({advice}) and try again."
             ))
         };
         packages::fetch(&place.packages, wanted).map_err(|trouble| missing(trouble.to_string()))?;
         Toolset::fetched(&place.packages, wanted, &place.account).ok_or_else(|| {
-            missing("what this system's package sources offer is too old or does not run here".into())
+            missing(
+                "what this system's package sources offer is too old or does not run here".into(),
+            )
         })
     }
 }
@@ -137,13 +176,16 @@ impl Toolset {
 impl Tools {
     /// Finds or fetches both, and writes a launcher for each handy client into `.dev/bin`.
     pub fn obtain(place: &Place) -> Result<Self> {
-        let postgres = Toolset::obtain(place, Wanted::Postgres(POSTGRES))?;
+        let postgres = Toolset::obtain(place, Wanted::Postgres(MIN_POSTGRES_VERSION))?;
         let redis = Toolset::obtain(place, Wanted::Redis)?;
         let bin = place.dev.join("bin");
         make_folder(&bin, 0o755)?;
-        for (tools, program) in
-            [(&postgres, "psql"), (&postgres, "pgbench"), (&postgres, "pg_dump"), (&redis, "redis-cli")]
-        {
+        for (tools, program) in [
+            (&postgres, "psql"),
+            (&postgres, "pgbench"),
+            (&postgres, "pg_dump"),
+            (&redis, "redis-cli"),
+        ] {
             write_launcher(&bin, tools, program)?;
         }
         Ok(Tools { postgres, redis })
@@ -171,8 +213,11 @@ fn write_launcher(bin: &Path, tools: &Toolset, program: &str) -> Result<()> {
     // Replaced as a whole: another process may be running it.
     let temporary = bin.join(format!(".{program}.{}", std::process::id()));
     fs::write(&temporary, script).doing(|| format!("write {}", temporary.display()))?;
-    fs::set_permissions(&temporary, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .doing(|| "make a script executable".into())?;
+    fs::set_permissions(
+        &temporary,
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .doing(|| "make a script executable".into())?;
     fs::rename(&temporary, &file).doing(|| format!("write {}", file.display()))
 }
 
@@ -180,23 +225,39 @@ fn find_installed(wanted: Wanted, account: &Account) -> Option<Toolset> {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
     // An ordinary user's PATH lacks these.
-    folders.extend(["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin"].map(PathBuf::from));
+    folders
+        .extend(["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin"].map(PathBuf::from));
     match wanted {
         Wanted::Postgres(at_least) => {
             // A link to the server stands for the folder where its other programs are.
-            let real =
-                |folder: &PathBuf| Some(folder.join("postgres").canonicalize().ok()?.parent()?.to_owned());
-            folders =
-                folders.iter().filter_map(real).filter(|folder| folder.join("initdb").exists()).collect();
+            let real = |folder: &PathBuf| {
+                Some(
+                    folder
+                        .join("postgres")
+                        .canonicalize()
+                        .ok()?
+                        .parent()?
+                        .to_owned(),
+                )
+            };
+            folders = folders
+                .iter()
+                .filter_map(real)
+                .filter(|folder| folder.join("initdb").exists())
+                .collect();
             folders.extend(postgres_folders(Path::new("/usr/lib/postgresql")));
-            folders.iter().find_map(|bin| Toolset::probe(bin, None, "postgres", at_least, account))
+            folders
+                .iter()
+                .find_map(|bin| Toolset::probe(bin, None, "postgres", at_least, account))
         }
-        Wanted::Redis => {
-            folders.iter().find_map(|bin| Toolset::probe(bin, None, "redis-server", REDIS, account))
-        }
+        Wanted::Redis => folders
+            .iter()
+            .find_map(|bin| Toolset::probe(bin, None, "redis-server", MIN_REDIS_VERSION, account)),
         Wanted::Browser => {
             folders.push("/usr/lib/chromium".into());
-            folders.iter().find_map(|bin| Toolset::probe(bin, None, browser::PROGRAM, CHROMIUM, account))
+            folders.iter().find_map(|bin| {
+                Toolset::probe(bin, None, browser::PROGRAM, MIN_CHROMIUM_VERSION, account)
+            })
         }
         // A suite is put into it: always one of our own.
         Wanted::Python2 => None,
@@ -206,7 +267,9 @@ fn find_installed(wanted: Wanted, account: &Account) -> Option<Toolset> {
 /// `<root>/<major>/bin`, the newest first.
 fn postgres_folders(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
-    let mut majors: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let mut majors: Vec<u32> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
     majors.sort_unstable_by(|a, b| b.cmp(a));
     majors
         .iter()
@@ -217,11 +280,18 @@ fn postgres_folders(root: &Path) -> Vec<PathBuf> {
 
 /// The version in what `--version` prints: `postgres (PostgreSQL) 15.20 (Debian …)`, `Redis server v=7.0.15 sha=…`.
 fn parse_version(text: &str) -> Option<String> {
-    let words = text.split_whitespace().map(|word| word.strip_prefix("v=").unwrap_or(word));
+    let words = text
+        .split_whitespace()
+        .map(|word| word.strip_prefix("v=").unwrap_or(word));
     let is_version = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
     // A development release is called 18beta1, say.
     let version = words.into_iter().find(is_version)?;
-    Some(version.split(|c: char| c != '.' && !c.is_ascii_digit()).next()?.to_owned())
+    Some(
+        version
+            .split(|c: char| c != '.' && !c.is_ascii_digit())
+            .next()?
+            .to_owned(),
+    )
 }
 
 #[cfg(test)]
@@ -231,10 +301,17 @@ mod tests {
     #[test]
     fn versions_are_read() {
         let version = |text| parse_version(text);
-        assert_eq!(version("postgres (PostgreSQL) 15.20 (Debian 15.20-0+deb12u1)").as_deref(), Some("15.20"));
-        assert_eq!(version("postgres (PostgreSQL) 19beta1").as_deref(), Some("19"));
         assert_eq!(
-            version("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64").as_deref(),
+            version("postgres (PostgreSQL) 15.20 (Debian 15.20-0+deb12u1)").as_deref(),
+            Some("15.20")
+        );
+        assert_eq!(
+            version("postgres (PostgreSQL) 19beta1").as_deref(),
+            Some("19")
+        );
+        assert_eq!(
+            version("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64")
+                .as_deref(),
             Some("7.0.15")
         );
         assert_eq!(version("command not found"), None);

@@ -9,17 +9,17 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    app::Life,
+    app::NodeStatus,
     backplane::Backplane,
     db::Db,
     error::{Code, Error},
     http::Data,
-    metrics as series,
+    metrics,
 };
 
 /// `GET /health` (public): shallow; 200 while this node wants traffic, 503 while it drains.
-pub async fn health(State(life): State<Life>) -> Response {
-    if life.draining() {
+pub async fn health(State(status): State<NodeStatus>) -> Response {
+    if status.draining() {
         return Error::from(Code::ServiceUnavailable)
             .retry_after(std::time::Duration::from_secs(1))
             .into_response();
@@ -37,7 +37,11 @@ pub struct Version {
 
 /// `GET /version` (public).
 pub async fn version() -> Data<Version> {
-    Data(Version { supported: ["v1"], default: "v1", build: env!("CARGO_PKG_VERSION") })
+    Data(Version {
+        supported: ["v1"],
+        default: "v1",
+        build: env!("CARGO_PKG_VERSION"),
+    })
 }
 
 /// `GET /health/live` (admin): the process answers.
@@ -48,7 +52,7 @@ pub async fn live() -> Data<Value> {
 /// `GET /health/ready` (admin): 200 if requests should come here: Postgres answers and the node does not drain. Redis
 /// away is said but does not take the node out: it serves without.
 pub async fn ready(
-    State(life): State<Life>,
+    State(node): State<NodeStatus>,
     State(db): State<Db>,
     State(backplane): State<Backplane>,
 ) -> Response {
@@ -56,11 +60,15 @@ pub async fn ready(
         Ok(client) => client.batch_execute("select 1").await.is_ok(),
         Err(_) => false,
     };
-    let ready = postgres && !life.draining();
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let ready = postgres && !node.draining();
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     let data = json!({
         "status": if ready { "ready" } else { "not ready" },
-        "draining": life.draining(),
+        "draining": node.draining(),
         "postgres": postgres,
         "backplane": backplane.state().healthy(),
     });
@@ -68,8 +76,12 @@ pub async fn ready(
 }
 
 /// `GET /metrics` (admin): Prometheus text.
-pub async fn metrics(State(life): State<Life>, State(db): State<Db>) -> Response {
+pub async fn metrics(State(status): State<NodeStatus>, State(db): State<Db>) -> Response {
     let (used, max) = db.usage();
-    series::pool("main", used, max);
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], life.metrics.render()).into_response()
+    metrics::pool("main", used, max);
+    (
+        [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
+        status.metrics.render(),
+    )
+        .into_response()
 }

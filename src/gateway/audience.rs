@@ -18,14 +18,14 @@ use uuid::Uuid;
 use crate::{
     db::Db,
     error::{Code, Error, Result},
-    events::{self, Tail},
+    events::{self, EncodedEvent},
     ids::{ConversationId, Principal},
 };
 
 /// How long a list is believed.
-const REMEMBERED: Duration = Duration::from_secs(1);
+const AUDIENCE_CACHE_TTL: Duration = Duration::from_secs(1);
 /// Lists remembered.
-const CAPACITY: u64 = 10_000;
+const AUDIENCE_CACHE_CAPACITY: u64 = 10_000;
 
 /// A member.
 struct Member {
@@ -48,13 +48,20 @@ pub struct Audience {
 impl Audience {
     /// Nothing remembered yet.
     pub fn new(db: Db) -> Self {
-        let lists = Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build();
-        Audience { db, lists, changes: Arc::default() }
+        let lists = Cache::builder()
+            .max_capacity(AUDIENCE_CACHE_CAPACITY)
+            .time_to_live(AUDIENCE_CACHE_TTL)
+            .build();
+        Audience {
+            db,
+            lists,
+            changes: Arc::default(),
+        }
     }
 
     /// Forgets all lists if this event says that one has become shorter.
-    pub fn note(&self, tail: &Tail) {
-        if events::takes_ears_away(tail) {
+    pub fn note(&self, encoded: &EncodedEvent) {
+        if events::shrinks_audience(encoded) {
             self.changes.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -84,7 +91,14 @@ impl Audience {
             )
             .await?;
         let rows = client.query(&stmt, &[&conversation]).await?;
-        Ok(rows.iter().map(|row| Member { id: row.get(0), apart: row.get(1), told: row.get(2) }).collect())
+        Ok(rows
+            .iter()
+            .map(|row| Member {
+                id: row.get(0),
+                apart: row.get(1),
+                told: row.get(2),
+            })
+            .collect())
     }
 
     /// Everybody who is told what `speaker` says: the members, for a user with its other sockets, for an agent without
@@ -96,7 +110,10 @@ impl Audience {
         stranger: Code,
     ) -> Result<Vec<Uuid>> {
         let members = self.of(conversation).await?;
-        let me = members.iter().find(|member| member.id == speaker.id()).ok_or(stranger)?;
+        let me = members
+            .iter()
+            .find(|member| member.id == speaker.id())
+            .ok_or(stranger)?;
         if me.apart {
             return Err(Code::RelationRevoked.into());
         }
@@ -116,5 +133,8 @@ impl Audience {
 }
 
 fn told(members: &[Member]) -> impl Iterator<Item = Uuid> {
-    members.iter().filter(|member| member.told && !member.apart).map(|member| member.id)
+    members
+        .iter()
+        .filter(|member| member.told && !member.apart)
+        .map(|member| member.id)
 }

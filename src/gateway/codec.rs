@@ -17,11 +17,11 @@ const RESERVED: u8 = 0x70;
 const MASKED: u8 = 0x80;
 
 /// The longest head of a frame from a client.
-const HEAD: usize = 14;
+const MAX_HEADER_BYTES: usize = 14;
 /// The longest head of a frame from us.
-const OUR_HEAD: usize = 10;
+const MAX_SERVER_HEADER_BYTES: usize = 10;
 /// The largest payload of a control frame.
-const CONTROL: usize = 125;
+const MAX_CONTROL_BYTES: usize = 125;
 
 /// What a client says.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ struct Head {
 /// Where in a client's frames we are.
 #[derive(Default)]
 pub struct Decoder {
-    head: [u8; HEAD],
+    head: [u8; MAX_HEADER_BYTES],
     head_got: usize,
     frame: Option<Head>,
     /// The message under way, and what it is; control frames may stand within it.
@@ -71,10 +71,16 @@ impl Decoder {
                 }
                 self.frame = Some(self.open(most)?);
             }
-            let Some(frame) = &mut self.frame else { return Ok(None) };
+            let Some(frame) = &mut self.frame else {
+                return Ok(None);
+            };
             let (part, rest) = bytes.split_at(frame.left.min(bytes.len()));
             *bytes = rest;
-            let into = if frame.opcode >= CLOSE { &mut self.control } else { &mut self.message };
+            let into = if frame.opcode >= CLOSE {
+                &mut self.control
+            } else {
+                &mut self.message
+            };
             unmask(part, frame.mask, frame.got, into);
             frame.got += part.len();
             frame.left -= part.len();
@@ -126,9 +132,14 @@ impl Decoder {
             return Err(Close::Protocol);
         }
         let (length, mask) = match second & 0x7f {
-            126 => (u64::from(u16::from_be_bytes([rest[0], rest[1]])), &rest[2..6]),
+            126 => (
+                u64::from(u16::from_be_bytes([rest[0], rest[1]])),
+                &rest[2..6],
+            ),
             127 => {
-                let long = rest[..8].iter().fold(0, |length, byte| length << 8 | u64::from(*byte));
+                let long = rest[..8]
+                    .iter()
+                    .fold(0, |length, byte| length << 8 | u64::from(*byte));
                 (long, &rest[8..12])
             }
             short => (u64::from(short), &rest[..4]),
@@ -136,7 +147,7 @@ impl Decoder {
         let mask = [mask[0], mask[1], mask[2], mask[3]];
         let left = usize::try_from(length).unwrap_or(usize::MAX);
         if opcode >= CLOSE {
-            if !fin || left > CONTROL {
+            if !fin || left > MAX_CONTROL_BYTES {
                 return Err(Close::Protocol);
             }
         } else {
@@ -149,7 +160,13 @@ impl Decoder {
             }
             self.kind.get_or_insert(opcode);
         }
-        Ok(Head { opcode, fin, mask, left, got: 0 })
+        Ok(Head {
+            opcode,
+            fin,
+            mask,
+            left,
+            got: 0,
+        })
     }
 
     /// Refuses a text as soon as it cannot become UTF-8 any more.
@@ -171,7 +188,9 @@ impl Decoder {
         if self.kind.take() == Some(BINARY) {
             return Ok(Message::Binary(message));
         }
-        String::from_utf8(message).map(Message::Text).map_err(|_| Close::Encoding)
+        String::from_utf8(message)
+            .map(Message::Text)
+            .map_err(|_| Close::Encoding)
     }
 }
 
@@ -220,7 +239,7 @@ pub enum Kind {
 
 /// Begins a frame of `length` bytes: its head, and room for `more`.
 pub fn begin(kind: Kind, length: usize, more: usize) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(OUR_HEAD + more);
+    let mut frame = Vec::with_capacity(MAX_SERVER_HEADER_BYTES + more);
     frame.push(FIN | kind as u8);
     match length {
         0..=125 => frame.push(length as u8),
@@ -248,7 +267,7 @@ mod tests {
     use super::*;
     use crate::{clock::Clock, random::Random};
 
-    const MOST: usize = 16 * 1024;
+    const MAX_RESERVE_BYTES: usize = 16 * 1024;
 
     /// A client's frame.
     fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
@@ -256,7 +275,12 @@ mod tests {
         (bytes[0], bytes[1]) = (first, bytes[1] | MASKED);
         let mask = [0x5a, 0x00, 0xff, 0x13];
         bytes.extend(mask);
-        bytes.extend(payload.iter().enumerate().map(|(n, byte)| byte ^ mask[n % 4]));
+        bytes.extend(
+            payload
+                .iter()
+                .enumerate()
+                .map(|(n, byte)| byte ^ mask[n % 4]),
+        );
         bytes
     }
 
@@ -269,7 +293,7 @@ mod tests {
             let mut piece = &bytes[at..end];
             at = end;
             loop {
-                match decoder.read(&mut piece, MOST) {
+                match decoder.read(&mut piece, MAX_RESERVE_BYTES) {
                     Ok(Some(message)) => heard.push(message),
                     Ok(None) => break,
                     Err(close) => return (heard, Some(close)),
@@ -316,7 +340,10 @@ mod tests {
             assert_eq!(read(&bytes, || size), (expected(), None), "{size}");
         }
         for _ in 0..200 {
-            assert_eq!(read(&bytes, || usize::from(random.bytes::<1>()[0])), (expected(), None));
+            assert_eq!(
+                read(&bytes, || usize::from(random.bytes::<1>()[0])),
+                (expected(), None)
+            );
         }
     }
 
@@ -338,20 +365,37 @@ mod tests {
         ] {
             assert_eq!(refused(&bytes), Some(Close::Protocol), "{bytes:?}");
         }
-        assert_eq!(refused(&masked(FIN | CLOSE, &[3, 232, 0xff])), Some(Close::Encoding));
-        assert_eq!(refused(&masked(FIN | TEXT, b"\xf0\x9f\x98")), Some(Close::Encoding));
+        assert_eq!(
+            refused(&masked(FIN | CLOSE, &[3, 232, 0xff])),
+            Some(Close::Encoding)
+        );
+        assert_eq!(
+            refused(&masked(FIN | TEXT, b"\xf0\x9f\x98")),
+            Some(Close::Encoding)
+        );
         // The rest of it is not waited for.
         let bad = masked(TEXT, &[b"a\xc0".as_slice(), &[b'x'; 1000]].concat());
         assert_eq!(refused(&bad[..12]), Some(Close::Encoding));
         // Nor that of one that is too large: its head says so.
-        let large = masked(FIN | TEXT, &[b'x'; MOST + 1]);
+        let large = masked(FIN | TEXT, &[b'x'; MAX_RESERVE_BYTES + 1]);
         assert_eq!(refused(&large[..8]), Some(Close::TooBig));
-        let endless =
-            [masked(TEXT, &[b'x'; MOST]), masked(FIN | PING, b"p"), masked(CONTINUATION, b"x")].concat();
+        let endless = [
+            masked(TEXT, &[b'x'; MAX_RESERVE_BYTES]),
+            masked(FIN | PING, b"p"),
+            masked(CONTINUATION, b"x"),
+        ]
+        .concat();
         assert_eq!(refused(&endless), Some(Close::TooBig));
-        let absurd = [0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
+        let absurd = [
+            0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0,
+        ];
         assert_eq!(refused(&absurd), Some(Close::TooBig));
-        assert_eq!(read(&masked(FIN | TEXT, &[b'x'; MOST]), || 999).0.len(), 1);
+        assert_eq!(
+            read(&masked(FIN | TEXT, &[b'x'; MAX_RESERVE_BYTES]), || 999)
+                .0
+                .len(),
+            1
+        );
     }
 
     #[test]
@@ -367,7 +411,7 @@ mod tests {
             let mut decoder = Decoder::default();
             let mut rest = &bytes[..];
             loop {
-                match decoder.read(&mut rest, MOST) {
+                match decoder.read(&mut rest, MAX_RESERVE_BYTES) {
                     Ok(Some(_)) => heard += 1,
                     Ok(None) => {
                         assert!(rest.is_empty());
@@ -387,10 +431,18 @@ mod tests {
     #[test]
     fn nothing_is_kept_of_what_has_been_read_and_nothing_taken_for_what_is_only_claimed() {
         let mut decoder = Decoder::default();
-        let whole = masked(FIN | TEXT, &[b'x'; MOST]);
-        assert!(decoder.read(&mut &whole[..], MOST).expect("good").is_some());
-        assert_eq!((decoder.message.capacity(), decoder.control.capacity()), (0, 0));
-        assert_eq!(decoder.read(&mut &whole[..20], MOST), Ok(None));
+        let whole = masked(FIN | TEXT, &[b'x'; MAX_RESERVE_BYTES]);
+        assert!(
+            decoder
+                .read(&mut &whole[..], MAX_RESERVE_BYTES)
+                .expect("good")
+                .is_some()
+        );
+        assert_eq!(
+            (decoder.message.capacity(), decoder.control.capacity()),
+            (0, 0)
+        );
+        assert_eq!(decoder.read(&mut &whole[..20], MAX_RESERVE_BYTES), Ok(None));
         assert!(decoder.message.capacity() < 100);
     }
 }

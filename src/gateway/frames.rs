@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use super::{
-    asides::{StreamAct, Typing},
-    streams::{Home, StreamId},
+    ephemeral::{StreamCommand, Typing},
+    streams::{StreamId, StreamTarget},
 };
 use crate::{
     cursor::Cursor,
     error::{Code, Error, Result},
     http::json,
     ids::{AgentId, ConnectionId, ConversationId, MessageId},
-    limits::quotas::HEARTBEAT,
+    limits::quotas::HEARTBEAT_INTERVAL,
 };
 
 /// The first frame.
@@ -67,7 +67,7 @@ pub enum ClientFrame {
         /// Which.
         stream: StreamId,
         /// What happens to it.
-        act: StreamAct,
+        action: StreamCommand,
     },
     /// `{type:"stream.end", ref?, stream_id, payload, client_message_id?, conversation_id?}`
     StreamEnd {
@@ -145,7 +145,7 @@ struct StreamBody {
 }
 
 /// Why a stream was cancelled, in the agent's words.
-const REASON: usize = 200;
+const MAX_REASON_CHARS: usize = 200;
 
 fn tag(text: &str) -> Result<String> {
     Ok(json::parse::<Tag>(text.as_bytes())?.r#type)
@@ -157,14 +157,29 @@ impl Auth {
         if tag(text)? != "auth" {
             return Err(Code::Unauthorized.into());
         }
-        let Ok(body) = serde_json::from_str::<AuthBody>(text) else { return Ok(None) };
+        let Ok(body) = serde_json::from_str::<AuthBody>(text) else {
+            return Ok(None);
+        };
         Ok(match body {
-            AuthBody { agent_id: Some(agent_id), token: Some(token), access_token: None, resume } => {
-                Some(Auth::Agent { agent_id, token, resume })
-            }
-            AuthBody { agent_id: None, token: None, access_token: Some(access_token), resume } => {
-                Some(Auth::User { access_token, resume })
-            }
+            AuthBody {
+                agent_id: Some(agent_id),
+                token: Some(token),
+                access_token: None,
+                resume,
+            } => Some(Auth::Agent {
+                agent_id,
+                token,
+                resume,
+            }),
+            AuthBody {
+                agent_id: None,
+                token: None,
+                access_token: Some(access_token),
+                resume,
+            } => Some(Auth::User {
+                access_token,
+                resume,
+            }),
             _ => None,
         })
     }
@@ -181,12 +196,27 @@ impl ClientFrame {
             "auth.renew" => ClientFrame::Renew(body::<RenewBody>(&text)?.access_token),
             "ping" => ClientFrame::Ping,
             "message.send" => {
-                let SendBody { r#ref, conversation_id } = body(&text)?;
-                ClientFrame::Send { reference: r#ref, conversation: conversation_id, body: text }
+                let SendBody {
+                    r#ref,
+                    conversation_id,
+                } = body(&text)?;
+                ClientFrame::Send {
+                    reference: r#ref,
+                    conversation: conversation_id,
+                    body: text,
+                }
             }
             "typing" => {
-                let TypingBody { r#ref, conversation_id, state } = body(&text)?;
-                ClientFrame::Typing { reference: r#ref, conversation: conversation_id, state }
+                let TypingBody {
+                    r#ref,
+                    conversation_id,
+                    state,
+                } = body(&text)?;
+                ClientFrame::Typing {
+                    reference: r#ref,
+                    conversation: conversation_id,
+                    state,
+                }
             }
             kind => return Self::of_stream(kind.strip_prefix("stream."), body(&text), text),
         })
@@ -197,27 +227,53 @@ impl ClientFrame {
         let kind = kind.ok_or_else(fault)?;
         let body = body?;
         let (reference, stream) = (body.r#ref, body.stream_id);
-        let act = match kind {
+        let action = match kind {
             "begin" => {
                 let conversation = body.conversation_id.ok_or_else(fault)?;
-                StreamAct::Begin(Home { conversation, in_reply_to: body.in_reply_to })
+                StreamCommand::Begin(StreamTarget {
+                    conversation,
+                    in_reply_to: body.in_reply_to,
+                })
             }
-            "delta" => StreamAct::Delta { n: body.n.ok_or_else(fault)?, data: body.data.ok_or_else(fault)? },
-            "cancel" if body.reason.as_ref().is_some_and(|reason| reason.len() > REASON) => {
+            "delta" => StreamCommand::Delta {
+                n: body.n.ok_or_else(fault)?,
+                data: body.data.ok_or_else(fault)?,
+            },
+            "cancel"
+                if body
+                    .reason
+                    .as_ref()
+                    .is_some_and(|reason| reason.len() > MAX_REASON_CHARS) =>
+            {
                 return Err(fault());
             }
-            "cancel" => StreamAct::Cancel { reason: body.reason },
+            "cancel" => StreamCommand::Cancel {
+                reason: body.reason,
+            },
             "end" => {
                 let conversation = body.conversation_id;
-                return Ok(ClientFrame::StreamEnd { reference, stream, conversation, body: text });
+                return Ok(ClientFrame::StreamEnd {
+                    reference,
+                    stream,
+                    conversation,
+                    body: text,
+                });
             }
             "sync" => {
                 let from = body.from_n.ok_or_else(fault)?;
-                return Ok(ClientFrame::StreamSync { reference, stream, from });
+                return Ok(ClientFrame::StreamSync {
+                    reference,
+                    stream,
+                    from,
+                });
             }
             _ => return Err(fault()),
         };
-        Ok(ClientFrame::Stream { reference, stream, act })
+        Ok(ClientFrame::Stream {
+            reference,
+            stream,
+            action,
+        })
     }
 }
 
@@ -291,11 +347,16 @@ impl ServerFrame<'_> {
 
     /// The heartbeat as `ready` says it.
     pub fn heartbeat_ms() -> u64 {
-        u64::try_from(HEARTBEAT.as_millis()).unwrap_or_default()
+        u64::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or_default()
     }
 }
 
 /// The answer to a frame that was refused.
 pub fn refused(reference: &Value, stream_id: Option<&StreamId>, error: &Error) -> String {
-    ServerFrame::Error { r#ref: reference, stream_id, error: error.body() }.encode()
+    ServerFrame::Error {
+        r#ref: reference,
+        stream_id,
+        error: error.body(),
+    }
+    .encode()
 }

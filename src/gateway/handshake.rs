@@ -13,10 +13,17 @@ use crate::error::{Error, Result};
 /// The answer that upgrades.
 pub fn accept(version: Version, headers: &HeaderMap) -> Result<Response> {
     let says = |name: header::HeaderName, word: &str| {
-        let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
-        values.flat_map(|value| value.split(',')).any(|token| token.trim().eq_ignore_ascii_case(word))
+        let values = headers
+            .get_all(name)
+            .into_iter()
+            .filter_map(|value| value.to_str().ok());
+        values
+            .flat_map(|value| value.split(','))
+            .any(|token| token.trim().eq_ignore_ascii_case(word))
     };
-    let key = headers.get(header::SEC_WEBSOCKET_KEY).filter(|key| key.len() == 24);
+    let key = headers
+        .get(header::SEC_WEBSOCKET_KEY)
+        .filter(|key| key.len() == 24);
     let asked = version == Version::HTTP_11
         && says(header::CONNECTION, "upgrade")
         && says(header::UPGRADE, "websocket")
@@ -32,6 +39,8 @@ pub fn accept(version: Version, headers: &HeaderMap) -> Result<Response> {
     said.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     said.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     // What it is made of is base64.
-    accept.into_iter().for_each(|accept| drop(said.insert(header::SEC_WEBSOCKET_ACCEPT, accept)));
+    accept
+        .into_iter()
+        .for_each(|accept| drop(said.insert(header::SEC_WEBSOCKET_ACCEPT, accept)));
     Ok(response)
 }

@@ -3,25 +3,25 @@
 //! Owns the handshake (upgrade, `auth` within 5 s), the sessions of this node and how they end. A session is a cursor
 //! over one inbox with a mailbox of hints in front; see [`session`].
 
-pub mod asides;
 pub mod audience;
+mod authenticate;
 pub mod close;
+mod close_frame;
 mod codec;
-mod early;
 pub mod echo;
+pub mod ephemeral;
 pub mod frames;
-mod goodbye;
 mod handshake;
-mod pulse;
+mod heartbeat;
 mod rate;
 pub mod registry;
+mod reorder_buffer;
+mod replays;
 mod requests;
 mod sends;
 mod session;
 mod socket;
 pub mod streams;
-mod syncs;
-mod welcome;
 
 use std::sync::{
     Arc,
@@ -40,15 +40,17 @@ use crate::{
     db::Db,
     error::{Error, Result},
     features::{
-        agents::Revivals,
+        agents::ReachabilityTracker,
         inbox::{Acks, Inbox},
-        messages::Outbox,
+        messages::MessageWriter,
     },
-    http::client::{ClientIp, Door},
-    limits::{Limiter, Limits, slots::Slots, strangers::Strangers, table::Limit},
+    http::client::{ClientIp, IngressPolicy},
+    limits::{
+        Limiter, Limits, slots::Slots, table::Limit, unauthenticated::UnauthenticatedConnections,
+    },
     random::Random,
 };
-use asides::Asides;
+use ephemeral::EphemeralEvents;
 use registry::Registry;
 
 /// What sessions work with.
@@ -58,13 +60,13 @@ pub struct Gateway {
     pub db: Db,
     pub inbox: Inbox,
     pub acks: Acks,
-    pub revivals: Revivals,
+    pub reachability: ReachabilityTracker,
     pub registry: Registry,
-    pub outbox: Outbox,
-    pub asides: Asides,
+    pub message_writer: MessageWriter,
+    pub ephemeral: EphemeralEvents,
     pub limits: Limits,
     pub slots: Slots,
-    pub strangers: Strangers,
+    pub unauthenticated: UnauthenticatedConnections,
     pub access_tokens: AccessTokens,
     pub agent_tokens: AgentTokens,
     /// Sessions outlive their request; a drain waits for them here.
@@ -81,17 +83,17 @@ pub struct Gateway {
 /// `SERVICE_UNAVAILABLE` when the node is full, or 100 sockets of the address have not authenticated yet.
 pub async fn upgrade(
     State(gateway): State<Arc<Gateway>>,
-    State(door): State<Door>,
+    State(ingress): State<IngressPolicy>,
     ip: ClientIp,
     limiter: Limiter,
     mut request: Request,
 ) -> Result<Response> {
-    door.check_origin(request.headers())?;
+    ingress.check_origin(request.headers())?;
     let response = handshake::accept(request.version(), request.headers())?;
     limiter.take(Limit::WsConnectIp, ip).await?;
-    let stranger = gateway.strangers.enter(ip);
-    let stranger =
-        stranger.ok_or_else(|| Error::unavailable("too many unauthenticated sockets of one address"))?;
+    let stranger = gateway.unauthenticated.enter(ip);
+    let stranger = stranger
+        .ok_or_else(|| Error::unavailable("too many unauthenticated sockets of one address"))?;
     let place = Place::take(&gateway)?;
     let upgrading = hyper::upgrade::on(&mut request);
     let tasks = gateway.tasks.clone();
@@ -117,7 +119,9 @@ impl Place {
             return Ok(Place(gateway.clone()));
         }
         gateway.sockets.fetch_sub(1, Ordering::Relaxed);
-        Err(Error::unavailable("the node holds as many sockets as it may"))
+        Err(Error::unavailable(
+            "the node holds as many sockets as it may",
+        ))
     }
 }
 

@@ -12,8 +12,14 @@ pub struct Rate {
 impl Rate {
     /// Counts one more; whether that makes more than `most` in this second.
     pub fn over(&mut self, most: u32) -> bool {
-        if self.since.is_none_or(|since| since.elapsed() >= Duration::from_secs(1)) {
-            *self = Rate { since: Some(Instant::now()), frames: 0 };
+        if self
+            .since
+            .is_none_or(|since| since.elapsed() >= Duration::from_secs(1))
+        {
+            *self = Rate {
+                since: Some(Instant::now()),
+                frames: 0,
+            };
         }
         self.frames += 1;
         self.frames > most

@@ -6,22 +6,26 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
-use super::pulse::Pulse;
+use super::heartbeat::Heartbeat;
 use crate::{
-    backplane::message::Aside,
-    events::Tail,
+    backplane::message::EphemeralEvent,
+    events::EncodedEvent,
     features::inbox::Delivery,
-    limits::quotas::{ASIDE_BYTES, ASIDE_FRAMES, MAILBOX_BYTES, MAILBOX_FRAMES, NODE_LIFE},
-    metrics as series,
+    limits::quotas::{
+        MAX_EPHEMERAL_BYTES, MAX_EPHEMERAL_FRAMES, MAX_MAILBOX_BYTES, MAX_MAILBOX_FRAMES,
+        NODE_LEASE,
+    },
+    metrics,
 };
 
 /// An event for one listener.
@@ -29,7 +33,7 @@ pub struct Item {
     /// Its number in the listener's inbox.
     pub seq: i64,
     /// The event; none if it is too large to come along.
-    pub tail: Option<Tail>,
+    pub encoded: Option<EncodedEvent>,
 }
 
 /// Why a seat must be given up.
@@ -52,7 +56,7 @@ pub enum End {
 struct Mailbox {
     items: VecDeque<Item>,
     bytes: usize,
-    asides: VecDeque<Aside>,
+    ephemeral: VecDeque<EphemeralEvent>,
     aside_bytes: usize,
     /// The highest number heard of.
     head: i64,
@@ -65,7 +69,7 @@ pub struct Mail {
     /// In order of arrival.
     pub items: VecDeque<Item>,
     /// What is no event, in order of arrival; some may be missing.
-    pub asides: VecDeque<Aside>,
+    pub ephemeral: VecDeque<EphemeralEvent>,
     /// The highest number heard of; beyond the items if some were dropped or lost.
     pub head: i64,
     /// Set once the seat must be given up.
@@ -73,29 +77,29 @@ pub struct Mail {
 }
 
 /// The place of a seat that does not know yet from where it reads.
-pub const UNKNOWN: i64 = i64::MAX;
+pub const UNKNOWN_SEQ: i64 = i64::MAX;
 
 /// One listener of one principal.
-pub struct Seat {
+pub struct Subscription {
     /// Whose inbox it reads.
     pub principal: Uuid,
     /// The session or token that lets it.
     pub credential: Uuid,
     /// Whether it takes what is no event.
-    asides: bool,
+    ephemeral: bool,
     sent: AtomicI64,
     mailbox: Mutex<Mailbox>,
     bell: Notify,
     end_bell: Notify,
 }
 
-impl Seat {
+impl Subscription {
     /// A listener that has everything up to `sent`.
     pub fn new(principal: Uuid, credential: Uuid, sent: i64) -> Self {
-        Seat {
+        Subscription {
             principal,
             credential,
-            asides: false,
+            ephemeral: false,
             sent: AtomicI64::new(sent),
             mailbox: Mutex::default(),
             bell: Notify::new(),
@@ -105,11 +109,14 @@ impl Seat {
 
     /// The same, with ears for what is no event: a socket, not a poll.
     pub fn with_asides(self) -> Self {
-        Seat { asides: true, ..self }
+        Subscription {
+            ephemeral: true,
+            ..self
+        }
     }
 
     fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
-        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mailbox.lock()
     }
 
     /// The last number handed to the client.
@@ -123,10 +130,10 @@ impl Seat {
     }
 
     /// There is an event `seq`; its body too, if it came along. It is to be rung.
-    fn note(&self, seq: i64, tail: Option<&Tail>) {
+    fn note(&self, seq: i64, encoded: Option<&EncodedEvent>) {
         let mut mailbox = self.mailbox();
         mailbox.head = mailbox.head.max(seq);
-        mailbox.push(seq, tail);
+        mailbox.push(seq, encoded);
     }
 
     /// The inbox has come as far as `head`.
@@ -138,8 +145,8 @@ impl Seat {
     }
 
     /// Somebody types, or a stream goes on.
-    pub fn hear_aside(&self, aside: &Aside) {
-        if self.asides && self.mailbox().push_aside(aside) {
+    pub fn hear_aside(&self, ephemeral: &EphemeralEvent) {
+        if self.ephemeral && self.mailbox().push_aside(ephemeral) {
             self.bell.notify_one();
         }
     }
@@ -164,7 +171,7 @@ impl Seat {
     }
 
     /// Waits until something has come since the last [`take`](Self::take).
-    pub async fn rung(&self) {
+    pub async fn notified(&self) {
         self.bell.notified().await;
     }
 
@@ -174,7 +181,7 @@ impl Seat {
         (mailbox.bytes, mailbox.aside_bytes) = (0, 0);
         Mail {
             items: std::mem::take(&mut mailbox.items),
-            asides: std::mem::take(&mut mailbox.asides),
+            ephemeral: std::mem::take(&mut mailbox.ephemeral),
             head: mailbox.head,
             end: mailbox.end.clone(),
         }
@@ -184,115 +191,139 @@ impl Seat {
 impl Mailbox {
     /// Whether so many bytes more are too many.
     fn is_full(&self, bytes: usize) -> bool {
-        self.items.len() + self.asides.len() >= MAILBOX_FRAMES
-            || self.bytes + self.aside_bytes + bytes > MAILBOX_BYTES
+        self.items.len() + self.ephemeral.len() >= MAX_MAILBOX_FRAMES
+            || self.bytes + self.aside_bytes + bytes > MAX_MAILBOX_BYTES
     }
 
-    fn push(&mut self, seq: i64, tail: Option<&Tail>) {
-        let bytes = tail.map_or(0, |tail| tail.len());
+    fn push(&mut self, seq: i64, encoded: Option<&EncodedEvent>) {
+        let bytes = encoded.map_or(0, |encoded| encoded.len());
         if self.is_full(bytes) && !self.items.is_empty() {
-            series::mailbox_dropped();
+            metrics::mailbox_dropped();
             return;
         }
         self.bytes += bytes;
-        self.items.push_back(Item { seq, tail: tail.cloned() });
+        self.items.push_back(Item {
+            seq,
+            encoded: encoded.cloned(),
+        });
     }
 
     /// Whether there was room.
-    fn push_aside(&mut self, aside: &Aside) -> bool {
-        let bytes = self.aside_bytes + aside.text.len();
-        if self.asides.len() >= ASIDE_FRAMES || bytes > ASIDE_BYTES || self.is_full(aside.text.len()) {
-            series::aside_dropped();
+    fn push_aside(&mut self, ephemeral: &EphemeralEvent) -> bool {
+        let bytes = self.aside_bytes + ephemeral.text.len();
+        if self.ephemeral.len() >= MAX_EPHEMERAL_FRAMES
+            || bytes > MAX_EPHEMERAL_BYTES
+            || self.is_full(ephemeral.text.len())
+        {
+            metrics::aside_dropped();
             return false;
         }
         self.aside_bytes = bytes;
-        self.asides.push_back(aside.clone());
+        self.ephemeral.push_back(ephemeral.clone());
         true
     }
 }
 
 /// A principal's first listener came or its last one went: the backplane's cue to subscribe or not.
 #[derive(Clone, Copy, Debug)]
-pub struct Interest(pub Uuid);
+pub struct SubscriptionChange(pub Uuid);
 
 /// The listeners of this node; clones share them.
 #[derive(Clone)]
 pub struct Registry {
-    seats: Arc<Mutex<HashMap<Uuid, Vec<Arc<Seat>>>>>,
+    subscriptions: Arc<Mutex<HashMap<Uuid, Vec<Arc<Subscription>>>>>,
     /// Set once the node drains: who comes now is sent away at once.
     closed: Arc<AtomicBool>,
     /// Set while nobody can say whether the listeners' credentials still count: nothing is delivered.
     blind: Arc<AtomicBool>,
-    pulse: Arc<Pulse>,
-    interest: mpsc::UnboundedSender<Interest>,
+    heartbeat: Arc<Heartbeat>,
+    interest: mpsc::UnboundedSender<SubscriptionChange>,
 }
 
 impl Registry {
     /// Empty; the receiver hears of every principal whose first listener comes or last one goes.
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<Interest>) {
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<SubscriptionChange>) {
         let (interest, changes) = mpsc::unbounded_channel();
-        let pulse = Arc::new(Pulse::new());
-        let (seats, closed, blind) = (Arc::default(), Arc::default(), Arc::default());
-        (Registry { seats, closed, blind, pulse, interest }, changes)
+        let heartbeat = Arc::new(Heartbeat::new());
+        let (subscriptions, closed, blind) = (Arc::default(), Arc::default(), Arc::default());
+        (
+            Registry {
+                subscriptions,
+                closed,
+                blind,
+                heartbeat,
+                interest,
+            },
+            changes,
+        )
     }
 
-    fn seats(&self) -> MutexGuard<'_, HashMap<Uuid, Vec<Arc<Seat>>>> {
-        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    fn subscriptions(&self) -> MutexGuard<'_, HashMap<Uuid, Vec<Arc<Subscription>>>> {
+        self.subscriptions.lock()
     }
 
     /// Takes a seat until the guard is dropped.
-    pub fn join(&self, seat: Seat) -> Joined {
-        let seat = Arc::new(seat);
-        let mut seats = self.seats();
-        let row = seats.entry(seat.principal).or_default();
-        row.push(seat.clone());
+    pub fn join(&self, subscription: Subscription) -> SubscriptionGuard {
+        let subscription = Arc::new(subscription);
+        let mut subscriptions = self.subscriptions();
+        let row = subscriptions.entry(subscription.principal).or_default();
+        row.push(subscription.clone());
         if row.len() == 1 {
             // No receiver only while the node ends.
-            self.interest.send(Interest(seat.principal)).ok();
+            self.interest
+                .send(SubscriptionChange(subscription.principal))
+                .ok();
         }
         // Under the lock, so that whoever closes the registry either finds this seat or is seen here.
         if self.closed.load(Ordering::Acquire) {
-            seat.end(End::Drain(Duration::ZERO));
+            subscription.end(End::Drain(Duration::ZERO));
         }
-        drop(seats);
-        Joined { registry: self.clone(), seat }
+        drop(subscriptions);
+        SubscriptionGuard {
+            registry: self.clone(),
+            subscription,
+        }
     }
 
     /// Sends away whoever comes from now on, and returns those who are here.
-    pub fn close(&self) -> Vec<Arc<Seat>> {
-        let seats = self.seats();
+    pub fn close(&self) -> Vec<Arc<Subscription>> {
+        let subscriptions = self.subscriptions();
         self.closed.store(true, Ordering::Release);
-        seats.values().flatten().cloned().collect()
+        subscriptions.values().flatten().cloned().collect()
     }
 
-    fn leave(&self, seat: &Arc<Seat>) {
-        let mut seats = self.seats();
-        let Some(row) = seats.get_mut(&seat.principal) else { return };
-        row.retain(|other| !Arc::ptr_eq(other, seat));
+    fn leave(&self, subscription: &Arc<Subscription>) {
+        let mut subscriptions = self.subscriptions();
+        let Some(row) = subscriptions.get_mut(&subscription.principal) else {
+            return;
+        };
+        row.retain(|other| !Arc::ptr_eq(other, subscription));
         if row.is_empty() {
-            seats.remove(&seat.principal);
-            self.interest.send(Interest(seat.principal)).ok();
+            subscriptions.remove(&subscription.principal);
+            self.interest
+                .send(SubscriptionChange(subscription.principal))
+                .ok();
         }
     }
 
     /// Whether nothing may be delivered for now.
-    pub fn is_blind(&self) -> bool {
-        self.blind.load(Ordering::Acquire) || self.pulse.age() > NODE_LIFE
+    pub fn is_fenced(&self) -> bool {
+        self.blind.load(Ordering::Acquire) || self.heartbeat.age() > NODE_LEASE
     }
 
     /// Where the node's beat is felt.
-    pub fn heart(&self) -> impl Fn(bool) + Send + use<> {
+    pub fn liveness(&self) -> impl Fn(bool) + Send + use<> {
         let registry = self.clone();
-        move |frozen| registry.pulse(frozen)
+        move |frozen| registry.heartbeat(frozen)
     }
 
     /// The node's beat. After a freeze in which it lost its connections' slots, everyone is sent away, and nothing was
     /// delivered in between: until this is called, the node is blind.
-    fn pulse(&self, frozen: bool) {
+    fn heartbeat(&self, frozen: bool) {
         if frozen {
-            self.for_each(|seat| seat.end(End::Drain(Duration::ZERO)));
+            self.for_each(|subscription| subscription.end(End::Drain(Duration::ZERO)));
         }
-        self.pulse.beat();
+        self.heartbeat.beat();
     }
 
     /// Stops deliveries, or lets them go on; those who missed something are then rung by their inbox's head.
@@ -302,70 +333,88 @@ impl Registry {
 
     /// Whether anybody listens for `principal` here.
     pub fn listens(&self, principal: Uuid) -> bool {
-        self.seats().contains_key(&principal)
+        self.subscriptions().contains_key(&principal)
     }
 
     /// Tells listeners of an event, and `bells` whom it is to ring.
-    pub fn deliver(&self, deliveries: &[Delivery], tail: Option<&Tail>, bells: &mut Bells) {
-        let seats = self.seats();
+    pub fn deliver(
+        &self,
+        deliveries: &[Delivery],
+        encoded: Option<&EncodedEvent>,
+        bells: &mut Wakeups,
+    ) {
+        let subscriptions = self.subscriptions();
         for Delivery { principal, seq } in deliveries {
-            for seat in seats.get(principal).into_iter().flatten() {
-                seat.note(*seq, tail);
-                bells.0.push(seat.clone());
+            for subscription in subscriptions.get(principal).into_iter().flatten() {
+                subscription.note(*seq, encoded);
+                bells.0.push(subscription.clone());
             }
         }
     }
 
     /// Tells the listeners of `principals`, but for one, of something that is no event.
-    pub fn whisper(&self, principals: &[Uuid], aside: &Aside, but: Option<&Seat>) {
-        let seats = self.seats();
-        for seat in principals.iter().filter_map(|principal| seats.get(principal)).flatten() {
-            if !but.is_some_and(|but| std::ptr::eq(but, &**seat)) {
-                seat.hear_aside(aside);
+    pub fn publish_ephemeral(
+        &self,
+        principals: &[Uuid],
+        ephemeral: &EphemeralEvent,
+        but: Option<&Subscription>,
+    ) {
+        let subscriptions = self.subscriptions();
+        for subscription in principals
+            .iter()
+            .filter_map(|principal| subscriptions.get(principal))
+            .flatten()
+        {
+            if !but.is_some_and(|but| std::ptr::eq(but, &**subscription)) {
+                subscription.hear_aside(ephemeral);
             }
         }
     }
 
     /// Rings those listeners of `principal` that have less than `head`; returns how many those are.
     pub fn ring_behind(&self, principal: Uuid, head: i64) -> u64 {
-        let seats = self.seats();
-        let behind = seats
+        let subscriptions = self.subscriptions();
+        let behind = subscriptions
             .get(&principal)
             .into_iter()
             .flatten()
-            .filter(|seat| seat.sent() < head || seat.sent() == UNKNOWN);
-        behind.map(|seat| seat.raise(head)).count() as u64
+            .filter(|subscription| {
+                subscription.sent() < head || subscription.sent() == UNKNOWN_SEQ
+            });
+        behind.map(|subscription| subscription.raise(head)).count() as u64
     }
 
     /// Ends the seats that were let in by one of `credentials`.
     pub fn revoke(&self, credentials: &[Uuid], reason: &'static str) {
-        self.for_each(|seat| {
-            if credentials.contains(&seat.credential) {
-                seat.end(End::Revoked { reason });
+        self.for_each(|subscription| {
+            if credentials.contains(&subscription.credential) {
+                subscription.end(End::Revoked { reason });
             }
         });
     }
 
     /// Calls `with` for every seat.
-    pub fn for_each(&self, with: impl Fn(&Arc<Seat>)) {
-        self.seats().values().flatten().for_each(with);
+    pub fn for_each(&self, with: impl Fn(&Arc<Subscription>)) {
+        self.subscriptions().values().flatten().for_each(with);
     }
 
     /// Every seat, for whoever works on them one by one.
-    pub fn all(&self) -> Vec<Arc<Seat>> {
-        self.seats().values().flatten().cloned().collect()
+    pub fn all(&self) -> Vec<Arc<Subscription>> {
+        self.subscriptions().values().flatten().cloned().collect()
     }
 }
 
 /// Who has been told something and is to be rung. Whoever is told several events before wakes up once, and writes them
 /// as one.
 #[derive(Default)]
-pub struct Bells(Vec<Arc<Seat>>);
+pub struct Wakeups(Vec<Arc<Subscription>>);
 
-impl Bells {
+impl Wakeups {
     /// Rings them.
-    pub fn ring(&mut self) {
-        self.0.drain(..).for_each(|seat| seat.bell.notify_one());
+    pub fn wake(&mut self) {
+        self.0
+            .drain(..)
+            .for_each(|subscription| subscription.bell.notify_one());
     }
 
     /// Whether they should not wait for more.
@@ -375,29 +424,29 @@ impl Bells {
 }
 
 /// A taken seat; given up on drop.
-pub struct Joined {
+pub struct SubscriptionGuard {
     registry: Registry,
-    seat: Arc<Seat>,
+    subscription: Arc<Subscription>,
 }
 
-impl Joined {
+impl SubscriptionGuard {
     /// The seat, for who must be able to end it.
-    pub fn seat(&self) -> Arc<Seat> {
-        self.seat.clone()
+    pub fn subscription(&self) -> Arc<Subscription> {
+        self.subscription.clone()
     }
 }
 
-impl std::ops::Deref for Joined {
-    type Target = Seat;
+impl std::ops::Deref for SubscriptionGuard {
+    type Target = Subscription;
 
-    fn deref(&self) -> &Seat {
-        &self.seat
+    fn deref(&self) -> &Subscription {
+        &self.subscription
     }
 }
 
-impl Drop for Joined {
+impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
-        self.registry.leave(&self.seat);
+        self.registry.leave(&self.subscription);
     }
 }
 
@@ -407,34 +456,52 @@ mod tests {
 
     #[test]
     fn what_is_said_in_passing_is_bounded_and_never_in_the_way_of_events() {
-        let socket = Seat::new(Uuid::nil(), Uuid::nil(), 0).with_asides();
+        let socket = Subscription::new(Uuid::nil(), Uuid::nil(), 0).with_asides();
         let (small, large): (Arc<str>, Arc<str>) = ("x".into(), "x".repeat(20_000).into());
-        for n in 0..ASIDE_FRAMES + 50 {
-            socket.hear_aside(&Aside { part: None, text: small.clone() });
+        for n in 0..MAX_EPHEMERAL_FRAMES + 50 {
+            socket.hear_aside(&EphemeralEvent {
+                part: None,
+                text: small.clone(),
+            });
             socket.note(n as i64 + 1, Some(&small));
         }
         let mail = socket.take();
-        assert_eq!((mail.asides.len(), mail.items.len()), (ASIDE_FRAMES, ASIDE_FRAMES + 50));
+        assert_eq!(
+            (mail.ephemeral.len(), mail.items.len()),
+            (MAX_EPHEMERAL_FRAMES, MAX_EPHEMERAL_FRAMES + 50)
+        );
         for _ in 0..100 {
-            socket.hear_aside(&Aside { part: None, text: large.clone() });
+            socket.hear_aside(&EphemeralEvent {
+                part: None,
+                text: large.clone(),
+            });
         }
-        assert_eq!(socket.take().asides.len(), ASIDE_BYTES / large.len());
+        assert_eq!(
+            socket.take().ephemeral.len(),
+            MAX_EPHEMERAL_BYTES / large.len()
+        );
 
-        for n in 0..2 * MAILBOX_FRAMES {
+        for n in 0..2 * MAX_MAILBOX_FRAMES {
             socket.note(n as i64, Some(&small));
-            socket.hear_aside(&Aside { part: None, text: small.clone() });
+            socket.hear_aside(&EphemeralEvent {
+                part: None,
+                text: small.clone(),
+            });
         }
         let mail = socket.take();
-        assert_eq!(mail.items.len() + mail.asides.len(), MAILBOX_FRAMES);
+        assert_eq!(mail.items.len() + mail.ephemeral.len(), MAX_MAILBOX_FRAMES);
         // What was dropped is known to be there.
-        assert_eq!(mail.head, 2 * MAILBOX_FRAMES as i64 - 1);
+        assert_eq!(mail.head, 2 * MAX_MAILBOX_FRAMES as i64 - 1);
         for n in 0..100 {
             socket.note(n, Some(&large));
         }
-        assert_eq!(socket.take().items.len(), MAILBOX_BYTES / large.len());
+        assert_eq!(socket.take().items.len(), MAX_MAILBOX_BYTES / large.len());
 
-        let poll = Seat::new(Uuid::nil(), Uuid::nil(), 0);
-        poll.hear_aside(&Aside { part: None, text: small });
-        assert!(poll.take().asides.is_empty());
+        let poll = Subscription::new(Uuid::nil(), Uuid::nil(), 0);
+        poll.hear_aside(&EphemeralEvent {
+            part: None,
+            text: small,
+        });
+        assert!(poll.take().ephemeral.is_empty());
     }
 }

@@ -6,9 +6,9 @@ use moka::sync::Cache;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{asides::Asides, streams::Key};
+use super::{ephemeral::EphemeralEvents, streams::Key};
 use crate::{
-    backplane::message::{Order, Wanted},
+    backplane::message::{ControlMessage, Wanted},
     error::Result,
     ids::NodeId,
 };
@@ -17,8 +17,15 @@ use crate::{
 type Told = Cache<(NodeId, Key), u64>;
 
 /// Answers until `stop`, one after the other.
-pub async fn serve(asides: Asides, mut requests: mpsc::Receiver<Order>, stop: CancellationToken) {
-    let told = Told::builder().max_capacity(10_000).time_to_live(Duration::from_secs(1)).build();
+pub async fn serve(
+    ephemeral: EphemeralEvents,
+    mut requests: mpsc::Receiver<ControlMessage>,
+    stop: CancellationToken,
+) {
+    let told = Told::builder()
+        .max_capacity(10_000)
+        .time_to_live(Duration::from_secs(1))
+        .build();
     loop {
         let request = tokio::select! {
             Some(request) = requests.recv() => request,
@@ -26,30 +33,45 @@ pub async fn serve(asides: Asides, mut requests: mpsc::Receiver<Order>, stop: Ca
             else => return,
         };
         match request {
-            Order::StreamWanted(wanted) => {
-                if let Err(error) = tell(&asides, &told, wanted).await {
+            ControlMessage::StreamWanted(wanted) => {
+                if let Err(error) = tell(&ephemeral, &told, wanted).await {
                     error.log();
                 }
             }
-            Order::StreamEnded { agent, stream, conversation, text, .. } => {
-                asides.tell_end(&Key { agent, stream }, conversation, text.into()).await;
+            ControlMessage::StreamEnded {
+                agent,
+                stream,
+                conversation,
+                text,
+                ..
+            } => {
+                ephemeral
+                    .tell_end(&Key { agent, stream }, conversation, text.into())
+                    .await;
             }
-            Order::Invalidate { .. } | Order::StreamMoved { .. } => {}
+            ControlMessage::Invalidate { .. } | ControlMessage::StreamMoved { .. } => {}
         }
     }
 }
 
 /// Tells a node of the one stream that is meant, if whoever asks there may hear it.
-async fn tell(asides: &Asides, told: &Told, wanted: Wanted) -> Result<()> {
-    let Wanted { by, listener, stream, from } = wanted;
-    for (key, conversation) in asides.streams.own(&stream) {
-        if !asides.audience.includes(listener, conversation).await? {
+async fn tell(ephemeral: &EphemeralEvents, told: &Told, wanted: Wanted) -> Result<()> {
+    let Wanted {
+        by,
+        listener,
+        stream,
+        from,
+    } = wanted;
+    for (key, conversation) in ephemeral.streams.own(&stream) {
+        if !ephemeral.audience.includes(listener, conversation).await? {
             continue;
         }
         let to = (by, key.clone());
         if told.get(&to).is_none_or(|before| before > from) {
             told.insert(to, from);
-            asides.backplane.tell_stream(by, &asides.streams.recall(&key, from));
+            ephemeral
+                .backplane
+                .tell_stream(by, &ephemeral.streams.recall(&key, from));
         }
         break;
     }

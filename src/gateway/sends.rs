@@ -6,12 +6,12 @@ use serde_json::{Value, value::to_raw_value};
 
 use super::{
     Gateway,
-    asides::key_of,
+    authenticate::AuthenticatedClient,
     close::Close,
+    ephemeral::key_of,
     frames::{self, ServerFrame},
     socket::Socket,
     streams::StreamId,
-    welcome::Guest,
 };
 use crate::{
     error::{Code, Error, Result},
@@ -21,9 +21,9 @@ use crate::{
 };
 
 /// Sends that may wait for their turn; then the socket is not read until one is answered.
-const PENDING: usize = 64;
+const MAX_PENDING_SENDS: usize = 64;
 /// Their bytes, likewise.
-const PENDING_BYTES: usize = 2 * MB;
+const MAX_PENDING_BYTES: usize = 2 * MB;
 
 /// A send that is answered.
 pub struct Answered {
@@ -57,7 +57,7 @@ pub struct Sends {
 impl Sends {
     /// Whether more may come.
     pub fn has_room(&self) -> bool {
-        self.pending.len() < PENDING && self.pending_bytes < PENDING_BYTES
+        self.pending.len() < MAX_PENDING_SENDS && self.pending_bytes < MAX_PENDING_BYTES
     }
 
     /// A frame that has come.
@@ -67,38 +67,61 @@ impl Sends {
     }
 
     /// Starts the next one if none is under way.
-    pub fn start_next(&mut self, gateway: &Gateway, guest: &Guest) {
+    pub fn start_next(&mut self, gateway: &Gateway, client: &AuthenticatedClient) {
         if self.sending.is_some() {
             return;
         }
-        let Some((reference, target, body)) = self.pending.pop_front() else { return };
+        let Some((reference, target, body)) = self.pending.pop_front() else {
+            return;
+        };
         self.pending_bytes -= body.len();
-        let (sender, credential) = (guest.principal, guest.credential);
+        let (sender, credential) = (client.principal, client.credential);
         let limiter = Limiter::detached(gateway.limits.clone());
-        let (outbox, asides) = (gateway.outbox.clone(), gateway.asides.clone());
+        let (message_writer, ephemeral) =
+            (gateway.message_writer.clone(), gateway.ephemeral.clone());
         self.sending = Some(Box::pin(async move {
             let work = async {
                 let (mut pass, too_large) = match sender {
-                    Principal::Agent(id) => {
-                        (limiter.pass(Limit::AgentConversationSend, id), Code::WebhookPayloadTooLarge)
-                    }
-                    Principal::User(id) => (limiter.pass(Limit::UserMessageSend, id), Code::MessageTooLarge),
+                    Principal::Agent(id) => (
+                        limiter.pass(Limit::AgentConversationSend, id),
+                        Code::WebhookPayloadTooLarge,
+                    ),
+                    Principal::User(id) => (
+                        limiter.pass(Limit::UserMessageSend, id),
+                        Code::MessageTooLarge,
+                    ),
                 };
                 let read = async {
                     let mut draft = Draft::from_frame(&body, too_large)?;
                     let (stream, named) = match &target {
-                        Target::Conversation(conversation) => return Ok((draft, *conversation, None)),
+                        Target::Conversation(conversation) => {
+                            return Ok((draft, *conversation, None));
+                        }
                         Target::Stream(stream, named) => (key_of(sender, stream.clone())?, *named),
                     };
-                    let home = asides.streams.home(&stream);
-                    let conversation = home.map(|home| home.conversation).or(named).ok_or(Code::NotFound)?;
-                    draft.in_reply_to = draft.in_reply_to.or(home.and_then(|home| home.in_reply_to));
+                    let home = ephemeral.streams.home(&stream);
+                    let conversation = home
+                        .map(|home| home.conversation)
+                        .or(named)
+                        .ok_or(Code::NotFound)?;
+                    draft.in_reply_to =
+                        draft.in_reply_to.or(home.and_then(|home| home.in_reply_to));
                     Ok((draft, conversation, Some(stream)))
                 };
                 let (draft, conversation, stream) = pass.during(read).await?;
-                let sent = outbox.send(pass, Outgoing { sender, credential, conversation, draft }).await?;
+                let sent = message_writer
+                    .send(
+                        pass,
+                        Outgoing {
+                            sender,
+                            credential,
+                            conversation,
+                            draft,
+                        },
+                    )
+                    .await?;
                 if let Some(stream) = stream {
-                    asides.sent(&stream, conversation, sent.message_id).await;
+                    ephemeral.sent(&stream, conversation, sent.message_id).await;
                 }
                 Ok(sent)
             };
@@ -107,13 +130,19 @@ impl Sends {
                 Target::Conversation(_) => None,
                 Target::Stream(stream, _) => Some(stream),
             };
-            Answered { reference, stream, outcome }
+            Answered {
+                reference,
+                stream,
+                outcome,
+            }
         }));
     }
 
     /// The answer of the one under way; never, if there is none. Cancel safe.
     pub async fn answered(&mut self) -> Answered {
-        let Some(sending) = &mut self.sending else { return std::future::pending().await };
+        let Some(sending) = &mut self.sending else {
+            return std::future::pending().await;
+        };
         let answer = sending.await;
         self.sending = None;
         answer
@@ -128,23 +157,42 @@ pub async fn refuse(
     error: &Error,
 ) -> Result<(), Option<Close>> {
     error.log();
-    socket.say(frames::refused(reference, stream, error)).await?;
+    socket
+        .say(frames::refused(reference, stream, error))
+        .await?;
     Ok(())
 }
 
 /// Says what became of a send.
 pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Option<Close>> {
-    let Answered { reference, stream, outcome } = answered;
+    let Answered {
+        reference,
+        stream,
+        outcome,
+    } = answered;
     let sent = match outcome {
         Ok(sent) => to_raw_value(sent).map_err(|_| Some(Close::Broken))?,
         Err(error) => {
             refuse(socket, reference, stream.as_ref(), error).await?;
             // A sender whose credential has died is not a listener any more either.
             let dead = matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid);
-            return if dead { Err(Some(Close::Revoked)) } else { Ok(()) };
+            return if dead {
+                Err(Some(Close::Revoked))
+            } else {
+                Ok(())
+            };
         }
     };
     let stream_id = stream.as_ref();
-    socket.say(ServerFrame::MessageSent { r#ref: reference, stream_id, data: &sent }.encode()).await?;
+    socket
+        .say(
+            ServerFrame::MessageSent {
+                r#ref: reference,
+                stream_id,
+                data: &sent,
+            }
+            .encode(),
+        )
+        .await?;
     Ok(())
 }

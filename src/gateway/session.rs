@@ -9,35 +9,40 @@ use chrono::{DateTime, Utc};
 
 use super::{
     Gateway,
-    asides::{self, StreamAct},
+    authenticate::{self, AuthenticatedClient},
     close::Close,
-    early::Early,
+    ephemeral::{self, StreamCommand},
     frames::{ClientFrame, Replay, ServerFrame},
     rate::Rate,
-    registry::{End, Joined, Seat, UNKNOWN},
+    registry::{End, Subscription, SubscriptionGuard, UNKNOWN_SEQ},
+    reorder_buffer::ReorderBuffer,
+    replays::StreamReplays,
     sends::{Sends, Target, answer, refuse},
     socket::{Heard, Socket},
-    syncs::Syncs,
-    welcome::{self, Guest},
 };
 use crate::{
-    auth::user::UserClaim,
+    auth::user::UserToken,
     clock::iso,
     error::{Code, Result},
     features::inbox::Start,
     ids::Principal,
     limits::{
         quotas::{
-            EXPIRY_GRACE, EXPIRY_NOTICE, FLOOD_ACKS, FLOOD_DELTAS, FLOOD_FRAMES, HEARTBEAT, PONG_DEADLINE,
+            EXPIRY_GRACE, EXPIRY_NOTICE, HEARTBEAT_INTERVAL, MAX_ACKS_PER_SECOND,
+            MAX_DELTAS_PER_SECOND, MAX_FRAMES_PER_SECOND, PONG_DEADLINE,
         },
-        strangers::Stranger,
+        unauthenticated::UnauthenticatedConnection,
     },
-    metrics as series,
+    metrics,
 };
 
 /// Serves a socket from its upgrade until it must be closed (and with what) or has gone (`None`). What is needed only before
 /// it is idle is boxed, because sockets mostly are.
-pub async fn run(gateway: &Gateway, socket: &mut Socket, stranger: Stranger) -> Option<Close> {
+pub async fn run(
+    gateway: &Gateway,
+    socket: &mut Socket,
+    stranger: UnauthenticatedConnection,
+) -> Option<Close> {
     match Box::pin(open(gateway, socket, stranger)).await {
         Ok(mut session) => session.serve(socket).await,
         Err(why) => why,
@@ -48,11 +53,11 @@ pub async fn run(gateway: &Gateway, socket: &mut Socket, stranger: Stranger) -> 
 async fn open<'a>(
     gateway: &'a Gateway,
     socket: &mut Socket,
-    stranger: Stranger,
+    stranger: UnauthenticatedConnection,
 ) -> Result<Box<Session<'a>>, Option<Close>> {
-    let guest = welcome::receive(gateway, socket).await?;
+    let client = authenticate::receive(gateway, socket).await?;
     drop(stranger);
-    Session::start(gateway, guest, socket).await.map(Box::new)
+    Session::start(gateway, client, socket).await.map(Box::new)
 }
 
 /// One of the authenticated sockets that are counted, for as long as it lives.
@@ -60,24 +65,24 @@ struct Counted(&'static str);
 
 impl Counted {
     fn new(kind: &'static str) -> Self {
-        series::socket_opened(kind);
+        metrics::socket_opened(kind);
         Counted(kind)
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        series::socket_gone(self.0);
+        metrics::socket_gone(self.0);
     }
 }
 
 struct Session<'a> {
     gateway: &'a Gateway,
-    guest: Guest,
-    seat: Joined,
-    early: Early,
+    client: AuthenticatedClient,
+    subscription: SubscriptionGuard,
+    reorder_buffer: ReorderBuffer,
     sends: Sends,
-    syncs: Syncs,
+    syncs: StreamReplays,
     /// Set while a ping is unanswered.
     pinged: bool,
     /// When the next ping is due, or the pong is overdue.
@@ -105,39 +110,51 @@ impl<'a> Session<'a> {
     /// Takes the seat, says `ready` and replays what was missed.
     async fn start(
         gateway: &'a Gateway,
-        guest: Guest,
+        client: AuthenticatedClient,
         socket: &mut Socket,
     ) -> Result<Session<'a>, Option<Close>> {
-        let counted = Counted::new(guest.principal.kind());
+        let counted = Counted::new(client.principal.kind());
         // Before the bounds are read: what is committed from now on rings this seat.
-        let seat =
-            gateway.registry.join(Seat::new(guest.principal.id(), guest.credential, UNKNOWN).with_asides());
-        let ended = seat.seat();
-        guest.lease.when_lost(move || ended.end(End::TooMany));
+        let subscription = gateway.registry.join(
+            Subscription::new(client.principal.id(), client.credential, UNKNOWN_SEQ).with_asides(),
+        );
+        let ended = subscription.subscription();
+        client.lease.on_lost(move || ended.end(End::TooMany));
         // Whoever was revoked between the proof and the seat rang no seat.
-        guest.proven.again().await.map_err(|error| match error.code() {
-            Code::Unauthorized | Code::AgentTokenInvalid => Some(Close::Revoked),
-            _ => {
+        client
+            .proven
+            .reverify()
+            .await
+            .map_err(|error| match error.code() {
+                Code::Unauthorized | Code::AgentTokenInvalid => Some(Close::Revoked),
+                _ => {
+                    error.log();
+                    Some(Close::Overload)
+                }
+            })?;
+        let bounds = gateway
+            .inbox
+            .bounds(&client.reader)
+            .await
+            .map_err(|error| {
                 error.log();
                 Some(Close::Overload)
-            }
-        })?;
-        let bounds = gateway.inbox.bounds(&guest.reader).await.map_err(|error| {
-            error.log();
-            Some(Close::Overload)
-        })?;
-        let start = gateway.inbox.start(&bounds, guest.resume);
+            })?;
+        let start = gateway.inbox.start(&bounds, client.resume);
         let from = match start {
             Start::After(seq) => seq,
             Start::Resync => bounds.head,
         };
-        seat.set_sent(from);
+        subscription.set_sent(from);
         let ready = ServerFrame::Ready {
-            connection_id: guest.lease.id,
+            connection_id: client.lease.id,
             cursor: gateway.inbox.cursor(from).to_string(),
             heartbeat_interval_ms: ServerFrame::heartbeat_ms(),
-            token_expires_at: guest.expires_at.map(iso),
-            replay: Replay { from, to: bounds.head },
+            token_expires_at: client.expires_at.map(iso),
+            replay: Replay {
+                from,
+                to: bounds.head,
+            },
         };
         socket.feed(&ready.encode());
         if let Start::Resync = start {
@@ -147,13 +164,13 @@ impl<'a> Session<'a> {
         }
         let mut session = Session {
             gateway,
-            guest,
-            seat,
-            early: Early::default(),
+            client,
+            subscription,
+            reorder_buffer: ReorderBuffer::default(),
             sends: Sends::default(),
-            syncs: Syncs::default(),
+            syncs: StreamReplays::default(),
             pinged: false,
-            beat_at: gateway.clock.now() + HEARTBEAT,
+            beat_at: gateway.clock.now() + HEARTBEAT_INTERVAL,
             expiry: Expiry::Fresh,
             frames: Rate::default(),
             acks: Rate::default(),
@@ -164,12 +181,17 @@ impl<'a> Session<'a> {
         if session.expiry == Expiry::Expired {
             return Ok(session);
         }
-        if session.seat.sent() < bounds.head {
+        if session.subscription.sent() < bounds.head {
             // Postgres went away in the middle: better another node, or later, than a promise that is not true.
             return Err(Some(Close::Overload));
         }
-        let cursor = gateway.inbox.cursor(session.seat.sent()).to_string();
-        socket.say(ServerFrame::CaughtUp { cursor }.encode()).await?;
+        let cursor = gateway
+            .inbox
+            .cursor(session.subscription.sent())
+            .to_string();
+        socket
+            .say(ServerFrame::CaughtUp { cursor }.encode())
+            .await?;
         Ok(session)
     }
 
@@ -183,8 +205,8 @@ impl<'a> Session<'a> {
                 heard = socket.hear(), if self.sends.has_room() && self.syncs.has_room() => {
                     Box::pin(self.heard(heard, socket)).await
                 }
-                () = self.seat.rung() => self.deliver(socket).await,
-                () = self.early.overdue() => self.deliver(socket).await,
+                () = self.subscription.notified() => self.deliver(socket).await,
+                () = self.reorder_buffer.overdue() => self.deliver(socket).await,
                 answered = self.sends.answered() => answer(socket, &answered).await,
                 found = self.syncs.found() => Box::pin(self.tell_again(found, socket)).await,
                 () = &mut timer => {
@@ -195,8 +217,8 @@ impl<'a> Session<'a> {
             if let Err(why) = outcome {
                 return why;
             }
-            self.sends.start_next(self.gateway, &self.guest);
-            self.syncs.start_next(self.gateway, self.guest.principal);
+            self.sends.start_next(self.gateway, &self.client);
+            self.syncs.start_next(self.gateway, self.client.principal);
             let next = self.due();
             // A timer that has fired is never asked again, also if the clock was set back and nothing was due.
             if fired || next != due {
@@ -208,11 +230,13 @@ impl<'a> Session<'a> {
 
     async fn heard(&mut self, heard: Heard, socket: &mut Socket) -> Result<(), Option<Close>> {
         self.pinged = false;
-        self.beat_at = self.gateway.clock.now() + HEARTBEAT;
+        self.beat_at = self.gateway.clock.now() + HEARTBEAT_INTERVAL;
         let text = match heard {
             Heard::Text(text) => text,
             Heard::Binary(_) => return Err(Some(Close::Unsupported)),
-            Heard::Alive if self.frames.over(FLOOD_FRAMES) => return Err(Some(Close::Flood)),
+            Heard::Alive if self.frames.over(MAX_FRAMES_PER_SECOND) => {
+                return Err(Some(Close::Flood));
+            }
             Heard::Alive => return Ok(()),
             Heard::Gone => return Err(None),
             Heard::Fault(close) => return Err(Some(close)),
@@ -220,10 +244,13 @@ impl<'a> Session<'a> {
         let frame = ClientFrame::read(text);
         // A client may ack a whole backlog event by event; acks are gathered and cost little.
         let flood = match frame {
-            Ok(ClientFrame::Ack(_)) => self.acks.over(FLOOD_ACKS),
+            Ok(ClientFrame::Ack(_)) => self.acks.over(MAX_ACKS_PER_SECOND),
             // Deltas have a budget of their own, too.
-            Ok(ClientFrame::Stream { act: StreamAct::Delta { .. }, .. }) => self.deltas.over(FLOOD_DELTAS),
-            _ => self.frames.over(FLOOD_FRAMES),
+            Ok(ClientFrame::Stream {
+                action: StreamCommand::Delta { .. },
+                ..
+            }) => self.deltas.over(MAX_DELTAS_PER_SECOND),
+            _ => self.frames.over(MAX_FRAMES_PER_SECOND),
         };
         if flood {
             return Err(Some(Close::Flood));
@@ -233,33 +260,73 @@ impl<'a> Session<'a> {
             Ok(ClientFrame::Ack(cursor)) => {
                 // An ack of another epoch says nothing about this one.
                 if cursor.epoch == self.gateway.inbox.epoch() {
-                    self.gateway.acks.note(&self.guest.reader, cursor.seq.min(self.seat.sent()));
-                    if let Principal::Agent(agent) = self.guest.principal {
-                        self.gateway.revivals.note(agent);
+                    self.gateway.acks.note(
+                        &self.client.reader,
+                        cursor.seq.min(self.subscription.sent()),
+                    );
+                    if let Principal::Agent(agent) = self.client.principal {
+                        self.gateway.reachability.note(agent);
                     }
                 }
             }
             Ok(ClientFrame::Renew(token)) => self.renew(&token, socket).await?,
-            Ok(ClientFrame::Send { reference, conversation, body }) => {
-                self.sends.push(reference, Target::Conversation(conversation), body);
+            Ok(ClientFrame::Send {
+                reference,
+                conversation,
+                body,
+            }) => {
+                self.sends
+                    .push(reference, Target::Conversation(conversation), body);
             }
-            Ok(ClientFrame::StreamEnd { reference, stream, conversation, body }) => {
-                self.sends.push(reference, Target::Stream(stream, conversation), body);
+            Ok(ClientFrame::StreamEnd {
+                reference,
+                stream,
+                conversation,
+                body,
+            }) => {
+                self.sends
+                    .push(reference, Target::Stream(stream, conversation), body);
             }
-            Ok(ClientFrame::StreamSync { reference, stream, from }) => {
+            Ok(ClientFrame::StreamSync {
+                reference,
+                stream,
+                from,
+            }) => {
                 self.syncs.push(reference, stream, from);
             }
-            Ok(ClientFrame::Typing { reference, conversation, state }) => {
-                let Guest { principal, reader, .. } = &self.guest;
-                let (gateway, device, seat) = (self.gateway, &reader.device_id, &self.seat);
-                let typed = asides::typing_frame(gateway, *principal, device, conversation, state, seat);
+            Ok(ClientFrame::Typing {
+                reference,
+                conversation,
+                state,
+            }) => {
+                let AuthenticatedClient {
+                    principal, reader, ..
+                } = &self.client;
+                let (gateway, device, subscription) =
+                    (self.gateway, &reader.device_id, &self.subscription);
+                let typed = ephemeral::typing_frame(
+                    gateway,
+                    *principal,
+                    device,
+                    conversation,
+                    state,
+                    subscription,
+                );
                 if let Err(error) = typed.await {
                     refuse(socket, &reference, None, &error).await?;
                 }
             }
-            Ok(ClientFrame::Stream { reference, stream, act }) => {
-                let who = self.guest.principal;
-                let done = self.gateway.asides.stream_frame(who, stream.clone(), act).await;
+            Ok(ClientFrame::Stream {
+                reference,
+                stream,
+                action,
+            }) => {
+                let who = self.client.principal;
+                let done = self
+                    .gateway
+                    .ephemeral
+                    .stream_frame(who, stream.clone(), action)
+                    .await;
                 if let Err(error) = done {
                     refuse(socket, &reference, Some(&stream), &error).await?;
                 }
@@ -271,26 +338,36 @@ impl<'a> Session<'a> {
 
     /// A token of the same user and session goes on; any other ends the socket.
     async fn renew(&mut self, token: &str, socket: &mut Socket) -> Result<(), Option<Close>> {
-        let claim = UserClaim::from_token(&self.gateway.access_tokens, token);
+        let claim = UserToken::from_token(&self.gateway.access_tokens, token);
         let same = claim.ok().filter(|claim| {
-            Principal::User(claim.user) == self.guest.principal && claim.session.0 == self.guest.credential
+            Principal::User(claim.user) == self.client.principal
+                && claim.session.0 == self.client.credential
         });
         let proven = match same {
             Some(claim) => {
-                let proven = claim.prove(&self.gateway.db, &self.gateway.access_tokens.dead).await;
+                let proven = claim
+                    .verify(&self.gateway.db, &self.gateway.access_tokens.dead)
+                    .await;
                 proven.map(|_| claim.expires_at)
             }
             None => Err(Code::Unauthorized.into()),
         };
         match proven {
             Ok(expires_at) => {
-                self.guest.expires_at = Some(expires_at);
+                self.client.expires_at = Some(expires_at);
                 let waited = self.expiry == Expiry::Expired;
                 self.expiry = Expiry::Fresh;
-                socket.say(ServerFrame::AuthRenewed { expires_at: iso(expires_at) }.encode()).await?;
+                socket
+                    .say(
+                        ServerFrame::AuthRenewed {
+                            expires_at: iso(expires_at),
+                        }
+                        .encode(),
+                    )
+                    .await?;
                 if waited {
                     // The mailbox was emptied meanwhile; its head was not forgotten.
-                    let head = self.seat.take().head;
+                    let head = self.subscription.take().head;
                     Box::pin(self.read_to(head, socket)).await?;
                 }
                 Ok(())
@@ -300,7 +377,14 @@ impl<'a> Session<'a> {
                 Err(Some(Close::Overload))
             }
             Err(_) => {
-                socket.say(ServerFrame::AuthError { reason: "invalid_token" }.encode()).await?;
+                socket
+                    .say(
+                        ServerFrame::AuthError {
+                            reason: "invalid_token",
+                        }
+                        .encode(),
+                    )
+                    .await?;
                 Err(Some(Close::AuthFailed))
             }
         }
@@ -308,7 +392,7 @@ impl<'a> Session<'a> {
 
     /// The next moment at which something is due without anybody saying anything.
     fn due(&self) -> DateTime<Utc> {
-        let expiry = self.guest.expires_at.map(|at| match self.expiry {
+        let expiry = self.client.expires_at.map(|at| match self.expiry {
             Expiry::Fresh => at - EXPIRY_NOTICE,
             Expiry::Noticed => at,
             Expiry::Expired => at + EXPIRY_GRACE,
@@ -318,9 +402,16 @@ impl<'a> Session<'a> {
 
     async fn tick(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
         let now = self.gateway.clock.now();
-        if let Some(at) = self.guest.expires_at {
+        if let Some(at) = self.client.expires_at {
             if now >= at + EXPIRY_GRACE {
-                socket.say(ServerFrame::AuthError { reason: "token_expired" }.encode()).await?;
+                socket
+                    .say(
+                        ServerFrame::AuthError {
+                            reason: "token_expired",
+                        }
+                        .encode(),
+                    )
+                    .await?;
                 return Err(Some(Close::AuthFailed));
             }
             if now >= at {

@@ -25,24 +25,26 @@ use super::{
 };
 use crate::{
     cursor::Cursor,
-    events::{self, Tail},
-    limits::quotas::{AUTH_FRAME_BYTES, MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES, WRITE_DEADLINE},
-    metrics as series,
+    events::{self, EncodedEvent},
+    limits::quotas::{
+        MAX_AUTH_FRAME_BYTES, MAX_MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES, WRITE_DEADLINE,
+    },
+    metrics,
 };
 
 /// How long a closed socket may take to say that it has seen it.
-const FAREWELL: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The largest message of somebody who is known.
-const LARGEST: usize = MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES;
+const MAX_WIRE_MESSAGE_BYTES: usize = MAX_MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES;
 /// What is read at once.
-const READ: usize = 16 * 1024;
+const READ_BUFFER_BYTES: usize = 16 * 1024;
 /// Pieces that are written at once.
-const PIECES: usize = 48;
+const MAX_WRITE_SLICES: usize = 48;
 /// Bytes in the queue from which on it should be flushed before more is queued.
-const FULL: usize = 64 * 1024;
+const WRITE_QUEUE_BYTES: usize = 64 * 1024;
 
 thread_local! {
-    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into());
+    static READ_BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BUFFER_BYTES].into());
 }
 
 /// What a client did.
@@ -63,17 +65,26 @@ pub enum Heard {
 struct Frame {
     head: Vec<u8>,
     body: Option<Arc<str>>,
-    tail: &'static str,
+    encoded: &'static str,
     pong: bool,
 }
 
 impl Frame {
     fn plain(kind: Kind, payload: &[u8]) -> Self {
-        Frame { head: codec::frame(kind, payload), body: None, tail: "", pong: false }
+        Frame {
+            head: codec::frame(kind, payload),
+            body: None,
+            encoded: "",
+            pong: false,
+        }
     }
 
     fn parts(&self) -> [&[u8]; 3] {
-        [&self.head, self.body.as_deref().unwrap_or_default().as_bytes(), self.tail.as_bytes()]
+        [
+            &self.head,
+            self.body.as_deref().unwrap_or_default().as_bytes(),
+            self.encoded.as_bytes(),
+        ]
     }
 
     fn len(&self) -> usize {
@@ -104,7 +115,7 @@ impl Socket {
             stream: TokioIo::new(upgraded),
             decoder: Decoder::default(),
             rest: Vec::new(),
-            most: AUTH_FRAME_BYTES,
+            most: MAX_AUTH_FRAME_BYTES,
             queue: VecDeque::new(),
             queued: 0,
             written: 0,
@@ -114,7 +125,7 @@ impl Socket {
 
     /// It has authenticated: larger frames may come.
     pub fn let_in(&mut self) {
-        self.most = LARGEST;
+        self.most = MAX_WIRE_MESSAGE_BYTES;
     }
 
     /// The next frame. Cancel safe.
@@ -133,7 +144,7 @@ impl Socket {
             }
             let (decoder, rest, most) = (&mut self.decoder, &mut self.rest, self.most);
             let stream = Pin::new(&mut self.stream);
-            let read = SCRATCH.with_borrow_mut(|scratch| {
+            let read = READ_BUFFER.with_borrow_mut(|scratch| {
                 let mut scratch = ReadBuf::new(scratch);
                 match stream.poll_read(cx, &mut scratch) {
                     Poll::Pending => Poll::Pending,
@@ -147,7 +158,9 @@ impl Socket {
                     }
                 }
             });
-            let Some(message) = ready!(read) else { return Poll::Ready(Heard::Gone) };
+            let Some(message) = ready!(read) else {
+                return Poll::Ready(Heard::Gone);
+            };
             if let Some(heard) = self.judge(message) {
                 return Poll::Ready(heard);
             }
@@ -172,7 +185,7 @@ impl Socket {
         Some(match message {
             Ok(None) => return None,
             Ok(Some(Message::Text(text))) => {
-                series::frames("in", 1);
+                metrics::frames("in", 1);
                 Heard::Text(text)
             }
             Ok(Some(Message::Binary(bytes))) => Heard::Binary(bytes),
@@ -183,7 +196,10 @@ impl Socket {
             Ok(Some(Message::Pong)) => Heard::Alive,
             Ok(Some(Message::Close(code))) => {
                 let code = code.map(u16::to_be_bytes);
-                self.push(Frame::plain(Kind::Close, code.as_ref().map_or(&[], |code| code)));
+                self.push(Frame::plain(
+                    Kind::Close,
+                    code.as_ref().map_or(&[], |code| code),
+                ));
                 self.closed = true;
                 Heard::Gone
             }
@@ -197,7 +213,10 @@ impl Socket {
         if let Some(last) = self.queue.pop_back_if(|frame| frame.pong && !begun) {
             self.queued -= last.len();
         }
-        self.push(Frame { pong: true, ..Frame::plain(Kind::Pong, payload) });
+        self.push(Frame {
+            pong: true,
+            ..Frame::plain(Kind::Pong, payload)
+        });
     }
 
     fn push(&mut self, frame: Frame) {
@@ -207,30 +226,40 @@ impl Socket {
 
     /// Queues a text.
     pub fn feed(&mut self, text: &str) {
-        series::frames("out", 1);
+        metrics::frames("out", 1);
         self.push(Frame::plain(Kind::Text, text.as_bytes()));
     }
 
     /// Queues a text that others are sent, too.
     pub fn feed_shared(&mut self, text: Arc<str>) {
-        series::frames("out", 1);
+        metrics::frames("out", 1);
         let head = codec::begin(Kind::Text, text.len(), 0);
-        self.push(Frame { head, body: Some(text), tail: "", pong: false });
+        self.push(Frame {
+            head,
+            body: Some(text),
+            encoded: "",
+            pong: false,
+        });
     }
 
     /// Queues an event.
-    pub fn feed_event(&mut self, cursor: Cursor, tail: Tail) {
-        series::frames("out", 1);
-        let front = events::front(cursor);
-        let length = front.len() + tail.len() + events::BACK.len();
+    pub fn feed_event(&mut self, cursor: Cursor, encoded: EncodedEvent) {
+        metrics::frames("out", 1);
+        let front = events::frame_prefix(cursor);
+        let length = front.len() + encoded.len() + events::FRAME_SUFFIX.len();
         let mut head = codec::begin(Kind::Text, length, front.len());
         head.extend_from_slice(front.as_bytes());
-        self.push(Frame { head, body: Some(tail), tail: events::BACK, pong: false });
+        self.push(Frame {
+            head,
+            body: Some(encoded),
+            encoded: events::FRAME_SUFFIX,
+            pong: false,
+        });
     }
 
     /// Whether what is queued should be flushed before more is.
     pub fn is_full(&self) -> bool {
-        self.queued > FULL
+        self.queued > WRITE_QUEUE_BYTES
     }
 
     /// Writes what is queued. A client that takes not a byte for ten seconds is too slow. Cancel safe.
@@ -240,7 +269,11 @@ impl Socket {
             let step = poll_fn(|cx| {
                 let flushed = self.poll_flush(cx);
                 let moved = (self.queued, self.written) != before;
-                if flushed.is_pending() && moved { Poll::Ready(Ok(false)) } else { flushed.map_ok(|()| true) }
+                if flushed.is_pending() && moved {
+                    Poll::Ready(Ok(false))
+                } else {
+                    flushed.map_ok(|()| true)
+                }
             });
             match tokio::time::timeout(WRITE_DEADLINE, step).await {
                 Ok(Ok(true)) => return Ok(()),
@@ -253,7 +286,7 @@ impl Socket {
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.queue.is_empty() {
-            let mut slices = [IoSlice::new(&[]); PIECES];
+            let mut slices = [IoSlice::new(&[]); MAX_WRITE_SLICES];
             let mut n = 0;
             let mut skip = self.written;
             for part in self.queue.iter().flat_map(Frame::parts) {
@@ -262,7 +295,7 @@ impl Socket {
                 if unwritten.is_empty() {
                     continue;
                 }
-                if n == PIECES {
+                if n == MAX_WRITE_SLICES {
                     break;
                 }
                 slices[n] = IoSlice::new(unwritten);
@@ -319,7 +352,7 @@ impl Socket {
     /// moment, so that our last word is not lost to a reset.
     pub async fn end(mut self, why: Option<Close>) {
         if let Some(why) = why {
-            series::socket_closed(why.code());
+            metrics::socket_closed(why.code());
             if why == Close::SlowConsumer {
                 self.forget();
             }
@@ -336,6 +369,6 @@ impl Socket {
             let mut rest = [0; 1024];
             while self.stream.read(&mut rest).await.is_ok_and(|n| n > 0) {}
         };
-        tokio::time::timeout(FAREWELL, farewell).await.ok();
+        tokio::time::timeout(CLOSE_TIMEOUT, farewell).await.ok();
     }
 }

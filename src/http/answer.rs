@@ -41,7 +41,10 @@ pub struct List<T> {
 impl<T> List<T> {
     /// The same page with other items.
     pub fn map<U>(self, shape: impl FnMut(T) -> U) -> List<U> {
-        List { data: self.data.into_iter().map(shape).collect(), next_cursor: self.next_cursor }
+        List {
+            data: self.data.into_iter().map(shape).collect(),
+            next_cursor: self.next_cursor,
+        }
     }
 }
 

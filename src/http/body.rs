@@ -15,15 +15,15 @@ use serde::de::DeserializeOwned;
 
 use super::json;
 use crate::{
-    auth::someone::Proven,
+    auth::caller::VerifiedCredential,
     error::{Code, Error, Result},
-    limits::quotas::BODY_BYTES,
+    limits::quotas::MAX_BODY_BYTES,
 };
 
 /// A body may be as slow as it likes for this long,
-const FREE: Duration = Duration::from_secs(10);
+const UNPACED_TIME: Duration = Duration::from_secs(10);
 /// and must keep this many bytes per second from then on.
-const PACE: u64 = 16 * 1024;
+const MIN_BYTES_PER_SECOND: u64 = 16 * 1024;
 
 /// Reads the JSON that came with `parts`, at most `most` bytes. A longer body is refused with `too_large` before it is
 /// read, where its length is declared, else as soon as it shows; a slow one is 408. A caller who was proven before and
@@ -31,9 +31,9 @@ const PACE: u64 = 16 * 1024;
 pub async fn read(parts: &Parts, body: Body, most: usize, too_large: Code) -> Result<Bytes> {
     must_be_json(&parts.headers)?;
     let (bytes, waited) = gather(body, most, too_large).await?;
-    match parts.extensions.get::<Proven>() {
+    match parts.extensions.get::<VerifiedCredential>() {
         // Boxed, because it is large and few bodies are late.
-        Some(proven) if waited => Box::pin(proven.again()).await?,
+        Some(proven) if waited => Box::pin(proven.reverify()).await?,
         _ => {}
     }
     Ok(bytes)
@@ -53,7 +53,9 @@ async fn gather(body: Body, most: usize, too_large: Code) -> Result<(Bytes, bool
     let mut bytes = BytesMut::with_capacity(declared.min(64 * 1024));
     let mut waited = false;
     loop {
-        let deadline = started + FREE + Duration::from_millis(bytes.len() as u64 * 1000 / PACE);
+        let deadline = started
+            + UNPACED_TIME
+            + Duration::from_millis(bytes.len() as u64 * 1000 / MIN_BYTES_PER_SECOND);
         let frame = match body.frame().now_or_never() {
             Some(frame) => Ok(frame),
             None => {
@@ -62,7 +64,11 @@ async fn gather(body: Body, most: usize, too_large: Code) -> Result<(Bytes, bool
             }
         };
         let frame = match frame {
-            Err(_) => return Err(Error::from(Code::RequestTimeout).header("connection", "close".to_owned())),
+            Err(_) => {
+                return Err(
+                    Error::from(Code::RequestTimeout).header("connection", "close".to_owned())
+                );
+            }
             Ok(None) => return Ok((bytes.freeze(), waited)),
             Ok(Some(Err(_))) => return Err(Error::field("", "body", "the body ended early")),
             Ok(Some(Ok(frame))) => frame,
@@ -78,24 +84,38 @@ async fn gather(body: Body, most: usize, too_large: Code) -> Result<(Bytes, bool
 
 /// A body without `Content-Type` is read as JSON; a wrong one is refused.
 fn must_be_json(headers: &HeaderMap) -> Result<()> {
-    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
-    let kind = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let kind = kind
+        .to_str()
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
     if kind.eq_ignore_ascii_case("application/json") {
         Ok(())
     } else {
-        Err(Error::field("", "content_type", "the body must be application/json"))
+        Err(Error::field(
+            "",
+            "content_type",
+            "the body must be application/json",
+        ))
     }
 }
 
-/// A JSON body of at most 64 KB, or of `MOST` bytes, in the shape `T`.
-pub struct Json<T, const MOST: usize = BODY_BYTES>(pub T);
+/// A JSON body of at most 64 KB, or of `MAX_BYTES` bytes, in the shape `T`.
+pub struct Json<T, const MAX_BYTES: usize = MAX_BODY_BYTES>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync, const MOST: usize> FromRequest<S> for Json<T, MOST> {
+impl<T: DeserializeOwned, S: Send + Sync, const MAX_BYTES: usize> FromRequest<S>
+    for Json<T, MAX_BYTES>
+{
     type Rejection = Error;
 
     async fn from_request(request: Request, _: &S) -> Result<Self> {
         let (parts, body) = request.into_parts();
-        let bytes = read(&parts, body, MOST, Code::PayloadTooLarge).await?;
+        let bytes = read(&parts, body, MAX_BYTES, Code::PayloadTooLarge).await?;
         json::parse(&bytes).map(Json)
     }
 }
@@ -108,7 +128,7 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for JsonOrNot
 
     async fn from_request(request: Request, _: &S) -> Result<Self> {
         let (parts, body) = request.into_parts();
-        let bytes = read(&parts, body, BODY_BYTES, Code::PayloadTooLarge).await?;
+        let bytes = read(&parts, body, MAX_BODY_BYTES, Code::PayloadTooLarge).await?;
         if bytes.is_empty() {
             Ok(JsonOrNothing(T::default()))
         } else {
@@ -125,7 +145,8 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let path = axum::extract::Path::from_request_parts(parts, state).await;
-        path.map(|axum::extract::Path(value)| Path(value)).map_err(|_| Code::NotFound.into())
+        path.map(|axum::extract::Path(value)| Path(value))
+            .map_err(|_| Code::NotFound.into())
     }
 }
 
@@ -137,11 +158,13 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let query = axum::extract::Query::from_request_parts(parts, state).await;
-        query.map(|axum::extract::Query(value)| Query(value)).map_err(|error| {
-            let text = error.body_text();
-            let text = text.rsplit("query string: ").next().unwrap_or_default();
-            let (path, message) = text.split_once(": ").unwrap_or(("", text));
-            Error::field(path, "query", message.rsplit('|').next().unwrap_or(message))
-        })
+        query
+            .map(|axum::extract::Query(value)| Query(value))
+            .map_err(|error| {
+                let text = error.body_text();
+                let text = text.rsplit("query string: ").next().unwrap_or_default();
+                let (path, message) = text.split_once(": ").unwrap_or(("", text));
+                Error::field(path, "query", message.rsplit('|').next().unwrap_or(message))
+            })
     }
 }

@@ -19,7 +19,7 @@ use crate::error::{Code, Error, Result};
 
 /// What the door knows of the outside: built from the configuration.
 #[derive(Clone)]
-pub struct Door {
+pub struct IngressPolicy {
     /// Whether this node terminates TLS; then no header says so for it.
     pub tls: bool,
     /// Whose forwarding headers are believed.
@@ -64,25 +64,39 @@ impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
             .extensions
             .get::<ClientIp>()
             .copied()
-            .ok_or_else(|| Error::broken(Code::InternalError, "no client address"))
+            .ok_or_else(|| Error::internal(Code::InternalError, "no client address"))
     }
 }
 
 /// Refuses what did not come over TLS and notes the client's address.
-pub async fn identify(State(door): State<Door>, mut request: Request, next: Next) -> Result<Response> {
-    let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip().to_canonical());
-    let peer = peer.ok_or_else(|| Error::broken(Code::InternalError, "no peer address"))?;
-    let trusted = door.trusts(peer);
-    let over_tls = door.tls || (trusted && last(request.headers(), "x-forwarded-proto") == Some("https"));
+pub async fn identify(
+    State(ingress): State<IngressPolicy>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response> {
+    let peer = request
+        .extensions()
+        .get::<Peer>()
+        .map(|peer| peer.0.ip().to_canonical());
+    let peer = peer.ok_or_else(|| Error::internal(Code::InternalError, "no peer address"))?;
+    let trusted = ingress.trusts(peer);
+    let over_tls =
+        ingress.tls || (trusted && last(request.headers(), "x-forwarded-proto") == Some("https"));
     if !over_tls {
         return Err(Code::TlsRequired.into());
     }
-    let ip = if trusted { door.rightmost_untrusted(request.headers()).unwrap_or(peer) } else { peer };
+    let ip = if trusted {
+        ingress
+            .rightmost_untrusted(request.headers())
+            .unwrap_or(peer)
+    } else {
+        peer
+    };
     request.extensions_mut().insert(ClientIp(ip));
     Ok(next.run(request).await)
 }
 
-impl Door {
+impl IngressPolicy {
     fn trusts(&self, ip: IpAddr) -> bool {
         self.proxies.iter().any(|network| network.contains(&ip))
     }
@@ -94,7 +108,10 @@ impl Door {
             .iter()
             .map(|line| String::from_utf8_lossy(line.as_bytes()))
             .collect();
-        let hops: Vec<&str> = lines.iter().flat_map(|line| line.split(',').map(str::trim)).collect();
+        let hops: Vec<&str> = lines
+            .iter()
+            .flat_map(|line| line.split(',').map(str::trim))
+            .collect();
         let mut seen = None;
         for hop in hops.into_iter().rev() {
             // What is no address was not written by a proxy of ours: everything left of it is hearsay.
@@ -109,7 +126,9 @@ impl Door {
 
     /// Refuses a foreign web origin. Programs that send no `Origin` pass: they carry no ambient credentials.
     pub fn check_origin(&self, headers: &HeaderMap) -> Result<()> {
-        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+        let Some(origin) = headers.get(header::ORIGIN) else {
+            return Ok(());
+        };
         let origin = origin.to_str().unwrap_or_default();
         if self.origins.iter().any(|allowed| allowed == origin) {
             Ok(())
@@ -120,16 +139,33 @@ impl Door {
 }
 
 fn last<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get_all(name).iter().next_back()?.to_str().ok()?.rsplit(',').next().map(str::trim)
+    headers
+        .get_all(name)
+        .iter()
+        .next_back()?
+        .to_str()
+        .ok()?
+        .rsplit(',')
+        .next()
+        .map(str::trim)
 }
 
 /// What pages of the allowed origins may do; all others are told nothing.
-pub fn cors(door: &Door) -> CorsLayer {
-    let origins = door.origins.iter().filter_map(|origin| origin.parse().ok());
+pub fn cors(ingress: &IngressPolicy) -> CorsLayer {
+    let origins = ingress
+        .origins
+        .iter()
+        .filter_map(|origin| origin.parse().ok());
     CorsLayer::new()
         .allow_origin(AllowOrigin::list(origins.collect::<Vec<_>>()))
         .allow_credentials(true)
-        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
+        .allow_methods([
+            Method::GET,
+            Method::POST,
+            Method::PUT,
+            Method::PATCH,
+            Method::DELETE,
+        ])
         .allow_headers([
             header::AUTHORIZATION,
             header::CONTENT_TYPE,
@@ -144,8 +180,12 @@ pub fn cors(door: &Door) -> CorsLayer {
 }
 
 /// For `/auth/*`: a request from a page of another origin is refused before it is looked at.
-pub async fn same_origin(State(door): State<Door>, request: Request, next: Next) -> Result<Response> {
-    door.check_origin(request.headers())?;
+pub async fn same_origin(
+    State(ingress): State<IngressPolicy>,
+    request: Request,
+    next: Next,
+) -> Result<Response> {
+    ingress.check_origin(request.headers())?;
     Ok(next.run(request).await)
 }
 
@@ -153,22 +193,37 @@ pub async fn same_origin(State(door): State<Door>, request: Request, next: Next)
 mod tests {
     use super::*;
 
-    fn door(proxies: &[&str]) -> Door {
-        let proxies = proxies.iter().map(|net| net.parse().expect("a network")).collect();
-        Door { tls: false, proxies, origins: Arc::new([]) }
+    fn ingress(proxies: &[&str]) -> IngressPolicy {
+        let proxies = proxies
+            .iter()
+            .map(|net| net.parse().expect("a network"))
+            .collect();
+        IngressPolicy {
+            tls: false,
+            proxies,
+            origins: Arc::new([]),
+        }
     }
 
     #[test]
     fn the_client_is_the_rightmost_hop_that_is_not_ours() {
-        let door = door(&["10.0.0.0/8"]);
+        let ingress = ingress(&["10.0.0.0/8"]);
         let client = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("x-forwarded-for", value.parse().expect("a header"));
-            door.rightmost_untrusted(&headers).map(|ip| ip.to_string())
+            ingress
+                .rightmost_untrusted(&headers)
+                .map(|ip| ip.to_string())
         };
-        assert_eq!(client("1.1.1.1, 2.2.2.2, 10.0.0.7").as_deref(), Some("2.2.2.2"));
+        assert_eq!(
+            client("1.1.1.1, 2.2.2.2, 10.0.0.7").as_deref(),
+            Some("2.2.2.2")
+        );
         assert_eq!(client("10.0.0.9, 10.0.0.7").as_deref(), Some("10.0.0.9"));
-        assert_eq!(client("6.6.6.6, junk, 10.0.0.7").as_deref(), Some("10.0.0.7"));
+        assert_eq!(
+            client("6.6.6.6, junk, 10.0.0.7").as_deref(),
+            Some("10.0.0.7")
+        );
         assert_eq!(client("::ffff:2.2.2.2").as_deref(), Some("2.2.2.2"));
     }
 

@@ -20,18 +20,18 @@ use tokio::{
 };
 
 /// For the first byte,
-const GREETING: Duration = Duration::from_secs(10);
+const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// and for every later one.
-const IDLE: Duration = Duration::from_secs(75);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// From the first byte of a request to the end of its head.
-const HEAD: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whose turn it is on a connection: even while a head is awaited, odd while a request is answered. Clones share it.
 #[derive(Clone, Default)]
-pub struct Turns(Arc<AtomicU64>);
+pub struct RequestPhase(Arc<AtomicU64>);
 
-impl Turns {
+impl RequestPhase {
     /// A head has come whole, or its answer is there.
     pub fn next(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl Turns {
 /// A stream with these deadlines.
 pub struct Guarded<S> {
     stream: S,
-    turns: Turns,
+    turns: RequestPhase,
     /// The head under way, and when its first byte came.
     head: Option<(u64, Instant)>,
     patience: Duration,
@@ -56,13 +56,20 @@ pub struct Guarded<S> {
 
 impl<S> Guarded<S> {
     /// Starts waiting for the first byte.
-    pub fn new(stream: S, turns: Turns) -> Self {
-        let timer = Box::pin(tokio::time::sleep(GREETING));
-        Guarded { stream, turns, head: None, patience: GREETING, active_at: Instant::now(), timer }
+    pub fn new(stream: S, turns: RequestPhase) -> Self {
+        let timer = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
+        Guarded {
+            stream,
+            turns,
+            head: None,
+            patience: PREFACE_TIMEOUT,
+            active_at: Instant::now(),
+            timer,
+        }
     }
 
     fn active(&mut self) {
-        self.patience = IDLE;
+        self.patience = IDLE_TIMEOUT;
         self.active_at = Instant::now();
     }
 
@@ -70,7 +77,9 @@ impl<S> Guarded<S> {
     fn until(&self) -> Instant {
         let silent = self.active_at + self.patience;
         match self.head {
-            Some((turn, began)) if self.turns.awaited() == Some(turn) => silent.min(began + HEAD),
+            Some((turn, began)) if self.turns.awaited() == Some(turn) => {
+                silent.min(began + HEAD_TIMEOUT)
+            }
             _ => silent,
         }
     }
@@ -106,7 +115,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
         self.active();
         Poll::Ready(written)

@@ -6,12 +6,14 @@ use std::{collections::HashSet, fmt};
 
 use serde::{
     Deserialize,
-    de::{DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor},
+    de::{
+        DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
+    },
 };
 
 use crate::{
     error::{Error, Result},
-    limits::quotas::JSON_DEPTH,
+    limits::quotas::MAX_JSON_DEPTH,
 };
 
 /// Parses `bytes` into `T`; a fault becomes `VALIDATION_ERROR` with the path, the rule and a message.
@@ -27,7 +29,9 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
 /// Refuses JSON that is not well-formed, has a key twice, a NUL character, or nests too deep.
 pub fn check(bytes: &[u8]) -> Result<()> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let formed = Form(JSON_DEPTH).deserialize(&mut json).and_then(|()| json.end());
+    let formed = Form(MAX_JSON_DEPTH)
+        .deserialize(&mut json)
+        .and_then(|()| json.end());
     formed.map_err(|error| fault("", &error))
 }
 
@@ -35,7 +39,9 @@ pub fn check(bytes: &[u8]) -> Result<()> {
 fn fault(path: &str, error: &serde_json::Error) -> Error {
     let text = error.to_string();
     // serde appends the place, which the path says better.
-    let text = text.rfind(" at line ").map_or(text.as_str(), |at| &text[..at]);
+    let text = text
+        .rfind(" at line ")
+        .map_or(text.as_str(), |at| &text[..at]);
     let (rule, message) = match text.split_once('|') {
         Some((rule, message)) => (rule, message),
         None if text.starts_with("missing field") => ("required", text),
@@ -46,7 +52,8 @@ fn fault(path: &str, error: &serde_json::Error) -> Error {
     };
     // serde quotes the offending value; it may be a password or a token.
     let message = if rule == "type" {
-        text.split_once(", ").map_or("wrong type", |(_, expected)| expected)
+        text.split_once(", ")
+            .map_or("wrong type", |(_, expected)| expected)
     } else {
         message
     };
@@ -71,12 +78,18 @@ impl<'de> DeserializeSeed<'de> for Form {
 
 impl Form {
     fn inner<E: serde::de::Error>(&self) -> Result<usize, E> {
-        self.0.checked_sub(1).ok_or_else(|| E::custom("depth|nested too deep"))
+        self.0
+            .checked_sub(1)
+            .ok_or_else(|| E::custom("depth|nested too deep"))
     }
 }
 
 fn no_nul<E: serde::de::Error>(text: &str) -> Result<(), E> {
-    if text.as_bytes().contains(&0) { Err(E::custom("nul|NUL characters are not allowed")) } else { Ok(()) }
+    if text.as_bytes().contains(&0) {
+        Err(E::custom("nul|NUL characters are not allowed"))
+    } else {
+        Ok(())
+    }
 }
 
 impl<'de> Visitor<'de> for Form {
@@ -122,7 +135,9 @@ impl<'de> Visitor<'de> for Form {
         while let Some(key) = entries.next_key::<String>()? {
             no_nul(&key)?;
             if let Some(twice) = seen.replace(key) {
-                return Err(A::Error::custom(format_args!("duplicate|the key {twice:?} is there twice")));
+                return Err(A::Error::custom(format_args!(
+                    "duplicate|the key {twice:?} is there twice"
+                )));
             }
             entries.next_value_seed(Form(inner))?;
         }
@@ -139,10 +154,14 @@ impl<'de, const MIN: usize, const MAX: usize> Deserialize<'de> for Text<MIN, MAX
         let text = String::deserialize(from)?;
         let length = text.len();
         if length < MIN || length > MAX {
-            return Err(D::Error::custom(format_args!("length|must have {MIN} to {MAX} bytes")));
+            return Err(D::Error::custom(format_args!(
+                "length|must have {MIN} to {MAX} bytes"
+            )));
         }
         if text.chars().any(char::is_control) {
-            return Err(D::Error::custom("characters|control characters are not allowed"));
+            return Err(D::Error::custom(
+                "characters|control characters are not allowed",
+            ));
         }
         Ok(Text(text))
     }
@@ -154,7 +173,10 @@ mod tests {
 
     fn rule(text: &str) -> String {
         let error = check(text.as_bytes()).expect_err(text);
-        error.body()["params"]["fields"][0]["rule"].as_str().expect("a rule").to_owned()
+        error.body()["params"]["fields"][0]["rule"]
+            .as_str()
+            .expect("a rule")
+            .to_owned()
     }
 
     #[test]
@@ -173,8 +195,8 @@ mod tests {
     #[test]
     fn nests_to_the_limit_and_no_deeper() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(check(nested(JSON_DEPTH).as_bytes()).is_ok());
-        assert!(check(nested(JSON_DEPTH + 1).as_bytes()).is_err());
+        assert!(check(nested(MAX_JSON_DEPTH).as_bytes()).is_ok());
+        assert!(check(nested(MAX_JSON_DEPTH + 1).as_bytes()).is_err());
     }
 
     #[test]

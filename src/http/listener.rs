@@ -20,18 +20,18 @@ use tower::{Service, ServiceExt};
 
 use super::{
     client::Peer,
-    idle::{Guarded, Turns},
+    idle::{Guarded, RequestPhase},
 };
 
 /// From the first byte of a connection to the end of its TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long whoever is connected when the listener stops may take to say what it wants.
-const LAST_CALL: Duration = Duration::from_secs(1);
+const LAST_ACCEPT_WINDOW: Duration = Duration::from_secs(1);
 
 /// Bytes that the kernel keeps for a client beyond what is on the wire. Its own idea, megabytes, hides a client that does
 /// not read, and is paid for each.
-const UNSENT: u32 = 128 * 1024;
+const MAX_UNSENT_BYTES: u32 = 128 * 1024;
 
 /// Serves `router` on `listener` until `stop`; connections then finish what they have begun.
 pub async fn serve(
@@ -41,14 +41,19 @@ pub async fn serve(
     tasks: TaskTracker,
     stop: CancellationToken,
 ) {
-    let door = Door { tls: tls.map(TlsAcceptor::from), router, tasks, stop };
+    let server = ConnectionServer {
+        tls: tls.map(TlsAcceptor::from),
+        router,
+        tasks,
+        stop,
+    };
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = door.stop.cancelled() => break,
+            () = server.stop.cancelled() => break,
         };
         match accepted {
-            Ok((stream, peer)) => door.let_in(stream, peer),
+            Ok((stream, peer)) => server.let_in(stream, peer),
             Err(error) => {
                 // Out of file descriptors, mostly: wait for some to come back rather than spin.
                 tracing::warn!(%error, "cannot accept");
@@ -57,27 +62,33 @@ pub async fn serve(
         }
     }
     // Whoever the kernel has connected and we have not met yet would be cut with its request half sent.
-    let Ok(listener) = listener.into_std() else { return };
+    let Ok(listener) = listener.into_std() else {
+        return;
+    };
     while let Ok((stream, peer)) = listener.accept() {
-        let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+        let stream = stream
+            .set_nonblocking(true)
+            .and_then(|()| TcpStream::from_std(stream));
         if let Ok(stream) = stream {
-            door.let_in(stream, peer);
+            server.let_in(stream, peer);
         }
     }
 }
 
 /// What every connection is served with.
-struct Door {
+struct ConnectionServer {
     tls: Option<TlsAcceptor>,
     router: Router,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-impl Door {
+impl ConnectionServer {
     fn let_in(&self, stream: TcpStream, peer: SocketAddr) {
         stream.set_nodelay(true).ok();
-        SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT).ok();
+        SockRef::from(&stream)
+            .set_tcp_notsent_lowat(MAX_UNSENT_BYTES)
+            .ok();
         let (tls, router, stop) = (self.tls.clone(), self.router.clone(), self.stop.clone());
         self.tasks.spawn(async move {
             match tls {
@@ -98,14 +109,17 @@ async fn shake_hands(
     stream: TcpStream,
 ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
     // What does not speak TLS is cut without an answer.
-    tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await.ok()?.ok()
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))
+        .await
+        .ok()?
+        .ok()
 }
 
 async fn converse<S>(stream: S, peer: SocketAddr, h2: bool, router: Router, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let turns = Turns::default();
+    let turns = RequestPhase::default();
     let guarded = Guarded::new(stream, turns.clone());
     if h2 {
         // Requests overlap there; pings find the dead.
@@ -121,7 +135,12 @@ where
             if !h2 {
                 turns.next();
             }
-            let response = router.as_service::<Incoming>().ready().await?.call(request).await;
+            let response = router
+                .as_service::<Incoming>()
+                .ready()
+                .await?
+                .call(request)
+                .await;
             // What follows an upgrade is no head.
             if !h2
                 && response
@@ -135,8 +154,16 @@ where
     });
     // Guessing the protocol from the first bytes would wait for them without a deadline, so it is settled before.
     let builder = auto::Builder::new(TokioExecutor::new());
-    let mut builder = if h2 { builder.http2_only() } else { builder.http1_only() };
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(64 * 1024);
+    let mut builder = if h2 {
+        builder.http2_only()
+    } else {
+        builder.http1_only()
+    };
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_buf_size(64 * 1024);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -154,7 +181,7 @@ where
     // Nothing of a first request may have been read yet; it would be cut by being asked to stop now.
     tokio::select! {
         ended = connection.as_mut() => return log_end(ended),
-        _ = tokio::time::timeout(LAST_CALL, met.cancelled()) => connection.as_mut().graceful_shutdown(),
+        _ = tokio::time::timeout(LAST_ACCEPT_WINDOW, met.cancelled()) => connection.as_mut().graceful_shutdown(),
     }
     log_end(connection.await);
 }
@@ -173,7 +200,9 @@ pub fn tls_from(
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
     let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<Vec<_>, _>>()?;
     let key = PrivateKeyDer::from_pem_file(key)?;
-    let mut config = rustls::ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key)?;
+    let mut config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
@@ -191,7 +220,10 @@ mod tests {
         let mut clients = Vec::new();
         for _ in 0..10 {
             let mut client = TcpStream::connect(address).await.expect("connected");
-            client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("sent");
+            client
+                .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+                .await
+                .expect("sent");
             clients.push(client);
         }
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -200,8 +232,14 @@ mod tests {
         serve(listener, None, router, tasks.clone(), stop).await;
         for mut client in clients {
             let mut answer = String::new();
-            client.read_to_string(&mut answer).await.expect("an answer, then the end");
-            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("there"), "{answer}");
+            client
+                .read_to_string(&mut answer)
+                .await
+                .expect("an answer, then the end");
+            assert!(
+                answer.starts_with("HTTP/1.1 200") && answer.ends_with("there"),
+                "{answer}"
+            );
         }
         tasks.close();
         tasks.wait().await;

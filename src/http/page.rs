@@ -25,8 +25,12 @@ impl Default for Most {
 }
 
 fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<Most, D::Error> {
-    let n = String::deserialize(from)?.parse().ok().filter(|n| (1..=100).contains(n));
-    n.map(Most).ok_or_else(|| D::Error::custom("range|must be from 1 to 100"))
+    let n = String::deserialize(from)?
+        .parse()
+        .ok()
+        .filter(|n| (1..=100).contains(n));
+    n.map(Most)
+        .ok_or_else(|| D::Error::custom("range|must be from 1 to 100"))
 }
 
 impl<I: ToString> Page<I> {
@@ -40,7 +44,10 @@ impl<I: ToString> Page<I> {
         let more = rows.len() > self.limit.0;
         rows.truncate(self.limit.0);
         let next_cursor = rows.last().filter(|_| more).map(|row| id(row).to_string());
-        List { data: rows, next_cursor }
+        List {
+            data: rows,
+            next_cursor,
+        }
     }
 }
 
@@ -54,16 +61,27 @@ mod tests {
     use super::*;
 
     fn page(limit: usize) -> Page<usize> {
-        Page { cursor: None, limit: Most(limit) }
+        Page {
+            cursor: None,
+            limit: Most(limit),
+        }
     }
 
     #[test]
     fn a_cursor_is_there_only_if_more_is() {
         let read = |page: &Page<usize>| {
-            page.of((1..=usize::try_from(page.rows()).expect("few")).take(3).collect(), |n| *n)
+            page.of(
+                (1..=usize::try_from(page.rows()).expect("few"))
+                    .take(3)
+                    .collect(),
+                |n| *n,
+            )
         };
         let full = read(&page(2));
-        assert_eq!((full.data, full.next_cursor.as_deref()), (vec![1, 2], Some("2")));
+        assert_eq!(
+            (full.data, full.next_cursor.as_deref()),
+            (vec![1, 2], Some("2"))
+        );
         let last = read(&page(3));
         assert_eq!((last.data, last.next_cursor), (vec![1, 2, 3], None));
     }

@@ -14,7 +14,7 @@ use tracing::Instrument;
 use crate::{
     error::{Cause, Code, Error},
     limits::Charged,
-    metrics as series,
+    metrics,
     random::Random,
 };
 
@@ -23,14 +23,20 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Wraps every request of the public listener.
 pub async fn record(State(random): State<Random>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
-    let id = request.headers().get(REQUEST_ID).filter(|id| is_sane(id)).cloned();
+    let id = request
+        .headers()
+        .get(REQUEST_ID)
+        .filter(|id| is_sane(id))
+        .cloned();
     let id = id.unwrap_or_else(|| {
         let minted = ulid::Ulid::from(random.ulid()).to_string();
         HeaderValue::try_from(minted).unwrap_or(HeaderValue::from_static("none"))
     });
     let method = request.method().clone();
-    let route =
-        request.extensions().get::<MatchedPath>().map_or("none".to_owned(), |path| path.as_str().to_owned());
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("none".to_owned(), |path| path.as_str().to_owned());
     let charged = Charged::default();
     request.extensions_mut().insert(charged.clone());
 
@@ -42,7 +48,7 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
 
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
-    series::request(&route, known_method(&method), status, elapsed);
+    metrics::request(&route, known_method(&method), status, elapsed);
     let duration_ms = elapsed.as_secs_f64() * 1000.0;
     if status >= 500 {
         let cause = response.extensions().get::<Cause>().map(|cause| &*cause.0);
@@ -58,28 +64,43 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
         header::STRICT_TRANSPORT_SECURITY,
         HeaderValue::from_static("max-age=63072000; includeSubDomains"),
     );
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
     response
 }
 
 /// A label for the metrics: a client may send any word as a method, and each would be a series for ever.
 fn known_method(method: &Method) -> &'static str {
-    const KNOWN: [&str; 9] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT"];
-    KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("other")
+    const KNOWN_METHODS: [&str; 9] = [
+        "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT",
+    ];
+    KNOWN_METHODS
+        .into_iter()
+        .find(|known| *known == method.as_str())
+        .unwrap_or("other")
 }
 
 /// An id we are willing to repeat into logs.
 fn is_sane(id: &HeaderValue) -> bool {
     (1..=128).contains(&id.len())
-        && id.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(byte))
+        && id
+            .as_bytes()
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(byte))
 }
 
 /// A panic is a bug of ours: counted, answered with 500, and the node lives on.
 pub fn panicked(what: Box<dyn Any + Send>) -> Response {
-    series::panicked();
-    let said =
-        what.downcast_ref::<&str>().copied().or_else(|| what.downcast_ref::<String>().map(String::as_str));
+    metrics::panicked();
+    let said = what
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| what.downcast_ref::<String>().map(String::as_str));
     tracing::error!(said, "a handler panicked");
     Error::from(Code::InternalError).into_response()
 }

@@ -16,12 +16,12 @@ use crate::{
     },
     limits::table::Overrides,
     mail::Mailer,
-    metrics as series,
+    metrics,
     random::Random,
 };
 
 /// Days that inbox entries are kept.
-const INBOX_DAYS: i32 = 30;
+const INBOX_RETENTION_DAYS: i32 = 30;
 
 /// (name, every so many seconds, on one node at a time).
 const SCHEDULE: &[(Job, &str, u64, bool)] = &[
@@ -59,9 +59,9 @@ pub struct Jobs {
     pub codes: Codes,
     pub mailer: Mailer,
     /// Rung when a mail has been put into the outbox.
-    pub mail_bell: Arc<Notify>,
+    pub mail_notify: Arc<Notify>,
     /// Rung when an account has been deleted.
-    pub erase_bell: Arc<Notify>,
+    pub erasure_notify: Arc<Notify>,
     pub random: Random,
     pub backplane: Backplane,
 }
@@ -70,7 +70,13 @@ impl Jobs {
     /// Spawns every job; they end with `stop`.
     pub fn spawn(&self, tasks: &TaskTracker, stop: &CancellationToken) {
         for (job, name, every, alone) in SCHEDULE {
-            let again = self.clone().repeat(*job, name, Duration::from_secs(*every), *alone, stop.clone());
+            let again = self.clone().repeat(
+                *job,
+                name,
+                Duration::from_secs(*every),
+                *alone,
+                stop.clone(),
+            );
             tasks.spawn(again);
         }
     }
@@ -86,15 +92,15 @@ impl Jobs {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(every) => {}
-                () = self.mail_bell.notified(), if matches!(job, Job::Mail) => {}
-                () = self.erase_bell.notified(), if matches!(job, Job::EraseAccounts) => {}
+                () = self.mail_notify.notified(), if matches!(job, Job::Mail) => {}
+                () = self.erasure_notify.notified(), if matches!(job, Job::EraseAccounts) => {}
                 () = stop.cancelled() => return,
             }
             let started = std::time::Instant::now();
             if let Err(error) = self.turn(job, name, alone).await {
                 error.log();
             }
-            series::job(name, started.elapsed());
+            metrics::job(name, started.elapsed());
         }
     }
 
@@ -128,9 +134,13 @@ impl Jobs {
     async fn work(&self, job: Job) -> Result<()> {
         match job {
             Job::Mail => accounts::jobs::send_mail(&self.db, &self.codes, &self.mailer).await,
-            Job::EraseAccounts => accounts::jobs::erase(&self.db, &self.random, &self.backplane).await,
+            Job::EraseAccounts => {
+                accounts::jobs::erase(&self.db, &self.random, &self.backplane).await
+            }
             Job::LeaveDeleted => agents::leave(&self.db, &self.random, &self.backplane).await,
-            Job::AskForKeys => group_keys::ask_for_others(&self.db, &self.random, &self.backplane).await,
+            Job::AskForKeys => {
+                group_keys::ask_for_others(&self.db, &self.random, &self.backplane).await
+            }
             Job::RetireCredentials => agents::retire(&self.db, &self.random, &self.backplane).await,
             Job::ForgetCodes => accounts::jobs::forget(&self.db, &self.budgets).await,
             Job::ForgetChallenges => {
@@ -141,7 +151,7 @@ impl Jobs {
                 while messages::forget_keys(&self.db).await? {}
                 Ok(())
             }
-            Job::ExpireInboxes => inbox::expire(&self.db, INBOX_DAYS).await,
+            Job::ExpireInboxes => inbox::expire(&self.db, INBOX_RETENTION_DAYS).await,
             Job::PurgeRelations => {
                 while relations::purge(&self.db).await? {}
                 Ok(())

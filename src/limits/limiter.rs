@@ -3,7 +3,7 @@
 use std::{
     fmt::{Display, Write},
     pin::{Pin, pin},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -12,62 +12,78 @@ use axum::{
     extract::{FromRef, FromRequestParts, MatchedPath},
     http::{HeaderMap, HeaderName, HeaderValue, Method, request::Parts},
 };
+use parking_lot::Mutex;
 
 use futures_util::future::{Either, select};
 use sync_wrapper::SyncWrapper;
 
 use super::{
-    Decision, Limits, Room, Rule,
+    Decision, Limits, QuotaStatus, Rule,
     table::{Budget, Limit},
 };
 use crate::{
-    auth::someone::Someone,
+    auth::caller::Caller,
     error::{Code, Error, Result},
     ids::AgentId,
-    metrics as series,
+    metrics,
 };
 
 /// The 429 with everything that a client needs to wait rightly.
 pub fn refusal(limit: Limit, budget: Budget, wait: Duration) -> Error {
-    let ms = u64::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
-    let room = Room { limit, budget, left: 0, resets_in: wait };
+    let ms = u64::try_from(wait.as_micros().div_ceil(1000))
+        .unwrap_or(u64::MAX)
+        .max(1);
+    let status = QuotaStatus {
+        limit,
+        budget,
+        left: 0,
+        resets_in: wait,
+    };
     let mut error = Error::from(Code::RateLimited)
         .with("retry_after_ms", ms)
         .with("limit", budget.to_string())
         .with("scope", limit.scope())
         .retry_after(Duration::from_millis(ms));
-    for (name, value) in headers(&[room]) {
+    for (name, value) in headers(&[status]) {
         error = error.header(name, value);
     }
     error
 }
 
 /// `RateLimit` and `RateLimit-Policy` of all that was charged.
-fn headers(rooms: &[Room]) -> [(&'static str, String); 2] {
-    let [mut left, mut policy] = [(); 2].map(|()| String::with_capacity(64 * rooms.len()));
-    for room in rooms {
-        let (separator, scope) = (if left.is_empty() { "" } else { ", " }, room.limit.scope());
-        let resets = room.resets_in.as_millis().div_ceil(1000);
-        let Budget { count, window } = room.budget;
+fn headers(statuses: &[QuotaStatus]) -> [(&'static str, String); 2] {
+    let [mut left, mut policy] = [(); 2].map(|()| String::with_capacity(64 * statuses.len()));
+    for status in statuses {
+        let (separator, scope) = (
+            if left.is_empty() { "" } else { ", " },
+            status.limit.scope(),
+        );
+        let resets = status.resets_in.as_millis().div_ceil(1000);
+        let Budget { count, window } = status.budget;
         // Nothing fails to be written into memory.
-        write!(left, "{separator}\"{scope}\";r={};t={resets}", room.left).ok();
-        write!(policy, "{separator}\"{scope}\";q={count};w={}", window.as_secs()).ok();
+        write!(left, "{separator}\"{scope}\";r={};t={resets}", status.left).ok();
+        write!(
+            policy,
+            "{separator}\"{scope}\";q={count};w={}",
+            window.as_secs()
+        )
+        .ok();
     }
     [("ratelimit", left), ("ratelimit-policy", policy)]
 }
 
 /// Where one request's decisions wait until its answer takes them along as headers.
 #[derive(Clone, Default)]
-pub struct Charged(Arc<Mutex<Vec<Room>>>);
+pub struct Charged(Arc<Mutex<Vec<QuotaStatus>>>);
 
 impl Charged {
     /// Writes `RateLimit` and `RateLimit-Policy` if the request was charged. A refusal has brought its own.
     pub fn write(&self, to: &mut HeaderMap) {
-        let rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if rooms.is_empty() {
+        let statuses = self.0.lock();
+        if statuses.is_empty() {
             return;
         }
-        for (name, value) in headers(&rooms) {
+        for (name, value) in headers(&statuses) {
             if let Ok(value) = HeaderValue::try_from(value) {
                 to.entry(HeaderName::from_static(name)).or_insert(value);
             }
@@ -85,7 +101,10 @@ pub struct Charge {
 impl Charge {
     /// How many calls are left.
     pub fn left(&self) -> u32 {
-        self.decision.rooms.first().map_or(0, |room| room.left)
+        self.decision
+            .statuses
+            .first()
+            .map_or(0, |status| status.left)
     }
 }
 
@@ -149,7 +168,11 @@ pub struct Limiter {
 impl Limiter {
     /// For callers that are no HTTP request, such as frames.
     pub fn detached(limits: Limits) -> Self {
-        Limiter { limits, charged: Charged::default(), route: None }
+        Limiter {
+            limits,
+            charged: Charged::default(),
+            route: None,
+        }
     }
 
     /// Charges one rule for `key`, or refuses.
@@ -163,20 +186,22 @@ impl Limiter {
     }
 
     /// Charges one rule that counts each route by itself.
-    pub async fn take_here(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
-        self.decide(&[Rule::charge_on(&self.route(), limit, key)]).await.map(drop)
+    pub async fn check_route(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
+        self.decide(&[Rule::charge_on(&self.route(), limit, key)])
+            .await
+            .map(drop)
     }
 
     /// Charges an agent for a route without a row of its own: so many calls of each route, by its largest group.
-    pub async fn take_as_agent(&self, agent: AgentId) -> Result<()> {
-        self.take_here(self.limits.tier(agent).await, agent).await
+    pub async fn check_agent_route(&self, agent: AgentId) -> Result<()> {
+        self.check_route(self.limits.tier(agent).await, agent).await
     }
 
     /// Charges a route without a row of its own that principals of both kinds may call.
-    pub async fn take_default(&self, caller: &Someone) -> Result<()> {
+    pub async fn check_default(&self, caller: &Caller) -> Result<()> {
         match caller {
-            Someone::User(user) => self.take_here(Limit::DefaultUser, user.id).await,
-            Someone::Agent(agent) => self.take_as_agent(agent.id).await,
+            Caller::User(user) => self.check_route(Limit::DefaultUser, user.id).await,
+            Caller::Agent(agent) => self.check_agent_route(agent.id).await,
         }
     }
 
@@ -189,26 +214,33 @@ impl Limiter {
     }
 
     /// Takes it back; the answer shows what is left without it.
-    pub async fn give_back(&self, charge: Charge) {
-        let Charge { rules: [rule], decision } = charge;
+    pub async fn refund(&self, charge: Charge) {
+        let Charge {
+            rules: [rule],
+            decision,
+        } = charge;
         {
-            let mut charged = self.charged.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(room) = charged.iter_mut().rev().find(|room| room.limit == rule.limit) {
-                room.left += 1;
+            let mut charged = self.charged.0.lock();
+            if let Some(status) = charged
+                .iter_mut()
+                .rev()
+                .find(|status| status.limit == rule.limit)
+            {
+                status.left += 1;
             }
         }
-        self.limits.give_back(&[rule], &decision).await;
+        self.limits.refund(&[rule], &decision).await;
     }
 
     /// The refusal of a budget that is counted elsewhere.
     pub fn refusal(&self, limit: Limit, wait: Duration) -> Error {
-        series::rate_limited(limit.scope());
+        metrics::rate_limited(limit.scope());
         refusal(limit, self.limits.budget(limit), wait)
     }
 
     /// What is left of budgets, without using them.
-    pub async fn look(&self, rules: &[Rule]) -> Vec<Room> {
-        self.limits.look(rules).await.rooms
+    pub async fn look(&self, rules: &[Rule]) -> Vec<QuotaStatus> {
+        self.limits.look(rules).await.statuses
     }
 
     /// The row that an agent's calls of routes without one are counted in.
@@ -223,7 +255,9 @@ impl Limiter {
 
     /// Method and template of the route.
     fn route(&self) -> String {
-        let Some((method, path)) = &self.route else { return String::new() };
+        let Some((method, path)) = &self.route else {
+            return String::new();
+        };
         // `/v1/...` is the same route under another name.
         let path = path.as_str();
         format!("{method} {}", path.strip_prefix("/v1").unwrap_or(path))
@@ -235,7 +269,7 @@ impl Limiter {
             let limit = rules[denier].limit;
             return Err(refusal(limit, self.limits.budget(limit), wait));
         }
-        self.charged.0.lock().unwrap_or_else(PoisonError::into_inner).extend(&decision.rooms);
+        self.charged.0.lock().extend(&decision.statuses);
         Ok(decision)
     }
 }
@@ -247,9 +281,20 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
-        let charged = parts.extensions.get::<Charged>().cloned().unwrap_or_default();
-        let route = parts.extensions.get::<MatchedPath>().map(|path| (parts.method.clone(), path.clone()));
-        Ok(Limiter { limits: Limits::from_ref(state), charged, route })
+        let charged = parts
+            .extensions
+            .get::<Charged>()
+            .cloned()
+            .unwrap_or_default();
+        let route = parts
+            .extensions
+            .get::<MatchedPath>()
+            .map(|path| (parts.method.clone(), path.clone()));
+        Ok(Limiter {
+            limits: Limits::from_ref(state),
+            charged,
+            route,
+        })
     }
 }
 
@@ -277,14 +322,20 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_ends_the_work_and_comes_before_its_errors() {
         let fault = || ready(Err::<u8, Error>(Code::NotFound.into()));
-        assert_eq!(outcome(refused(), pending::<Result<u8>>()).await, Err(Code::RateLimited));
+        assert_eq!(
+            outcome(refused(), pending::<Result<u8>>()).await,
+            Err(Code::RateLimited)
+        );
         assert_eq!(outcome(refused(), fault()).await, Err(Code::RateLimited));
         let late = pass(async {
             tokio::task::yield_now().await;
             Err(Code::RateLimited.into())
         });
         assert_eq!(outcome(late, fault()).await, Err(Code::RateLimited));
-        assert_eq!(outcome(pass(ready(Ok(()))), fault()).await, Err(Code::NotFound));
+        assert_eq!(
+            outcome(pass(ready(Ok(()))), fault()).await,
+            Err(Code::NotFound)
+        );
     }
 
     #[tokio::test]

@@ -2,11 +2,11 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use chrono::{DateTime, Utc};
+use parking_lot::Mutex;
 
 use super::{Rule, table::Budget};
 
@@ -26,7 +26,7 @@ struct Windows {
 }
 
 /// Keys kept before those with nothing left in their window are thrown out.
-const CROWD: usize = 100_000;
+const MAX_LOCAL_KEYS: usize = 100_000;
 
 impl LocalWindows {
     /// Charges all rules or none; returns the denier with its wait, and what is left of each rule.
@@ -36,11 +36,14 @@ impl LocalWindows {
         budgets: &[Budget],
         now: DateTime<Utc>,
     ) -> (Option<(usize, Duration)>, Vec<u32>) {
-        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut windows = self.0.lock();
         let Windows { logs, crowd } = &mut *windows;
-        if logs.len() > (*crowd).max(CROWD) {
+        if logs.len() > (*crowd).max(MAX_LOCAL_KEYS) {
             // Longer windows than a day are not in the table, and an operator's may forget a little here.
-            logs.retain(|_, log| log.back().is_some_and(|last| now - *last < chrono::TimeDelta::hours(24)));
+            logs.retain(|_, log| {
+                log.back()
+                    .is_some_and(|last| now - *last < chrono::TimeDelta::hours(24))
+            });
             *crowd = 2 * logs.len();
         }
         let mut denied: Option<(usize, Duration)> = None;
@@ -57,7 +60,9 @@ impl LocalWindows {
                 // More than the share are logged only after nodes have joined.
                 let wait = log
                     .get((used - budget.count) as usize)
-                    .map_or(budget.window, |oldest| (*oldest - since).to_std().unwrap_or_default());
+                    .map_or(budget.window, |oldest| {
+                        (*oldest - since).to_std().unwrap_or_default()
+                    });
                 if denied.is_none_or(|(_, longest)| wait > longest) {
                     denied = Some((n, wait));
                 }
@@ -73,8 +78,8 @@ impl LocalWindows {
     }
 
     /// Takes back what was charged last.
-    pub fn give_back(&self, rules: &[Rule]) {
-        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn refund(&self, rules: &[Rule]) {
+        let mut windows = self.0.lock();
         for rule in rules.iter().filter(|rule| rule.charge) {
             windows.logs.get_mut(&rule.log).and_then(Log::pop_back);
         }
@@ -89,7 +94,10 @@ mod tests {
     fn a_share_is_exact_and_denials_are_free() {
         let windows = LocalWindows::default();
         let rules = [Rule::charge(Limit::AgentMessageSend, "a")];
-        let budgets = [Budget { count: 2, window: Duration::from_secs(1) }];
+        let budgets = [Budget {
+            count: 2,
+            window: Duration::from_secs(1),
+        }];
         let start = DateTime::<Utc>::UNIX_EPOCH;
         let at = |ms| start + Duration::from_millis(ms);
         assert!(windows.take(&rules, &budgets, at(0)).0.is_none());
@@ -100,7 +108,7 @@ mod tests {
         }
         assert!(windows.take(&rules, &budgets, at(1000)).0.is_none());
         assert!(windows.take(&rules, &budgets, at(1001)).0.is_some());
-        windows.give_back(&rules);
+        windows.refund(&rules);
         assert!(windows.take(&rules, &budgets, at(1002)).0.is_none());
     }
 }

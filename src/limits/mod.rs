@@ -5,14 +5,14 @@
 //! what was charged is given back if another one denies. When Redis is away each node falls back to its own share
 //! (limit ÷ live nodes): never open. Login locks and code tries do not live here but in Postgres.
 
-mod gather;
+mod batcher;
 mod limiter;
 mod local;
 pub mod quotas;
 pub mod slots;
-pub mod strangers;
 pub mod table;
 mod tiers;
+pub mod unauthenticated;
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ use tokio_util::task::TaskTracker;
 
 pub use self::limiter::{Charge, Charged, Limiter, Pass, refusal};
 use self::{
-    gather::{Answer, Gather, Question},
+    batcher::{DecisionBatcher, Request, Response},
     local::LocalWindows,
     table::{Budget, Limit, Overrides},
     tiers::Tiers,
@@ -36,7 +36,7 @@ use crate::{
     clock::Clock,
     db::Db,
     ids::AgentId,
-    metrics as series,
+    metrics,
     redis::{Redis, Script, keys},
 };
 
@@ -49,7 +49,7 @@ struct Parts {
     clock: Clock,
     overrides: Overrides,
     windows: Windows,
-    gather: Gather,
+    gather: DecisionBatcher,
     refund: Script,
     tiers: Tiers,
     local: LocalWindows,
@@ -73,18 +73,25 @@ impl Rule {
 
     /// The same of the budget for one route alone.
     fn charge_on(route: &str, limit: Limit, key: impl Display) -> Self {
-        Rule { limit, log: keys::window(limit.scope(), route, key), charge: true }
+        Rule {
+            limit,
+            log: keys::window(limit.scope(), route, key),
+            charge: true,
+        }
     }
 
     /// Asks what is left.
     pub fn ask(limit: Limit, key: impl Display) -> Self {
-        Rule { charge: false, ..Self::charge(limit, key) }
+        Rule {
+            charge: false,
+            ..Self::charge(limit, key)
+        }
     }
 }
 
 /// What is left of one rule's budget.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct QuotaStatus {
     /// The row.
     pub limit: Limit,
     /// What it allows.
@@ -101,7 +108,7 @@ pub struct Decision {
     /// The rule that denies longest, and for how long; none if the call was admitted.
     pub denied: Option<(usize, Duration)>,
     /// What is left, rule by rule.
-    pub rooms: Vec<Room>,
+    pub statuses: Vec<QuotaStatus>,
     /// When each rule was decided, in µs of Redis's clock; empty if Redis was away and the node's share decided.
     pub moments: Vec<i64>,
     /// When this node knew it; who asked may have been busy until later.
@@ -124,7 +131,7 @@ impl Limits {
             script: Arc::new(Script::new(include_str!("sliding_window.lua"))),
         };
         Limits(Arc::new(Parts {
-            gather: Gather::start(windows.clone(), tasks),
+            gather: DecisionBatcher::start(windows.clone(), tasks),
             refund: Script::new(include_str!("give_back.lua")),
             tiers: Tiers::new(db),
             local: LocalWindows::default(),
@@ -150,9 +157,9 @@ impl Limits {
     pub async fn decide(&self, rules: &[Rule]) -> Decision {
         let started = Instant::now();
         let decision = self.look(rules).await;
-        series::limiter(decision.at.saturating_duration_since(started));
+        metrics::limiter(decision.at.saturating_duration_since(started));
         if let Some((denier, _)) = decision.denied {
-            series::rate_limited(rules[denier].limit.scope());
+            metrics::rate_limited(rules[denier].limit.scope());
         }
         decision
     }
@@ -160,7 +167,12 @@ impl Limits {
     /// The same without counting as a decision, for who only wants to see.
     async fn look(&self, rules: &[Rule]) -> Decision {
         if self.0.off {
-            return Decision { denied: None, rooms: Vec::new(), moments: Vec::new(), at: Instant::now() };
+            return Decision {
+                denied: None,
+                statuses: Vec::new(),
+                moments: Vec::new(),
+                at: Instant::now(),
+            };
         }
         match self.ask_redis(rules).await {
             Some(decision) => decision,
@@ -169,17 +181,24 @@ impl Limits {
     }
 
     /// Takes back what a decision has charged, for calls that turn out to cost nothing.
-    pub async fn give_back(&self, rules: &[Rule], decision: &Decision) {
+    pub async fn refund(&self, rules: &[Rule], decision: &Decision) {
         if decision.denied.is_some() {
             return;
         }
         if decision.moments.is_empty() {
-            return self.0.local.give_back(rules);
+            return self.0.local.refund(rules);
         }
-        let charged = rules.iter().zip(&decision.moments).filter(|(rule, _)| rule.charge);
+        let charged = rules
+            .iter()
+            .zip(&decision.moments)
+            .filter(|(rule, _)| rule.charge);
         let calls = charged.map(async |(rule, moment)| {
             let window = micros(self.budget(rule.limit).window);
-            self.0.redis.eval::<(), _>(&self.0.refund, &[self.name(rule)], vec![*moment, window]).await.ok();
+            self.0
+                .redis
+                .eval::<(), _>(&self.0.refund, &[self.name(rule)], vec![*moment, window])
+                .await
+                .ok();
         });
         futures_util::future::join_all(calls).await;
     }
@@ -196,18 +215,29 @@ impl Limits {
         // Rules of one principal share its hash tag, so this is nearly always one call too.
         let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (n, name) in names.iter().enumerate() {
-            slots.entry(fred::util::redis_keyslot(name.as_bytes())).or_default().push(n);
+            slots
+                .entry(fred::util::redis_keyslot(name.as_bytes()))
+                .or_default()
+                .push(n);
         }
         if slots.len() <= 1 {
             return self.call(rules, names).await;
         }
-        self.ask_apart(rules, &names, slots.into_values().collect()).await
+        self.ask_apart(rules, &names, slots.into_values().collect())
+            .await
     }
 
     /// Decides groups of rules by a call each, and gives back what was charged if not all of them admit.
-    async fn ask_apart(&self, rules: &[Rule], names: &[String], groups: Vec<Vec<usize>>) -> Option<Decision> {
-        let parts: Vec<Vec<Rule>> =
-            groups.iter().map(|group| group.iter().map(|n| rules[*n].clone()).collect()).collect();
+    async fn ask_apart(
+        &self,
+        rules: &[Rule],
+        names: &[String],
+        groups: Vec<Vec<usize>>,
+    ) -> Option<Decision> {
+        let parts: Vec<Vec<Rule>> = groups
+            .iter()
+            .map(|group| group.iter().map(|n| rules[*n].clone()).collect())
+            .collect();
         let calls = groups.iter().zip(&parts).map(|(group, part)| {
             let names = group.iter().map(|n| names[*n].clone()).collect();
             self.call(part, names)
@@ -220,23 +250,38 @@ impl Limits {
         });
         let denied = denied.max_by_key(|(_, wait)| *wait);
         if !whole || denied.is_some() {
-            let charged =
-                answers.iter().zip(&parts).filter_map(|(answer, part)| Some((answer.as_ref()?, part)));
-            let refunds = charged.map(|(answer, part)| self.give_back(part, answer));
+            let charged = answers
+                .iter()
+                .zip(&parts)
+                .filter_map(|(answer, part)| Some((answer.as_ref()?, part)));
+            let refunds = charged.map(|(answer, part)| self.refund(part, answer));
             futures_util::future::join_all(refunds).await;
         }
-        let mut found: Vec<(usize, Room, i64)> = Vec::with_capacity(rules.len());
+        let mut found: Vec<(usize, QuotaStatus, i64)> = Vec::with_capacity(rules.len());
         for (answer, group) in answers.into_iter().zip(&groups) {
-            let Decision { denied: own, rooms, moments, .. } = answer?;
-            for ((n, mut room), moment) in group.iter().zip(rooms).zip(moments) {
+            let Decision {
+                denied: own,
+                statuses,
+                moments,
+                ..
+            } = answer?;
+            for ((n, mut status), moment) in group.iter().zip(statuses).zip(moments) {
                 // What was given back is left again.
-                room.left += u32::from(denied.is_some() && own.is_none() && rules[*n].charge);
-                found.push((*n, room, moment));
+                status.left += u32::from(denied.is_some() && own.is_none() && rules[*n].charge);
+                found.push((*n, status, moment));
             }
         }
         found.sort_by_key(|(n, ..)| *n);
-        let (rooms, moments) = found.into_iter().map(|(_, room, moment)| (room, moment)).unzip();
-        Some(Decision { denied, rooms, moments, at: Instant::now() })
+        let (statuses, moments) = found
+            .into_iter()
+            .map(|(_, status, moment)| (status, moment))
+            .unzip();
+        Some(Decision {
+            denied,
+            statuses,
+            moments,
+            at: Instant::now(),
+        })
     }
 
     async fn call(&self, rules: &[Rule], names: Vec<String>) -> Option<Decision> {
@@ -245,44 +290,71 @@ impl Limits {
             let Budget { count, window } = self.budget(rule.limit);
             args.extend([i64::from(count), micros(window), i64::from(rule.charge)]);
         }
-        let question = Question { names, args };
+        let question = Request { names, args };
         let answer = if self.0.redis.is_clustered() {
             // What others ask at the same time lives elsewhere.
-            Answer { numbers: self.0.windows.decide(&[question]).await?.pop()?, at: Instant::now() }
+            Response {
+                numbers: self.0.windows.decide(&[question]).await?.pop()?,
+                at: Instant::now(),
+            }
         } else {
             self.0.gather.ask(question).await?
         };
-        let [moment, denier, wait, ref rooms @ ..] = answer.numbers[..] else { return None };
-        let rooms = rules.iter().zip(rooms.chunks_exact(2)).map(|(rule, room)| Room {
-            limit: rule.limit,
-            budget: self.budget(rule.limit),
-            left: u32::try_from(room[0]).unwrap_or_default(),
-            resets_in: from_micros(room[1]),
-        });
-        let denied =
-            usize::try_from(denier).ok().and_then(|n| n.checked_sub(1)).map(|n| (n, from_micros(wait)));
-        Some(Decision { denied, rooms: rooms.collect(), moments: vec![moment; rules.len()], at: answer.at })
+        let [moment, denier, wait, ref statuses @ ..] = answer.numbers[..] else {
+            return None;
+        };
+        let statuses = rules
+            .iter()
+            .zip(statuses.chunks_exact(2))
+            .map(|(rule, status)| QuotaStatus {
+                limit: rule.limit,
+                budget: self.budget(rule.limit),
+                left: u32::try_from(status[0]).unwrap_or_default(),
+                resets_in: from_micros(status[1]),
+            });
+        let denied = usize::try_from(denier)
+            .ok()
+            .and_then(|n| n.checked_sub(1))
+            .map(|n| (n, from_micros(wait)));
+        Some(Decision {
+            denied,
+            statuses: statuses.collect(),
+            moments: vec![moment; rules.len()],
+            at: answer.at,
+        })
     }
 
     /// The node's own share while Redis is away.
     fn ask_local(&self, rules: &[Rule]) -> Decision {
-        series::limiter_fallback();
+        metrics::limiter_fallback();
         let nodes = self.0.redis.nodes();
         let shares: Vec<Budget> = rules
             .iter()
             .map(|rule| {
                 let budget = self.budget(rule.limit);
-                Budget { count: (budget.count / nodes).max(1), ..budget }
+                Budget {
+                    count: (budget.count / nodes).max(1),
+                    ..budget
+                }
             })
             .collect();
         let (denied, left) = self.0.local.take(rules, &shares, self.0.clock.now());
-        let rooms = rules.iter().zip(shares).zip(left).map(|((rule, budget), left)| Room {
-            limit: rule.limit,
-            budget,
-            left,
-            resets_in: budget.window,
-        });
-        Decision { denied, rooms: rooms.collect(), moments: Vec::new(), at: Instant::now() }
+        let statuses = rules
+            .iter()
+            .zip(shares)
+            .zip(left)
+            .map(|((rule, budget), left)| QuotaStatus {
+                limit: rule.limit,
+                budget,
+                left,
+                resets_in: budget.window,
+            });
+        Decision {
+            denied,
+            statuses: statuses.collect(),
+            moments: Vec::new(),
+            at: Instant::now(),
+        }
     }
 }
 
@@ -296,14 +368,23 @@ struct Windows {
 
 impl Windows {
     /// Decides calls in their order: for each the moment, and what the script says about it. None if Redis is away.
-    async fn decide(&self, questions: &[Question]) -> Option<Vec<Vec<i64>>> {
+    async fn decide(&self, questions: &[Request]) -> Option<Vec<Vec<i64>>> {
         let names: Vec<&String> = questions.iter().flat_map(|one| &one.names).collect();
         let ahead = self.clock.ahead().num_microseconds().unwrap_or_default();
         let args = once(&ahead).chain(questions.iter().flat_map(|one| &one.args));
-        let args: Vec<u8> = args.flat_map(|number| (*number as f64).to_le_bytes()).collect();
-        let answer: Bytes = self.redis.eval(&self.script, &names, vec![Bytes::from(args)]).await.ok()?;
+        let args: Vec<u8> = args
+            .flat_map(|number| (*number as f64).to_le_bytes())
+            .collect();
+        let answer: Bytes = self
+            .redis
+            .eval(&self.script, &names, vec![Bytes::from(args)])
+            .await
+            .ok()?;
         let (numbers, _) = answer.as_chunks();
-        let answer: Vec<i64> = numbers.iter().map(|number| f64::from_le_bytes(*number) as i64).collect();
+        let answer: Vec<i64> = numbers
+            .iter()
+            .map(|number| f64::from_le_bytes(*number) as i64)
+            .collect();
         let (moment, mut rest) = answer.split_first()?;
         let each = questions.iter().map(|one| {
             let (own, others) = rest.split_at_checked(2 + 2 * one.names.len())?;

@@ -121,14 +121,22 @@ impl FromStr for Budget {
         let (count, window) = text.split_once('/').ok_or_else(fault)?;
         let digits = window.bytes().take_while(u8::is_ascii_digit).count();
         let (times, unit) = window.split_at(digits);
-        let times: u64 = if times.is_empty() { 1 } else { times.parse().map_err(|_| fault())? };
+        let times: u64 = if times.is_empty() {
+            1
+        } else {
+            times.parse().map_err(|_| fault())?
+        };
         let unit = match unit {
             "s" => 1,
             "min" => 60,
             "h" => 3600,
             _ => return Err(fault()),
         };
-        let count = count.parse().ok().filter(|count| (1..=1_000_000).contains(count)).ok_or_else(fault)?;
+        let count = count
+            .parse()
+            .ok()
+            .filter(|count| (1..=1_000_000).contains(count))
+            .ok_or_else(fault)?;
         let window = Duration::from_secs(times.saturating_mul(unit));
         if window.is_zero() || window > Duration::from_secs(7 * 86_400) {
             return Err(format!("{text:?}: a window is 1 s to 7 d"));
@@ -145,7 +153,10 @@ impl Overrides {
     /// What holds for `limit`.
     pub fn budget(&self, limit: Limit) -> Budget {
         let (_, count, seconds, _) = limit.row();
-        self.0.get(&limit).copied().unwrap_or(Budget { count, window: Duration::from_secs(seconds) })
+        self.0.get(&limit).copied().unwrap_or(Budget {
+            count,
+            window: Duration::from_secs(seconds),
+        })
     }
 }
 
@@ -154,9 +165,14 @@ impl FromStr for Overrides {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut rows = HashMap::new();
-        for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
-            let (scope, budget) =
-                item.split_once('=').ok_or(format!("{item:?} is not scope=count/window"))?;
+        for item in text
+            .split(',')
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+        {
+            let (scope, budget) = item
+                .split_once('=')
+                .ok_or(format!("{item:?} is not scope=count/window"))?;
             let limit = Limit::ALL.iter().find(|limit| limit.scope() == scope);
             let limit = limit.ok_or(format!("there is no limit {scope:?}"))?;
             rows.insert(*limit, budget.parse()?);
@@ -174,17 +190,28 @@ mod tests {
         for text in ["5/s", "60/min", "6/h", "10/10min", "1/60s", "5/24h"] {
             assert_eq!(text.parse::<Budget>().expect(text).to_string(), text);
         }
-        for text in ["", "5", "5/", "/s", "0/s", "-1/s", "5/day", "5/0s", "5/999h", "1e3/s"] {
+        for text in [
+            "", "5", "5/", "/s", "0/s", "-1/s", "5/day", "5/0s", "5/999h", "1e3/s",
+        ] {
             assert!(text.parse::<Budget>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn an_override_names_a_row_or_is_a_fault() {
-        let overrides: Overrides = "agent_message_send=10/s, default_user=9/min".parse().expect("valid");
-        assert_eq!(overrides.budget(Limit::AgentMessageSend).to_string(), "10/s");
+        let overrides: Overrides = "agent_message_send=10/s, default_user=9/min"
+            .parse()
+            .expect("valid");
+        assert_eq!(
+            overrides.budget(Limit::AgentMessageSend).to_string(),
+            "10/s"
+        );
         assert_eq!(overrides.budget(Limit::UserMessageSend).to_string(), "10/s");
-        for fault in ["agent_massage_send=1/s", "auth_login_fail", "auth_code_tries=9"] {
+        for fault in [
+            "agent_massage_send=1/s",
+            "auth_login_fail",
+            "auth_code_tries=9",
+        ] {
             assert!(fault.parse::<Overrides>().is_err(), "{fault}");
         }
     }

@@ -8,8 +8,8 @@ use super::table::Limit;
 use crate::{db::Db, error::Result, ids::AgentId};
 
 /// How old an answer may be. A group that grows or shrinks moves its agents' budgets that much later.
-const REMEMBERED: Duration = Duration::from_secs(60);
-const CAPACITY: u64 = 100_000;
+const TIER_CACHE_TTL: Duration = Duration::from_secs(60);
+const TIER_CACHE_CAPACITY: u64 = 100_000;
 
 /// The tiers of agents; clones share what is remembered.
 #[derive(Clone)]
@@ -21,7 +21,13 @@ pub struct Tiers {
 impl Tiers {
     /// With nothing remembered yet.
     pub fn new(db: Db) -> Self {
-        Tiers { db, known: Cache::builder().max_capacity(CAPACITY).time_to_live(REMEMBERED).build() }
+        Tiers {
+            db,
+            known: Cache::builder()
+                .max_capacity(TIER_CACHE_CAPACITY)
+                .time_to_live(TIER_CACHE_TTL)
+                .build(),
+        }
     }
 
     /// The agent's tier; the first one while Postgres cannot say.
@@ -31,7 +37,9 @@ impl Tiers {
         }
         let look = async { self.largest_group(agent).await.map(tier).map_err(Arc::new) };
         // Boxed, because it is large and nearly every call does without.
-        Box::pin(self.known.try_get_with(agent, look)).await.unwrap_or(Limit::AgentTier1)
+        Box::pin(self.known.try_get_with(agent, look))
+            .await
+            .unwrap_or(Limit::AgentTier1)
     }
 
     async fn largest_group(&self, agent: AgentId) -> Result<i64> {

@@ -83,10 +83,21 @@ mod tests {
         let slot = |route: &str, key: &str| {
             redis_keyslot(format!("prefix:{}", window("scope", route, key)).as_bytes())
         };
-        let routes: Vec<&str> = crate::routes::table().iter().map(|route| route.path).collect();
-        for key in ["01JZX3N4Q5R6S7T8V9WAXBYCZD", "10.0.0.1", "alice@example.org"] {
+        let routes: Vec<&str> = crate::routes::table()
+            .iter()
+            .map(|route| route.path)
+            .collect();
+        for key in [
+            "01JZX3N4Q5R6S7T8V9WAXBYCZD",
+            "10.0.0.1",
+            "alice@example.org",
+        ] {
             for route in &routes {
-                assert_eq!(slot(&format!("GET {route}"), key), redis_keyslot(key.as_bytes()), "{route}");
+                assert_eq!(
+                    slot(&format!("GET {route}"), key),
+                    redis_keyslot(key.as_bytes()),
+                    "{route}"
+                );
             }
         }
     }

@@ -23,10 +23,10 @@ use fred::{
 };
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::{breaker::Breaker, ids::NodeId, metrics as series};
+use crate::{breaker::Breaker, ids::NodeId, metrics};
 
 /// Longest wait for the link when a node starts.
-const GREETING: Duration = Duration::from_secs(1);
+const FIRST_PING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A Lua script, by its hash.
 pub struct Script {
@@ -36,7 +36,9 @@ pub struct Script {
 impl Script {
     /// From its text.
     pub fn new(lua: &'static str) -> Self {
-        Script { script: fred::types::scripts::Script::from_lua(lua) }
+        Script {
+            script: fred::types::scripts::Script::from_lua(lua),
+        }
     }
 }
 
@@ -46,7 +48,7 @@ pub struct Away;
 
 /// The nodes that live.
 #[derive(Clone, Default)]
-pub struct Living {
+pub struct LiveNodes {
     /// Whether the node that asked counted as living until then; not if its last beat was too long ago or forgotten.
     pub known: bool,
     /// When, in ms of Redis's clock.
@@ -81,7 +83,8 @@ impl Redis {
         let mut builder = builder(url, timeout)?;
         // The buffer of received messages holds 32 by default, which a burst of hints overruns. What overruns this one is
         // counted and swept. It is memory that is taken at once, several times over: not more than a burst needs.
-        builder.with_performance_config(|performance| performance.broadcast_channel_capacity = 8_192);
+        builder
+            .with_performance_config(|performance| performance.broadcast_channel_capacity = 8_192);
         let subscriber = builder.build_subscriber_client()?;
         client.connect();
         subscriber.connect();
@@ -98,7 +101,9 @@ impl Redis {
 
     /// Waits for the link, so that a node does not begin with its own share of the limits; but not long.
     pub async fn greet(&self) {
-        tokio::time::timeout(GREETING, self.client.wait_for_connect()).await.ok();
+        tokio::time::timeout(FIRST_PING_TIMEOUT, self.client.wait_for_connect())
+            .await
+            .ok();
     }
 
     /// Whether keys are spread over several masters, by their hash slots.
@@ -122,13 +127,24 @@ impl Redis {
     }
 
     /// Says that `node` lives; returns who does.
-    pub async fn beat(&self, node: NodeId, lives: Duration) -> Result<Living, Away> {
+    pub async fn beat(&self, node: NodeId, lives: Duration) -> Result<LiveNodes, Away> {
         let life = i64::try_from(lives.as_millis()).unwrap_or(i64::MAX);
         let args = vec![node.to_string(), life.to_string()];
-        let answer: Vec<String> = self.eval(&self.beat, &[self.key(keys::nodes())], args).await?;
-        let [known, at, nodes @ ..] = answer.as_slice() else { return Err(Away) };
-        self.nodes.store(u32::try_from(nodes.len()).unwrap_or(u32::MAX), Ordering::Relaxed);
-        Ok(Living { known: known == "1", at: at.parse().unwrap_or_default(), nodes: nodes.join(",") })
+        let answer: Vec<String> = self
+            .eval(&self.beat, &[self.key(keys::nodes())], args)
+            .await?;
+        let [known, at, nodes @ ..] = answer.as_slice() else {
+            return Err(Away);
+        };
+        self.nodes.store(
+            u32::try_from(nodes.len()).unwrap_or(u32::MAX),
+            Ordering::Relaxed,
+        );
+        Ok(LiveNodes {
+            known: known == "1",
+            at: at.parse().unwrap_or_default(),
+            nodes: nodes.join(","),
+        })
     }
 
     /// Whether the link was made anew since the last time this was asked of `links`.
@@ -153,20 +169,33 @@ impl Redis {
     pub async fn leave(&self, node: NodeId) {
         use fred::interfaces::SortedSetsInterface;
         let key = self.key(keys::nodes());
-        self.run(async |client| client.zrem::<(), _, _>(key, node.to_string()).await).await.ok();
+        self.run(async |client| client.zrem::<(), _, _>(key, node.to_string()).await)
+            .await
+            .ok();
     }
 
     /// Runs a script by its hash, loading it first where Redis has forgotten it.
-    pub async fn eval<T, A>(&self, script: &Script, keys: &[impl AsRef<str>], args: Vec<A>) -> Result<T, Away>
+    pub async fn eval<T, A>(
+        &self,
+        script: &Script,
+        keys: &[impl AsRef<str>],
+        args: Vec<A>,
+    ) -> Result<T, Away>
     where
         T: FromValue + Send,
         A: TryInto<fred::types::Value> + Clone + Send,
         A::Error: Into<fred::error::Error> + Send,
     {
-        let keys = || keys.iter().map(|key| Key::from(key.as_ref())).collect::<Vec<_>>();
+        let keys = || {
+            keys.iter()
+                .map(|key| Key::from(key.as_ref()))
+                .collect::<Vec<_>>()
+        };
         self.run(async |client| {
             let sha = script.script.sha1().clone();
-            let first = client.evalsha::<T, _, _, _>(sha, keys(), args.clone()).await;
+            let first = client
+                .evalsha::<T, _, _, _>(sha, keys(), args.clone())
+                .await;
             match first {
                 Err(error) if error.details().starts_with("NOSCRIPT") => {
                     let lua = script.script.lua().cloned().unwrap_or_default();
@@ -183,17 +212,21 @@ impl Redis {
         &self,
         work: impl AsyncFnOnce(&fred::clients::WithOptions<Client>) -> FredResult<T>,
     ) -> Result<T, Away> {
-        if !self.breaker.lets_through() {
-            series::redis_call("refused");
+        if !self.breaker.allow() {
+            metrics::redis_call("refused");
             return Err(Away);
         }
-        let options = Options { fail_fast: true, timeout: Some(self.timeout), ..Options::default() };
+        let options = Options {
+            fail_fast: true,
+            timeout: Some(self.timeout),
+            ..Options::default()
+        };
         let client = self.client.with_options(&options);
         // The client's futures take 7 KB, which every request and every socket would carry along.
         match tokio::time::timeout(self.timeout, Box::pin(work(&client))).await {
             Ok(Ok(value)) => {
-                self.breaker.succeeded();
-                series::redis_call("ok");
+                self.breaker.record_success();
+                metrics::redis_call("ok");
                 Ok(value)
             }
             Ok(Err(error)) => {
@@ -205,14 +238,16 @@ impl Redis {
     }
 
     fn missed<T>(&self, how: &'static str) -> Result<T, Away> {
-        self.breaker.missed();
-        series::redis_call(how);
+        self.breaker.record_failure();
+        metrics::redis_call(how);
         Err(Away)
     }
 
     /// Closes the connection.
     pub async fn quit(&self) {
-        tokio::time::timeout(self.timeout, self.client.quit()).await.ok();
+        tokio::time::timeout(self.timeout, self.client.quit())
+            .await
+            .ok();
     }
 }
 
@@ -228,8 +263,10 @@ fn builder(url: &SecretString, timeout: Duration) -> FredResult<Builder> {
             connection.internal_command_timeout = patience;
             connection.max_command_attempts = 3;
             connection.max_command_buffer_len = 10_000;
-            connection.unresponsive =
-                UnresponsiveConfig { max_timeout: Some(2 * patience), interval: Duration::from_millis(500) };
+            connection.unresponsive = UnresponsiveConfig {
+                max_timeout: Some(2 * patience),
+                interval: Duration::from_millis(500),
+            };
         })
         .with_performance_config(|performance| performance.default_command_timeout = patience)
         .set_policy(ReconnectPolicy::new_exponential(0, 50, 1_000, 2));

@@ -22,14 +22,37 @@ async fn registering_signs_in() {
     body.as_object_mut().expect("an object").remove("device_id");
     let answer = caller.on(&b).post("/auth/register", body).await.expect(201);
     let data = answer.data();
-    assert_eq!((&data["expires_in_seconds"], &data["is_new_device"]), (&json!(300), &json!(true)));
-    assert_eq!(data["key_backup"], json!({ "exists": false, "device_ids": [] }));
-    assert!(data["device_id"].as_str().expect("a device").starts_with("provisional-"));
+    assert_eq!(
+        (&data["expires_in_seconds"], &data["is_new_device"]),
+        (&json!(300), &json!(true))
+    );
+    assert_eq!(
+        data["key_backup"],
+        json!({ "exists": false, "device_ids": [] })
+    );
+    assert!(
+        data["device_id"]
+            .as_str()
+            .expect("a device")
+            .starts_with("provisional-")
+    );
     let cookie = answer.header("set-cookie").expect("a cookie");
     let (value, attributes) = cookie.split_once(';').expect("attributes");
-    assert!(value.strip_prefix("refresh_token=").expect("the name").len() > 40);
-    assert_eq!(attributes, " HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=2592000");
-    let answer = caller.post("/auth/login", login(&email, PASSWORD)).await.expect(200);
+    assert!(
+        value
+            .strip_prefix("refresh_token=")
+            .expect("the name")
+            .len()
+            > 40
+    );
+    assert_eq!(
+        attributes,
+        " HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=2592000"
+    );
+    let answer = caller
+        .post("/auth/login", login(&email, PASSWORD))
+        .await
+        .expect(200);
     assert_eq!(answer.data()["user_id"], data["user_id"]);
 }
 
@@ -54,16 +77,35 @@ async fn a_registration_must_have_its_form() {
     ] {
         let mut body = right.clone();
         body[field] = value.clone();
-        let refused = caller.post("/auth/register", body).await.refused(400, "VALIDATION_ERROR");
+        let refused = caller
+            .post("/auth/register", body)
+            .await
+            .refused(400, "VALIDATION_ERROR");
         let fault = &refused.body["error"]["params"]["fields"][0];
-        assert!(fault["path"] == field || fault["rule"] == "nul", "{field} {value}: {fault}");
+        assert!(
+            fault["path"] == field || fault["rule"] == "nul",
+            "{field} {value}: {fault}"
+        );
         assert!(fault["rule"].is_string() && fault["message"].is_string());
     }
-    for field in ["email", "code", "account_password", "display_name", "device_locale", "turnstile_token"] {
+    for field in [
+        "email",
+        "code",
+        "account_password",
+        "display_name",
+        "device_locale",
+        "turnstile_token",
+    ] {
         let mut body = right.clone();
         body.as_object_mut().expect("an object").remove(field);
-        let refused = caller.post("/auth/register", body).await.refused(400, "VALIDATION_ERROR");
+        let refused = caller
+            .post("/auth/register", body)
+            .await
+            .refused(400, "VALIDATION_ERROR");
         let fault = &refused.body["error"]["params"]["fields"][0];
-        assert_eq!((&fault["path"], &fault["rule"]), (&json!(field), &json!("required")));
+        assert_eq!(
+            (&fault["path"], &fault["rule"]),
+            (&json!(field), &json!("required"))
+        );
     }
 }

@@ -12,10 +12,21 @@ async fn an_agent_has_a_token_of_the_documented_form() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let body = agent.token.strip_prefix("hsk_").expect("the prefix");
-    assert!(body.len() == 40 && body.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{body:?}");
-    assert_eq!(uuid::Uuid::parse_str(&agent.id).expect("a UUID").get_version_num(), 7);
+    assert!(
+        body.len() == 40 && body.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+        "{body:?}"
+    );
+    assert_eq!(
+        uuid::Uuid::parse_str(&agent.id)
+            .expect("a UUID")
+            .get_version_num(),
+        7
+    );
     agent.on(&b).poll("").await.expect(200);
-    alice.post("/agents", json!({})).await.refused(400, "VALIDATION_ERROR");
+    alice
+        .post("/agents", json!({}))
+        .await
+        .refused(400, "VALIDATION_ERROR");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,12 +45,28 @@ async fn only_its_own_token_opens_an_agents_routes() {
         &alice.access_token,
         &two.token,
         &one.token[..43],
-        &format!("{}{}", &one.token[..43], if one.token.ends_with('0') { '1' } else { '0' }),
+        &format!(
+            "{}{}",
+            &one.token[..43],
+            if one.token.ends_with('0') { '1' } else { '0' }
+        ),
     ] {
-        a.anon().at(&b.base).with_token(token).get(&path).await.refused(401, "AGENT_TOKEN_INVALID");
+        a.anon()
+            .at(&b.base)
+            .with_token(token)
+            .get(&path)
+            .await
+            .refused(401, "AGENT_TOKEN_INVALID");
     }
-    a.anon().at(&b.base).get(&path).await.refused(401, "AGENT_TOKEN_INVALID");
-    one.at(&b.base).get("/agents/not-an-id/messages/poll").await.refused(401, "AGENT_TOKEN_INVALID");
+    a.anon()
+        .at(&b.base)
+        .get(&path)
+        .await
+        .refused(401, "AGENT_TOKEN_INVALID");
+    one.at(&b.base)
+        .get("/agents/not-an-id/messages/poll")
+        .await
+        .refused(401, "AGENT_TOKEN_INVALID");
     alice
         .at(&b.base)
         .with_token(&one.token)
@@ -52,7 +79,10 @@ async fn only_its_own_token_opens_an_agents_routes() {
 }
 
 fn count(answers: &[Answer], status: u16) -> usize {
-    answers.iter().filter(|answer| answer.status == status).count()
+    answers
+        .iter()
+        .filter(|answer| answer.status == status)
+        .count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -67,18 +97,29 @@ async fn the_fiftieth_agent_is_the_last_however_many_ask() {
     );
     psql(&a.world.database, &sql).await;
     let users = [alice.on(&a), alice.on(&b)];
-    let tries =
-        (0..50).map(|n| users[n % 2].post("/agents", json!({ "display_name": format!("agent {n}") })));
+    let tries = (0..50)
+        .map(|n| users[n % 2].post("/agents", json!({ "display_name": format!("agent {n}") })));
     let answers = futures_util::future::join_all(tries).await;
     assert_eq!((count(&answers, 201), count(&answers, 403)), (1, 49));
-    let last = answers.iter().find(|answer| answer.status == 201).expect("one").data()["agent_id"].clone();
+    let last = answers
+        .iter()
+        .find(|answer| answer.status == 201)
+        .expect("one")
+        .data()["agent_id"]
+        .clone();
     for answer in answers.into_iter().filter(|answer| answer.status != 201) {
         let refused = answer.refused(403, "AGENT_LIMIT_EXCEEDED");
         let params = &refused.body["error"]["params"];
-        assert_eq!((&params["limit"], &params["alias"]), (&json!(50), &json!("AGT_008")));
+        assert_eq!(
+            (&params["limit"], &params["alias"]),
+            (&json!(50), &json!("AGT_008"))
+        );
     }
     // A deleted one does not count.
-    alice.delete(format!("/agents/{}", last.as_str().expect("an id"))).await.expect(200);
+    alice
+        .delete(format!("/agents/{}", last.as_str().expect("an id")))
+        .await
+        .expect(200);
     let tries = (0..6).map(|n| users[n % 2].post("/agents", json!({ "display_name": "another" })));
     assert_eq!(count(&futures_util::future::join_all(tries).await, 201), 1);
 }
@@ -87,7 +128,10 @@ async fn the_fiftieth_agent_is_the_last_however_many_ask() {
 async fn agents_are_listed_page_by_page() {
     let [a, b] = nodes().await;
     let alice = a.user("alice").await;
-    assert_eq!(alice.get("/agents").await.expect(200).body, json!({ "data": [], "next_cursor": null }));
+    assert_eq!(
+        alice.get("/agents").await.expect(200).body,
+        json!({ "data": [], "next_cursor": null })
+    );
     let mut made = Vec::new();
     for n in 0..5 {
         made.push(a.agent(&alice, &format!("agent {n}")).await.id);
@@ -96,21 +140,50 @@ async fn agents_are_listed_page_by_page() {
     let his = a.agent(&bob, "his").await;
     let (mut seen, mut cursor) = (Vec::new(), String::new());
     for size in [2, 2, 1] {
-        let page = alice.on(&b).get(format!("/agents?limit=2{cursor}")).await.expect(200);
+        let page = alice
+            .on(&b)
+            .get(format!("/agents?limit=2{cursor}"))
+            .await
+            .expect(200);
         let items = page.body["data"].as_array().expect("a list");
         assert_eq!(items.len(), size);
-        seen.extend(items.iter().map(|item| item["agent_id"].as_str().expect("an id").to_owned()));
+        seen.extend(
+            items
+                .iter()
+                .map(|item| item["agent_id"].as_str().expect("an id").to_owned()),
+        );
         assert_eq!(page.body["next_cursor"].is_null(), size == 1);
-        cursor = format!("&cursor={}", page.body["next_cursor"].as_str().unwrap_or_default());
+        cursor = format!(
+            "&cursor={}",
+            page.body["next_cursor"].as_str().unwrap_or_default()
+        );
     }
     assert_eq!(seen, made);
-    assert_eq!(alice.get("/agents?limit=5").await.expect(200).body["next_cursor"], Value::Null);
+    assert_eq!(
+        alice.get("/agents?limit=5").await.expect(200).body["next_cursor"],
+        Value::Null
+    );
     // A cursor outlives the agent that it names.
-    alice.delete(format!("/agents/{}", made[1])).await.expect(200);
-    let rest = alice.get(format!("/agents?cursor={}", made[1])).await.expect(200);
+    alice
+        .delete(format!("/agents/{}", made[1]))
+        .await
+        .expect(200);
+    let rest = alice
+        .get(format!("/agents?cursor={}", made[1]))
+        .await
+        .expect(200);
     assert_eq!(rest.body["data"].as_array().map(Vec::len), Some(3));
-    for query in ["limit=0", "limit=101", "limit=x", "cursor=x", &format!("cursor={}", his.id)] {
-        alice.get(format!("/agents?{query}")).await.refused(400, "VALIDATION_ERROR");
+    for query in [
+        "limit=0",
+        "limit=101",
+        "limit=x",
+        "cursor=x",
+        &format!("cursor={}", his.id),
+    ] {
+        alice
+            .get(format!("/agents?{query}"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
 }
 
@@ -127,17 +200,30 @@ async fn a_page_of_large_manifests_ends_early() {
     psql(&a.world.database, &sql).await;
     let first = alice.get("/agents?limit=100").await.expect(200);
     let cursor = first.body["next_cursor"].as_str().expect("more");
-    let second = alice.get(format!("/agents?limit=100&cursor={cursor}")).await.expect(200);
-    let ids = [&first, &second].map(|page| page.body["data"].as_array().expect("a list").clone()).concat();
-    let ids: HashSet<&str> = ids.iter().filter_map(|item| item["agent_id"].as_str()).collect();
+    let second = alice
+        .get(format!("/agents?limit=100&cursor={cursor}"))
+        .await
+        .expect(200);
+    let ids = [&first, &second]
+        .map(|page| page.body["data"].as_array().expect("a list").clone())
+        .concat();
+    let ids: HashSet<&str> = ids
+        .iter()
+        .filter_map(|item| item["agent_id"].as_str())
+        .collect();
     assert_eq!((ids.len(), &second.body["next_cursor"]), (40, &Value::Null));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_is_shown_whole_to_its_owner_and_as_a_card_to_its_users() {
     let [a, b] = nodes().await;
-    let [alice, bob, eve] = [a.user("alice").await, a.user("bob").await, a.user("eve").await];
-    let manifest = json!({ "tools": [], "permission_scopes": [{ "scope": "a:b", "sensitivity": "low" }] });
+    let [alice, bob, eve] = [
+        a.user("alice").await,
+        a.user("bob").await,
+        a.user("eve").await,
+    ];
+    let manifest =
+        json!({ "tools": [], "permission_scopes": [{ "scope": "a:b", "sensitivity": "low" }] });
     let body = json!({ "display_name": "helper", "description": "helps", "manifest": manifest });
     let made = alice.post("/agents", body).await.expect(201);
     let id = made.data()["agent_id"].as_str().expect("an id").to_owned();
@@ -161,10 +247,19 @@ async fn an_agent_is_shown_whole_to_its_owner_and_as_a_card_to_its_users() {
     assert!(data["token"]["created_at"].is_string());
 
     for stranger in [&bob, &eve] {
-        stranger.get(&path).await.refused(404, "AGENT_NOT_REGISTERED");
+        stranger
+            .get(&path)
+            .await
+            .refused(404, "AGENT_NOT_REGISTERED");
     }
-    let opened = bob.post("/conversations", json!({ "type": "agent", "agent_id": id })).await.expect(201);
-    let conversation = opened.data()["conversation_id"].as_str().expect("an id").to_owned();
+    let opened = bob
+        .post("/conversations", json!({ "type": "agent", "agent_id": id }))
+        .await
+        .expect(201);
+    let conversation = opened.data()["conversation_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
     bob.say(&conversation, "hello").await.expect(201);
     let card = bob.on(&b).get(&path).await.expect(200);
     let mut names: Vec<&String> = card.data().as_object().expect("an object").keys().collect();
@@ -197,8 +292,14 @@ async fn an_agent_is_shown_whole_to_its_owner_and_as_a_card_to_its_users() {
     );
     assert!(connection["connected_at"].is_string());
     let listed = alice.get("/agents").await.expect(200);
-    assert_eq!(listed.body["data"][0]["connections"], seen.data()["connections"]);
-    assert_eq!(seen.data()["inbox"], json!({ "head_seq": 3, "acked_seq": 0, "lag": 3 }));
+    assert_eq!(
+        listed.body["data"][0]["connections"],
+        seen.data()["connections"]
+    );
+    assert_eq!(
+        seen.data()["inbox"],
+        json!({ "head_seq": 3, "acked_seq": 0, "lag": 3 })
+    );
     for _ in 0..100 {
         if alice.get(&path).await.data()["token"]["last_used_at"].is_string() {
             return;
@@ -217,10 +318,18 @@ async fn a_deleted_agent_is_gone_and_its_conversations_stay() {
     agent.say(&conversation, "hello").await.expect(201);
     let socket = agent.on(&b).connect().await;
     let (mut hers, mut his) = (alice.on(&b).connect().await, bob.on(&b).connect().await);
-    let made = bob.post("/groups", json!({ "member_ids": [] })).await.expect(201);
-    let group = made.data()["conversation_id"].as_str().expect("an id").to_owned();
+    let made = bob
+        .post("/groups", json!({ "member_ids": [] }))
+        .await
+        .expect(201);
+    let group = made.data()["conversation_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
     let places = format!("/groups/{group}/agent-instances");
-    bob.post(&places, json!({ "agent_id": agent.id })).await.expect(201);
+    bob.post(&places, json!({ "agent_id": agent.id }))
+        .await
+        .expect(201);
     let path = format!("/agents/{}", agent.id);
     bob.delete(&path).await.refused(404, "AGENT_NOT_REGISTERED");
 
@@ -229,9 +338,21 @@ async fn a_deleted_agent_is_gone_and_its_conversations_stay() {
     assert!(gone.data()["deleted_at"].is_string());
     assert_eq!(gone.data()["connections_closed"], 1);
     for node in [&a, &b] {
-        agent.on(node).say(&conversation, "x").await.refused(401, "AGENT_TOKEN_INVALID");
-        agent.on(node).poll("").await.refused(401, "AGENT_TOKEN_INVALID");
-        alice.on(node).get(&path).await.refused(404, "AGENT_NOT_REGISTERED");
+        agent
+            .on(node)
+            .say(&conversation, "x")
+            .await
+            .refused(401, "AGENT_TOKEN_INVALID");
+        agent
+            .on(node)
+            .poll("")
+            .await
+            .refused(401, "AGENT_TOKEN_INVALID");
+        alice
+            .on(node)
+            .get(&path)
+            .await
+            .refused(404, "AGENT_NOT_REGISTERED");
     }
     let told = socket.expect_close(4403).await;
     assert_eq!(told.last().expect("a farewell")["reason"], "token_revoked");
@@ -241,27 +362,52 @@ async fn a_deleted_agent_is_gone_and_its_conversations_stay() {
         (&json!("deleted"), &json!("registered"))
     );
     let end = |way: &str| format!("{path}{way}");
-    alice.delete(&path).await.refused(404, "AGENT_NOT_REGISTERED");
-    alice.delete(end("/token")).await.refused(404, "AGENT_NOT_REGISTERED");
-    let again = alice.post(end("/token/regenerate"), json!({ "emergency": true })).await;
+    alice
+        .delete(&path)
+        .await
+        .refused(404, "AGENT_NOT_REGISTERED");
+    alice
+        .delete(end("/token"))
+        .await
+        .refused(404, "AGENT_NOT_REGISTERED");
+    let again = alice
+        .post(end("/token/regenerate"), json!({ "emergency": true }))
+        .await;
     again.refused(404, "AGENT_NOT_REGISTERED");
     let eve = a.user("eve").await;
     let open = json!({ "type": "agent", "agent_id": agent.id });
-    eve.post("/conversations", open).await.refused(404, "AGENT_NOT_REGISTERED");
+    eve.post("/conversations", open)
+        .await
+        .refused(404, "AGENT_NOT_REGISTERED");
     // What tied it to others ends, though nobody waited for that.
     let event = his.event("relation.revoked").await;
     let data = &event["data"];
-    assert_eq!((&data["agent_id"], &data["state"]), (&json!(agent.id), &json!("revoked")));
+    assert_eq!(
+        (&data["agent_id"], &data["state"]),
+        (&json!(agent.id), &json!("revoked"))
+    );
     assert!(data["purge_at"].is_string());
     let event = his.event("member.removed").await;
     let data = &event["data"];
-    assert_eq!((&data["conversation_id"], &data["by"]), (&json!(group), &json!(alice.id)));
     assert_eq!(
-        (&data["member"]["principal_id"], &data["member"]["display_name"]),
+        (&data["conversation_id"], &data["by"]),
+        (&json!(group), &json!(alice.id))
+    );
+    assert_eq!(
+        (
+            &data["member"]["principal_id"],
+            &data["member"]["display_name"]
+        ),
         (&json!(agent.id), &json!("helper"))
     );
     let left = bob.get(format!("/conversations/{group}")).await.expect(200);
-    assert_eq!((&left.data()["member_count"], &left.data()["rotation_required"]), (&json!(1), &json!(true)));
+    assert_eq!(
+        (
+            &left.data()["member_count"],
+            &left.data()["rotation_required"]
+        ),
+        (&json!(1), &json!(true))
+    );
     let ended = bob.get("/relations").await.expect(200);
     assert_eq!(ended.body["data"][0]["state"], "revoked");
     // What was said stays where it was, and the user may still write there.
@@ -271,7 +417,11 @@ async fn a_deleted_agent_is_gone_and_its_conversations_stay() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relation_that_ends_by_itself_meanwhile_does_not_keep_the_others() {
     let [a] = nodes().await;
-    let [alice, bob, carol] = [a.user("alice").await, a.user("bob").await, a.user("carol").await];
+    let [alice, bob, carol] = [
+        a.user("alice").await,
+        a.user("bob").await,
+        a.user("carol").await,
+    ];
     let agent = a.agent(&alice, "helper").await;
     let first = bob.talk_to(&agent).await;
     let second = carol.talk_to(&agent).await;
@@ -285,10 +435,16 @@ async fn a_relation_that_ends_by_itself_meanwhile_does_not_keep_the_others() {
     let sql = "update relation set state = 'revoked', revoked_at = app_now() where relation_id in (
                    select relation_id from member where conversation_id = $1)";
     assert_eq!(tx.execute(sql, &[&first]).await.expect("ended"), 1);
-    alice.delete(format!("/agents/{}", agent.id)).await.expect(200);
+    alice
+        .delete(format!("/agents/{}", agent.id))
+        .await
+        .expect(200);
     blocked(&tx, 1).await;
     tx.commit().await.expect("committed");
-    assert_eq!(hers.event("relation.revoked").await["data"]["agent_id"], agent.id);
+    assert_eq!(
+        hers.event("relation.revoked").await["data"]["agent_id"],
+        agent.id
+    );
     carol.say(&second, "are you there?").await.expect(201);
 }
 
@@ -298,11 +454,20 @@ async fn a_dead_token_spends_nobodys_budget() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    agent.say(&conversation, "known to the node").await.expect(201);
-    alice.delete(format!("/agents/{}/token", agent.id)).await.expect(200);
+    agent
+        .say(&conversation, "known to the node")
+        .await
+        .expect(201);
+    alice
+        .delete(format!("/agents/{}/token", agent.id))
+        .await
+        .expect(200);
     // Far more than the budget of five a second; every one is told that its token is dead, none that it is too fast.
     for _ in 0..20 {
-        agent.say(&conversation, "x").await.refused(401, "AGENT_TOKEN_INVALID");
+        agent
+            .say(&conversation, "x")
+            .await
+            .refused(401, "AGENT_TOKEN_INVALID");
     }
 }
 

@@ -11,8 +11,16 @@ fn routes(agent: &str) -> Vec<(Method, String, Value)> {
     vec![
         (Method::GET, at(""), json!({})),
         (Method::DELETE, at(""), json!({})),
-        (Method::PATCH, at(""), json!({ "tools": [], "permission_scopes": [] })),
-        (Method::POST, at("/token/regenerate"), json!({ "emergency": true })),
+        (
+            Method::PATCH,
+            at(""),
+            json!({ "tools": [], "permission_scopes": [] }),
+        ),
+        (
+            Method::POST,
+            at("/token/regenerate"),
+            json!({ "emergency": true }),
+        ),
         (Method::DELETE, at("/token"), json!({})),
         (
             Method::POST,
@@ -33,16 +41,25 @@ fn is_the_agents(method: &Method, path: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_25_another_s_agent_is_like_none() {
     let [a, b] = nodes().await;
-    let [alice, bob, eve] = [a.user("alice").await, a.user("bob").await, a.user("eve").await];
+    let [alice, bob, eve] = [
+        a.user("alice").await,
+        a.user("bob").await,
+        a.user("eve").await,
+    ];
     let agent = a.agent(&alice, "helper").await;
     bob.talk_to(&agent).await;
     let gone = a.agent(&alice, "gone").await;
-    alice.delete(format!("/agents/{}", gone.id)).await.expect(200);
+    alice
+        .delete(format!("/agents/{}", gone.id))
+        .await
+        .expect(200);
     let missing = uuid::Uuid::from_u128(7).to_string();
     for (caller, related) in [(&eve, false), (&bob, true)] {
         let caller = caller.on(&b);
         let bodies = |id: &str| {
-            let calls = routes(id).into_iter().filter(|(method, path, _)| !is_the_agents(method, path));
+            let calls = routes(id)
+                .into_iter()
+                .filter(|(method, path, _)| !is_the_agents(method, path));
             let calls: Vec<_> = calls.collect();
             let caller = caller.clone();
             async move {
@@ -52,7 +69,13 @@ async fn attack_25_another_s_agent_is_like_none() {
                     let seen = related && (path.ends_with("/keys/check") || method == Method::GET);
                     if !seen {
                         let call = caller.request(method, path).json(&body);
-                        bodies.push(caller.send(call).await.refused(404, "AGENT_NOT_REGISTERED").body);
+                        bodies.push(
+                            caller
+                                .send(call)
+                                .await
+                                .refused(404, "AGENT_NOT_REGISTERED")
+                                .body,
+                        );
                     }
                 }
                 bodies
@@ -72,10 +95,15 @@ async fn attack_25_another_s_agent_is_like_none() {
 async fn attack_26_tokens_open_only_what_is_theirs() {
     let [a] = nodes().await;
     let alice = a.user("alice").await;
-    let [agent, other] = [a.agent(&alice, "helper").await, a.agent(&alice, "other").await];
+    let [agent, other] = [
+        a.agent(&alice, "helper").await,
+        a.agent(&alice, "other").await,
+    ];
     let nobody = a.anon();
     let call = async |caller: &Caller, method: &Method, path: &str, body: &Value| {
-        caller.send(caller.request(method.clone(), path).json(body)).await
+        caller
+            .send(caller.request(method.clone(), path).json(body))
+            .await
     };
     for (method, path, body) in routes(&agent.id) {
         let either = path.contains("/keys") || method == Method::GET;
@@ -93,7 +121,9 @@ async fn attack_26_tokens_open_only_what_is_theirs() {
         } else {
             // Not even its own token.
             for token in [&agent.token, &other.token] {
-                call(&nobody.with_token(token), &method, &path, &body).await.refused(401, "UNAUTHORIZED");
+                call(&nobody.with_token(token), &method, &path, &body)
+                    .await
+                    .refused(401, "UNAUTHORIZED");
             }
         }
         call(&nobody, &method, &path, &body).await.expect(401);
@@ -121,7 +151,9 @@ async fn attack_28_what_a_stolen_token_began_does_not_outlive_it() {
     }
     let mut client = connect(&a.world.database).await;
     let tx = client.transaction().await.expect("begun");
-    tx.execute("select 1 from agent for update", &[]).await.expect("locked");
+    tx.execute("select 1 from agent for update", &[])
+        .await
+        .expect("locked");
     let revoke = {
         let (alice, path) = (alice.on(&b), format!("{path}/token"));
         spawn(async move { alice.delete(path).await })
@@ -130,7 +162,8 @@ async fn attack_28_what_a_stolen_token_began_does_not_outlive_it() {
     let changes: Vec<_> = (0..6)
         .map(|n| {
             let (thief, path) = (thief[n % 2].clone(), path.clone());
-            let manifest = json!({ "name": format!("stolen {n}"), "tools": [], "permission_scopes": [] });
+            let manifest =
+                json!({ "name": format!("stolen {n}"), "tools": [], "permission_scopes": [] });
             spawn(async move { thief.patch(path, manifest).await })
         })
         .collect();
@@ -138,9 +171,15 @@ async fn attack_28_what_a_stolen_token_began_does_not_outlive_it() {
     tx.commit().await.expect("released");
     revoke.await.expect("no panic").expect(200);
     for change in changes {
-        change.await.expect("no panic").refused(401, "AGENT_TOKEN_INVALID");
+        change
+            .await
+            .expect("no panic")
+            .refused(401, "AGENT_TOKEN_INVALID");
     }
-    assert_eq!(alice.get(&path).await.expect(200).data()["manifest_version"], 0);
+    assert_eq!(
+        alice.get(&path).await.expect(200).data()["manifest_version"],
+        0
+    );
 }
 
 /// 29: bombs in place of manifests.
@@ -154,17 +193,41 @@ async fn attack_29_manifest_bombs() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let with = |extra: &str| format!(r#"{{"tools":[],"permission_scopes":[],{extra}}}"#);
-    let keys = |n: usize| (0..n).map(|n| format!(r#""k{n}":0"#)).collect::<Vec<_>>().join(",");
+    let keys = |n: usize| {
+        (0..n)
+            .map(|n| format!(r#""k{n}":0"#))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
     let scope = |scope: &str, level: &str| {
-        format!(r#"{{"tools":[],"permission_scopes":[{{"scope":"{scope}","sensitivity":"{level}"}}]}}"#)
+        format!(
+            r#"{{"tools":[],"permission_scopes":[{{"scope":"{scope}","sensitivity":"{level}"}}]}}"#
+        )
     };
     let bombs: Vec<(u16, String)> = vec![
-        (413, format!("{}{}", with(r#""x":0"#), " ".repeat(128 * 1024 + 16 * 1024))),
+        (
+            413,
+            format!("{}{}", with(r#""x":0"#), " ".repeat(128 * 1024 + 16 * 1024)),
+        ),
         (413, "[".repeat(1_000_000)),
         (413, with(&keys(100_000))),
         (400, "[".repeat(100_000)),
-        (400, with(&format!(r#""x":{}{}"#, "[".repeat(60_000), "]".repeat(60_000)))),
-        (400, with(&format!(r#""x":{}{}"#, r#"{"a":"#.repeat(64), "0".to_owned() + &"}".repeat(64)))),
+        (
+            400,
+            with(&format!(
+                r#""x":{}{}"#,
+                "[".repeat(60_000),
+                "]".repeat(60_000)
+            )),
+        ),
+        (
+            400,
+            with(&format!(
+                r#""x":{}{}"#,
+                r#"{"a":"#.repeat(64),
+                "0".to_owned() + &"}".repeat(64)
+            )),
+        ),
         (400, with(r#""x":1e400"#)),
         (400, with(r#""x":"\u0000""#)),
         (400, with(r#""\u0000":1"#)),
@@ -178,24 +241,54 @@ async fn attack_29_manifest_bombs() {
         (400, scope("location:read", "low")),
     ];
     for (status, bomb) in &bombs {
-        let code = if *status == 413 { "MANIFEST_TOO_LARGE" } else { "VALIDATION_ERROR" };
+        let code = if *status == 413 {
+            "MANIFEST_TOO_LARGE"
+        } else {
+            "VALIDATION_ERROR"
+        };
         let call = agent.request(Method::PATCH, format!("/agents/{}", agent.id));
         let what: String = bomb.chars().take(80).collect();
         // A refusal before the end of a large body may cut the connection under the client.
-        match agent.try_send(call.header("content-type", "application/json").body(bomb.clone())).await {
+        match agent
+            .try_send(
+                call.header("content-type", "application/json")
+                    .body(bomb.clone()),
+            )
+            .await
+        {
             Ok(answer) => {
-                assert_eq!((answer.status, answer.code()), (*status, code), "{what}: {}", answer.body);
+                assert_eq!(
+                    (answer.status, answer.code()),
+                    (*status, code),
+                    "{what}: {}",
+                    answer.body
+                );
             }
             Err(error) => assert_eq!(*status, 413, "{what}: {error:?}"),
         }
         let create = format!(r#"{{"display_name":"x","manifest":{bomb}}}"#);
-        if let Ok(answer) = alice.try_send(alice.request(Method::POST, "/agents").body(create)).await {
-            assert!([400, 413].contains(&answer.status), "{what}: {}", answer.body);
+        if let Ok(answer) = alice
+            .try_send(alice.request(Method::POST, "/agents").body(create))
+            .await
+        {
+            assert!(
+                [400, 413].contains(&answer.status),
+                "{what}: {}",
+                answer.body
+            );
         }
     }
     // Many keys that fit are no bomb; and none of all those was kept.
     let many = with(&keys(8_000));
-    let call = agent.request(Method::PATCH, format!("/agents/{}", agent.id)).body(many);
-    assert_eq!(agent.send(call).await.expect(200).data()["manifest_version"], 1);
-    assert_eq!(a.metric("http_requests_total", &["status=\"500\""]).await, 0.0);
+    let call = agent
+        .request(Method::PATCH, format!("/agents/{}", agent.id))
+        .body(many);
+    assert_eq!(
+        agent.send(call).await.expect(200).data()["manifest_version"],
+        1
+    );
+    assert_eq!(
+        a.metric("http_requests_total", &["status=\"500\""]).await,
+        0.0
+    );
 }

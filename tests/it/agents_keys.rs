@@ -20,7 +20,10 @@ struct Keys {
 impl Keys {
     fn new(n: u8) -> Self {
         let signing = Ed25519KeyPair::from_seed_unchecked(&[n; 32]).expect("a seed");
-        Keys { signing, public: [n; 32] }
+        Keys {
+            signing,
+            public: [n; 32],
+        }
     }
 
     fn signing_public(&self) -> String {
@@ -31,7 +34,10 @@ impl Keys {
     fn id(&self) -> String {
         use sha2::{Digest, Sha256};
         let hash = Sha256::digest([&self.public[..], self.signing.public_key().as_ref()].concat());
-        hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+        hash[..16]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 
     fn registration(&self, agent: &str, timestamp: &str) -> Value {
@@ -44,19 +50,31 @@ impl Keys {
 
 async fn register(node: &TestNode, caller: &Caller, agent: &Agent, keys: &Keys) -> Answer {
     let body = keys.registration(&agent.id, &iso(node.world.clock.now()));
-    caller.on(node).post(format!("/agents/{}/keys/register", agent.id), body).await
+    caller
+        .on(node)
+        .post(format!("/agents/{}/keys/register", agent.id), body)
+        .await
 }
 
 async fn key_ids(caller: &Caller, agent: &Agent) -> Vec<String> {
-    let answer = caller.get(format!("/agents/{}/keys", agent.id)).await.expect(200);
+    let answer = caller
+        .get(format!("/agents/{}/keys", agent.id))
+        .await
+        .expect(200);
     let keys = answer.data()["keys"].as_array().expect("a list").clone();
-    keys.iter().map(|key| key["key_id"].as_str().expect("an id").to_owned()).collect()
+    keys.iter()
+        .map(|key| key["key_id"].as_str().expect("an id").to_owned())
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_key_makes_an_agent_active_and_its_users_hear_of_it() {
     let [a, b] = nodes().await;
-    let [alice, bob, eve] = [a.user("alice").await, a.user("bob").await, a.user("eve").await];
+    let [alice, bob, eve] = [
+        a.user("alice").await,
+        a.user("bob").await,
+        a.user("eve").await,
+    ];
     let agent = a.agent(&alice, "helper").await;
     bob.talk_to(&agent).await;
     let (mut hers, mut his) = (alice.on(&b).connect().await, bob.on(&b).connect().await);
@@ -68,23 +86,47 @@ async fn a_first_key_makes_an_agent_active_and_its_users_hear_of_it() {
     );
     let changed = hers.event("agent.state_changed").await;
     let data = &changed["data"];
-    assert_eq!((&data["state"], &data["previous_state"]), (&json!("active"), &json!("registered")));
+    assert_eq!(
+        (&data["state"], &data["previous_state"]),
+        (&json!("active"), &json!("registered"))
+    );
     let told = his.event("agent.key_registered").await;
-    assert_eq!(told["data"], json!({ "agent_id": agent.id, "key_id": keys.id() }));
+    assert_eq!(
+        told["data"],
+        json!({ "agent_id": agent.id, "key_id": keys.id() })
+    );
     for caller in [&alice.caller, &bob.caller, &agent.caller] {
-        let answer = caller.on(&b).get(format!("/agents/{}/keys", agent.id)).await.expect(200);
+        let answer = caller
+            .on(&b)
+            .get(format!("/agents/{}/keys", agent.id))
+            .await
+            .expect(200);
         let key = &answer.data()["keys"][0];
         assert_eq!(
             (&key["public_key"], &key["signing_public_key"]),
-            (&json!(BASE64.encode([1; 32])), &json!(keys.signing_public()))
+            (
+                &json!(BASE64.encode([1; 32])),
+                &json!(keys.signing_public())
+            )
         );
-        assert_eq!((&key["current"], &key["valid_until"]), (&json!(true), &json!(null)));
+        assert_eq!(
+            (&key["current"], &key["valid_until"]),
+            (&json!(true), &json!(null))
+        );
     }
     let shown = bob.get(format!("/agents/{}", agent.id)).await.expect(200);
-    assert_eq!((&shown.data()["key_id"], &shown.data()["state"]), (&json!(keys.id()), &json!("active")));
-    eve.get(format!("/agents/{}/keys", agent.id)).await.refused(404, "AGENT_NOT_REGISTERED");
+    assert_eq!(
+        (&shown.data()["key_id"], &shown.data()["state"]),
+        (&json!(keys.id()), &json!("active"))
+    );
+    eve.get(format!("/agents/{}/keys", agent.id))
+        .await
+        .refused(404, "AGENT_NOT_REGISTERED");
     // The answer was lost: the same again says the same, and nobody is told twice.
-    assert_eq!(register(&b, &agent, &agent, &keys).await.expect(201).data(), answer.data());
+    assert_eq!(
+        register(&b, &agent, &agent, &keys).await.expect(201).data(),
+        answer.data()
+    );
     his.expect_silence(Duration::from_millis(300)).await;
 }
 
@@ -104,7 +146,13 @@ async fn a_key_that_is_replaced_is_good_for_seven_days_more() {
     assert!(answer.data()["previous_valid_until"].is_string());
     assert_eq!(key_ids(&agent, &agent).await, [two.id(), one.id()]);
     let check = async |key: &str| {
-        agent.on(&b).post(format!("/agents/{}/keys/check", agent.id), json!({ "key_id": key })).await
+        agent
+            .on(&b)
+            .post(
+                format!("/agents/{}/keys/check", agent.id),
+                json!({ "key_id": key }),
+            )
+            .await
     };
     assert_eq!(check(&two.id()).await.expect(200).data()["current"], true);
     let old = check(&one.id()).await.expect(200);
@@ -112,8 +160,13 @@ async fn a_key_that_is_replaced_is_good_for_seven_days_more() {
         old.data(),
         &json!({ "key_id": one.id(), "current": false, "valid_until": answer.data()["previous_valid_until"] })
     );
-    let refused = check(&Keys::new(3).id()).await.refused(409, "AGENT_KEYS_MISMATCH");
-    assert_eq!(refused.body["error"]["params"]["expected_key_ids"], json!([two.id(), one.id()]));
+    let refused = check(&Keys::new(3).id())
+        .await
+        .refused(409, "AGENT_KEYS_MISMATCH");
+    assert_eq!(
+        refused.body["error"]["params"]["expected_key_ids"],
+        json!([two.id(), one.id()])
+    );
     a.advance(7 * DAY - Duration::from_secs(30)).await;
     check(&one.id()).await.expect(200);
     a.advance(Duration::from_secs(31)).await;
@@ -130,10 +183,19 @@ async fn a_key_shares_the_fate_of_its_token() {
     let keys = Keys::new(1);
     register(&a, &agent, &agent, &keys).await.expect(201);
     // Ordinary: seven days, in which a new one should come; it does not.
-    let answer =
-        alice.post(format!("{path}/token/regenerate"), json!({ "emergency": false })).await.expect(200);
-    let agent =
-        Agent { caller: agent.caller.with_token(answer.data()["token"].as_str().expect("a token")), ..agent };
+    let answer = alice
+        .post(
+            format!("{path}/token/regenerate"),
+            json!({ "emergency": false }),
+        )
+        .await
+        .expect(200);
+    let agent = Agent {
+        caller: agent
+            .caller
+            .with_token(answer.data()["token"].as_str().expect("a token")),
+        ..agent
+    };
     assert_eq!(key_ids(&agent, &agent).await, [keys.id()]);
     assert_eq!(alice.get(&path).await.data()["state"], "active");
     a.advance(7 * DAY + Duration::from_secs(1)).await;
@@ -151,10 +213,19 @@ async fn a_key_shares_the_fate_of_its_token() {
     // Emergency: at once.
     register(&a, &agent, &agent, &keys).await.expect(201);
     assert_eq!(alice.get(&path).await.data()["state"], "active");
-    let answer =
-        alice.post(format!("{path}/token/regenerate"), json!({ "emergency": true })).await.expect(200);
-    let agent =
-        Agent { caller: agent.caller.with_token(answer.data()["token"].as_str().expect("a token")), ..agent };
+    let answer = alice
+        .post(
+            format!("{path}/token/regenerate"),
+            json!({ "emergency": true }),
+        )
+        .await
+        .expect(200);
+    let agent = Agent {
+        caller: agent
+            .caller
+            .with_token(answer.data()["token"].as_str().expect("a token")),
+        ..agent
+    };
     assert!(key_ids(&agent.on(&b), &agent).await.is_empty());
     assert_eq!(alice.get(&path).await.data()["state"], "registered");
 
@@ -168,7 +239,10 @@ async fn a_key_shares_the_fate_of_its_token() {
 async fn a_key_without_its_proof_is_refused() {
     let [a] = nodes().await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
-    let [agent, other] = [a.agent(&alice, "helper").await, a.agent(&alice, "other").await];
+    let [agent, other] = [
+        a.agent(&alice, "helper").await,
+        a.agent(&alice, "other").await,
+    ];
     let [keys, others] = [Keys::new(1), Keys::new(2)];
     let path = format!("/agents/{}/keys/register", agent.id);
     let now = a.world.clock.now();
@@ -182,7 +256,10 @@ async fn a_key_without_its_proof_is_refused() {
     };
     for body in [
         // Signed by another key, for another agent, over another key, another time, not at all.
-        with("signature", others.registration(&agent.id, &iso(now))["signature"].clone()),
+        with(
+            "signature",
+            others.registration(&agent.id, &iso(now))["signature"].clone(),
+        ),
         keys.registration(&other.id, &iso(now)),
         with("public_key", json!(BASE64.encode([9; 32]))),
         with("signing_public_key", json!(others.signing_public())),
@@ -207,10 +284,20 @@ async fn a_key_without_its_proof_is_refused() {
     for (seconds, good) in [(-330, false), (-270, true), (270, true), (330, false)] {
         let at = iso(now + chrono::TimeDelta::seconds(seconds));
         let answer = post(keys.registration(&agent.id, &at)).await;
-        assert_eq!(answer.status, if good { 201 } else { 400 }, "{seconds}: {}", answer.body);
+        assert_eq!(
+            answer.status,
+            if good { 201 } else { 400 },
+            "{seconds}: {}",
+            answer.body
+        );
     }
-    bob.post(&path, good.clone()).await.refused(404, "AGENT_NOT_REGISTERED");
-    other.post(&path, good).await.refused(401, "AGENT_TOKEN_INVALID");
+    bob.post(&path, good.clone())
+        .await
+        .refused(404, "AGENT_NOT_REGISTERED");
+    other
+        .post(&path, good)
+        .await
+        .refused(401, "AGENT_TOKEN_INVALID");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,7 +313,16 @@ async fn racing_registrations_leave_one_current_key() {
     for answer in futures_util::future::join_all(all).await {
         answer.expect(201);
     }
-    let answer = agent.get(format!("/agents/{}/keys", agent.id)).await.expect(200);
+    let answer = agent
+        .get(format!("/agents/{}/keys", agent.id))
+        .await
+        .expect(200);
     let listed = answer.data()["keys"].as_array().expect("a list");
-    assert_eq!((listed.len(), listed.iter().filter(|key| key["current"] == true).count()), (10, 1));
+    assert_eq!(
+        (
+            listed.len(),
+            listed.iter().filter(|key| key["current"] == true).count()
+        ),
+        (10, 1)
+    );
 }

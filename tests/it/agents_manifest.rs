@@ -7,23 +7,30 @@ use serde_json::{Value, json};
 
 use crate::support::{Agent, Answer, nodes, nodes_with};
 
-const ROOM: (&str, &str) = ("LIMIT_OVERRIDES", "agent_manifest_update=1000/s,agent_tier_1=1000/s");
+const RAISED_LIMITS: (&str, &str) = (
+    "LIMIT_OVERRIDES",
+    "agent_manifest_update=1000/s,agent_tier_1=1000/s",
+);
 const CAP: usize = 128 * 1024;
 
 fn manifest(scopes: &[(&str, &str)]) -> Value {
-    let scopes: Vec<Value> =
-        scopes.iter().map(|(scope, level)| json!({ "scope": scope, "sensitivity": level })).collect();
+    let scopes: Vec<Value> = scopes
+        .iter()
+        .map(|(scope, level)| json!({ "scope": scope, "sensitivity": level }))
+        .collect();
     json!({ "name": "helper", "tools": [], "permission_scopes": scopes })
 }
 
 async fn put(agent: &Agent, body: impl Into<reqwest::Body>) -> Answer {
     let call = agent.request(Method::PATCH, format!("/agents/{}", agent.id));
-    agent.send(call.header("content-type", "application/json").body(body)).await
+    agent
+        .send(call.header("content-type", "application/json").body(body))
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_replaces_the_one_before_and_its_users_hear_of_it() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let agent = a.agent(&alice, "helper").await;
     bob.talk_to(&agent).await;
@@ -44,14 +51,25 @@ async fn a_manifest_replaces_the_one_before_and_its_users_hear_of_it() {
     // Wrapped, with a version; unknown keys are kept, byte for byte.
     let second = r#"{ "x-later": [1.00, {"deep": null}], "tools":[{"name":"t","scope":"files:write","extra":true}],
         "permission_scopes":[{"scope":"files:write","sensitivity":"high"},{"scope":"notification:send","sensitivity":"low"}] }"#;
-    let answer =
-        put(&agent.on(&b), format!(r#"{{"manifest": {second}, "if_version": 1}}"#)).await.expect(200);
+    let answer = put(
+        &agent.on(&b),
+        format!(r#"{{"manifest": {second}, "if_version": 1}}"#),
+    )
+    .await
+    .expect(200);
     assert_eq!(
-        (&answer.data()["manifest_version"], &answer.data()["size_bytes"]),
+        (
+            &answer.data()["manifest_version"],
+            &answer.data()["size_bytes"]
+        ),
         (&json!(2), &json!(second.len()))
     );
     assert_eq!(answer.data()["changed_scopes"], json!(["files:write"]));
-    let raw = alice.request(Method::GET, format!("/agents/{}", agent.id)).send().await.expect("an answer");
+    let raw = alice
+        .request(Method::GET, format!("/agents/{}", agent.id))
+        .send()
+        .await
+        .expect("an answer");
     let text = raw.text().await.expect("text");
     assert!(text.contains(&format!(r#""manifest":{second}"#)), "{text}");
     // An undeclared scope of a tool is stored, and warned of.
@@ -62,17 +80,25 @@ async fn a_manifest_replaces_the_one_before_and_its_users_hear_of_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_version_is_refused_and_one_of_a_race_wins() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
-    let body = |version: i32| json!({ "manifest": manifest(&[]), "if_version": version }).to_string();
+    let body =
+        |version: i32| json!({ "manifest": manifest(&[]), "if_version": version }).to_string();
     put(&agent, body(0)).await.expect(200);
     let refused = put(&agent, body(0)).await.refused(409, "VERSION_MISMATCH");
     assert_eq!(refused.body["error"]["params"]["current_version"], 1);
     let agents = [agent.on(&a), agent.on(&b)];
-    let answers = futures_util::future::join_all((0..20).map(|n| put(&agents[n % 2], body(1)))).await;
-    assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 1);
-    assert_eq!(answers.iter().filter(|answer| answer.status == 409).count(), 19);
+    let answers =
+        futures_util::future::join_all((0..20).map(|n| put(&agents[n % 2], body(1)))).await;
+    assert_eq!(
+        answers.iter().filter(|answer| answer.status == 200).count(),
+        1
+    );
+    assert_eq!(
+        answers.iter().filter(|answer| answer.status == 409).count(),
+        19
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -84,16 +110,31 @@ async fn what_is_no_manifest_does_not_use_up_the_one_a_minute() {
     for bad in ["", "{", "{}", "[]", r#"{"tools":[]}"#, r#"{"manifest":7}"#] {
         put(&agent, bad).await.refused(400, "VALIDATION_ERROR");
     }
-    put(&agent, "x".repeat(200 * 1024)).await.refused(413, "MANIFEST_TOO_LARGE");
-    put(&agent, json!({ "manifest": manifest(&[]), "if_version": 7 }).to_string())
+    put(&agent, "x".repeat(200 * 1024))
         .await
-        .refused(409, "VERSION_MISMATCH");
+        .refused(413, "MANIFEST_TOO_LARGE");
+    put(
+        &agent,
+        json!({ "manifest": manifest(&[]), "if_version": 7 }).to_string(),
+    )
+    .await
+    .refused(409, "VERSION_MISMATCH");
     let agents = [agent.on(&a), agent.on(&b)];
-    let answers = futures_util::future::join_all((0..10).map(|n| put(&agents[n % 2], good.clone()))).await;
-    assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 1);
-    let refused = answers.into_iter().find(|answer| answer.status != 200).expect("nine");
+    let answers =
+        futures_util::future::join_all((0..10).map(|n| put(&agents[n % 2], good.clone()))).await;
+    assert_eq!(
+        answers.iter().filter(|answer| answer.status == 200).count(),
+        1
+    );
+    let refused = answers
+        .into_iter()
+        .find(|answer| answer.status != 200)
+        .expect("nine");
     let params = &refused.refused(429, "RATE_LIMITED").body["error"]["params"];
-    assert_eq!((&params["scope"], &params["limit"]), (&json!("agent_manifest_update"), &json!("1/60s")));
+    assert_eq!(
+        (&params["scope"], &params["limit"]),
+        (&json!("agent_manifest_update"), &json!("1/60s"))
+    );
     // Invalid ones stay free of it, not of everything.
     put(&agent, "{}").await.refused(400, "VALIDATION_ERROR");
     a.advance(Duration::from_secs(60)).await;
@@ -108,39 +149,65 @@ fn of_size(bytes: usize) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manifest_has_128_kb_and_not_a_byte_more() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let wrapped = |manifest: &str| format!(r#"{{ "manifest": {manifest}, "if_version": null }}"#);
     let large = a.metric("manifests_large_total", &[]).await;
     let warnings = |answer: &Answer| answer.data()["warnings"].as_array().map(Vec::len);
     let answer = put(&agent, of_size(64 * 1024 - 1)).await.expect(200);
-    assert_eq!((warnings(&answer), a.metric("manifests_large_total", &[]).await - large), (Some(0), 0.0));
+    assert_eq!(
+        (
+            warnings(&answer),
+            a.metric("manifests_large_total", &[]).await - large
+        ),
+        (Some(0), 0.0)
+    );
     let answer = put(&agent, of_size(64 * 1024)).await.expect(200);
     assert_eq!(answer.data()["warnings"][0]["code"], "large");
     assert!(a.metric("manifests_large_total", &[]).await - large >= 1.0);
     for body in [of_size(CAP), wrapped(&of_size(CAP))] {
-        assert_eq!(put(&agent, body).await.expect(200).data()["size_bytes"], CAP);
+        assert_eq!(
+            put(&agent, body).await.expect(200).data()["size_bytes"],
+            CAP
+        );
     }
-    for body in [of_size(CAP + 1), wrapped(&of_size(CAP + 1)), of_size(10 * CAP)] {
+    for body in [
+        of_size(CAP + 1),
+        wrapped(&of_size(CAP + 1)),
+        of_size(10 * CAP),
+    ] {
         put(&agent, body).await.refused(413, "MANIFEST_TOO_LARGE");
     }
     // With an agent to be, it is the same.
     let create = |manifest: &str| format!(r#"{{"display_name":"x","manifest":{manifest}}}"#);
-    alice.post_raw("/agents", create(&of_size(CAP))).await.expect(201);
-    alice.post_raw("/agents", create(&of_size(CAP + 1))).await.refused(413, "MANIFEST_TOO_LARGE");
-    alice.post_raw("/agents", create("{}")).await.refused(400, "VALIDATION_ERROR");
-    alice.post_raw("/agents", create("[]")).await.refused(400, "VALIDATION_ERROR");
+    alice
+        .post_raw("/agents", create(&of_size(CAP)))
+        .await
+        .expect(201);
+    alice
+        .post_raw("/agents", create(&of_size(CAP + 1)))
+        .await
+        .refused(413, "MANIFEST_TOO_LARGE");
+    alice
+        .post_raw("/agents", create("{}"))
+        .await
+        .refused(400, "VALIDATION_ERROR");
+    alice
+        .post_raw("/agents", create("[]"))
+        .await
+        .refused(400, "VALIDATION_ERROR");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_size_is_judged_before_the_body_is_read() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
-    let mut stream =
-        tokio::net::TcpStream::connect(a.base.trim_start_matches("http://")).await.expect("connected");
+    let mut stream = tokio::net::TcpStream::connect(a.base.trim_start_matches("http://"))
+        .await
+        .expect("connected");
     let head = format!(
         "PATCH /agents/{} HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: https\r\nAuthorization: Bearer {}\r\nContent-Length: 1000000000\r\n\r\n",
         agent.id, agent.token
@@ -150,7 +217,10 @@ async fn the_size_is_judged_before_the_body_is_read() {
     // Nothing of the body is ever sent; the answer comes all the same, and then the end.
     let read = tokio::time::timeout(Duration::from_secs(5), stream.read_to_string(&mut back)).await;
     read.expect("soon").expect("closed");
-    assert!(back.starts_with("HTTP/1.1 413") && back.contains("MANIFEST_TOO_LARGE"), "{back}");
+    assert!(
+        back.starts_with("HTTP/1.1 413") && back.contains("MANIFEST_TOO_LARGE"),
+        "{back}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,6 +238,9 @@ async fn what_is_refused_is_not_read_without_end() {
         );
     }
     for body in [good, "{".to_owned()] {
-        assert_eq!(scope(&put(&agent, body).await.refused(429, "RATE_LIMITED")), "agent_tier_1");
+        assert_eq!(
+            scope(&put(&agent, body).await.refused(429, "RATE_LIMITED")),
+            "agent_tier_1"
+        );
     }
 }

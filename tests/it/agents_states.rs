@@ -14,11 +14,21 @@ async fn give_up_on(node: &TestNode, agent: &Agent) {
 }
 
 async fn shown(owner: &User, agent: &Agent) -> Value {
-    owner.get(format!("/agents/{}", agent.id)).await.expect(200).data().clone()
+    owner
+        .get(format!("/agents/{}", agent.id))
+        .await
+        .expect(200)
+        .data()
+        .clone()
 }
 
 async fn ack(agent: &Agent, body: Value) -> Value {
-    agent.post(format!("/agents/{}/ack", agent.id), body).await.expect(200).data().clone()
+    agent
+        .post(format!("/agents/{}/ack", agent.id), body)
+        .await
+        .expect(200)
+        .data()
+        .clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -31,20 +41,39 @@ async fn an_ack_moves_the_place_and_says_what_waits() {
         alice.say(&conversation, text).await.expect(201);
     }
     // relation.created, conversation.created, three messages.
-    let state =
-        |from: i64, queued: i64| json!({ "state": "registered", "resumed_from_seq": from, "queued": queued });
+    let state = |from: i64, queued: i64| json!({ "state": "registered", "resumed_from_seq": from, "queued": queued });
     assert_eq!(ack(&agent, json!({})).await, state(0, 5));
-    assert_eq!(ack(&agent.on(&b), json!({ "up_to_seq": 3 })).await, state(3, 2));
-    assert_eq!(ack(&agent, json!({ "up_to_seq": 1 })).await, state(3, 2), "an ack is never taken back");
+    assert_eq!(
+        ack(&agent.on(&b), json!({ "up_to_seq": 3 })).await,
+        state(3, 2)
+    );
+    assert_eq!(
+        ack(&agent, json!({ "up_to_seq": 1 })).await,
+        state(3, 2),
+        "an ack is never taken back"
+    );
     let path = format!("/agents/{}/ack", agent.id);
-    assert_eq!(agent.post_raw(&path, "").await.expect(200).data(), &state(3, 2));
+    assert_eq!(
+        agent.post_raw(&path, "").await.expect(200).data(),
+        &state(3, 2)
+    );
     let events = agent.on(&b).poll("").await.expect(200);
     assert_eq!(events.body["data"].as_array().map(Vec::len), Some(2));
-    assert_eq!(shown(&alice, &agent).await["inbox"], json!({ "head_seq": 5, "acked_seq": 3, "lag": 2 }));
+    assert_eq!(
+        shown(&alice, &agent).await["inbox"],
+        json!({ "head_seq": 5, "acked_seq": 3, "lag": 2 })
+    );
     assert_eq!(ack(&agent, json!({ "up_to_seq": 5 })).await, state(5, 0));
-    for bad in [json!({ "up_to_seq": 6 }), json!({ "up_to_seq": -1 }), json!({ "up_to_seq": "5" }), json!([])]
-    {
-        agent.post(&path, bad).await.refused(400, "VALIDATION_ERROR");
+    for bad in [
+        json!({ "up_to_seq": 6 }),
+        json!({ "up_to_seq": -1 }),
+        json!({ "up_to_seq": "5" }),
+        json!([]),
+    ] {
+        agent
+            .post(&path, bad)
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
 }
 
@@ -58,16 +87,25 @@ async fn an_unreachable_agent_comes_back_by_any_ack_and_by_nothing_else() {
     let mut came_back = async || {
         let event = hers.event("agent.state_changed").await;
         let data = &event["data"];
-        assert_eq!((&data["state"], &data["previous_state"]), (&json!("active"), &json!("unreachable")));
+        assert_eq!(
+            (&data["state"], &data["previous_state"]),
+            (&json!("active"), &json!("unreachable"))
+        );
         let shown = shown(&alice, &agent).await;
-        assert_eq!((&shown["state"], &shown["unreachable_since"]), (&json!("active"), &json!(null)));
+        assert_eq!(
+            (&shown["state"], &shown["unreachable_since"]),
+            (&json!("active"), &json!(null))
+        );
     };
 
     // What is sent meanwhile is accepted and waits.
     give_up_on(&a, &agent).await;
     alice.say(&conversation, "are you there?").await.expect(201);
     agent.poll("").await.expect(200);
-    agent.say(&conversation, "speaking is no ack").await.expect(201);
+    agent
+        .say(&conversation, "speaking is no ack")
+        .await
+        .expect(201);
     let away = shown(&alice, &agent).await;
     assert_eq!(away["state"], "unreachable");
     assert!(away["unreachable_since"].is_string());
@@ -82,7 +120,10 @@ async fn an_unreachable_agent_comes_back_by_any_ack_and_by_nothing_else() {
     assert_eq!(shown(&alice, &agent).await["state"], "unreachable");
     agent
         .on(&b)
-        .poll(&format!("cursor={}", page.body["next_cursor"].as_str().expect("a cursor")))
+        .poll(&format!(
+            "cursor={}",
+            page.body["next_cursor"].as_str().expect("a cursor")
+        ))
         .await
         .expect(200);
     came_back().await;
@@ -104,11 +145,26 @@ async fn an_emergency_and_a_revocation_reset_an_unreachable_agent_too() {
     let path = format!("/agents/{}", agent.id);
     give_up_on(&a, &agent).await;
     // An ordinary regenerate proves nothing about its being there.
-    alice.post(format!("{path}/token/regenerate"), json!({ "emergency": false })).await.expect(200);
+    alice
+        .post(
+            format!("{path}/token/regenerate"),
+            json!({ "emergency": false }),
+        )
+        .await
+        .expect(200);
     assert_eq!(shown(&alice, &agent).await["state"], "unreachable");
-    alice.post(format!("{path}/token/regenerate"), json!({ "emergency": true })).await.expect(200);
+    alice
+        .post(
+            format!("{path}/token/regenerate"),
+            json!({ "emergency": true }),
+        )
+        .await
+        .expect(200);
     let back = shown(&alice, &agent).await;
-    assert_eq!((&back["state"], &back["unreachable_since"]), (&json!("registered"), &json!(null)));
+    assert_eq!(
+        (&back["state"], &back["unreachable_since"]),
+        (&json!("registered"), &json!(null))
+    );
     give_up_on(&a, &agent).await;
     alice.delete(format!("{path}/token")).await.expect(200);
     assert_eq!(shown(&alice, &agent).await["state"], "token_revoked");

@@ -15,13 +15,22 @@ use crate::support::{Agent, Answer, User, nodes, nodes_with, patiently, spawn};
 const DAY: Duration = Duration::from_secs(86_400);
 
 async fn regenerate(owner: &User, agent: &Agent, emergency: bool) -> Answer {
-    owner.post(format!("/agents/{}/token/regenerate", agent.id), json!({ "emergency": emergency })).await
+    owner
+        .post(
+            format!("/agents/{}/token/regenerate", agent.id),
+            json!({ "emergency": emergency }),
+        )
+        .await
 }
 
 /// The agent with the token of an answer.
 fn renewed(agent: &Agent, answer: &Answer) -> Agent {
     let token = answer.data()["token"].as_str().expect("a token").to_owned();
-    Agent { caller: agent.caller.with_token(&token), token, id: agent.id.clone() }
+    Agent {
+        caller: agent.caller.with_token(&token),
+        token,
+        id: agent.id.clone(),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -35,8 +44,14 @@ async fn an_ordinary_regenerate_leaves_the_old_token_seven_days() {
 
     let answer = regenerate(&alice, &agent, false).await.expect(200);
     let data = answer.data();
-    assert_eq!((&data["emergency"], &data["remaining_today"]), (&json!(false), &json!(4)));
-    let until = data["previous_valid_until"].as_str().expect("a time").to_owned();
+    assert_eq!(
+        (&data["emergency"], &data["remaining_today"]),
+        (&json!(false), &json!(4))
+    );
+    let until = data["previous_valid_until"]
+        .as_str()
+        .expect("a time")
+        .to_owned();
     let new = renewed(&agent, &answer);
     assert_ne!(new.token, agent.token);
     let event = hers.event("agent.token_regenerated").await;
@@ -62,8 +77,16 @@ async fn an_ordinary_regenerate_leaves_the_old_token_seven_days() {
     let socket = agent.on(&b).connect().await;
     a.advance(Duration::from_secs(31)).await;
     for node in [&a, &b] {
-        agent.on(node).poll("").await.refused(401, "AGENT_TOKEN_INVALID");
-        agent.on(node).say(&conversation, "x").await.refused(401, "AGENT_TOKEN_INVALID");
+        agent
+            .on(node)
+            .poll("")
+            .await
+            .refused(401, "AGENT_TOKEN_INVALID");
+        agent
+            .on(node)
+            .say(&conversation, "x")
+            .await
+            .refused(401, "AGENT_TOKEN_INVALID");
         new.on(node).poll("").await.expect(200);
     }
     let mut late = socket.until_closed().await;
@@ -89,7 +112,11 @@ async fn an_emergency_kills_all_that_came_before() {
     assert_eq!(answer.data()["remaining_today"], 3);
     for node in [&a, &b] {
         for agent in [&first, &second] {
-            agent.on(node).poll("").await.refused(401, "AGENT_TOKEN_INVALID");
+            agent
+                .on(node)
+                .poll("")
+                .await
+                .refused(401, "AGENT_TOKEN_INVALID");
         }
         renewed(&first, &answer).on(node).poll("").await.expect(200);
     }
@@ -111,25 +138,43 @@ async fn a_revoked_agent_comes_back_by_a_regenerate() {
     let path = format!("/agents/{}", agent.id);
     let sockets = [agent.on(&a).connect().await, agent.on(&b).connect().await];
     let mut hers = alice.connect().await;
-    let first = alice.on(&a).delete(format!("{path}/token")).await.expect(200);
+    let first = alice
+        .on(&a)
+        .delete(format!("{path}/token"))
+        .await
+        .expect(200);
     assert_eq!(first.data()["connections_closed"], 2);
     for node in [&a, &b] {
-        agent.on(node).poll("").await.refused(401, "AGENT_TOKEN_INVALID");
+        agent
+            .on(node)
+            .poll("")
+            .await
+            .refused(401, "AGENT_TOKEN_INVALID");
     }
     for socket in sockets {
         let before = socket.expect_close(4403).await;
-        assert_eq!(before.last().expect("a farewell")["reason"], "token_revoked");
+        assert_eq!(
+            before.last().expect("a farewell")["reason"],
+            "token_revoked"
+        );
     }
     let event = hers.event("agent.state_changed").await;
     assert_eq!(event["data"]["state"], "token_revoked");
     // Once more changes nothing, as often as one likes.
     for _ in 0..10 {
-        let again = alice.on(&b).delete(format!("{path}/token")).await.expect(200);
+        let again = alice
+            .on(&b)
+            .delete(format!("{path}/token"))
+            .await
+            .expect(200);
         assert_eq!(again.data()["revoked_at"], first.data()["revoked_at"]);
         assert_eq!(again.data()["connections_closed"], 0);
     }
     let shown = alice.get(&path).await.expect(200);
-    assert_eq!((&shown.data()["state"], &shown.data()["token"]), (&json!("token_revoked"), &json!(null)));
+    assert_eq!(
+        (&shown.data()["state"], &shown.data()["token"]),
+        (&json!("token_revoked"), &json!(null))
+    );
 
     let answer = regenerate(&alice, &agent, false).await.expect(200);
     assert_eq!(answer.data()["previous_valid_until"], json!(null));
@@ -137,7 +182,10 @@ async fn a_revoked_agent_comes_back_by_a_regenerate() {
     agent.poll("").await.refused(401, "AGENT_TOKEN_INVALID");
     let event = hers.event("agent.state_changed").await;
     let data = &event["data"];
-    assert_eq!((&data["state"], &data["previous_state"]), (&json!("registered"), &json!("token_revoked")));
+    assert_eq!(
+        (&data["state"], &data["previous_state"]),
+        (&json!("registered"), &json!("token_revoked"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -147,9 +195,14 @@ async fn the_sixth_regenerate_of_a_day_is_refused_however_many_ask() {
     let agent = a.agent(&alice, "helper").await;
     // Strangers and malformed bodies use up nothing of it.
     for _ in 0..6 {
-        regenerate(&bob, &agent, true).await.refused(404, "AGENT_NOT_REGISTERED");
+        regenerate(&bob, &agent, true)
+            .await
+            .refused(404, "AGENT_NOT_REGISTERED");
         let path = format!("/agents/{}/token/regenerate", agent.id);
-        alice.post(path, json!({})).await.refused(400, "VALIDATION_ERROR");
+        alice
+            .post(path, json!({}))
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
     let owners = [alice.on(&a), alice.on(&b)];
     // Both kinds share the budget.
@@ -164,14 +217,26 @@ async fn the_sixth_regenerate_of_a_day_is_refused_however_many_ask() {
     let answers = futures_util::future::join_all(tries).await;
     let unavailable: usize = answers.iter().map(|(_, refused)| refused).sum();
     let answers: Vec<Answer> = answers.into_iter().map(|(answer, _)| answer).collect();
-    let good: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 200).collect();
+    let good: Vec<&Answer> = answers
+        .iter()
+        .filter(|answer| answer.status == 200)
+        .collect();
     assert_eq!(good.len(), 5);
-    let mut left: Vec<u64> =
-        good.iter().map(|answer| answer.data()["remaining_today"].as_u64().expect("a number")).collect();
+    let mut left: Vec<u64> = good
+        .iter()
+        .map(|answer| answer.data()["remaining_today"].as_u64().expect("a number"))
+        .collect();
     left.sort_unstable();
     // What was given back was counted to others before.
     let whole = unavailable == 0;
-    assert!(if whole { left == [0, 1, 2, 3, 4] } else { left.first() == Some(&0) }, "{left:?}");
+    assert!(
+        if whole {
+            left == [0, 1, 2, 3, 4]
+        } else {
+            left.first() == Some(&0)
+        },
+        "{left:?}"
+    );
     for answer in answers.iter().filter(|answer| answer.status != 200) {
         let params = &answer.body["error"]["params"];
         assert_eq!(
@@ -181,12 +246,25 @@ async fn the_sixth_regenerate_of_a_day_is_refused_however_many_ask() {
     }
     // Exactly one of the five is current; the last of an emergency has none beside it.
     let client = crate::support::connect(&a.world.database).await;
-    let current = "select count(*) from agent_token where revoked_at is null and valid_until is null";
-    assert_eq!(client.query_one(current, &[]).await.expect("a row").get::<_, i64>(0), 1);
+    let current =
+        "select count(*) from agent_token where revoked_at is null and valid_until is null";
+    assert_eq!(
+        client
+            .query_one(current, &[])
+            .await
+            .expect("a row")
+            .get::<_, i64>(0),
+        1
+    );
     // Revoking is never limited, and a day later there is room again.
-    alice.delete(format!("/agents/{}/token", agent.id)).await.expect(200);
+    alice
+        .delete(format!("/agents/{}/token", agent.id))
+        .await
+        .expect(200);
     a.advance(DAY + Duration::from_secs(1)).await;
-    regenerate(&alice.refreshed().await, &agent, false).await.expect(200);
+    regenerate(&alice.refreshed().await, &agent, false)
+        .await
+        .expect(200);
 }
 
 /// What hammers an agent's token while it is revoked.
@@ -245,7 +323,13 @@ async fn nothing_is_accepted_after_a_revocation_was_answered() {
             late: AtomicU64::new(0),
         });
         let workers: Vec<_> = (0..8)
-            .map(|n| spawn(hammer(agent.on(if n % 2 == 0 { &a } else { &b }), path.clone(), drill.clone())))
+            .map(|n| {
+                spawn(hammer(
+                    agent.on(if n % 2 == 0 { &a } else { &b }),
+                    path.clone(),
+                    drill.clone(),
+                ))
+            })
             .collect();
         until(|| drill.before.load(Ordering::SeqCst) >= 50).await;
         let owner = alice.on(if round % 2 == 0 { &a } else { &b });
@@ -263,18 +347,32 @@ async fn nothing_is_accepted_after_a_revocation_was_answered() {
             socket.expect_close(4403).await;
         }
         slowest = slowest.max(since.elapsed());
-        until(|| drill.after.load(Ordering::SeqCst) >= 2_500 || drill.late.load(Ordering::SeqCst) > 0).await;
+        until(|| {
+            drill.after.load(Ordering::SeqCst) >= 2_500 || drill.late.load(Ordering::SeqCst) > 0
+        })
+        .await;
         drill.stop.store(true, Ordering::SeqCst);
         for worker in workers {
             worker.await.expect("no panic");
         }
-        assert_eq!(drill.late.load(Ordering::SeqCst), 0, "accepted after the answer, in round {round}");
+        assert_eq!(
+            drill.late.load(Ordering::SeqCst),
+            0,
+            "accepted after the answer, in round {round}"
+        );
         tried += drill.after.load(Ordering::SeqCst);
-        let answer =
-            if answer.data()["token"].is_string() { answer } else { regenerate(&owner, &agent, false).await };
+        let answer = if answer.data()["token"].is_string() {
+            answer
+        } else {
+            regenerate(&owner, &agent, false).await
+        };
         agent = renewed(&agent, &answer.expect(200));
     }
     assert!(tried >= 10_000, "{tried}");
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
-    tracing::info!(tried, ?slowest, "none was accepted after the answer; the slowest socket");
+    tracing::info!(
+        tried,
+        ?slowest,
+        "none was accepted after the answer; the slowest socket"
+    );
 }

@@ -9,11 +9,23 @@ use crate::support::{Answer, User, connect, nodes_with, private_redis, spawn, ul
 
 /// The numbers and texts of a conversation, oldest first.
 async fn history(user: &User, conversation: &str) -> Vec<(i64, String)> {
-    let answer = user.get(format!("/conversations/{conversation}/messages?limit=100")).await.expect(200);
+    let answer = user
+        .get(format!("/conversations/{conversation}/messages?limit=100"))
+        .await
+        .expect(200);
     let message = |one: &Value| {
-        (one["seq"].as_i64().expect("a number"), one["payload"]["text"].as_str().expect("a text").to_owned())
+        (
+            one["seq"].as_i64().expect("a number"),
+            one["payload"]["text"].as_str().expect("a text").to_owned(),
+        )
     };
-    let mut messages: Vec<_> = answer.data().as_array().expect("a list").iter().map(message).collect();
+    let mut messages: Vec<_> = answer
+        .data()
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(message)
+        .collect();
     messages.sort();
     messages
 }
@@ -36,27 +48,39 @@ async fn who_is_refused_takes_nobody_along_and_leaves_nothing() {
         });
         let answers: Vec<(Answer, String)> = join_all(calls).await;
         let left = 25_usize.saturating_sub(10 * round).min(10);
-        let (good, refused): (Vec<_>, Vec<_>) =
-            answers.into_iter().partition(|(answer, _)| answer.status == 201);
-        assert_eq!((good.len(), refused.len()), (left + 4, 10 - left), "round {round}");
+        let (good, refused): (Vec<_>, Vec<_>) = answers
+            .into_iter()
+            .partition(|(answer, _)| answer.status == 201);
+        assert_eq!(
+            (good.len(), refused.len()),
+            (left + 4, 10 - left),
+            "round {round}"
+        );
         for (answer, text) in refused {
             assert!(text.starts_with("alice"), "{text}");
             answer.refused(429, "RATE_LIMITED");
         }
         sent.extend(
-            good.into_iter().map(|(answer, text)| (answer.data()["seq"].as_i64().expect("a number"), text)),
+            good.into_iter()
+                .map(|(answer, text)| (answer.data()["seq"].as_i64().expect("a number"), text)),
         );
         // Real time: longer than nobody goes ahead.
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     sent.sort();
-    assert_eq!(sent.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), (1..=45).collect::<Vec<_>>());
+    assert_eq!(
+        sent.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(),
+        (1..=45).collect::<Vec<_>>()
+    );
     for node in [&a, &b] {
         assert_eq!(history(&bob.on(node), &group).await, sent);
     }
     for (seq, text) in sent {
         let event = socket.event("message.created").await;
-        assert_eq!((&event["data"]["seq"], &event["data"]["payload"]["text"]), (&json!(seq), &json!(text)));
+        assert_eq!(
+            (&event["data"]["seq"], &event["data"]["payload"]["text"]),
+            (&json!(seq), &json!(text))
+        );
     }
 }
 
@@ -67,18 +91,24 @@ async fn a_lone_send_that_is_refused_leaves_its_id_free() {
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     let path = format!("/conversations/{conversation}/messages");
-    let body =
-        json!({ "payload": { "type": "text", "text": "third" }, "client_message_id": ulid().to_string() });
+    let body = json!({ "payload": { "type": "text", "text": "third" }, "client_message_id": ulid().to_string() });
     for (node, text) in [(&a, "first"), (&b, "second")] {
         alice.on(node).say(&conversation, text).await.expect(201);
     }
     for node in [&a, &b] {
-        alice.on(node).post(&path, body.clone()).await.refused(429, "RATE_LIMITED");
+        alice
+            .on(node)
+            .post(&path, body.clone())
+            .await
+            .refused(429, "RATE_LIMITED");
     }
     assert_eq!(history(&alice, &conversation).await.len(), 2);
     a.advance(Duration::from_secs(60)).await;
     let sent = alice.on(&b).post(&path, body.clone()).await.expect(201);
-    assert_eq!((&sent.data()["seq"], &sent.data()["duplicate"]), (&json!(3), &json!(false)));
+    assert_eq!(
+        (&sent.data()["seq"], &sent.data()["duplicate"]),
+        (&json!(3), &json!(false))
+    );
     let replay = alice.post(&path, body).await.expect(200);
     assert_eq!(replay.data()["seq"], 3);
 }
@@ -117,5 +147,8 @@ async fn a_silent_limiter_holds_no_locks() {
     );
     redis.signal("CONT");
     let texts = history(&alice, &conversation).await;
-    assert_eq!(texts, [(1, "before".to_owned()), (2, "meanwhile".to_owned())]);
+    assert_eq!(
+        texts,
+        [(1, "before".to_owned()), (2, "meanwhile".to_owned())]
+    );
 }

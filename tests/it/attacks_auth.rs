@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::{Answer, PASSWORD, Shift, TestNode, User, connect, nodes, nodes_with, ulid};
 
 /// No budget is met by accident.
-const ROOM: (&str, &str) = (
+const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
     "auth_register_email=100000/s,auth_register_ip=100000/s,auth_send_code=100000/s,auth_login_ip=100000/s,default_ip=100000/s",
 );
@@ -28,8 +28,13 @@ fn send_code(email: &str, scene: &str) -> Value {
 /// What an outsider can compare of an answer.
 fn face(answer: &Answer) -> (u16, Value, Vec<(String, String)>) {
     let own = ["x-request-id", "date", "ratelimit"];
-    let headers = answer.headers.iter().filter(|(name, _)| !own.contains(&name.as_str()));
-    let headers = headers.map(|(name, value)| (name.to_string(), format!("{value:?}"))).collect();
+    let headers = answer
+        .headers
+        .iter()
+        .filter(|(name, _)| !own.contains(&name.as_str()));
+    let headers = headers
+        .map(|(name, value)| (name.to_string(), format!("{value:?}")))
+        .collect();
     (answer.status, answer.body.clone(), headers)
 }
 
@@ -63,15 +68,28 @@ async fn shift(a: &TestNode, known: &str, (what, path, pairs, body): Call) -> Sh
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_01_known_and_unknown_addresses_look_alike() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let calls: [Call; 6] = [
-        ("register code", "/auth/send-code", 250, |email| send_code(email, "register")),
-        ("login code", "/auth/send-code", 250, |email| send_code(email, "login")),
-        ("reset code", "/auth/send-code", 250, |email| send_code(email, "reset")),
+        ("register code", "/auth/send-code", 250, |email| {
+            send_code(email, "register")
+        }),
+        ("login code", "/auth/send-code", 250, |email| {
+            send_code(email, "login")
+        }),
+        ("reset code", "/auth/send-code", 250, |email| {
+            send_code(email, "reset")
+        }),
         // Each is a hash.
-        ("login", "/auth/login", 200, |email| login(email, "a wrong password")),
-        ("code login", "/auth/login-code", 250, |email| json!({ "email": email, "code": "12345678" })),
+        ("login", "/auth/login", 200, |email| {
+            login(email, "a wrong password")
+        }),
+        (
+            "code login",
+            "/auth/login-code",
+            250,
+            |email| json!({ "email": email, "code": "12345678" }),
+        ),
         (
             "reset",
             "/auth/reset-password",
@@ -86,7 +104,11 @@ async fn attack_01_known_and_unknown_addresses_look_alike() {
             // Once in a thousand times it is chance. What is real comes again, and in the same direction.
             let again = shift(&a, &alice.email, call).await;
             let real = again.is_material() && (first.medians > 0.0) == (again.medians > 0.0);
-            assert!(!real, "{}: known against unknown {first:?}, then {again:?}", call.0);
+            assert!(
+                !real,
+                "{}: known against unknown {first:?}, then {again:?}",
+                call.0
+            );
         }
     }
 }
@@ -98,24 +120,37 @@ async fn attack_02_a_taken_address_shows_only_to_its_owner() {
     a.advance(Duration::from_secs(61)).await;
     let (caller, unknown) = (a.anon(), address());
     let register = async |email: &str, code: &str| {
-        caller.post("/auth/register", User::registration(email, "x", code)).await
+        caller
+            .post("/auth/register", User::registration(email, "x", code))
+            .await
     };
-    let known = register(&alice.email, "1").await.refused(400, "CODE_INVALID");
+    let known = register(&alice.email, "1")
+        .await
+        .refused(400, "CODE_INVALID");
     let other = register(&unknown, "1").await.refused(400, "CODE_INVALID");
     assert_eq!(known.body, other.body);
     let code = caller.code(&alice.email, "register").await;
-    register(&alice.email, &code).await.refused(409, "EMAIL_TAKEN");
+    register(&alice.email, &code)
+        .await
+        .refused(409, "EMAIL_TAKEN");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_03_codes_cannot_be_guessed() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     // Five wrong tries burn a code.
     let (caller, email) = (a.anon(), address());
     let code = caller.code(&email, "register").await;
-    let wrong = if code == "00000000" { "00000001" } else { "00000000" };
+    let wrong = if code == "00000000" {
+        "00000001"
+    } else {
+        "00000000"
+    };
     let register = async |node: &TestNode, code: &str| {
-        caller.on(node).post("/auth/register", User::registration(&email, "x", code)).await
+        caller
+            .on(node)
+            .post("/auth/register", User::registration(&email, "x", code))
+            .await
     };
     for node in [&a, &b, &a, &b, &a] {
         register(node, wrong).await.refused(400, "CODE_INVALID");
@@ -129,30 +164,59 @@ async fn attack_03_codes_cannot_be_guessed() {
             caller.code(&alice.email, scene).await;
         }
         let (path, body) = match scene {
-            "login" => ("/auth/login-code", json!({ "email": alice.email, "code": "1" })),
+            "login" => (
+                "/auth/login-code",
+                json!({ "email": alice.email, "code": "1" }),
+            ),
             _ => (
                 "/auth/reset-password",
                 json!({ "email": alice.email, "code": "1", "new_account_password": PASSWORD }),
             ),
         };
-        caller.on(if n % 4 < 2 { &a } else { &b }).post(path, body).await.refused(400, "CODE_INVALID");
+        caller
+            .on(if n % 4 < 2 { &a } else { &b })
+            .post(path, body)
+            .await
+            .refused(400, "CODE_INVALID");
     }
     let code = caller.code(&alice.email, "login").await;
     let body = json!({ "email": alice.email, "code": code });
-    let refused = caller.post("/auth/login-code", body.clone()).await.refused(429, "RATE_LIMITED");
+    let refused = caller
+        .post("/auth/login-code", body.clone())
+        .await
+        .refused(429, "RATE_LIMITED");
     let params = &refused.body["error"]["params"];
-    assert_eq!((&params["scope"], &params["limit"]), (&json!("auth_code_tries"), &json!("10/h")));
-    assert!(refused.header("retry-after").expect("a wait").parse::<u64>().expect("seconds") > 3000);
+    assert_eq!(
+        (&params["scope"], &params["limit"]),
+        (&json!("auth_code_tries"), &json!("10/h"))
+    );
+    assert!(
+        refused
+            .header("retry-after")
+            .expect("a wait")
+            .parse::<u64>()
+            .expect("seconds")
+            > 3000
+    );
     // The owner's password is not concerned.
-    caller.post("/auth/login", login(&alice.email, PASSWORD)).await.expect(200);
+    caller
+        .post("/auth/login", login(&alice.email, PASSWORD))
+        .await
+        .expect(200);
     a.advance(Duration::from_secs(3601)).await;
     let code = caller.code(&alice.email, "login").await;
-    caller.post("/auth/login-code", json!({ "email": alice.email, "code": code })).await.expect(200);
+    caller
+        .post(
+            "/auth/login-code",
+            json!({ "email": alice.email, "code": code }),
+        )
+        .await
+        .expect(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_04_a_code_is_good_for_its_purpose_its_owner_and_ten_minutes() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let (caller, other) = (a.anon(), b.anon());
     let enter = async |scene: &str, email: &str, code: &str| {
@@ -167,23 +231,34 @@ async fn attack_04_a_code_is_good_for_its_purpose_its_owner_and_ten_minutes() {
         other.post(path, body).await
     };
     // Another purpose.
-    for (asked, used) in
-        [("login", "reset"), ("reset", "login"), ("register", "login"), ("login", "register")]
-    {
+    for (asked, used) in [
+        ("login", "reset"),
+        ("reset", "login"),
+        ("register", "login"),
+        ("login", "register"),
+    ] {
         let code = caller.code(&alice.email, asked).await;
-        enter(used, &alice.email, &code).await.refused(400, "CODE_INVALID");
+        enter(used, &alice.email, &code)
+            .await
+            .refused(400, "CODE_INVALID");
         a.advance(Duration::from_secs(3601)).await;
     }
     // Another's.
     let code = caller.code(&alice.email, "login").await;
-    enter("login", &bob.email, &code).await.refused(400, "CODE_INVALID");
+    enter("login", &bob.email, &code)
+        .await
+        .refused(400, "CODE_INVALID");
     // Twice.
     enter("login", &alice.email, &code).await.expect(200);
-    enter("login", &alice.email, &code).await.refused(400, "CODE_INVALID");
+    enter("login", &alice.email, &code)
+        .await
+        .refused(400, "CODE_INVALID");
     // After a newer one.
     let old = caller.code(&alice.email, "login").await;
     let new = caller.code(&alice.email, "login").await;
-    enter("login", &alice.email, &old).await.refused(400, "CODE_INVALID");
+    enter("login", &alice.email, &old)
+        .await
+        .refused(400, "CODE_INVALID");
     enter("login", &alice.email, &new).await.expect(200);
     // At 599 s and at 601 s.
     let code = caller.code(&alice.email, "login").await;
@@ -191,61 +266,106 @@ async fn attack_04_a_code_is_good_for_its_purpose_its_owner_and_ten_minutes() {
     enter("login", &alice.email, &code).await.expect(200);
     let code = caller.code(&alice.email, "login").await;
     a.advance(Duration::from_secs(601)).await;
-    enter("login", &alice.email, &code).await.refused(400, "CODE_INVALID");
+    enter("login", &alice.email, &code)
+        .await
+        .refused(400, "CODE_INVALID");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_05_of_many_who_use_a_code_at_once_one_succeeds() {
-    let [a, b, c] = nodes_with(&[ROOM]).await;
+    let [a, b, c] = nodes_with(&[RAISED_LIMITS]).await;
     let email = address();
     let callers = [a.anon(), b.anon(), c.anon()];
     let code = callers[0].code(&email, "register").await;
     // As many at once as a node hashes at once, and some more: nobody is to be turned away for that.
-    let tries =
-        (0..50).map(|n| callers[n % 3].post("/auth/register", User::registration(&email, "x", &code)));
+    let tries = (0..50)
+        .map(|n| callers[n % 3].post("/auth/register", User::registration(&email, "x", &code)));
     let answers = join_all(tries).await;
     let made = answers.iter().filter(|answer| answer.status == 201).count();
     assert_eq!(made, 1);
     let known = ["CODE_INVALID", "RATE_LIMITED", "SERVICE_UNAVAILABLE"];
     assert!(
-        answers.iter().all(|answer| answer.status == 201 || known.contains(&answer.code())),
+        answers
+            .iter()
+            .all(|answer| answer.status == 201 || known.contains(&answer.code())),
         "{answers:?}"
     );
     let alice = a.user("alice").await;
     let code = callers[0].code(&alice.email, "login").await;
-    let tries = (0..50)
-        .map(|n| callers[n % 3].post("/auth/login-code", json!({ "email": alice.email, "code": code })));
+    let tries = (0..50).map(|n| {
+        callers[n % 3].post(
+            "/auth/login-code",
+            json!({ "email": alice.email, "code": code }),
+        )
+    });
     let answers = join_all(tries).await;
-    assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 1);
+    assert_eq!(
+        answers.iter().filter(|answer| answer.status == 200).count(),
+        1
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_07_a_stranger_without_a_human_cannot_use_up_anyones_budget() {
-    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "default_ip=100000/s,auth_register_ip=100000/s")]).await;
+    let [a] = nodes_with(&[(
+        "LIMIT_OVERRIDES",
+        "default_ip=100000/s,auth_register_ip=100000/s",
+    )])
+    .await;
     let (caller, email) = (a.anon(), address());
     for _ in 0..100 {
         let body = json!({ "email": email, "scene": "register", "turnstile_token": "dev-fail" });
-        caller.post("/auth/send-code", body).await.refused(403, "TURNSTILE_FAILED");
+        caller
+            .post("/auth/send-code", body)
+            .await
+            .refused(403, "TURNSTILE_FAILED");
     }
     let code = a.anon().code(&email, "register").await;
     let again = send_code(&email, "register");
-    let limited = a.anon().post("/auth/send-code", again).await.refused(429, "RATE_LIMITED");
+    let limited = a
+        .anon()
+        .post("/auth/send-code", again)
+        .await
+        .refused(429, "RATE_LIMITED");
     let params = &limited.body["error"]["params"];
-    assert_eq!((&params["scope"], &params["limit"]), (&json!("auth_send_code"), &json!("1/60s")));
+    assert_eq!(
+        (&params["scope"], &params["limit"]),
+        (&json!("auth_send_code"), &json!("1/60s"))
+    );
     let ms = params["retry_after_ms"].as_u64().expect("ms");
     assert!((1..=60_000).contains(&ms));
-    assert_eq!(limited.header("retry-after"), Some(ms.div_ceil(1000).to_string().as_str()));
-    assert!(limited.header("ratelimit").expect("a header").starts_with("\"auth_send_code\";r=0;"));
+    assert_eq!(
+        limited.header("retry-after"),
+        Some(ms.div_ceil(1000).to_string().as_str())
+    );
+    assert!(
+        limited
+            .header("ratelimit")
+            .expect("a header")
+            .starts_with("\"auth_send_code\";r=0;")
+    );
     for _ in 0..10 {
         let mut body = User::registration(&email, "x", &code);
         body["turnstile_token"] = json!("dev-fail");
-        caller.post("/auth/register", body).await.refused(403, "TURNSTILE_FAILED");
+        caller
+            .post("/auth/register", body)
+            .await
+            .refused(403, "TURNSTILE_FAILED");
         let mut body = login(&email, PASSWORD);
         body["turnstile_token"] = json!("dev-fail");
-        caller.post("/auth/login", body).await.refused(403, "TURNSTILE_FAILED");
+        caller
+            .post("/auth/login", body)
+            .await
+            .refused(403, "TURNSTILE_FAILED");
     }
-    caller.post("/auth/register", User::registration(&email, "x", &code)).await.expect(201);
-    caller.post("/auth/login", login(&email, PASSWORD)).await.expect(200);
+    caller
+        .post("/auth/register", User::registration(&email, "x", &code))
+        .await
+        .expect(201);
+    caller
+        .post("/auth/login", login(&email, PASSWORD))
+        .await
+        .expect(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -267,19 +387,35 @@ async fn attack_08_an_address_is_one_address_however_it_is_written() {
         "@example.org",
         "alice@",
     ] {
-        caller.post("/auth/send-code", send_code(email, "login")).await.refused(400, "VALIDATION_ERROR");
+        caller
+            .post("/auth/send-code", send_code(email, "login"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
     let email = address();
-    caller.post("/auth/send-code", send_code(&email, "register")).await.expect(200);
+    caller
+        .post("/auth/send-code", send_code(&email, "register"))
+        .await
+        .expect(200);
     let shouted = send_code(&email.to_uppercase(), "login");
-    b.anon().post("/auth/send-code", shouted).await.refused(429, "RATE_LIMITED");
+    b.anon()
+        .post("/auth/send-code", shouted)
+        .await
+        .refused(429, "RATE_LIMITED");
     // The login's count, too.
     for n in 0..5 {
-        let email = if n % 2 == 0 { email.to_uppercase() } else { email.clone() };
+        let email = if n % 2 == 0 {
+            email.to_uppercase()
+        } else {
+            email.clone()
+        };
         b.anon()
             .post("/auth/login", login(&email, "a wrong password"))
             .await
             .refused(401, "INVALID_CREDENTIALS");
     }
-    caller.post("/auth/login", login(&email, PASSWORD)).await.refused(423, "ACCOUNT_LOCKED");
+    caller
+        .post("/auth/login", login(&email, PASSWORD))
+        .await
+        .refused(423, "ACCOUNT_LOCKED");
 }

@@ -14,51 +14,85 @@ use serde_json::json;
 use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest};
 
 use crate::support::{
-    Answer, Caller, PASSWORD, Socket, TestNode, User, nodes, nodes_with, patiently, private_redis, spawn,
+    Answer, Caller, PASSWORD, Socket, TestNode, User, nodes, nodes_with, patiently, private_redis,
+    spawn,
 };
 
-const ROOM: (&str, &str) = (
+const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
     "default_user=100000/s,default_ip=100000/s,auth_refresh=100000/s,auth_login_ip=100000/s",
 );
 
 async fn refresh(caller: &Caller, cookie: &str) -> Answer {
-    caller.send(caller.request(Method::POST, "/auth/refresh").header("cookie", cookie)).await
+    caller
+        .send(
+            caller
+                .request(Method::POST, "/auth/refresh")
+                .header("cookie", cookie),
+        )
+        .await
 }
 
 fn cookie_of(answer: &Answer) -> String {
-    answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned()
+    answer
+        .header("set-cookie")
+        .expect("a cookie")
+        .split(';')
+        .next()
+        .expect("a value")
+        .to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_17_a_token_is_over_six_seconds_after_its_end() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     a.advance_to(alice.after_its_end(4)).await;
     alice.on(&b).get("/users/me").await.expect(200);
     a.advance_to(alice.after_its_end(6)).await;
     for node in [&a, &b] {
-        alice.on(node).get("/users/me").await.refused(401, "UNAUTHORIZED");
+        alice
+            .on(node)
+            .get("/users/me")
+            .await
+            .refused(401, "UNAUTHORIZED");
     }
-    alice.refreshed().await.on(&b).get("/users/me").await.expect(200);
+    alice
+        .refreshed()
+        .await
+        .on(&b)
+        .get("/users/me")
+        .await
+        .expect(200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_18_a_stolen_refresh_token_ends_the_session() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let phone = alice.login(&b, Some("phone")).await;
     let socket = alice.on(&b).connect().await;
     let second = cookie_of(&refresh(&a.anon(), &alice.cookie).await.expect(200));
     a.advance(Duration::from_secs(11)).await;
     // The thief is the first or the second to come, nobody can say: both are out.
-    refresh(&b.anon(), &alice.cookie).await.refused(401, "TOKEN_EXPIRED");
+    refresh(&b.anon(), &alice.cookie)
+        .await
+        .refused(401, "TOKEN_EXPIRED");
     for node in [&a, &b] {
-        refresh(&node.anon(), &second).await.refused(401, "TOKEN_EXPIRED");
-        alice.on(node).get("/users/me").await.refused(401, "UNAUTHORIZED");
+        refresh(&node.anon(), &second)
+            .await
+            .refused(401, "TOKEN_EXPIRED");
+        alice
+            .on(node)
+            .get("/users/me")
+            .await
+            .refused(401, "UNAUTHORIZED");
     }
     let last = socket.expect_close(4403).await.pop().expect("a frame");
-    assert_eq!((&last["type"], &last["reason"]), (&json!("session.invalidated"), &json!("refresh_reuse")));
+    assert_eq!(
+        (&last["type"], &last["reason"]),
+        (&json!("session.invalidated"), &json!("refresh_reuse"))
+    );
     // The other device is not concerned.
     phone.refreshed().await.get("/users/me").await.expect(200);
 }
@@ -77,24 +111,38 @@ async fn attack_19_two_tabs_that_refresh_at_once_get_one_successor() {
     };
     let answers = join_all((0..20).map(|n| refresh(n, &alice.cookie))).await;
     let second = cookie_of(&answers[0]);
-    assert!(answers.iter().all(|answer| answer.status == 200 && cookie_of(answer) == second));
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer.status == 200 && cookie_of(answer) == second)
+    );
     assert_ne!(second, alice.cookie);
     // An answer that was lost, within ten seconds; real time passes, too.
     a.advance(Duration::from_secs(5)).await;
-    assert_eq!(cookie_of(&refresh(1, &alice.cookie).await.expect(200)), second);
+    assert_eq!(
+        cookie_of(&refresh(1, &alice.cookie).await.expect(200)),
+        second
+    );
     let third = cookie_of(&refresh(0, &second).await.expect(200));
     assert_eq!(cookie_of(&refresh(1, &second).await.expect(200)), third);
     // Sixty a minute, over both nodes, whichever token of the session it is.
     let answers = join_all((0..60).map(|n| refresh(n, &third))).await;
-    let limited: Vec<_> = answers.iter().filter(|answer| answer.status == 429).collect();
+    let limited: Vec<_> = answers
+        .iter()
+        .filter(|answer| answer.status == 429)
+        .collect();
     // Twenty-three have been used above, and one by each that was told to come again.
     assert_eq!(limited.len(), 23 + unavailable.load(Ordering::Relaxed));
-    assert!(limited.iter().all(|answer| answer.body["error"]["params"]["scope"] == "auth_refresh"));
+    assert!(
+        limited
+            .iter()
+            .all(|answer| answer.body["error"]["params"]["scope"] == "auth_refresh")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_slides_thirty_days_and_ends_after_a_hundred_and_eighty() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let idle = alice.login(&b, Some("idle")).await;
     let day = Duration::from_secs(86_400);
@@ -103,16 +151,20 @@ async fn a_session_slides_thirty_days_and_ends_after_a_hundred_and_eighty() {
         a.advance(day * 29).await;
         cookie = cookie_of(&refresh(&b.anon(), &cookie).await.expect(200));
     }
-    refresh(&a.anon(), &idle.cookie).await.refused(401, "TOKEN_EXPIRED");
+    refresh(&a.anon(), &idle.cookie)
+        .await
+        .refused(401, "TOKEN_EXPIRED");
     a.advance(day * 5).await;
     let answer = refresh(&a.anon(), &cookie).await.expect(200);
     a.advance(day * 2).await;
-    refresh(&a.anon(), &cookie_of(&answer)).await.refused(401, "TOKEN_EXPIRED");
+    refresh(&a.anon(), &cookie_of(&answer))
+        .await
+        .refused(401, "TOKEN_EXPIRED");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_20_another_page_cannot_use_the_cookie() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let with = async |path: &str, headers: &[(&str, &str)], body: Option<&'static str>| {
         let mut request = alice.request(Method::POST, path);
@@ -122,47 +174,96 @@ async fn attack_20_another_page_cannot_use_the_cookie() {
         alice.send(request.body(body.unwrap_or_default())).await
     };
     let own = alice.cookie.as_str();
-    for origin in ["https://evil.example", "null", "http://localhost", "https://localhost.evil.example"] {
-        for path in ["/auth/refresh", "/auth/logout", "/auth/login", "/auth/register", "/auth/login-code"] {
+    for origin in [
+        "https://evil.example",
+        "null",
+        "http://localhost",
+        "https://localhost.evil.example",
+    ] {
+        for path in [
+            "/auth/refresh",
+            "/auth/logout",
+            "/auth/login",
+            "/auth/register",
+            "/auth/login-code",
+        ] {
             let headers = [("cookie", own), ("origin", origin)];
-            with(path, &headers, None).await.refused(403, "ORIGIN_NOT_ALLOWED");
+            with(path, &headers, None)
+                .await
+                .refused(403, "ORIGIN_NOT_ALLOWED");
         }
     }
     // A form cannot log its victim in as the attacker.
-    let form = format!("email={}&account_password={PASSWORD}&turnstile_token=dev-pass", alice.email);
-    for kind in ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=x"] {
-        let request = alice.request(Method::POST, "/auth/login").header("content-type", kind);
-        alice.send(request.body(form.clone())).await.refused(400, "VALIDATION_ERROR");
+    let form = format!(
+        "email={}&account_password={PASSWORD}&turnstile_token=dev-pass",
+        alice.email
+    );
+    for kind in [
+        "application/x-www-form-urlencoded",
+        "text/plain",
+        "multipart/form-data; boundary=x",
+    ] {
+        let request = alice
+            .request(Method::POST, "/auth/login")
+            .header("content-type", kind);
+        alice
+            .send(request.body(form.clone()))
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
     // A cookie that a neighbour page has planted beside the real one.
     let bob = a.user("bob").await;
-    for cookies in
-        [format!("{own}; {}", bob.cookie), format!("{own}; {own}"), format!("refresh_token=; {own}")]
-    {
-        with("/auth/refresh", &[("cookie", &cookies)], None).await.refused(401, "TOKEN_EXPIRED");
+    for cookies in [
+        format!("{own}; {}", bob.cookie),
+        format!("{own}; {own}"),
+        format!("refresh_token=; {own}"),
+    ] {
+        with("/auth/refresh", &[("cookie", &cookies)], None)
+            .await
+            .refused(401, "TOKEN_EXPIRED");
     }
     let two = [("cookie", own), ("cookie", bob.cookie.as_str())];
-    with("/auth/refresh", &two, None).await.refused(401, "TOKEN_EXPIRED");
+    with("/auth/refresh", &two, None)
+        .await
+        .refused(401, "TOKEN_EXPIRED");
     // To the letter as the interface has it, and from our own page.
     let headers = [("cookie", own), ("origin", "https://localhost")];
     let answer = with("/auth/refresh", &headers, None).await.expect(200);
-    let (_, attributes) = answer.header("set-cookie").expect("a cookie").split_once(';').expect("attributes");
-    assert_eq!(attributes, " HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=2592000");
+    let (_, attributes) = answer
+        .header("set-cookie")
+        .expect("a cookie")
+        .split_once(';')
+        .expect("attributes");
+    assert_eq!(
+        attributes,
+        " HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=2592000"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_21_a_refresh_token_counts_in_its_cookie_only() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let token = alice.cookie.trim_start_matches("refresh_token=");
     let nobody = a.anon();
-    nobody.post("/auth/refresh", json!({ "refresh_token": token })).await.refused(401, "TOKEN_EXPIRED");
+    nobody
+        .post("/auth/refresh", json!({ "refresh_token": token }))
+        .await
+        .refused(401, "TOKEN_EXPIRED");
     nobody
         .post(format!("/auth/refresh?refresh_token={token}"), json!({}))
         .await
         .refused(401, "TOKEN_EXPIRED");
-    nobody.with_token(token).post("/auth/refresh", json!({})).await.refused(401, "TOKEN_EXPIRED");
-    nobody.with_token(token).get("/users/me").await.refused(401, "UNAUTHORIZED");
+    nobody
+        .with_token(token)
+        .post("/auth/refresh", json!({}))
+        .await
+        .refused(401, "TOKEN_EXPIRED");
+    nobody
+        .with_token(token)
+        .get("/users/me")
+        .await
+        .refused(401, "UNAUTHORIZED");
     for cookie in [
         "",
         "refresh_token=",
@@ -180,16 +281,25 @@ async fn attack_21_a_refresh_token_counts_in_its_cookie_only() {
         other[at] = if other[at] == b'A' { b'B' } else { b'A' };
         let cookie = format!("refresh_token={}", String::from_utf8(other).expect("ASCII"));
         if cookie != alice.cookie {
-            refresh(&nobody, &cookie).await.refused(401, "TOKEN_EXPIRED");
+            refresh(&nobody, &cookie)
+                .await
+                .refused(401, "TOKEN_EXPIRED");
         }
     }
     refresh(&nobody, &alice.cookie).await.expect(200);
 }
 
 /// What is under way on both nodes while a session is ended, and 200 requests issued after the answer.
-async fn drill(nodes: &[TestNode; 2], victim: &User, end: impl Future<Output = Answer>) -> (usize, usize) {
+async fn drill(
+    nodes: &[TestNode; 2],
+    victim: &User,
+    end: impl Future<Output = Answer>,
+) -> (usize, usize) {
     let callers = [victim.on(&nodes[0]), victim.on(&nodes[1])];
-    let (over, before) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (over, before) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicUsize::new(0)),
+    );
     let under_way = (0..4).map(|n| {
         let (caller, over, before) = (callers[n % 2].clone(), over.clone(), before.clone());
         spawn(async move {
@@ -214,8 +324,12 @@ async fn drill(nodes: &[TestNode; 2], victim: &User, end: impl Future<Output = A
     let mut trials = after.len();
     let mut accepted = after.iter().filter(|answer| answer.status != 401).count();
     for task in under_way {
-        let late: Vec<_> =
-            task.await.expect("no panic").into_iter().filter(|(issued, _)| *issued > ended).collect();
+        let late: Vec<_> = task
+            .await
+            .expect("no panic")
+            .into_iter()
+            .filter(|(issued, _)| *issued > ended)
+            .collect();
         trials += late.len();
         accepted += late.iter().filter(|(_, status)| *status != 401).count();
     }
@@ -224,7 +338,7 @@ async fn drill(nodes: &[TestNode; 2], victim: &User, end: impl Future<Output = A
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_23_nothing_is_accepted_after_the_answer_to_a_revocation() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let nodes = [a, b];
     let (mut trials, mut accepted) = (0, 0);
@@ -233,8 +347,22 @@ async fn attack_23_nothing_is_accepted_after_the_answer_to_a_revocation() {
         let victim = alice.login(&nodes[n % 2], Some(&name)).await;
         let by = alice.on(&nodes[n / 2 % 2]);
         let (tried, passed) = match n % 3 {
-            0 => drill(&nodes, &victim, victim.on(&nodes[n % 2]).with_cookie("/auth/logout")).await,
-            _ => drill(&nodes, &victim, by.delete(format!("/users/me/devices/{name}"))).await,
+            0 => {
+                drill(
+                    &nodes,
+                    &victim,
+                    victim.on(&nodes[n % 2]).with_cookie("/auth/logout"),
+                )
+                .await
+            }
+            _ => {
+                drill(
+                    &nodes,
+                    &victim,
+                    by.delete(format!("/users/me/devices/{name}")),
+                )
+                .await
+            }
         };
         trials += tried;
         accepted += passed;
@@ -248,11 +376,17 @@ async fn attack_23_nothing_is_accepted_after_the_answer_to_a_revocation() {
 async fn attack_23_sockets_of_a_revoked_device_close_without_redis_too() {
     let mut redis = private_redis("revoked").await;
     let url = redis.url();
-    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS, ("REDIS_URL", &url)]).await;
     let alice = a.user("alice").await;
-    let [phone, tablet] = [alice.login(&a, Some("phone")).await, alice.login(&b, Some("tablet")).await];
+    let [phone, tablet] = [
+        alice.login(&a, Some("phone")).await,
+        alice.login(&b, Some("tablet")).await,
+    ];
     let ended = async |victim: &User, sockets: [Socket; 2]| {
-        alice.delete(format!("/users/me/devices/{}", victim.device_id)).await.expect(200);
+        alice
+            .delete(format!("/users/me/devices/{}", victim.device_id))
+            .await
+            .expect(200);
         let answered = Instant::now();
         for socket in sockets {
             let last = socket.expect_close(4403).await.pop().expect("a frame");
@@ -271,12 +405,16 @@ async fn attack_23_sockets_of_a_revoked_device_close_without_redis_too() {
     // By the sweep.
     let without = ended(&tablet, sockets).await;
     assert!(without < Duration::from_secs(3), "{without:?}");
-    tracing::info!(?took, ?without, "the slower of two sockets, from the answer on");
+    tracing::info!(
+        ?took,
+        ?without,
+        "the slower of two sockets, from the answer on"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_24_a_renewal_with_anothers_token_ends_the_socket() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, b.user("bob").await];
     let agent = a.agent(&alice, "helper").await;
     let phone = alice.login(&b, Some("phone")).await;
@@ -287,24 +425,38 @@ async fn attack_24_a_renewal_with_anothers_token_ends_the_socket() {
     let alice = alice.refreshed().await;
     a.advance(Duration::from_secs(110)).await;
     // The first of them has expired meanwhile.
-    for token in
-        [old.as_str(), &bob.access_token, &phone.access_token, &gone.access_token, &agent.token, "junk", ""]
-    {
+    for token in [
+        old.as_str(),
+        &bob.access_token,
+        &phone.access_token,
+        &gone.access_token,
+        &agent.token,
+        "junk",
+        "",
+    ] {
         let mut socket = alice.on(&b).connect().await;
-        socket.say(json!({ "type": "auth.renew", "access_token": token })).await;
+        socket
+            .say(json!({ "type": "auth.renew", "access_token": token }))
+            .await;
         let last = socket.expect_close(4401).await.pop();
-        assert_eq!(last, Some(json!({ "type": "auth.error", "reason": "invalid_token" })), "{token}");
+        assert_eq!(
+            last,
+            Some(json!({ "type": "auth.error", "reason": "invalid_token" })),
+            "{token}"
+        );
     }
     // The session itself goes on.
     let mut socket = alice.on(&b).connect().await;
     let renewed = alice.refreshed().await;
-    socket.say(json!({ "type": "auth.renew", "access_token": renewed.access_token })).await;
+    socket
+        .say(json!({ "type": "auth.renew", "access_token": renewed.access_token }))
+        .await;
     assert!(socket.expect("auth.renewed").await["expires_at"].is_string());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_47_a_socket_does_not_outlive_its_token() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
@@ -321,30 +473,44 @@ async fn attack_47_a_socket_does_not_outlive_its_token() {
     agent.say(&conversation, "after the end").await.expect(201);
     for socket in [&mut kept, &mut left] {
         // Real time: nothing comes.
-        while let Ok(frame) = tokio::time::timeout(Duration::from_millis(300), socket.next()).await {
+        while let Ok(frame) = tokio::time::timeout(Duration::from_millis(300), socket.next()).await
+        {
             assert_ne!(frame.expect("open")["event"], "message.created");
         }
     }
     a.advance_to(alice.after_its_end(5)).await;
     let renewed = alice.refreshed().await;
-    kept.say(json!({ "type": "auth.renew", "access_token": renewed.access_token })).await;
+    kept.say(json!({ "type": "auth.renew", "access_token": renewed.access_token }))
+        .await;
     kept.expect("auth.renewed").await;
-    assert_eq!(kept.event("message.created").await["data"]["payload"]["text"], "after the end");
+    assert_eq!(
+        kept.event("message.created").await["data"]["payload"]["text"],
+        "after the end"
+    );
     a.advance_to(alice.after_its_end(11)).await;
     let before = left.expect_close(4401).await;
-    assert_eq!(before.last(), Some(&json!({ "type": "auth.error", "reason": "token_expired" })));
-    assert!(before.iter().all(|frame| frame["event"] != "message.created"));
+    assert_eq!(
+        before.last(),
+        Some(&json!({ "type": "auth.error", "reason": "token_expired" }))
+    );
+    assert!(
+        before
+            .iter()
+            .all(|frame| frame["event"] != "message.created")
+    );
     kept.say(json!({ "type": "ping" })).await;
     kept.expect("pong").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_48_a_socket_is_not_opened_by_another_page_or_a_token_in_its_address() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let handshake = async |path: &str, origin: Option<&'static str>| {
-        let request =
-            alice.request(Method::GET, path).header("connection", "upgrade").header("upgrade", "websocket");
+        let request = alice
+            .request(Method::GET, path)
+            .header("connection", "upgrade")
+            .header("upgrade", "websocket");
         let request = request
             .header("sec-websocket-version", "13")
             .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
@@ -354,26 +520,48 @@ async fn attack_48_a_socket_is_not_opened_by_another_page_or_a_token_in_its_addr
             None => alice.send(request).await,
         }
     };
-    for origin in ["https://evil.example", "null", "http://localhost", "https://localhost:444"] {
-        handshake("/ws", Some(origin)).await.refused(403, "ORIGIN_NOT_ALLOWED");
+    for origin in [
+        "https://evil.example",
+        "null",
+        "http://localhost",
+        "https://localhost:444",
+    ] {
+        handshake("/ws", Some(origin))
+            .await
+            .refused(403, "ORIGIN_NOT_ALLOWED");
     }
-    assert_eq!(handshake("/ws", Some("https://localhost")).await.status, 101);
+    assert_eq!(
+        handshake("/ws", Some("https://localhost")).await.status,
+        101
+    );
     assert_eq!(handshake("/ws", None).await.status, 101);
     // A token in the address, in a header or in the cookie opens nothing: the frame is waited for.
     let address = a.base.trim_start_matches("http://");
-    let mut request = format!("ws://{address}/ws?access_token={0}&token={0}", alice.access_token)
-        .into_client_request()
-        .expect("a request");
+    let mut request = format!(
+        "ws://{address}/ws?access_token={0}&token={0}",
+        alice.access_token
+    )
+    .into_client_request()
+    .expect("a request");
     for (name, value) in [
         ("x-forwarded-proto", "https".to_owned()),
         ("authorization", format!("Bearer {}", alice.access_token)),
         ("cookie", alice.cookie.clone()),
     ] {
-        request.headers_mut().insert(name, value.parse().expect("a header"));
+        request
+            .headers_mut()
+            .insert(name, value.parse().expect("a header"));
     }
-    let stream = tokio::net::TcpStream::connect(address).await.expect("connected");
-    let (mut socket, _) = tokio_tungstenite::client_async(request, stream).await.expect("a socket");
-    socket.send(Message::text(r#"{"type":"ping"}"#)).await.expect("sent");
+    let stream = tokio::net::TcpStream::connect(address)
+        .await
+        .expect("connected");
+    let (mut socket, _) = tokio_tungstenite::client_async(request, stream)
+        .await
+        .expect("a socket");
+    socket
+        .send(Message::text(r#"{"type":"ping"}"#))
+        .await
+        .expect("sent");
     // Not an answer but the end, with the code of who is not let in.
     match socket.next().await {
         Some(Ok(Message::Close(Some(frame)))) => assert_eq!(u16::from(frame.code), 4401),

@@ -6,7 +6,8 @@ use blindpipe::limits::table::Limit;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, Caller, ProcessNode, TestNode, User, World, late, nodes_with, private_redis, redis_client, spawn,
+    Answer, Caller, ProcessNode, TestNode, User, World, late, nodes_with, private_redis,
+    redis_client, spawn,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -18,10 +19,16 @@ async fn a_window_moves_with_the_clock() {
         agent.on(node).poll("").await.expect(200);
     }
     let refused = agent.on(&b).poll("").await.refused(429, "RATE_LIMITED");
-    let ms = refused.body["error"]["params"]["retry_after_ms"].as_u64().expect("ms");
+    let ms = refused.body["error"]["params"]["retry_after_ms"]
+        .as_u64()
+        .expect("ms");
     a.advance(Duration::from_millis(ms)).await;
     agent.on(&b).poll("").await.expect(200);
-    agent.on(&a).poll("limit=0").await.refused(400, "VALIDATION_ERROR");
+    agent
+        .on(&a)
+        .poll("limit=0")
+        .await
+        .refused(400, "VALIDATION_ERROR");
     a.advance(Duration::from_secs(60)).await;
     for node in [&a, &b, &a] {
         agent.on(node).poll("").await.expect(200);
@@ -33,7 +40,13 @@ async fn a_window_moves_with_the_clock() {
 async fn bucket(caller: &Caller, scope: &str) -> Option<Value> {
     let answer = caller.get("/limits").await.expect(200);
     assert!(answer.body["next_cursor"].is_null());
-    answer.data().as_array().expect("a list").iter().find(|bucket| bucket["scope"] == scope).cloned()
+    answer
+        .data()
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|bucket| bucket["scope"] == scope)
+        .cloned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,7 +60,9 @@ async fn everyone_sees_what_is_left() {
     let order = |answer: &Answer| -> Vec<usize> {
         let scopes = answer.data().as_array().expect("a list").iter();
         let place = |scope: &Value| Limit::ALL.iter().position(|limit| *scope == limit.scope());
-        scopes.map(|bucket| place(&bucket["scope"]).expect("a row")).collect()
+        scopes
+            .map(|bucket| place(&bucket["scope"]).expect("a row"))
+            .collect()
     };
     for caller in [&alice.caller, &agent.caller] {
         let places = order(&caller.get("/limits").await.expect(200));
@@ -68,37 +83,71 @@ async fn everyone_sees_what_is_left() {
         (&poll["remaining"], &poll["limit"], &poll["count"]),
         (&json!(5), &json!("7/10min"), &json!(7))
     );
-    assert_eq!((&poll["window_seconds"], &poll["per"]), (&json!(600), &json!("agent")));
+    assert_eq!(
+        (&poll["window_seconds"], &poll["per"]),
+        (&json!(600), &json!("agent"))
+    );
     let resets = poll["resets_in_ms"].as_u64().expect("ms");
     assert!((580_000..=590_000).contains(&resets), "{resets}");
     // Looking uses nothing of it.
-    assert_eq!(bucket(&agent, "agent_poll").await.expect("a row")["remaining"], 5);
+    assert_eq!(
+        bucket(&agent, "agent_poll").await.expect("a row")["remaining"],
+        5
+    );
     a.advance(Duration::from_millis(resets)).await;
-    assert_eq!(bucket(&agent, "agent_poll").await.expect("a row")["remaining"], 6);
+    assert_eq!(
+        bucket(&agent, "agent_poll").await.expect("a row")["remaining"],
+        6
+    );
 
     // What Postgres counts is shown with the rest.
     let alice = alice.refreshed().await;
-    let wrong =
-        json!({ "email": alice.email, "account_password": "wrong wrong", "turnstile_token": "dev-pass" });
-    a.anon().post("/auth/login", wrong.clone()).await.refused(401, "INVALID_CREDENTIALS");
-    b.anon().post("/auth/login", wrong.clone()).await.refused(401, "INVALID_CREDENTIALS");
-    let login = bucket(&alice.on(&b), "auth_login_fail").await.expect("a row");
-    assert_eq!((&login["remaining"], &login["per"]), (&json!(3), &json!("email")));
+    let wrong = json!({ "email": alice.email, "account_password": "wrong wrong", "turnstile_token": "dev-pass" });
+    a.anon()
+        .post("/auth/login", wrong.clone())
+        .await
+        .refused(401, "INVALID_CREDENTIALS");
+    b.anon()
+        .post("/auth/login", wrong.clone())
+        .await
+        .refused(401, "INVALID_CREDENTIALS");
+    let login = bucket(&alice.on(&b), "auth_login_fail")
+        .await
+        .expect("a row");
+    assert_eq!(
+        (&login["remaining"], &login["per"]),
+        (&json!(3), &json!("email"))
+    );
     for _ in 0..3 {
-        a.anon().post("/auth/login", wrong.clone()).await.refused(401, "INVALID_CREDENTIALS");
+        a.anon()
+            .post("/auth/login", wrong.clone())
+            .await
+            .refused(401, "INVALID_CREDENTIALS");
     }
     let login = bucket(&alice, "auth_login_fail").await.expect("a row");
     assert_eq!(login["remaining"], 0);
     assert!(login["resets_in_ms"].as_u64().expect("ms") > 890_000);
     let code = User::registration(&alice.email, "x", "00000000");
-    a.anon().post("/auth/register", code).await.refused(400, "CODE_INVALID");
-    assert_eq!(bucket(&alice, "auth_code_tries").await.expect("a row")["remaining"], 9);
+    a.anon()
+        .post("/auth/register", code)
+        .await
+        .refused(400, "CODE_INVALID");
+    assert_eq!(
+        bucket(&alice, "auth_code_tries").await.expect("a row")["remaining"],
+        9
+    );
     // Where a lookup is charged is where it is looked for.
     for (caller, left) in [(&alice.caller, 58), (&agent.caller, 59)] {
         for _ in left..60 {
-            caller.get(format!("/keys/users/{}/devices", alice.id)).await.expect(200);
+            caller
+                .get(format!("/keys/users/{}/devices", alice.id))
+                .await
+                .expect(200);
         }
-        assert_eq!(bucket(caller, "keys_lookup").await.expect("a row")["remaining"], left);
+        assert_eq!(
+            bucket(caller, "keys_lookup").await.expect("a row")["remaining"],
+            left
+        );
     }
     alice.say(&conversation, "x").await.expect(201);
     let sent = bucket(&alice, "user_message_send").await.expect("a row")["remaining"].as_u64();
@@ -109,7 +158,11 @@ async fn everyone_sees_what_is_left() {
 async fn without_redis_each_node_gives_out_its_share_and_no_more() {
     let mut redis = private_redis("limits-away").await;
     let url = redis.url();
-    let [a, b] = nodes_with(&[("REDIS_URL", &url), ("LIMIT_OVERRIDES", "agent_poll=10/10min")]).await;
+    let [a, b] = nodes_with(&[
+        ("REDIS_URL", &url),
+        ("LIMIT_OVERRIDES", "agent_poll=10/10min"),
+    ])
+    .await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     // Both nodes have said that they live, and each has heard of the other.
@@ -132,7 +185,9 @@ async fn without_redis_each_node_gives_out_its_share_and_no_more() {
     }
     // A lone retry after the wait passes here, too.
     let refused = poll(&a).await.refused(429, "RATE_LIMITED");
-    let ms = refused.body["error"]["params"]["retry_after_ms"].as_u64().expect("ms");
+    let ms = refused.body["error"]["params"]["retry_after_ms"]
+        .as_u64()
+        .expect("ms");
     a.advance(Duration::from_millis(ms)).await;
     poll(&a).await.expect(200);
     // Sends and logins do not wait for Redis either.
@@ -145,7 +200,9 @@ async fn a_redis_that_is_far_away_is_waited_for_as_long_as_the_operator_says() {
     let redis = private_redis("limits-far").await;
     let (port, relay) = late(redis.port(), Duration::from_millis(300)).await;
     spawn(relay);
-    let url = redis.url().replace(&redis.port().to_string(), &port.to_string());
+    let url = redis
+        .url()
+        .replace(&redis.port().to_string(), &port.to_string());
     for (patience, counts_alone) in [("2000", false), ("250", true)] {
         let world = World::new(&[("REDIS_URL", &url), ("REDIS_TIMEOUT_MS", patience)]).await;
         let node = ProcessNode::start_in(&world).await;
@@ -153,7 +210,10 @@ async fn a_redis_that_is_far_away_is_waited_for_as_long_as_the_operator_says() {
         let mut alone = 0;
         for _ in 0..15 {
             let before = node.metric("limiter_fallback_total", "").await;
-            caller.post("/auth/passkey/begin", json!({})).await.expect(200);
+            caller
+                .post("/auth/passkey/begin", json!({}))
+                .await
+                .expect(200);
             alone += u32::from(node.metric("limiter_fallback_total", "").await > before);
             // The link takes some round trips of its own.
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -167,7 +227,11 @@ async fn a_restarted_or_flushed_redis_counts_anew_and_no_more_than_that() {
     use fred::interfaces::ClientLike;
     let mut redis = private_redis("limits-anew").await;
     let url = redis.url();
-    let [a, b] = nodes_with(&[("REDIS_URL", &url), ("LIMIT_OVERRIDES", "agent_poll=10/10min")]).await;
+    let [a, b] = nodes_with(&[
+        ("REDIS_URL", &url),
+        ("LIMIT_OVERRIDES", "agent_poll=10/10min"),
+    ])
+    .await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let use_up = async || {
@@ -178,11 +242,18 @@ async fn a_restarted_or_flushed_redis_counts_anew_and_no_more_than_that() {
     };
     for flushed in [false, true] {
         if flushed {
-            redis_client(&url).await.flushall::<()>(false).await.expect("flushed");
+            redis_client(&url)
+                .await
+                .flushall::<()>(false)
+                .await
+                .expect("flushed");
         }
         // What an overloaded node could not answer may have been counted.
         let (admitted, failed) = use_up().await;
-        assert!(admitted <= 10 && admitted + failed >= 10, "{admitted}, {failed} failed");
+        assert!(
+            admitted <= 10 && admitted + failed >= 10,
+            "{admitted}, {failed} failed"
+        );
     }
     let restarted = tokio::task::spawn_blocking(move || redis.restart().map(|()| redis)).await;
     let _redis = restarted.expect("no panic").expect("restarted");
@@ -198,8 +269,11 @@ async fn a_restarted_or_flushed_redis_counts_anew_and_no_more_than_that() {
 /// Calls at once are decided together; some of them are cut in the middle of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_that_are_cut_do_not_hold_up_those_they_are_decided_with() {
-    let [a, b] =
-        nodes_with(&[("LIMIT_OVERRIDES", "user_conversations_list=30/10min,ws_connect=1000/s")]).await;
+    let [a, b] = nodes_with(&[(
+        "LIMIT_OVERRIDES",
+        "user_conversations_list=30/10min,ws_connect=1000/s",
+    )])
+    .await;
     let (alice, bob) = (a.user("alice").await, a.user("bob").await);
     for round in 0..3 {
         let cut: Vec<_> = (0..40)

@@ -7,7 +7,7 @@ use blindpipe::{
     gateway::close::Close,
     limits::table::Limit,
     metrics::SERIES,
-    routes::{self, Caller},
+    routes::{self, Access},
 };
 use serde_json::json;
 
@@ -16,8 +16,13 @@ use crate::support::{nodes, ulid};
 /// A path with something well-formed in place of each variable.
 fn filled(path: &str, agent: &str) -> String {
     let path = path.replace("{agent_id}", agent);
-    let filled =
-        path.split('/').map(|part| if part.starts_with('{') { ulid().to_string() } else { part.to_owned() });
+    let filled = path.split('/').map(|part| {
+        if part.starts_with('{') {
+            ulid().to_string()
+        } else {
+            part.to_owned()
+        }
+    });
     filled.collect::<Vec<_>>().join("/")
 }
 
@@ -28,20 +33,27 @@ async fn every_route_refuses_who_must_not_call_it() {
     let [one, other] = [a.agent(&alice, "one").await, a.agent(&alice, "other").await];
     for route in routes::table() {
         let (tokens, code): (&[&str], _) = match route.caller {
-            Caller::Public => continue,
-            Caller::User => (&["", "junk", &one.token], "UNAUTHORIZED"),
-            Caller::Agent => (&["", "junk", &other.token, &alice.access_token], "AGENT_TOKEN_INVALID"),
+            Access::Public => continue,
+            Access::User => (&["", "junk", &one.token], "UNAUTHORIZED"),
+            Access::Agent => (
+                &["", "junk", &other.token, &alice.access_token],
+                "AGENT_TOKEN_INVALID",
+            ),
             // What does not look like an agent's token is refused as an access token.
-            Caller::Either => (&["", "junk"], "UNAUTHORIZED"),
+            Access::Either => (&["", "junk"], "UNAUTHORIZED"),
         };
         let path = filled(route.path, &one.id);
         let nobody = a.anon();
         for prefix in ["", "/v1"] {
-            let call = nobody.request(route.method.clone(), format!("{prefix}{path}")).json(&json!({}));
+            let call = nobody
+                .request(route.method.clone(), format!("{prefix}{path}"))
+                .json(&json!({}));
             nobody.send(call).await.refused(401, code);
             for token in tokens {
                 let caller = nobody.with_token(token);
-                let call = caller.request(route.method.clone(), format!("{prefix}{path}")).json(&json!({}));
+                let call = caller
+                    .request(route.method.clone(), format!("{prefix}{path}"))
+                    .json(&json!({}));
                 caller.send(call).await.refused(401, code);
             }
         }
@@ -56,8 +68,13 @@ async fn every_route_has_its_methods_and_an_alias() {
         let caller = a.anon();
         let path = filled(route.path, &agent);
         let unheard_of = reqwest::Method::from_bytes(b"BREW").expect("a method");
-        caller.send(caller.request(unheard_of, &path)).await.refused(405, "METHOD_NOT_ALLOWED");
-        let alias = caller.send(caller.request(route.method.clone(), format!("/v1{path}"))).await;
+        caller
+            .send(caller.request(unheard_of, &path))
+            .await
+            .refused(405, "METHOD_NOT_ALLOWED");
+        let alias = caller
+            .send(caller.request(route.method.clone(), format!("/v1{path}")))
+            .await;
         if path.starts_with("/auth/") {
             alias.refused(404, "NOT_FOUND");
         } else {
@@ -68,19 +85,51 @@ async fn every_route_has_its_methods_and_an_alias() {
             .await
             .refused(404, "NOT_FOUND");
     }
-    for planned in ["/auth/device/code", "/auth/device/verify", "/auth/device/poll"] {
-        a.anon().post(planned, json!({})).await.refused(501, "NOT_AVAILABLE_IN_V1");
+    for planned in [
+        "/auth/device/code",
+        "/auth/device/verify",
+        "/auth/device/poll",
+    ] {
+        a.anon()
+            .post(planned, json!({}))
+            .await
+            .refused(501, "NOT_AVAILABLE_IN_V1");
     }
 }
 
 #[test]
 fn catalogues_have_no_row_twice() {
-    let unique =
-        |names: Vec<String>| assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{names:?}");
-    unique(Code::ALL.iter().map(|code| code.wire().to_owned()).collect());
-    unique(Limit::ALL.iter().map(|limit| limit.scope().to_owned()).collect());
-    unique(Close::ALL.iter().map(|close| close.code().to_string()).collect());
-    unique(SERIES.iter().map(|(name, _, _)| (*name).to_owned()).collect());
+    let unique = |names: Vec<String>| {
+        assert_eq!(
+            names.iter().collect::<HashSet<_>>().len(),
+            names.len(),
+            "{names:?}"
+        )
+    };
+    unique(
+        Code::ALL
+            .iter()
+            .map(|code| code.wire().to_owned())
+            .collect(),
+    );
+    unique(
+        Limit::ALL
+            .iter()
+            .map(|limit| limit.scope().to_owned())
+            .collect(),
+    );
+    unique(
+        Close::ALL
+            .iter()
+            .map(|close| close.code().to_string())
+            .collect(),
+    );
+    unique(
+        SERIES
+            .iter()
+            .map(|(name, _, _)| (*name).to_owned())
+            .collect(),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,12 +139,21 @@ async fn metrics_have_only_series_of_the_table_and_no_ids() {
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     alice.say(&conversation, "x").await.expect(201);
-    let text =
-        reqwest::get(format!("{}/metrics", a.admin)).await.expect("metrics").text().await.expect("text");
-    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+    let text = reqwest::get(format!("{}/metrics", a.admin))
+        .await
+        .expect("metrics")
+        .text()
+        .await
+        .expect("text");
+    for line in text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+    {
         let name = line.split(['{', ' ']).next().expect("a name");
-        let base =
-            ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        let base = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|end| name.strip_suffix(end))
+            .unwrap_or(name);
         assert!(SERIES.iter().any(|(known, _, _)| *known == base), "{line}");
         assert!(
             !line.contains(&agent.id) && !line.contains(&conversation) && !line.contains(&alice.id),

@@ -13,16 +13,17 @@ use serde_json::json;
 use tokio_util::task::TaskTracker;
 
 use crate::support::{
-    Agent, ProcessNode, Socket, db, nodes_with, private_redis, redis_cluster, redis_link, services, ulid,
+    Agent, ProcessNode, Socket, db, nodes_with, private_redis, redis_cluster, redis_link, services,
+    ulid,
 };
 
-const ROOM: &str = "agent_poll=11/10min,ws_connect=100000/s,user_message_send=1000/s";
+const RAISED_LIMITS: &str = "agent_poll=11/10min,ws_connect=100000/s,user_message_send=1000/s";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_that_uses_redis_works_on_a_cluster() {
     let mut cluster = redis_cluster("whole").await;
     let url = cluster.url();
-    let [a, b] = nodes_with(&[("REDIS_URL", &url), ("LIMIT_OVERRIDES", ROOM)]).await;
+    let [a, b] = nodes_with(&[("REDIS_URL", &url), ("LIMIT_OVERRIDES", RAISED_LIMITS)]).await;
     let alice = a.user("alice").await;
     // Their keys are spread over the masters.
     let mut agents = Vec::new();
@@ -61,7 +62,10 @@ async fn everything_that_uses_redis_works_on_a_cluster() {
     for n in 0..20 {
         let started = Instant::now();
         alice.say(&conversation, &n.to_string()).await.expect(201);
-        assert_eq!(socket.event("message.created").await["data"]["payload"]["text"], n.to_string());
+        assert_eq!(
+            socket.event("message.created").await["data"]["payload"]["text"],
+            n.to_string()
+        );
         times.push(started.elapsed());
     }
     times.sort_unstable();
@@ -80,7 +84,14 @@ async fn everything_that_uses_redis_works_on_a_cluster() {
     let mut acked = 0;
     let started = Instant::now();
     while acked < 10 {
-        acked += usize::from(alice.on(&b).say(&conversation, "without Redis").await.status == 201);
+        acked += usize::from(
+            alice
+                .on(&b)
+                .say(&conversation, "without Redis")
+                .await
+                .status
+                == 201,
+        );
         assert!(started.elapsed() < Duration::from_secs(20), "{acked}");
     }
 }
@@ -89,7 +100,9 @@ async fn everything_that_uses_redis_works_on_a_cluster() {
 async fn attempt(agent: &Agent) -> Option<Socket> {
     'again: loop {
         let mut socket = Socket::open(&agent.caller).await;
-        socket.say(json!({ "type": "auth", "agent_id": agent.id, "token": agent.token })).await;
+        socket
+            .say(json!({ "type": "auth", "agent_id": agent.id, "token": agent.token }))
+            .await;
         loop {
             match socket.next().await {
                 Ok(frame) if frame["type"] == "caught_up" => return Some(socket),
@@ -112,10 +125,22 @@ async fn limits(redis_url: &str, overrides: &str) -> Limits {
     let redis = redis_link(redis_url, &ulid().to_string());
     let db = db(&services().postgres.url());
     let overrides: Overrides = overrides.parse().expect("overrides");
-    let limits = Limits::start(redis, db, Clock::default(), overrides, false, &TaskTracker::new());
+    let limits = Limits::start(
+        redis,
+        db,
+        Clock::default(),
+        overrides,
+        false,
+        &TaskTracker::new(),
+    );
     // The link is made in the background; a decision with a moment is Redis's.
     let started = Instant::now();
-    while limits.decide(&[Rule::charge(Limit::UserSearch, ulid())]).await.moments.is_empty() {
+    while limits
+        .decide(&[Rule::charge(Limit::UserSearch, ulid())])
+        .await
+        .moments
+        .is_empty()
+    {
         assert!(started.elapsed() < Duration::from_secs(10));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -126,10 +151,16 @@ async fn limits(redis_url: &str, overrides: &str) -> Limits {
 async fn all_or_nothing(limits: &Limits) {
     for n in 0..20 {
         let (ip, email) = (format!("10.0.0.{n}"), format!("{n}@example.org"));
-        let both = [Rule::charge(Limit::RegisterIp, &ip), Rule::charge(Limit::RegisterEmail, &email)];
+        let both = [
+            Rule::charge(Limit::RegisterIp, &ip),
+            Rule::charge(Limit::RegisterEmail, &email),
+        ];
         let calls = (0..8).map(|_| limits.decide(&both));
         let decisions = futures_util::future::join_all(calls).await;
-        let admitted: Vec<_> = decisions.iter().filter(|decision| decision.denied.is_none()).collect();
+        let admitted: Vec<_> = decisions
+            .iter()
+            .filter(|decision| decision.denied.is_none())
+            .collect();
         // Three of an e-mail, ten of an address. A call that is denied by one may for a moment hold a place of the
         // other, which is the larger one here, so that nobody is denied by it.
         assert_eq!(admitted.len(), 3);
@@ -144,7 +175,9 @@ async fn all_or_nothing(limits: &Limits) {
             left += 1;
         }
         assert_eq!(left, 7);
-        let look = limits.decide(&[Rule::ask(Limit::RegisterEmail, &email)]).await;
+        let look = limits
+            .decide(&[Rule::ask(Limit::RegisterEmail, &email)])
+            .await;
         assert!(look.denied.is_some());
     }
     // What is given back can be used again.
@@ -152,7 +185,7 @@ async fn all_or_nothing(limits: &Limits) {
     for _ in 0..10 {
         let decision = limits.decide(&rule).await;
         assert!(decision.denied.is_none());
-        limits.give_back(&rule, &decision).await;
+        limits.refund(&rule, &decision).await;
     }
 }
 

@@ -9,7 +9,7 @@ use crate::support::{
     raw::{BINARY, CLOSE, CONTINUATION, FIN, PING, PONG, RawSocket, TEXT},
 };
 
-const ROOM: (&str, &str) = ("LIMIT_OVERRIDES", "ws_connect=100000/s");
+const RAISED_LIMITS: (&str, &str) = ("LIMIT_OVERRIDES", "ws_connect=100000/s");
 
 /// The largest frame after authentication.
 const LARGEST: usize = 1024 * 1024 + 64 * 1024;
@@ -18,7 +18,7 @@ const HELLO: &[u8] = br#"{"type":"ping"}"#;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fragments_and_control_frames_between_them_are_understood() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let mut socket = RawSocket::of(&a, &alice).await;
 
@@ -36,7 +36,11 @@ async fn fragments_and_control_frames_between_them_are_understood() {
 
     // Empty fragments, and a character that is split between two.
     let text = r#"{"type":"ping","x":"é😀"}"#.as_bytes();
-    let split = text.iter().position(|byte| *byte == 0xf0).expect("four bytes") + 2;
+    let split = text
+        .iter()
+        .position(|byte| *byte == 0xf0)
+        .expect("four bytes")
+        + 2;
     socket.frame(TEXT, b"").await;
     socket.frame(CONTINUATION, &text[..split]).await;
     socket.frame(CONTINUATION, b"").await;
@@ -59,7 +63,9 @@ async fn fragments_and_control_frames_between_them_are_understood() {
     }
     assert_eq!(socket.next().await.expect("a pong").0, PONG);
     // Many at once, of bytes that are no text, each answered in its turn.
-    let many: Vec<u8> = (0..10).flat_map(|n| RawSocket::masked(FIN | PING, &[0, 0xff, 0xfe, n])).collect();
+    let many: Vec<u8> = (0..10)
+        .flat_map(|n| RawSocket::masked(FIN | PING, &[0, 0xff, 0xfe, n]))
+        .collect();
     socket.bytes(&many).await;
     for n in 0..10 {
         assert_eq!(socket.next().await, Some((PONG, vec![0, 0xff, 0xfe, n])));
@@ -73,7 +79,7 @@ async fn fragments_and_control_frames_between_them_are_understood() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_largest_frame_is_read_in_one_or_many_pieces() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let mut socket = RawSocket::of(&a, &alice).await;
     let text = |bytes: usize| {
@@ -103,7 +109,10 @@ async fn the_largest_frame_is_read_in_one_or_many_pieces() {
     let piece = vec![b' '; 64 * 1024];
     while socket.frame(CONTINUATION, &piece).await {
         // It is closed while we write.
-        if tokio::time::timeout(Duration::from_millis(1), socket.next()).await.is_ok() {
+        if tokio::time::timeout(Duration::from_millis(1), socket.next())
+            .await
+            .is_ok()
+        {
             return;
         }
     }
@@ -112,12 +121,12 @@ async fn the_largest_frame_is_read_in_one_or_many_pieces() {
 /// The edges of what is UTF-8, and what no Unicode text should hold but may.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_character_is_understood_whole_and_in_pieces() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let mut socket = RawSocket::of(&a, &alice).await;
     for code in [
-        0x7f, 0x80, 0x7ff, 0x800, 0xd7ff, 0xe000, 0xfdd0, 0xfeff, 0xfffd, 0xfffe, 0xffff, 0x1_0000, 0x1_ffff,
-        0xf_ffff, 0x10_ffff,
+        0x7f, 0x80, 0x7ff, 0x800, 0xd7ff, 0xe000, 0xfdd0, 0xfeff, 0xfffd, 0xfffe, 0xffff, 0x1_0000,
+        0x1_ffff, 0xf_ffff, 0x10_ffff,
     ] {
         let character = char::from_u32(code).expect("a character");
         let text = format!(r#"{{"type":"ping","x":"{character}"}}"#);
@@ -129,13 +138,21 @@ async fn every_character_is_understood_whole_and_in_pieces() {
             let first = if n == 0 { TEXT } else { CONTINUATION } | if n == last { FIN } else { 0 };
             socket.frame(first, &[byte]).await;
         }
-        assert_eq!(socket.text().await, json!({ "type": "pong" }), "{code:x}, byte by byte");
+        assert_eq!(
+            socket.text().await,
+            json!({ "type": "pong" }),
+            "{code:x}, byte by byte"
+        );
         let bytes = RawSocket::masked(FIN | TEXT, text.as_bytes());
         let (left, right) = bytes.split_at(bytes.len() - 3);
         socket.bytes(left).await;
         tokio::time::sleep(Duration::from_millis(1)).await;
         socket.bytes(right).await;
-        assert_eq!(socket.text().await, json!({ "type": "pong" }), "{code:x}, in two pieces");
+        assert_eq!(
+            socket.text().await,
+            json!({ "type": "pong" }),
+            "{code:x}, in two pieces"
+        );
     }
 }
 
@@ -146,34 +163,81 @@ fn broken() -> Vec<(String, u16, Vec<u8>)> {
         cases.push((
             what,
             code,
-            frames.iter().flat_map(|(first, payload)| RawSocket::masked(*first, payload)).collect(),
+            frames
+                .iter()
+                .flat_map(|(first, payload)| RawSocket::masked(*first, payload))
+                .collect(),
         ));
     };
     for bit in [0x40, 0x20, 0x10, 0x70] {
-        case(format!("reserved bit {bit:x}"), 1002, &[(FIN | bit | TEXT, HELLO)]);
-        case(format!("reserved bit {bit:x} on a ping"), 1002, &[(FIN | bit | PING, b"")]);
+        case(
+            format!("reserved bit {bit:x}"),
+            1002,
+            &[(FIN | bit | TEXT, HELLO)],
+        );
+        case(
+            format!("reserved bit {bit:x} on a ping"),
+            1002,
+            &[(FIN | bit | PING, b"")],
+        );
     }
     for opcode in [3, 4, 5, 6, 7, 0xb, 0xc, 0xd, 0xe, 0xf] {
         case(format!("opcode {opcode:x}"), 1002, &[(FIN | opcode, b"")]);
-        case(format!("opcode {opcode:x} with a payload"), 1002, &[(FIN | opcode, HELLO)]);
-        case(format!("opcode {opcode:x} after a message"), 1002, &[(FIN | TEXT, HELLO), (FIN | opcode, b"")]);
-        case(format!("opcode {opcode:x} within a message"), 1002, &[(TEXT, b"{"), (FIN | opcode, b"")]);
+        case(
+            format!("opcode {opcode:x} with a payload"),
+            1002,
+            &[(FIN | opcode, HELLO)],
+        );
+        case(
+            format!("opcode {opcode:x} after a message"),
+            1002,
+            &[(FIN | TEXT, HELLO), (FIN | opcode, b"")],
+        );
+        case(
+            format!("opcode {opcode:x} within a message"),
+            1002,
+            &[(TEXT, b"{"), (FIN | opcode, b"")],
+        );
     }
     case("a long ping".into(), 1002, &[(FIN | PING, &[b'x'; 126])]);
     case("a long pong".into(), 1002, &[(FIN | PONG, &[b'x'; 126])]);
-    case("a long close".into(), 1002, &[(FIN | CLOSE, &[[3, 232].as_slice(), &[b'x'; 124]].concat())]);
+    case(
+        "a long close".into(),
+        1002,
+        &[(FIN | CLOSE, &[[3, 232].as_slice(), &[b'x'; 124]].concat())],
+    );
     case("a ping in fragments".into(), 1002, &[(PING, b"x")]);
     case("a close in fragments".into(), 1002, &[(CLOSE, &[3, 232])]);
-    case("a continuation of nothing".into(), 1002, &[(FIN | CONTINUATION, HELLO)]);
-    case("an unfinished continuation of nothing".into(), 1002, &[(CONTINUATION, HELLO)]);
-    case("a text within a text".into(), 1002, &[(TEXT, b"{"), (FIN | TEXT, HELLO)]);
+    case(
+        "a continuation of nothing".into(),
+        1002,
+        &[(FIN | CONTINUATION, HELLO)],
+    );
+    case(
+        "an unfinished continuation of nothing".into(),
+        1002,
+        &[(CONTINUATION, HELLO)],
+    );
+    case(
+        "a text within a text".into(),
+        1002,
+        &[(TEXT, b"{"), (FIN | TEXT, HELLO)],
+    );
     case(
         "a continuation after the end".into(),
         1002,
-        &[(TEXT, b"{\"type\":"), (FIN | CONTINUATION, b"\"ping\"}"), (FIN | CONTINUATION, b"")],
+        &[
+            (TEXT, b"{\"type\":"),
+            (FIN | CONTINUATION, b"\"ping\"}"),
+            (FIN | CONTINUATION, b""),
+        ],
     );
     case("binary".into(), 1003, &[(FIN | BINARY, HELLO)]);
-    case("binary in fragments".into(), 1003, &[(BINARY, b"{"), (FIN | CONTINUATION, b"}")]);
+    case(
+        "binary in fragments".into(),
+        1003,
+        &[(BINARY, b"{"), (FIN | CONTINUATION, b"}")],
+    );
     for (what, text) in [
         ("a lone continuation byte", b"{\"\x80\"}".as_slice()),
         ("an overlong slash", b"\xc0\xaf"),
@@ -188,7 +252,11 @@ fn broken() -> Vec<(String, u16, Vec<u8>)> {
         case(
             format!("{what}, split"),
             1007,
-            &[(TEXT, left), (CONTINUATION, b""), (FIN | CONTINUATION, right)],
+            &[
+                (TEXT, left),
+                (CONTINUATION, b""),
+                (FIN | CONTINUATION, right),
+            ],
         );
         // Refused as soon as it shows, whatever may still come. What is cut short may go on.
         if what != "a character cut short" {
@@ -205,7 +273,7 @@ fn broken() -> Vec<(String, u16, Vec<u8>)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_breaks_the_protocol_is_closed_with_its_code() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     for (what, code, bytes) in broken() {
         let mut socket = RawSocket::of(&a, &alice).await;
@@ -214,16 +282,28 @@ async fn what_breaks_the_protocol_is_closed_with_its_code() {
     }
     // Unmasked, and lengths that nobody can mean: refused at the head, no payload is waited for.
     for (what, code, bytes) in [
-        ("unmasked", 1002, [&[FIN | TEXT, HELLO.len() as u8], HELLO].concat()),
+        (
+            "unmasked",
+            1002,
+            [&[FIN | TEXT, HELLO.len() as u8], HELLO].concat(),
+        ),
         ("an unmasked ping", 1002, vec![FIN | PING, 0]),
-        ("one byte too many", 1009, RawSocket::head(FIN | TEXT, LARGEST as u64 + 1)),
+        (
+            "one byte too many",
+            1009,
+            RawSocket::head(FIN | TEXT, LARGEST as u64 + 1),
+        ),
         ("4 GB", 1009, RawSocket::head(FIN | TEXT, 1 << 32)),
         ("63 bits", 1009, RawSocket::head(FIN | TEXT, (1 << 63) - 1)),
         ("64 bits", 1009, RawSocket::head(FIN | TEXT, u64::MAX)),
         (
             "63 bits of a continuation",
             1009,
-            [RawSocket::masked(TEXT, b"{"), RawSocket::head(FIN | CONTINUATION, (1 << 63) - 1)].concat(),
+            [
+                RawSocket::masked(TEXT, b"{"),
+                RawSocket::head(FIN | CONTINUATION, (1 << 63) - 1),
+            ]
+            .concat(),
         ),
         (
             "the sum of two",
@@ -243,7 +323,7 @@ async fn what_breaks_the_protocol_is_closed_with_its_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_closes_is_answered() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let close = |code: u16, reason: &str| [&code.to_be_bytes(), reason.as_bytes()].concat();
     for (payload, answer) in [
@@ -276,28 +356,44 @@ async fn a_client_that_closes_is_answered() {
         (close(2999, ""), close(1002, "")),
         (close(5000, ""), close(1002, "")),
         (close(65535, ""), close(1002, "")),
-        ([close(1000, "").as_slice(), b"\xff"].concat(), close(1007, "")),
+        (
+            [close(1000, "").as_slice(), b"\xff"].concat(),
+            close(1007, ""),
+        ),
     ] {
         let mut socket = RawSocket::of(&a, &alice).await;
         socket.frame(FIN | CLOSE, &payload).await;
         // What comes after it is not listened to.
         socket.frame(FIN | TEXT, b"junk").await;
         let (opcode, told) = socket.next().await.expect("an answer");
-        assert_eq!((opcode, &told[..told.len().min(2)]), (CLOSE, answer.as_slice()), "{payload:?}");
+        assert_eq!(
+            (opcode, &told[..told.len().min(2)]),
+            (CLOSE, answer.as_slice()),
+            "{payload:?}"
+        );
         assert_eq!(socket.next().await, None);
     }
     // In the middle of a message, and followed by a ping and another close: answered once.
     let mut socket = RawSocket::of(&a, &alice).await;
-    let frames: [(u8, &[u8]); 4] =
-        [(TEXT, b"{"), (FIN | CLOSE, &close(1000, "")), (FIN | PING, b"x"), (FIN | CLOSE, &close(1001, ""))];
-    let bytes: Vec<u8> =
-        frames.iter().flat_map(|(first, payload)| RawSocket::masked(*first, payload)).collect();
+    let frames: [(u8, &[u8]); 4] = [
+        (TEXT, b"{"),
+        (FIN | CLOSE, &close(1000, "")),
+        (FIN | PING, b"x"),
+        (FIN | CLOSE, &close(1001, "")),
+    ];
+    let bytes: Vec<u8> = frames
+        .iter()
+        .flat_map(|(first, payload)| RawSocket::masked(*first, payload))
+        .collect();
     socket.bytes(&bytes).await;
     assert_eq!(socket.next().await, Some((CLOSE, close(1000, ""))));
     assert_eq!(socket.next().await, None);
     // What was said before it counts.
     let mut socket = RawSocket::of(&a, &alice).await;
-    let said = [RawSocket::masked(FIN | TEXT, HELLO), RawSocket::masked(FIN | CLOSE, &close(1000, ""))];
+    let said = [
+        RawSocket::masked(FIN | TEXT, HELLO),
+        RawSocket::masked(FIN | CLOSE, &close(1000, "")),
+    ];
     socket.bytes(&said.concat()).await;
     assert_eq!(socket.text().await, json!({ "type": "pong" }));
     assert_eq!(socket.next().await, Some((CLOSE, close(1000, ""))));
@@ -305,11 +401,16 @@ async fn a_client_that_closes_is_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn before_authentication_a_frame_may_have_16_kb() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let auth = |bytes: usize| {
-        let text = json!({ "type": "auth", "access_token": alice.access_token, "x": "" }).to_string();
-        text.replace(r#""x":"""#, &format!(r#""x":"{}""#, "x".repeat(bytes - text.len()))).into_bytes()
+        let text =
+            json!({ "type": "auth", "access_token": alice.access_token, "x": "" }).to_string();
+        text.replace(
+            r#""x":"""#,
+            &format!(r#""x":"{}""#, "x".repeat(bytes - text.len())),
+        )
+        .into_bytes()
     };
     // Whole, in pieces, with pings between them.
     let mut socket = RawSocket::open(&a).await;

@@ -11,24 +11,49 @@ async fn two_have_one_conversation_however_often_it_is_opened() {
     let [a, b] = nodes().await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let agent = a.agent(&bob, "helper").await;
-    for body in
-        [json!({ "type": "agent", "agent_id": agent.id }), json!({ "type": "direct", "user_id": bob.id })]
-    {
+    for body in [
+        json!({ "type": "agent", "agent_id": agent.id }),
+        json!({ "type": "direct", "user_id": bob.id }),
+    ] {
         let users = [alice.on(&a), alice.on(&b)];
         let answers = futures_util::future::join_all(
             (0..10).map(|n| users[n % 2].post("/conversations", body.clone())),
         )
         .await;
-        assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 1, "{answers:?}");
-        assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 9);
-        let ids: HashSet<&str> =
-            answers.iter().filter_map(|answer| answer.data()["conversation_id"].as_str()).collect();
+        assert_eq!(
+            answers.iter().filter(|answer| answer.status == 201).count(),
+            1,
+            "{answers:?}"
+        );
+        assert_eq!(
+            answers.iter().filter(|answer| answer.status == 200).count(),
+            9
+        );
+        let ids: HashSet<&str> = answers
+            .iter()
+            .filter_map(|answer| answer.data()["conversation_id"].as_str())
+            .collect();
         assert_eq!(ids.len(), 1);
     }
     // From the other side it is the same one.
-    let hers = alice.post("/conversations", json!({ "type": "direct", "user_id": bob.id })).await.expect(200);
-    let his = bob.post("/conversations", json!({ "type": "direct", "user_id": alice.id })).await.expect(200);
-    assert_eq!(hers.data()["conversation_id"], his.data()["conversation_id"]);
+    let hers = alice
+        .post(
+            "/conversations",
+            json!({ "type": "direct", "user_id": bob.id }),
+        )
+        .await
+        .expect(200);
+    let his = bob
+        .post(
+            "/conversations",
+            json!({ "type": "direct", "user_id": alice.id }),
+        )
+        .await
+        .expect(200);
+    assert_eq!(
+        hers.data()["conversation_id"],
+        his.data()["conversation_id"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,10 +63,18 @@ async fn opening_tells_both_and_makes_the_relation() {
     let agent = a.agent(&bob, "helper").await;
     let mut its = agent.on(&b).connect().await;
     let mut hers = alice.on(&b).connect().await;
-    let answer =
-        alice.post("/conversations", json!({ "type": "agent", "agent_id": agent.id })).await.expect(201);
+    let answer = alice
+        .post(
+            "/conversations",
+            json!({ "type": "agent", "agent_id": agent.id }),
+        )
+        .await
+        .expect(201);
     let conversation = answer.data();
-    assert_eq!((&conversation["type"], &conversation["member_count"]), (&json!("agent"), &json!(2)));
+    assert_eq!(
+        (&conversation["type"], &conversation["member_count"]),
+        (&json!("agent"), &json!(2))
+    );
     assert_eq!(conversation["relation"]["state"], "active");
     let names: Vec<_> = conversation["members"]
         .as_array()
@@ -51,10 +84,19 @@ async fn opening_tells_both_and_makes_the_relation() {
         .collect();
     assert_eq!(names, ["alice", "helper"]);
     for socket in [&mut its, &mut hers] {
-        assert_eq!(socket.event("relation.created").await["data"]["agent_id"], agent.id);
+        assert_eq!(
+            socket.event("relation.created").await["data"]["agent_id"],
+            agent.id
+        );
         let mut told = conversation.clone();
         for hers_alone in ["my_role", "unread_count"] {
-            assert!(told.as_object_mut().expect("an object").remove(hers_alone).is_some(), "{conversation}");
+            assert!(
+                told.as_object_mut()
+                    .expect("an object")
+                    .remove(hers_alone)
+                    .is_some(),
+                "{conversation}"
+            );
         }
         assert_eq!(socket.event("conversation.created").await["data"], told);
     }
@@ -65,24 +107,37 @@ async fn a_conversation_needs_another_who_exists() {
     let [a] = nodes().await;
     let alice = a.user("alice").await;
     let open = async |body| alice.post("/conversations", body).await;
-    open(json!({ "type": "direct", "user_id": alice.id })).await.refused(400, "VALIDATION_ERROR");
-    open(json!({ "type": "direct", "user_id": ulid().to_string() })).await.refused(404, "NOT_FOUND");
+    open(json!({ "type": "direct", "user_id": alice.id }))
+        .await
+        .refused(400, "VALIDATION_ERROR");
+    open(json!({ "type": "direct", "user_id": ulid().to_string() }))
+        .await
+        .refused(404, "NOT_FOUND");
     open(json!({ "type": "agent", "agent_id": uuid::Uuid::nil() }))
         .await
         .refused(404, "AGENT_NOT_REGISTERED");
-    open(json!({ "type": "agent", "agent_id": "x" })).await.refused(400, "VALIDATION_ERROR");
-    open(json!({ "type": "party" })).await.refused(400, "VALIDATION_ERROR");
+    open(json!({ "type": "agent", "agent_id": "x" }))
+        .await
+        .refused(400, "VALIDATION_ERROR");
+    open(json!({ "type": "party" }))
+        .await
+        .refused(400, "VALIDATION_ERROR");
     open(json!({})).await.refused(400, "VALIDATION_ERROR");
 }
 
-const ROOM: (&str, &str) = (
+const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
     "user_message_send=10000/s,agent_message_send=10000/s,user_conversations_list=10000/s,user_messages_list=10000/s,\
      agent_conversations=10000/s,agent_tier_1=10000/s,default_user=10000/s",
 );
 
 fn column(answer: &Answer, name: &str) -> Vec<Value> {
-    answer.body["data"].as_array().expect("a list").iter().map(|item| item[name].clone()).collect()
+    answer.body["data"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|item| item[name].clone())
+        .collect()
 }
 
 /// All pages of a list, and how long each was.
@@ -102,7 +157,7 @@ async fn walk(caller: &Caller, path: &str, name: &str) -> (Vec<Value>, Vec<usize
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_list_has_the_latest_activity_first_and_pages_without_skips() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let mut conversations = Vec::new();
     for n in 0..5 {
@@ -113,18 +168,30 @@ async fn the_list_has_the_latest_activity_first_and_pages_without_skips() {
     // Two have a message, the rest only their beginning.
     alice.say(&conversations[1], "x").await.expect(201);
     alice.say(&conversations[3], "y").await.expect(201);
-    let expected: Vec<Value> = [3, 1, 4, 2, 0].map(|n: usize| json!(conversations[n])).into();
+    let expected: Vec<Value> = [3, 1, 4, 2, 0]
+        .map(|n: usize| json!(conversations[n]))
+        .into();
     for limit in 1..=6 {
-        let (seen, _) =
-            walk(&alice.on(&b), &format!("/conversations?limit={limit}"), "conversation_id").await;
+        let (seen, _) = walk(
+            &alice.on(&b),
+            &format!("/conversations?limit={limit}"),
+            "conversation_id",
+        )
+        .await;
         assert_eq!(seen, expected, "by {limit}");
     }
     // What moves up meanwhile is not repeated in this walk; the next one begins with it.
     let first = alice.get("/conversations?limit=2").await.expect(200);
     alice.say(&conversations[4], "z").await.expect(201);
     let next = first.body["next_cursor"].as_str().expect("more");
-    let second = alice.get(format!("/conversations?limit=2&cursor={next}")).await.expect(200);
-    assert_eq!(column(&second, "conversation_id"), [json!(conversations[2]), json!(conversations[0])]);
+    let second = alice
+        .get(format!("/conversations?limit=2&cursor={next}"))
+        .await
+        .expect(200);
+    assert_eq!(
+        column(&second, "conversation_id"),
+        [json!(conversations[2]), json!(conversations[0])]
+    );
     assert_eq!(second.body["next_cursor"], Value::Null);
     let again = alice.get("/conversations?limit=1").await.expect(200);
     assert_eq!(column(&again, "conversation_id"), [json!(conversations[4])]);
@@ -134,23 +201,37 @@ async fn the_list_has_the_latest_activity_first_and_pages_without_skips() {
     let bob = a.user("bob").await;
     let his = bob.talk_to(&a.agent(&bob, "his").await).await;
     for bad in [ulid().to_string(), his, "x".to_owned(), String::new()] {
-        alice.get(format!("/conversations?cursor={bad}")).await.refused(400, "VALIDATION_ERROR");
+        alice
+            .get(format!("/conversations?cursor={bad}"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
     for bad in ["limit=0", "limit=101", "limit=x", "limit="] {
-        alice.get(format!("/conversations?{bad}")).await.refused(400, "VALIDATION_ERROR");
+        alice
+            .get(format!("/conversations?{bad}"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
-    assert_eq!(bob.get("/conversations").await.expect(200).body["data"].as_array().map(Vec::len), Some(1));
+    assert_eq!(
+        bob.get("/conversations").await.expect(200).body["data"]
+            .as_array()
+            .map(Vec::len),
+        Some(1)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_history_is_read_both_ways_by_number() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     let other = alice.talk_to(&a.agent(&alice, "other").await).await;
     let elsewhere = alice.say(&other, "elsewhere").await.expect(201);
-    let empty = alice.get(format!("/conversations/{conversation}/messages")).await.expect(200);
+    let empty = alice
+        .get(format!("/conversations/{conversation}/messages"))
+        .await
+        .expect(200);
     assert_eq!(empty.body, json!({ "data": [], "next_cursor": null }));
     for n in 1..=25 {
         // A clock that runs backwards must not matter: nothing is ordered by time.
@@ -160,14 +241,19 @@ async fn a_history_is_read_both_ways_by_number() {
     }
     let hers = format!("/conversations/{conversation}/messages");
     let its = format!("/agents/{}/conversations/{conversation}/messages", agent.id);
-    let (up, down): (Vec<Value>, Vec<Value>) =
-        ((1..=25).map(Value::from).collect(), (1..=25).rev().map(Value::from).collect());
+    let (up, down): (Vec<Value>, Vec<Value>) = (
+        (1..=25).map(Value::from).collect(),
+        (1..=25).rev().map(Value::from).collect(),
+    );
     for (caller, path) in [(&alice.on(&b).caller, &hers), (&agent.on(&b).caller, &its)] {
         for limit in [1, 7, 24, 25, 26] {
-            for (direction, expected) in
-                [("", &down), ("&direction=backward", &down), ("&direction=forward", &up)]
-            {
-                let (seqs, _) = walk(caller, &format!("{path}?limit={limit}{direction}"), "seq").await;
+            for (direction, expected) in [
+                ("", &down),
+                ("&direction=backward", &down),
+                ("&direction=forward", &up),
+            ] {
+                let (seqs, _) =
+                    walk(caller, &format!("{path}?limit={limit}{direction}"), "seq").await;
                 assert_eq!(&seqs, expected, "{limit} {direction}");
             }
         }
@@ -178,51 +264,88 @@ async fn a_history_is_read_both_ways_by_number() {
             .into_iter()
             .chain([format!("cursor={bad}"), format!("cursor={foreign}")])
         {
-            caller.get(format!("{path}?{query}")).await.refused(400, "VALIDATION_ERROR");
+            caller
+                .get(format!("{path}?{query}"))
+                .await
+                .refused(400, "VALIDATION_ERROR");
         }
     }
     let newest = alice.get(format!("{hers}?limit=1")).await.expect(200).body["data"][0].clone();
     assert_eq!(newest["payload"], json!({ "type": "text", "text": "25" }));
-    assert_eq!(newest["sender"], json!({ "type": "user", "id": alice.id, "device_id": alice.device_id }));
-    assert_eq!((&newest["hop"], &newest["purged"]), (&json!(0), &Value::Null));
+    assert_eq!(
+        newest["sender"],
+        json!({ "type": "user", "id": alice.id, "device_id": alice.device_id })
+    );
+    assert_eq!(
+        (&newest["hop"], &newest["purged"]),
+        (&json!(0), &Value::Null)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_of_large_messages_ends_early_and_the_walk_goes_on() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let conversation = alice.talk_to(&a.agent(&alice, "helper").await).await;
     let path = format!("/conversations/{conversation}/messages");
-    let large = format!(r#"{{"payload":{{"type":"text","text":"{}"}}}}"#, "x".repeat(1_000_000));
+    let large = format!(
+        r#"{{"payload":{{"type":"text","text":"{}"}}}}"#,
+        "x".repeat(1_000_000)
+    );
     for _ in 0..9 {
         alice.post_raw(&path, large.clone()).await.expect(201);
     }
-    for (direction, expected) in
-        [("backward", (1..=9).rev().collect::<Vec<i64>>()), ("forward", (1..=9).collect())]
-    {
-        let (seqs, sizes) = walk(&alice.caller, &format!("{path}?direction={direction}"), "seq").await;
-        assert_eq!(seqs, expected.into_iter().map(Value::from).collect::<Vec<_>>());
+    for (direction, expected) in [
+        ("backward", (1..=9).rev().collect::<Vec<i64>>()),
+        ("forward", (1..=9).collect()),
+    ] {
+        let (seqs, sizes) = walk(
+            &alice.caller,
+            &format!("{path}?direction={direction}"),
+            "seq",
+        )
+        .await;
+        assert_eq!(
+            seqs,
+            expected.into_iter().map(Value::from).collect::<Vec<_>>()
+        );
         assert_eq!(sizes, [4, 4, 1]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_mark_moves_forward_and_its_users_are_told() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let agent = a.agent(&alice, "helper").await;
     let group = alice.group_with(&[&bob]).await;
     alice.talk_to(&agent).await;
     let body = json!({ "agent_id": agent.id, "visibility": "all" });
-    alice.post(format!("/groups/{group}/agent-instances"), body).await.expect(201);
+    alice
+        .post(format!("/groups/{group}/agent-instances"), body)
+        .await
+        .expect(201);
     let mut ids = Vec::new();
     for n in 0..6 {
-        let answer = if n == 3 { bob.say(&group, "mine").await } else { alice.say(&group, "hers").await };
-        ids.push(answer.expect(201).data()["message_id"].as_str().expect("an id").to_owned());
+        let answer = if n == 3 {
+            bob.say(&group, "mine").await
+        } else {
+            alice.say(&group, "hers").await
+        };
+        ids.push(
+            answer.expect(201).data()["message_id"]
+                .as_str()
+                .expect("an id")
+                .to_owned(),
+        );
     }
     let unread = async |caller: &Caller| {
-        let one =
-            caller.get(format!("/conversations/{group}")).await.expect(200).data()["unread_count"].clone();
+        let one = caller
+            .get(format!("/conversations/{group}"))
+            .await
+            .expect(200)
+            .data()["unread_count"]
+            .clone();
         let list = caller.get("/conversations").await.expect(200);
         let listed = list.body["data"]
             .as_array()
@@ -233,45 +356,75 @@ async fn a_read_mark_moves_forward_and_its_users_are_told() {
         one
     };
     // One's own messages are not news.
-    assert_eq!((unread(&bob).await, unread(&alice).await), (json!(5), json!(1)));
+    assert_eq!(
+        (unread(&bob).await, unread(&alice).await),
+        (json!(5), json!(1))
+    );
     let mut hers = alice.on(&b).connect().await;
     let mut his = bob.on(&b).connect().await;
     let read = async |caller: &Caller, id: &str| {
-        caller.post(format!("/conversations/{group}/read"), json!({ "message_id": id })).await
+        caller
+            .post(
+                format!("/conversations/{group}/read"),
+                json!({ "message_id": id }),
+            )
+            .await
     };
     let mark = read(&bob, &ids[2]).await.expect(200);
-    assert_eq!(mark.data(), &json!({ "conversation_id": group, "message_id": ids[2], "unread_count": 2 }));
+    assert_eq!(
+        mark.data(),
+        &json!({ "conversation_id": group, "message_id": ids[2], "unread_count": 2 })
+    );
     for socket in [&mut hers, &mut his] {
         let event = socket.event("message.read").await;
-        assert_eq!(event["data"], json!({ "principal_id": bob.id, "message_id": ids[2] }));
+        assert_eq!(
+            event["data"],
+            json!({ "principal_id": bob.id, "message_id": ids[2] })
+        );
         assert_eq!(event["conversation_id"], group);
     }
     // Backwards and again: nothing moves, nobody is told.
     for id in [&ids[0], &ids[2]] {
-        assert_eq!(read(&bob.on(&b), id).await.expect(200).data()["unread_count"], 2);
+        assert_eq!(
+            read(&bob.on(&b), id).await.expect(200).data()["unread_count"],
+            2
+        );
     }
     read(&bob, &ids[5]).await.expect(200);
-    assert_eq!(his.event("message.read").await["data"]["message_id"], ids[5]);
+    assert_eq!(
+        his.event("message.read").await["data"]["message_id"],
+        ids[5]
+    );
     assert_eq!(unread(&bob).await, json!(0));
     // Racing marks end at the furthest.
     let racers = [alice.on(&a), alice.on(&b)];
-    let marks = ids.iter().enumerate().map(|(n, id)| read(&racers[n % 2], id));
-    futures_util::future::join_all(marks).await.into_iter().for_each(|answer| drop(answer.expect(200)));
+    let marks = ids
+        .iter()
+        .enumerate()
+        .map(|(n, id)| read(&racers[n % 2], id));
+    futures_util::future::join_all(marks)
+        .await
+        .into_iter()
+        .for_each(|answer| drop(answer.expect(200)));
     assert_eq!(unread(&alice).await, json!(0));
     // An agent may say how far it has come; it is told of no mark.
     read(&agent, &ids[1]).await.expect(200);
     let told = column(&agent.poll("limit=100").await.expect(200), "event");
     assert!(!told.contains(&json!("message.read")), "{told:?}");
-    read(&bob, &ulid().to_string()).await.refused(404, "NOT_FOUND");
+    read(&bob, &ulid().to_string())
+        .await
+        .refused(404, "NOT_FOUND");
     let other = alice.talk_to(&a.agent(&alice, "other").await).await;
-    let foreign =
-        alice.say(&other, "x").await.expect(201).data()["message_id"].as_str().expect("an id").to_owned();
+    let foreign = alice.say(&other, "x").await.expect(201).data()["message_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
     read(&alice, &foreign).await.refused(404, "NOT_FOUND");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn encryption_once_required_stays_so() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
@@ -283,78 +436,205 @@ async fn encryption_once_required_stays_so() {
         json!({ "encryption": "maybe" }),
         json!({ "title": "" }),
     ] {
-        alice.patch(&path, bad).await.refused(400, "VALIDATION_ERROR");
+        alice
+            .patch(&path, bad)
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
     // The two of a pair need no title.
-    alice.patch(&path, json!({ "title": "ours" })).await.refused(403, "FORBIDDEN");
+    alice
+        .patch(&path, json!({ "title": "ours" }))
+        .await
+        .refused(403, "FORBIDDEN");
     agent.say(&conversation, "plain").await.expect(201);
-    let changed = alice.patch(&path, json!({ "encryption": "required" })).await.expect(200);
+    let changed = alice
+        .patch(&path, json!({ "encryption": "required" }))
+        .await
+        .expect(200);
     assert_eq!(changed.data()["encryption"], "required");
-    assert_eq!(its.event("conversation.updated").await["data"]["encryption"], "required");
-    alice.patch(&path, json!({ "encryption": "required" })).await.expect(200);
+    assert_eq!(
+        its.event("conversation.updated").await["data"]["encryption"],
+        "required"
+    );
+    alice
+        .patch(&path, json!({ "encryption": "required" }))
+        .await
+        .expect(200);
     for node in [&a, &b] {
-        agent.on(node).say(&conversation, "plain").await.refused(400, "VALIDATION_ERROR");
-        alice.on(node).say(&conversation, "plain").await.refused(400, "VALIDATION_ERROR");
+        agent
+            .on(node)
+            .say(&conversation, "plain")
+            .await
+            .refused(400, "VALIDATION_ERROR");
+        alice
+            .on(node)
+            .say(&conversation, "plain")
+            .await
+            .refused(400, "VALIDATION_ERROR");
         let secret = json!({ "payload": { "type": "encrypted", "ciphertext": "AAAA" } });
-        alice.on(node).post(format!("{path}/messages"), secret).await.expect(201);
+        alice
+            .on(node)
+            .post(format!("{path}/messages"), secret)
+            .await
+            .expect(201);
     }
     // In a group it is for admins to say.
     let group = alice.group_with(&[&bob]).await;
     let path = format!("/conversations/{group}");
-    bob.patch(&path, json!({ "encryption": "required" })).await.refused(403, "FORBIDDEN");
-    let changed =
-        alice.patch(&path, json!({ "encryption": "required", "title": "secret" })).await.expect(200);
+    bob.patch(&path, json!({ "encryption": "required" }))
+        .await
+        .refused(403, "FORBIDDEN");
+    let changed = alice
+        .patch(
+            &path,
+            json!({ "encryption": "required", "title": "secret" }),
+        )
+        .await
+        .expect(200);
     assert_eq!(
         (&changed.data()["title"], &changed.data()["encryption"]),
         (&json!("secret"), &json!("required"))
     );
     let made = json!({ "type": "group", "member_ids": [bob.id], "encryption": "required", "title": "from the start" });
     let made = alice.post("/conversations", made).await.expect(201);
-    assert_eq!((&made.data()["encryption"], &made.data()["my_role"]), (&json!("required"), &json!("owner")));
+    assert_eq!(
+        (&made.data()["encryption"], &made.data()["my_role"]),
+        (&json!("required"), &json!("owner"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_another_s_looks_like_what_is_not_there() {
-    let [a] = nodes_with(&[ROOM]).await;
-    let [alice, bob, carol] = [a.user("alice").await, a.user("bob").await, a.user("carol").await];
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
+    let [alice, bob, carol] = [
+        a.user("alice").await,
+        a.user("bob").await,
+        a.user("carol").await,
+    ];
     let [agent, stranger] = [a.agent(&alice, "hers").await, a.agent(&bob, "his").await];
     let pair = alice.talk_to(&agent).await;
     let group = alice.group_with(&[&carol]).await;
     let body = json!({ "agent_id": agent.id, "visibility": "all" });
-    let instance = alice.post(format!("/groups/{group}/agent-instances"), body).await.expect(201);
-    let instance = instance.data()["instance_id"].as_str().expect("an id").to_owned();
-    let message =
-        alice.say(&group, "x").await.expect(201).data()["message_id"].as_str().expect("an id").to_owned();
+    let instance = alice
+        .post(format!("/groups/{group}/agent-instances"), body)
+        .await
+        .expect(201);
+    let instance = instance.data()["instance_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let message = alice.say(&group, "x").await.expect(201).data()["message_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
     let relation = alice.get("/relations").await.expect(200).body["data"][0]["relation_id"].clone();
     let relation = relation.as_str().expect("an id").to_owned();
     // Carol was a member and is none any more.
-    carol.delete(format!("/groups/{group}/members/{}", carol.id)).await.expect(200);
+    carol
+        .delete(format!("/groups/{group}/members/{}", carol.id))
+        .await
+        .expect(200);
     let routes = |group: &str, pair: &str, instance: &str, relation: &str| {
         let agent_id = &stranger.id;
         [
-            ("GET", format!("/conversations/{group}"), json!({}), "either"),
+            (
+                "GET",
+                format!("/conversations/{group}"),
+                json!({}),
+                "either",
+            ),
             ("GET", format!("/conversations/{pair}"), json!({}), "either"),
-            ("PATCH", format!("/conversations/{group}"), json!({ "encryption": "required" }), "user"),
-            ("POST", format!("/conversations/{group}/read"), json!({ "message_id": message }), "either"),
-            ("GET", format!("/conversations/{group}/messages"), json!({}), "user"),
-            ("GET", format!("/agents/{agent_id}/conversations/{group}/messages"), json!({}), "agent"),
-            ("DELETE", format!("/relations/{relation}"), json!({}), "user"),
-            ("POST", format!("/groups/{group}/members"), json!({ "user_ids": [bob.id] }), "user"),
-            ("PATCH", format!("/groups/{group}/members/{}", alice.id), json!({ "role": "member" }), "user"),
-            ("DELETE", format!("/groups/{group}/members/{}", alice.id), json!({}), "either"),
-            ("DELETE", format!("/groups/{group}/members/{}", bob.id), json!({}), "either"),
-            ("POST", format!("/groups/{group}/agent-instances"), json!({ "agent_id": agent.id }), "user"),
-            ("DELETE", format!("/groups/{group}/agent-instances/{instance}"), json!({}), "user"),
+            (
+                "PATCH",
+                format!("/conversations/{group}"),
+                json!({ "encryption": "required" }),
+                "user",
+            ),
+            (
+                "POST",
+                format!("/conversations/{group}/read"),
+                json!({ "message_id": message }),
+                "either",
+            ),
+            (
+                "GET",
+                format!("/conversations/{group}/messages"),
+                json!({}),
+                "user",
+            ),
+            (
+                "GET",
+                format!("/agents/{agent_id}/conversations/{group}/messages"),
+                json!({}),
+                "agent",
+            ),
+            (
+                "DELETE",
+                format!("/relations/{relation}"),
+                json!({}),
+                "user",
+            ),
+            (
+                "POST",
+                format!("/groups/{group}/members"),
+                json!({ "user_ids": [bob.id] }),
+                "user",
+            ),
+            (
+                "PATCH",
+                format!("/groups/{group}/members/{}", alice.id),
+                json!({ "role": "member" }),
+                "user",
+            ),
+            (
+                "DELETE",
+                format!("/groups/{group}/members/{}", alice.id),
+                json!({}),
+                "either",
+            ),
+            (
+                "DELETE",
+                format!("/groups/{group}/members/{}", bob.id),
+                json!({}),
+                "either",
+            ),
+            (
+                "POST",
+                format!("/groups/{group}/agent-instances"),
+                json!({ "agent_id": agent.id }),
+                "user",
+            ),
+            (
+                "DELETE",
+                format!("/groups/{group}/agent-instances/{instance}"),
+                json!({}),
+                "user",
+            ),
         ]
     };
-    let missing = routes(&ulid().to_string(), &ulid().to_string(), &ulid().to_string(), &ulid().to_string());
+    let missing = routes(
+        &ulid().to_string(),
+        &ulid().to_string(),
+        &ulid().to_string(),
+        &ulid().to_string(),
+    );
     let theirs = routes(&group, &pair, &instance, &relation);
-    let callers = [("user", &bob.caller), ("user", &carol.caller), ("agent", &stranger.caller)];
+    let callers = [
+        ("user", &bob.caller),
+        ("user", &carol.caller),
+        ("agent", &stranger.caller),
+    ];
     for ((method, path, body, kind), (_, missing, _, _)) in theirs.iter().zip(&missing) {
         let method: reqwest::Method = method.parse().expect("a method");
-        for (who, caller) in callers.iter().filter(|(who, _)| kind == who || *kind == "either") {
-            let call =
-                async |path: &String| caller.send(caller.request(method.clone(), path).json(body)).await;
+        for (who, caller) in callers
+            .iter()
+            .filter(|(who, _)| kind == who || *kind == "either")
+        {
+            let call = async |path: &String| {
+                caller
+                    .send(caller.request(method.clone(), path).json(body))
+                    .await
+            };
             let hidden = call(path).await.refused(404, "NOT_FOUND");
             assert_eq!(
                 hidden.body,
@@ -363,10 +643,23 @@ async fn what_is_another_s_looks_like_what_is_not_there() {
             );
         }
         let nobody = a.anon();
-        assert_eq!(nobody.send(nobody.request(method, path).json(body)).await.status, 401, "{path}");
+        assert_eq!(
+            nobody
+                .send(nobody.request(method, path).json(body))
+                .await
+                .status,
+            401,
+            "{path}"
+        );
     }
     // And nothing of it had an effect.
-    let kept = alice.get(format!("/conversations/{group}")).await.expect(200);
-    assert_eq!((&kept.data()["member_count"], &kept.data()["encryption"]), (&json!(2), &json!("optional")));
+    let kept = alice
+        .get(format!("/conversations/{group}"))
+        .await
+        .expect(200);
+    assert_eq!(
+        (&kept.data()["member_count"], &kept.data()["encryption"]),
+        (&json!(2), &json!("optional"))
+    );
     agent.say(&pair, "still related").await.expect(201);
 }

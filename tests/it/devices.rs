@@ -7,11 +7,21 @@ use serde_json::{Value, json};
 use crate::support::{User, nodes};
 
 async fn devices(user: &User) -> Vec<Value> {
-    user.get("/users/me/devices").await.expect(200).data().as_array().expect("a list").clone()
+    user.get("/users/me/devices")
+        .await
+        .expect(200)
+        .data()
+        .as_array()
+        .expect("a list")
+        .clone()
 }
 
 async fn device(user: &User, id: &str) -> Value {
-    devices(user).await.into_iter().find(|device| device["device_id"] == id).expect(id)
+    devices(user)
+        .await
+        .into_iter()
+        .find(|device| device["device_id"] == id)
+        .expect(id)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -23,8 +33,18 @@ async fn devices_are_listed_newest_first_in_pages() {
     a.advance(Duration::from_secs(1)).await;
     let unnamed = alice.login(&a, None).await;
     let all = devices(&alice).await;
-    let ids: Vec<&str> = all.iter().map(|device| device["device_id"].as_str().expect("an id")).collect();
-    assert_eq!(ids, [unnamed.device_id.as_str(), "laptop", alice.device_id.as_str()]);
+    let ids: Vec<&str> = all
+        .iter()
+        .map(|device| device["device_id"].as_str().expect("an id"))
+        .collect();
+    assert_eq!(
+        ids,
+        [
+            unnamed.device_id.as_str(),
+            "laptop",
+            alice.device_id.as_str()
+        ]
+    );
     let item = all[1].as_object().expect("an object");
     let fields = [
         "created_at",
@@ -43,20 +63,43 @@ async fn devices_are_listed_newest_first_in_pages() {
     );
     assert_eq!(device(&laptop, "laptop").await["current"], true);
 
-    let first = alice.on(&b).get("/users/me/devices?limit=2").await.expect(200);
+    let first = alice
+        .on(&b)
+        .get("/users/me/devices?limit=2")
+        .await
+        .expect(200);
     assert_eq!(
-        (first.data().as_array().expect("a list").len(), &first.body["next_cursor"]),
+        (
+            first.data().as_array().expect("a list").len(),
+            &first.body["next_cursor"]
+        ),
         (2, &json!("laptop"))
     );
-    let rest = alice.get("/users/me/devices?limit=2&cursor=laptop").await.expect(200);
+    let rest = alice
+        .get("/users/me/devices?limit=2&cursor=laptop")
+        .await
+        .expect(200);
     assert_eq!(
         (&rest.data()[0]["device_id"], &rest.body["next_cursor"]),
         (&json!(alice.device_id), &Value::Null)
     );
-    let none = alice.get(format!("/users/me/devices?cursor={}", alice.device_id)).await.expect(200);
+    let none = alice
+        .get(format!("/users/me/devices?cursor={}", alice.device_id))
+        .await
+        .expect(200);
     assert_eq!(none.body, json!({ "data": [], "next_cursor": null }));
-    for query in ["cursor=nobody", "cursor=", "cursor=%20", "limit=0", "limit=101", "limit=x"] {
-        alice.get(format!("/users/me/devices?{query}")).await.refused(400, "VALIDATION_ERROR");
+    for query in [
+        "cursor=nobody",
+        "cursor=",
+        "cursor=%20",
+        "limit=0",
+        "limit=101",
+        "limit=x",
+    ] {
+        alice
+            .get(format!("/users/me/devices?{query}"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
     // What we named and is signed out could be anything.
     unnamed.with_cookie("/auth/logout").await.expect(200);
@@ -65,7 +108,9 @@ async fn devices_are_listed_newest_first_in_pages() {
     // Others' devices are no concern of mine.
     let bob = b.user("bob").await;
     assert_eq!(devices(&bob).await.len(), 1);
-    bob.delete("/users/me/devices/laptop").await.refused(404, "NOT_FOUND");
+    bob.delete("/users/me/devices/laptop")
+        .await
+        .refused(404, "NOT_FOUND");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,7 +132,10 @@ async fn a_device_is_online_while_it_has_a_socket_on_any_node() {
     becomes(true).await;
     assert_eq!(device(&alice, &alice.device_id).await["online"], false);
     let seen = device(&alice, "phone").await;
-    assert!(seen["last_seen_at"].as_str() > seen["created_at"].as_str(), "{seen}");
+    assert!(
+        seen["last_seen_at"].as_str() > seen["created_at"].as_str(),
+        "{seen}"
+    );
     drop(socket);
     becomes(false).await;
 }
@@ -99,13 +147,30 @@ async fn revoking_a_device_ends_it_everywhere_at_once() {
     let phone = alice.login(&a, Some("phone")).await;
     let sockets = [phone.on(&a).connect().await, phone.on(&b).connect().await];
     let mut own = alice.on(&b).connect().await;
-    let answer = alice.on(&b).delete("/users/me/devices/phone").await.expect(200);
-    let fields: Vec<&String> = answer.data().as_object().expect("an object").keys().collect();
+    let answer = alice
+        .on(&b)
+        .delete("/users/me/devices/phone")
+        .await
+        .expect(200);
+    let fields: Vec<&String> = answer
+        .data()
+        .as_object()
+        .expect("an object")
+        .keys()
+        .collect();
     assert_eq!(fields, ["device_id", "revoked_at"]);
     assert_eq!(answer.data()["device_id"], "phone");
     for node in [&a, &b] {
-        phone.on(node).get("/users/me").await.refused(401, "UNAUTHORIZED");
-        phone.on(node).with_cookie("/auth/refresh").await.refused(401, "TOKEN_EXPIRED");
+        phone
+            .on(node)
+            .get("/users/me")
+            .await
+            .refused(401, "UNAUTHORIZED");
+        phone
+            .on(node)
+            .with_cookie("/auth/refresh")
+            .await
+            .refused(401, "TOKEN_EXPIRED");
     }
     for socket in sockets {
         let said = socket.expect_close(4403).await;
@@ -120,8 +185,14 @@ async fn revoking_a_device_ends_it_everywhere_at_once() {
     own.say(json!({ "type": "ping" })).await;
     own.expect("pong").await;
     assert_eq!(devices(&alice).await.len(), 1);
-    alice.delete("/users/me/devices/phone").await.refused(404, "NOT_FOUND");
-    alice.delete("/users/me/devices/%00").await.refused(404, "NOT_FOUND");
+    alice
+        .delete("/users/me/devices/phone")
+        .await
+        .refused(404, "NOT_FOUND");
+    alice
+        .delete("/users/me/devices/%00")
+        .await
+        .refused(404, "NOT_FOUND");
     // It may come back, as a new one.
     let back = alice.login(&b, Some("phone")).await;
     assert_eq!(devices(&back).await.len(), 2);
@@ -143,7 +214,10 @@ async fn a_device_that_comes_back_is_new_if_it_was_revoked_and_not_if_it_was_not
     assert!(is_new("phone").await);
     assert!(!is_new("phone").await);
     let phone = device(&alice, "phone").await;
-    assert_eq!((&phone["display_name"], &phone["platform"]), (&json!("My phone"), &json!("ios")));
+    assert_eq!(
+        (&phone["display_name"], &phone["platform"]),
+        (&json!("My phone"), &json!("ios"))
+    );
     alice.delete("/users/me/devices/phone").await.expect(200);
     assert!(is_new("phone").await);
     assert!(!is_new(&alice.device_id).await);

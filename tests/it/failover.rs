@@ -8,18 +8,24 @@ use serde_json::{Value, json};
 
 use crate::support::{Proxy, User, connect, followed_postgres, nodes_with, ulid};
 
-const ROOM: (&str, &str) =
-    ("LIMIT_OVERRIDES", "user_message_send=100000/s,agent_poll=1000/s,ws_connect=1000/s,default_user=1000/s");
+const RAISED_LIMITS: (&str, &str) = (
+    "LIMIT_OVERRIDES",
+    "user_message_send=100000/s,agent_poll=1000/s,ws_connect=1000/s,default_user=1000/s",
+);
 
 /// Says it until it is acked, under one id.
 async fn insist(user: &User, conversation: &str, text: &str) -> Value {
-    let body =
-        json!({ "payload": { "type": "text", "text": text }, "client_message_id": ulid().to_string() });
+    let body = json!({ "payload": { "type": "text", "text": text }, "client_message_id": ulid().to_string() });
     let since = Instant::now();
     loop {
         let path = format!("/conversations/{conversation}/messages");
-        let answer = user.try_send(user.request(Method::POST, path).json(&body)).await;
-        if let Some(answer) = answer.ok().filter(|answer| matches!(answer.status, 200 | 201)) {
+        let answer = user
+            .try_send(user.request(Method::POST, path).json(&body))
+            .await;
+        if let Some(answer) = answer
+            .ok()
+            .filter(|answer| matches!(answer.status, 200 | 201))
+        {
             return answer.data().clone();
         }
         assert!(since.elapsed() < Duration::from_secs(20), "not acked");
@@ -35,7 +41,10 @@ async fn until(url: &str, sql: &str, expected: i64) {
         if now == expected {
             return;
         }
-        assert!(since.elapsed() < Duration::from_secs(20), "{now}, not {expected}: {sql}");
+        assert!(
+            since.elapsed() < Duration::from_secs(20),
+            "{now}, not {expected}: {sql}"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -45,7 +54,11 @@ fn epoch(cursor: &str) -> &str {
 }
 
 fn texts(list: &Value) -> Vec<Value> {
-    list.as_array().expect("a list").iter().map(|one| one["payload"]["text"].clone()).collect()
+    list.as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| one["payload"]["text"].clone())
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,8 +67,10 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     let address = |port: u16| format!("127.0.0.1:{port}");
     let proxy = Proxy::before(&address(primary.port())).await;
     migrate::run_at(&primary.url()).await.expect("migrated");
-    let url = primary.url().replace(&address(primary.port()), &proxy.address);
-    let [a, b] = nodes_with(&[ROOM, ("DATABASE_URL", &url)]).await;
+    let url = primary
+        .url()
+        .replace(&address(primary.port()), &proxy.address);
+    let [a, b] = nodes_with(&[RAISED_LIMITS, ("DATABASE_URL", &url)]).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
@@ -69,9 +84,20 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
 
     // It follows no more, and nobody notices.
     let follower = connect(&standby.admin_url()).await;
-    follower.batch_execute("alter system set primary_conninfo = ''").await.expect("cut off");
-    follower.batch_execute("select pg_reload_conf()").await.expect("reloaded");
-    until(&standby.admin_url(), "select count(*) from pg_stat_wal_receiver", 0).await;
+    follower
+        .batch_execute("alter system set primary_conninfo = ''")
+        .await
+        .expect("cut off");
+    follower
+        .batch_execute("select pg_reload_conf()")
+        .await
+        .expect("reloaded");
+    until(
+        &standby.admin_url(),
+        "select count(*) from pg_stat_wal_receiver",
+        0,
+    )
+    .await;
     let mut lost = Vec::new();
     for n in 0..5 {
         lost.push(insist(&alice, &conversation, &format!("lost {n}")).await);
@@ -96,16 +122,28 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     let mut new = Vec::new();
     for n in 0..12 {
         new.push(
-            insist(&alice.on(if n % 2 == 0 { &a } else { &b }), &conversation, &format!("new {n}")).await,
+            insist(
+                &alice.on(if n % 2 == 0 { &a } else { &b }),
+                &conversation,
+                &format!("new {n}"),
+            )
+            .await,
         );
     }
-    assert_eq!(new[0]["seq"].as_i64(), last["seq"].as_i64().map(|seq| seq + 1));
+    assert_eq!(
+        new[0]["seq"].as_i64(),
+        last["seq"].as_i64().map(|seq| seq + 1)
+    );
     assert_eq!(new[0]["seq"], lost[0]["seq"]);
 
     // Every socket is told, and closed.
     for socket in [its, hers] {
         let before = socket.expect_close(1012).await;
-        assert_eq!(before.last().expect("a frame")["type"], "resync_required", "{before:?}");
+        assert_eq!(
+            before.last().expect("a frame")["type"],
+            "resync_required",
+            "{before:?}"
+        );
     }
     // An old place is none any more, on any node and by any way; the new ones are of another epoch.
     let expected: Vec<Value> = (0..5)
@@ -114,8 +152,14 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
         .collect();
     for node in [&a, &b] {
         let agent = agent.on(node);
-        let refused = agent.poll(&format!("cursor={old}")).await.refused(409, "CURSOR_EXPIRED");
-        let head = refused.body["error"]["params"]["head"].as_str().expect("a cursor").to_owned();
+        let refused = agent
+            .poll(&format!("cursor={old}"))
+            .await
+            .refused(409, "CURSOR_EXPIRED");
+        let head = refused.body["error"]["params"]["head"]
+            .as_str()
+            .expect("a cursor")
+            .to_owned();
         assert_ne!(epoch(&head), epoch(&old));
         let mut socket = agent.connect_from(Some(&old)).await;
         assert_eq!(socket.expect("resync_required").await["head"], head);
@@ -124,10 +168,16 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
         let page = alice.on(node).get(path).await.expect(200);
         assert_eq!(texts(&page.body["data"]), expected);
         let start = format!("{}-0", epoch(&head));
-        let events = agent.poll(&format!("cursor={start}&limit=100")).await.expect(200);
+        let events = agent
+            .poll(&format!("cursor={start}&limit=100"))
+            .await
+            .expect(200);
         let events = events.body["data"].as_array().expect("a list").clone();
         let numbers: Vec<Option<i64>> = events.iter().map(|event| event["seq"].as_i64()).collect();
-        assert_eq!(numbers, (1..=events.len() as i64).map(Some).collect::<Vec<_>>());
+        assert_eq!(
+            numbers,
+            (1..=events.len() as i64).map(Some).collect::<Vec<_>>()
+        );
         let said: Vec<Value> = events
             .iter()
             .filter(|event| event["event"] == "message.created")

@@ -12,11 +12,14 @@ use blindpipe::dev::services::send_signal;
 use serde_json::json;
 
 use crate::support::{
-    Agent, ProcessNode, Socket, TestNode, User, nodes_with, private_redis, psql, redis_client, spawn, ulid,
+    Agent, ProcessNode, Socket, TestNode, User, nodes_with, private_redis, psql, redis_client,
+    spawn, ulid,
 };
 
-const ROOM: (&str, &str) =
-    ("LIMIT_OVERRIDES", "user_message_send=100000/s,agent_poll=1000/s,ws_connect=1000/s");
+const RAISED_LIMITS: (&str, &str) = (
+    "LIMIT_OVERRIDES",
+    "user_message_send=100000/s,agent_poll=1000/s,ws_connect=1000/s",
+);
 
 /// Sends `n` messages one after the other, each until it is acked, as a careful client does: the same id again after
 /// an unknown outcome. The text is the number.
@@ -26,7 +29,10 @@ async fn send_all(alice: &User, conversation: &str, n: usize) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let request = alice
-                .request(reqwest::Method::POST, format!("/conversations/{conversation}/messages"))
+                .request(
+                    reqwest::Method::POST,
+                    format!("/conversations/{conversation}/messages"),
+                )
                 .json(&body);
             match alice.try_send(request).await {
                 Ok(answer) if answer.status == 201 || answer.status == 200 => break,
@@ -49,22 +55,35 @@ struct Checker {
 
 impl Checker {
     fn new() -> Self {
-        Checker { next: 0, inbox: 0, cursor: String::new() }
+        Checker {
+            next: 0,
+            inbox: 0,
+            cursor: String::new(),
+        }
     }
 
     /// Reads until all `n` have come (true) or the socket is cut (false).
     async fn read(&mut self, socket: &mut Socket, n: usize) -> bool {
         while self.next < n {
-            let Ok(frame) = socket.next().await else { return false };
+            let Ok(frame) = socket.next().await else {
+                return false;
+            };
             if frame["type"] != "event" {
                 continue;
             }
             let inbox = frame["seq"].as_i64().expect("a number");
-            assert!(self.inbox == 0 || inbox == self.inbox + 1, "inbox {inbox} after {}", self.inbox);
+            assert!(
+                self.inbox == 0 || inbox == self.inbox + 1,
+                "inbox {inbox} after {}",
+                self.inbox
+            );
             self.inbox = inbox;
             self.cursor = frame["cursor"].as_str().expect("a cursor").to_owned();
             if frame["event"] == "message.created" {
-                assert_eq!(frame["data"]["payload"]["n"], self.next, "lost, doubled or reordered");
+                assert_eq!(
+                    frame["data"]["payload"]["n"], self.next,
+                    "lost, doubled or reordered"
+                );
                 self.next += 1;
             }
         }
@@ -81,7 +100,7 @@ async fn pair(node: &TestNode) -> (User, Agent, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_node_loses_and_doubles_nothing() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let mut b = ProcessNode::start(&a).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.at(&b.base).connect().await;
@@ -92,7 +111,10 @@ async fn a_killed_node_loses_and_doubles_nothing() {
     let mut checker = Checker::new();
     assert!(checker.read(&mut socket, 400).await);
     b.kill();
-    assert!(!checker.read(&mut socket, 1000).await, "the node was killed in the middle");
+    assert!(
+        !checker.read(&mut socket, 1000).await,
+        "the node was killed in the middle"
+    );
     let mut socket = agent.connect_from(Some(&checker.cursor)).await;
     assert!(checker.read(&mut socket, 1000).await);
     sender.await.expect("every message acked");
@@ -101,7 +123,7 @@ async fn a_killed_node_loses_and_doubles_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_sender_s_node_loses_and_doubles_nothing() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let mut b = ProcessNode::start(&a).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.connect().await;
@@ -110,18 +132,27 @@ async fn a_killed_sender_s_node_loses_and_doubles_nothing() {
     let sender = spawn({
         let (here, there, conversation, moved) = (
             alice.clone(),
-            User { caller: alice.caller.at(&b.base), ..alice.clone() },
+            User {
+                caller: alice.caller.at(&b.base),
+                ..alice.clone()
+            },
             conversation.clone(),
             moved.clone(),
         );
         async move {
             for i in 0..600 {
-                let body =
-                    json!({ "payload": { "type": "text", "n": i }, "client_message_id": ulid().to_string() });
+                let body = json!({ "payload": { "type": "text", "n": i }, "client_message_id": ulid().to_string() });
                 loop {
-                    let caller = if moved.load(Ordering::Relaxed) { &here } else { &there };
+                    let caller = if moved.load(Ordering::Relaxed) {
+                        &here
+                    } else {
+                        &there
+                    };
                     let request = caller
-                        .request(reqwest::Method::POST, format!("/conversations/{conversation}/messages"))
+                        .request(
+                            reqwest::Method::POST,
+                            format!("/conversations/{conversation}/messages"),
+                        )
                         .json(&body);
                     match caller.try_send(request).await {
                         Ok(answer) if answer.status < 300 => break,
@@ -145,7 +176,7 @@ async fn a_killed_sender_s_node_loses_and_doubles_nothing() {
 async fn a_killed_and_restarted_redis_loses_and_doubles_nothing() {
     let mut redis = private_redis("killed").await;
     let url = redis.url();
-    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS, ("REDIS_URL", &url)]).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.on(&b).connect().await;
     let sender = spawn({
@@ -169,7 +200,7 @@ async fn a_killed_and_restarted_redis_loses_and_doubles_nothing() {
 async fn without_redis_sends_are_acked_and_delivered_by_the_sweep() {
     let mut redis = private_redis("down").await;
     let url = redis.url();
-    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS, ("REDIS_URL", &url)]).await;
     let (alice, agent, conversation) = pair(&a).await;
     redis.kill();
     let mut socket = agent.on(&b).connect().await;
@@ -181,18 +212,24 @@ async fn without_redis_sends_are_acked_and_delivered_by_the_sweep() {
         alice.say(&conversation, &text).await.expect(201);
         let acked = started.elapsed();
         assert!(acked < Duration::from_secs(2), "acked after {acked:?}");
-        assert_eq!(socket.event("message.created").await["data"]["payload"]["text"], text);
+        assert_eq!(
+            socket.event("message.created").await["data"]["payload"]["text"],
+            text
+        );
         worst = worst.max(started.elapsed());
         tokio::time::sleep(Duration::from_millis(130)).await;
     }
-    assert!(worst < Duration::from_millis(2500), "delivered after {worst:?}");
+    assert!(
+        worst < Duration::from_millis(2500),
+        "delivered after {worst:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_hangs_costs_milliseconds_not_minutes() {
     let mut redis = private_redis("hung").await;
     let url = redis.url();
-    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS, ("REDIS_URL", &url)]).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.on(&b).connect().await;
     redis.signal("STOP");
@@ -209,7 +246,10 @@ async fn a_redis_that_hangs_costs_milliseconds_not_minutes() {
     for n in 20..60 {
         let started = Instant::now();
         let body = json!({ "payload": { "type": "text", "n": n } });
-        alice.post(format!("/conversations/{conversation}/messages"), body).await.expect(201);
+        alice
+            .post(format!("/conversations/{conversation}/messages"), body)
+            .await
+            .expect(201);
         assert!(checker.read(&mut socket, n + 1).await);
         fast |= started.elapsed() < Duration::from_millis(100);
         if fast {
@@ -224,23 +264,36 @@ async fn a_redis_that_hangs_costs_milliseconds_not_minutes() {
 async fn dead_subscriptions_are_noticed_and_made_anew() {
     let redis = private_redis("deaf").await;
     let url = redis.url();
-    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS, ("REDIS_URL", &url)]).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.on(&b).connect().await;
     let admin = redis_client(&url).await;
     use fred::interfaces::ClientLike;
     let kill = fred::cmd!("CLIENT");
-    admin.custom::<(), _>(kill, vec!["KILL", "TYPE", "pubsub"]).await.expect("subscribers cut");
+    admin
+        .custom::<(), _>(kill, vec!["KILL", "TYPE", "pubsub"])
+        .await
+        .expect("subscribers cut");
     let mut checker = Checker::new();
     let mut fast = 0;
     for n in 0..60 {
         let started = Instant::now();
         let body = json!({ "payload": { "type": "text", "n": n } });
-        alice.post(format!("/conversations/{conversation}/messages"), body).await.expect(201);
+        alice
+            .post(format!("/conversations/{conversation}/messages"), body)
+            .await
+            .expect(201);
         assert!(checker.read(&mut socket, n + 1).await);
         let took = started.elapsed();
-        assert!(took < Duration::from_millis(2500), "delivered after {took:?}");
-        fast = if took < Duration::from_millis(100) { fast + 1 } else { 0 };
+        assert!(
+            took < Duration::from_millis(2500),
+            "delivered after {took:?}"
+        );
+        fast = if took < Duration::from_millis(100) {
+            fast + 1
+        } else {
+            0
+        };
         if fast == 5 {
             return;
         }
@@ -253,7 +306,7 @@ async fn dead_subscriptions_are_noticed_and_made_anew() {
 async fn a_flushed_redis_loses_nothing() {
     let redis = private_redis("flushed").await;
     let url = redis.url();
-    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS, ("REDIS_URL", &url)]).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.on(&b).connect().await;
     let admin = redis_client(&url).await;
@@ -263,13 +316,16 @@ async fn a_flushed_redis_loses_nothing() {
     admin.flushall::<()>(false).await.expect("flushed");
     admin.script_flush(false).await.expect("scripts flushed");
     let body = json!({ "payload": { "type": "text", "n": 20 } });
-    alice.post(format!("/conversations/{conversation}/messages"), body).await.expect(201);
+    alice
+        .post(format!("/conversations/{conversation}/messages"), body)
+        .await
+        .expect(201);
     assert!(checker.read(&mut socket, 21).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_is_told_to_stop_sends_its_sockets_away_and_ends() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let mut b = ProcessNode::start(&a).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.at(&b.base).connect().await;
@@ -282,12 +338,15 @@ async fn a_node_that_is_told_to_stop_sends_its_sockets_away_and_ends() {
     assert_eq!(b.ended(Duration::from_secs(30)).await, Some(0));
     alice.say(&conversation, "meanwhile").await.expect(201);
     let mut socket = agent.connect_from(Some(&cursor)).await;
-    assert_eq!(socket.event("message.created").await["data"]["payload"]["text"], "meanwhile");
+    assert_eq!(
+        socket.event("message.created").await["data"]["payload"]["text"],
+        "meanwhile"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crashed_backend_costs_a_retry_and_nothing_else() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.on(&b).connect().await;
     let sender = spawn({
@@ -314,26 +373,44 @@ async fn a_node_that_cannot_see_postgres_delivers_nothing_and_catches_up_later()
     let redis = private_redis("blind").await;
     let url = redis.url();
     let prefix = ulid().to_string();
-    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url), ("REDIS_PREFIX", &prefix)]).await;
+    let [a, b] = nodes_with(&[
+        RAISED_LIMITS,
+        ("REDIS_URL", &url),
+        ("REDIS_PREFIX", &prefix),
+    ])
+    .await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.on(&b).connect().await;
     socket.event("conversation.created").await;
     socket.expect("caught_up").await;
-    let database = a.world.database.rsplit('/').next().expect("a name").to_owned();
+    let database = a
+        .world
+        .database
+        .rsplit('/')
+        .next()
+        .expect("a name")
+        .to_owned();
     let elsewhere = a.world.database.replace(&database, "template_blindpipe");
     let limit = |n: i32| format!("alter database {database} connection limit {n}");
     psql(&elsewhere, &limit(0)).await;
-    let cut =
-        format!("select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = '{database}'");
+    let cut = format!(
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity where datname = '{database}'"
+    );
     psql(&elsewhere, &cut).await;
     // Real time: ten seconds without a look are the node's own measure.
     tokio::time::sleep(Duration::from_secs(15)).await;
     psql(&elsewhere, &cut).await;
     // A hint with a body, as another node would send it.
     let client = redis_client(&url).await;
-    let inbox = uuid::Uuid::parse_str(&agent.id).expect("a UUID").simple().to_string();
+    let inbox = uuid::Uuid::parse_str(&agent.id)
+        .expect("a UUID")
+        .simple()
+        .to_string();
     let hint = format!("{} 3 \"event\":\"message.created\",\"data\":{{}}", ulid());
-    let heard: u32 = client.publish(format!("{prefix}:p:{inbox}"), hint).await.expect("published");
+    let heard: u32 = client
+        .publish(format!("{prefix}:p:{inbox}"), hint)
+        .await
+        .expect("published");
     assert_eq!(heard, 1, "the node listens");
     socket.expect_silence(Duration::from_millis(500)).await;
     psql(&elsewhere, &limit(-1)).await;
@@ -345,5 +422,8 @@ async fn a_node_that_cannot_see_postgres_delivers_nothing_and_catches_up_later()
         tokio::time::sleep(Duration::from_millis(100)).await;
         sent = alice.say(&conversation, "after").await;
     }
-    assert_eq!(socket.event("message.created").await["data"]["payload"]["text"], "after");
+    assert_eq!(
+        socket.event("message.created").await["data"]["payload"]["text"],
+        "after"
+    );
 }

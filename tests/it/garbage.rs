@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use blindpipe::routes::{self, Caller};
+use blindpipe::routes::{self, Access};
 use reqwest::Method;
 use serde_json::json;
 use tokio::{
@@ -12,7 +12,7 @@ use tokio::{
 
 use crate::support::{Answer, nodes, nodes_with};
 
-const ROOM: (&str, &str) = (
+const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
     "auth_register_ip=100000/s,auth_login_ip=100000/s,agent_message_send=100000/s,agent_conversation_message_send=100000/s,\
      agent_poll=100000/s,user_message_send=100000/s,default_user=100000/s,default_ip=100000/s,ws_connect_ip=100000/s,\
@@ -20,7 +20,10 @@ const ROOM: (&str, &str) = (
 );
 
 fn check(answer: &Answer, what: &str) {
-    assert!(answer.status < 500 || answer.code() == "NOT_AVAILABLE_IN_V1", "{what}: {answer:?}");
+    assert!(
+        answer.status < 500 || answer.code() == "NOT_AVAILABLE_IN_V1",
+        "{what}: {answer:?}"
+    );
     if answer.status >= 400 {
         let error = &answer.body["error"];
         for field in ["code", "message", "i18n_key"] {
@@ -78,7 +81,7 @@ fn garbage() -> Vec<Vec<u8>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_route_answers_garbage_in_the_envelope() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
@@ -87,35 +90,52 @@ async fn every_route_answers_garbage_in_the_envelope() {
     routes.sort_by_key(|route| route.method == Method::DELETE);
     for route in routes {
         let caller = match route.caller {
-            Caller::Public => a.anon(),
+            Access::Public => a.anon(),
             // Whoever calls this cannot call anything else.
-            Caller::User if (&route.method, route.path) == (&Method::DELETE, "/users/me") => {
+            Access::User if (&route.method, route.path) == (&Method::DELETE, "/users/me") => {
                 a.user("leaver").await.caller.clone()
             }
-            Caller::User | Caller::Either => alice.caller.clone(),
-            Caller::Agent => agent.caller.clone(),
+            Access::User | Access::Either => alice.caller.clone(),
+            Access::Agent => agent.caller.clone(),
         };
-        for (agent_id, conversation_id) in
-            [(agent.id.as_str(), conversation.as_str()), ("%00", "%ff"), ("..%2f", "x'--"), ("{}", "")]
-        {
+        for (agent_id, conversation_id) in [
+            (agent.id.as_str(), conversation.as_str()),
+            ("%00", "%ff"),
+            ("..%2f", "x'--"),
+            ("{}", ""),
+        ] {
             let path = route
                 .path
                 .replace("{agent_id}", agent_id)
                 .replace("{user_id}", &alice.id)
                 .split('/')
-                .map(|part| if part.starts_with('{') && part.len() > 2 { conversation_id } else { part })
+                .map(|part| {
+                    if part.starts_with('{') && part.len() > 2 {
+                        conversation_id
+                    } else {
+                        part
+                    }
+                })
                 .collect::<Vec<_>>()
                 .join("/");
             // All of it where the path is right, a taste of it where it is not.
-            let bodies = if agent_id == agent.id { garbage() } else { garbage().split_off(20) };
-            for body in bodies.into_iter().filter(|body| agent_id == agent.id || body.len() < 100_000) {
+            let bodies = if agent_id == agent.id {
+                garbage()
+            } else {
+                garbage().split_off(20)
+            };
+            for body in bodies
+                .into_iter()
+                .filter(|body| agent_id == agent.id || body.len() < 100_000)
+            {
                 let what = format!(
                     "{} {path} {:?}",
                     route.method,
                     String::from_utf8_lossy(&body[..body.len().min(60)])
                 );
-                let call =
-                    caller.request(route.method.clone(), &path).header("content-type", "application/json");
+                let call = caller
+                    .request(route.method.clone(), &path)
+                    .header("content-type", "application/json");
                 // A refusal before the end of a large body may cut the connection under the client.
                 if let Ok(answer) = caller.try_send(call.body(body.clone())).await {
                     check(&answer, &what);
@@ -128,7 +148,9 @@ async fn every_route_answers_garbage_in_the_envelope() {
                 "",
                 "\u{7f}",
             ] {
-                let Ok(kind) = reqwest::header::HeaderValue::from_str(kind) else { continue };
+                let Ok(kind) = reqwest::header::HeaderValue::from_str(kind) else {
+                    continue;
+                };
                 let call = || {
                     caller
                         .request(route.method.clone(), &path)
@@ -158,12 +180,15 @@ async fn every_route_answers_garbage_in_the_envelope() {
     // Nothing of it was kept, and the node is well.
     alice.say(&conversation, "after").await.expect(201);
     assert_eq!(a.metric("panics_total", &[]).await, 0.0);
-    assert_eq!(a.metric("http_requests_total", &["status=\"500\""]).await, 0.0);
+    assert_eq!(
+        a.metric("http_requests_total", &["status=\"500\""]).await,
+        0.0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_requests_are_refused() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     for path in [
         "/",
@@ -180,17 +205,30 @@ async fn odd_requests_are_refused() {
     ] {
         a.anon().get(path).await.refused(404, "NOT_FOUND");
     }
-    for method in [Method::TRACE, Method::DELETE, Method::from_bytes(b"BREW").expect("a method")] {
+    for method in [
+        Method::TRACE,
+        Method::DELETE,
+        Method::from_bytes(b"BREW").expect("a method"),
+    ] {
         let caller = a.anon();
-        caller.send(caller.request(method, "/auth/login")).await.refused(405, "METHOD_NOT_ALLOWED");
+        caller
+            .send(caller.request(method, "/auth/login"))
+            .await
+            .refused(405, "METHOD_NOT_ALLOWED");
     }
     // A token in the wrong place is no token.
     let nobody = a.anon();
     nobody
-        .post(format!("/agents?access_token={}", alice.access_token), json!({ "display_name": "x" }))
+        .post(
+            format!("/agents?access_token={}", alice.access_token),
+            json!({ "display_name": "x" }),
+        )
         .await
         .refused(401, "UNAUTHORIZED");
-    nobody.post("/agents", json!({ "access_token": alice.access_token })).await.refused(401, "UNAUTHORIZED");
+    nobody
+        .post("/agents", json!({ "access_token": alice.access_token }))
+        .await
+        .refused(401, "UNAUTHORIZED");
     let twice = alice
         .request(Method::POST, "/agents")
         .header("authorization", "Bearer x")
@@ -199,24 +237,40 @@ async fn odd_requests_are_refused() {
     // A request id is kept if it is sane, and replaced if not.
     let id = |value: &'static str| {
         let caller = a.anon();
-        async move { caller.send(caller.request(Method::GET, "/version").header("x-request-id", value)).await }
+        async move {
+            caller
+                .send(
+                    caller
+                        .request(Method::GET, "/version")
+                        .header("x-request-id", value),
+                )
+                .await
+        }
     };
     assert_eq!(id("mine-1").await.header("x-request-id"), Some("mine-1"));
-    assert_ne!(id("two words").await.header("x-request-id"), Some("two words"));
+    assert_ne!(
+        id("two words").await.header("x-request-id"),
+        Some("two words")
+    );
 }
 
 /// Sends bytes, returns all that comes back until the node closes.
 async fn raw(base: &str, bytes: &[u8], patience: Duration) -> Option<String> {
-    let mut stream = TcpStream::connect(base.trim_start_matches("http://")).await.expect("connected");
+    let mut stream = TcpStream::connect(base.trim_start_matches("http://"))
+        .await
+        .expect("connected");
     stream.write_all(bytes).await.ok();
     let mut back = Vec::new();
-    tokio::time::timeout(patience, stream.read_to_end(&mut back)).await.ok()?.ok();
+    tokio::time::timeout(patience, stream.read_to_end(&mut back))
+        .await
+        .ok()?
+        .ok();
     Some(String::from_utf8_lossy(&back).into_owned())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn broken_http_is_refused_or_cut() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let soon = Duration::from_secs(5);
     for text in [
         "GET / HTTP/9.9\r\n\r\n".to_owned(),
@@ -231,24 +285,41 @@ async fn broken_http_is_refused_or_cut() {
         assert!(first.is_empty() || first.contains(" 4"), "{first} to {:?}", &text[..text.len().min(80)]);
     }
     // Over plain HTTP from anyone but the proxy: refused in the envelope, not redirected.
-    let plain = raw(&a.base, b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", soon)
-        .await
-        .expect("closed");
-    assert!(plain.starts_with("HTTP/1.1 403") && plain.contains("TLS_REQUIRED"), "{plain}");
-    let claimed = b"GET /version HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: http\r\nConnection: close\r\n\r\n";
-    assert!(raw(&a.base, claimed, soon).await.expect("closed").contains("TLS_REQUIRED"));
+    let plain = raw(
+        &a.base,
+        b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        soon,
+    )
+    .await
+    .expect("closed");
+    assert!(
+        plain.starts_with("HTTP/1.1 403") && plain.contains("TLS_REQUIRED"),
+        "{plain}"
+    );
+    let claimed =
+        b"GET /version HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: http\r\nConnection: close\r\n\r\n";
+    assert!(
+        raw(&a.base, claimed, soon)
+            .await
+            .expect("closed")
+            .contains("TLS_REQUIRED")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_clients_are_cut_and_hold_nobody_up() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     // Headers that never end, and a body that never comes: both are given ten seconds. Real time: the deadlines are
     // the transport's.
     let patience = Duration::from_secs(20);
-    let headers = raw(&a.base, b"GET /version HTTP/1.1\r\nHost: x\r\nX-Slow: ", patience);
+    let headers = raw(
+        &a.base,
+        b"GET /version HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+        patience,
+    );
     let request = format!(
         "POST /conversations/{conversation}/messages HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: https\r\nAuthorization: Bearer {}\r\n\
          Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{\"payload\":",
@@ -265,9 +336,15 @@ async fn slow_clients_are_cut_and_hold_nobody_up() {
     let (headers, body, silent, ()) = futures_util::join!(headers, body, silent, others);
     assert!(silent.is_some(), "silence is cut within twenty seconds");
     let headers = headers.expect("cut within twenty seconds");
-    assert!(headers.is_empty() || headers.starts_with("HTTP/1.1 408"), "{headers}");
+    assert!(
+        headers.is_empty() || headers.starts_with("HTTP/1.1 408"),
+        "{headers}"
+    );
     let body = body.expect("cut within twenty seconds");
-    assert!(body.starts_with("HTTP/1.1 408") && body.contains("REQUEST_TIMEOUT"), "{body}");
+    assert!(
+        body.starts_with("HTTP/1.1 408") && body.contains("REQUEST_TIMEOUT"),
+        "{body}"
+    );
 }
 
 /// Whether a request on this connection is answered.
@@ -275,14 +352,19 @@ async fn answered(stream: &mut TcpStream) -> bool {
     let mut answer = [0; 1024];
     let request = b"GET /version HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: https\r\n\r\n";
     stream.write_all(request).await.is_ok()
-        && stream.read(&mut answer).await.is_ok_and(|n| answer[..n].starts_with(b"HTTP/1.1 200"))
+        && stream
+            .read(&mut answer)
+            .await
+            .is_ok_and(|n| answer[..n].starts_with(b"HTTP/1.1 200"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_connection_can_be_used_again_and_a_dripping_head_cannot() {
     let [a] = nodes().await;
     let connect = async || {
-        let mut stream = TcpStream::connect(a.base.trim_start_matches("http://")).await.expect("connected");
+        let mut stream = TcpStream::connect(a.base.trim_start_matches("http://"))
+            .await
+            .expect("connected");
         assert!(answered(&mut stream).await);
         stream
     };
@@ -296,7 +378,10 @@ async fn an_idle_connection_can_be_used_again_and_a_dripping_head_cannot() {
     let dripping = async {
         let mut stream = connect().await;
         let started = std::time::Instant::now();
-        stream.write_all(b"GET /version HTTP/1.1\r\nX: ").await.expect("written");
+        stream
+            .write_all(b"GET /version HTTP/1.1\r\nX: ")
+            .await
+            .expect("written");
         let mut byte = [0];
         loop {
             match tokio::time::timeout(Duration::from_millis(500), stream.read(&mut byte)).await {

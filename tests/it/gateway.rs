@@ -36,7 +36,11 @@ async fn a_socket_must_say_who_it_is() {
         let mut socket = open().await;
         socket.say(wrong.clone()).await;
         let before = socket.expect_close(4401).await;
-        assert_eq!(before, [json!({ "type": "auth.error", "reason": "invalid_token" })], "{wrong}");
+        assert_eq!(
+            before,
+            [json!({ "type": "auth.error", "reason": "invalid_token" })],
+            "{wrong}"
+        );
     }
     for (text, code) in [
         ("".to_owned(), 4400),
@@ -48,8 +52,18 @@ async fn a_socket_must_say_who_it_is() {
         (r#"{"type":"auth","type":"auth"}"#.to_owned(), 4400),
         (r#"{"type":"ping"}"#.to_owned(), 4401),
         (r#"{"type":"message.send"}"#.to_owned(), 4401),
-        (format!(r#"{{"type":"auth","access_token":"{}"}}"#, "x".repeat(17_000)), 1009),
-        (json!({ "type": "auth", "access_token": alice.access_token, "resume": "junk" }).to_string(), 4400),
+        (
+            format!(
+                r#"{{"type":"auth","access_token":"{}"}}"#,
+                "x".repeat(17_000)
+            ),
+            1009,
+        ),
+        (
+            json!({ "type": "auth", "access_token": alice.access_token, "resume": "junk" })
+                .to_string(),
+            4400,
+        ),
     ] {
         let mut socket = open().await;
         socket.say_raw(Message::text(text.clone())).await;
@@ -85,14 +99,22 @@ async fn a_later_frame_must_be_a_frame() {
     socket.say_raw(Message::binary(vec![0])).await;
     socket.expect_close(1003).await;
     let mut socket = alice.connect().await;
-    socket.say_raw(Message::text("x".repeat(1024 * 1024 + 64 * 1024 + 1))).await;
+    socket
+        .say_raw(Message::text("x".repeat(1024 * 1024 + 64 * 1024 + 1)))
+        .await;
     socket.expect_close(1009).await;
     let mut socket = alice.connect().await;
     for _ in 0..61 {
         socket.say(json!({ "type": "ping" })).await;
     }
     let before = socket.expect_close(4429).await;
-    assert_eq!(before.iter().filter(|frame| frame["type"] == "pong").count(), 60);
+    assert_eq!(
+        before
+            .iter()
+            .filter(|frame| frame["type"] == "pong")
+            .count(),
+        60
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,8 +130,14 @@ async fn a_refused_send_is_answered_with_its_reference() {
             json!({ "conversation_id": ulid().to_string(), "payload": { "type": "t" } }),
             "NOT_CONVERSATION_MEMBER",
         ),
-        (json!({ "conversation_id": conversation }), "VALIDATION_ERROR"),
-        (json!({ "conversation_id": conversation, "payload": 7 }), "VALIDATION_ERROR"),
+        (
+            json!({ "conversation_id": conversation }),
+            "VALIDATION_ERROR",
+        ),
+        (
+            json!({ "conversation_id": conversation, "payload": 7 }),
+            "VALIDATION_ERROR",
+        ),
         (
             json!({ "conversation_id": conversation, "payload": { "type": "t" }, "client_message_id": "x" }),
             "VALIDATION_ERROR",
@@ -124,7 +152,10 @@ async fn a_refused_send_is_answered_with_its_reference() {
         frame["ref"] = json!({ "any": ["thing", code] });
         socket.say(frame.clone()).await;
         let answer = socket.expect("error").await;
-        assert_eq!((&answer["error"]["code"], &answer["ref"]), (&json!(code), &frame["ref"]));
+        assert_eq!(
+            (&answer["error"]["code"], &answer["ref"]),
+            (&json!(code), &frame["ref"])
+        );
         tokio::time::sleep(Duration::from_millis(250)).await;
     }
     // 5/s: the frames share one budget with the route that has the conversation in its path.
@@ -139,7 +170,10 @@ async fn a_refused_send_is_answered_with_its_reference() {
     let error = &limited.expect("the sixth is refused")["error"];
     assert_eq!(
         (&error["code"], &error["params"]["scope"]),
-        (&json!("RATE_LIMITED"), &json!("agent_conversation_message_send"))
+        (
+            &json!("RATE_LIMITED"),
+            &json!("agent_conversation_message_send")
+        )
     );
 }
 
@@ -155,7 +189,10 @@ async fn frames_of_one_socket_keep_their_order() {
     }
     for n in 0..50 {
         let sent = socket.expect("message.sent").await;
-        assert_eq!((&sent["ref"], &sent["data"]["seq"]), (&json!(n), &json!(n + 1)));
+        assert_eq!(
+            (&sent["ref"], &sent["data"]["seq"]),
+            (&json!(n), &json!(n + 1))
+        );
     }
 }
 
@@ -167,8 +204,15 @@ async fn a_session_that_dies_loses_its_socket_and_its_requests_on_every_node() {
     let conversation = alice.talk_to(&agent).await;
     let hers = alice.on(&b).connect().await;
     let its = agent.on(&b).connect().await;
-    agent.on(&b).say(&conversation, "known to both nodes").await.expect(201);
-    agent.say(&conversation, "known to both nodes").await.expect(201);
+    agent
+        .on(&b)
+        .say(&conversation, "known to both nodes")
+        .await
+        .expect(201);
+    agent
+        .say(&conversation, "known to both nodes")
+        .await
+        .expect(201);
 
     // A login of the same device ends the session that it had.
     let body = json!({
@@ -177,20 +221,43 @@ async fn a_session_that_dies_loses_its_socket_and_its_requests_on_every_node() {
     let started = Instant::now();
     alice.post("/auth/login", body).await.expect(200);
     for node in [&a, &b] {
-        alice.on(node).say(&conversation, "x").await.refused(401, "UNAUTHORIZED");
-        alice.on(node).post("/agents", json!({ "display_name": "x" })).await.refused(401, "UNAUTHORIZED");
+        alice
+            .on(node)
+            .say(&conversation, "x")
+            .await
+            .refused(401, "UNAUTHORIZED");
+        alice
+            .on(node)
+            .post("/agents", json!({ "display_name": "x" }))
+            .await
+            .refused(401, "UNAUTHORIZED");
     }
     let before = hers.expect_close(4403).await;
     assert!(started.elapsed() < Duration::from_secs(1));
     let last = before.last().expect("a frame");
-    assert_eq!((&last["type"], &last["reason"]), (&json!("session.invalidated"), &json!("logout")));
+    assert_eq!(
+        (&last["type"], &last["reason"]),
+        (&json!("session.invalidated"), &json!("logout"))
+    );
     assert_eq!(last["device_id"], alice.device_id);
 
     // Nobody hints at what is done to the table by hand: requests see it at once, sockets by the sweep.
-    psql(&a.world.database, "update agent_token set revoked_at = app_now(), bcrypt_hash = null").await;
+    psql(
+        &a.world.database,
+        "update agent_token set revoked_at = app_now(), bcrypt_hash = null",
+    )
+    .await;
     for node in [&a, &b] {
-        agent.on(node).say(&conversation, "x").await.refused(401, "AGENT_TOKEN_INVALID");
-        agent.on(node).poll("").await.refused(401, "AGENT_TOKEN_INVALID");
+        agent
+            .on(node)
+            .say(&conversation, "x")
+            .await
+            .refused(401, "AGENT_TOKEN_INVALID");
+        agent
+            .on(node)
+            .poll("")
+            .await
+            .refused(401, "AGENT_TOKEN_INVALID");
     }
     let started = Instant::now();
     let before = its.expect_close(4403).await;
@@ -211,7 +278,9 @@ async fn a_users_socket_lives_as_long_as_its_token() {
     a.advance_to(alice.after_its_end(-55)).await;
     socket.expect("auth.expiring").await;
     let renewed = alice.refreshed().await;
-    socket.say(json!({ "type": "auth.renew", "access_token": renewed.access_token })).await;
+    socket
+        .say(json!({ "type": "auth.renew", "access_token": renewed.access_token }))
+        .await;
     socket.expect("auth.renewed").await;
 
     // Over: no events, but a token is still taken, and then nothing has been missed.
@@ -220,21 +289,34 @@ async fn a_users_socket_lives_as_long_as_its_token() {
     agent.say(&conversation, "while expired").await.expect(201);
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(300) {
-        if let Ok(Ok(frame)) = tokio::time::timeout(Duration::from_millis(100), socket.next()).await {
+        if let Ok(Ok(frame)) = tokio::time::timeout(Duration::from_millis(100), socket.next()).await
+        {
             assert_ne!(frame["event"], "message.created", "{frame}");
         }
     }
     let renewed = renewed.refreshed().await;
-    socket.say(json!({ "type": "auth.renew", "access_token": renewed.access_token })).await;
+    socket
+        .say(json!({ "type": "auth.renew", "access_token": renewed.access_token }))
+        .await;
     socket.expect("auth.renewed").await;
-    assert_eq!(socket.event("message.created").await["data"]["payload"]["text"], "while expired");
+    assert_eq!(
+        socket.event("message.created").await["data"]["payload"]["text"],
+        "while expired"
+    );
 
     a.advance_to(renewed.after_its_end(11)).await;
     let before = socket.expect_close(4401).await;
-    assert_eq!(before.last(), Some(&json!({ "type": "auth.error", "reason": "token_expired" })));
+    assert_eq!(
+        before.last(),
+        Some(&json!({ "type": "auth.error", "reason": "token_expired" }))
+    );
     let mut late = Socket::open(&a.anon()).await;
-    late.say(json!({ "type": "auth", "access_token": alice.access_token })).await;
-    assert_eq!(late.expect_close(4401).await, [json!({ "type": "auth.error", "reason": "token_expired" })]);
+    late.say(json!({ "type": "auth", "access_token": alice.access_token }))
+        .await;
+    assert_eq!(
+        late.expect_close(4401).await,
+        [json!({ "type": "auth.error", "reason": "token_expired" })]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -244,9 +326,14 @@ async fn a_renewal_is_of_the_same_user_and_session() {
     let agent = a.agent(&alice, "helper").await;
     for token in [&bob.access_token, &agent.token, &"junk".to_owned()] {
         let mut socket = alice.connect().await;
-        socket.say(json!({ "type": "auth.renew", "access_token": token })).await;
+        socket
+            .say(json!({ "type": "auth.renew", "access_token": token }))
+            .await;
         let before = socket.expect_close(4401).await;
-        assert_eq!(before.last(), Some(&json!({ "type": "auth.error", "reason": "invalid_token" })));
+        assert_eq!(
+            before.last(),
+            Some(&json!({ "type": "auth.error", "reason": "invalid_token" }))
+        );
     }
 }
 
@@ -257,35 +344,61 @@ async fn a_cursor_that_cannot_be_read_from_is_said() {
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     alice.say(&conversation, "old").await.expect(201);
-    for resume in ["999-1".to_owned(), alice.start_of_inbox().await.replace("-0", "-77")] {
+    for resume in [
+        "999-1".to_owned(),
+        alice.start_of_inbox().await.replace("-0", "-77"),
+    ] {
         let mut socket = agent.on(&b).connect_from(Some(&resume)).await;
         let resync = socket.expect("resync_required").await;
-        assert!(resync["head"].as_str().expect("a cursor").ends_with("-3"), "{resync}");
+        assert!(
+            resync["head"].as_str().expect("a cursor").ends_with("-3"),
+            "{resync}"
+        );
         socket.expect("caught_up").await;
         // Live from the head.
         alice.say(&conversation, "new").await.expect(201);
-        assert_eq!(socket.event("message.created").await["data"]["payload"]["text"], "new");
+        assert_eq!(
+            socket.event("message.created").await["data"]["payload"]["text"],
+            "new"
+        );
         psql(
             &a.world.database,
-            &format!("delete from inbox_entry where principal_id = '{}' and seq = 4", agent.id),
+            &format!(
+                "delete from inbox_entry where principal_id = '{}' and seq = 4",
+                agent.id
+            ),
         )
         .await;
         psql(
             &a.world.database,
-            &format!("update inbox set head_seq = 3 where principal_id = '{}'", agent.id),
+            &format!(
+                "update inbox set head_seq = 3 where principal_id = '{}'",
+                agent.id
+            ),
         )
         .await;
     }
     // Older than what is kept.
     psql(
         &a.world.database,
-        &format!("delete from inbox_entry where principal_id = '{}' and seq < 3", agent.id),
+        &format!(
+            "delete from inbox_entry where principal_id = '{}' and seq < 3",
+            agent.id
+        ),
     )
     .await;
     let start = alice.start_of_inbox().await;
     let mut socket = agent.connect_from(Some(&start)).await;
-    assert!(socket.expect("resync_required").await["oldest"].as_str().expect("a cursor").ends_with("-2"));
-    agent.poll(&format!("cursor={start}")).await.refused(409, "CURSOR_EXPIRED");
+    assert!(
+        socket.expect("resync_required").await["oldest"]
+            .as_str()
+            .expect("a cursor")
+            .ends_with("-2")
+    );
+    agent
+        .poll(&format!("cursor={start}"))
+        .await
+        .refused(409, "CURSOR_EXPIRED");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -294,7 +407,11 @@ async fn a_restored_database_makes_every_socket_start_anew() {
     let alice = a.user("alice").await;
     let mut socket = alice.connect().await;
     socket.expect("caught_up").await;
-    psql(&a.world.database, "update cluster set restores = restores + 1").await;
+    psql(
+        &a.world.database,
+        "update cluster set restores = restores + 1",
+    )
+    .await;
     let before = socket.expect_close(1012).await;
     assert_eq!(before.last().expect("a frame")["type"], "resync_required");
 }
@@ -333,15 +450,21 @@ async fn a_foreign_page_cannot_open_a_socket() {
     let handshake = |origin: &'static str| {
         let nobody = a.anon();
         async move {
-            let request = nobody.request(reqwest::Method::GET, "/ws").header("origin", origin);
-            let request = request.header("connection", "upgrade").header("upgrade", "websocket");
+            let request = nobody
+                .request(reqwest::Method::GET, "/ws")
+                .header("origin", origin);
+            let request = request
+                .header("connection", "upgrade")
+                .header("upgrade", "websocket");
             let request = request
                 .header("sec-websocket-version", "13")
                 .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
             nobody.send(request).await
         }
     };
-    handshake("https://evil.example").await.refused(403, "ORIGIN_NOT_ALLOWED");
+    handshake("https://evil.example")
+        .await
+        .refused(403, "ORIGIN_NOT_ALLOWED");
     assert_eq!(handshake("https://localhost").await.status, 101);
     a.anon().get("/ws").await.refused(400, "VALIDATION_ERROR");
 }
@@ -359,10 +482,19 @@ async fn a_revoked_listener_does_not_get_the_rest_of_its_backlog() {
     // 18 MB that are not read do not fit into the sockets' buffers: the node is in the middle of the replay.
     let slow = Sleeper::new(&agent.on(&b)).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    psql(&a.world.database, "update agent_token set revoked_at = app_now(), bcrypt_hash = null").await;
+    psql(
+        &a.world.database,
+        "update agent_token set revoked_at = app_now(), bcrypt_hash = null",
+    )
+    .await;
     tokio::time::sleep(Duration::from_millis(2500)).await;
     let got = slow.wake().until_closed().await;
-    assert!(got.iter().filter(|frame| frame["event"] == "message.created").count() < 60);
+    assert!(
+        got.iter()
+            .filter(|frame| frame["event"] == "message.created")
+            .count()
+            < 60
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 
 use crate::support::{Agent, Held, Proxy, Socket, TestNode, User, nodes_with, ulid};
 
-const ROOM: (&str, &str) = ("LIMIT_OVERRIDES", "user_message_send=100000/s,ws_connect=100000/s");
+const RAISED_LIMITS: (&str, &str) = (
+    "LIMIT_OVERRIDES",
+    "user_message_send=100000/s,ws_connect=100000/s",
+);
 /// From the last sign of life to the ping, and from there to the end.
 const HEARTBEAT: Duration = Duration::from_secs(25);
 const PONG: Duration = Duration::from_secs(10);
@@ -15,14 +18,20 @@ const SECOND: Duration = Duration::from_secs(1);
 
 async fn connections(owner: &User, agent: &Agent) -> usize {
     let shown = owner.get(format!("/agents/{}", agent.id)).await.expect(200);
-    shown.data()["connections"].as_array().expect("a list").len()
+    shown.data()["connections"]
+        .as_array()
+        .expect("a list")
+        .len()
 }
 
 /// Waits until the agent has so many connections.
 async fn until(owner: &User, agent: &Agent, n: usize) {
     let began = Instant::now();
     while connections(owner, agent).await != n {
-        assert!(began.elapsed() < Duration::from_secs(10), "not {n} connections");
+        assert!(
+            began.elapsed() < Duration::from_secs(10),
+            "not {n} connections"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -59,8 +68,13 @@ async fn three(a: &TestNode, proxy: &Proxy) -> (User, Agent, String, Vec<Socket>
 /// The fourth is refused while they are held to be alive.
 async fn refused(agent: &Agent) {
     let mut socket = Socket::open(&agent.caller).await;
-    socket.say(json!({ "type": "auth", "agent_id": agent.id, "token": agent.token })).await;
-    assert_eq!(socket.expect("auth.error").await["reason"], "connection_limit");
+    socket
+        .say(json!({ "type": "auth", "agent_id": agent.id, "token": agent.token }))
+        .await;
+    assert_eq!(
+        socket.expect("auth.error").await["reason"],
+        "connection_limit"
+    );
     socket.expect_close(4409).await;
 }
 
@@ -85,13 +99,16 @@ async fn three_pings(proxy: &Proxy, before: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_moves_in_neither_direction_is_closed_and_goes_on_elsewhere() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let proxy = Proxy::before(b.base.trim_start_matches("http://")).await;
     let (alice, agent, conversation, mut sockets) = three(&a, &proxy).await;
     let cursor = sockets[0].cursor.clone();
     proxy.hold(Held::Both);
     for n in 0..5 {
-        alice.say(&conversation, &format!("away {n}")).await.expect(201);
+        alice
+            .say(&conversation, &format!("away {n}"))
+            .await
+            .expect(201);
     }
     refused(&agent).await;
     let before = quiet(&proxy).await;
@@ -111,13 +128,24 @@ async fn what_moves_in_neither_direction_is_closed_and_goes_on_elsewhere() {
     // When the link comes back it has the same to tell, and then its end.
     proxy.hold(Held::Nothing);
     let first = sockets.remove(0).until_closed().await;
-    let late: Vec<&Value> = first.iter().map(|frame| &frame["data"]["payload"]["text"]).collect();
-    assert_eq!(late, expected.iter().map(|text| json!(text)).collect::<Vec<_>>().iter().collect::<Vec<_>>());
+    let late: Vec<&Value> = first
+        .iter()
+        .map(|frame| &frame["data"]["payload"]["text"])
+        .collect();
+    assert_eq!(
+        late,
+        expected
+            .iter()
+            .map(|text| json!(text))
+            .collect::<Vec<_>>()
+            .iter()
+            .collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_only_hears_is_closed_too_and_loses_nothing() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let proxy = Proxy::before(b.base.trim_start_matches("http://")).await;
     let (alice, agent, conversation, mut sockets) = three(&a, &proxy).await;
     proxy.hold(Held::Up);
@@ -136,14 +164,20 @@ async fn a_client_that_only_hears_is_closed_too_and_loses_nothing() {
     a.advance(HEARTBEAT + SECOND).await;
     // Read on, so that pings would be answered if answers arrived.
     let cursor = sockets[0].cursor.clone();
-    let gone: Vec<_> =
-        sockets.into_iter().map(|socket| crate::support::spawn(socket.until_closed())).collect();
+    let gone: Vec<_> = sockets
+        .into_iter()
+        .map(|socket| crate::support::spawn(socket.until_closed()))
+        .collect();
     three_pings(&proxy, before).await;
     assert_eq!(connections(&alice, &agent).await, 3, "before the deadline");
     a.advance(PONG + SECOND).await;
     until(&alice, &agent, 0).await;
     for told in gone {
-        assert_eq!(told.await.expect("no panic"), Vec::<Value>::new(), "events after the end");
+        assert_eq!(
+            told.await.expect("no panic"),
+            Vec::<Value>::new(),
+            "events after the end"
+        );
     }
 
     alice.say(&conversation, "after").await.expect(201);
@@ -154,10 +188,19 @@ async fn a_client_that_only_hears_is_closed_too_and_loses_nothing() {
         "conversation_id": conversation, "client_message_id": id,
         "payload": { "type": "text", "text": "said into the void" },
     });
-    agent.post(format!("/agents/{}/messages", agent.id), body.clone()).await.expect(201);
+    agent
+        .post(format!("/agents/{}/messages", agent.id), body.clone())
+        .await
+        .expect(201);
     proxy.hold(Held::Nothing);
-    agent.post(format!("/agents/{}/messages", agent.id), body).await.expect(200);
-    let page = alice.get(format!("/conversations/{conversation}/messages")).await.expect(200);
+    agent
+        .post(format!("/agents/{}/messages", agent.id), body)
+        .await
+        .expect(200);
+    let page = alice
+        .get(format!("/conversations/{conversation}/messages"))
+        .await
+        .expect(200);
     let said: Vec<Value> = page.body["data"]
         .as_array()
         .expect("a list")

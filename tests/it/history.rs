@@ -7,13 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use history::{Actor, Ears, Fault, History, Plan};
+use history::{Actor, Fault, History, Plan, Subscriber};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{Agent, Caller, Socket, TestNode, User, nodes_with, psql, ulid};
 
-const ROOM: (&str, &str) = (
+const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
     "user_message_send=100000/s,agent_message_send=100000/s,agent_conversation_message_send=100000/s,\
      user_messages_list=100000/s,agent_tier_1=100000/s,default_user=100000/s,group_member_add=100000/s,\
@@ -45,8 +45,12 @@ impl Actor for Player {
     ) -> Option<(u16, Value)> {
         let caller = self.at.lock().expect("no panic")[node].clone();
         let method: Method = method.parse().expect("a method");
-        let request = caller.request(method, path).header("content-type", "application/json");
-        let request = body.into_iter().fold(request, |request, body| request.body(body));
+        let request = caller
+            .request(method, path)
+            .header("content-type", "application/json");
+        let request = body
+            .into_iter()
+            .fold(request, |request, body| request.body(body));
         let answer = caller.try_send(request).await.ok()?;
         Some((answer.status, answer.body))
     }
@@ -65,7 +69,9 @@ struct Listener {
 
 impl Listener {
     async fn renew(&mut self) {
-        let Some((user, since)) = &mut self.user else { return };
+        let Some((user, since)) = &mut self.user else {
+            return;
+        };
         if since.elapsed() > Duration::from_secs(120) {
             *user = user.refreshed().await;
             *since = Instant::now();
@@ -77,12 +83,14 @@ impl Listener {
                 .map(|at| at.with_token(&user.access_token))
                 .collect();
             *self.callers.lock().expect("no panic") = renewed;
-            self.socket.say(json!({ "type": "auth.renew", "access_token": user.access_token })).await;
+            self.socket
+                .say(json!({ "type": "auth.renew", "access_token": user.access_token }))
+                .await;
         }
     }
 }
 
-impl Ears for Listener {
+impl Subscriber for Listener {
     async fn next(&mut self) -> Option<Value> {
         self.renew().await;
         self.socket.next().await.ok()
@@ -101,27 +109,56 @@ async fn make(nodes: &[TestNode; 3], plan: Plan) -> History {
         users[0].talk_to(&agent).await;
         agents.push(agent);
     }
-    let everywhere =
-        |caller: &Caller| Arc::new(Mutex::new(nodes.iter().map(|node| caller.on(node)).collect()));
+    let everywhere = |caller: &Caller| {
+        Arc::new(Mutex::new(
+            nodes.iter().map(|node| caller.on(node)).collect(),
+        ))
+    };
     let (mut players, mut ears) = (Vec::new(), Vec::new());
     let (guest, others) = users.split_last().expect("five");
     for (n, user) in others.iter().enumerate() {
-        players.push(Player { id: user.id.clone(), is_agent: false, at: everywhere(&user.caller) });
+        players.push(Player {
+            id: user.id.clone(),
+            is_agent: false,
+            at: everywhere(&user.caller),
+        });
         let socket = user.on(&nodes[n % 3]).connect().await;
         let user = Some((user.clone(), Instant::now()));
-        ears.push(Listener { socket, user, callers: players[n].at.clone() });
+        ears.push(Listener {
+            socket,
+            user,
+            callers: players[n].at.clone(),
+        });
     }
     for (n, agent) in agents.iter().enumerate() {
         let at = everywhere(&agent.caller);
         let socket = agent.on(&nodes[(n + 1) % 3]).connect().await;
-        ears.push(Listener { socket, user: None, callers: at.clone() });
-        players.push(Player { id: agent.id.clone(), is_agent: true, at });
+        ears.push(Listener {
+            socket,
+            user: None,
+            callers: at.clone(),
+        });
+        players.push(Player {
+            id: agent.id.clone(),
+            is_agent: true,
+            at,
+        });
     }
     let at = everywhere(&guest.caller);
     let socket = guest.on(&nodes[2]).connect().await;
-    ears.push(Listener { socket, user: Some((guest.clone(), Instant::now())), callers: at.clone() });
-    players.push(Player { id: guest.id.clone(), is_agent: false, at });
-    history::drive(plan, &players, &mut ears).await.expect("a history")
+    ears.push(Listener {
+        socket,
+        user: Some((guest.clone(), Instant::now())),
+        callers: at.clone(),
+    });
+    players.push(Player {
+        id: guest.id.clone(),
+        is_agent: false,
+        at,
+    });
+    history::drive(plan, &players, &mut ears)
+        .await
+        .expect("a history")
 }
 
 fn kinds(faults: &[Fault]) -> BTreeMap<&'static str, usize> {
@@ -136,18 +173,49 @@ fn kinds(faults: &[Fault]) -> BTreeMap<&'static str, usize> {
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::print_stdout, reason = "a long run is made for its numbers")]
 async fn a_history_of_three_nodes_is_sound() {
-    let nodes = nodes_with(&[ROOM]).await;
-    let operations = std::env::var("HISTORY_OPERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(2000);
-    let history = make(&nodes, Plan { nodes: 3, rooms: 2, operations, workers: 24, seed: 7 }).await;
+    let nodes = nodes_with(&[RAISED_LIMITS]).await;
+    let operations = std::env::var("HISTORY_OPERATIONS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(2000);
+    let history = make(
+        &nodes,
+        Plan {
+            nodes: 3,
+            rooms: 2,
+            operations,
+            workers: 24,
+            seed: 7,
+        },
+    )
+    .await;
     let faults = history::judge(&history);
-    assert_eq!(kinds(&faults), BTreeMap::new(), "{:?}", &faults[..faults.len().min(5)]);
+    assert_eq!(
+        kinds(&faults),
+        BTreeMap::new(),
+        "{:?}",
+        &faults[..faults.len().min(5)]
+    );
     // It was one worth judging: nearly everything was answered, someone came and went, and much was heard.
-    let answered = history.sends.iter().filter(|send| send.seq.is_some()).count();
+    let answered = history
+        .sends
+        .iter()
+        .filter(|send| send.seq.is_some())
+        .count();
     let heard: usize = history.heard.iter().map(Vec::len).sum();
     assert!(answered > operations / 2, "{answered} sends");
-    assert!(history.reads.len() > operations / 8, "{} reads", history.reads.len());
     assert!(
-        history.stays.iter().filter(|stay| stay.left.is_some()).count() > 2,
+        history.reads.len() > operations / 8,
+        "{} reads",
+        history.reads.len()
+    );
+    assert!(
+        history
+            .stays
+            .iter()
+            .filter(|stay| stay.left.is_some())
+            .count()
+            > 2,
         "{} stays",
         history.stays.len()
     );
@@ -174,9 +242,19 @@ const PLANTED: &str = "
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sequence_that_is_taken_outside_the_lock_is_caught() {
-    let nodes = nodes_with(&[ROOM]).await;
+    let nodes = nodes_with(&[RAISED_LIMITS]).await;
     psql(&nodes[0].world.database, PLANTED).await;
-    let mut history = make(&nodes, Plan { nodes: 3, rooms: 1, operations: 600, workers: 24, seed: 7 }).await;
+    let mut history = make(
+        &nodes,
+        Plan {
+            nodes: 3,
+            rooms: 1,
+            operations: 600,
+            workers: 24,
+            seed: 7,
+        },
+    )
+    .await;
     // The answer has the number that the lock gave, and that the two differ would be too easy a find: only what readers
     // see is judged here.
     for send in &mut history.sends {
@@ -184,5 +262,8 @@ async fn a_sequence_that_is_taken_outside_the_lock_is_caught() {
         send.seq = send.seq.and(place.map(|(seq, _)| *seq));
     }
     let found = kinds(&history::judge(&history));
-    assert!(found.contains_key("gap") && found.contains_key("order"), "{found:?}");
+    assert!(
+        found.contains_key("gap") && found.contains_key("order"),
+        "{found:?}"
+    );
 }

@@ -15,11 +15,18 @@ fn root() -> PathBuf {
 
 fn sources(folder: &Path) -> Vec<(String, String)> {
     let mut all = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+    for entry in fs::read_dir(folder)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+    {
         if entry.is_dir() {
             all.extend(sources(&entry));
         } else if entry.extension().is_some_and(|end| end == "rs") {
-            let name = entry.strip_prefix(root()).expect("below the root").display().to_string();
+            let name = entry
+                .strip_prefix(root())
+                .expect("below the root")
+                .display()
+                .to_string();
             all.push((name, fs::read_to_string(&entry).expect("a source")));
         }
     }
@@ -35,9 +42,15 @@ fn a_feature_calls_only_what_stands_before_it_and_only_its_front() {
                 let mentions = text.contains(&format!("features::{other}"))
                     || text.contains(&format!("        {other}::"))
                     || text.contains(&format!("{{{other}::"));
-                assert!(!mentions || m < n, "{file} uses {other}, which comes after it");
+                assert!(
+                    !mentions || m < n,
+                    "{file} uses {other}, which comes after it"
+                );
                 for inside in ["store", "rules"] {
-                    assert!(!text.contains(&format!("{other}::{inside}")), "{file} reaches into {other}");
+                    assert!(
+                        !text.contains(&format!("{other}::{inside}")),
+                        "{file} reaches into {other}"
+                    );
                 }
             }
         }
@@ -49,7 +62,12 @@ fn every_feature_is_listed() {
     for entry in fs::read_dir(root().join("src/features")).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            let name = path.file_name().expect("a name").to_str().expect("UTF-8").to_owned();
+            let name = path
+                .file_name()
+                .expect("a name")
+                .to_str()
+                .expect("UTF-8")
+                .to_owned();
             assert!(features::ORDER.contains(&name.as_str()), "{name}");
         }
     }
@@ -85,9 +103,17 @@ async fn every_statement_is_named_and_fits_the_schema() {
     assert!(statements.len() > 30, "{} found", statements.len());
     let mut names = Vec::new();
     for (file, sql) in statements {
-        let name = sql.lines().next().expect("a name").trim_start_matches("-- ").to_owned();
+        let name = sql
+            .lines()
+            .next()
+            .expect("a name")
+            .trim_start_matches("-- ")
+            .to_owned();
         assert!(name.contains('.') && !name.contains(' '), "{file}: {name}");
-        client.prepare(&sql).await.unwrap_or_else(|error| panic!("{file}: {name}: {error:?}"));
+        client
+            .prepare(&sql)
+            .await
+            .unwrap_or_else(|error| panic!("{file}: {name}: {error:?}"));
         names.push(name);
     }
     names.sort();
@@ -98,7 +124,12 @@ async fn every_statement_is_named_and_fits_the_schema() {
 #[test]
 fn no_source_prints_or_forgets() {
     for (file, text) in sources(&root().join("src")) {
-        for word in [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME"), "dbg!("] {
+        for word in [
+            concat!("todo", "!("),
+            concat!("unimplemented", "!("),
+            concat!("FIX", "ME"),
+            "dbg!(",
+        ] {
             assert!(!text.contains(word), "{file}: {word}");
         }
     }

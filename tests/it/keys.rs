@@ -23,11 +23,19 @@ fn backup(device: &str, seed: u8) -> Value {
 
 fn key_id(seed: u8) -> String {
     let hash = Sha256::digest([[seed; 32], [seed + 100; 32]].concat());
-    hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    hash[..16]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 async fn directory(asker: &User, of: &User) -> Value {
-    asker.get(format!("/keys/users/{}/devices", of.id)).await.expect(200).data().clone()
+    asker
+        .get(format!("/keys/users/{}/devices", of.id))
+        .await
+        .expect(200)
+        .data()
+        .clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,7 +64,10 @@ async fn a_backup_comes_back_as_it_was_given() {
     let phone = alice.login(&b, Some("phone")).await;
     let body = json!({ "email": alice.email, "account_password": crate::support::PASSWORD, "turnstile_token": "dev-pass", "device_id": "phone" });
     let answer = a.anon().post("/auth/login", body).await.expect(200);
-    assert_eq!(answer.data()["key_backup"], json!({ "exists": true, "device_ids": [alice.device_id] }));
+    assert_eq!(
+        answer.data()["key_backup"],
+        json!({ "exists": true, "device_ids": [alice.device_id] })
+    );
     drop(phone);
     // Nobody else's.
     let bob = b.user("bob").await;
@@ -86,15 +97,24 @@ async fn a_backup_must_have_its_form() {
     ] {
         let mut body = right.clone();
         body[path] = value.clone();
-        let refused = alice.post("/keys/backup", body).await.refused(400, "VALIDATION_ERROR");
-        let at = refused.body["error"]["params"]["fields"][0]["path"].as_str().expect("a path").to_owned();
+        let refused = alice
+            .post("/keys/backup", body)
+            .await
+            .refused(400, "VALIDATION_ERROR");
+        let at = refused.body["error"]["params"]["fields"][0]["path"]
+            .as_str()
+            .expect("a path")
+            .to_owned();
         assert!(at.starts_with(path), "{path} {value}: {at}");
     }
     let fields = right.as_object().expect("an object");
     for field in fields.keys() {
         let mut body = right.clone();
         body.as_object_mut().expect("an object").remove(field);
-        alice.post("/keys/backup", body).await.refused(400, "VALIDATION_ERROR");
+        alice
+            .post("/keys/backup", body)
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
     // On the very edge.
     let mut body = right.clone();
@@ -102,7 +122,10 @@ async fn a_backup_must_have_its_form() {
     body["backup_b"] = json!(BASE64.encode(vec![1; 8192]));
     body["an unknown field"] = json!(1);
     alice.post("/keys/backup", body).await.expect(201);
-    alice.post("/keys/backup", backup("another-device", 1)).await.refused(409, "DEVICE_MISMATCH");
+    alice
+        .post("/keys/backup", backup("another-device", 1))
+        .await
+        .refused(409, "DEVICE_MISMATCH");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,11 +143,20 @@ async fn the_last_ten_versions_stay_and_one_of_many_writers_wins() {
     assert_eq!(refused.body["error"]["params"]["current_version"], 0);
     put(&a, Some(0)).await.expect(201);
     // All at once on two nodes: the version says which.
-    let answers =
-        futures_util::future::join_all((0..10).map(|n| put(if n % 2 == 0 { &a } else { &b }, Some(1)))).await;
-    let won: Vec<_> = answers.iter().filter(|answer| answer.status == 200).collect();
+    let answers = futures_util::future::join_all(
+        (0..10).map(|n| put(if n % 2 == 0 { &a } else { &b }, Some(1))),
+    )
+    .await;
+    let won: Vec<_> = answers
+        .iter()
+        .filter(|answer| answer.status == 200)
+        .collect();
     assert_eq!((won.len(), &won[0].data()["version"]), (1, &json!(2)));
-    assert!(answers.iter().all(|answer| answer.status == 200 || answer.code() == "VERSION_MISMATCH"));
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer.status == 200 || answer.code() == "VERSION_MISMATCH")
+    );
     for _ in 0..9 {
         put(&b, None).await.expect(200);
     }
@@ -138,18 +170,40 @@ async fn the_last_ten_versions_stay_and_one_of_many_writers_wins() {
         .collect();
     assert_eq!(versions, (2..=11).rev().collect::<Vec<_>>());
     let page = alice.get("/keys/backup?limit=4").await.expect(200);
-    let cursor = page.body["next_cursor"].as_str().expect("a cursor").to_owned();
+    let cursor = page.body["next_cursor"]
+        .as_str()
+        .expect("a cursor")
+        .to_owned();
     assert_eq!(cursor, format!("{}:8", alice.device_id));
-    let next = alice.get(format!("/keys/backup?limit=100&cursor={cursor}")).await.expect(200);
-    assert_eq!((next.data().as_array().expect("a list").len(), &next.data()[0]["version"]), (6, &json!(7)));
+    let next = alice
+        .get(format!("/keys/backup?limit=100&cursor={cursor}"))
+        .await
+        .expect(200);
+    assert_eq!(
+        (
+            next.data().as_array().expect("a list").len(),
+            &next.data()[0]["version"]
+        ),
+        (6, &json!(7))
+    );
     for cursor in ["x", "x:1", "x:y", "", ":", "%00:1"] {
-        alice.get(format!("/keys/backup?cursor={cursor}")).await.refused(400, "VALIDATION_ERROR");
+        alice
+            .get(format!("/keys/backup?cursor={cursor}"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
     // Not even we can change or lose one.
     let client = connect(&a.world.database).await;
-    for sql in ["update key_backup set version = 99", "delete from key_backup", "truncate key_backup"] {
+    for sql in [
+        "update key_backup set version = 99",
+        "delete from key_backup",
+        "truncate key_backup",
+    ] {
         let error = client.batch_execute(sql).await.expect_err(sql);
-        assert!(format!("{error:?}").contains("append-only"), "{sql}: {error:?}");
+        assert!(
+            format!("{error:?}").contains("append-only"),
+            "{sql}: {error:?}"
+        );
     }
 }
 
@@ -167,25 +221,43 @@ async fn the_first_backup_names_a_device_that_has_no_name() {
     // Two at once with different names: one names it.
     let tries = ["tablet", "slate"].map(|name| unnamed.post("/keys/backup", backup(name, 1)));
     let answers = futures_util::future::join_all(tries).await;
-    let (named, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(|answer| answer.status == 201);
+    let (named, refused): (Vec<_>, Vec<_>) =
+        answers.into_iter().partition(|answer| answer.status == 201);
     assert_eq!((named.len(), refused[0].code()), (1, "DEVICE_MISMATCH"));
-    let name = named[0].data()["device_id"].as_str().expect("a name").to_owned();
+    let name = named[0].data()["device_id"]
+        .as_str()
+        .expect("a name")
+        .to_owned();
     // The token at hand stays good, the next one carries the name.
     let me = unnamed.on(&b).get("/users/me").await.expect(200);
     assert_eq!(me.data()["device_id"], name.as_str());
     let refreshed = unnamed.refreshed().await;
     let claims = refreshed.access_token.split('.').nth(1).expect("claims");
-    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(claims).expect("base64");
-    assert_eq!(serde_json::from_slice::<Value>(&claims).expect("claims")["did"], name.as_str());
+    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(claims)
+        .expect("base64");
+    assert_eq!(
+        serde_json::from_slice::<Value>(&claims).expect("claims")["did"],
+        name.as_str()
+    );
     // The place in the inbox is the same, also for a socket that was opened under the old name.
-    socket.say(json!({ "type": "ack", "cursor": before["cursor"] })).await;
+    socket
+        .say(json!({ "type": "ack", "cursor": before["cursor"] }))
+        .await;
     agent.say(&conversation, "after").await.expect(201);
     // Acks of sockets are written ten times a second.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let mut again = refreshed.on(&a).connect().await;
     let first = again.next().await.expect("an event");
-    assert_eq!(first["seq"].as_i64(), before["seq"].as_i64().map(|seq| seq + 1), "{first}");
-    alice.post("/keys/backup", backup("tablet2", 1)).await.refused(409, "DEVICE_MISMATCH");
+    assert_eq!(
+        first["seq"].as_i64(),
+        before["seq"].as_i64().map(|seq| seq + 1),
+        "{first}"
+    );
+    alice
+        .post("/keys/backup", backup("tablet2", 1))
+        .await
+        .refused(409, "DEVICE_MISMATCH");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -193,12 +265,21 @@ async fn a_known_device_that_signed_in_without_its_name_is_that_device() {
     let [a, b] = nodes().await;
     let alice = a.user("alice").await;
     let phone = alice.login(&a, Some("phone")).await;
-    phone.post("/keys/backup", backup("phone", 1)).await.expect(201);
+    phone
+        .post("/keys/backup", backup("phone", 1))
+        .await
+        .expect(201);
     let old = phone.on(&b).connect().await;
     let unnamed = alice.login(&b, None).await;
-    unnamed.post("/keys/backup", backup("phone", 1)).await.expect(200);
+    unnamed
+        .post("/keys/backup", backup("phone", 1))
+        .await
+        .expect(200);
     // One device, one session.
-    assert_eq!(old.expect_close(4403).await.last().expect("a frame")["reason"], "logout");
+    assert_eq!(
+        old.expect_close(4403).await.last().expect("a frame")["reason"],
+        "logout"
+    );
     phone.get("/users/me").await.refused(401, "UNAUTHORIZED");
     let all = unnamed.get("/users/me/devices").await.expect(200);
     let ids: Vec<&str> = all
@@ -216,11 +297,17 @@ async fn a_known_device_that_signed_in_without_its_name_is_that_device() {
 async fn backups_are_read_after_a_fresh_login_and_the_other_devices_hear_of_it() {
     let [a, b] = nodes().await;
     let alice = a.user("alice").await;
-    alice.post("/keys/backup", backup(&alice.device_id, 1)).await.expect(201);
+    alice
+        .post("/keys/backup", backup(&alice.device_id, 1))
+        .await
+        .expect(201);
     let mut other = alice.on(&b).connect().await;
     let phone = alice.login(&a, Some("phone")).await;
     phone.get("/keys/backup?device_id=phone").await.expect(200);
-    let read = phone.get(format!("/keys/backup?device_id={}", alice.device_id)).await.expect(200);
+    let read = phone
+        .get(format!("/keys/backup?device_id={}", alice.device_id))
+        .await
+        .expect(200);
     assert_eq!(read.data().as_array().expect("a list").len(), 1);
     let told = other.event("key.backup_accessed").await;
     assert_eq!(told["data"]["device_id"], "phone");
@@ -228,71 +315,127 @@ async fn backups_are_read_after_a_fresh_login_and_the_other_devices_hear_of_it()
 
     a.advance(Duration::from_secs(601)).await;
     let phone = phone.refreshed().await;
-    phone.get("/keys/backup").await.refused(403, "REAUTH_REQUIRED");
+    phone
+        .get("/keys/backup")
+        .await
+        .refused(403, "REAUTH_REQUIRED");
     let phone = alice.login(&a, Some("phone")).await;
     // Ten an hour; refused ones were free, the two above count.
     for n in 2..10 {
-        phone.on(if n % 2 == 0 { &a } else { &b }).get("/keys/backup").await.expect(200);
+        phone
+            .on(if n % 2 == 0 { &a } else { &b })
+            .get("/keys/backup")
+            .await
+            .expect(200);
     }
     let limited = phone.get("/keys/backup").await.refused(429, "RATE_LIMITED");
     let params = &limited.body["error"]["params"];
-    assert_eq!((&params["scope"], &params["limit"]), (&json!("keys_backup_read"), &json!("10/h")));
+    assert_eq!(
+        (&params["scope"], &params["limit"]),
+        (&json!("keys_backup_read"), &json!("10/h"))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_keys_for_a_device_need_a_fresh_login() {
     let [a] = nodes().await;
     let alice = a.user("alice").await;
-    alice.post("/keys/backup", backup(&alice.device_id, 1)).await.expect(201);
+    alice
+        .post("/keys/backup", backup(&alice.device_id, 1))
+        .await
+        .expect(201);
     a.advance(Duration::from_secs(301)).await;
     let alice = alice.refreshed().await;
-    alice.post("/keys/backup", backup(&alice.device_id, 2)).await.refused(403, "REAUTH_REQUIRED");
+    alice
+        .post("/keys/backup", backup(&alice.device_id, 2))
+        .await
+        .refused(403, "REAUTH_REQUIRED");
     // The same keys under another password of protection are no risk.
-    alice.post("/keys/backup", backup(&alice.device_id, 1)).await.expect(200);
+    alice
+        .post("/keys/backup", backup(&alice.device_id, 1))
+        .await
+        .expect(200);
     let alice = alice.login(&a, Some(&alice.device_id)).await;
-    let answer = alice.post("/keys/backup", backup(&alice.device_id, 2)).await.expect(200);
-    assert_eq!((&answer.data()["version"], &answer.data()["key_id"]), (&json!(3), &json!(key_id(2))));
+    let answer = alice
+        .post("/keys/backup", backup(&alice.device_id, 2))
+        .await
+        .expect(200);
+    assert_eq!(
+        (&answer.data()["version"], &answer.data()["key_id"]),
+        (&json!(3), &json!(key_id(2)))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_stale_login_pushes_a_backup_out() {
     let [a] = nodes().await;
     let alice = a.user("alice").await;
-    alice.post("/keys/backup", backup(&alice.device_id, 1)).await.expect(201);
+    alice
+        .post("/keys/backup", backup(&alice.device_id, 1))
+        .await
+        .expect(201);
     a.advance(Duration::from_secs(301)).await;
     let thief = alice.refreshed().await;
     for _ in 2..=10 {
-        thief.post("/keys/backup", backup(&alice.device_id, 1)).await.expect(200);
+        thief
+            .post("/keys/backup", backup(&alice.device_id, 1))
+            .await
+            .expect(200);
     }
-    thief.post("/keys/backup", backup(&alice.device_id, 1)).await.refused(403, "REAUTH_REQUIRED");
+    thief
+        .post("/keys/backup", backup(&alice.device_id, 1))
+        .await
+        .refused(403, "REAUTH_REQUIRED");
     let kept = alice.login(&a, Some(&alice.device_id)).await;
     let all = kept.get("/keys/backup").await.expect(200);
     assert_eq!(all.data()[9]["version"], 1);
-    let answer = kept.post("/keys/backup", backup(&alice.device_id, 1)).await.expect(200);
+    let answer = kept
+        .post("/keys/backup", backup(&alice.device_id, 1))
+        .await
+        .expect(200);
     assert_eq!(answer.data()["version"], 11);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_directory_is_for_those_who_share_a_conversation() {
     let [a, b] = nodes().await;
-    let [alice, bob, eve] = [a.user("alice").await, b.user("bob").await, a.user("eve").await];
+    let [alice, bob, eve] = [
+        a.user("alice").await,
+        b.user("bob").await,
+        a.user("eve").await,
+    ];
     let agent = a.agent(&alice, "helper").await;
     let path = format!("/keys/users/{}/devices", alice.id);
     assert_eq!(
         directory(&alice, &alice).await,
         json!({ "user_id": alice.id, "list_version": 0, "devices": [] })
     );
-    let missing =
-        eve.get(format!("/keys/users/{}/devices", crate::support::ulid())).await.refused(404, "NOT_FOUND");
+    let missing = eve
+        .get(format!("/keys/users/{}/devices", crate::support::ulid()))
+        .await
+        .refused(404, "NOT_FOUND");
     for stranger in [&bob.caller, &eve.caller, &agent.caller] {
-        assert_eq!(stranger.get(&path).await.refused(404, "NOT_FOUND").body, missing.body);
+        assert_eq!(
+            stranger.get(&path).await.refused(404, "NOT_FOUND").body,
+            missing.body
+        );
     }
-    bob.get("/keys/users/nobody/devices").await.refused(404, "NOT_FOUND");
-    bob.post("/conversations", json!({ "type": "direct", "user_id": alice.id })).await.expect(201);
+    bob.get("/keys/users/nobody/devices")
+        .await
+        .refused(404, "NOT_FOUND");
+    bob.post(
+        "/conversations",
+        json!({ "type": "direct", "user_id": alice.id }),
+    )
+    .await
+    .expect(201);
     alice.talk_to(&agent).await;
     let [mut of_bob, mut of_alice] = [bob.on(&a).connect().await, alice.on(&b).connect().await];
     let mut of_agent = agent.on(&b).connect().await;
-    let kept = alice.post("/keys/backup", backup(&alice.device_id, 1)).await.expect(201);
+    let kept = alice
+        .post("/keys/backup", backup(&alice.device_id, 1))
+        .await
+        .expect(201);
     let expected = json!({
         "user_id": alice.id, "list_version": 1, "devices": [{
             "device_id": alice.device_id, "key_id": key_id(1), "public_key": BASE64.encode([1; 32]),
@@ -307,26 +450,47 @@ async fn the_directory_is_for_those_who_share_a_conversation() {
         assert_eq!(socket.event("key.device_added").await["data"], added);
     }
     // The same keys again: nothing new. Other keys: the old ones are gone.
-    alice.post("/keys/backup", backup(&alice.device_id, 1)).await.expect(200);
+    alice
+        .post("/keys/backup", backup(&alice.device_id, 1))
+        .await
+        .expect(200);
     assert_eq!(directory(&bob, &alice).await, expected);
-    alice.post("/keys/backup", backup(&alice.device_id, 2)).await.expect(200);
+    alice
+        .post("/keys/backup", backup(&alice.device_id, 2))
+        .await
+        .expect(200);
     for socket in [&mut of_bob, &mut of_alice, &mut of_agent] {
         assert_eq!(socket.event("key.device_removed").await["data"], added);
-        assert_eq!(socket.event("key.device_added").await["data"]["key_id"], key_id(2).as_str());
+        assert_eq!(
+            socket.event("key.device_added").await["data"]["key_id"],
+            key_id(2).as_str()
+        );
     }
     let now = directory(&bob, &alice).await;
-    assert_eq!((&now["list_version"], &now["devices"][0]["key_id"]), (&json!(2), &json!(key_id(2))));
+    assert_eq!(
+        (&now["list_version"], &now["devices"][0]["key_id"]),
+        (&json!(2), &json!(key_id(2)))
+    );
     // A revoked device has no keys, and coming back does not bring them back.
     let phone = alice.login(&b, Some("phone")).await;
-    phone.delete(format!("/users/me/devices/{}", alice.device_id)).await.expect(200);
-    assert_eq!(of_bob.event("key.device_removed").await["data"]["key_id"], key_id(2).as_str());
+    phone
+        .delete(format!("/users/me/devices/{}", alice.device_id))
+        .await
+        .expect(200);
+    assert_eq!(
+        of_bob.event("key.device_removed").await["data"]["key_id"],
+        key_id(2).as_str()
+    );
     assert_eq!(
         directory(&bob, &phone).await,
         json!({ "user_id": alice.id, "list_version": 3, "devices": [] })
     );
     let back = phone.login(&a, Some(&alice.device_id)).await;
     assert_eq!(directory(&bob, &phone).await["devices"], json!([]));
-    let again = back.post("/keys/backup", backup(&back.device_id, 2)).await.expect(200);
+    let again = back
+        .post("/keys/backup", backup(&back.device_id, 2))
+        .await
+        .expect(200);
     assert_eq!(again.data()["version"], 4);
     assert_eq!(directory(&bob, &phone).await["list_version"], 4);
     // An agent loses sight of the user with the relation.
@@ -337,8 +501,17 @@ async fn the_directory_is_for_those_who_share_a_conversation() {
     let mut answers = Vec::new();
     // Ten at once: a machine that does much else may not give seventy a connection in time.
     for _ in 0..7 {
-        answers.extend(futures_util::future::join_all((0..10).map(|n| callers[n % 2].get(&path))).await);
+        answers.extend(
+            futures_util::future::join_all((0..10).map(|n| callers[n % 2].get(&path))).await,
+        );
     }
-    assert_eq!(answers.iter().filter(|answer| answer.status == 404).count(), 57);
-    assert!(answers.iter().any(|answer| answer.body["error"]["params"]["scope"] == "keys_lookup"));
+    assert_eq!(
+        answers.iter().filter(|answer| answer.status == 404).count(),
+        57
+    );
+    assert!(
+        answers
+            .iter()
+            .any(|answer| answer.body["error"]["params"]["scope"] == "keys_lookup")
+    );
 }

@@ -75,14 +75,26 @@ const TO_COME: &[Limit] = &[
 fn every_row_has_its_route_or_waits_for_it() {
     // What a parameter is called, or whether it takes the rest of the path, makes no other route.
     let plain = |route: &str| {
-        let parts = route.split('/').map(|part| if part.starts_with('{') { "{}" } else { part });
+        let parts = route
+            .split('/')
+            .map(|part| if part.starts_with('{') { "{}" } else { part });
         parts.collect::<Vec<_>>().join("/")
     };
-    let there: HashSet<String> =
-        routes::table().iter().map(|route| plain(&format!("{} {}", route.method, route.path))).collect();
-    assert_eq!(ROUTES.iter().map(|(limit, _)| *limit).collect::<Vec<_>>(), Limit::ALL);
+    let there: HashSet<String> = routes::table()
+        .iter()
+        .map(|route| plain(&format!("{} {}", route.method, route.path)))
+        .collect();
+    assert_eq!(
+        ROUTES.iter().map(|(limit, _)| *limit).collect::<Vec<_>>(),
+        Limit::ALL
+    );
     for (limit, route) in ROUTES {
-        assert_eq!(there.contains(&plain(route)), !TO_COME.contains(limit), "{}: {route}", limit.scope());
+        assert_eq!(
+            there.contains(&plain(route)),
+            !TO_COME.contains(limit),
+            "{}: {route}",
+            limit.scope()
+        );
     }
 }
 
@@ -113,17 +125,46 @@ impl Stage {
         let agent = nodes[0].agent(&user, "helper").await;
         let conversation = user.talk_to(&agent).await;
         let refresher = nodes[0].user("refresher").await;
-        let direct = user.post("/conversations", json!({ "type": "direct", "user_id": refresher.id })).await;
-        let direct = direct.expect(201).data()["conversation_id"].as_str().expect("an id").to_owned();
-        let busy = [nodes[0].agent(&user, "second").await, nodes[0].agent(&user, "third").await];
+        let direct = user
+            .post(
+                "/conversations",
+                json!({ "type": "direct", "user_id": refresher.id }),
+            )
+            .await;
+        let direct = direct.expect(201).data()["conversation_id"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
+        let busy = [
+            nodes[0].agent(&user, "second").await,
+            nodes[0].agent(&user, "third").await,
+        ];
         group_of(&nodes[0], &user, &busy[0], 11).await;
         group_of(&nodes[0], &user, &busy[1], 101).await;
-        let group = user.post("/groups", json!({ "title": "crew", "member_ids": [] })).await.expect(201);
-        let group = group.data()["conversation_id"].as_str().expect("an id").to_owned();
+        let group = user
+            .post("/groups", json!({ "title": "crew", "member_ids": [] }))
+            .await
+            .expect(201);
+        let group = group.data()["conversation_id"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
         let stranger = nodes[0].anon();
         let email = format!("{}@example.org", ulid().to_string().to_lowercase());
         let calls = AtomicU32::new(0);
-        Stage { nodes, user, refresher, agent, busy, conversation, direct, group, stranger, email, calls }
+        Stage {
+            nodes,
+            user,
+            refresher,
+            agent,
+            busy,
+            conversation,
+            direct,
+            group,
+            stranger,
+            email,
+            calls,
+        }
     }
 
     /// An access token does not live as long as some windows, and some calls want a fresh login.
@@ -145,18 +186,31 @@ impl Stage {
     async fn call(&self, limit: Limit) -> Option<Answer> {
         let n = self.calls.fetch_add(1, Ordering::Relaxed);
         let node = &self.nodes[n as usize % 2];
-        let (user, agent, stranger) = (self.user.on(node), self.agent.on(node), self.stranger.on(node));
+        let (user, agent, stranger) = (
+            self.user.on(node),
+            self.agent.on(node),
+            self.stranger.on(node),
+        );
         let text = json!({ "payload": { "type": "text" } });
         let fresh = format!("{n}-{}", self.email);
         Some(match limit {
             Limit::RegisterIp => {
-                stranger.post("/auth/register", User::registration(&fresh, "x", "00000000")).await
+                stranger
+                    .post(
+                        "/auth/register",
+                        User::registration(&fresh, "x", "00000000"),
+                    )
+                    .await
             }
             Limit::RegisterEmail => {
                 let body = User::registration(&self.email, "x", "00000000");
                 node.anon().post("/auth/register", body).await
             }
-            Limit::SendCode => node.anon().post("/auth/send-code", code_for(&self.email, "dev-pass")).await,
+            Limit::SendCode => {
+                node.anon()
+                    .post("/auth/send-code", code_for(&self.email, "dev-pass"))
+                    .await
+            }
             Limit::Refresh => {
                 let caller = self.refresher.on(node);
                 let request = caller.request(reqwest::Method::POST, "/auth/refresh");
@@ -169,51 +223,84 @@ impl Stage {
             Limit::PasskeyBegin => stranger.post("/auth/passkey/begin", json!({})).await,
             Limit::AgentTyping => {
                 let body = json!({ "conversation_id": self.conversation, "state": "started" });
-                agent.post(format!("/agents/{}/typing", agent.id), body).await
+                agent
+                    .post(format!("/agents/{}/typing", agent.id), body)
+                    .await
             }
             Limit::AgentMessageSend => agent.say(&self.conversation, "x").await,
             Limit::AgentConversationSend => {
-                let path = format!("/agents/{}/conversations/{}/messages", agent.id, self.conversation);
+                let path = format!(
+                    "/agents/{}/conversations/{}/messages",
+                    agent.id, self.conversation
+                );
                 agent.post(path, text).await
             }
             Limit::UserMessageSend => {
-                user.post(format!("/conversations/{}/messages", self.conversation), text).await
+                user.post(
+                    format!("/conversations/{}/messages", self.conversation),
+                    text,
+                )
+                .await
             }
             Limit::KeysLookup => user.get(format!("/keys/users/{}/devices", user.id)).await,
             Limit::KeysGroupRotate => stale_rotation(&user, &self.group).await,
             Limit::KeysRotationRequest => {
-                user.post("/keys/rotation/request", json!({ "conversation_id": self.direct })).await
+                user.post(
+                    "/keys/rotation/request",
+                    json!({ "conversation_id": self.direct }),
+                )
+                .await
             }
             Limit::KeysBackupRead => user.get("/keys/backup").await,
             Limit::AgentManifestUpdate => {
-                let request = agent.request(reqwest::Method::PATCH, format!("/agents/{}", agent.id));
+                let request =
+                    agent.request(reqwest::Method::PATCH, format!("/agents/{}", agent.id));
                 agent
-                    .send(request.json(&json!({ "manifest": { "tools": [], "permission_scopes": [] } })))
+                    .send(
+                        request
+                            .json(&json!({ "manifest": { "tools": [], "permission_scopes": [] } })),
+                    )
                     .await
             }
             Limit::AgentTokenRegenerate => {
                 let path = format!("/agents/{}/token/regenerate", agent.id);
                 user.post(path, json!({ "emergency": false })).await
             }
-            Limit::AgentConversations => agent.get(format!("/agents/{}/conversations", agent.id)).await,
+            Limit::AgentConversations => {
+                agent
+                    .get(format!("/agents/{}/conversations", agent.id))
+                    .await
+            }
             Limit::UserMessagesList => {
-                user.get(format!("/conversations/{}/messages", self.conversation)).await
+                user.get(format!("/conversations/{}/messages", self.conversation))
+                    .await
             }
             Limit::UserConversationsList => user.get("/conversations").await,
             Limit::GroupMemberAdd => {
                 let path = format!("/groups/{}/members", self.group);
-                user.post(path, json!({ "user_ids": [self.refresher.id] })).await
+                user.post(path, json!({ "user_ids": [self.refresher.id] }))
+                    .await
             }
             Limit::GroupAgentInstance => {
                 let path = format!("/groups/{}/agent-instances", self.group);
-                user.post(path, json!({ "agent_id": agent.id, "visibility": "all" })).await
+                user.post(path, json!({ "agent_id": agent.id, "visibility": "all" }))
+                    .await
             }
             Limit::AgentPoll => agent.poll("").await,
             Limit::WsConnectIp => knock(&stranger).await,
             Limit::WsConnect => frame(&agent).await,
             Limit::DefaultUser => user.get("/limits").await,
-            Limit::DefaultIp => stranger.post("/auth/send-code", code_for(&fresh, "dev-fail")).await,
-            Limit::AgentTokenWrong => agent.with_token(&wrong_secret(&agent.token, n)).get("/limits").await,
+            Limit::DefaultIp => {
+                stranger
+                    .post("/auth/send-code", code_for(&fresh, "dev-fail"))
+                    .await
+            }
+            Limit::AgentTokenWrong => {
+                agent
+                    .with_token(&wrong_secret(&agent.token, n))
+                    .get("/limits")
+                    .await
+            }
             Limit::AgentTier1 => agent.get("/limits").await,
             Limit::AgentTier2 => self.busy[0].on(node).get("/limits").await,
             Limit::AgentTier3 => self.busy[1].on(node).get("/limits").await,
@@ -224,7 +311,11 @@ impl Stage {
 
 /// A rotation of an epoch that is not the conversation's.
 async fn stale_rotation(user: &User, group: &str) -> Answer {
-    user.post(format!("/keys/groups/{group}/rotate"), json!({ "base_epoch": 7, "wrapped_keys": [] })).await
+    user.post(
+        format!("/keys/groups/{group}/rotate"),
+        json!({ "base_epoch": 7, "wrapped_keys": [] }),
+    )
+    .await
 }
 
 fn code_for(email: &str, turnstile: &str) -> Value {
@@ -248,7 +339,9 @@ async fn group_of(node: &TestNode, owner: &User, agent: &Agent, members: usize) 
 /// A socket's `auth` frame, as an answer: the refusal of a frame has no headers.
 async fn frame(agent: &Agent) -> Answer {
     let mut socket = Socket::open(&agent.caller).await;
-    socket.say(json!({ "type": "auth", "agent_id": agent.id, "token": agent.token })).await;
+    socket
+        .say(json!({ "type": "auth", "agent_id": agent.id, "token": agent.token }))
+        .await;
     let status = loop {
         match socket.next().await {
             Ok(frame) if frame["reason"] == "rate_limited" => {
@@ -263,7 +356,11 @@ async fn frame(agent: &Agent) -> Answer {
             }
         }
     };
-    Answer { status, headers: Default::default(), body: Value::Null }
+    Answer {
+        status,
+        headers: Default::default(),
+        body: Value::Null,
+    }
 }
 
 /// Whether an answer's budget is the row's. An upgrade's answer is the socket's, and a refused credential is nobody's call.
@@ -285,9 +382,15 @@ fn judge(limit: Limit, answer: &Answer) -> Option<Duration> {
     assert!(is_of_row(limit, answer), "{scope}: {answer:?}");
     if answer.status != 101 && answer.status != 401 {
         let left = answer.header("ratelimit").unwrap_or_default();
-        let left = left.split(&format!("\"{scope}\";r=")).nth(1).and_then(|rest| rest.split(';').next());
+        let left = left
+            .split(&format!("\"{scope}\";r="))
+            .nth(1)
+            .and_then(|rest| rest.split(';').next());
         let left: u32 = left.and_then(|n| n.parse().ok()).expect("what is left");
-        assert!(if refused { left == 0 } else { left < count }, "{scope}: {left}");
+        assert!(
+            if refused { left == 0 } else { left < count },
+            "{scope}: {left}"
+        );
     }
     if !refused {
         return None;
@@ -295,10 +398,17 @@ fn judge(limit: Limit, answer: &Answer) -> Option<Duration> {
     assert_eq!(answer.code(), "RATE_LIMITED");
     let params = &answer.body["error"]["params"];
     let shown = Overrides::default().budget(limit).to_string();
-    assert_eq!((&params["scope"], &params["limit"]), (&json!(scope), &json!(shown)), "{answer:?}");
+    assert_eq!(
+        (&params["scope"], &params["limit"]),
+        (&json!(scope), &json!(shown)),
+        "{answer:?}"
+    );
     let ms = params["retry_after_ms"].as_u64().expect("ms");
     assert!((1..=seconds * 1000).contains(&ms), "{scope}: {ms}");
-    assert_eq!(answer.header("retry-after"), Some(ms.div_ceil(1000).to_string().as_str()));
+    assert_eq!(
+        answer.header("retry-after"),
+        Some(ms.div_ceil(1000).to_string().as_str())
+    );
     Some(Duration::from_millis(ms))
 }
 
@@ -308,16 +418,26 @@ async fn prove(stage: &mut Stage, limit: Limit) {
     stage.log_in().await;
     let tries = count + count / 4 + 5;
     for attempt in 0.. {
-        assert!(attempt < 10, "{scope}: no undisturbed window for {tries} calls");
+        assert!(
+            attempt < 10,
+            "{scope}: no undisturbed window for {tries} calls"
+        );
         let (started, before) = (Instant::now(), stage.fallbacks().await);
         let calls = stream::iter(0..tries).map(|_| stage.call(limit));
-        let answers: Vec<Answer> =
-            calls.buffer_unordered(24).map(|answer| answer.expect("a route")).collect().await;
+        let answers: Vec<Answer> = calls
+            .buffer_unordered(24)
+            .map(|answer| answer.expect("a route"))
+            .collect()
+            .await;
         let took = started.elapsed();
-        assert!(answers.iter().all(|answer| answer.status != 500), "{scope}: {answers:?}");
+        assert!(
+            answers.iter().all(|answer| answer.status != 500),
+            "{scope}: {answers:?}"
+        );
         let overloaded = answers.iter().any(|answer| answer.status == 503);
         let admitted = answers.iter().filter(|answer| answer.status != 429).count();
-        let odd = admitted != count as usize || answers.iter().any(|answer| !is_of_row(limit, answer));
+        let odd =
+            admitted != count as usize || answers.iter().any(|answer| !is_of_row(limit, answer));
         // Only within one window is the number what the row says, and only while the node can ask Redis and Postgres:
         // on a busy machine a second can be too short, and an answer too late, so that the node's share decides.
         if took >= window || overloaded || odd && stage.fallbacks().await > before {
@@ -328,7 +448,10 @@ async fn prove(stage: &mut Stage, limit: Limit) {
             stage.log_in().await;
             continue;
         }
-        let waits: Vec<Duration> = answers.iter().filter_map(|answer| judge(limit, answer)).collect();
+        let waits: Vec<Duration> = answers
+            .iter()
+            .filter_map(|answer| judge(limit, answer))
+            .collect();
         assert_eq!(answers.len() - waits.len(), count as usize, "{scope}");
         let longest = *waits.iter().max().expect("a refusal");
         if seconds == 1 {
@@ -340,7 +463,11 @@ async fn prove(stage: &mut Stage, limit: Limit) {
     }
     stage.log_in().await;
     let retry = stage.call(limit).await.expect("a route");
-    assert_eq!(judge(limit, &retry), None, "{scope}: a lone retry after the wait is refused");
+    assert_eq!(
+        judge(limit, &retry),
+        None,
+        "{scope}: a lone retry after the wait is refused"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,10 @@ async fn tombstones(node: &TestNode, n: usize) -> (fred::clients::Client, String
     let key = format!("{}:gone", node.world.setting("REDIS_PREFIX"));
     let started = Instant::now();
     loop {
-        let all: Vec<String> = redis.zrange(&key, 0, -1, None, false, None, false).await.expect("an answer");
+        let all: Vec<String> = redis
+            .zrange(&key, 0, -1, None, false, None, false)
+            .await
+            .expect("an answer");
         if all.len() >= n {
             return (redis, key, all);
         }
@@ -33,11 +36,24 @@ async fn what_was_revoked_in_a_lost_tail_is_revoked_again() {
     let agent = a.agent(&alice, "helper").await;
     let thief = alice.login(&a, None).await;
     let database = &a.world.database;
-    psql(database, "create table kept as select token_id, bcrypt_hash as hash from agent_token").await;
-    alice.delete(format!("/users/me/devices/{}", thief.device_id)).await.expect(200);
-    alice.delete(format!("/agents/{}/token", agent.id)).await.expect(200);
+    psql(
+        database,
+        "create table kept as select token_id, bcrypt_hash as hash from agent_token",
+    )
+    .await;
+    alice
+        .delete(format!("/users/me/devices/{}", thief.device_id))
+        .await
+        .expect(200);
+    alice
+        .delete(format!("/agents/{}/token", agent.id))
+        .await
+        .expect(200);
     let (redis, key, kept) = tombstones(&a, 2).await;
-    assert!(kept.iter().all(|entry| !entry.contains(&agent.token[4..])), "{kept:?}");
+    assert!(
+        kept.iter().all(|entry| !entry.contains(&agent.token[4..])),
+        "{kept:?}"
+    );
 
     psql(database, LOST).await;
     // Back to life, on both nodes: that is what must not last.
@@ -54,8 +70,12 @@ async fn what_was_revoked_in_a_lost_tail_is_revoked_again() {
     };
     assert_eq!(revoked().await, (0, 0));
     // Nobody who can write to Redis revokes anything: neither by a name alone nor by another's seal.
-    let row =
-        client.query_one("select session_id from session where device_id = $1", &[&alice.device_id]).await;
+    let row = client
+        .query_one(
+            "select session_id from session where device_id = $1",
+            &[&alice.device_id],
+        )
+        .await;
     let other: uuid::Uuid = row.expect("a session").get(0);
     let seal = kept[0].rsplit(' ').next().expect("a seal");
     for forged in [
@@ -63,7 +83,10 @@ async fn what_was_revoked_in_a_lost_tail_is_revoked_again() {
         format!("{} logout ", other.simple()),
         "junk".to_owned(),
     ] {
-        redis.zadd::<(), _, _>(&key, None, None, false, false, (1e15, forged)).await.expect("written");
+        redis
+            .zadd::<(), _, _>(&key, None, None, false, false, (1e15, forged))
+            .await
+            .expect("written");
     }
     psql(database, RESTORED).await;
     let started = Instant::now();
@@ -72,8 +95,16 @@ async fn what_was_revoked_in_a_lost_tail_is_revoked_again() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     for node in [&a, &b] {
-        thief.on(node).get("/users/me").await.refused(401, "UNAUTHORIZED");
-        agent.on(node).poll("").await.refused(401, "AGENT_TOKEN_INVALID");
+        thief
+            .on(node)
+            .get("/users/me")
+            .await
+            .refused(401, "UNAUTHORIZED");
+        agent
+            .on(node)
+            .poll("")
+            .await
+            .refused(401, "AGENT_TOKEN_INVALID");
         // And nobody else is concerned.
         alice.on(node).get("/users/me").await.expect(200);
     }

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use serde_json::json;
 
 use crate::support::{
-    Answer, Caller, PASSWORD, ProcessNode, SMTP_PASSWORD, Secrecy, SmtpServer, User, World, free_port, psql,
-    ulid,
+    Answer, Caller, PASSWORD, ProcessNode, SMTP_PASSWORD, Secrecy, SmtpServer, User, World,
+    free_port, psql, ulid,
 };
 
 fn address() -> String {
@@ -21,7 +21,10 @@ async fn world(secrecy: Secrecy, password: &str, trusting: bool) -> (SmtpServer,
     let mut settings = vec![
         ("MAIL_URL", url.as_str()),
         ("MAIL_FROM", "Blindpipe <codes@example.org>"),
-        ("LIMIT_OVERRIDES", "default_ip=1000/s,auth_register_ip=1000/s"),
+        (
+            "LIMIT_OVERRIDES",
+            "default_ip=1000/s,auth_register_ip=1000/s",
+        ),
     ];
     if trusting {
         settings.push(("SSL_CERT_FILE", &ca));
@@ -42,20 +45,30 @@ async fn send_code(caller: &Caller, email: &str) -> Answer {
 }
 
 async fn register(caller: &Caller, email: &str, code: &str) -> Answer {
-    caller.post("/auth/register", User::registration(email, "x", code)).await.expect(201)
+    caller
+        .post("/auth/register", User::registration(email, "x", code))
+        .await
+        .expect(201)
 }
 
 /// Waits until so many mails wait that were tried so often.
 async fn until_waiting(world: &World, mails: usize, attempts: i32) {
-    until(world, &format!("select 1 from mail_outbox where attempts >= {attempts}"), mails).await;
+    until(
+        world,
+        &format!("select 1 from mail_outbox where attempts >= {attempts}"),
+        mails,
+    )
+    .await;
 }
 
 /// Waits until there are so many rows.
 async fn until(world: &World, sql: &str, mails: usize) {
     for _ in 0..400 {
         let rows = psql(&world.database, sql).await;
-        let found =
-            rows.iter().filter(|row| matches!(row, tokio_postgres::SimpleQueryMessage::Row(_))).count();
+        let found = rows
+            .iter()
+            .filter(|row| matches!(row, tokio_postgres::SimpleQueryMessage::Row(_)))
+            .count();
         if found == mails {
             return;
         }
@@ -79,7 +92,10 @@ async fn a_code_comes_by_tls_with_a_password() {
             format!("To: {email}"),
             "Subject: Your code to register".to_owned(),
         ] {
-            assert!(mail.lines().any(|found| found.trim_end() == line), "{line} in {mail}");
+            assert!(
+                mail.lines().any(|found| found.trim_end() == line),
+                "{line} in {mail}"
+            );
         }
         register(&caller, &email, &code).await;
         // The connection is kept for the next.
@@ -183,14 +199,20 @@ async fn two_nodes_send_each_mail_once() {
     let ((_first, one), (_second, two)) = (node(&world).await, node(&world).await);
     let emails: Vec<_> = (0..40).map(|_| address()).collect();
     server.start().await;
-    let calls =
-        emails.iter().enumerate().map(|(n, email)| send_code(if n % 2 == 0 { &one } else { &two }, email));
+    let calls = emails
+        .iter()
+        .enumerate()
+        .map(|(n, email)| send_code(if n % 2 == 0 { &one } else { &two }, email));
     futures_util::future::join_all(calls).await;
     for email in &emails {
         server.code(email).await;
     }
     until_waiting(&world, 0, 0).await;
-    let mut to: Vec<_> = server.taken().into_iter().flat_map(|mail| mail.to).collect();
+    let mut to: Vec<_> = server
+        .taken()
+        .into_iter()
+        .flat_map(|mail| mail.to)
+        .collect();
     to.sort();
     let mut expected = emails.clone();
     expected.sort();
@@ -225,7 +247,10 @@ async fn a_notice_waits_for_a_server_that_is_away_and_a_login_does_not() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let taken = server.taken();
-    let notice: Vec<_> = taken.iter().filter(|mail| mail.text.contains("A login on a new device")).collect();
+    let notice: Vec<_> = taken
+        .iter()
+        .filter(|mail| mail.text.contains("A login on a new device"))
+        .collect();
     assert_eq!((taken.len(), notice.len()), (3, 1));
     assert_eq!(notice[0].to, [email]);
 }

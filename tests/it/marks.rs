@@ -7,18 +7,28 @@ use tokio_postgres::Client;
 
 use crate::support::{Answer, Caller, User, blocked, connect, crowd, nodes_with, spawn};
 
-const ROOM: (&str, &str) =
-    ("LIMIT_OVERRIDES", "user_message_send=10000/s,default_user=10000/s,group_member_add=10000/s");
+const RAISED_LIMITS: (&str, &str) = (
+    "LIMIT_OVERRIDES",
+    "user_message_send=10000/s,default_user=10000/s,group_member_add=10000/s",
+);
 /// The largest group in which all are told.
 const TOLD: usize = 50;
 
 async fn mark(caller: &Caller, group: &str, message: &str) -> Answer {
-    caller.post(format!("/conversations/{group}/read"), json!({ "message_id": message })).await
+    caller
+        .post(
+            format!("/conversations/{group}/read"),
+            json!({ "message_id": message }),
+        )
+        .await
 }
 
 async fn say(user: &User, group: &str) -> String {
     let answer = user.say(group, "x").await.expect(201);
-    answer.data()["message_id"].as_str().expect("an id").to_owned()
+    answer.data()["message_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned()
 }
 
 fn uuid(id: &str) -> uuid::Uuid {
@@ -29,21 +39,30 @@ fn uuid(id: &str) -> uuid::Uuid {
 async fn group(alice: &User, bob: &User, database: &str, members: usize) -> String {
     let mut ids = crowd(database, members - 2).await;
     ids.push(bob.id.clone());
-    let made = alice.post("/groups", json!({ "member_ids": ids })).await.expect(201);
-    made.data()["conversation_id"].as_str().expect("an id").to_owned()
+    let made = alice
+        .post("/groups", json!({ "member_ids": ids }))
+        .await
+        .expect(201);
+    made.data()["conversation_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned()
 }
 
 /// How many marks of this message were told, and to whom.
 async fn told(client: &Client, group: &str, message: &str) -> Vec<uuid::Uuid> {
     let sql = "select principal_id from inbox_entry join event on event_id = any(event_ids)
         where kind = 'message.read' and conversation_id = $1 and data::json ->> 'message_id' = $2 order by 1";
-    let rows = client.query(sql, &[&uuid(group), &message]).await.expect("entries");
+    let rows = client
+        .query(sql, &[&uuid(group), &message])
+        .await
+        .expect("entries");
     rows.iter().map(|row| row.get(0)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_has_read_waits_for_nobody_who_sends() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let mut client = connect(&a.world.database).await;
     for members in [3, TOLD + 10] {
@@ -61,7 +80,7 @@ async fn whoever_has_read_waits_for_nobody_who_sends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_many_read_only_the_reader_s_devices_are_told() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let client = connect(&a.world.database).await;
     let mut his = bob.on(&b).connect().await;
@@ -71,10 +90,16 @@ async fn where_many_read_only_the_reader_s_devices_are_told() {
         mark(&bob, &group, &messages[1]).await.expect(200);
         // Back, and once more: nothing.
         for message in &messages {
-            assert_eq!(mark(&bob.on(&b), &group, message).await.expect(200).data()["unread_count"], 0);
+            assert_eq!(
+                mark(&bob.on(&b), &group, message).await.expect(200).data()["unread_count"],
+                0
+            );
         }
         let event = his.event("message.read").await;
-        assert_eq!(event["data"], json!({ "principal_id": bob.id, "message_id": messages[1] }));
+        assert_eq!(
+            event["data"],
+            json!({ "principal_id": bob.id, "message_id": messages[1] })
+        );
         let expected = if members <= TOLD { members } else { 1 };
         let who = told(&client, &group, &messages[1]).await;
         assert_eq!(who.len(), expected, "{members} members");
@@ -82,7 +107,10 @@ async fn where_many_read_only_the_reader_s_devices_are_told() {
         assert!(told(&client, &group, &messages[0]).await.is_empty());
         // Others do not see it, and it is there for him.
         let seen = async |user: &User| {
-            let shown = user.get(format!("/conversations/{group}")).await.expect(200);
+            let shown = user
+                .get(format!("/conversations/{group}"))
+                .await
+                .expect(200);
             shown.data()["unread_count"].clone()
         };
         assert_eq!((seen(&alice).await, seen(&bob).await), (json!(0), json!(0)));
@@ -94,7 +122,7 @@ async fn where_many_read_only_the_reader_s_devices_are_told() {
 /// Marks of one reader race on both nodes: each that is told is further than the one before, and the last is the furthest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mark_is_told_only_when_it_moves() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let group = alice.group_with(&[&bob]).await;
     let mut hers = alice.connect().await;
@@ -103,7 +131,10 @@ async fn a_mark_is_told_only_when_it_moves() {
         messages.push(say(&alice, &group).await);
     }
     let his = [bob.on(&a), bob.on(&b)];
-    let marks = messages.iter().enumerate().map(|(n, message)| mark(&his[n % 2], &group, message));
+    let marks = messages
+        .iter()
+        .enumerate()
+        .map(|(n, message)| mark(&his[n % 2], &group, message));
     for answer in futures_util::future::join_all(marks).await {
         answer.expect(200);
     }
@@ -111,7 +142,9 @@ async fn a_mark_is_told_only_when_it_moves() {
     while reached != Some(29) {
         let event = hers.event("message.read").await;
         assert_eq!(event["data"]["principal_id"], bob.id);
-        let at = messages.iter().position(|message| event["data"]["message_id"] == **message);
+        let at = messages
+            .iter()
+            .position(|message| event["data"]["message_id"] == **message);
         assert!(at > reached, "{at:?} after {reached:?}");
         reached = at;
     }
@@ -122,15 +155,21 @@ async fn a_mark_is_told_only_when_it_moves() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_has_left_is_told_of_no_mark() {
-    let [a] = nodes_with(&[ROOM]).await;
-    let [alice, bob, carol] = [a.user("alice").await, a.user("bob").await, a.user("carol").await];
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
+    let [alice, bob, carol] = [
+        a.user("alice").await,
+        a.user("bob").await,
+        a.user("carol").await,
+    ];
     let group = alice.group_with(&[&bob, &carol]).await;
     let message = say(&alice, &group).await;
     let mut client = connect(&a.world.database).await;
     let tx = client.transaction().await.expect("begun");
     // Carol is put out, and it is not committed yet: who marks must wait to know.
     let gone = "delete from member where conversation_id = $1 and principal_id = $2";
-    tx.execute(gone, &[&uuid(&group), &uuid(&carol.id)]).await.expect("deleted");
+    tx.execute(gone, &[&uuid(&group), &uuid(&carol.id)])
+        .await
+        .expect("deleted");
     let marking = spawn({
         let (bob, group, message) = (bob.clone(), group.clone(), message.clone());
         async move { mark(&bob, &group, &message).await }
@@ -141,14 +180,20 @@ async fn whoever_has_left_is_told_of_no_mark() {
     let mut expected = vec![uuid(&alice.id), uuid(&bob.id)];
     expected.sort();
     assert_eq!(told(&client, &group, &message).await, expected);
-    mark(&carol, &group, &message).await.refused(404, "NOT_FOUND");
+    mark(&carol, &group, &message)
+        .await
+        .refused(404, "NOT_FOUND");
 }
 
 /// Owners leave and members are marked as having read at the same time: nobody waits for each other in a circle.
 #[tokio::test(flavor = "multi_thread")]
 async fn marks_and_changes_of_members_do_not_lock_each_other_out() {
-    let [a, b] = nodes_with(&[ROOM]).await;
-    let [alice, bob, carol] = [a.user("alice").await, a.user("bob").await, a.user("carol").await];
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let [alice, bob, carol] = [
+        a.user("alice").await,
+        a.user("bob").await,
+        a.user("carol").await,
+    ];
     for _ in 0..15 {
         let group = alice.group_with(&[&bob, &carol]).await;
         let mut messages = Vec::new();
@@ -156,8 +201,9 @@ async fn marks_and_changes_of_members_do_not_lock_each_other_out() {
             messages.push(say(&alice, &group).await);
         }
         let readers = [&bob, &carol].map(|user| user.on(&b));
-        let marks =
-            messages.iter().flat_map(|message| readers.iter().map(|reader| mark(reader, &group, message)));
+        let marks = messages
+            .iter()
+            .flat_map(|message| readers.iter().map(|reader| mark(reader, &group, message)));
         let leaving = alice.delete(format!("/groups/{group}/members/{}", alice.id));
         let (marked, left) = tokio::join!(futures_util::future::join_all(marks), leaving);
         left.expect(200);
@@ -170,6 +216,10 @@ async fn marks_and_changes_of_members_do_not_lock_each_other_out() {
             .iter()
             .map(|member| &member["role"])
             .collect();
-        assert_eq!(roles.iter().filter(|role| **role == "owner").count(), 1, "{roles:?}");
+        assert_eq!(
+            roles.iter().filter(|role| **role == "owner").count(),
+            1,
+            "{roles:?}"
+        );
     }
 }

@@ -12,8 +12,8 @@ use tokio::{
 use tokio_postgres::Client;
 
 use crate::support::{
-    Caller, PASSWORD, Socket, TestNode, User, blocked, connect, nodes, nodes_with, patiently, private_redis,
-    psql, spawn, waiting,
+    Caller, PASSWORD, Socket, TestNode, User, blocked, connect, nodes, nodes_with, patiently,
+    private_redis, psql, spawn, waiting,
 };
 
 /// A request whose last byte is still to come.
@@ -32,16 +32,28 @@ impl Held {
             body.len()
         );
         let (early, last) = body.as_bytes().split_at(body.len() - 1);
-        let mut stream = TcpStream::connect(base.trim_start_matches("http://")).await.expect("connected");
-        stream.write_all(&[head.as_bytes(), early].concat()).await.expect("sent");
-        Held { stream, what: format!("{method} {path}"), last: last[0] }
+        let mut stream = TcpStream::connect(base.trim_start_matches("http://"))
+            .await
+            .expect("connected");
+        stream
+            .write_all(&[head.as_bytes(), early].concat())
+            .await
+            .expect("sent");
+        Held {
+            stream,
+            what: format!("{method} {path}"),
+            last: last[0],
+        }
     }
 
     /// Sends the last byte; the answer.
     async fn finish(mut self) -> (String, String) {
         self.stream.write_all(&[self.last]).await.ok();
         let mut back = String::new();
-        self.stream.read_to_string(&mut back).await.expect("an answer");
+        self.stream
+            .read_to_string(&mut back)
+            .await
+            .expect("an answer");
         (self.what, back)
     }
 }
@@ -57,7 +69,10 @@ const AGENTS: &str = "select count(*) from agent where state <> 'deleted'";
 async fn a_body_held_back_until_the_revocation_comes_too_late() {
     let [a, b] = nodes().await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
-    let [agent, other] = [a.agent(&alice, "helper").await, a.agent(&alice, "other").await];
+    let [agent, other] = [
+        a.agent(&alice, "helper").await,
+        a.agent(&alice, "other").await,
+    ];
     let group = alice.group_with(&[&bob]).await;
     let conversation = alice.talk_to(&agent).await;
     let thief = alice.login(&a, Some("phone")).await.access_token;
@@ -66,32 +81,92 @@ async fn a_body_held_back_until_the_revocation_comes_too_late() {
     let at = |id: &str, way: &str| format!("/agents/{id}{way}");
     let manifest = json!({ "tools": [], "permission_scopes": [] });
     let calls = [
-        (Method::POST, at(&agent.id, "/token/regenerate"), &thief, json!({ "emergency": false })),
-        (Method::POST, at(&agent.id, "/token/regenerate"), &thief, json!({ "emergency": true })),
-        (Method::POST, at(&agent.id, "/keys/register"), &thief, json!({})),
-        (Method::POST, "/agents".to_owned(), &thief, json!({ "display_name": "spy" })),
-        (Method::POST, "/conversations".to_owned(), &thief, json!({ "type": "direct", "user_id": bob.id })),
-        (Method::POST, "/groups".to_owned(), &thief, json!({ "member_ids": [bob.id] })),
-        (Method::POST, format!("/groups/{group}/members"), &thief, json!({ "user_ids": [bob.id] })),
-        (Method::PATCH, format!("/conversations/{group}"), &thief, json!({ "title": "taken" })),
+        (
+            Method::POST,
+            at(&agent.id, "/token/regenerate"),
+            &thief,
+            json!({ "emergency": false }),
+        ),
+        (
+            Method::POST,
+            at(&agent.id, "/token/regenerate"),
+            &thief,
+            json!({ "emergency": true }),
+        ),
+        (
+            Method::POST,
+            at(&agent.id, "/keys/register"),
+            &thief,
+            json!({}),
+        ),
+        (
+            Method::POST,
+            "/agents".to_owned(),
+            &thief,
+            json!({ "display_name": "spy" }),
+        ),
+        (
+            Method::POST,
+            "/conversations".to_owned(),
+            &thief,
+            json!({ "type": "direct", "user_id": bob.id }),
+        ),
+        (
+            Method::POST,
+            "/groups".to_owned(),
+            &thief,
+            json!({ "member_ids": [bob.id] }),
+        ),
+        (
+            Method::POST,
+            format!("/groups/{group}/members"),
+            &thief,
+            json!({ "user_ids": [bob.id] }),
+        ),
+        (
+            Method::PATCH,
+            format!("/conversations/{group}"),
+            &thief,
+            json!({ "title": "taken" }),
+        ),
         (
             Method::POST,
             format!("/conversations/{conversation}/messages"),
             &thief,
             json!({ "payload": { "type": "text" } }),
         ),
-        (Method::POST, at(&other.id, "/ack"), &other.token, json!({ "up_to_seq": 0 })),
-        (Method::POST, at(&other.id, "/keys/check"), &other.token, json!({ "key_id": "" })),
+        (
+            Method::POST,
+            at(&other.id, "/ack"),
+            &other.token,
+            json!({ "up_to_seq": 0 }),
+        ),
+        (
+            Method::POST,
+            at(&other.id, "/keys/check"),
+            &other.token,
+            json!({ "key_id": "" }),
+        ),
         (Method::PATCH, at(&other.id, ""), &other.token, manifest),
     ];
     let held = join_all(
-        calls.into_iter().map(|(method, path, token, body)| Held::send(&a.base, method, path, token, body)),
+        calls
+            .into_iter()
+            .map(|(method, path, token, body)| Held::send(&a.base, method, path, token, body)),
     )
     .await;
     // Real time: nothing tells from outside that a caller was proven. Were it later, the test would show less, not fail.
     tokio::time::sleep(Duration::from_millis(700)).await;
-    alice.on(&b).delete("/users/me/devices/phone").await.expect(200);
-    alice.on(&b).delete(format!("/agents/{}/token", other.id)).await.expect(200);
+    alice
+        .on(&b)
+        .delete("/users/me/devices/phone")
+        .await
+        .expect(200);
+    alice
+        .on(&b)
+        .delete(format!("/agents/{}/token", other.id))
+        .await
+        .expect(200);
     for (what, back) in join_all(held.into_iter().map(Held::finish)).await {
         assert!(back.starts_with("HTTP/1.1 401"), "{what}: {back}");
     }
@@ -113,10 +188,19 @@ async fn a_body_held_back_until_the_revocation_comes_too_late() {
 }
 
 /// Lets these wait for a user's row, the others behind the first, then go on; their statuses.
-async fn in_line(client: &mut Client, user: &User, calls: Vec<(Caller, Method, String, Value)>) -> Vec<u16> {
+async fn in_line(
+    client: &mut Client,
+    user: &User,
+    calls: Vec<(Caller, Method, String, Value)>,
+) -> Vec<u16> {
     let id: uuid::Uuid = user.id.parse::<ulid::Ulid>().expect("a ULID").into();
     let tx = client.transaction().await.expect("begun");
-    tx.execute("select 1 from user_account where user_id = $1 for update", &[&id]).await.expect("locked");
+    tx.execute(
+        "select 1 from user_account where user_id = $1 for update",
+        &[&id],
+    )
+    .await
+    .expect("locked");
     let mut waiting = Vec::new();
     for (caller, method, path, body) in calls {
         waiting.push(spawn(async move {
@@ -129,7 +213,11 @@ async fn in_line(client: &mut Client, user: &User, calls: Vec<(Caller, Method, S
     }
     blocked(&tx, waiting.len()).await;
     tx.commit().await.expect("released");
-    join_all(waiting).await.into_iter().map(|status| status.expect("no panic")).collect()
+    join_all(waiting)
+        .await
+        .into_iter()
+        .map(|status| status.expect("no panic"))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,15 +229,46 @@ async fn a_token_asked_for_behind_the_revocation_is_not_made() {
     let mut client = connect(&a.world.database).await;
     let path = format!("/agents/{}", agent.id);
     let calls = vec![
-        (alice.on(&b).caller, Method::DELETE, "/users/me/devices/phone".to_owned(), json!({})),
-        (thief.clone(), Method::POST, format!("{path}/token/regenerate"), json!({ "emergency": false })),
-        (thief.on(&b), Method::POST, "/agents".to_owned(), json!({ "display_name": "spy" })),
-        (thief.clone(), Method::DELETE, format!("{path}/token"), json!({})),
-        (thief.on(&b), Method::DELETE, "/users/me/devices/phone".to_owned(), json!({})),
+        (
+            alice.on(&b).caller,
+            Method::DELETE,
+            "/users/me/devices/phone".to_owned(),
+            json!({}),
+        ),
+        (
+            thief.clone(),
+            Method::POST,
+            format!("{path}/token/regenerate"),
+            json!({ "emergency": false }),
+        ),
+        (
+            thief.on(&b),
+            Method::POST,
+            "/agents".to_owned(),
+            json!({ "display_name": "spy" }),
+        ),
+        (
+            thief.clone(),
+            Method::DELETE,
+            format!("{path}/token"),
+            json!({}),
+        ),
+        (
+            thief.on(&b),
+            Method::DELETE,
+            "/users/me/devices/phone".to_owned(),
+            json!({}),
+        ),
         (thief, Method::DELETE, "/users/me".to_owned(), json!({})),
     ];
-    assert_eq!(in_line(&mut client, &alice, calls).await, [200, 401, 401, 401, 401, 401]);
-    assert_eq!([count(&client, TOKENS).await, count(&client, AGENTS).await], [1, 1]);
+    assert_eq!(
+        in_line(&mut client, &alice, calls).await,
+        [200, 401, 401, 401, 401, 401]
+    );
+    assert_eq!(
+        [count(&client, TOKENS).await, count(&client, AGENTS).await],
+        [1, 1]
+    );
     agent.on(&b).poll("").await.expect(200);
 }
 
@@ -161,31 +280,75 @@ async fn who_has_just_deleted_the_account_has_no_agent_and_is_in_no_conversation
     let mut client = connect(&a.world.database).await;
     let bobs = bob.on(&b).caller;
     let calls = vec![
-        (alice.on(&b).caller, Method::DELETE, "/users/me".to_owned(), json!({})),
-        (alice.caller.clone(), Method::POST, "/agents".to_owned(), json!({ "display_name": "left" })),
-        (alice.caller.clone(), Method::POST, "/groups".to_owned(), json!({ "member_ids": [bob.id] })),
+        (
+            alice.on(&b).caller,
+            Method::DELETE,
+            "/users/me".to_owned(),
+            json!({}),
+        ),
+        (
+            alice.caller.clone(),
+            Method::POST,
+            "/agents".to_owned(),
+            json!({ "display_name": "left" }),
+        ),
+        (
+            alice.caller.clone(),
+            Method::POST,
+            "/groups".to_owned(),
+            json!({ "member_ids": [bob.id] }),
+        ),
         (
             bobs.clone(),
             Method::POST,
             "/conversations".to_owned(),
             json!({ "type": "direct", "user_id": alice.id }),
         ),
-        (bobs.clone(), Method::POST, "/groups".to_owned(), json!({ "member_ids": [alice.id] })),
-        (bobs, Method::POST, format!("/groups/{group}/members"), json!({ "user_ids": [alice.id] })),
+        (
+            bobs.clone(),
+            Method::POST,
+            "/groups".to_owned(),
+            json!({ "member_ids": [alice.id] }),
+        ),
+        (
+            bobs,
+            Method::POST,
+            format!("/groups/{group}/members"),
+            json!({ "user_ids": [alice.id] }),
+        ),
     ];
-    assert_eq!(in_line(&mut client, &alice, calls).await, [200, 401, 401, 404, 404, 201]);
-    assert_eq!([count(&client, TOKENS).await, count(&client, AGENTS).await], [0, 0]);
+    assert_eq!(
+        in_line(&mut client, &alice, calls).await,
+        [200, 401, 401, 404, 404, 201]
+    );
+    assert_eq!(
+        [count(&client, TOKENS).await, count(&client, AGENTS).await],
+        [0, 0]
+    );
     // And so it stays.
     let direct = json!({ "type": "direct", "user_id": alice.id });
-    bob.post("/conversations", direct).await.refused(404, "NOT_FOUND");
+    bob.post("/conversations", direct)
+        .await
+        .refused(404, "NOT_FOUND");
     let with_her = json!({ "member_ids": [alice.id] });
-    let refused = bob.post("/groups", with_her).await.refused(404, "NOT_FOUND");
-    assert_eq!(refused.body["error"]["params"]["user_ids"], json!([alice.id]));
+    let refused = bob
+        .post("/groups", with_her)
+        .await
+        .refused(404, "NOT_FOUND");
+    assert_eq!(
+        refused.body["error"]["params"]["user_ids"],
+        json!([alice.id])
+    );
     let path = format!("/groups/{group}/members");
-    let answer = bob.post(path, json!({ "user_ids": [alice.id] })).await.expect(201);
-    assert_eq!(answer.data()["failed"], json!([{ "user_id": alice.id, "reason": "NOT_FOUND" }]));
-    let members =
-        "select count(*) from member where principal_id <> all (select created_by from conversation)";
+    let answer = bob
+        .post(path, json!({ "user_ids": [alice.id] }))
+        .await
+        .expect(201);
+    assert_eq!(
+        answer.data()["failed"],
+        json!([{ "user_id": alice.id, "reason": "NOT_FOUND" }])
+    );
+    let members = "select count(*) from member where principal_id <> all (select created_by from conversation)";
     assert_eq!(count(&client, members).await, 0);
 }
 
@@ -196,12 +359,18 @@ async fn a_poll_acks_nothing_with_a_token_that_dies_meanwhile() {
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     alice.say(&conversation, "x").await.expect(201);
-    let cursor = agent.poll("").await.expect(200).body["next_cursor"].as_str().expect("a cursor").to_owned();
+    let cursor = agent.poll("").await.expect(200).body["next_cursor"]
+        .as_str()
+        .expect("a cursor")
+        .to_owned();
     let mut client = connect(&a.world.database).await;
-    const ACKED: &str = "select max(acked_seq) from inbox_reader r join agent on agent_id = principal_id";
+    const ACKED: &str =
+        "select max(acked_seq) from inbox_reader r join agent on agent_id = principal_id";
     let before = count(&client, ACKED).await;
     let tx = client.transaction().await.expect("begun");
-    tx.execute("update agent_token set revoked_at = app_now()", &[]).await.expect("revoked");
+    tx.execute("update agent_token set revoked_at = app_now()", &[])
+        .await
+        .expect("revoked");
     // Not committed: who is proven by what is there now goes on, up to the ack.
     let polling = spawn({
         let (agent, cursor) = (agent.clone(), cursor.clone());
@@ -209,7 +378,10 @@ async fn a_poll_acks_nothing_with_a_token_that_dies_meanwhile() {
     });
     blocked(&tx, 1).await;
     tx.commit().await.expect("committed");
-    polling.await.expect("no panic").refused(401, "AGENT_TOKEN_INVALID");
+    polling
+        .await
+        .expect("no panic")
+        .refused(401, "AGENT_TOKEN_INVALID");
     assert_eq!(count(&client, ACKED).await, before);
 }
 
@@ -220,13 +392,19 @@ async fn a_socket_that_is_revoked_before_it_has_its_seat_is_told_nothing() {
     let mut caught = 0;
     let mut redis = private_redis("late-seat").await;
     let url = redis.url();
-    let [a] = nodes_with(&[("REDIS_URL", &url), ("LIMIT_OVERRIDES", "ws_connect=10000/s")]).await;
+    let [a] = nodes_with(&[
+        ("REDIS_URL", &url),
+        ("LIMIT_OVERRIDES", "ws_connect=10000/s"),
+    ])
+    .await;
     let alice = a.user("alice").await;
     for n in 0..8 {
         let phone = alice.login(&a, Some(&format!("phone-{n}"))).await;
         let mut socket = Socket::open(&phone.caller).await;
         redis.signal("STOP");
-        socket.say(json!({ "type": "auth", "access_token": phone.access_token })).await;
+        socket
+            .say(json!({ "type": "auth", "access_token": phone.access_token }))
+            .await;
         // Real time: nothing tells from outside that it was proven. If it was not, it is not let in at all.
         tokio::time::sleep(Duration::from_millis(60)).await;
         psql(
@@ -261,18 +439,31 @@ async fn a_socket_that_is_revoked_before_it_has_its_seat_is_told_nothing() {
 
 /// Changes the password to two others at once, one on each node: both have proven the one before when the account's row is
 /// let go. None if one was not there in time.
-async fn change_at_once(client: &mut Client, user: &User, nodes: [&TestNode; 2]) -> Option<Vec<u16>> {
+async fn change_at_once(
+    client: &mut Client,
+    user: &User,
+    nodes: [&TestNode; 2],
+) -> Option<Vec<u16>> {
     let tx = client.transaction().await.expect("begun");
-    tx.execute("select 1 from user_account for update", &[]).await.expect("locked");
+    tx.execute("select 1 from user_account for update", &[])
+        .await
+        .expect("locked");
     let calls = nodes.map(|node| {
-        let (caller, new) = (user.on(node).caller, format!("a new password at {}", node.base));
+        let (caller, new) = (
+            user.on(node).caller,
+            format!("a new password at {}", node.base),
+        );
         let body = json!({ "current_password": PASSWORD, "new_account_password": new });
         spawn(async move { caller.post("/users/me/password", body).await.status })
     });
     while waiting(&tx).await < 2 && !calls.iter().any(tokio::task::JoinHandle::is_finished) {}
     let both = waiting(&tx).await == 2;
     tx.commit().await.expect("released");
-    let statuses = join_all(calls).await.into_iter().map(|status| status.expect("no panic")).collect();
+    let statuses = join_all(calls)
+        .await
+        .into_iter()
+        .map(|status| status.expect("no panic"))
+        .collect();
     both.then_some(statuses)
 }
 
@@ -291,8 +482,14 @@ async fn of_password_changes_that_both_begin_before_one_ends_one_wins_and_none_f
             break;
         }
         // One has waited in vain for the other: from the start.
-        client.execute("update user_account set password_hash = $1", &[&hash]).await.expect("changed back");
-        client.batch_execute("delete from login_guard").await.expect("forgotten");
+        client
+            .execute("update user_account set password_hash = $1", &[&hash])
+            .await
+            .expect("changed back");
+        client
+            .batch_execute("delete from login_guard")
+            .await
+            .expect("forgotten");
     }
 }
 
@@ -304,19 +501,28 @@ async fn of_twenty_password_changes_at_once_one_wins() {
     for round in 0..3 {
         let alice = alice.login_with(&a, &current).await;
         let both = [alice.on(&a), alice.on(&b)];
-        let new: Vec<String> = (0..20).map(|n| format!("password {n} of round {round}")).collect();
+        let new: Vec<String> = (0..20)
+            .map(|n| format!("password {n} of round {round}"))
+            .collect();
         let calls = new.iter().enumerate().map(|(n, new)| {
             let body = json!({ "current_password": current, "new_account_password": new });
             let user = &both[n % 2];
             patiently(async move || user.post("/users/me/password", body.clone()).await)
         });
-        let answers: Vec<_> = join_all(calls).await.into_iter().map(|(answer, _)| answer).collect();
+        let answers: Vec<_> = join_all(calls)
+            .await
+            .into_iter()
+            .map(|(answer, _)| answer)
+            .collect();
         let won: Vec<usize> = (0..20).filter(|n| answers[*n].status == 200).collect();
         assert_eq!(won.len(), 1, "{answers:?}");
         for answer in answers.iter().filter(|answer| answer.status != 200) {
             // Beyond five at once the count of failures says stop.
             let known = [(401, "INVALID_CREDENTIALS"), (423, "ACCOUNT_LOCKED")];
-            assert!(known.contains(&(answer.status, answer.code())), "{answer:?}");
+            assert!(
+                known.contains(&(answer.status, answer.code())),
+                "{answer:?}"
+            );
         }
         current.clone_from(&new[won[0]]);
         a.advance(Duration::from_secs(901)).await;

@@ -11,7 +11,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 async fn log_in(node: &TestNode, user: &User, device: &str, name: &str) -> bool {
     let body = json!({ "email": user.email, "account_password": PASSWORD, "turnstile_token": "dev-pass",
         "device_id": device, "device_name": name });
-    node.anon().post("/auth/login", body).await.expect(200).data()["is_new_device"] == true
+    node.anon()
+        .post("/auth/login", body)
+        .await
+        .expect(200)
+        .data()["is_new_device"]
+        == true
 }
 
 /// Waits until every mail has been sent; those that tell this user of a device.
@@ -19,8 +24,16 @@ async fn notices(node: &TestNode, user: &User) -> Vec<String> {
     let client = connect(&node.world.database).await;
     let waiting = "select (select count(*) from mail_outbox) + (select count(*) from login_notice where due_at is not null)";
     for _ in 0..400 {
-        if client.query_one(waiting, &[]).await.expect("a count").get::<_, i64>(0) == 0 {
-            let mails = std::fs::read_dir(&node.world.mail_dir).expect("a folder").flatten();
+        if client
+            .query_one(waiting, &[])
+            .await
+            .expect("a count")
+            .get::<_, i64>(0)
+            == 0
+        {
+            let mails = std::fs::read_dir(&node.world.mail_dir)
+                .expect("a folder")
+                .flatten();
             let texts = mails.map(|mail| std::fs::read_to_string(mail.path()).expect("a mail"));
             let to = format!("To: {}", user.email);
             return texts
@@ -52,7 +65,13 @@ async fn a_login_on_a_new_device_is_mailed_once_and_says_which_and_when() {
     let at: String = client.query_one(at, &[]).await.expect("a time").get(0);
     assert!(text.contains(&at), "{at} in {text}");
     // Neither whose it is nor from where.
-    for told in [alice.email.as_str(), &alice.id, "10.0.", "127.0.0.1", "http"] {
+    for told in [
+        alice.email.as_str(),
+        &alice.id,
+        "10.0.",
+        "127.0.0.1",
+        "http",
+    ] {
         assert!(!text.contains(told), "{told} in {text}");
     }
     assert!(notices(&a, &bob).await.is_empty());
@@ -64,7 +83,12 @@ async fn a_login_on_a_new_device_is_mailed_once_and_says_which_and_when() {
     b.anon().post("/auth/login-code", body).await.expect(200);
     let mails = notices(&a, &alice).await;
     assert_eq!(mails.len(), 2);
-    assert!(mails.iter().any(|mail| mail.contains("Device: without a name")), "{mails:?}");
+    assert!(
+        mails
+            .iter()
+            .any(|mail| mail.contains("Device: without a name")),
+        "{mails:?}"
+    );
     // By a passkey; without an id each login is a device of its own.
     let mut key = Authenticator::enrol(&bob, "key").await;
     key.sign_in(&b.anon()).await.expect(200);
@@ -81,21 +105,39 @@ async fn nobody_is_mailed_of_more_than_five_in_a_day() {
     let [a, b] = nodes().await;
     let alice = a.user("alice").await;
     for n in 0..8 {
-        assert!(log_in(if n % 2 == 0 { &a } else { &b }, &alice, &format!("device-{n}"), "x").await);
+        assert!(
+            log_in(
+                if n % 2 == 0 { &a } else { &b },
+                &alice,
+                &format!("device-{n}"),
+                "x"
+            )
+            .await
+        );
     }
     assert_eq!(notices(&a, &alice).await.len(), 5);
     a.advance(DAY + Duration::from_secs(1)).await;
     // At once, too, on both nodes; as many as may be tried at once.
     let devices: Vec<String> = (0..5).map(|n| format!("another-{n}")).collect();
-    let logins =
-        devices.iter().enumerate().map(|(n, id)| log_in(if n % 2 == 0 { &a } else { &b }, &alice, id, "x"));
-    assert!(futures_util::future::join_all(logins).await.into_iter().all(|new| new));
+    let logins = devices
+        .iter()
+        .enumerate()
+        .map(|(n, id)| log_in(if n % 2 == 0 { &a } else { &b }, &alice, id, "x"));
+    assert!(
+        futures_util::future::join_all(logins)
+            .await
+            .into_iter()
+            .all(|new| new)
+    );
     for n in 0..8 {
         log_in(&a, &alice, &format!("third-{n}"), "x").await;
     }
     assert_eq!(notices(&a, &alice).await.len(), 10);
     // The places of a day ago are used again.
     let client = connect(&a.world.database).await;
-    let places = client.query_one("select count(*) from login_notice", &[]).await.expect("a count");
+    let places = client
+        .query_one("select count(*) from login_notice", &[])
+        .await
+        .expect("a count");
     assert_eq!(places.get::<_, i64>(0), 5);
 }

@@ -9,7 +9,10 @@ use crate::support::{ProcessNode, blocked, connect, nodes, nodes_with, psql, spa
 
 async fn admin(url: String) -> (u16, Value) {
     let answer = reqwest::get(url).await.expect("an answer");
-    (answer.status().as_u16(), answer.json().await.unwrap_or(Value::Null))
+    (
+        answer.status().as_u16(),
+        answer.json().await.unwrap_or(Value::Null),
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,12 +32,18 @@ async fn probes_and_metrics_are_on_the_admin_listener_only() {
         ready["data"],
         json!({ "status": "ready", "draining": false, "postgres": true, "backplane": true })
     );
-    assert_eq!(a.anon().get("/health").await.expect(200).body, json!({ "data": { "status": "ok" } }));
+    assert_eq!(
+        a.anon().get("/health").await.expect(200).body,
+        json!({ "data": { "status": "ok" } })
+    );
     for path in ["/metrics", "/health/live", "/health/ready"] {
         a.anon().get(path).await.refused(404, "NOT_FOUND");
     }
     let version = a.anon().get("/version").await.expect(200);
-    assert_eq!((&version.data()["supported"], &version.data()["default"]), (&json!(["v1"]), &json!("v1")));
+    assert_eq!(
+        (&version.data()["supported"], &version.data()["default"]),
+        (&json!(["v1"]), &json!("v1"))
+    );
     assert!(version.header("strict-transport-security").is_some());
 }
 
@@ -52,23 +61,46 @@ async fn a_node_without_its_redis_is_ready_and_says_so() {
         (0..20).map(|_| agent.post(format!("/agents/{}/messages", agent.id), body.clone())),
     )
     .await;
-    assert_eq!(answers.iter().filter(|answer| answer.status == 201).count(), 5);
-    assert_eq!(answers.iter().filter(|answer| answer.status == 429).count(), 15);
+    assert_eq!(
+        answers.iter().filter(|answer| answer.status == 201).count(),
+        5
+    );
+    assert_eq!(
+        answers.iter().filter(|answer| answer.status == 429).count(),
+        15
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_speaks_tls_and_nothing_else() {
     let folder = std::env::temp_dir().join(format!("blindpipe-tls-{}", crate::support::ulid()));
-    let certificates = Certificates::prepare(&folder, Clock::default().now()).expect("certificates");
+    let certificates =
+        Certificates::prepare(&folder, Clock::default().now()).expect("certificates");
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let [cert, key] = [text(&certificates.cert), text(&certificates.key)];
-    let [a] = nodes_with(&[("TLS_CERT_FILE", &cert), ("TLS_KEY_FILE", &key), ("TRUSTED_PROXIES", "")]).await;
+    let [a] = nodes_with(&[
+        ("TLS_CERT_FILE", &cert),
+        ("TLS_KEY_FILE", &key),
+        ("TRUSTED_PROXIES", ""),
+    ])
+    .await;
     let ca = reqwest::Certificate::from_pem(&std::fs::read(&certificates.ca).expect("the CA"))
         .expect("a certificate");
-    let http = reqwest::Client::builder().no_proxy().tls_certs_only([ca]).build().expect("a client");
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .tls_certs_only([ca])
+        .build()
+        .expect("a client");
     let base = a.base.replace("http://127.0.0.1", "https://localhost");
-    let answer = http.get(format!("{base}/version")).send().await.expect("an answer");
-    assert_eq!((answer.status().as_u16(), answer.version()), (200, reqwest::Version::HTTP_2));
+    let answer = http
+        .get(format!("{base}/version"))
+        .send()
+        .await
+        .expect("an answer");
+    assert_eq!(
+        (answer.status().as_u16(), answer.version()),
+        (200, reqwest::Version::HTTP_2)
+    );
     // Plain HTTP is cut, also when it claims to have come through a proxy.
     let plain = reqwest::Client::new()
         .get(format!("{}/version", a.base))
@@ -86,7 +118,10 @@ fn serve(settings: &[(&str, &str)]) -> (Option<i32>, String) {
         .envs(settings.iter().copied())
         .output()
         .expect("a process");
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
 }
 
 #[test]
@@ -128,10 +163,19 @@ fn what_is_wrong_only_together_is_said_too() {
     ];
     let (code, said) = serve(&[right.as_slice(), &[("LIMITS_OFF", "true")]].concat());
     assert_eq!(code, Some(1));
-    for name in ["TLS_CERT_FILE or TRUSTED_PROXIES", "LIMITS_OFF", "MAIL_URL", "TURNSTILE_SECRET"] {
+    for name in [
+        "TLS_CERT_FILE or TRUSTED_PROXIES",
+        "LIMITS_OFF",
+        "MAIL_URL",
+        "TURNSTILE_SECRET",
+    ] {
         assert!(said.contains(name), "{name} in {said}");
     }
-    let dev = [("PROFILE", "dev"), ("LISTEN_ADDR", "0.0.0.0:0"), ("TRUSTED_PROXIES", "127.0.0.1/32")];
+    let dev = [
+        ("PROFILE", "dev"),
+        ("LISTEN_ADDR", "0.0.0.0:0"),
+        ("TRUSTED_PROXIES", "127.0.0.1/32"),
+    ];
     let (code, said) = serve(&[right.as_slice(), &dev].concat());
     assert_eq!(code, Some(1));
     assert!(said.contains("loopback"), "{said}");
@@ -164,8 +208,11 @@ async fn a_node_refuses_an_older_schema_and_migrations_run_once() {
     let name = empty.rsplit('/').next().expect("a name");
     psql(&a.world.database, &format!("create database {name}")).await;
     let runs = (0..4).map(|_| blindpipe::db::migrate::run_at(&empty));
-    let applied: Vec<usize> =
-        futures_util::future::join_all(runs).await.into_iter().map(|run| run.expect("migrated")).collect();
+    let applied: Vec<usize> = futures_util::future::join_all(runs)
+        .await
+        .into_iter()
+        .map(|run| run.expect("migrated"))
+        .collect();
     assert_eq!(applied.iter().filter(|n| **n > 0).count(), 1, "{applied:?}");
 }
 
@@ -186,7 +233,12 @@ async fn a_draining_node_finishes_what_it_began() {
     for n in 0..4 {
         let (alice, group) = (alice.clone(), group.clone());
         let title = json!({ "title": format!("title {n}") });
-        begun.push(spawn(async move { alice.patch(format!("/conversations/{group}"), title).await.status }));
+        begun.push(spawn(async move {
+            alice
+                .patch(format!("/conversations/{group}"), title)
+                .await
+                .status
+        }));
     }
     // All five are at work, and wait for the group.
     blocked(&held, 5).await;
@@ -212,14 +264,30 @@ async fn pages_of_an_allowed_origin_may_call_and_others_are_told_nothing() {
     let preflight = |origin: &'static str| {
         let caller = a.anon();
         async move {
-            let request = caller.request(reqwest::Method::OPTIONS, "/conversations").header("origin", origin);
-            caller.send(request.header("access-control-request-method", "POST")).await.expect(200)
+            let request = caller
+                .request(reqwest::Method::OPTIONS, "/conversations")
+                .header("origin", origin);
+            caller
+                .send(request.header("access-control-request-method", "POST"))
+                .await
+                .expect(200)
         }
     };
     let allowed = preflight("https://localhost").await;
-    assert_eq!(allowed.header("access-control-allow-origin"), Some("https://localhost"));
-    assert_eq!(allowed.header("access-control-allow-credentials"), Some("true"));
-    assert_eq!(preflight("https://evil.example").await.header("access-control-allow-origin"), None);
+    assert_eq!(
+        allowed.header("access-control-allow-origin"),
+        Some("https://localhost")
+    );
+    assert_eq!(
+        allowed.header("access-control-allow-credentials"),
+        Some("true")
+    );
+    assert_eq!(
+        preflight("https://evil.example")
+            .await
+            .header("access-control-allow-origin"),
+        None
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -228,10 +296,17 @@ async fn any_word_may_be_a_method_but_not_a_metric() {
     let caller = a.anon();
     for n in 0..20 {
         let method = reqwest::Method::from_bytes(format!("WORD{n}").as_bytes()).expect("a method");
-        caller.send(caller.request(method, "/version")).await.refused(405, "METHOD_NOT_ALLOWED");
+        caller
+            .send(caller.request(method, "/version"))
+            .await
+            .refused(405, "METHOD_NOT_ALLOWED");
     }
-    let text =
-        reqwest::get(format!("{}/metrics", a.admin)).await.expect("metrics").text().await.expect("text");
+    let text = reqwest::get(format!("{}/metrics", a.admin))
+        .await
+        .expect("metrics")
+        .text()
+        .await
+        .expect("text");
     assert!(!text.contains("WORD") && text.contains(r#"method="other""#));
 }
 
@@ -241,20 +316,42 @@ async fn a_failure_is_one_line_of_json_with_the_request_s_id_and_no_secret() {
     let b = ProcessNode::start(&a).await;
     let alice = a.user("alice").await;
     let conversation = alice.talk_to(&a.agent(&alice, "helper").await).await;
-    psql(&a.world.database, "alter table idempotency rename to elsewhere").await;
+    psql(
+        &a.world.database,
+        "alter table idempotency rename to elsewhere",
+    )
+    .await;
     let path = format!("/conversations/{conversation}/messages");
     let body = json!({ "payload": { "type": "text", "text": "a word of hers" } });
     let caller = alice.caller.at(&b.base);
-    let call = caller.request(reqwest::Method::POST, path).header("x-request-id", "find-me-1").json(&body);
+    let call = caller
+        .request(reqwest::Method::POST, path)
+        .header("x-request-id", "find-me-1")
+        .json(&body);
     caller.send(call).await.refused(500, "INTERNAL_ERROR");
     let log = b.log();
-    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let about = lines.iter().filter(|line| line["request_id"] == "find-me-1");
+    let lines: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let about = lines
+        .iter()
+        .filter(|line| line["request_id"] == "find-me-1");
     let about: Vec<_> = about.collect();
     assert_eq!(about.len(), 1, "{log}");
-    assert_eq!((&about[0]["status"], &about[0]["level"]), (&json!(500), &json!("ERROR")));
-    assert_eq!(about[0]["route"], "/conversations/{conversation_id}/messages");
-    for secret in [&alice.email, &alice.access_token, &"a word of hers".to_owned()] {
+    assert_eq!(
+        (&about[0]["status"], &about[0]["level"]),
+        (&json!(500), &json!("ERROR"))
+    );
+    assert_eq!(
+        about[0]["route"],
+        "/conversations/{conversation_id}/messages"
+    );
+    for secret in [
+        &alice.email,
+        &alice.access_token,
+        &"a word of hers".to_owned(),
+    ] {
         assert!(!log.contains(secret.as_str()), "{log}");
     }
 }

@@ -7,14 +7,18 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, Authenticator, Caller, PASSWORD, User, blocked, connect, db, nodes, nodes_with, psql, ulid,
+    Answer, Authenticator, Caller, PASSWORD, User, blocked, connect, db, nodes, nodes_with, psql,
+    ulid,
 };
 
-const ROOM: (&str, &str) =
-    ("LIMIT_OVERRIDES", "auth_passkey_begin=1000/s,default_ip=1000/s,default_user=1000/s");
+const RAISED_LIMITS: (&str, &str) = (
+    "LIMIT_OVERRIDES",
+    "auth_passkey_begin=1000/s,default_ip=1000/s,default_user=1000/s",
+);
 
 async fn delete(user: &User, id: &str) -> Answer {
-    user.send(user.request(Method::DELETE, format!("/users/me/passkeys/{id}"))).await
+    user.send(user.request(Method::DELETE, format!("/users/me/passkeys/{id}")))
+        .await
 }
 
 async fn complete(caller: &Caller, body: &Value) -> Answer {
@@ -34,7 +38,10 @@ async fn count(url: &str, table: &str) -> u32 {
 async fn a_passkey_is_enrolled_on_one_node_and_signs_in_on_another() {
     let [a, b] = nodes().await;
     let alice = a.user("alice").await;
-    let begun = alice.post("/users/me/passkeys/begin", json!({})).await.expect(200);
+    let begun = alice
+        .post("/users/me/passkeys/begin", json!({}))
+        .await
+        .expect(200);
     let options = &begun.data()["public_key"];
     assert_eq!(options["rp"]["id"], "localhost");
     assert_eq!(options["user"]["name"], alice.email);
@@ -47,21 +54,41 @@ async fn a_passkey_is_enrolled_on_one_node_and_signs_in_on_another() {
 
     let mut key = Authenticator::default();
     let credential = key.create(options);
-    let body =
-        json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential, "name": "my phone" });
-    let enrolled = alice.on(&b).post("/users/me/passkeys/complete", body.clone()).await.expect(201);
+    let body = json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential, "name": "my phone" });
+    let enrolled = alice
+        .on(&b)
+        .post("/users/me/passkeys/complete", body.clone())
+        .await
+        .expect(201);
     let data = enrolled.data();
     assert_eq!(data["name"], "my phone");
-    alice.post("/users/me/passkeys/complete", body).await.refused(400, "CHALLENGE_EXPIRED");
-    let listed = alice.on(&b).get("/users/me/passkeys").await.expect(200).body;
+    alice
+        .post("/users/me/passkeys/complete", body)
+        .await
+        .refused(400, "CHALLENGE_EXPIRED");
+    let listed = alice
+        .on(&b)
+        .get("/users/me/passkeys")
+        .await
+        .expect(200)
+        .body;
     let item = json!({ "passkey_id": data["passkey_id"], "name": "my phone", "created_at": data["created_at"], "last_used_at": null });
     assert_eq!(listed, json!({ "data": [item], "next_cursor": null }));
     // The browser is told not to make another one on the same key.
-    let again = alice.post("/users/me/passkeys/begin", json!({})).await.expect(200);
-    assert_eq!(again.data()["public_key"]["excludeCredentials"][0]["id"], credential["id"]);
+    let again = alice
+        .post("/users/me/passkeys/begin", json!({}))
+        .await
+        .expect(200);
+    assert_eq!(
+        again.data()["public_key"]["excludeCredentials"][0]["id"],
+        credential["id"]
+    );
 
     let stranger = a.anon();
-    let begun = stranger.post("/auth/passkey/begin", json!({})).await.expect(200);
+    let begun = stranger
+        .post("/auth/passkey/begin", json!({}))
+        .await
+        .expect(200);
     let data = begun.data();
     assert_eq!(data["mediation"], "conditional");
     assert_eq!(data["public_key"]["rpId"], "localhost");
@@ -75,17 +102,33 @@ async fn a_passkey_is_enrolled_on_one_node_and_signs_in_on_another() {
     });
     let signed = complete(&stranger.on(&b), &body).await.expect(200);
     let data = signed.data();
-    assert_eq!((&data["user_id"], &data["device_id"]), (&json!(alice.id), &json!("laptop")));
-    assert_eq!((&data["expires_in_seconds"], &data["is_new_device"]), (&json!(300), &json!(true)));
+    assert_eq!(
+        (&data["user_id"], &data["device_id"]),
+        (&json!(alice.id), &json!("laptop"))
+    );
+    assert_eq!(
+        (&data["expires_in_seconds"], &data["is_new_device"]),
+        (&json!(300), &json!(true))
+    );
     assert!(data["key_backup"]["exists"].is_boolean());
     let cookie = signed.header("set-cookie").expect("a cookie").to_owned();
     assert!(cookie.ends_with("; HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=2592000"));
     // It is a session like any other.
-    let again = User::signed_in(stranger, alice.email.clone(), &signed).refreshed().await;
+    let again = User::signed_in(stranger, alice.email.clone(), &signed)
+        .refreshed()
+        .await;
     let listed = again.on(&a).get("/users/me/passkeys").await.expect(200);
-    assert!(listed.data()[0]["last_used_at"].as_str().expect("a time").ends_with('Z'));
+    assert!(
+        listed.data()[0]["last_used_at"]
+            .as_str()
+            .expect("a time")
+            .ends_with('Z')
+    );
 
-    let id = listed.data()[0]["passkey_id"].as_str().expect("an id").to_owned();
+    let id = listed.data()[0]["passkey_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
     let bob = a.user("bob").await;
     delete(&bob, &id).await.refused(404, "NOT_FOUND");
     let gone = delete(&alice, &id).await.expect(200);
@@ -103,24 +146,41 @@ async fn a_passkey_needs_no_password_that_is_locked_and_no_human_that_was_not_cl
     let mut key = Authenticator::enrol(&alice, "key").await;
     let login = |password: &str| json!({ "email": alice.email, "account_password": password, "turnstile_token": "dev-pass" });
     for _ in 0..5 {
-        a.anon().post("/auth/login", login("a wrong password")).await.refused(401, "INVALID_CREDENTIALS");
+        a.anon()
+            .post("/auth/login", login("a wrong password"))
+            .await
+            .refused(401, "INVALID_CREDENTIALS");
     }
-    a.anon().post("/auth/login", login(PASSWORD)).await.refused(423, "ACCOUNT_LOCKED");
+    a.anon()
+        .post("/auth/login", login(PASSWORD))
+        .await
+        .refused(423, "ACCOUNT_LOCKED");
     key.sign_in(&b.anon()).await.expect(200);
 
     let begin = async |body: Value| a.anon().post("/auth/passkey/begin", body).await;
-    begin(json!({ "turnstile_token": "dev-pass" })).await.expect(200);
-    begin(json!({ "turnstile_token": "dev-fail" })).await.refused(403, "TURNSTILE_FAILED");
-    begin(json!({ "turnstile_token": "x".repeat(2049) })).await.refused(400, "VALIDATION_ERROR");
-    begin(json!({ "email": alice.email })).await.refused(400, "VALIDATION_ERROR");
+    begin(json!({ "turnstile_token": "dev-pass" }))
+        .await
+        .expect(200);
+    begin(json!({ "turnstile_token": "dev-fail" }))
+        .await
+        .refused(403, "TURNSTILE_FAILED");
+    begin(json!({ "turnstile_token": "x".repeat(2049) }))
+        .await
+        .refused(400, "VALIDATION_ERROR");
+    begin(json!({ "email": alice.email }))
+        .await
+        .refused(400, "VALIDATION_ERROR");
     // The interface shows no body, so there need not be one.
-    a.anon().send(a.anon().request(Method::POST, "/auth/passkey/begin")).await.expect(200);
+    a.anon()
+        .send(a.anon().request(Method::POST, "/auth/passkey/begin"))
+        .await
+        .expect(200);
 }
 
 /// Row 22 of the attacks.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_not_the_users_own_and_fresh_signs_nobody_in() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let (alice, bob) = (a.user("alice").await, a.user("bob").await);
     let mut key = Authenticator::enrol(&alice, "key").await;
     let mut bobs = Authenticator::enrol(&bob, "key").await;
@@ -129,13 +189,19 @@ async fn an_answer_that_is_not_the_users_own_and_fresh_signs_nobody_in() {
     // A challenge that was answered, rightly or wrongly, is used up.
     let body = key.answer(&caller).await;
     complete(&caller.on(&b), &body).await.expect(200);
-    complete(&caller, &body).await.refused(400, "CHALLENGE_EXPIRED");
+    complete(&caller, &body)
+        .await
+        .refused(400, "CHALLENGE_EXPIRED");
     let mut body = key.answer(&caller).await;
     let signature = body["credential"]["response"]["signature"].take();
     body["credential"]["response"]["signature"] = json!("MEUCIQDD");
-    complete(&caller, &body).await.refused(401, "PASSKEY_INVALID");
+    complete(&caller, &body)
+        .await
+        .refused(401, "PASSKEY_INVALID");
     body["credential"]["response"]["signature"] = signature;
-    complete(&caller, &body).await.refused(400, "CHALLENGE_EXPIRED");
+    complete(&caller, &body)
+        .await
+        .refused(400, "CHALLENGE_EXPIRED");
 
     // One moment inside its five minutes, one after.
     for (age, passes) in [(295, true), (301, false)] {
@@ -151,56 +217,98 @@ async fn an_answer_that_is_not_the_users_own_and_fresh_signs_nobody_in() {
 
     // The answer to another challenge; a challenge that never was.
     let (first, second) = (key.answer(&caller).await, key.answer(&caller).await);
-    let mixed = json!({ "challenge_id": first["challenge_id"], "credential": second["credential"] });
-    complete(&caller, &mixed).await.refused(401, "PASSKEY_INVALID");
+    let mixed =
+        json!({ "challenge_id": first["challenge_id"], "credential": second["credential"] });
+    complete(&caller, &mixed)
+        .await
+        .refused(401, "PASSKEY_INVALID");
     let unknown = json!({ "challenge_id": ulid().to_string(), "credential": second["credential"] });
-    complete(&caller, &unknown).await.refused(400, "CHALLENGE_EXPIRED");
+    complete(&caller, &unknown)
+        .await
+        .refused(400, "CHALLENGE_EXPIRED");
     // An enrolment's challenge is none for a login, and a user's is none for another.
     let alice = alice.refreshed().await;
-    let begun = alice.post("/users/me/passkeys/begin", json!({})).await.expect(200);
-    let foreign = json!({ "challenge_id": begun.data()["challenge_id"], "credential": second["credential"] });
-    complete(&caller, &foreign).await.refused(400, "CHALLENGE_EXPIRED");
+    let begun = alice
+        .post("/users/me/passkeys/begin", json!({}))
+        .await
+        .expect(200);
+    let foreign =
+        json!({ "challenge_id": begun.data()["challenge_id"], "credential": second["credential"] });
+    complete(&caller, &foreign)
+        .await
+        .refused(400, "CHALLENGE_EXPIRED");
     let credential = Authenticator::default().create(&begun.data()["public_key"]);
-    let enrolment = json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential });
+    let enrolment =
+        json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential });
     let bob = bob.refreshed().await;
-    bob.post("/users/me/passkeys/complete", enrolment.clone()).await.refused(400, "CHALLENGE_EXPIRED");
-    alice.post("/users/me/passkeys/complete", enrolment).await.expect(201);
+    bob.post("/users/me/passkeys/complete", enrolment.clone())
+        .await
+        .refused(400, "CHALLENGE_EXPIRED");
+    alice
+        .post("/users/me/passkeys/complete", enrolment)
+        .await
+        .expect(201);
 
     // A page elsewhere; one on another port; a key of another relying party.
-    for origin in ["https://evil.example", "https://localhost:8443", "http://localhost"] {
-        let begun = caller.post("/auth/passkey/begin", json!({})).await.expect(200);
+    for origin in [
+        "https://evil.example",
+        "https://localhost:8443",
+        "http://localhost",
+    ] {
+        let begun = caller
+            .post("/auth/passkey/begin", json!({}))
+            .await
+            .expect(200);
         let mut options = begun.data()["public_key"].clone();
         let mut elsewhere = key.clone().at(origin);
         if origin == "https://evil.example" {
             options["rpId"] = json!("evil.example");
         }
-        let body =
-            json!({ "challenge_id": begun.data()["challenge_id"], "credential": elsewhere.get(&options) });
-        complete(&caller, &body).await.refused(401, "PASSKEY_INVALID");
+        let body = json!({ "challenge_id": begun.data()["challenge_id"], "credential": elsewhere.get(&options) });
+        complete(&caller, &body)
+            .await
+            .refused(401, "PASSKEY_INVALID");
     }
 
     // Another user's: the right key under a foreign name, and a name nobody has.
     let handle = |of: &Value| of["credential"]["response"]["userHandle"].clone();
     let mut body = key.answer(&caller).await;
     body["credential"]["response"]["userHandle"] = handle(&bobs.answer(&caller).await);
-    complete(&caller, &body).await.refused(401, "PASSKEY_INVALID");
-    for nobody in [json!("AAAAAAAAAAAAAAAAAAAAAA"), json!(""), json!("AAAA"), Value::Null] {
+    complete(&caller, &body)
+        .await
+        .refused(401, "PASSKEY_INVALID");
+    for nobody in [
+        json!("AAAAAAAAAAAAAAAAAAAAAA"),
+        json!(""),
+        json!("AAAA"),
+        Value::Null,
+    ] {
         let mut body = key.answer(&caller).await;
         body["credential"]["response"]["userHandle"] = nobody;
-        complete(&caller, &body).await.refused(401, "PASSKEY_INVALID");
+        complete(&caller, &body)
+            .await
+            .refused(401, "PASSKEY_INVALID");
     }
     // Bob's signature over Alice's key.
     let mut body = key.answer(&caller).await;
     body["credential"]["response"] = bobs.answer(&caller).await["credential"]["response"].clone();
     body["credential"]["response"]["userHandle"] = handle(&key.answer(&caller).await);
-    complete(&caller, &body).await.refused(401, "PASSKEY_INVALID");
+    complete(&caller, &body)
+        .await
+        .refused(401, "PASSKEY_INVALID");
 
     // Nobody showed a finger.
-    let begun = caller.post("/auth/passkey/begin", json!({})).await.expect(200);
+    let begun = caller
+        .post("/auth/passkey/begin", json!({}))
+        .await
+        .expect(200);
     let mut options = begun.data()["public_key"].clone();
     options["userVerification"] = json!("discouraged");
-    let body = json!({ "challenge_id": begun.data()["challenge_id"], "credential": key.get(&options) });
-    complete(&caller, &body).await.refused(401, "PASSKEY_INVALID");
+    let body =
+        json!({ "challenge_id": begun.data()["challenge_id"], "credential": key.get(&options) });
+    complete(&caller, &body)
+        .await
+        .refused(401, "PASSKEY_INVALID");
 
     // After all that the key is as good as before.
     key.sign_in(&caller).await.expect(200);
@@ -208,14 +316,17 @@ async fn an_answer_that_is_not_the_users_own_and_fresh_signs_nobody_in() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_who_answer_one_challenge_on_two_nodes_one_signs_in() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let mut key = Authenticator::enrol(&alice, "key").await;
     let callers = [a.anon(), b.anon()];
     for _ in 0..10 {
         let body = key.answer(&callers[0]).await;
         let answers = join_all((0..8).map(|n| complete(&callers[n % 2], &body))).await;
-        assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 1);
+        assert_eq!(
+            answers.iter().filter(|answer| answer.status == 200).count(),
+            1
+        );
         for answer in answers.into_iter().filter(|answer| answer.status != 200) {
             answer.refused(400, "CHALLENGE_EXPIRED");
         }
@@ -236,7 +347,9 @@ async fn a_copied_passkey_is_found_out_and_removed() {
     // The user's own is the one that shows it; from then on neither counts.
     key.sign_in(&caller).await.refused(401, "PASSKEY_INVALID");
     assert!(a.metric("passkey_logins_total", &["copied"]).await > before);
-    copy.sign_in(&caller.on(&b)).await.refused(401, "PASSKEY_INVALID");
+    copy.sign_in(&caller.on(&b))
+        .await
+        .refused(401, "PASSKEY_INVALID");
     let listed = alice.get("/users/me/passkeys").await.expect(200);
     assert_eq!(listed.data().as_array().expect("a list").len(), 1);
     other.sign_in(&caller).await.expect(200);
@@ -244,16 +357,23 @@ async fn a_copied_passkey_is_found_out_and_removed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_enrolment_must_be_verified_fresh_and_new() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let (alice, bob) = (a.user("alice").await, a.user("bob").await);
     let enrol = async |user: &User, change: &dyn Fn(&mut Value), origin: &'static str| {
-        let begun = user.post("/users/me/passkeys/begin", json!({})).await.expect(200);
+        let begun = user
+            .post("/users/me/passkeys/begin", json!({}))
+            .await
+            .expect(200);
         let mut options = begun.data()["public_key"].clone();
         change(&mut options);
         let credential = Authenticator::default().at(origin).create(&options);
-        (json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential }), credential)
+        (
+            json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential }),
+            credential,
+        )
     };
-    let complete = async |user: &User, body: Value| user.post("/users/me/passkeys/complete", body).await;
+    let complete =
+        async |user: &User, body: Value| user.post("/users/me/passkeys/complete", body).await;
 
     let home = "https://localhost";
     let (body, _) = enrol(
@@ -262,10 +382,18 @@ async fn an_enrolment_must_be_verified_fresh_and_new() {
         home,
     )
     .await;
-    complete(&alice, body.clone()).await.refused(401, "PASSKEY_INVALID");
-    complete(&alice, body).await.refused(400, "CHALLENGE_EXPIRED");
-    let (body, _) =
-        enrol(&alice, &|options| options["rp"]["id"] = json!("evil.example"), "https://evil.example").await;
+    complete(&alice, body.clone())
+        .await
+        .refused(401, "PASSKEY_INVALID");
+    complete(&alice, body)
+        .await
+        .refused(400, "CHALLENGE_EXPIRED");
+    let (body, _) = enrol(
+        &alice,
+        &|options| options["rp"]["id"] = json!("evil.example"),
+        "https://evil.example",
+    )
+    .await;
     complete(&alice, body).await.refused(401, "PASSKEY_INVALID");
     let (body, _) = enrol(
         &alice,
@@ -277,11 +405,16 @@ async fn an_enrolment_must_be_verified_fresh_and_new() {
     let (body, _) = enrol(&alice, &|_| (), home).await;
     a.advance(Duration::from_secs(301)).await;
     let (alice, bob) = (alice.refreshed().await, bob.refreshed().await);
-    complete(&alice, body).await.refused(400, "CHALLENGE_EXPIRED");
+    complete(&alice, body)
+        .await
+        .refused(400, "CHALLENGE_EXPIRED");
 
     // A name is optional; a credential is one user's.
     let (body, credential) = enrol(&alice, &|_| (), home).await;
-    assert_eq!(complete(&alice, body).await.expect(201).data()["name"], "Passkey");
+    assert_eq!(
+        complete(&alice, body).await.expect(201).data()["name"],
+        "Passkey"
+    );
     let (mut body, _) = enrol(&bob, &|_| (), home).await;
     body["credential"] = credential;
     complete(&bob, body).await.refused(401, "PASSKEY_INVALID");
@@ -300,10 +433,13 @@ async fn an_enrolment_must_be_verified_fresh_and_new() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn enrolling_needs_a_fresh_login_that_still_lives() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let enrol = async |user: &User| {
-        let begun = user.post("/users/me/passkeys/begin", json!({})).await.expect(200);
+        let begun = user
+            .post("/users/me/passkeys/begin", json!({}))
+            .await
+            .expect(200);
         let credential = Authenticator::default().create(&begun.data()["public_key"]);
         json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential })
     };
@@ -311,9 +447,11 @@ async fn enrolling_needs_a_fresh_login_that_still_lives() {
     let body = enrol(&alice).await;
     let mut client = connect(&a.world.database).await;
     let tx = client.transaction().await.expect("begun");
-    tx.batch_execute("select 1 from user_account for update; update session set revoked_at = app_now()")
-        .await
-        .expect("held");
+    tx.batch_execute(
+        "select 1 from user_account for update; update session set revoked_at = app_now()",
+    )
+    .await
+    .expect("held");
     let late = alice.post("/users/me/passkeys/complete", body);
     let end = async {
         blocked(&tx, 1).await;
@@ -327,14 +465,20 @@ async fn enrolling_needs_a_fresh_login_that_still_lives() {
     let alice = alice.refreshed().await;
     let body = enrol(&alice).await;
     a.advance(Duration::from_secs(11)).await;
-    alice.post("/users/me/passkeys/begin", json!({})).await.refused(403, "REAUTH_REQUIRED");
-    alice.post("/users/me/passkeys/complete", body).await.refused(403, "REAUTH_REQUIRED");
+    alice
+        .post("/users/me/passkeys/begin", json!({}))
+        .await
+        .refused(403, "REAUTH_REQUIRED");
+    alice
+        .post("/users/me/passkeys/complete", body)
+        .await
+        .refused(403, "REAUTH_REQUIRED");
     assert_eq!(count(&a.world.database, "passkey").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_has_twenty_passkeys_and_reads_them_page_by_page() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     for n in 0..19 {
         Authenticator::enrol(&alice, &format!("key {n}")).await;
@@ -342,20 +486,30 @@ async fn a_user_has_twenty_passkeys_and_reads_them_page_by_page() {
     // Four at once for the one place that is left.
     let mut bodies = Vec::new();
     for _ in 0..4 {
-        let begun = alice.post("/users/me/passkeys/begin", json!({})).await.expect(200);
+        let begun = alice
+            .post("/users/me/passkeys/begin", json!({}))
+            .await
+            .expect(200);
         let credential = Authenticator::default().create(&begun.data()["public_key"]);
-        bodies.push(json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential }));
+        bodies.push(
+            json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential }),
+        );
     }
     let users = [alice.on(&a), alice.on(&b)];
     let calls = bodies
         .into_iter()
         .enumerate()
         .map(|(n, body)| users[n % 2].post("/users/me/passkeys/complete", body));
-    let (made, refused): (Vec<_>, Vec<_>) =
-        join_all(calls).await.into_iter().partition(|answer| answer.status == 201);
+    let (made, refused): (Vec<_>, Vec<_>) = join_all(calls)
+        .await
+        .into_iter()
+        .partition(|answer| answer.status == 201);
     assert_eq!((made.len(), refused.len()), (1, 3));
     for answer in refused {
-        assert_eq!(answer.refused(403, "FORBIDDEN").body["error"]["params"]["limit"], 20);
+        assert_eq!(
+            answer.refused(403, "FORBIDDEN").body["error"]["params"]["limit"],
+            20
+        );
     }
 
     let mut names = Vec::new();
@@ -363,14 +517,33 @@ async fn a_user_has_twenty_passkeys_and_reads_them_page_by_page() {
     loop {
         let page = alice.get(&path).await.expect(200);
         let items = page.data().as_array().expect("a list");
-        names.extend(items.iter().map(|item| item["name"].as_str().expect("a name").to_owned()));
-        let Some(next) = page.body["next_cursor"].as_str() else { break };
+        names.extend(
+            items
+                .iter()
+                .map(|item| item["name"].as_str().expect("a name").to_owned()),
+        );
+        let Some(next) = page.body["next_cursor"].as_str() else {
+            break;
+        };
         assert_eq!(next, items[7]["passkey_id"]);
         path = format!("/users/me/passkeys?limit=8&cursor={next}");
     }
-    assert_eq!((names.len(), names[0].as_str(), names[18].as_str()), (20, "key 0", "key 18"));
-    for query in ["limit=0", "limit=101", "limit=x", "cursor=x", "cursor=", &format!("cursor={}", ulid())] {
-        alice.get(format!("/users/me/passkeys?{query}")).await.refused(400, "VALIDATION_ERROR");
+    assert_eq!(
+        (names.len(), names[0].as_str(), names[18].as_str()),
+        (20, "key 0", "key 18")
+    );
+    for query in [
+        "limit=0",
+        "limit=101",
+        "limit=x",
+        "cursor=x",
+        "cursor=",
+        &format!("cursor={}", ulid()),
+    ] {
+        alice
+            .get(format!("/users/me/passkeys?{query}"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
 }
 
@@ -380,15 +553,29 @@ async fn challenges_are_limited_and_forgotten() {
     let caller = a.anon();
     for n in 0..30 {
         let node = if n % 2 == 0 { &a } else { &b };
-        caller.on(node).post("/auth/passkey/begin", json!({})).await.expect(200);
+        caller
+            .on(node)
+            .post("/auth/passkey/begin", json!({}))
+            .await
+            .expect(200);
     }
-    let limited = caller.post("/auth/passkey/begin", json!({})).await.refused(429, "RATE_LIMITED");
+    let limited = caller
+        .post("/auth/passkey/begin", json!({}))
+        .await
+        .refused(429, "RATE_LIMITED");
     let params = &limited.body["error"]["params"];
-    assert_eq!((&params["scope"], &params["limit"]), (&json!("auth_passkey_begin"), &json!("30/min")));
+    assert_eq!(
+        (&params["scope"], &params["limit"]),
+        (&json!("auth_passkey_begin"), &json!("30/min"))
+    );
 
     let url = &a.world.database;
     let db = db(url);
-    let forget = async || blindpipe::features::passkeys::forget_challenges(&db).await.expect("forgotten");
+    let forget = async || {
+        blindpipe::features::passkeys::forget_challenges(&db)
+            .await
+            .expect("forgotten")
+    };
     assert!(!forget().await);
     assert_eq!(count(url, "passkey_challenge").await, 30);
     psql(url, "insert into passkey_challenge select gen_random_uuid(), null, '{}', app_now() from generate_series(1, 1000)").await;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Agent, User, connect, db, nodes, nodes_with, ulid};
 
-const ROOM: (&str, &str) = (
+const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
     "user_message_send=10000/s,agent_message_send=10000/s,user_messages_list=10000/s,agent_tier_1=10000/s,\
      default_user=10000/s,group_agent_instance=10000/s",
@@ -20,18 +20,27 @@ const DAY: Duration = Duration::from_secs(86_400);
 async fn relation_of(user: &User, agent: &Agent) -> String {
     let list = user.get("/relations").await.expect(200);
     let relations = list.body["data"].as_array().expect("a list").clone();
-    let mine = relations.iter().find(|one| one["agent_id"] == *agent.id && one["state"] == "active");
-    mine.expect("a relation")["relation_id"].as_str().expect("an id").to_owned()
+    let mine = relations
+        .iter()
+        .find(|one| one["agent_id"] == *agent.id && one["state"] == "active");
+    mine.expect("a relation")["relation_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned()
 }
 
 async fn revoke(user: &User, agent: &Agent) -> Value {
     let id = relation_of(user, agent).await;
-    user.delete(format!("/relations/{id}")).await.expect(200).data().clone()
+    user.delete(format!("/relations/{id}"))
+        .await
+        .expect(200)
+        .data()
+        .clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_user_ends_a_relation_and_the_agent_is_cut_off_everywhere() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let agent = a.agent(&bob, "helper").await;
     let conversation = alice.talk_to(&agent).await;
@@ -39,20 +48,31 @@ async fn the_user_ends_a_relation_and_the_agent_is_cut_off_everywhere() {
     // It is in a group by her relation too.
     let group = alice.group_with(&[&bob]).await;
     let place = json!({ "agent_id": agent.id, "visibility": "all" });
-    alice.post(format!("/groups/{group}/agent-instances"), place.clone()).await.expect(201);
+    alice
+        .post(format!("/groups/{group}/agent-instances"), place.clone())
+        .await
+        .expect(201);
     let mut its = agent.on(&b).connect().await;
     let mut hers = alice.on(&b).connect().await;
     agent.say(&group, "in time").await.expect(201);
 
     let id = relation_of(&alice, &agent).await;
-    bob.delete(format!("/relations/{id}")).await.refused(404, "NOT_FOUND");
+    bob.delete(format!("/relations/{id}"))
+        .await
+        .refused(404, "NOT_FOUND");
     let ended = alice.delete(format!("/relations/{id}")).await.expect(200);
     let relation = ended.data();
-    assert_eq!((&relation["state"], &relation["relation_id"]), (&json!("revoked"), &json!(id)));
+    assert_eq!(
+        (&relation["state"], &relation["relation_id"]),
+        (&json!("revoked"), &json!(id))
+    );
     let at = |name: &str| {
         chrono::DateTime::parse_from_rfc3339(relation[name].as_str().expect(name)).expect("a time")
     };
-    assert_eq!(at("purge_at") - at("revoked_at"), chrono::TimeDelta::days(7));
+    assert_eq!(
+        at("purge_at") - at("revoked_at"),
+        chrono::TimeDelta::days(7)
+    );
     for socket in [&mut its, &mut hers] {
         assert_eq!(&socket.event("relation.revoked").await["data"], relation);
     }
@@ -60,40 +80,96 @@ async fn the_user_ends_a_relation_and_the_agent_is_cut_off_everywhere() {
         let agent = agent.on(node);
         for place in [&conversation, &group] {
             agent.say(place, "x").await.refused(403, "RELATION_REVOKED");
-            agent.get(format!("/conversations/{place}")).await.refused(404, "NOT_FOUND");
+            agent
+                .get(format!("/conversations/{place}"))
+                .await
+                .refused(404, "NOT_FOUND");
             let history = format!("/agents/{}/conversations/{place}/messages", agent.id);
             agent.get(history).await.refused(404, "NOT_FOUND");
         }
-        alice.on(node).say(&conversation, "to nobody").await.expect(201);
+        alice
+            .on(node)
+            .say(&conversation, "to nobody")
+            .await
+            .expect(201);
         bob.on(node).say(&group, "not for it").await.expect(201);
     }
-    let list = agent.get(format!("/agents/{}/conversations", agent.id)).await.expect(200);
-    assert_eq!(list.body["data"].as_array().map(Vec::len), Some(1), "his own is left: {}", list.body);
+    let list = agent
+        .get(format!("/agents/{}/conversations", agent.id))
+        .await
+        .expect(200);
+    assert_eq!(
+        list.body["data"].as_array().map(Vec::len),
+        Some(1),
+        "his own is left: {}",
+        list.body
+    );
     // The second end is the first one.
-    assert_eq!(alice.delete(format!("/relations/{id}")).await.expect(200).data(), relation);
+    assert_eq!(
+        alice
+            .delete(format!("/relations/{id}"))
+            .await
+            .expect(200)
+            .data(),
+        relation
+    );
 
     // Opened again it has its place in their conversation, and sees what comes from now on; the group asks for itself.
-    alice.post("/conversations", json!({ "type": "agent", "agent_id": agent.id })).await.expect(200);
-    assert_eq!(agent.say(&conversation, "again").await.expect(201).data()["seq"], 3);
-    agent.say(&group, "x").await.refused(403, "RELATION_REVOKED");
-    alice.post(format!("/groups/{group}/agent-instances"), place).await.expect(200);
+    alice
+        .post(
+            "/conversations",
+            json!({ "type": "agent", "agent_id": agent.id }),
+        )
+        .await
+        .expect(200);
+    assert_eq!(
+        agent.say(&conversation, "again").await.expect(201).data()["seq"],
+        3
+    );
+    agent
+        .say(&group, "x")
+        .await
+        .refused(403, "RELATION_REVOKED");
+    alice
+        .post(format!("/groups/{group}/agent-instances"), place)
+        .await
+        .expect(200);
     agent.say(&group, "again").await.expect(201);
     for place in [&conversation, &group] {
-        let history =
-            agent.get(format!("/agents/{}/conversations/{place}/messages", agent.id)).await.expect(200);
-        assert_eq!(history.body["data"].as_array().map(Vec::len), Some(1), "{}", history.body);
+        let history = agent
+            .get(format!(
+                "/agents/{}/conversations/{place}/messages",
+                agent.id
+            ))
+            .await
+            .expect(200);
+        assert_eq!(
+            history.body["data"].as_array().map(Vec::len),
+            Some(1),
+            "{}",
+            history.body
+        );
     }
     // What was said in between never reaches it.
     alice.say(&group, "for it").await.expect(201);
-    assert_eq!(its.event("message.created").await["data"]["payload"]["text"], "for it");
-    let ended = alice.get("/relations").await.expect(200).body["data"].as_array().expect("a list").clone();
-    let states: Vec<_> = ended.iter().map(|one| (one["state"].clone(), one["purge_at"].is_null())).collect();
+    assert_eq!(
+        its.event("message.created").await["data"]["payload"]["text"],
+        "for it"
+    );
+    let ended = alice.get("/relations").await.expect(200).body["data"]
+        .as_array()
+        .expect("a list")
+        .clone();
+    let states: Vec<_> = ended
+        .iter()
+        .map(|one| (one["state"].clone(), one["purge_at"].is_null()))
+        .collect();
     assert_eq!(states, [(json!("active"), true), (json!("revoked"), true)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_send_that_begins_after_the_end_is_taken() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
@@ -115,13 +191,26 @@ async fn no_send_that_begins_after_the_end_is_taken() {
             revoke(&alice, &agent).await;
             ended.store(true, Ordering::SeqCst);
         };
-        let (one, two, three, ()) =
-            tokio::join!(send(agent.on(&a)), send(agent.on(&b)), send(agent.on(&b)), end);
+        let (one, two, three, ()) = tokio::join!(
+            send(agent.on(&a)),
+            send(agent.on(&b)),
+            send(agent.on(&b)),
+            end
+        );
         for (late, status) in one.into_iter().chain(two).chain(three) {
-            assert!(status == 403 || (status == 201 && !late), "{status}, after the end: {late}");
+            assert!(
+                status == 403 || (status == 201 && !late),
+                "{status}, after the end: {late}"
+            );
             taken += usize::from(status == 201);
         }
-        alice.post("/conversations", json!({ "type": "agent", "agent_id": agent.id })).await.expect(200);
+        alice
+            .post(
+                "/conversations",
+                json!({ "type": "agent", "agent_id": agent.id }),
+            )
+            .await
+            .expect(200);
     }
     assert!(taken > 0, "nothing was ever under way");
 }
@@ -129,14 +218,27 @@ async fn no_send_that_begins_after_the_end_is_taken() {
 /// Texts in order; `None` for what is purged.
 async fn texts(user: &User, conversation: &str) -> Vec<Option<String>> {
     let page = user
-        .get(format!("/conversations/{conversation}/messages?direction=forward&limit=100"))
+        .get(format!(
+            "/conversations/{conversation}/messages?direction=forward&limit=100"
+        ))
         .await
         .expect(200);
     let messages = page.body["data"].as_array().expect("a list");
-    let seqs: Vec<i64> = messages.iter().filter_map(|message| message["seq"].as_i64()).collect();
-    assert_eq!(seqs, (1..=messages.len() as i64).collect::<Vec<_>>(), "numbers keep no gaps");
+    let seqs: Vec<i64> = messages
+        .iter()
+        .filter_map(|message| message["seq"].as_i64())
+        .collect();
+    assert_eq!(
+        seqs,
+        (1..=messages.len() as i64).collect::<Vec<_>>(),
+        "numbers keep no gaps"
+    );
     let text = |message: &Value| {
-        assert_eq!(message["payload"].is_null(), message["purged"] == true, "{message}");
+        assert_eq!(
+            message["payload"].is_null(),
+            message["purged"] == true,
+            "{message}"
+        );
         message["payload"]["text"].as_str().map(str::to_owned)
     };
     messages.iter().map(text).collect()
@@ -154,16 +256,26 @@ async fn purge(url: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_said_is_purged_after_seven_days_and_nothing_else() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [mut alice, bob] = [a.user("alice").await, a.user("bob").await];
-    let [agent, other] = [a.agent(&alice, "helper").await, a.agent(&alice, "other").await];
+    let [agent, other] = [
+        a.agent(&alice, "helper").await,
+        a.agent(&alice, "other").await,
+    ];
     let [conversation, kept] = [alice.talk_to(&agent).await, alice.talk_to(&other).await];
     let group = alice.group_with(&[&bob]).await;
     let place = json!({ "agent_id": agent.id, "visibility": "all" });
-    alice.post(format!("/groups/{group}/agent-instances"), place).await.expect(201);
+    alice
+        .post(format!("/groups/{group}/agent-instances"), place)
+        .await
+        .expect(201);
     let start = alice.start_of_inbox().await;
     for n in 0..90 {
-        agent.on(if n % 2 == 0 { &a } else { &b }).say(&conversation, "secret").await.expect(201);
+        agent
+            .on(if n % 2 == 0 { &a } else { &b })
+            .say(&conversation, "secret")
+            .await
+            .expect(201);
     }
     agent.say(&group, "to all").await.expect(201);
     alice.say(&kept, "kept").await.expect(201);
@@ -173,7 +285,13 @@ async fn what_was_said_is_purged_after_seven_days_and_nothing_else() {
     a.advance(DAY * 7 - Duration::from_secs(60)).await;
     alice = alice.refreshed().await;
     purge(&a.world.database).await;
-    assert!(texts(&alice, &conversation).await.iter().all(Option::is_some), "a minute is left");
+    assert!(
+        texts(&alice, &conversation)
+            .await
+            .iter()
+            .all(Option::is_some),
+        "a minute is left"
+    );
     a.advance(Duration::from_secs(120)).await;
     alice.say(&conversation, "just now").await.expect(201);
     // Two nodes at once do no harm, and a second run finds nothing.
@@ -183,12 +301,21 @@ async fn what_was_said_is_purged_after_seven_days_and_nothing_else() {
     let left = texts(&alice, &conversation).await;
     assert_eq!(left.len(), 92);
     assert!(left[..91].iter().all(Option::is_none), "{left:?}");
-    assert_eq!(left[91].as_deref(), Some("just now"), "its sender may still repeat it");
+    assert_eq!(
+        left[91].as_deref(),
+        Some("just now"),
+        "its sender may still repeat it"
+    );
     assert_eq!(texts(&alice, &kept).await, [Some("kept".to_owned())]);
     assert_eq!(texts(&alice, &group).await, [Some("to all".to_owned())]);
     // No ciphertext is left anywhere.
     let count = "select count(*) from message where payload like '%secret%'";
-    let left: i64 = connect(url).await.query_one(count, &[]).await.expect("a count").get(0);
+    let left: i64 = connect(url)
+        .await
+        .query_one(count, &[])
+        .await
+        .expect("a count")
+        .get(0);
     assert_eq!(left, 0);
 
     // The inbox keeps its numbers and says what is gone.
@@ -200,7 +327,10 @@ async fn what_was_said_is_purged_after_seven_days_and_nothing_else() {
             break;
         }
         let seq = frame["seq"].as_i64().expect("a number");
-        assert!(last.is_none_or(|last| seq == last + 1), "{seq} after {last:?}");
+        assert!(
+            last.is_none_or(|last| seq == last + 1),
+            "{seq} after {last:?}"
+        );
         last = Some(seq);
         if frame["event"] == "message.created" && frame["data"]["purged"] == true {
             assert_eq!(
@@ -215,12 +345,17 @@ async fn what_was_said_is_purged_after_seven_days_and_nothing_else() {
     a.advance(DAY * 8).await;
     alice = alice.refreshed().await;
     purge(url).await;
-    assert!(texts(&alice, &conversation).await.iter().all(Option::is_none));
+    assert!(
+        texts(&alice, &conversation)
+            .await
+            .iter()
+            .all(Option::is_none)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relation_opened_again_in_time_keeps_everything() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let mut alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
@@ -229,7 +364,10 @@ async fn a_relation_opened_again_in_time_keeps_everything() {
     a.advance(DAY * 6).await;
     alice = alice.refreshed().await;
     let again = json!({ "type": "agent", "agent_id": agent.id });
-    alice.post("/conversations", again.clone()).await.expect(200);
+    alice
+        .post("/conversations", again.clone())
+        .await
+        .expect(200);
     a.advance(DAY * 2).await;
     alice = alice.refreshed().await;
     purge(&a.world.database).await;
@@ -244,7 +382,10 @@ async fn a_relation_opened_again_in_time_keeps_everything() {
     a.advance(DAY * 3).await;
     alice = alice.refreshed().await;
     purge(&a.world.database).await;
-    assert_eq!(texts(&alice, &conversation).await, [None, Some("two".to_owned())]);
+    assert_eq!(
+        texts(&alice, &conversation).await,
+        [None, Some("two".to_owned())]
+    );
     // And the next end takes the rest.
     revoke(&alice, &agent).await;
     a.advance(DAY * 8).await;
@@ -266,12 +407,29 @@ async fn relations_are_listed_in_pages() {
     }
     let (mut seen, mut cursor) = (Vec::new(), String::new());
     loop {
-        let page = alice.on(&b).get(format!("/relations?limit=2{cursor}")).await.expect(200);
-        seen.extend(page.body["data"].as_array().expect("a list").iter().map(|one| one["agent_id"].clone()));
-        let Some(next) = page.body["next_cursor"].as_str() else { break };
-        bob.get(format!("/relations?cursor={next}")).await.refused(400, "VALIDATION_ERROR");
+        let page = alice
+            .on(&b)
+            .get(format!("/relations?limit=2{cursor}"))
+            .await
+            .expect(200);
+        seen.extend(
+            page.body["data"]
+                .as_array()
+                .expect("a list")
+                .iter()
+                .map(|one| one["agent_id"].clone()),
+        );
+        let Some(next) = page.body["next_cursor"].as_str() else {
+            break;
+        };
+        bob.get(format!("/relations?cursor={next}"))
+            .await
+            .refused(400, "VALIDATION_ERROR");
         cursor = format!("&cursor={next}");
     }
     assert_eq!(seen, expected);
-    alice.get(format!("/relations?cursor={}", ulid())).await.refused(400, "VALIDATION_ERROR");
+    alice
+        .get(format!("/relations?cursor={}", ulid()))
+        .await
+        .refused(400, "VALIDATION_ERROR");
 }

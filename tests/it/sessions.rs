@@ -12,7 +12,8 @@ use crate::support::{PASSWORD, TestNode, User, connect, nodes, nodes_with, ulid}
 const OTHER: &str = "another horse battery";
 
 async fn login(node: &TestNode, email: &str, password: &str) -> crate::support::Answer {
-    let body = json!({ "email": email, "account_password": password, "turnstile_token": "dev-pass" });
+    let body =
+        json!({ "email": email, "account_password": password, "turnstile_token": "dev-pass" });
     node.anon().post("/auth/login", body).await
 }
 
@@ -23,9 +24,12 @@ async fn a_code_signs_in_without_a_password() {
     a.advance(Duration::from_secs(61)).await;
     let caller = a.anon();
     let code = caller.code(&alice.email, "login").await;
-    let body =
-        json!({ "email": alice.email.to_uppercase(), "code": code, "device_id": "phone", "platform": "ios" });
-    let answer = caller.on(&b).post("/auth/login-code", body.clone()).await.expect(200);
+    let body = json!({ "email": alice.email.to_uppercase(), "code": code, "device_id": "phone", "platform": "ios" });
+    let answer = caller
+        .on(&b)
+        .post("/auth/login-code", body.clone())
+        .await
+        .expect(200);
     let data = answer.data();
     assert_eq!(
         (&data["user_id"], &data["device_id"], &data["is_new_device"]),
@@ -35,19 +39,34 @@ async fn a_code_signs_in_without_a_password() {
     let phone = User::signed_in(caller.clone(), alice.email.clone(), &answer);
     phone.refreshed().await.get("/users/me").await.expect(200);
     // Once.
-    caller.post("/auth/login-code", body).await.refused(400, "CODE_INVALID");
+    caller
+        .post("/auth/login-code", body)
+        .await
+        .refused(400, "CODE_INVALID");
     // Without an account the right code is worth nothing.
     let stranger = format!("nobody-{}@example.org", ulid().to_string().to_lowercase());
     let code = caller.code(&stranger, "login").await;
     caller
-        .post("/auth/login-code", json!({ "email": stranger, "code": code }))
+        .post(
+            "/auth/login-code",
+            json!({ "email": stranger, "code": code }),
+        )
         .await
         .refused(400, "CODE_INVALID");
     // A human's token is not asked for, but judged.
     let body = |token: Value| json!({ "email": alice.email, "code": "12345678", "turnstile_token": token });
-    caller.post("/auth/login-code", body(json!("dev-fail"))).await.refused(403, "TURNSTILE_FAILED");
-    caller.post("/auth/login-code", body(json!("dev-pass"))).await.refused(400, "CODE_INVALID");
-    caller.post("/auth/login-code", body(json!(""))).await.refused(400, "VALIDATION_ERROR");
+    caller
+        .post("/auth/login-code", body(json!("dev-fail")))
+        .await
+        .refused(403, "TURNSTILE_FAILED");
+    caller
+        .post("/auth/login-code", body(json!("dev-pass")))
+        .await
+        .refused(400, "CODE_INVALID");
+    caller
+        .post("/auth/login-code", body(json!("")))
+        .await
+        .refused(400, "VALIDATION_ERROR");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,9 +77,13 @@ async fn a_reset_password_ends_every_session_and_keeps_the_keys() {
     let sockets = [alice.on(&b).connect().await, phone.on(&a).connect().await];
     // Locked out, which a reset ends, too.
     for _ in 0..5 {
-        login(&a, &alice.email, OTHER).await.refused(401, "INVALID_CREDENTIALS");
+        login(&a, &alice.email, OTHER)
+            .await
+            .refused(401, "INVALID_CREDENTIALS");
     }
-    login(&b, &alice.email, PASSWORD).await.refused(423, "ACCOUNT_LOCKED");
+    login(&b, &alice.email, PASSWORD)
+        .await
+        .refused(423, "ACCOUNT_LOCKED");
     a.advance(Duration::from_secs(61)).await;
     let code = a.anon().code(&alice.email, "reset").await;
     let reset = |code: &str, password: &str| {
@@ -70,22 +93,41 @@ async fn a_reset_password_ends_every_session_and_keeps_the_keys() {
     };
     reset("1", OTHER).await.refused(400, "CODE_INVALID");
     reset(&code, "short").await.refused(400, "VALIDATION_ERROR");
-    assert_eq!(reset(&code, OTHER).await.expect(200).data(), &json!({ "reset": true }));
+    assert_eq!(
+        reset(&code, OTHER).await.expect(200).data(),
+        &json!({ "reset": true })
+    );
     reset(&code, OTHER).await.refused(400, "CODE_INVALID");
     for socket in sockets {
-        assert_eq!(socket.expect_close(4403).await.last().expect("a frame")["reason"], "password_reset");
+        assert_eq!(
+            socket.expect_close(4403).await.last().expect("a frame")["reason"],
+            "password_reset"
+        );
     }
     for (session, node) in [(&alice, &a), (&alice, &b), (&phone, &a), (&phone, &b)] {
-        session.on(node).get("/users/me").await.refused(401, "UNAUTHORIZED");
-        session.on(node).with_cookie("/auth/refresh").await.refused(401, "TOKEN_EXPIRED");
+        session
+            .on(node)
+            .get("/users/me")
+            .await
+            .refused(401, "UNAUTHORIZED");
+        session
+            .on(node)
+            .with_cookie("/auth/refresh")
+            .await
+            .refused(401, "TOKEN_EXPIRED");
     }
-    login(&a, &alice.email, PASSWORD).await.refused(401, "INVALID_CREDENTIALS");
+    login(&a, &alice.email, PASSWORD)
+        .await
+        .refused(401, "INVALID_CREDENTIALS");
     login(&b, &alice.email, OTHER).await.expect(200);
     // Nobody's address.
     let stranger = format!("nobody-{}@example.org", ulid().to_string().to_lowercase());
     let code = a.anon().code(&stranger, "reset").await;
     let body = json!({ "email": stranger, "code": code, "new_account_password": OTHER });
-    a.anon().post("/auth/reset-password", body).await.refused(400, "CODE_INVALID");
+    a.anon()
+        .post("/auth/reset-password", body)
+        .await
+        .refused(400, "CODE_INVALID");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,18 +142,32 @@ async fn a_login_under_way_does_not_survive_a_reset() {
         let code = a.anon().code(&alice.email, "reset").await;
         let body = json!({ "email": alice.email, "code": code, "new_account_password": new });
         // Node a has hashes to compute before it comes to this login's, whose account it has already read.
-        let strangers: Vec<String> =
-            (0..16).map(|_| format!("nobody-{}@example.org", ulid().to_string().to_lowercase())).collect();
-        let queue = join_all(strangers.iter().map(|email| login(&a, email, "a wrong password")));
+        let strangers: Vec<String> = (0..16)
+            .map(|_| format!("nobody-{}@example.org", ulid().to_string().to_lowercase()))
+            .collect();
+        let queue = join_all(
+            strangers
+                .iter()
+                .map(|email| login(&a, email, "a wrong password")),
+        );
         let counted = async |emails: &[String]| {
-            let sql = "select count(*) = cardinality($1::text[]) from login_guard where email = any($1)";
-            while !client.query_one(sql, &[&emails]).await.expect("a count").get::<_, bool>(0) {}
+            let sql =
+                "select count(*) = cardinality($1::text[]) from login_guard where email = any($1)";
+            while !client
+                .query_one(sql, &[&emails])
+                .await
+                .expect("a count")
+                .get::<_, bool>(0)
+            {}
         };
         let race = async {
             counted(&strangers).await;
             tokio::join!(login(&a, &alice.email, old), async {
                 counted(std::slice::from_ref(&alice.email)).await;
-                b.anon().post("/auth/reset-password", body).await.expect(200);
+                b.anon()
+                    .post("/auth/reset-password", body)
+                    .await
+                    .expect(200);
             })
         };
         let (_, (signed, ())) = tokio::join!(queue, race);
@@ -119,7 +175,11 @@ async fn a_login_under_way_does_not_survive_a_reset() {
         match signed.status {
             200 => {
                 let token = signed.data()["access_token"].as_str().expect("a token");
-                a.anon().with_token(token).get("/users/me").await.refused(401, "UNAUTHORIZED");
+                a.anon()
+                    .with_token(token)
+                    .get("/users/me")
+                    .await
+                    .refused(401, "UNAUTHORIZED");
             }
             _ => {
                 signed.refused(401, "INVALID_CREDENTIALS");
@@ -141,18 +201,39 @@ async fn logging_out_ends_the_session_and_clears_the_cookie() {
     assert_eq!(answer.data(), &json!({ "logged_out": true }));
     let cleared = "refresh_token=; HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=0";
     assert_eq!(answer.header("set-cookie"), Some(cleared));
-    alice.on(&b).get("/users/me").await.refused(401, "UNAUTHORIZED");
-    alice.on(&b).with_cookie("/auth/refresh").await.refused(401, "TOKEN_EXPIRED");
-    assert_eq!(socket.expect_close(4403).await.last().expect("a frame")["reason"], "logout");
+    alice
+        .on(&b)
+        .get("/users/me")
+        .await
+        .refused(401, "UNAUTHORIZED");
+    alice
+        .on(&b)
+        .with_cookie("/auth/refresh")
+        .await
+        .refused(401, "TOKEN_EXPIRED");
+    assert_eq!(
+        socket.expect_close(4403).await.last().expect("a frame")["reason"],
+        "logout"
+    );
     phone.get("/users/me").await.expect(200);
     // Again, or without a cookie, or with another's junk: still logged out.
     alice.with_cookie("/auth/logout").await.expect(200);
     let nobody = a.anon();
-    nobody.send(nobody.request(Method::POST, "/auth/logout")).await.expect(200);
-    let junk = nobody.request(Method::POST, "/auth/logout").header("cookie", "refresh_token=junk");
+    nobody
+        .send(nobody.request(Method::POST, "/auth/logout"))
+        .await
+        .expect(200);
+    let junk = nobody
+        .request(Method::POST, "/auth/logout")
+        .header("cookie", "refresh_token=junk");
     nobody.send(junk).await.expect(200);
-    let foreign = phone.request(Method::POST, "/auth/logout").header("cookie", &phone.cookie);
-    phone.send(foreign.header("origin", "https://evil.example")).await.refused(403, "ORIGIN_NOT_ALLOWED");
+    let foreign = phone
+        .request(Method::POST, "/auth/logout")
+        .header("cookie", &phone.cookie);
+    phone
+        .send(foreign.header("origin", "https://evil.example"))
+        .await
+        .refused(403, "ORIGIN_NOT_ALLOWED");
     phone.get("/users/me").await.expect(200);
 }
 
@@ -161,28 +242,53 @@ async fn another_password_needs_the_one_before_and_ends_the_other_sessions() {
     let [a, b] = nodes().await;
     let alice = a.user("alice").await;
     let change = async |user: &User, current: &str, new: &str| {
-        user.post("/users/me/password", json!({ "current_password": current, "new_account_password": new }))
-            .await
+        user.post(
+            "/users/me/password",
+            json!({ "current_password": current, "new_account_password": new }),
+        )
+        .await
     };
-    change(&alice, OTHER, OTHER).await.refused(401, "INVALID_CREDENTIALS");
-    change(&alice, PASSWORD, "short").await.refused(400, "VALIDATION_ERROR");
+    change(&alice, OTHER, OTHER)
+        .await
+        .refused(401, "INVALID_CREDENTIALS");
+    change(&alice, PASSWORD, "short")
+        .await
+        .refused(400, "VALIDATION_ERROR");
     a.advance(Duration::from_secs(700)).await;
     let alice = alice.refreshed().await;
-    alice.get("/keys/backup").await.refused(403, "REAUTH_REQUIRED");
+    alice
+        .get("/keys/backup")
+        .await
+        .refused(403, "REAUTH_REQUIRED");
     let phone = alice.login(&b, Some("phone")).await;
     let socket = phone.on(&b).connect().await;
-    assert_eq!(change(&alice, PASSWORD, OTHER).await.expect(200).data(), &json!({ "changed": true }));
+    assert_eq!(
+        change(&alice, PASSWORD, OTHER).await.expect(200).data(),
+        &json!({ "changed": true })
+    );
     // Who has just proven the password need not log in for what needs a fresh login.
     alice.get("/keys/backup").await.expect(200);
-    phone.with_cookie("/auth/refresh").await.refused(401, "TOKEN_EXPIRED");
-    assert_eq!(socket.expect_close(4403).await.last().expect("a frame")["reason"], "password_reset");
-    login(&b, &alice.email, PASSWORD).await.refused(401, "INVALID_CREDENTIALS");
+    phone
+        .with_cookie("/auth/refresh")
+        .await
+        .refused(401, "TOKEN_EXPIRED");
+    assert_eq!(
+        socket.expect_close(4403).await.last().expect("a frame")["reason"],
+        "password_reset"
+    );
+    login(&b, &alice.email, PASSWORD)
+        .await
+        .refused(401, "INVALID_CREDENTIALS");
     login(&b, &alice.email, OTHER).await.expect(200);
     // A stolen access token cannot be used to guess: five tries, counted with the logins.
     for _ in 0..5 {
-        change(&alice, PASSWORD, OTHER).await.refused(401, "INVALID_CREDENTIALS");
+        change(&alice, PASSWORD, OTHER)
+            .await
+            .refused(401, "INVALID_CREDENTIALS");
     }
-    change(&alice, OTHER, PASSWORD).await.refused(423, "ACCOUNT_LOCKED");
+    change(&alice, OTHER, PASSWORD)
+        .await
+        .refused(423, "ACCOUNT_LOCKED");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,7 +298,9 @@ async fn me_is_who_calls() {
     let me = alice.on(&b).get("/users/me").await.expect(200);
     let mut data = me.data().clone();
     assert!(data["created_at"].as_str().expect("a time").ends_with('Z'));
-    data.as_object_mut().expect("an object").remove("created_at");
+    data.as_object_mut()
+        .expect("an object")
+        .remove("created_at");
     let expected = json!({ "user_id": alice.id, "email": alice.email, "display_name": "alice", "device_locale": "en-GB", "device_id": alice.device_id });
     assert_eq!(data, expected);
 }
@@ -201,10 +309,21 @@ async fn me_is_who_calls() {
 async fn a_deleted_account_is_dead_everywhere_and_leaves_its_conversations() {
     let [a, b] = nodes().await;
     let [alice, bob] = [a.user("alice").await, b.user("bob").await];
-    let [helper, of_bob] = [a.agent(&alice, "helper").await, b.agent(&bob, "of bob").await];
-    let direct =
-        alice.post("/conversations", json!({ "type": "direct", "user_id": bob.id })).await.expect(201);
-    let direct = direct.data()["conversation_id"].as_str().expect("an id").to_owned();
+    let [helper, of_bob] = [
+        a.agent(&alice, "helper").await,
+        b.agent(&bob, "of bob").await,
+    ];
+    let direct = alice
+        .post(
+            "/conversations",
+            json!({ "type": "direct", "user_id": bob.id }),
+        )
+        .await
+        .expect(201);
+    let direct = direct.data()["conversation_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
     let with_helper = bob.talk_to(&helper).await;
     let with_alice = alice.talk_to(&of_bob).await;
     alice.say(&direct, "what stays").await.expect(201);
@@ -216,21 +335,42 @@ async fn a_deleted_account_is_dead_everywhere_and_leaves_its_conversations() {
     alice.post("/keys/backup", keys).await.expect(201);
     a.advance(Duration::from_secs(601)).await;
     let alice = alice.refreshed().await;
-    alice.delete("/users/me").await.refused(403, "REAUTH_REQUIRED");
+    alice
+        .delete("/users/me")
+        .await
+        .refused(403, "REAUTH_REQUIRED");
     let alice = alice.login(&a, Some(&alice.device_id)).await;
     let phone = alice.login(&b, Some("phone")).await;
     let bob = bob.login(&b, Some(&bob.device_id)).await;
-    let dying = [alice.on(&b).connect().await, phone.on(&a).connect().await, helper.on(&b).connect().await];
+    let dying = [
+        alice.on(&b).connect().await,
+        phone.on(&a).connect().await,
+        helper.on(&b).connect().await,
+    ];
     let mut heard = bob.on(&a).connect().await;
 
     let answer = alice.on(&b).delete("/users/me").await.expect(200);
     assert_eq!(answer.data()["user_id"], alice.id.as_str());
     assert!(answer.data()["deleted_at"].is_string());
     for node in [&a, &b] {
-        alice.on(node).get("/users/me").await.refused(401, "UNAUTHORIZED");
-        phone.on(node).with_cookie("/auth/refresh").await.refused(401, "TOKEN_EXPIRED");
-        helper.on(node).poll("").await.refused(401, "AGENT_TOKEN_INVALID");
-        login(node, &alice.email, PASSWORD).await.refused(401, "INVALID_CREDENTIALS");
+        alice
+            .on(node)
+            .get("/users/me")
+            .await
+            .refused(401, "UNAUTHORIZED");
+        phone
+            .on(node)
+            .with_cookie("/auth/refresh")
+            .await
+            .refused(401, "TOKEN_EXPIRED");
+        helper
+            .on(node)
+            .poll("")
+            .await
+            .refused(401, "AGENT_TOKEN_INVALID");
+        login(node, &alice.email, PASSWORD)
+            .await
+            .refused(401, "INVALID_CREDENTIALS");
     }
     for socket in dying {
         let said = socket.expect_close(4403).await;
@@ -241,7 +381,10 @@ async fn a_deleted_account_is_dead_everywhere_and_leaves_its_conversations() {
         );
     }
     // Whoever shared a conversation hears of it; the history stays theirs.
-    assert_eq!(heard.event("key.device_removed").await["data"]["user_id"], alice.id.as_str());
+    assert_eq!(
+        heard.event("key.device_removed").await["data"]["user_id"],
+        alice.id.as_str()
+    );
     let (mut ended, mut left) = (Vec::new(), Vec::new());
     while ended.is_empty() || left.len() < 2 {
         let event = heard.expect("event").await;
@@ -253,49 +396,85 @@ async fn a_deleted_account_is_dead_everywhere_and_leaves_its_conversations() {
         }
     }
     assert_eq!(ended, [json!(helper.id)]);
-    assert!(left.contains(&json!(alice.id)) && left.contains(&json!(helper.id)), "{left:?}");
+    assert!(
+        left.contains(&json!(alice.id)) && left.contains(&json!(helper.id)),
+        "{left:?}"
+    );
     bob.say(&direct, "hello?").await.expect(201);
     bob.say(&with_helper, "hello?").await.expect(201);
-    of_bob.say(&with_alice, "hello?").await.refused(403, "RELATION_REVOKED");
-    bob.get(format!("/keys/users/{}/devices", alice.id)).await.refused(404, "NOT_FOUND");
-    bob.post("/conversations", json!({ "type": "agent", "agent_id": helper.id }))
+    of_bob
+        .say(&with_alice, "hello?")
         .await
-        .refused(404, "AGENT_NOT_REGISTERED");
+        .refused(403, "RELATION_REVOKED");
+    bob.get(format!("/keys/users/{}/devices", alice.id))
+        .await
+        .refused(404, "NOT_FOUND");
+    bob.post(
+        "/conversations",
+        json!({ "type": "agent", "agent_id": helper.id }),
+    )
+    .await
+    .refused(404, "AGENT_NOT_REGISTERED");
     // Nothing that says who it was is left, and the address is free.
     let client = crate::support::connect(&a.world.database).await;
     let sql = "select (select count(*) from key_backup) + (select count(*) from user_account where email like $1)
                + (select count(*) from device where user_id = $2 and (display_name is not null or key_id is not null))";
     let id: uuid::Uuid = alice.id.parse::<ulid::Ulid>().expect("a ULID").into();
-    let rest: i64 =
-        client.query_one(sql, &[&format!("%{}%", alice.email), &id]).await.expect("a count").get(0);
+    let rest: i64 = client
+        .query_one(sql, &[&format!("%{}%", alice.email), &id])
+        .await
+        .expect("a count")
+        .get(0);
     assert_eq!(rest, 0);
     a.advance(Duration::from_secs(61)).await;
     let code = a.anon().code(&alice.email, "register").await;
-    let again =
-        a.anon().post("/auth/register", User::registration(&alice.email, "alice", &code)).await.expect(201);
+    let again = a
+        .anon()
+        .post(
+            "/auth/register",
+            User::registration(&alice.email, "alice", &code),
+        )
+        .await
+        .expect(201);
     assert_ne!(again.data()["user_id"], alice.id.as_str());
 }
 
 /// Holds everything that a send waits for, and the user's relations.
-const HOLD: &str = "begin; select 1 from conversation for update; select 1 from relation for update;
+const HOLD: &str =
+    "begin; select 1 from conversation for update; select 1 from relation for update;
                     select 1 from inbox for update";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deleting_an_account_waits_for_nobodys_sends() {
     let [a, b] = nodes().await;
     let [alice, bob] = [a.user("alice").await, b.user("bob").await];
-    let [helper, of_bob] = [a.agent(&alice, "helper").await, b.agent(&bob, "of bob").await];
+    let [helper, of_bob] = [
+        a.agent(&alice, "helper").await,
+        b.agent(&bob, "of bob").await,
+    ];
     bob.talk_to(&helper).await;
     let conversation = alice.talk_to(&of_bob).await;
     let mut heard = of_bob.on(&a).connect().await;
     let client = connect(&a.world.database).await;
     client.batch_execute(HOLD).await.expect("held");
     alice.delete("/users/me").await.expect(200);
-    login(&b, &alice.email, PASSWORD).await.refused(401, "INVALID_CREDENTIALS");
-    helper.on(&b).poll("").await.refused(401, "AGENT_TOKEN_INVALID");
+    login(&b, &alice.email, PASSWORD)
+        .await
+        .refused(401, "INVALID_CREDENTIALS");
+    helper
+        .on(&b)
+        .poll("")
+        .await
+        .refused(401, "AGENT_TOKEN_INVALID");
     client.batch_execute("commit").await.expect("let go");
-    assert_eq!(heard.event("relation.revoked").await["data"]["user_id"], alice.id.as_str());
-    of_bob.say(&conversation, "hello?").await.refused(403, "RELATION_REVOKED");
+    assert_eq!(
+        heard.event("relation.revoked").await["data"]["user_id"],
+        alice.id.as_str()
+    );
+    of_bob
+        .say(&conversation, "hello?")
+        .await
+        .refused(403, "RELATION_REVOKED");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -320,7 +499,9 @@ async fn what_has_run_out_is_forgotten_in_batches() {
     let kept: (i64, String, String, i64) = (row.get(0), row.get(1), row.get(2), row.get(3));
     assert_eq!(kept, (0, "fresh@x".to_owned(), "fresh@x".to_owned(), 1));
     // An operator's longer windows keep what they need.
-    let longer: Overrides = "auth_login_fail=5/2h,auth_code_tries=10/2h".parse().expect("overrides");
+    let longer: Overrides = "auth_login_fail=5/2h,auth_code_tries=10/2h"
+        .parse()
+        .expect("overrides");
     client.batch_execute("delete from code_guard; delete from login_guard;
         insert into login_guard values ('kept@x', 1, app_now() - interval '110 min'), ('gone@x', 9, app_now() - interval '121 min');
         insert into code_guard values ('kept@x', array[app_now() - interval '110 min']), ('gone@x', array[app_now() - interval '121 min'])")
@@ -336,7 +517,11 @@ async fn what_has_run_out_is_forgotten_in_batches() {
     let unnamed = alice.login(&a, None).await;
     a.advance(Duration::from_secs(61 * 86400)).await;
     forget(&db, &Overrides::default()).await.expect("forgotten");
-    let sql = "select (select count(*) from session), (select count(*) from device where device_id = $1)";
-    let row = client.query_one(sql, &[&unnamed.device_id]).await.expect("counts");
+    let sql =
+        "select (select count(*) from session), (select count(*) from device where device_id = $1)";
+    let row = client
+        .query_one(sql, &[&unnamed.device_id])
+        .await
+        .expect("counts");
     assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (0, 0));
 }

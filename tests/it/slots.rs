@@ -24,7 +24,10 @@ use crate::support::{
     private_redis, redis_client, redis_link, spawn,
 };
 
-const ROOM: (&str, &str) = ("LIMIT_OVERRIDES", "ws_connect=100000/s,ws_connect_ip=100000/s");
+const RAISED_LIMITS: (&str, &str) = (
+    "LIMIT_OVERRIDES",
+    "ws_connect=100000/s,ws_connect_ip=100000/s",
+);
 
 /// A socket that is in, or the code it was closed with. A node that is overloaded, as one is whose machine is too busy to
 /// open connections to Postgres within a second, asks to come back.
@@ -43,7 +46,9 @@ async fn attempt_once(caller: &Caller, auth: Value) -> Result<Socket, u16> {
     loop {
         match socket.next().await {
             Ok(frame) if frame["type"] == "caught_up" => return Ok(socket),
-            Ok(frame) if frame["type"] == "auth.error" => assert_eq!(frame["reason"], "connection_limit"),
+            Ok(frame) if frame["type"] == "auth.error" => {
+                assert_eq!(frame["reason"], "connection_limit")
+            }
             Ok(_) => {}
             Err(code) => return Err(code.expect("a code")),
         }
@@ -56,7 +61,11 @@ async fn agent_at(agent: &Agent, base: &str) -> Result<Socket, u16> {
 }
 
 async fn user_at(user: &User, base: &str) -> Result<Socket, u16> {
-    attempt(&user.caller.at(base), json!({ "type": "auth", "access_token": user.access_token })).await
+    attempt(
+        &user.caller.at(base),
+        json!({ "type": "auth", "access_token": user.access_token }),
+    )
+    .await
 }
 
 /// Tries until a slot is free; how long that took.
@@ -67,7 +76,11 @@ async fn until_in(agent: &Agent, base: &str, within: Duration) -> (Socket, Durat
             Ok(socket) => return (socket, started.elapsed()),
             Err(code) => assert_eq!(code, 4409),
         }
-        assert!(started.elapsed() < within, "no slot after {:?}", started.elapsed());
+        assert!(
+            started.elapsed() < within,
+            "no slot after {:?}",
+            started.elapsed()
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -120,7 +133,7 @@ async fn an_agent(node: &TestNode) -> (User, Agent) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_parallel_tries_on_two_nodes_give_three_sockets() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let (alice, agent) = an_agent(&a).await;
     let other = a.agent(&alice, "other").await;
     for _ in 0..5 {
@@ -165,18 +178,25 @@ async fn stored(node: &TestNode, agent: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_has_ten_sockets() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let bases = [&a.base, &b.base];
     let tries = (0..30).map(|i| user_at(&alice, bases[i % 2]));
     let outcomes = futures_util::future::join_all(tries).await;
-    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 10);
-    assert!(outcomes.iter().all(|outcome| !matches!(outcome, Err(code) if *code != 4409)));
+    assert_eq!(
+        outcomes.iter().filter(|outcome| outcome.is_ok()).count(),
+        10
+    );
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| !matches!(outcome, Err(code) if *code != 4409))
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_node_s_slots_are_free_in_ten_seconds() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let mut b = ProcessNode::start(&a).await;
     let (_, agent) = an_agent(&a).await;
     let (sockets, _) = storm(&agent, [&b.base, &b.base], 3).await;
@@ -185,8 +205,14 @@ async fn a_killed_node_s_slots_are_free_in_ten_seconds() {
     b.kill();
     // Real time: the lease is Redis's, and the promise is ten seconds.
     let (first, took) = until_in(&agent, &a.base, Duration::from_secs(10)).await;
-    assert!(took > Duration::from_secs(2), "a node that may be only slow lost its slots after {took:?}");
-    let (second, third) = (agent_at(&agent, &a.base).await, agent_at(&agent, &a.base).await);
+    assert!(
+        took > Duration::from_secs(2),
+        "a node that may be only slow lost its slots after {took:?}"
+    );
+    let (second, third) = (
+        agent_at(&agent, &a.base).await,
+        agent_at(&agent, &a.base).await,
+    );
     assert!(second.is_ok() && third.is_ok());
     assert_eq!(agent_at(&agent, &a.base).await.err(), Some(4409));
     drop((first, second, third));
@@ -194,7 +220,7 @@ async fn a_killed_node_s_slots_are_free_in_ten_seconds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_stops_in_order_frees_its_slots_at_once() {
-    let [a, b] = nodes_with(&[ROOM]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let (_, agent) = an_agent(&a).await;
     let (sockets, _) = storm(&agent, [&b.base, &b.base], 3).await;
     assert_eq!(sockets.len(), 3);
@@ -210,7 +236,7 @@ async fn a_node_that_stops_in_order_frees_its_slots_at_once() {
 async fn after_a_flush_no_more_than_three_stay_and_the_newest_go() {
     let redis = private_redis("slots-flush").await;
     let url = redis.url();
-    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS, ("REDIS_URL", &url)]).await;
     let (_, agent) = an_agent(&a).await;
     let (old, _) = storm(&agent, [&a.base, &b.base], 10).await;
     let admin = redis_client(&url).await;
@@ -218,7 +244,10 @@ async fn after_a_flush_no_more_than_three_stay_and_the_newest_go() {
     let flushed = Instant::now();
     // Redis has forgotten the three, so it lets in more, until the nodes have said what they hold.
     let (new, _) = storm(&agent, [&a.base, &b.base], 10).await;
-    assert!(!new.is_empty(), "the flush was noticed before anybody could come in");
+    assert!(
+        !new.is_empty(),
+        "the flush was noticed before anybody could come in"
+    );
     let (n, new_ones) = (new.len(), closed(new, 4409, Duration::from_secs(5)));
     let (gone, _) = new_ones.await;
     assert_eq!(gone, n, "after {:?}", flushed.elapsed());
@@ -231,7 +260,7 @@ async fn after_a_flush_no_more_than_three_stay_and_the_newest_go() {
 async fn without_redis_sockets_stay_and_three_are_let_in_per_node_until_it_is_back() {
     let mut redis = private_redis("slots-away").await;
     let url = redis.url();
-    let [a, b] = nodes_with(&[ROOM, ("REDIS_URL", &url)]).await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS, ("REDIS_URL", &url)]).await;
     let (_, agent) = an_agent(&a).await;
     let (old, _) = storm(&agent, [&a.base, &a.base], 3).await;
     assert_eq!(old.len(), 3);
@@ -253,7 +282,7 @@ async fn without_redis_sockets_stay_and_three_are_let_in_per_node_until_it_is_ba
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_node_sends_its_sockets_away_when_it_thaws() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let b = ProcessNode::start(&a).await;
     let (alice, agent) = an_agent(&a).await;
     let conversation = alice.talk_to(&agent).await;
@@ -262,21 +291,29 @@ async fn a_frozen_node_sends_its_sockets_away_when_it_thaws() {
     send_signal(b.pid(), "STOP");
     // Real time: the frozen node cannot be told of a moved clock.
     let (mut live, _) = until_in(&agent, &a.base, Duration::from_secs(10)).await;
-    alice.say(&conversation, "for who is awake").await.expect(201);
+    alice
+        .say(&conversation, "for who is awake")
+        .await
+        .expect(201);
     live.event("message.created").await;
     send_signal(b.pid(), "CONT");
     for socket in frozen {
         let mut before = socket.expect_close(1012).await;
         assert_eq!(before.pop().expect("a hint")["type"], "reconnect");
         // Nothing of what happened meanwhile was delivered by the node that had lost its place.
-        assert!(before.iter().all(|frame| frame["event"] != "message.created"), "{before:?}");
+        assert!(
+            before
+                .iter()
+                .all(|frame| frame["event"] != "message.created"),
+            "{before:?}"
+        );
     }
     drop(live);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_holds_a_hundred_unauthenticated_sockets_of_a_node() {
-    let [a] = nodes_with(&[ROOM]).await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let (_, agent) = an_agent(&a).await;
     let stranger = a.anon();
     let mut held = Vec::new();
@@ -302,10 +339,18 @@ async fn what_is_connected_can_be_read_on_every_node() {
     let random = Random::new(Clock::default());
     let node = || {
         let redis = redis_link(&redis.url(), "test");
-        Slots::new(redis, Clock::default(), random.clone(), NodeId::mint(&random))
+        Slots::new(
+            redis,
+            Clock::default(),
+            random.clone(),
+            NodeId::generate(&random),
+        )
     };
     let (a, b) = (node(), node());
-    let (agent, user) = (Principal::Agent(AgentId::mint(&random)), Principal::User(UserId::mint(&random)));
+    let (agent, user) = (
+        Principal::Agent(AgentId::generate(&random)),
+        Principal::User(UserId::generate(&random)),
+    );
     // The links are made in the background.
     let started = Instant::now();
     let socket = loop {
@@ -319,36 +364,70 @@ async fn what_is_connected_can_be_read_on_every_node() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     let call = b.take(agent, Kind::Webhook, "").await.expect("a slot");
-    let phone = b.take(user, Kind::Websocket, "phone:1").await.expect("a slot");
+    let phone = b
+        .take(user, Kind::Websocket, "phone:1")
+        .await
+        .expect("a slot");
     let all = a.connections(&[agent.id(), user.id()]).await;
     let shown = serde_json::to_value(&all[0]).expect("JSON");
     assert_eq!(shown[0]["connection_id"], socket.id.to_string());
     assert_eq!(shown[1]["connection_id"], call.id.to_string());
-    assert_eq!((&shown[0]["kind"], &shown[1]["kind"]), (&json!("websocket"), &json!("webhook")));
-    assert!(shown[0]["connected_at"].as_str().expect("a time").ends_with('Z'));
-    assert_eq!(all[1].iter().map(|one| one.device_id.as_str()).collect::<Vec<_>>(), ["phone:1"]);
+    assert_eq!(
+        (&shown[0]["kind"], &shown[1]["kind"]),
+        (&json!("websocket"), &json!("webhook"))
+    );
+    assert!(
+        shown[0]["connected_at"]
+            .as_str()
+            .expect("a time")
+            .ends_with('Z')
+    );
+    assert_eq!(
+        all[1]
+            .iter()
+            .map(|one| one.device_id.as_str())
+            .collect::<Vec<_>>(),
+        ["phone:1"]
+    );
     drop((socket, call, phone));
     a.flush().await;
     b.flush().await;
-    assert!(a.connections(&[agent.id(), user.id()]).await.iter().all(Vec::is_empty));
+    assert!(
+        a.connections(&[agent.id(), user.id()])
+            .await
+            .iter()
+            .all(Vec::is_empty)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_asserts_very_many_slots_goes_on_beating_and_loses_none() {
     let redis = private_redis("slots-many").await;
     let (port, relay) = late(redis.port(), Duration::from_millis(120)).await;
-    let url = redis.url().replace(&redis.port().to_string(), &port.to_string());
+    let url = redis
+        .url()
+        .replace(&redis.port().to_string(), &port.to_string());
     let random = Random::new(Clock::default());
     let link = redis_link(&url, "test");
-    let slots = Slots::new(link, Clock::default(), random.clone(), NodeId::mint(&random));
+    let slots = Slots::new(
+        link,
+        Clock::default(),
+        random.clone(),
+        NodeId::generate(&random),
+    );
     // All are let in while Redis is away. To assert them takes 60 round trips, which is longer than a node lives unheard.
     let lost = Arc::new(AtomicU32::new(0));
-    let takes =
-        (0..60 * 256).map(|_| slots.take(Principal::Agent(AgentId::mint(&random)), Kind::Websocket, ""));
+    let takes = (0..60 * 256).map(|_| {
+        slots.take(
+            Principal::Agent(AgentId::generate(&random)),
+            Kind::Websocket,
+            "",
+        )
+    });
     let leases = futures_util::future::join_all(takes).await;
     for lease in leases.iter().flatten() {
         let lost = lost.clone();
-        lease.when_lost(move || {
+        lease.on_lost(move || {
             lost.fetch_add(1, Ordering::Relaxed);
         });
     }

@@ -9,11 +9,14 @@ use crate::support::{Agent, ProcessNode, Socket, TestNode, User, nodes, nodes_wi
 /// A delta.
 async fn say(socket: &mut Socket, stream: &str, n: u64) {
     let data = format!("part {n}");
-    socket.say(json!({ "type": "stream.delta", "stream_id": stream, "n": n, "data": data })).await;
+    socket
+        .say(json!({ "type": "stream.delta", "stream_id": stream, "n": n, "data": data }))
+        .await;
 }
 
 async fn begin(socket: &mut Socket, stream: &str, conversation: &str) {
-    let frame = json!({ "type": "stream.begin", "stream_id": stream, "conversation_id": conversation });
+    let frame =
+        json!({ "type": "stream.begin", "stream_id": stream, "conversation_id": conversation });
     socket.say(frame).await;
 }
 
@@ -33,7 +36,11 @@ async fn quiet<const N: usize>(sockets: [&mut Socket; N]) {
 async fn expect_deltas(socket: &mut Socket, stream: &str, numbers: impl IntoIterator<Item = u64>) {
     for n in numbers {
         let frame = socket.expect("stream.delta").await;
-        assert_eq!((&frame["stream_id"], &frame["n"]), (&json!(stream), &json!(n)), "{frame}");
+        assert_eq!(
+            (&frame["stream_id"], &frame["n"]),
+            (&json!(stream), &json!(n)),
+            "{frame}"
+        );
         assert_eq!(frame["data"], format!("part {n}"));
     }
 }
@@ -43,7 +50,11 @@ async fn cast(a: &TestNode, b: &TestNode) -> (User, Agent, String, [Socket; 3]) 
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let mut sockets = [agent.on(a).connect().await, alice.on(a).connect().await, alice.on(b).connect().await];
+    let mut sockets = [
+        agent.on(a).connect().await,
+        alice.on(a).connect().await,
+        alice.on(b).connect().await,
+    ];
     for socket in &mut sockets {
         caught_up(socket).await;
     }
@@ -67,7 +78,8 @@ async fn typing_reaches_members_on_every_node_and_not_its_own_socket() {
             (&json!("started"), &answer.data()["expires_at"])
         );
     }
-    here.say(json!({ "type": "typing", "conversation_id": conversation, "state": "stopped" })).await;
+    here.say(json!({ "type": "typing", "conversation_id": conversation, "state": "stopped" }))
+        .await;
     for socket in [&mut its, &mut there] {
         let frame = socket.expect("typing").await;
         assert_eq!(frame["sender"]["id"], alice.id);
@@ -88,13 +100,17 @@ async fn typing_reaches_members_on_every_node_and_not_its_own_socket() {
     // Real time: for a second the members are remembered.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     // Whoever types is told nothing of it, and it is in nobody's inbox.
-    its.say(json!({ "type": "typing", "conversation_id": conversation, "state": "started" })).await;
+    its.say(json!({ "type": "typing", "conversation_id": conversation, "state": "started" }))
+        .await;
     there.expect("typing").await;
     here.expect("typing").await;
     its.expect_silence(Duration::from_millis(200)).await;
     here.expect_silence(Duration::from_millis(1)).await;
     quiet.expect_silence(Duration::from_millis(1)).await;
-    assert_eq!(alice.say(&conversation, "x").await.expect(201).data()["seq"], 1);
+    assert_eq!(
+        alice.say(&conversation, "x").await.expect(201).data()["seq"],
+        1
+    );
     assert_eq!(its.expect("event").await["data"]["seq"], 1);
 }
 
@@ -115,7 +131,10 @@ async fn typing_is_for_members_and_within_a_budget() {
         json!({ "conversation_id": conversation, "state": "x" }),
         json!({ "conversation_id": "x", "state": "started" }),
     ] {
-        agent.post(&path, body).await.refused(400, "VALIDATION_ERROR");
+        agent
+            .post(&path, body)
+            .await
+            .refused(400, "VALIDATION_ERROR");
     }
     for frame in [
         json!({ "type": "typing" }),
@@ -130,18 +149,29 @@ async fn typing_is_for_members_and_within_a_budget() {
         .say(json!({ "type": "typing", "ref": 7, "conversation_id": conversation, "state": "started" }))
         .await;
     let refused = elsewhere.expect("error").await;
-    assert_eq!((&refused["error"]["code"], &refused["ref"]), (&json!("NOT_FOUND"), &json!(7)));
+    assert_eq!(
+        (&refused["error"]["code"], &refused["ref"]),
+        (&json!("NOT_FOUND"), &json!(7))
+    );
 
     // One budget for the route and the frame, on all nodes.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let body = json!({ "conversation_id": conversation, "state": "started" });
     let callers = [agent.on(&a), agent.on(&b)];
     let answers =
-        futures_util::future::join_all((0..14).map(|n| callers[n % 2].post(&path, body.clone()))).await;
-    assert_eq!(answers.iter().filter(|answer| answer.status == 200).count(), 10);
-    its.say(json!({ "type": "typing", "conversation_id": conversation, "state": "started" })).await;
+        futures_util::future::join_all((0..14).map(|n| callers[n % 2].post(&path, body.clone())))
+            .await;
+    assert_eq!(
+        answers.iter().filter(|answer| answer.status == 200).count(),
+        10
+    );
+    its.say(json!({ "type": "typing", "conversation_id": conversation, "state": "started" }))
+        .await;
     let refused = its.expect("error").await;
-    assert_eq!(refused["error"]["params"]["scope"], "agent_typing", "{refused}");
+    assert_eq!(
+        refused["error"]["params"]["scope"], "agent_typing",
+        "{refused}"
+    );
     for _ in 0..10 {
         here.expect("typing").await;
     }
@@ -151,13 +181,18 @@ async fn typing_is_for_members_and_within_a_budget() {
 async fn typing_does_not_end_a_poll() {
     let [a] = nodes().await;
     let (alice, agent, conversation, [_, mut hers, _]) = cast(&a, &a).await;
-    let newest =
-        agent.poll("limit=100").await.expect(200).body["next_cursor"].as_str().expect("a cursor").to_owned();
+    let newest = agent.poll("limit=100").await.expect(200).body["next_cursor"]
+        .as_str()
+        .expect("a cursor")
+        .to_owned();
     let query = format!("cursor={newest}&wait=20");
     let poll = agent.poll(&query);
     let meanwhile = async {
         for _ in 0..5 {
-            hers.say(json!({ "type": "typing", "conversation_id": conversation, "state": "started" })).await;
+            hers.say(
+                json!({ "type": "typing", "conversation_id": conversation, "state": "started" }),
+            )
+            .await;
         }
         // Real time: the poll must be waiting while they are told.
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -219,11 +254,18 @@ async fn a_stream_is_heard_on_every_node_and_ends_in_a_message() {
         (&sent["data"]["message_id"], &json!(true))
     );
     elsewhere.say(end).await;
-    assert_eq!(elsewhere.expect("error").await["error"]["code"], "NOT_FOUND");
+    assert_eq!(
+        elsewhere.expect("error").await["error"]["code"],
+        "NOT_FOUND"
+    );
     // Over is over, and the agent was told nothing of its own stream.
     say(&mut its, "s", 15).await;
     let refused = its.next().await.expect("a frame");
-    assert_eq!((&refused["type"], &refused["stream_id"]), (&json!("event"), &Value::Null), "{refused}");
+    assert_eq!(
+        (&refused["type"], &refused["stream_id"]),
+        (&json!("event"), &Value::Null),
+        "{refused}"
+    );
     let refused = its.next().await.expect("a frame");
     assert_eq!(
         (&refused["error"]["code"], &refused["stream_id"]),
@@ -236,19 +278,30 @@ async fn a_stream_is_heard_on_every_node_and_ends_in_a_message() {
 async fn a_stream_has_its_rules() {
     let [a] = nodes().await;
     let (alice, _, conversation, [mut its, mut hers, _]) = cast(&a, &a).await;
-    let delta =
-        |n: u64, data: Value| json!({ "type": "stream.delta", "stream_id": "s", "n": n, "data": data });
+    let delta = |n: u64, data: Value| json!({ "type": "stream.delta", "stream_id": "s", "n": n, "data": data });
     let error = async |socket: &mut Socket, frame: Value| {
         socket.say(frame).await;
         socket.expect("error").await["error"].clone()
     };
     // Who, where, what.
     let frame = |id: &str, conversation: &str| json!({ "type": "stream.begin", "stream_id": id, "conversation_id": conversation });
-    assert_eq!(error(&mut hers, frame("s", &conversation)).await["code"], "FORBIDDEN");
-    assert_eq!(error(&mut its, frame("s", &ulid().to_string())).await["code"], "NOT_CONVERSATION_MEMBER");
-    assert_eq!(error(&mut its, delta(0, json!("x"))).await["code"], "NOT_FOUND");
+    assert_eq!(
+        error(&mut hers, frame("s", &conversation)).await["code"],
+        "FORBIDDEN"
+    );
+    assert_eq!(
+        error(&mut its, frame("s", &ulid().to_string())).await["code"],
+        "NOT_CONVERSATION_MEMBER"
+    );
+    assert_eq!(
+        error(&mut its, delta(0, json!("x"))).await["code"],
+        "NOT_FOUND"
+    );
     begin(&mut its, "s", &conversation).await;
-    assert_eq!(error(&mut its, delta(1, json!("x"))).await["params"]["fields"][0]["path"], "n");
+    assert_eq!(
+        error(&mut its, delta(1, json!("x"))).await["params"]["fields"][0]["path"],
+        "n"
+    );
     its.say(delta(0, json!("x".repeat(16 * 1024)))).await;
     assert_eq!(
         error(&mut its, delta(1, json!("x".repeat(16 * 1024 + 1)))).await["code"],
@@ -257,7 +310,10 @@ async fn a_stream_has_its_rules() {
     its.say(delta(1, json!({ "any": ["thing"] }))).await;
     hers.expect("stream.begin").await;
     hers.expect("stream.delta").await;
-    assert_eq!(hers.expect("stream.delta").await["data"], json!({ "any": ["thing"] }));
+    assert_eq!(
+        hers.expect("stream.delta").await["data"],
+        json!({ "any": ["thing"] })
+    );
     // 20 a second: by the clock, which stands still between what follows and moves by hand after it.
     a.advance(Duration::from_secs(2)).await;
     let mut refused = None;
@@ -269,7 +325,10 @@ async fn a_stream_has_its_rules() {
         refused = (frame["error"]["code"] == "RATE_LIMITED").then_some(frame);
     }
     let params = &refused.expect("a refusal")["error"]["params"];
-    assert_eq!((&params["limit"], &params["scope"]), (&json!("20/s"), &json!("agent_stream_delta")));
+    assert_eq!(
+        (&params["limit"], &params["scope"]),
+        (&json!("20/s"), &json!("agent_stream_delta"))
+    );
     assert!(params["retry_after_ms"].as_u64().expect("ms") <= 1000);
     let mut heard = 0;
     while hers.expect("stream.delta").await["n"] != json!(21) {
@@ -278,11 +337,19 @@ async fn a_stream_has_its_rules() {
     assert_eq!(heard, 19);
     // An end that is refused does not end it.
     assert_eq!(
-        error(&mut its, json!({ "type": "stream.end", "stream_id": "s", "payload": 7 })).await["code"],
+        error(
+            &mut its,
+            json!({ "type": "stream.end", "stream_id": "s", "payload": 7 })
+        )
+        .await["code"],
         "VALIDATION_ERROR"
     );
-    its.say(json!({ "type": "stream.cancel", "stream_id": "s", "reason": "changed my mind" })).await;
-    assert_eq!(hers.expect("stream.cancel").await["reason"], "changed my mind");
+    its.say(json!({ "type": "stream.cancel", "stream_id": "s", "reason": "changed my mind" }))
+        .await;
+    assert_eq!(
+        hers.expect("stream.cancel").await["reason"],
+        "changed my mind"
+    );
     // Sixteen may be open.
     for n in 0..16 {
         begin(&mut its, &format!("s{n}"), &conversation).await;
@@ -329,7 +396,9 @@ async fn whoever_joins_late_hears_it_from_where_it_likes_and_then_live() {
     }
     a.advance(Duration::from_secs(1)).await;
     for (n, socket) in late.iter_mut().enumerate() {
-        socket.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": n })).await;
+        socket
+            .say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": n }))
+            .await;
     }
     for n in 10..25 {
         say(&mut its, "s", n).await;
@@ -343,11 +412,14 @@ async fn whoever_joins_late_hears_it_from_where_it_likes_and_then_live() {
         }
         expect_deltas(socket, "s", n as u64 + 1..25).await;
     }
-    its.say(json!({ "type": "stream.cancel", "stream_id": "s" })).await;
+    its.say(json!({ "type": "stream.cancel", "stream_id": "s" }))
+        .await;
     for socket in &mut late {
         assert_eq!(socket.expect("stream.cancel").await["stream_id"], "s");
         // Also after the end, for two minutes.
-        socket.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 20 })).await;
+        socket
+            .say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 20 }))
+            .await;
         expect_deltas(socket, "s", 20..25).await;
         socket.expect("stream.cancel").await;
     }
@@ -355,14 +427,21 @@ async fn whoever_joins_late_hears_it_from_where_it_likes_and_then_live() {
     let bob = a.user("bob").await;
     for (user, id) in [(&bob, "s"), (&alice, "t")] {
         let mut socket = user.on(&b).connect().await;
-        socket.say(json!({ "type": "stream.sync", "ref": "r", "stream_id": id, "from_n": 0 })).await;
+        socket
+            .say(json!({ "type": "stream.sync", "ref": "r", "stream_id": id, "from_n": 0 }))
+            .await;
         let refused = socket.expect("error").await;
-        assert_eq!((&refused["error"]["code"], &refused["ref"]), (&json!("NOT_FOUND"), &json!("r")));
+        assert_eq!(
+            (&refused["error"]["code"], &refused["ref"]),
+            (&json!("NOT_FOUND"), &json!("r"))
+        );
     }
     a.advance(Duration::from_secs(122)).await;
     // Real time: one round of the tidying task.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    late[0].say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 0 })).await;
+    late[0]
+        .say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 0 }))
+        .await;
     assert_eq!(late[0].expect("error").await["error"]["code"], "NOT_FOUND");
 }
 
@@ -382,7 +461,8 @@ async fn the_last_256_deltas_are_kept() {
     }
     for node in [&a, &b] {
         let mut late = alice.on(node).connect().await;
-        late.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 0 })).await;
+        late.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 0 }))
+            .await;
         expect_deltas(&mut late, "s", 300 - 256..300).await;
     }
 }
@@ -478,7 +558,10 @@ async fn an_ex_member_hears_no_more() {
             socket.expect("typing").await;
         }
     }
-    alice.delete(format!("/groups/{group}/members/{}", bob.id)).await.expect(200);
+    alice
+        .delete(format!("/groups/{group}/members/{}", bob.id))
+        .await
+        .expect(200);
     hers[0].say(typing.clone()).await;
     // The other node knows once the event is there.
     hers[1].event("member.removed").await;
@@ -509,7 +592,8 @@ async fn without_any_hint_an_ex_member_hears_no_more_after_a_second() {
     // Real time: for a second the members are remembered.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     say(&mut its, "s", 1).await;
-    here.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 0 })).await;
+    here.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 0 }))
+        .await;
     assert_eq!(here.expect("error").await["error"]["code"], "NOT_FOUND");
     there.expect_silence(Duration::from_millis(300)).await;
     // An agent that is none any more ends its stream by trying.
@@ -517,14 +601,18 @@ async fn without_any_hint_an_ex_member_hears_no_more_after_a_second() {
     psql(&a.world.database, &agent).await;
     tokio::time::sleep(Duration::from_millis(1100)).await;
     say(&mut its, "s", 2).await;
-    assert_eq!(its.expect("error").await["error"]["code"], "NOT_CONVERSATION_MEMBER");
+    assert_eq!(
+        its.expect("error").await["error"]["code"],
+        "NOT_CONVERSATION_MEMBER"
+    );
     say(&mut its, "s", 2).await;
     assert_eq!(its.expect("error").await["error"]["code"], "NOT_FOUND");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_ends_elsewhere_is_over_where_it_began() {
-    let [a, b, c] = nodes_with(&[("LIMIT_OVERRIDES", "agent_conversation_message_send=1000/s")]).await;
+    let [a, b, c] =
+        nodes_with(&[("LIMIT_OVERRIDES", "agent_conversation_message_send=1000/s")]).await;
     let (_, agent, conversation, [mut its, mut here, mut there]) = cast(&a, &b).await;
     // On a node that has heard the streams, and on one that has not.
     let mut elsewhere = [agent.on(&b).connect().await, agent.on(&c).connect().await];
@@ -553,8 +641,15 @@ async fn a_stream_that_ends_elsewhere_is_over_where_it_began() {
     }
     for n in 0..16 {
         let begun = here.next().await.expect("a frame");
-        let begun = if begun["type"] == "event" { here.expect("stream.begin").await } else { begun };
-        assert_eq!((&begun["type"], &begun["stream_id"]), (&json!("stream.begin"), &json!(format!("t{n}"))));
+        let begun = if begun["type"] == "event" {
+            here.expect("stream.begin").await
+        } else {
+            begun
+        };
+        assert_eq!(
+            (&begun["type"], &begun["stream_id"]),
+            (&json!("stream.begin"), &json!(format!("t{n}")))
+        );
     }
 }
 
@@ -574,19 +669,30 @@ async fn another_nodes_stream_is_told_to_members_only_and_from_where_they_like()
     let mallory = a.user("mallory").await;
     let mut stranger = mallory.on(&b).connect().await;
     for n in 0..40 {
-        let stream = if n % 2 == 0 { "s".to_owned() } else { format!("no-{n}") };
-        stranger.say(json!({ "type": "stream.sync", "ref": n, "stream_id": stream, "from_n": 0 })).await;
+        let stream = if n % 2 == 0 {
+            "s".to_owned()
+        } else {
+            format!("no-{n}")
+        };
+        stranger
+            .say(json!({ "type": "stream.sync", "ref": n, "stream_id": stream, "from_n": 0 }))
+            .await;
     }
     let mut hers = alice.on(&b).connect().await;
     caught_up(&mut hers).await;
-    hers.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 8 })).await;
+    hers.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 8 }))
+        .await;
     expect_deltas(&mut hers, "s", 8..10).await;
     // What came before was not asked for, so it is asked for now.
-    hers.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 3 })).await;
+    hers.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 3 }))
+        .await;
     expect_deltas(&mut hers, "s", 3..10).await;
     for n in 0..2 {
         let refused = stranger.expect("error").await;
-        assert_eq!((&refused["ref"], &refused["error"]["code"]), (&json!(n), &json!("NOT_FOUND")));
+        assert_eq!(
+            (&refused["ref"], &refused["error"]["code"]),
+            (&json!(n), &json!("NOT_FOUND"))
+        );
     }
 }
 
@@ -617,6 +723,9 @@ async fn many_members_hear_events_and_streams_alike() {
     sockets.extend([here, there]);
     for socket in &mut sockets {
         expect_deltas(socket, "s", 0..5).await;
-        assert_eq!(socket.event("message.created").await["data"]["payload"]["text"], "hello all");
+        assert_eq!(
+            socket.event("message.created").await["data"]["payload"]["text"],
+            "hello all"
+        );
     }
 }

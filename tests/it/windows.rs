@@ -56,16 +56,26 @@ struct Faults {
 const APART: Duration = Duration::from_millis(1500);
 
 const BUCKETS: u32 = 150;
-const RULES: [Limit; 3] = [Limit::AgentMessageSend, Limit::UserMessageSend, Limit::AgentTyping];
+const RULES: [Limit; 3] = [
+    Limit::AgentMessageSend,
+    Limit::UserMessageSend,
+    Limit::AgentTyping,
+];
 
 fn scale() -> usize {
-    std::env::var("SCALE").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
+    std::env::var("SCALE")
+        .ok()
+        .and_then(|times| times.parse().ok())
+        .unwrap_or(1)
 }
 
 /// Three limiters without nodes around them, each of which knows that there are three.
 async fn limiters(url: &str, clocks: [Clock; 3], overrides: &Overrides) -> Vec<(Limits, i64)> {
     let (prefix, random) = (ulid().to_string(), Random::new(Clock::default()));
-    let links: Vec<_> = clocks.iter().map(|_| (redis_link(url, &prefix), NodeId::mint(&random))).collect();
+    let links: Vec<_> = clocks
+        .iter()
+        .map(|_| (redis_link(url, &prefix), NodeId::generate(&random)))
+        .collect();
     let started = Instant::now();
     while links.iter().any(|(redis, _)| redis.nodes() < 3) {
         assert!(started.elapsed() < Duration::from_secs(10));
@@ -77,7 +87,17 @@ async fn limiters(url: &str, clocks: [Clock; 3], overrides: &Overrides) -> Vec<(
     let limits = links.into_iter().zip(clocks).map(|((redis, _), clock)| {
         let db = db(&services().postgres.url());
         let ahead = clock.ahead().num_microseconds().expect("few");
-        (Limits::start(redis, db, clock, overrides.clone(), false, &TaskTracker::new()), ahead)
+        (
+            Limits::start(
+                redis,
+                db,
+                clock,
+                overrides.clone(),
+                false,
+                &TaskTracker::new(),
+            ),
+            ahead,
+        )
     });
     limits.collect()
 }
@@ -102,13 +122,24 @@ async fn record_by(
             let (limits, left) = (limits.clone(), left.clone());
             workers.push(spawn(async move {
                 let mut records = Vec::new();
-                while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok() {
+                while left
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+                    .is_ok()
+                {
                     let bucket = rand::random::<u32>() % BUCKETS;
                     let first = rand::random::<u32>() as usize % RULES.len();
                     // Every third call is counted by two rules at once.
-                    let n = if rand::random::<u32>().is_multiple_of(3) { 2 } else { 1 };
-                    let rules: Vec<Limit> = (0..n).map(|i| RULES[(first + i) % RULES.len()]).collect();
-                    let asked: Vec<Rule> = rules.iter().map(|limit| Rule::charge(*limit, bucket)).collect();
+                    let n = if rand::random::<u32>().is_multiple_of(3) {
+                        2
+                    } else {
+                        1
+                    };
+                    let rules: Vec<Limit> =
+                        (0..n).map(|i| RULES[(first + i) % RULES.len()]).collect();
+                    let asked: Vec<Rule> = rules
+                        .iter()
+                        .map(|limit| Rule::charge(*limit, bucket))
+                        .collect();
                     tokio::time::sleep(pause).await;
                     let began = micros(zero);
                     let decision = limits.decide(&asked).await;
@@ -120,7 +151,8 @@ async fn record_by(
                             began,
                             ended,
                             bucket: (limit, bucket),
-                            wait: denier.map(|(_, wait)| i64::try_from(wait.as_micros()).expect("few")),
+                            wait: denier
+                                .map(|(_, wait)| i64::try_from(wait.as_micros()).expect("few")),
                             admitted: decision.denied.is_none(),
                         });
                     }
@@ -149,15 +181,31 @@ fn check(records: &[Record]) -> Faults {
     }
     for ((limit, _), records) in buckets {
         let (_, count, seconds, _) = limit.row();
-        let (count, window) = (count as usize, i64::try_from(seconds).expect("few") * 1_000_000);
-        let mut admitted: Vec<i64> =
-            records.iter().filter(|record| record.admitted).filter_map(|record| record.at).collect();
+        let (count, window) = (
+            count as usize,
+            i64::try_from(seconds).expect("few") * 1_000_000,
+        );
+        let mut admitted: Vec<i64> = records
+            .iter()
+            .filter(|record| record.admitted)
+            .filter_map(|record| record.at)
+            .collect();
         admitted.sort_unstable();
-        faults.over += admitted.windows(count + 1).filter(|run| run[count] - run[0] < window).count();
+        faults.over += admitted
+            .windows(count + 1)
+            .filter(|run| run[count] - run[0] < window)
+            .count();
         for record in &records {
-            let (Some(at), Some(wait)) = (record.at, record.wait) else { continue };
+            let (Some(at), Some(wait)) = (record.at, record.wait) else {
+                continue;
+            };
             let before = &admitted[..admitted.partition_point(|one| *one <= at)];
-            match before.len().checked_sub(count).map(|n| before[n]).filter(|oldest| *oldest > at - window) {
+            match before
+                .len()
+                .checked_sub(count)
+                .map(|n| before[n])
+                .filter(|oldest| *oldest > at - window)
+            {
                 // When it leaves, a lone retry finds room; a moment earlier it would not.
                 Some(oldest) => faults.wrong_waits += usize::from(oldest + window - at != wait),
                 None => faults.false_denials += 1,
@@ -172,7 +220,10 @@ fn clocks() -> [Clock; 3] {
     [0, 300, -300].map(|seconds| Clock::skewed(TimeDelta::seconds(seconds)))
 }
 
-#[expect(clippy::print_stdout, reason = "whoever runs a million of them wants to see that it was a million")]
+#[expect(
+    clippy::print_stdout,
+    reason = "whoever runs a million of them wants to see that it was a million"
+)]
 fn report(what: &str, faults: &Faults) {
     println!("windows, {what}: {faults:?}");
 }
@@ -194,11 +245,22 @@ async fn no_window_is_over_and_no_denial_false_with_clocks_five_minutes_apart() 
         }
     }
     let late = records.iter().filter(|record| record.at.is_none()).count();
-    assert_eq!(late, 0, "of {} decisions: the machine is too busy to tell", records.len());
+    assert_eq!(
+        late,
+        0,
+        "of {} decisions: the machine is too busy to tell",
+        records.len()
+    );
     assert!(records.len() >= n);
     let admitted = records.iter().filter(|record| record.admitted).count();
-    let denied = records.iter().filter(|record| record.wait.is_some()).count();
-    assert!(admitted > n / 100 && denied > n / 100, "{admitted} admitted, {denied} denied");
+    let denied = records
+        .iter()
+        .filter(|record| record.wait.is_some())
+        .count();
+    assert!(
+        admitted > n / 100 && denied > n / 100,
+        "{admitted} admitted, {denied} denied"
+    );
     let faults = check(&records);
     report(
         &format!(
@@ -218,16 +280,23 @@ async fn the_checker_sees_a_limiter_that_goes_by_the_nodes_clocks() {
         clock.advance(Duration::from_secs(seconds));
         clock
     });
-    let records = record(&services().redis.url(), clocks, 3_000, Duration::from_millis(10)).await;
+    let records = record(
+        &services().redis.url(),
+        clocks,
+        3_000,
+        Duration::from_millis(10),
+    )
+    .await;
     let faults = check(&records);
     assert!(faults.over > 0, "{faults:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_checker_sees_a_limiter_that_is_off_by_one() {
-    for (planted, over, false_denials) in
-        [("agent_message_send=6/s", true, false), ("agent_message_send=4/s", false, true)]
-    {
+    for (planted, over, false_denials) in [
+        ("agent_message_send=6/s", true, false),
+        ("agent_message_send=4/s", false, true),
+    ] {
         let (url, overrides) = (services().redis.url(), planted.parse().expect("overrides"));
         let records = record_by(&overrides, &url, clocks(), 3_000, Duration::from_millis(10)).await;
         let faults = check(&records);
@@ -264,7 +333,10 @@ async fn disturbed(
     let faults = check(&records);
     let local = records.iter().filter(|record| record.at.is_none()).count();
     report(
-        &format!("{name} {times} times: {} records, {local} by the nodes' shares", records.len()),
+        &format!(
+            "{name} {times} times: {} records, {local} by the nodes' shares",
+            records.len()
+        ),
         &faults,
     );
     assert!(times > 0, "{name}: over before anything happened");
@@ -276,21 +348,32 @@ async fn disturbed(
 fn over(records: &[Record], most: impl Fn(usize) -> usize) -> usize {
     let mut buckets: HashMap<_, Vec<(i64, i64)>> = HashMap::new();
     for record in records.iter().filter(|record| record.admitted) {
-        buckets.entry(record.bucket).or_default().push((record.began, record.ended));
+        buckets
+            .entry(record.bucket)
+            .or_default()
+            .push((record.began, record.ended));
     }
     let windows = buckets.into_iter().map(|((limit, _), mut admitted)| {
         let (_, count, seconds, _) = limit.row();
         let window = i64::try_from(seconds).expect("few") * 1_000_000;
         admitted.sort_unstable();
-        let span = |run: &[(i64, i64)]| run.iter().map(|call| call.1).max().unwrap_or_default() - run[0].0;
-        admitted.windows(most(count as usize) + 1).filter(|run| span(run) < window).count()
+        let span =
+            |run: &[(i64, i64)]| run.iter().map(|call| call.1).max().unwrap_or_default() - run[0].0;
+        admitted
+            .windows(most(count as usize) + 1)
+            .filter(|run| span(run) < window)
+            .count()
     });
     windows.sum()
 }
 
 /// What three nodes give out by themselves, if they did.
 fn shares(records: &[Record], count: usize) -> usize {
-    if records.iter().all(|record| record.at.is_some()) { 0 } else { 3 * (count / 3).max(1) }
+    if records.iter().all(|record| record.at.is_some()) {
+        0
+    } else {
+        3 * (count / 3).max(1)
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -301,7 +384,10 @@ async fn a_flushed_redis_costs_a_budget_and_no_more() {
     })
     .await;
     // On a busy machine a call may be late, and a share of the node decides.
-    assert_eq!(over(&records, |count| 2 * count + shares(&records, count)), 0);
+    assert_eq!(
+        over(&records, |count| 2 * count + shares(&records, count)),
+        0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -311,7 +397,10 @@ async fn a_slow_redis_is_exact_and_a_late_one_costs_the_nodes_shares() {
     let records = disturbed("slowed", async |_, admin| {
         // The first is within what a call waits, the second is not.
         let pause = vec!["PAUSE", pauses.next().expect("endless"), "ALL"];
-        admin.custom::<(), _>(fred::cmd!("CLIENT"), pause).await.expect("paused");
+        admin
+            .custom::<(), _>(fred::cmd!("CLIENT"), pause)
+            .await
+            .expect("paused");
     })
     .await;
     // What Redis decided is exact however late its answer was. (Denials are not checked: a call that was given up is
@@ -329,6 +418,13 @@ async fn a_restarted_redis_costs_a_budget_and_the_nodes_shares() {
     })
     .await;
     let local = records.iter().filter(|record| record.at.is_none()).count();
-    assert!(local > 0 && local < records.len(), "{local} of {} by the nodes' shares", records.len());
-    assert_eq!(over(&records, |count| 2 * count + shares(&records, count)), 0);
+    assert!(
+        local > 0 && local < records.len(),
+        "{local} of {} by the nodes' shares",
+        records.len()
+    );
+    assert_eq!(
+        over(&records, |count| 2 * count + shares(&records, count)),
+        0
+    );
 }

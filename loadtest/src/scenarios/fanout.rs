@@ -27,11 +27,11 @@ use crate::{
     stats::{Latencies, Quantiles, median},
 };
 
-const PAYLOAD: usize = 200;
+const PAYLOAD_BYTES: usize = 200;
 /// Sends one after the other, each of which is waited for.
 const SINGLE: usize = 50;
 /// How long to wait for what was acked and has not arrived.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What one round found; times in µs.
 #[derive(Serialize)]
@@ -88,7 +88,7 @@ impl Ear {
                 self.bell.notified().await;
             }
         };
-        tokio::time::timeout(PATIENCE, complete).await.ok();
+        tokio::time::timeout(TIMEOUT, complete).await.ok();
         missing()
     }
 
@@ -127,7 +127,10 @@ async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
         checked += found.deliveries;
         faults.add(&wrong);
         rounds.push(found);
-        peers::measure(cluster, options, &mut peers, async |peer| theirs(peer, members, options).await).await;
+        peers::measure(cluster, options, &mut peers, async |peer| {
+            theirs(peer, members, options).await
+        })
+        .await;
     }
     let mut notes = vec![format!(
         "{} sockets on two nodes without TLS; times in µs from the send. Medians of the rounds; CPU in µs per delivery.",
@@ -135,20 +138,34 @@ async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
     )];
     notes.extend(peers::remark(&peers));
     let all = rounds.iter().chain(peers.values().flatten());
-    notes.extend(cpu::remark(all.map(|found| found.cpu.others_percent()).fold(0.0, f64::max)));
+    notes.extend(cpu::remark(
+        all.map(|found| found.cpu.others_percent())
+            .fold(0.0, f64::max),
+    ));
     let rate = median(rounds.iter().map(|found| found.rate));
     let ratios = peers.iter().map(|(kind, found)| {
         let (what, goal) = match kind {
             Kind::Floor => ("deliveries/s / the floor's", Goal::None),
             Kind::SocketIo => ("deliveries/s / Socket.IO's", Goal::AtLeast(2.0, 4.0)),
         };
-        Ratio { what, value: rate / median(found.iter().map(|found| found.rate)), goal }
+        Ratio {
+            what,
+            value: rate / median(found.iter().map(|found| found.rate)),
+            goal,
+        }
     });
     let ratios = ratios.collect();
-    let details =
-        json!({ "payload_bytes": PAYLOAD, "sockets": members * 2, "rounds": rounds, "peers": peers });
+    let details = json!({ "payload_bytes": PAYLOAD_BYTES, "sockets": members * 2, "rounds": rounds, "peers": peers });
     let tables = vec![table([&rounds].into_iter().chain(peers.values()))];
-    Ok(Report { scenario: "fanout", tables, ratios, notes, details, faults, checked })
+    Ok(Report {
+        scenario: "fanout",
+        tables,
+        ratios,
+        notes,
+        details,
+        faults,
+        checked,
+    })
 }
 
 async fn ours(cluster: &Cluster, members: usize, options: &Options) -> Result<(Found, Faults)> {
@@ -158,7 +175,9 @@ async fn ours(cluster: &Cluster, members: usize, options: &Options) -> Result<(F
     let mut listeners = Vec::new();
     for user in 0..members {
         for device in 0..2 {
-            let mut line = crowd.connect(cluster.node(device), user, device, None).await?;
+            let mut line = crowd
+                .connect(cluster.node(device), user, device, None)
+                .await?;
             line.caught_up().await?;
             listeners.push(spawn_local(listen(line, 0, ear.clone())));
         }
@@ -168,7 +187,9 @@ async fn ours(cluster: &Cluster, members: usize, options: &Options) -> Result<(F
     let sockets = listeners.len() as u64;
     let watch = Arc::new(Watch::of(cluster).await?);
     let mut last = Latencies::new();
-    let mut sender = crowd.sender(cluster.node(0), 0, &group, PAYLOAD).await?;
+    let mut sender = crowd
+        .sender(cluster.node(0), 0, &group, PAYLOAD_BYTES)
+        .await?;
     ear.heard.borrow_mut().each = Some(Latencies::new());
     let mut sent = 0;
     for _ in 0..SINGLE {
@@ -179,14 +200,21 @@ async fn ours(cluster: &Cluster, members: usize, options: &Options) -> Result<(F
         ear.all(sent * sockets).await;
         last.record(at.elapsed());
     }
-    let each = ear.heard.borrow_mut().each.take().unwrap_or_else(Latencies::new);
+    let each = ear
+        .heard
+        .borrow_mut()
+        .each
+        .take()
+        .unwrap_or_else(Latencies::new);
 
     let before = watch.now();
     let began = Instant::now();
     let until = began + Duration::from_secs(options.seconds);
     let mut senders = Vec::new();
     for n in 0..options.in_flight.min(8) {
-        let mut sender = crowd.sender(cluster.node(n), n % members, &group, PAYLOAD).await?;
+        let mut sender = crowd
+            .sender(cluster.node(n), n % members, &group, PAYLOAD_BYTES)
+            .await?;
         senders.push(spawn_local(async move {
             let (mut acked, mut failed) = (0, 0);
             while Instant::now() < until {
@@ -209,12 +237,23 @@ async fn ours(cluster: &Cluster, members: usize, options: &Options) -> Result<(F
     let cpu = watch.now().since(&before);
     let heard = ear.heard.borrow();
     let span = heard.last_at.map_or(Duration::ZERO, |at| at - began);
-    let faults = Faults { failed, lost, inbox_gaps: heard.gaps, ..Faults::default() };
+    let faults = Faults {
+        failed,
+        lost,
+        inbox_gaps: heard.gaps,
+        ..Faults::default()
+    };
     listeners.iter().for_each(tokio::task::JoinHandle::abort);
     let deliveries = acked * sockets - lost;
     let rate = deliveries as f64 / span.as_secs_f64();
-    let found =
-        Found { who: "blindpipe", each: each.quantiles(), last: last.quantiles(), rate, cpu, deliveries };
+    let found = Found {
+        who: "blindpipe",
+        each: each.quantiles(),
+        last: last.quantiles(),
+        rate,
+        cpu,
+        deliveries,
+    };
     Ok((found, faults))
 }
 
@@ -234,7 +273,7 @@ async fn theirs(peer: &Peer, members: usize, options: &Options) -> Result<Found>
     let sockets = listeners.len() as u64;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let mut sender = peer.connect_silently(0).await?;
-    let message = "x".repeat(PAYLOAD);
+    let message = "x".repeat(PAYLOAD_BYTES);
     let mut last = Latencies::new();
     ear.heard.borrow_mut().each = Some(Latencies::new());
     let mut sent = 0;
@@ -246,7 +285,12 @@ async fn theirs(peer: &Peer, members: usize, options: &Options) -> Result<Found>
         ear.all_of_theirs(sent * sockets).await?;
         last.record(at.elapsed());
     }
-    let each = ear.heard.borrow_mut().each.take().unwrap_or_else(Latencies::new);
+    let each = ear
+        .heard
+        .borrow_mut()
+        .each
+        .take()
+        .unwrap_or_else(Latencies::new);
     let watch = peer.watch().await?;
     let before = watch.now();
     let began = Instant::now();
@@ -259,11 +303,22 @@ async fn theirs(peer: &Peer, members: usize, options: &Options) -> Result<Found>
     }
     ear.all_of_theirs(sent * sockets).await?;
     let cpu = watch.now().since(&before);
-    let span = ear.heard.borrow().last_at.map_or(Duration::ZERO, |at| at - began);
+    let span = ear
+        .heard
+        .borrow()
+        .last_at
+        .map_or(Duration::ZERO, |at| at - began);
     listeners.iter().for_each(tokio::task::JoinHandle::abort);
     let deliveries = (sent - first) * sockets;
     let rate = deliveries as f64 / span.as_secs_f64();
-    Ok(Found { who: peer.kind.name(), each: each.quantiles(), last: last.quantiles(), rate, cpu, deliveries })
+    Ok(Found {
+        who: peer.kind.name(),
+        each: each.quantiles(),
+        last: last.quantiles(),
+        rate,
+        cpu,
+        deliveries,
+    })
 }
 
 fn table<'a>(sides: impl Iterator<Item = &'a Vec<Found>>) -> Vec<Vec<String>> {
@@ -285,7 +340,10 @@ fn table<'a>(sides: impl Iterator<Item = &'a Vec<Found>>) -> Vec<Vec<String>> {
         let of = |value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(value));
         let whole = |value: &dyn Fn(&Found) -> f64| format!("{:.0}", of(value));
         let cpu = |seconds: &dyn Fn(&Used) -> f64| {
-            format!("{:.2}", of(&|found| seconds(&found.cpu) * 1e6 / found.deliveries.max(1) as f64))
+            format!(
+                "{:.2}",
+                of(&|found| seconds(&found.cpu) * 1e6 / found.deliveries.max(1) as f64)
+            )
         };
         table.push(vec![
             rounds[0].who.to_owned(),

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use history::{Actor, Ears, Fault, History, Plan};
+use history::{Actor, Fault, History, Plan, Subscriber};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -37,7 +37,7 @@ const DEATH: Duration = Duration::from_millis(500);
 /// So many kills, then Redis loses everything.
 const FLUSHED_AFTER: usize = 3;
 /// A call that is not answered by then never will be.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two tries of a socket.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Faults that are shown in full.
@@ -77,13 +77,32 @@ struct Player {
 
 impl Player {
     fn new(world: &Rc<World>, id: String, name: Name) -> Self {
-        Player { world: world.clone(), id, name, address: address(), idle: RefCell::default() }
+        Player {
+            world: world.clone(),
+            id,
+            name,
+            address: address(),
+            idle: RefCell::default(),
+        }
     }
 
-    async fn ask(&self, node: usize, method: &str, path: &str, body: Option<&str>) -> Option<(u16, Value)> {
+    async fn ask(
+        &self,
+        node: usize,
+        method: &str,
+        path: &str,
+        body: Option<&str>,
+    ) -> Option<(u16, Value)> {
         let to = &self.world.nodes[node];
         let bearer = format!("Bearer {}", self.world.bearer(&self.name)?);
-        let text = request(method, &to.address, path, &self.address, &[("authorization", &bearer)], body);
+        let text = request(
+            method,
+            &to.address,
+            path,
+            &self.address,
+            &[("authorization", &bearer)],
+            body,
+        );
         let kept = self.idle.borrow_mut()[node].pop();
         let mut link = match kept {
             Some(link) => link,
@@ -91,7 +110,10 @@ impl Player {
         };
         let answer = link.ask(&text).await.ok()?;
         self.idle.borrow_mut()[node].push(link);
-        Some((answer.status, serde_json::from_slice(&answer.body).unwrap_or_default()))
+        Some((
+            answer.status,
+            serde_json::from_slice(&answer.body).unwrap_or_default(),
+        ))
     }
 }
 
@@ -112,7 +134,7 @@ impl Actor for Player {
         body: Option<String>,
     ) -> Option<(u16, Value)> {
         self.world.operations.set(self.world.operations.get() + 1);
-        let asked = tokio::time::timeout(PATIENCE, self.ask(node, method, path, body.as_deref()));
+        let asked = tokio::time::timeout(TIMEOUT, self.ask(node, method, path, body.as_deref()));
         asked.await.ok().flatten()
     }
 
@@ -150,18 +172,22 @@ impl Listener {
 
     async fn hear(&mut self) -> Result<Value> {
         if self.line.is_none() {
-            tokio::time::timeout(PATIENCE, self.open()).await??;
+            tokio::time::timeout(TIMEOUT, self.open()).await??;
         }
         let line = self.line.as_mut().ok_or("no socket")?;
         let frame: Value = serde_json::from_str(&line.hear().await?)?;
         match frame["type"].as_str() {
             Some("auth.expiring") => {
                 let token = self.world.bearer(&self.name).ok_or("no token")?;
-                line.say(json!({ "type": "auth.renew", "access_token": token }).to_string()).await?;
+                line.say(json!({ "type": "auth.renew", "access_token": token }).to_string())
+                    .await?;
             }
             // The first socket says where it begins.
             Some("ready" | "event") => {
-                self.cursor = frame["cursor"].as_str().map(str::to_owned).or(self.cursor.take());
+                self.cursor = frame["cursor"]
+                    .as_str()
+                    .map(str::to_owned)
+                    .or(self.cursor.take());
             }
             Some("resync_required") => return Err("told to start anew".into()),
             _ => {}
@@ -170,7 +196,7 @@ impl Listener {
     }
 }
 
-impl Ears for Listener {
+impl Subscriber for Listener {
     async fn next(&mut self) -> Option<Value> {
         loop {
             match self.hear().await {
@@ -188,10 +214,20 @@ impl Ears for Listener {
 async fn make_agents(owner: &Player) -> Result<Vec<(String, String)>> {
     let mut agents = Vec::new();
     for n in 0..AGENTS {
-        let made = must(owner, "/agents", json!({ "display_name": format!("Agent {n}") })).await?;
+        let made = must(
+            owner,
+            "/agents",
+            json!({ "display_name": format!("Agent {n}") }),
+        )
+        .await?;
         let text = |name: &str| made["data"][name].as_str().unwrap_or_default().to_owned();
         let id = text("agent_id");
-        must(owner, "/conversations", json!({ "type": "agent", "agent_id": id })).await?;
+        must(
+            owner,
+            "/conversations",
+            json!({ "type": "agent", "agent_id": id }),
+        )
+        .await?;
         agents.push((id, text("token")));
     }
     Ok(agents)
@@ -212,7 +248,12 @@ struct Harm {
 }
 
 /// Kills one node after the other, and starts it again, until it is `over`; all run then.
-async fn harm(plain: &mut Plain, world: &World, over: &Cell<bool>, operations: usize) -> Result<Harm> {
+async fn harm(
+    plain: &mut Plain,
+    world: &World,
+    over: &Cell<bool>,
+    operations: usize,
+) -> Result<Harm> {
     let mut harm = Harm::default();
     // The rooms are made in peace.
     while world.operations.get() < operations / 50 && !over.get() {
@@ -239,31 +280,56 @@ async fn flush(url: &str) -> Result<()> {
     let (login, place) = rest.rsplit_once('@').unwrap_or(("", rest));
     let place = place.split('/').next().unwrap_or(place);
     let mut stream = TcpStream::connect(place).await?;
-    let auth = login.rsplit_once(':').map(|(_, password)| format!("AUTH {password}\r\n"));
+    let auth = login
+        .rsplit_once(':')
+        .map(|(_, password)| format!("AUTH {password}\r\n"));
     let lines = format!("{}FLUSHALL\r\nQUIT\r\n", auth.unwrap_or_default());
     stream.write_all(lines.as_bytes()).await?;
     let mut said = String::new();
     stream.read_to_string(&mut said).await?;
-    if said.contains('-') { Err(format!("Redis is not emptied: {said}").into()) } else { Ok(()) }
+    if said.contains('-') {
+        Err(format!("Redis is not emptied: {said}").into())
+    } else {
+        Ok(())
+    }
 }
 
 /// Runs the scenario, once.
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
     let mut plain = Plain::start(cluster, NODES).await?;
     let crowd = Crowd::make(cluster, USERS, 1).await?;
-    let world = Rc::new(World { nodes: plain.cluster.nodes.clone(), crowd, operations: Cell::new(0) });
+    let world = Rc::new(World {
+        nodes: plain.cluster.nodes.clone(),
+        crowd,
+        operations: Cell::new(0),
+    });
     let user = |n: usize| (world.crowd.id(n), Name::User(n));
     let agents = make_agents(&Player::new(&world, world.crowd.id(0), Name::User(0))).await?;
-    let agents = agents.into_iter().map(|(id, token)| (id, Name::Agent(token)));
-    let everybody: Vec<(String, Name)> =
-        (0..USERS - 1).map(user).chain(agents).chain([user(USERS - 1)]).collect();
-    let players: Vec<Player> =
-        everybody.iter().map(|(id, name)| Player::new(&world, id.clone(), name.clone())).collect();
+    let agents = agents
+        .into_iter()
+        .map(|(id, token)| (id, Name::Agent(token)));
+    let everybody: Vec<(String, Name)> = (0..USERS - 1)
+        .map(user)
+        .chain(agents)
+        .chain([user(USERS - 1)])
+        .collect();
+    let players: Vec<Player> = everybody
+        .iter()
+        .map(|(id, name)| Player::new(&world, id.clone(), name.clone()))
+        .collect();
     let opened = Rc::new(Cell::new(0));
     let mut ears = Vec::new();
     for (n, (id, name)) in everybody.into_iter().enumerate() {
         let (world, opened) = (world.clone(), opened.clone());
-        let mut one = Listener { world, id, name, node: n, line: None, cursor: None, opened };
+        let mut one = Listener {
+            world,
+            id,
+            name,
+            node: n,
+            line: None,
+            cursor: None,
+            opened,
+        };
         while one.next().await.ok_or("no socket")?["type"] != "caught_up" {}
         ears.push(one);
     }
@@ -274,7 +340,10 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
         workers: options.in_flight,
         seed: std::process::id().into(),
     };
-    say(format!("history: {} operations of {} clients, seed {}", plan.operations, plan.workers, plan.seed));
+    say(format!(
+        "history: {} operations of {} clients, seed {}",
+        plan.operations, plan.workers, plan.seed
+    ));
     let (over, began) = (Cell::new(false), Instant::now());
     let acting = async {
         let history = history::drive(plan, &players, &mut ears).await;
@@ -296,9 +365,17 @@ struct Numbers(Vec<(&'static str, u64)>);
 
 impl Numbers {
     fn of(history: &History, harm: &Harm, opened: usize, took: Duration) -> Self {
-        let acked = history.sends.iter().filter(|send| send.seq.is_some()).count();
+        let acked = history
+            .sends
+            .iter()
+            .filter(|send| send.seq.is_some())
+            .count();
         let refused = history.sends.iter().filter(|send| send.refused).count();
-        let put_out = history.stays.iter().filter(|stay| stay.left.is_some()).count();
+        let put_out = history
+            .stays
+            .iter()
+            .filter(|stay| stay.left.is_some())
+            .count();
         let heard: usize = history.heard.iter().map(Vec::len).sum();
         let counts = [
             ("sends", history.sends.len()),
@@ -313,11 +390,19 @@ impl Numbers {
             ("sockets opened", opened),
         ];
         let counts = counts.map(|(what, n)| (what, n as u64));
-        Numbers(counts.into_iter().chain([("seconds", took.as_secs())]).collect())
+        Numbers(
+            counts
+                .into_iter()
+                .chain([("seconds", took.as_secs())])
+                .collect(),
+        )
     }
 
     fn get(&self, what: &str) -> u64 {
-        self.0.iter().find(|(name, _)| *name == what).map_or(0, |(_, n)| *n)
+        self.0
+            .iter()
+            .find(|(name, _)| *name == what)
+            .map_or(0, |(_, n)| *n)
     }
 }
 
@@ -337,12 +422,20 @@ fn report(numbers: &Numbers, found: &[Fault]) -> Report {
     };
     let row = |what: &str, n: u64| vec![what.to_owned(), n.to_string()];
     let heading = vec!["history".to_owned(), String::new()];
-    let rows = numbers.0.iter().map(|(what, n)| row(what, *n)).chain([row("faults", found.len() as u64)]);
+    let rows = numbers
+        .0
+        .iter()
+        .map(|(what, n)| row(what, *n))
+        .chain([row("faults", found.len() as u64)]);
     Report {
         scenario: "history",
         tables: vec![[heading].into_iter().chain(rows).collect()],
         ratios: Vec::new(),
-        notes: found.iter().take(SHOWN).map(|fault| format!("{fault:?}")).collect(),
+        notes: found
+            .iter()
+            .take(SHOWN)
+            .map(|fault| format!("{fault:?}"))
+            .collect(),
         details: json!({ "numbers": numbers.0.iter().copied().collect::<BTreeMap<_, _>>(), "faults": kinds }),
         faults,
         checked: numbers.get("acked"),

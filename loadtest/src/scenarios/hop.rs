@@ -26,19 +26,19 @@ use crate::{
     cluster::{Cluster, Node},
     cpu::{self, Used, Watch},
     delivery::{Acked, Faults, Reader},
+    fixtures::{self, Pair},
     pacer::{Pacer, Schedule},
     peers::{self, Kind, Peer},
-    people::{self, Pair},
     report::{Goal, Ratio, Report, say, warn},
     socket::{Heard, Socket},
     stats::{Latencies, Quantiles, median},
 };
 
-const PAYLOAD: usize = 200;
+const PAYLOAD_BYTES: usize = 200;
 /// Seconds at the beginning that do not count.
 const WARM_UP: u64 = 1;
 /// How long to wait for what was acked and has not arrived.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What one phase of one round found; times in µs from the moment a message was due.
 #[derive(Serialize)]
@@ -62,10 +62,17 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         say(format!("hop: round {n} of {}", options.rounds));
         let mut round = Vec::new();
         for (name, listening) in [("same node", 0), ("across nodes", 1)] {
-            people::renew(cluster, pairs).await?;
+            fixtures::renew(cluster, pairs).await?;
             watch.quiet().await;
-            let phase = Phase { cluster, watch: &watch, options, ids: Ids::new(), name };
-            let (found, wrong, messages) = Box::pin(phase.run(pairs, cluster.node(listening))).await?;
+            let phase = Phase {
+                cluster,
+                watch: &watch,
+                options,
+                ids: Ids::new(),
+                name,
+            };
+            let (found, wrong, messages) =
+                Box::pin(phase.run(pairs, cluster.node(listening))).await?;
             faults.add(&wrong);
             checked += messages;
             round.push(found);
@@ -73,12 +80,15 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         rounds.push(round);
         peers::measure(cluster, options, &mut peers, async |peer| {
             watch.quiet().await;
-            Ok([theirs(peer, 0, options).await?, theirs(peer, 1, options).await?])
+            Ok([
+                theirs(peer, 0, options).await?,
+                theirs(peer, 1, options).await?,
+            ])
         })
         .await;
     }
     let details = json!({
-        "payload_bytes": PAYLOAD, "pairs": pairs.len(), "rate": options.rate, "seconds": options.seconds, "rounds": rounds,
+        "payload_bytes": PAYLOAD_BYTES, "pairs": pairs.len(), "rate": options.rate, "seconds": options.seconds, "rounds": rounds,
         "peers": peers,
     });
     let mut notes = vec![
@@ -87,7 +97,9 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
             .to_owned(),
     ];
     let found = rounds.iter().flatten();
-    let disturbance = found.map(|found| found.cpu.others_percent()).fold(0.0, f64::max);
+    let disturbance = found
+        .map(|found| found.cpu.others_percent())
+        .fold(0.0, f64::max);
     notes.extend(cpu::remark(disturbance));
     let mut tables = vec![table(&rounds, cluster.nodes.len(), options)];
     if !peers.is_empty() {
@@ -96,12 +108,23 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     }
     notes.extend(peers::remark(&peers));
     let ratios = ratios(&rounds, &peers);
-    Ok(Report { scenario: "hop", tables, ratios, notes, details, faults, checked })
+    Ok(Report {
+        scenario: "hop",
+        tables,
+        ratios,
+        notes,
+        details,
+        faults,
+        checked,
+    })
 }
 
 /// The same rate from a socket of a peer's first node to one of another.
 async fn theirs(peer: &Peer, listening: usize, options: &Options) -> Result<Quantiles> {
-    let (mut sender, mut listener) = (peer.connect_silently(0).await?, peer.connect(listening).await?);
+    let (mut sender, mut listener) = (
+        peer.connect_silently(0).await?,
+        peer.connect(listening).await?,
+    );
     tokio::time::sleep(Duration::from_millis(500)).await;
     let first = WARM_UP * options.rate;
     let count = first + options.seconds * options.rate;
@@ -110,7 +133,7 @@ async fn theirs(peer: &Peer, listening: usize, options: &Options) -> Result<Quan
     let say = async {
         for _ in 0..count {
             let n = pacer.next().await?;
-            sender.say(&format!("{n:0PAYLOAD$}")).await?;
+            sender.say(&format!("{n:0PAYLOAD_BYTES$}")).await?;
         }
         Ok::<_, crate::Failure>(())
     };
@@ -126,7 +149,7 @@ async fn theirs(peer: &Peer, listening: usize, options: &Options) -> Result<Quan
         }
         Ok::<_, crate::Failure>(())
     };
-    let patience = Duration::from_secs(WARM_UP + options.seconds) + PATIENCE;
+    let patience = Duration::from_secs(WARM_UP + options.seconds) + TIMEOUT;
     let (said, heard) = futures_util::join!(say, tokio::time::timeout(patience, hear));
     said?;
     heard??;
@@ -137,14 +160,23 @@ async fn theirs(peer: &Peer, listening: usize, options: &Options) -> Result<Quan
 type Theirs = peers::Found<[Quantiles; 2]>;
 
 fn peer_table(peers: &Theirs) -> Vec<Vec<String>> {
-    let mut table = vec![["", "receive p50", "p99", "p99.9"].map(str::to_owned).into()];
+    let mut table = vec![
+        ["", "receive p50", "p99", "p99.9"]
+            .map(str::to_owned)
+            .into(),
+    ];
     for (kind, rounds) in peers {
         for (n, place) in ["same node", "across nodes"].into_iter().enumerate() {
             let of = |value: &dyn Fn(&Quantiles) -> f64| {
                 format!("{:.0}", median(rounds.iter().map(|round| value(&round[n]))))
             };
             let name = format!("{}, {place}", kind.name());
-            table.push(vec![name, of(&|one| one.p50), of(&|one| one.p99), of(&|one| one.p999)]);
+            table.push(vec![
+                name,
+                of(&|one| one.p50),
+                of(&|one| one.p99),
+                of(&|one| one.p999),
+            ]);
         }
     }
     table
@@ -169,7 +201,7 @@ impl Phase<'_> {
         let sockets: Vec<Socket> = sockets.buffered(8).try_collect().await?;
         let mut senders = Vec::new();
         for pair in pairs.iter() {
-            senders.push(Sender::open(self.cluster.node(0), pair, PAYLOAD).await?);
+            senders.push(Sender::open(self.cluster.node(0), pair, PAYLOAD_BYTES).await?);
         }
         let first = WARM_UP * self.options.rate;
         let count = first + self.options.seconds * self.options.rate;
@@ -177,10 +209,20 @@ impl Phase<'_> {
         let arrived = Arc::new(AtomicU64::new(0));
 
         let mut pacer = Pacer::start(self.options.rate)?;
-        let plan = Plan { ids: self.ids, schedule: pacer.schedule(), first };
-        let readers = pairs.iter_mut().map(|pair| std::mem::take(&mut pair.reader));
+        let plan = Plan {
+            ids: self.ids,
+            schedule: pacer.schedule(),
+            first,
+        };
+        let readers = pairs
+            .iter_mut()
+            .map(|pair| std::mem::take(&mut pair.reader));
         let listeners = readers.zip(sockets).map(|(reader, socket)| {
-            let listener = Listener { reader, latencies: Latencies::new(), arrived: arrived.clone() };
+            let listener = Listener {
+                reader,
+                latencies: Latencies::new(),
+                arrived: arrived.clone(),
+            };
             tokio::spawn(listener.run(socket, plan, stopped.clone()))
         });
         let listeners: Vec<JoinHandle<Result<Listener>>> = listeners.collect();
@@ -205,7 +247,9 @@ impl Phase<'_> {
             if n >= first {
                 late.record(plan.schedule.moment(n).elapsed());
             }
-            lanes[usize::try_from(n)? % lanes.len()].send(n).map_err(|_| "a sender is gone")?;
+            lanes[usize::try_from(n)? % lanes.len()]
+                .send(n)
+                .map_err(|_| "a sender is gone")?;
         }
         let watch = self.watch.clone();
         let after = spawn_blocking(move || watch.now()).await?;
@@ -220,7 +264,7 @@ impl Phase<'_> {
             sent.push((worked.acked, worked.failed));
         }
         let acked: u64 = sent.iter().map(|(acked, _)| acked.len() as u64).sum();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while arrived.load(Ordering::Relaxed) < acked && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -271,10 +315,18 @@ impl Listener {
                 _ = stopped.changed() => break,
             };
             let now = Instant::now();
-            let Heard::Event { cursor, arrival, client_message_id } = heard else { continue };
+            let Heard::Event {
+                cursor,
+                arrival,
+                client_message_id,
+            } = heard
+            else {
+                continue;
+            };
             if let Some(n) = client_message_id.and_then(|id| plan.ids.number(id)) {
                 if n >= plan.first {
-                    self.latencies.record(now.saturating_duration_since(plan.schedule.moment(n)));
+                    self.latencies
+                        .record(now.saturating_duration_since(plan.schedule.moment(n)));
                 }
                 self.arrived.fetch_add(1, Ordering::Relaxed);
             }
@@ -294,8 +346,17 @@ struct Worked {
 
 /// Sends what is due, one after the other: the connection of a user who is behind makes the next message wait, which
 /// that one's time shows.
-async fn work(mut sender: Sender, who: usize, mut due: mpsc::UnboundedReceiver<u64>, plan: Plan) -> Worked {
-    let mut worked = Worked { latencies: Latencies::new(), acked: Vec::new(), failed: 0 };
+async fn work(
+    mut sender: Sender,
+    who: usize,
+    mut due: mpsc::UnboundedReceiver<u64>,
+    plan: Plan,
+) -> Worked {
+    let mut worked = Worked {
+        latencies: Latencies::new(),
+        acked: Vec::new(),
+        failed: 0,
+    };
     while let Some(n) = due.recv().await {
         match sender.send(plan.ids.id(who, n)).await {
             Ok(acked) => {
@@ -317,10 +378,19 @@ async fn work(mut sender: Sender, who: usize, mut due: mpsc::UnboundedReceiver<u
 
 fn table(rounds: &[Vec<Found>], nodes: usize, options: &Options) -> Vec<Vec<String>> {
     let name = format!("{}/s", options.rate);
-    let mut heading: Vec<String> =
-        [name.as_str(), "receive p50", "p99", "p99.9", "answer p50", "p99", "p99.9", "late p50", "p99"]
-            .map(str::to_owned)
-            .into();
+    let mut heading: Vec<String> = [
+        name.as_str(),
+        "receive p50",
+        "p99",
+        "p99.9",
+        "answer p50",
+        "p99",
+        "p99.9",
+        "late p50",
+        "p99",
+    ]
+    .map(str::to_owned)
+    .into();
     heading.extend((1..=nodes).map(|n| format!("node {n} CPU")));
     heading.extend(["Postgres", "Redis", "client", "others %"].map(str::to_owned));
     let mut table = vec![heading];
@@ -344,7 +414,11 @@ fn table(rounds: &[Vec<Found>], nodes: usize, options: &Options) -> Vec<Vec<Stri
         ]);
         row.extend([of(&|found| found.late.p50), of(&|found| found.late.p99)]);
         row.extend((0..nodes).map(|node| cpu(&|used| used.nodes[node])));
-        row.extend([cpu(&|used| used.postgres), cpu(&|used| used.redis), cpu(&|used| used.client)]);
+        row.extend([
+            cpu(&|used| used.postgres),
+            cpu(&|used| used.redis),
+            cpu(&|used| used.client),
+        ]);
         row.push(of(&|found| found.cpu.others_percent()));
         table.push(row);
     }
@@ -352,11 +426,18 @@ fn table(rounds: &[Vec<Found>], nodes: usize, options: &Options) -> Vec<Vec<Stri
 }
 
 fn ratios(rounds: &[Vec<Found>], peers: &Theirs) -> Vec<Ratio> {
-    let of = |n: usize, value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(|round| value(&round[n])));
-    let theirs = |kind: Kind, value: &dyn Fn(&[Quantiles; 2]) -> f64| {
-        peers.get(&kind).map(|rounds| median(rounds.iter().map(value)))
+    let of = |n: usize, value: &dyn Fn(&Found) -> f64| {
+        median(rounds.iter().map(|round| value(&round[n])))
     };
-    let (same, answer) = (of(0, &|found| found.receive.p50), of(0, &|found| found.answer.p50));
+    let theirs = |kind: Kind, value: &dyn Fn(&[Quantiles; 2]) -> f64| {
+        peers
+            .get(&kind)
+            .map(|rounds| median(rounds.iter().map(value)))
+    };
+    let (same, answer) = (
+        of(0, &|found| found.receive.p50),
+        of(0, &|found| found.answer.p50),
+    );
     let mut ratios = vec![Ratio {
         what: "across nodes / same node, receive p50",
         value: of(1, &|found| found.receive.p50) / same,
@@ -364,10 +445,17 @@ fn ratios(rounds: &[Vec<Found>], peers: &Theirs) -> Vec<Ratio> {
     }];
     // Without the floor nothing is added to the answer, which is stricter.
     let (what, hop) = match theirs(Kind::Floor, &|round| round[0].p50) {
-        Some(hop) => ("same node, receive p50 / (answer p50 + the floor's same-node hop p50)", hop),
+        Some(hop) => (
+            "same node, receive p50 / (answer p50 + the floor's same-node hop p50)",
+            hop,
+        ),
         None => ("same node, receive p50 / answer p50", 0.0),
     };
-    ratios.push(Ratio { what, value: same / (answer + hop), goal: Goal::AtMost(1.3, 1.1) });
+    ratios.push(Ratio {
+        what,
+        value: same / (answer + hop),
+        goal: Goal::AtMost(1.3, 1.1),
+    });
     if let Some(theirs) = theirs(Kind::SocketIo, &|round| round[1].p99) {
         ratios.push(Ratio {
             what: "across nodes, receive p99 / Socket.IO's",

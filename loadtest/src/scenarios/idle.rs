@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::{
-    Options, Result,
+    Options, Result, baseline,
     cluster::{Cluster, Wire},
     cpu::{Watch, resident},
     crowd::{Crowd, Line},
@@ -17,7 +17,6 @@ use crate::{
     peers::{self, Peer},
     plain::{Plain, dial, free_port},
     report::{Goal, Ratio, Report, say},
-    yardstick,
 };
 
 /// Connecting at once.
@@ -44,10 +43,16 @@ struct Found {
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
     let sockets = options.sockets_or(10_000);
     let plain = Plain::start(cluster, 2).await?;
-    let (ours, tcp, axum) =
-        (Box::pin(ours(&plain.cluster, sockets)).await?, tcp(sockets).await?, axum(sockets).await?);
+    let (ours, tcp, axum) = (
+        Box::pin(ours(&plain.cluster, sockets)).await?,
+        tcp(sockets).await?,
+        axum(sockets).await?,
+    );
     let mut peers = peers::Found::new();
-    peers::measure(cluster, options, &mut peers, async |peer| theirs(peer, sockets.min(2_000)).await).await;
+    peers::measure(cluster, options, &mut peers, async |peer| {
+        theirs(peer, sockets.min(2_000)).await
+    })
+    .await;
     let ratios = vec![
         Ratio {
             what: "KiB per socket / per bare TCP task",
@@ -65,11 +70,20 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
             .to_owned(),
     ];
     notes.extend(peers::remark(&peers));
-    let found: Vec<Found> = [ours, tcp, axum].into_iter().chain(peers.into_values().flatten()).collect();
+    let found: Vec<Found> = [ours, tcp, axum]
+        .into_iter()
+        .chain(peers.into_values().flatten())
+        .collect();
     let heading = ["", "sockets", "KiB each", "connects/s", "CPU µs each"].map(str::to_owned);
     let mut table = vec![heading.into()];
     table.extend(found.iter().map(|one| {
-        let Found { who, sockets, kib, rate, cpu } = one;
+        let Found {
+            who,
+            sockets,
+            kib,
+            rate,
+            cpu,
+        } = one;
         vec![
             (*who).to_owned(),
             sockets.to_string(),
@@ -105,23 +119,38 @@ async fn ours(cluster: &Cluster, sockets: usize) -> Result<Found> {
 /// A task that waits with a buffer, per connection.
 async fn tcp(sockets: usize) -> Result<Found> {
     let port = free_port()?;
-    let child = yardstick::Kind::Tcp.start(port, "")?;
-    measure("bare TCP task", vec![child.id()], sockets, async |_| dial(port).await).await
+    let child = baseline::Kind::Tcp.start(port, "")?;
+    measure("bare TCP task", vec![child.id()], sockets, async |_| {
+        dial(port).await
+    })
+    .await
 }
 
 /// A WebSocket that a handler of axum waits on.
 async fn axum(sockets: usize) -> Result<Found> {
     let port = free_port()?;
-    let child = yardstick::Kind::Axum.start(port, "")?;
+    let child = baseline::Kind::Axum.start(port, "")?;
     let url = format!("ws://127.0.0.1:{port}/ws");
-    measure("bare axum WebSocket", vec![child.id()], sockets, async |_| {
-        Line::over(url.as_str().into_client_request()?, Box::new(dial(port).await?) as Wire).await
-    })
+    measure(
+        "bare axum WebSocket",
+        vec![child.id()],
+        sockets,
+        async |_| {
+            Line::over(
+                url.as_str().into_client_request()?,
+                Box::new(dial(port).await?) as Wire,
+            )
+            .await
+        },
+    )
     .await
 }
 
 async fn theirs(peer: &Peer, sockets: usize) -> Result<Found> {
-    measure(peer.kind.name(), peer.pids(), sockets, async |n| peer.connect(n).await).await
+    measure(peer.kind.name(), peer.pids(), sockets, async |n| {
+        peer.connect(n).await
+    })
+    .await
 }
 
 /// What so many connections cost these processes.
@@ -132,7 +161,11 @@ async fn measure<L>(
     connect: impl AsyncFn(usize) -> Result<L>,
 ) -> Result<Found> {
     let open = async |count| -> Result<Vec<L>> {
-        stream::iter(0..count).map(async |n| connect(n).await).buffered(AT_ONCE).try_collect().await
+        stream::iter(0..count)
+            .map(async |n| connect(n).await)
+            .buffered(AT_ONCE)
+            .try_collect()
+            .await
     };
     drop(open(200.min(sockets)).await?);
     tokio::time::sleep(SETTLE).await;
@@ -146,5 +179,11 @@ async fn measure<L>(
     tokio::time::sleep(SETTLE).await;
     let kib = (resident(&pids)? - memory) / sockets as f64;
     drop(held);
-    Ok(Found { who, sockets, kib, rate, cpu: used.nodes.iter().sum::<f64>() * 1e6 / sockets as f64 })
+    Ok(Found {
+        who,
+        sockets,
+        kib,
+        rate,
+        cpu: used.nodes.iter().sum::<f64>() * 1e6 / sockets as f64,
+    })
 }

@@ -16,7 +16,7 @@ use crate::{
     cluster::Cluster,
     cpu::{self, Watch},
     delivery::Faults,
-    people::{self, Pair},
+    fixtures::{self, Pair},
     plain::Plain,
     report::{Goal, Ratio, Report, say},
     stats::median,
@@ -55,42 +55,74 @@ struct Compared {
 /// Runs the scenario.
 pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Result<Report> {
     let phases = [
-        Phase { name: "alone", in_flight: 1, nodes: 1 },
-        Phase { name: "many at once", in_flight: options.in_flight, nodes: 2 },
+        Phase {
+            name: "alone",
+            in_flight: 1,
+            nodes: 1,
+        },
+        Phase {
+            name: "many at once",
+            in_flight: options.in_flight,
+            nodes: 2,
+        },
     ];
     let limited = Plain::start_with(cluster, 2, &[("LIMITS_OFF", "false")]).await?;
     let unlimited = Plain::start_with(cluster, 2, &[("LIMITS_OFF", "true")]).await?;
-    let watches = [Watch::of(&limited.cluster).await?, Watch::of(&unlimited.cluster).await?];
+    let watches = [
+        Watch::of(&limited.cluster).await?,
+        Watch::of(&unlimited.cluster).await?,
+    ];
     let turns = u32::try_from(options.seconds * 1000 / TURN.as_millis() as u64)?.max(1);
     let (mut rounds, mut faults, mut checked) = (Vec::new(), Faults::default(), 0);
     for n in 1..=options.rounds {
         say(format!("limiter: round {n} of {}", options.rounds));
         for phase in phases {
-            people::renew(cluster, pairs).await?;
+            fixtures::renew(cluster, pairs).await?;
             watches[0].quiet().await;
             let before = decisions(&limited.cluster).await?;
-            let targets = [(&limited.cluster, &watches[0]), (&unlimited.cluster, &watches[1])];
+            let targets = [
+                (&limited.cluster, &watches[0]),
+                (&unlimited.cluster, &watches[1]),
+            ];
             let driven = send::drive_in_turns(&targets, pairs, phase, TURN, turns).await?;
             let after = decisions(&limited.cluster).await?;
-            let [mut with, without] = <[Driven; 2]>::try_from(driven).map_err(|_| "a pair is missing")?;
+            let [mut with, without] =
+                <[Driven; 2]>::try_from(driven).map_err(|_| "a pair is missing")?;
             let decided = (after.0 - before.0, after.1 - before.1);
             let (limited, unlimited) = (Found::of(&with, decided), Found::of(&without, (0.0, 0.0)));
-            rounds.push(Compared { phase: phase.name, limited, unlimited });
+            rounds.push(Compared {
+                phase: phase.name,
+                limited,
+                unlimited,
+            });
             with.join(without);
             checked += with.acked.iter().map(Vec::len).sum::<usize>() as u64;
             faults.add(&send::verify(cluster, pairs, &with).await?);
         }
     }
-    let found = rounds.iter().flat_map(|round| [&round.limited, &round.unlimited]);
+    let found = rounds
+        .iter()
+        .flat_map(|round| [&round.limited, &round.unlimited]);
     let mut notes = vec![
         "Medians of the rounds, ratios too. CPU: µs of processor time per send. A decision is one call to Redis or part of \
          one."
             .to_owned(),
     ];
-    notes.extend(cpu::remark(found.map(|found| found.others_percent).fold(0.0, f64::max)));
-    let details = json!({ "in_flight": options.in_flight, "seconds": options.seconds, "rounds": rounds });
+    notes.extend(cpu::remark(
+        found.map(|found| found.others_percent).fold(0.0, f64::max),
+    ));
+    let details =
+        json!({ "in_flight": options.in_flight, "seconds": options.seconds, "rounds": rounds });
     let tables = vec![table(&rounds, phases)];
-    Ok(Report { scenario: "limiter", tables, ratios: ratios(&rounds), notes, details, faults, checked })
+    Ok(Report {
+        scenario: "limiter",
+        tables,
+        ratios: ratios(&rounds),
+        notes,
+        details,
+        faults,
+        checked,
+    })
 }
 
 fn table(rounds: &[Compared], phases: [Phase; 2]) -> Vec<Vec<String>> {
@@ -111,10 +143,19 @@ fn table(rounds: &[Compared], phases: [Phase; 2]) -> Vec<Vec<String>> {
         for limited in [true, false] {
             let of = |value: fn(&Found) -> f64| {
                 let rounds = rounds.iter().filter(|round| round.phase == name);
-                median(rounds.map(|round| value(if limited { &round.limited } else { &round.unlimited })))
+                median(rounds.map(|round| {
+                    value(if limited {
+                        &round.limited
+                    } else {
+                        &round.unlimited
+                    })
+                }))
             };
             table.push(vec![
-                format!("{name}, {}", if limited { "with limits" } else { "without" }),
+                format!(
+                    "{name}, {}",
+                    if limited { "with limits" } else { "without" }
+                ),
                 format!("{:.0}", of(|found| found.rate)),
                 format!("{:.3}", of(|found| found.p50_ms)),
                 format!("{:.1}", of(|found| found.batch)),
@@ -132,7 +173,12 @@ fn table(rounds: &[Compared], phases: [Phase; 2]) -> Vec<Vec<String>> {
 
 fn ratios(rounds: &[Compared]) -> Vec<Ratio> {
     let of = |phase: &str, value: fn(&Compared) -> f64| {
-        median(rounds.iter().filter(|round| round.phase == phase).map(value))
+        median(
+            rounds
+                .iter()
+                .filter(|round| round.phase == phase)
+                .map(value),
+        )
     };
     let added = |round: &Compared| 1.0 - round.unlimited.p50_ms / round.limited.p50_ms;
     vec![
@@ -153,7 +199,9 @@ fn ratios(rounds: &[Compared]) -> Vec<Ratio> {
         },
         Ratio {
             what: "throughput with limits / without",
-            value: of("many at once", |round| round.limited.rate / round.unlimited.rate),
+            value: of("many at once", |round| {
+                round.limited.rate / round.unlimited.rate
+            }),
             goal: Goal::AtLeast(0.8, 0.93),
         },
     ]

@@ -27,9 +27,9 @@ use crate::{
     cluster::Cluster,
     cpu::{self, Used, Watch},
     delivery::Faults,
+    fixtures::{self, PASSWORD, Pair},
     http::{get, post},
     pacer::{Pacer, Schedule},
-    people::{self, PASSWORD, Pair},
     report::{Goal, Ratio, Report, say, warn},
     stats::{Latencies, Quantiles, median},
 };
@@ -68,18 +68,24 @@ struct Found {
 /// Runs the scenario.
 pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Result<Report> {
     let watch = Arc::new(Watch::of(cluster).await?);
-    let threads =
-        std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
+    let threads = std::thread::available_parallelism()
+        .map_or(1, |cores| cores.get().saturating_sub(1).max(1));
     let mut rounds = Vec::new();
     for n in 1..=options.rounds {
         say(format!("login: round {n} of {}", options.rounds));
-        people::renew(cluster, pairs).await?;
+        fixtures::renew(cluster, pairs).await?;
         watch.quiet().await;
         let ceiling = ceiling(threads, Duration::from_secs(options.seconds)).await?;
         let mut phases = Vec::new();
         for (name, logins) in [("others alone", false), ("with logins", true)] {
             watch.quiet().await;
-            let phase = Phase { cluster, watch: &watch, seconds: options.seconds, name, logins };
+            let phase = Phase {
+                cluster,
+                watch: &watch,
+                seconds: options.seconds,
+                name,
+                logins,
+            };
             phases.push(Box::pin(phase.run(pairs)).await?);
         }
         rounds.push(Round { ceiling, phases });
@@ -89,13 +95,28 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
          node's pool has. Logins: {IN_FLIGHT} under way; others: GET /users/me, {RATE}/s, on the same node."
     )];
     let found = || rounds.iter().flat_map(|round| &round.phases);
-    let disturbance = found().map(|found| found.cpu.others_percent()).fold(0.0, f64::max);
+    let disturbance = found()
+        .map(|found| found.cpu.others_percent())
+        .fold(0.0, f64::max);
     notes.extend(cpu::remark(disturbance));
-    let faults = Faults { failed: found().map(|found| found.failed).sum(), ..Faults::default() };
-    let checked = found().map(|found| found.login.count + found.other.count).sum();
+    let faults = Faults {
+        failed: found().map(|found| found.failed).sum(),
+        ..Faults::default()
+    };
+    let checked = found()
+        .map(|found| found.login.count + found.other.count)
+        .sum();
     let (tables, ratios) = (vec![table(&rounds)], ratios(&rounds));
     let details = json!({ "threads": threads, "seconds": options.seconds, "rounds": rounds });
-    Ok(Report { scenario: "login", tables, ratios, notes, details, faults, checked })
+    Ok(Report {
+        scenario: "login",
+        tables,
+        ratios,
+        notes,
+        details,
+        faults,
+        checked,
+    })
 }
 
 /// Hashes per second of so many threads.
@@ -104,7 +125,9 @@ async fn ceiling(threads: usize, span: Duration) -> Result<f64> {
     let workers = (0..threads).map(|_| {
         spawn_blocking(move || {
             let argon2 = Argon2::default();
-            let hash = argon2.hash_password_with_salt(PASSWORD.as_bytes(), b"some salt bytes.").ok()?;
+            let hash = argon2
+                .hash_password_with_salt(PASSWORD.as_bytes(), b"some salt bytes.")
+                .ok()?;
             let mut count = 0u64;
             while began.elapsed() < span {
                 argon2.verify_password(PASSWORD.as_bytes(), &hash).ok()?;
@@ -130,17 +153,23 @@ struct Phase<'a> {
 
 impl Phase<'_> {
     async fn run(&self, pairs: &[Pair]) -> Result<Found> {
-        let (stop, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stop, failed) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let from = Instant::now() + Duration::from_secs(WARM_UP);
         let until = from + Duration::from_secs(self.seconds);
         let logins = if self.logins {
-            self.start_logins(pairs, from, until, &stop, &failed).await?
+            self.start_logins(pairs, from, until, &stop, &failed)
+                .await?
         } else {
             Vec::new()
         };
         let (mut late, first) = (Latencies::new(), WARM_UP * RATE);
         let mut pacer = Pacer::start(RATE)?;
-        let (lanes, others) = self.start_others(pairs, pacer.schedule(), first, &failed).await?;
+        let (lanes, others) = self
+            .start_others(pairs, pacer.schedule(), first, &failed)
+            .await?;
         let mut before = None;
         for _ in 0..first + self.seconds * RATE {
             let n = pacer.next().await?;
@@ -152,7 +181,9 @@ impl Phase<'_> {
             if n >= first {
                 late.record(pacer.schedule().moment(n).elapsed());
             }
-            lanes[usize::try_from(n)? % lanes.len()].send(n).map_err(|_| "a worker is gone")?;
+            lanes[usize::try_from(n)? % lanes.len()]
+                .send(n)
+                .map_err(|_| "a worker is gone")?;
         }
         let watch = self.watch.clone();
         let after = spawn_blocking(move || watch.now()).await?;
@@ -194,7 +225,13 @@ impl Phase<'_> {
                 "email": pair.email, "account_password": PASSWORD, "turnstile_token": "dev-pass",
                 "device_id": "load-login",
             });
-            let request = post(&node.address, "/auth/login", &pair.address, &[], &body.to_string());
+            let request = post(
+                &node.address,
+                "/auth/login",
+                &pair.address,
+                &[],
+                &body.to_string(),
+            );
             let (mut link, stop, failed) = (node.link().await?, stop.clone(), failed.clone());
             workers.push(tokio::spawn(async move {
                 let mut latencies = Latencies::new();
@@ -232,7 +269,12 @@ impl Phase<'_> {
         let (mut lanes, mut workers) = (Vec::new(), Vec::new());
         for pair in pairs.iter().rev().take(LINKS) {
             let bearer = format!("Bearer {}", pair.access_token);
-            let request = get(&node.address, "/users/me", &pair.address, &[("authorization", &bearer)]);
+            let request = get(
+                &node.address,
+                "/users/me",
+                &pair.address,
+                &[("authorization", &bearer)],
+            );
             let (lane, mut due) = mpsc::unbounded_channel::<u64>();
             let (mut link, failed) = (node.link().await?, failed.clone());
             lanes.push(lane);
@@ -262,12 +304,22 @@ fn note(failed: &AtomicU64, what: &str, outcome: Result<u16>) {
 }
 
 fn table(rounds: &[Round]) -> Vec<Vec<String>> {
-    let heading = ["", "per second", "p50", "p99", "others p50", "p99", "late p99"];
+    let heading = [
+        "",
+        "per second",
+        "p50",
+        "p99",
+        "others p50",
+        "p99",
+        "late p99",
+    ];
     let mut table: Vec<Vec<String>> = vec![heading.map(str::to_owned).into()];
     let ceiling = median(rounds.iter().map(|round| round.ceiling));
     table.push(vec!["Argon2 alone".to_owned(), format!("{ceiling:.1}")]);
     for n in 0..rounds.first().map_or(0, |round| round.phases.len()) {
-        let of = |value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(|round| value(&round.phases[n])));
+        let of = |value: &dyn Fn(&Found) -> f64| {
+            median(rounds.iter().map(|round| value(&round.phases[n])))
+        };
         let mut row = vec![rounds[0].phases[n].phase.to_owned()];
         row.push(format!("{:.1}", of(&|found| found.logins_per_second)));
         let quantiles: [&dyn Fn(&Found) -> f64; 5] = [
@@ -284,11 +336,18 @@ fn table(rounds: &[Round]) -> Vec<Vec<String>> {
 }
 
 fn ratios(rounds: &[Round]) -> Vec<Ratio> {
-    let of =
-        |n: usize, value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(|round| value(&round.phases[n])));
-    let nearness = rounds.iter().map(|round| round.phases[1].logins_per_second / round.ceiling);
+    let of = |n: usize, value: &dyn Fn(&Found) -> f64| {
+        median(rounds.iter().map(|round| value(&round.phases[n])))
+    };
+    let nearness = rounds
+        .iter()
+        .map(|round| round.phases[1].logins_per_second / round.ceiling);
     vec![
-        Ratio { what: "logins / Argon2 alone", value: median(nearness), goal: Goal::AtLeast(0.9, 0.97) },
+        Ratio {
+            what: "logins / Argon2 alone",
+            value: median(nearness),
+            goal: Goal::AtLeast(0.9, 0.97),
+        },
         Ratio {
             what: "others with logins / alone, p99",
             value: of(1, &|found| found.other.p99) / of(0, &|found| found.other.p99),

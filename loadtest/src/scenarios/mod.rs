@@ -13,7 +13,7 @@ mod idle;
 mod slow;
 mod storm;
 
-use crate::{Options, Result, cluster::Cluster, people::Pair, report::Report};
+use crate::{Options, Result, cluster::Cluster, fixtures::Pair, report::Report};
 
 /// A scenario by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -40,7 +40,12 @@ pub enum Scenario {
 
 impl Scenario {
     /// Runs it.
-    pub async fn run(self, cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Result<Report> {
+    pub async fn run(
+        self,
+        cluster: &Cluster,
+        pairs: &mut [Pair],
+        options: &Options,
+    ) -> Result<Report> {
         match self {
             Scenario::Login => Box::pin(login::run(cluster, pairs, options)).await,
             Scenario::Send => Box::pin(send::run(cluster, pairs, options)).await,
@@ -56,6 +61,9 @@ impl Scenario {
 
     /// Whether it needs users with agents, made through the API.
     pub fn needs_people(self) -> bool {
-        matches!(self, Scenario::Login | Scenario::Send | Scenario::Hop | Scenario::Limiter)
+        matches!(
+            self,
+            Scenario::Login | Scenario::Send | Scenario::Hop | Scenario::Limiter
+        )
     }
 }

@@ -17,14 +17,14 @@ use crate::{
     cluster::Cluster,
     cpu::{self, Used, Watch},
     delivery::{Acked, Faults},
-    people::{self, Pair},
+    fixtures::{self, Pair},
     pgbench::{self, Peer, Pgbench, Speed},
     report::{Goal, Ratio, Report, say, warn},
     socket::Socket,
     stats::{Latencies, Quantiles, median},
 };
 
-const PAYLOAD: usize = 1024;
+const PAYLOAD_BYTES: usize = 1024;
 const WARM_UP: Duration = Duration::from_secs(1);
 
 /// One way of sending.
@@ -70,18 +70,37 @@ struct Compared {
 pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Result<Report> {
     let both = cluster.nodes.len();
     let phases = [
-        Phase { name: "REST, two nodes", in_flight: options.in_flight, nodes: both },
-        Phase { name: "REST, one node", in_flight: options.in_flight, nodes: 1 },
-        Phase { name: "REST, alone", in_flight: 1, nodes: 1 },
+        Phase {
+            name: "REST, two nodes",
+            in_flight: options.in_flight,
+            nodes: both,
+        },
+        Phase {
+            name: "REST, one node",
+            in_flight: options.in_flight,
+            nodes: 1,
+        },
+        Phase {
+            name: "REST, alone",
+            in_flight: 1,
+            nodes: 1,
+        },
     ];
     let watch = Watch::of(cluster).await?;
-    let pgbench = if options.no_peers { None } else { Some(Pgbench::prepare(cluster, PAYLOAD).await?) };
+    let pgbench = if options.no_peers {
+        None
+    } else {
+        Some(Pgbench::prepare(cluster, PAYLOAD_BYTES).await?)
+    };
     let (mut rounds, mut faults, mut checked) = (Vec::new(), Faults::default(), 0);
     for n in 1..=options.rounds {
         say(format!("send: round {n} of {}", options.rounds));
-        let mut round = Round { found: Vec::new(), peers: Vec::new() };
+        let mut round = Round {
+            found: Vec::new(),
+            peers: Vec::new(),
+        };
         for phase in phases {
-            people::renew(cluster, pairs).await?;
+            fixtures::renew(cluster, pairs).await?;
             watch.quiet().await;
             let driven = drive(cluster, &watch, pairs, phase, options.seconds).await?;
             checked += driven.acked.iter().map(Vec::len).sum::<usize>() as u64;
@@ -94,22 +113,35 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
                 let before = watch.now();
                 let speed = pgbench.run(peer, options.seconds).await?;
                 let others = watch.now().since(&before).others_percent();
-                round.peers.push(Compared { peer, speed, others });
+                round.peers.push(Compared {
+                    peer,
+                    speed,
+                    others,
+                });
             }
         }
         rounds.push(round);
     }
     let details = json!({
-        "payload_bytes": PAYLOAD, "pairs": pairs.len(), "in_flight": options.in_flight, "seconds": options.seconds,
+        "payload_bytes": PAYLOAD_BYTES, "pairs": pairs.len(), "in_flight": options.in_flight, "seconds": options.seconds,
         "rounds": rounds,
     });
-    let mut notes = vec!["Medians of the rounds. CPU: µs of processor time per message.".to_owned()];
+    let mut notes =
+        vec!["Medians of the rounds. CPU: µs of processor time per message.".to_owned()];
     notes.extend(cpu::remark(disturbance(&rounds)));
     let mut tables = vec![our_table(&rounds, both)];
     if pgbench.is_some() {
         tables.push(peer_table(&rounds));
     }
-    Ok(Report { scenario: "send", tables, ratios: ratios(&rounds), notes, details, faults, checked })
+    Ok(Report {
+        scenario: "send",
+        tables,
+        ratios: ratios(&rounds),
+        notes,
+        details,
+        faults,
+        checked,
+    })
 }
 
 /// What a phase was like, and what must be there now.
@@ -123,8 +155,14 @@ pub struct Driven {
 impl Driven {
     /// Takes over what another one must find there.
     pub fn join(&mut self, other: Driven) {
-        self.acked.iter_mut().zip(other.acked).for_each(|(own, more)| own.extend(more));
-        self.failed.iter_mut().zip(other.failed).for_each(|(own, more)| *own += more);
+        self.acked
+            .iter_mut()
+            .zip(other.acked)
+            .for_each(|(own, more)| own.extend(more));
+        self.failed
+            .iter_mut()
+            .zip(other.failed)
+            .for_each(|(own, more)| *own += more);
     }
 }
 
@@ -136,8 +174,14 @@ pub async fn drive(
     phase: Phase,
     seconds: u64,
 ) -> Result<Driven> {
-    let mut driven =
-        drive_in_turns(&[(cluster, watch)], pairs, phase, Duration::from_secs(seconds), 1).await?;
+    let mut driven = drive_in_turns(
+        &[(cluster, watch)],
+        pairs,
+        phase,
+        Duration::from_secs(seconds),
+        1,
+    )
+    .await?;
     driven.pop().ok_or_else(|| "nothing was driven".into())
 }
 
@@ -157,21 +201,39 @@ pub async fn drive_in_turns(
         for n in 0..phase.in_flight {
             let pair = n % pairs.len();
             let node = cluster.node(pair % phase.nodes);
-            let sender = Sender::open(node, &pairs[pair], PAYLOAD).await?;
-            let turns = Turns { start, turn, turns, of: targets.len(), own: target };
+            let sender = Sender::open(node, &pairs[pair], PAYLOAD_BYTES).await?;
+            let turns = Turns {
+                start,
+                turn,
+                turns,
+                of: targets.len(),
+                own: target,
+            };
             let worker = work(sender, ids, target * phase.in_flight + n, turns);
             workers.push((target, pair, tokio::spawn(worker)));
         }
     }
     let mut used: Vec<Vec<Used>> = targets.iter().map(|_| Vec::new()).collect();
-    let all = Turns { start, turn, turns, of: targets.len(), own: 0 };
+    let all = Turns {
+        start,
+        turn,
+        turns,
+        of: targets.len(),
+        own: 0,
+    };
     for (from, target) in all.list() {
         sleep_until(from + all.settling()).await;
         let then = targets[target].1.now();
         sleep_until(from + turn).await;
         used[target].push(targets[target].1.now().since(&then));
     }
-    let fresh = || (Latencies::new(), vec![Vec::new(); pairs.len()], vec![0; pairs.len()]);
+    let fresh = || {
+        (
+            Latencies::new(),
+            vec![Vec::new(); pairs.len()],
+            vec![0; pairs.len()],
+        )
+    };
     let mut worked: Vec<_> = targets.iter().map(|_| fresh()).collect();
     for (target, pair, worker) in workers {
         let one = worker.await?;
@@ -192,11 +254,18 @@ pub async fn drive_in_turns(
             rate: answer.count as f64 / measured,
             messages: answer.count,
             answer,
-            cpu: used.into_iter().reduce(|sum, one| sum.and(&one)).ok_or("no turns")?,
+            cpu: used
+                .into_iter()
+                .reduce(|sum, one| sum.and(&one))
+                .ok_or("no turns")?,
             batch: (after.1 - before.1) / transactions,
             commit_ms: (after.2 - before.2) / transactions * 1000.0,
         };
-        driven.push(Driven { found, acked, failed });
+        driven.push(Driven {
+            found,
+            acked,
+            failed,
+        });
     }
     Ok(driven)
 }
@@ -217,15 +286,26 @@ impl Turns {
         let (n, of) = (self.turns as usize * self.of, self.of);
         (0..n).map(move |n| {
             let place = n % of;
-            let whose = if n / of % 2 == 0 { place } else { of - 1 - place };
-            (self.start + self.turn * u32::try_from(n).unwrap_or(u32::MAX), whose)
+            let whose = if n / of % 2 == 0 {
+                place
+            } else {
+                of - 1 - place
+            };
+            (
+                self.start + self.turn * u32::try_from(n).unwrap_or(u32::MAX),
+                whose,
+            )
         })
     }
 
     /// What is not counted at the beginning of a turn; nor does anybody send in as much at its end, so that the next one
     /// finds the machine free. Who is alone has had the warm-up for that.
     fn settling(self) -> Duration {
-        if self.of > 1 { self.turn / 8 } else { Duration::ZERO }
+        if self.of > 1 {
+            self.turn / 8
+        } else {
+            Duration::ZERO
+        }
     }
 }
 
@@ -237,14 +317,27 @@ struct Worked {
 
 /// Sends one message after the other when it may; those answered in the measured time count.
 async fn work(mut sender: Sender, ids: Ids, who: usize, turns: Turns) -> Worked {
-    let mut worked = Worked { latencies: Latencies::new(), acked: Vec::new(), failed: 0 };
-    let mut own = turns.list().filter(|(_, whose)| *whose == turns.own).map(|(from, _)| from).peekable();
+    let mut worked = Worked {
+        latencies: Latencies::new(),
+        acked: Vec::new(),
+        failed: 0,
+    };
+    let mut own = turns
+        .list()
+        .filter(|(_, whose)| *whose == turns.own)
+        .map(|(from, _)| from)
+        .peekable();
     for n in 0.. {
         let began = Instant::now();
-        while own.peek().is_some_and(|from| began >= *from + turns.turn - turns.settling()) {
+        while own
+            .peek()
+            .is_some_and(|from| began >= *from + turns.turn - turns.settling())
+        {
             own.next();
         }
-        let Some(from) = own.peek().copied() else { break };
+        let Some(from) = own.peek().copied() else {
+            break;
+        };
         if began < from && turns.of > 1 {
             sleep_until(from).await;
             continue;
@@ -288,7 +381,11 @@ async fn batches(cluster: &Cluster) -> Result<(f64, f64, f64)> {
 
 /// Has every agent read its inbox and compares.
 pub async fn verify(cluster: &Cluster, pairs: &mut [Pair], driven: &Driven) -> Result<Faults> {
-    let pairs = pairs.iter_mut().zip(&driven.acked).zip(&driven.failed).enumerate();
+    let pairs = pairs
+        .iter_mut()
+        .zip(&driven.acked)
+        .zip(&driven.failed)
+        .enumerate();
     let readings = stream::iter(pairs).map(async |(n, ((pair, acked), failed))| {
         let mut socket = Socket::open(cluster.node(n), pair).await?;
         socket.catch_up(pair).await?;
@@ -297,22 +394,32 @@ pub async fn verify(cluster: &Cluster, pairs: &mut [Pair], driven: &Driven) -> R
     });
     let mut faults = Faults::default();
     let mut readings = std::pin::pin!(readings.buffer_unordered(8));
-    while let Some(found) = readings.try_next().await.map_err(|failure: crate::Failure| failure)? {
+    while let Some(found) = readings
+        .try_next()
+        .await
+        .map_err(|failure: crate::Failure| failure)?
+    {
         faults.add(&found);
     }
     Ok(faults)
 }
 
 fn our_table(rounds: &[Round], nodes: usize) -> Vec<Vec<String>> {
-    let mut heading: Vec<String> =
-        ["", "msg/s", "p50 ms", "p99 ms", "batch", "commit ms"].map(str::to_owned).into();
+    let mut heading: Vec<String> = ["", "msg/s", "p50 ms", "p99 ms", "batch", "commit ms"]
+        .map(str::to_owned)
+        .into();
     heading.extend((1..=nodes).map(|n| format!("node {n} CPU")));
     heading.extend(["Postgres", "Redis", "client", "others %"].map(str::to_owned));
     let mut table = vec![heading];
     for n in 0..rounds.first().map_or(0, |round| round.found.len()) {
-        let of = |value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(|round| value(&round.found[n])));
+        let of = |value: &dyn Fn(&Found) -> f64| {
+            median(rounds.iter().map(|round| value(&round.found[n])))
+        };
         let per_message = |seconds: &dyn Fn(&Used) -> f64| {
-            format!("{:.0}", of(&|found| seconds(&found.cpu) * 1e6 / found.messages.max(1) as f64))
+            format!(
+                "{:.0}",
+                of(&|found| seconds(&found.cpu) * 1e6 / found.messages.max(1) as f64)
+            )
         };
         let mut row = vec![
             rounds[0].found[n].phase.to_owned(),
@@ -336,21 +443,37 @@ fn our_table(rounds: &[Round], nodes: usize) -> Vec<Vec<String>> {
 
 /// The most that others had of the machine in any phase, in percent.
 fn disturbance(rounds: &[Round]) -> f64 {
-    let ours = rounds.iter().flat_map(|round| &round.found).map(|found| found.cpu.others_percent());
-    let peers = rounds.iter().flat_map(|round| &round.peers).map(|compared| compared.others);
+    let ours = rounds
+        .iter()
+        .flat_map(|round| &round.found)
+        .map(|found| found.cpu.others_percent());
+    let peers = rounds
+        .iter()
+        .flat_map(|round| &round.peers)
+        .map(|compared| compared.others);
     ours.chain(peers).fold(0.0, f64::max)
 }
 
 fn peer_speed(rounds: &[Round], peer: Peer, value: impl Fn(&Speed) -> f64) -> f64 {
-    let speeds = rounds.iter().flat_map(|round| &round.peers).filter(|compared| compared.peer == peer);
+    let speeds = rounds
+        .iter()
+        .flat_map(|round| &round.peers)
+        .filter(|compared| compared.peer == peer);
     median(speeds.map(|compared| value(&compared.speed)))
 }
 
 fn peer_table(rounds: &[Round]) -> Vec<Vec<String>> {
-    let mut table: Vec<Vec<String>> =
-        vec![["pgbench", "rows/s", "p50 ms", "mean ms"].map(str::to_owned).into()];
+    let mut table: Vec<Vec<String>> = vec![
+        ["pgbench", "rows/s", "p50 ms", "mean ms"]
+            .map(str::to_owned)
+            .into(),
+    ];
     let names = [
-        (Peer::Batch, "64 messages per statement, 2 clients", pgbench::BATCH),
+        (
+            Peer::Batch,
+            "64 messages per statement, 2 clients",
+            pgbench::BATCH,
+        ),
         (Peer::Single, "1 message per statement, 32 clients", 1),
         (Peer::Alone, "1 message per statement, 1 client", 1),
     ];
@@ -358,17 +481,28 @@ fn peer_table(rounds: &[Round]) -> Vec<Vec<String>> {
         let p50 = peer_speed(rounds, peer, |speed| speed.p50.unwrap_or_default() / 1000.0);
         table.push(vec![
             name.to_owned(),
-            format!("{:.0}", peer_speed(rounds, peer, |speed| speed.tps * rows as f64)),
-            if p50 > 0.0 { format!("{p50:.2}") } else { "–".to_owned() },
-            format!("{:.2}", peer_speed(rounds, peer, |speed| speed.mean / 1000.0)),
+            format!(
+                "{:.0}",
+                peer_speed(rounds, peer, |speed| speed.tps * rows as f64)
+            ),
+            if p50 > 0.0 {
+                format!("{p50:.2}")
+            } else {
+                "–".to_owned()
+            },
+            format!(
+                "{:.2}",
+                peer_speed(rounds, peer, |speed| speed.mean / 1000.0)
+            ),
         ]);
     }
     table
 }
 
 fn ratios(rounds: &[Round]) -> Vec<Ratio> {
-    let ours =
-        |n: usize, value: &dyn Fn(&Found) -> f64| median(rounds.iter().map(|round| value(&round.found[n])));
+    let ours = |n: usize, value: &dyn Fn(&Found) -> f64| {
+        median(rounds.iter().map(|round| value(&round.found[n])))
+    };
     let rate = ours(0, &|found| found.rate);
     let one_node = ours(1, &|found| found.rate);
     let alone = ours(2, &|found| found.answer.p50);
@@ -378,7 +512,9 @@ fn ratios(rounds: &[Round]) -> Vec<Ratio> {
         goal: Goal::AtLeast(0.9, 0.97),
     }];
     if rounds.iter().any(|round| !round.peers.is_empty()) {
-        let batch = peer_speed(rounds, Peer::Batch, |speed| speed.tps * pgbench::BATCH as f64);
+        let batch = peer_speed(rounds, Peer::Batch, |speed| {
+            speed.tps * pgbench::BATCH as f64
+        });
         let single = peer_speed(rounds, Peer::Single, |speed| speed.tps);
         let single_p50 = peer_speed(rounds, Peer::Alone, |speed| speed.p50.unwrap_or(speed.mean));
         ratios.extend([

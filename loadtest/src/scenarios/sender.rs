@@ -9,8 +9,8 @@ use crate::{
     Result,
     cluster::{Node, Wire},
     delivery::Acked,
+    fixtures::Pair,
     http::{Link, post},
-    people::Pair,
 };
 
 /// The message ids of one phase: its time, then who sends, then a count.
@@ -22,7 +22,9 @@ const COUNT_BITS: u32 = 40;
 impl Ids {
     /// Those of a phase that begins now.
     pub fn new() -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         Ids(now.as_millis() << 80)
     }
 
@@ -62,15 +64,27 @@ impl Sender {
     /// Connects the pair's user to `node`; its payloads are JSON of so many bytes.
     pub async fn open(node: &Node, pair: &Pair, payload_bytes: usize) -> Result<Self> {
         let frame = r#"{"type":"text","text":""}"#.len();
-        let payload =
-            format!(r#"{{"type":"text","text":"{}"}}"#, "x".repeat(payload_bytes.saturating_sub(frame)));
+        let payload = format!(
+            r#"{{"type":"text","text":"{}"}}"#,
+            "x".repeat(payload_bytes.saturating_sub(frame))
+        );
         let before_id = r#"{"client_message_id":""#;
         let body = format!(r#"{before_id}{}","payload":{payload}}}"#, Ulid::nil());
         let path = format!("/conversations/{}/messages", pair.conversation_id);
         let bearer = format!("Bearer {}", pair.access_token);
-        let request = post(&node.address, &path, &pair.address, &[("authorization", &bearer)], &body);
+        let request = post(
+            &node.address,
+            &path,
+            &pair.address,
+            &[("authorization", &bearer)],
+            &body,
+        );
         let id_at = request.len() - body.len() + before_id.len();
-        Ok(Sender { link: node.link().await?, request, id_at })
+        Ok(Sender {
+            link: node.link().await?,
+            request,
+            id_at,
+        })
     }
 
     /// Sends one message; returns when it is durable.
@@ -80,9 +94,17 @@ impl Sender {
         self.request[self.id_at..self.id_at + text.len()].copy_from_slice(text.as_bytes());
         let answer = self.link.ask(&self.request).await?;
         if answer.status != 201 {
-            return Err(format!("{}: {}", answer.status, String::from_utf8_lossy(&answer.body)).into());
+            return Err(format!(
+                "{}: {}",
+                answer.status,
+                String::from_utf8_lossy(&answer.body)
+            )
+            .into());
         }
         let Envelope { data } = serde_json::from_slice(&answer.body)?;
-        Ok(Acked { seq: data.seq, message: Ulid::from_string(data.message_id)? })
+        Ok(Acked {
+            seq: data.seq,
+            message: Ulid::from_string(data.message_id)?,
+        })
     }
 }

@@ -23,11 +23,11 @@ use crate::{
 };
 
 /// Large, so that those who do not read are full soon.
-const PAYLOAD: usize = 16 * 1024;
+const PAYLOAD_BYTES: usize = 16 * 1024;
 /// Readers of one conversation, and as many that do not read.
 const GROUP: usize = 50;
 /// How long to wait for what was acked and has not arrived.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One phase; times in µs from the send.
 #[derive(Serialize)]
@@ -66,11 +66,22 @@ async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
         checked += messages;
         rounds.push(found);
     }
-    let heading = ["", "receive p50", "p99", "max", "nodes grew MiB", "closed 4410", "bodies dropped"];
+    let heading = [
+        "",
+        "receive p50",
+        "p99",
+        "max",
+        "nodes grew MiB",
+        "closed 4410",
+        "bodies dropped",
+    ];
     let mut table = vec![heading.map(str::to_owned).into()];
     for phase in 0..2 {
         let of = |value: &dyn Fn(&Found) -> f64| {
-            format!("{:.0}", median(rounds.iter().map(|round| value(&round[phase]))))
+            format!(
+                "{:.0}",
+                median(rounds.iter().map(|round| value(&round[phase])))
+            )
         };
         table.push(vec![
             rounds[0][phase].phase.to_owned(),
@@ -89,23 +100,42 @@ async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
         goal: Goal::AtMost(2.0, 1.2),
     }];
     let notes = vec![format!(
-        "{half} readers and {half} sleepers in conversations of {GROUP} and {GROUP}; payloads of {PAYLOAD} bytes; times in µs \
+        "{half} readers and {half} sleepers in conversations of {GROUP} and {GROUP}; payloads of {PAYLOAD_BYTES} bytes; times in µs \
          from the send."
     )];
-    let details = json!({ "sockets": 2 * half, "payload_bytes": PAYLOAD, "rounds": rounds });
-    Ok(Report { scenario: "slow", tables: vec![table], ratios, notes, details, faults, checked })
+    let details = json!({ "sockets": 2 * half, "payload_bytes": PAYLOAD_BYTES, "rounds": rounds });
+    Ok(Report {
+        scenario: "slow",
+        tables: vec![table],
+        ratios,
+        notes,
+        details,
+        faults,
+        checked,
+    })
 }
 
-async fn round(cluster: &Cluster, half: usize, options: &Options) -> Result<(Vec<Found>, Faults, u64)> {
+async fn round(
+    cluster: &Cluster,
+    half: usize,
+    options: &Options,
+) -> Result<(Vec<Found>, Faults, u64)> {
     let plain = Plain::start(cluster, 2).await?;
     let nodes = &plain.cluster;
     // Even users read, odd ones sleep.
     let crowd = Crowd::make(nodes, 2 * half, 1).await?;
     let mut groups = Vec::new();
     for first in (0..2 * half).step_by(2 * GROUP) {
-        groups.push(crowd.group(first..(first + 2 * GROUP).min(2 * half)).await?);
+        groups.push(
+            crowd
+                .group(first..(first + 2 * GROUP).min(2 * half))
+                .await?,
+        );
     }
-    let heard = Rc::new(RefCell::new(Heard { sent_at: vec![None; groups.len()], ..Heard::default() }));
+    let heard = Rc::new(RefCell::new(Heard {
+        sent_at: vec![None; groups.len()],
+        ..Heard::default()
+    }));
     let mut readers: Vec<JoinHandle<()>> = Vec::new();
     for user in (0..2 * half).step_by(2) {
         let mut line = crowd.connect(nodes.node(user / 2), user, 0, None).await?;
@@ -131,8 +161,14 @@ async fn round(cluster: &Cluster, half: usize, options: &Options) -> Result<(Vec
         let mut turn = 0;
         while Instant::now() < until {
             let group = turn % groups.len();
-            let mut sender =
-                crowd.sender(nodes.node(turn), 2 * GROUP * group, &groups[group], PAYLOAD).await?;
+            let mut sender = crowd
+                .sender(
+                    nodes.node(turn),
+                    2 * GROUP * group,
+                    &groups[group],
+                    PAYLOAD_BYTES,
+                )
+                .await?;
             heard.borrow_mut().sent_at[group] = Some(Instant::now());
             match sender.send().await {
                 Ok(_) => sent[group] += 1,
@@ -142,13 +178,21 @@ async fn round(cluster: &Cluster, half: usize, options: &Options) -> Result<(Vec
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let began = Instant::now();
-        let due: u64 = sent.iter().enumerate().map(|(group, n)| n * readers_of(group, half)).sum();
-        while heard.borrow().arrived < due && began.elapsed() < PATIENCE {
+        let due: u64 = sent
+            .iter()
+            .enumerate()
+            .map(|(group, n)| n * readers_of(group, half))
+            .sum();
+        while heard.borrow().arrived < due && began.elapsed() < TIMEOUT {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         faults.lost += due.saturating_sub(heard.borrow().arrived);
         let after = counters(nodes).await?;
-        let each = heard.borrow_mut().each.take().unwrap_or_else(Latencies::new);
+        let each = heard
+            .borrow_mut()
+            .each
+            .take()
+            .unwrap_or_else(Latencies::new);
         found.push(Found {
             phase,
             receive: each.quantiles(),

@@ -20,7 +20,7 @@ use crate::{
     stats::{Latencies, median},
 };
 
-const PAYLOAD: usize = 200;
+const PAYLOAD_BYTES: usize = 200;
 /// Members of one conversation.
 const GROUP: usize = 100;
 /// Between two tries of one client.
@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// When it must be over.
 const GOAL: Duration = Duration::from_secs(10);
 /// When it is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs the scenario.
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
@@ -44,7 +44,8 @@ struct Back {
 
 impl Back {
     fn note(&mut self, killed_at: Option<Instant>, missed: &[i64]) {
-        self.times.push(killed_at.map_or(Duration::ZERO, |at| at.elapsed()));
+        self.times
+            .push(killed_at.map_or(Duration::ZERO, |at| at.elapsed()));
         self.wrong += u64::from(missed != [1]);
     }
 }
@@ -58,9 +59,14 @@ async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
         let (back, calm, stormy) = Box::pin(round(cluster, sockets)).await?;
         let mut times: Vec<f64> = back.times.iter().map(Duration::as_secs_f64).collect();
         times.sort_by(f64::total_cmp);
-        let at = |share: f64| times.get(((sockets as f64 * share) as usize).max(1) - 1).copied();
+        let at = |share: f64| {
+            times
+                .get(((sockets as f64 * share) as usize).max(1) - 1)
+                .copied()
+        };
         let told = |time: Option<f64>| time.map_or("never".to_owned(), |time| format!("{time:.2}"));
-        let in_time = back.times.iter().filter(|time| **time <= GOAL).count() as f64 / sockets as f64;
+        let in_time =
+            back.times.iter().filter(|time| **time <= GOAL).count() as f64 / sockets as f64;
         faults.lost += (sockets - back.times.len()) as u64;
         faults.strange += back.wrong;
         shares.push((in_time, at(0.99).unwrap_or(f64::MAX)));
@@ -79,8 +85,16 @@ async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
             format!("{:.0}", stormy.p99),
         ]);
     }
-    let heading = ["", "back p50 s", "p99 s", "last s", "% in 10 s", "others' send p99 µs before", "during"]
-        .map(str::to_owned);
+    let heading = [
+        "",
+        "back p50 s",
+        "p99 s",
+        "last s",
+        "% in 10 s",
+        "others' send p99 µs before",
+        "during",
+    ]
+    .map(str::to_owned);
     let mut table = vec![heading.into()];
     table.extend(rows);
     let ratios = vec![Ratio {
@@ -94,7 +108,15 @@ async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
     )];
     let details = json!({ "sockets": sockets, "rounds": rounds });
     let checked = (sockets * options.rounds) as u64;
-    Ok(Report { scenario: "storm", tables: vec![table], ratios, notes, details, faults, checked })
+    Ok(Report {
+        scenario: "storm",
+        tables: vec![table],
+        ratios,
+        notes,
+        details,
+        faults,
+        checked,
+    })
 }
 
 async fn round(cluster: &Cluster, sockets: usize) -> Result<(Back, Latencies, Latencies)> {
@@ -102,7 +124,10 @@ async fn round(cluster: &Cluster, sockets: usize) -> Result<(Back, Latencies, La
     let crowd = Rc::new(Crowd::make(cluster, sockets + 1, 1).await?);
     let mut groups = Vec::new();
     for first in (0..sockets).step_by(GROUP) {
-        groups.push((first, crowd.group(first..(first + GROUP).min(sockets)).await?));
+        groups.push((
+            first,
+            crowd.group(first..(first + GROUP).min(sockets)).await?,
+        ));
     }
     let alone = crowd.group(sockets..sockets + 1).await?;
     let back = Rc::new(RefCell::new(Back::default()));
@@ -112,7 +137,12 @@ async fn round(cluster: &Cluster, sockets: usize) -> Result<(Back, Latencies, La
     for user in 0..sockets {
         let mut line = crowd.connect(nodes.node(1), user, 0, None).await?;
         let (_, cursor) = line.caught_up().await?;
-        let (crowd, nodes, back, killed_at) = (crowd.clone(), nodes.clone(), back.clone(), killed_at.clone());
+        let (crowd, nodes, back, killed_at) = (
+            crowd.clone(),
+            nodes.clone(),
+            back.clone(),
+            killed_at.clone(),
+        );
         clients.push(spawn_local(async move {
             while line.hear().await.is_ok() {}
             loop {
@@ -140,7 +170,9 @@ async fn round(cluster: &Cluster, sockets: usize) -> Result<(Back, Latencies, La
         }));
     }
     let probe = async |lasting: Duration| -> Result<Latencies> {
-        let mut sender = crowd.sender(nodes.node(0), sockets, &alone, PAYLOAD).await?;
+        let mut sender = crowd
+            .sender(nodes.node(0), sockets, &alone, PAYLOAD_BYTES)
+            .await?;
         let (mut latencies, began) = (Latencies::new(), Instant::now());
         while began.elapsed() < lasting {
             let at = Instant::now();
@@ -155,14 +187,18 @@ async fn round(cluster: &Cluster, sockets: usize) -> Result<(Back, Latencies, La
     plain.kill(1);
     let send_all = async {
         for (first, group) in &groups {
-            crowd.sender(nodes.node(0), *first, group, PAYLOAD).await?.send().await?;
+            crowd
+                .sender(nodes.node(0), *first, group, PAYLOAD_BYTES)
+                .await?
+                .send()
+                .await?;
         }
         Ok::<_, crate::Failure>(())
     };
     let (sent, stormy) = tokio::join!(send_all, probe(Duration::from_secs(4)));
     sent?;
     let began = Instant::now();
-    while back.borrow().times.len() < sockets && began.elapsed() < PATIENCE {
+    while back.borrow().times.len() < sockets && began.elapsed() < TIMEOUT {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     clients.iter().for_each(JoinHandle::abort);

@@ -8,7 +8,7 @@ use crate::{
     dev::{
         place::{make_folder, write_secret},
         process::Process,
-        trouble::{Doing, Result, Trouble},
+        trouble::{Context, DevError, Result},
     },
     random::Random,
 };
@@ -22,14 +22,17 @@ impl PostgresServer {
             let random = Random::new(Clock::default());
             self.passwords = (random.base62(32), random.base62(32));
             self.initialise()?;
-            write_secret(&secrets, &format!("{}\n{}\n", self.passwords.0, self.passwords.1))?;
+            write_secret(
+                &secrets,
+                &format!("{}\n{}\n", self.passwords.0, self.passwords.1),
+            )?;
             // Last, so that a cluster is never without its passwords, nor half made.
             let _ = fs::remove_dir_all(self.data());
             return fs::rename(self.folder.join("data.new"), self.data())
                 .doing(|| "finish a new cluster".into());
         };
         let unusable = |why: String| {
-            Trouble::new(format!(
+            DevError::new(format!(
                 "{} {why}; `make clean-dev` removes it (and all its data)",
                 self.data().display()
             ))
@@ -44,8 +47,10 @@ impl PostgresServer {
         }
         let text = fs::read_to_string(&secrets)
             .map_err(|error| unusable(format!("has lost its passwords ({error})")))?;
-        let (ours, admin) =
-            text.trim_end().split_once('\n').ok_or_else(|| unusable("has no passwords".into()))?;
+        let (ours, admin) = text
+            .trim_end()
+            .split_once('\n')
+            .ok_or_else(|| unusable("has no passwords".into()))?;
         self.passwords = (ours.to_owned(), admin.to_owned());
         Ok(())
     }
@@ -62,7 +67,10 @@ impl PostgresServer {
             self.passwords.0
         );
         let mut single = self.command("postgres");
-        single.arg("--single").arg("-D").arg(self.folder.join("data.new"));
+        single
+            .arg("--single")
+            .arg("-D")
+            .arg(self.folder.join("data.new"));
         single.args([
             "-c",
             "exit_on_error=on",
@@ -76,14 +84,16 @@ impl PostgresServer {
         single.arg("postgres");
         let output = Process::output_with_input(single, &sql)?;
         if !output.status.success() {
-            return Err(Trouble::new(format!(
+            return Err(DevError::new(format!(
                 "could not make the database:\n{}",
                 String::from_utf8_lossy(&output.stderr)
             )));
         }
         if self.profile == Profile::Durable {
             let mut sync = self.command("initdb");
-            sync.arg("--sync-only").arg("-D").arg(self.folder.join("data.new"));
+            sync.arg("--sync-only")
+                .arg("-D")
+                .arg(self.folder.join("data.new"));
             Process::output(sync)?;
         }
         Ok(())
@@ -98,7 +108,11 @@ impl PostgresServer {
         write_secret(&password_file, &self.passwords.1)?;
         self.account.give(&password_file)?;
         let mut init = self.command("initdb");
-        init.arg("-D").arg(&fresh).arg(format!("--locale={locale}")).arg("--pwfile").arg(&password_file);
+        init.arg("-D")
+            .arg(&fresh)
+            .arg(format!("--locale={locale}"))
+            .arg("--pwfile")
+            .arg(&password_file);
         init.args([
             "--username=postgres",
             "--encoding=UTF8",
@@ -112,6 +126,9 @@ impl PostgresServer {
         if output.status.success() {
             return Ok(());
         }
-        Err(Trouble::new(format!("initdb failed:\n{}", String::from_utf8_lossy(&output.stderr))))
+        Err(DevError::new(format!(
+            "initdb failed:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        )))
     }
 }

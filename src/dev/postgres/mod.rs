@@ -20,9 +20,9 @@ use std::{
 use super::{
     place::{Account, make_folder, short_hash},
     ports::free_port,
-    process::{self, Process, TICK},
+    process::{self, POLL_INTERVAL, Process},
     tools::Toolset,
-    trouble::{Doing, Result, Trouble},
+    trouble::{Context, DevError, Result},
 };
 
 /// Where the search for a free port begins: not at the standard port, which the machine's own server may want later.
@@ -90,7 +90,12 @@ pub struct PostgresServer {
 impl PostgresServer {
     /// Starts a server on the data in `folder`, which is made if it is not there. The caller sees to it that nobody
     /// else uses the folder.
-    pub fn start(tools: &Toolset, account: &Account, folder: &Path, profile: Profile) -> Result<Self> {
+    pub fn start(
+        tools: &Toolset,
+        account: &Account,
+        folder: &Path,
+        profile: Profile,
+    ) -> Result<Self> {
         make_folder(folder, 0o711)?;
         let mut server = PostgresServer {
             tools: tools.clone(),
@@ -113,12 +118,18 @@ impl PostgresServer {
 
     /// Database `blindpipe` as its owner.
     pub fn url(&self) -> String {
-        format!("postgresql://blindpipe:{}@127.0.0.1:{}/blindpipe", self.passwords.0, self.port)
+        format!(
+            "postgresql://blindpipe:{}@127.0.0.1:{}/blindpipe",
+            self.passwords.0, self.port
+        )
     }
 
     /// Database `postgres` as the superuser.
     pub fn admin_url(&self) -> String {
-        format!("postgresql://postgres:{}@127.0.0.1:{}/postgres", self.passwords.1, self.port)
+        format!(
+            "postgresql://postgres:{}@127.0.0.1:{}/postgres",
+            self.passwords.1, self.port
+        )
     }
 
     /// The TCP port on 127.0.0.1.
@@ -133,7 +144,9 @@ impl PostgresServer {
 
     /// Whether the server does not run.
     pub fn is_down(&mut self) -> bool {
-        self.process.as_mut().is_none_or(|process| process.ended().is_some())
+        self.process
+            .as_mut()
+            .is_none_or(|process| process.ended().is_some())
     }
 
     /// Sends a signal to the postmaster: `"STOP"` and `"CONT"` make new connections hang for a while.
@@ -181,17 +194,24 @@ impl PostgresServer {
     fn end_leftovers(&self) -> Result<()> {
         let (data, title) = (self.data(), format!("postgres: {}", self.cluster_name()));
         let is_postmaster = |_, arguments: &[String]| {
-            arguments.first().is_some_and(|program| program.ends_with("postgres"))
-                && arguments.windows(2).any(|pair| pair[0] == "-D" && Path::new(&pair[1]) == data)
+            arguments
+                .first()
+                .is_some_and(|program| program.ends_with("postgres"))
+                && arguments
+                    .windows(2)
+                    .any(|pair| pair[0] == "-D" && Path::new(&pair[1]) == data)
         };
-        let is_backend =
-            |_, arguments: &[String]| arguments.first().is_some_and(|name| name.starts_with(&title));
+        let is_backend = |_, arguments: &[String]| {
+            arguments
+                .first()
+                .is_some_and(|name| name.starts_with(&title))
+        };
         let uid = self.account.uid;
         let gone = process::end(&process::find(uid, is_postmaster), "INT", Duration::from_secs(20))
             // Backends notice the end of their postmaster by themselves.
             && process::end(&process::find(uid, is_backend), "QUIT", Duration::from_secs(5));
         if !gone {
-            return Err(Trouble::new(format!(
+            return Err(DevError::new(format!(
                 "an earlier PostgreSQL still runs on {} and cannot be ended",
                 data.display()
             )));
@@ -206,7 +226,9 @@ impl PostgresServer {
             let port = free_port(FIRST_PORT, &taken)?;
             match self.launch(port) {
                 // Somebody was faster: the next one.
-                Err(trouble) if trouble.to_string().contains("TCP/IP socket") && taken.len() < 50 => {
+                Err(trouble)
+                    if trouble.to_string().contains("TCP/IP socket") && taken.len() < 50 =>
+                {
                     taken.push(port);
                 }
                 other => return other,
@@ -217,7 +239,9 @@ impl PostgresServer {
     fn launch(&mut self, port: u16) -> Result<()> {
         self.port = port;
         let mut log = open_log(&self.folder.join("log"))?;
-        let begin = log.seek(SeekFrom::End(0)).doing(|| "read the log of PostgreSQL".into())?;
+        let begin = log
+            .seek(SeekFrom::End(0))
+            .doing(|| "read the log of PostgreSQL".into())?;
         let mut command = self.command("postgres");
         command.arg("-D").arg(self.data());
         let name = format!("cluster_name={}", self.cluster_name());
@@ -227,10 +251,17 @@ impl PostgresServer {
             "listen_addresses=127.0.0.1".into(),
             "unix_socket_directories=".into(),
         ];
-        let common =
-            ["jit=off", "logging_collector=off", "log_line_prefix=%m [%p] %u@%d ", "log_checkpoints=off"];
-        for setting in
-            place.iter().map(String::as_str).chain(common).chain(self.profile.settings().iter().copied())
+        let common = [
+            "jit=off",
+            "logging_collector=off",
+            "log_line_prefix=%m [%p] %u@%d ",
+            "log_checkpoints=off",
+        ];
+        for setting in place
+            .iter()
+            .map(String::as_str)
+            .chain(common)
+            .chain(self.profile.settings().iter().copied())
         {
             command.arg("-c").arg(setting);
         }
@@ -245,13 +276,21 @@ impl PostgresServer {
             }
             let ended = process.ended().is_some();
             if ended || Instant::now() > deadline {
-                let why = if ended { "ended while starting" } else { "was not ready in a minute" };
+                let why = if ended {
+                    "ended while starting"
+                } else {
+                    "was not ready in a minute"
+                };
                 process.stop("QUIT", Duration::from_secs(5));
                 let mut words = String::new();
-                let _ = log.seek(SeekFrom::Start(begin)).and_then(|_| log.read_to_string(&mut words));
-                return Err(Trouble::new(format!("PostgreSQL {why}; its log says:\n{words}")));
+                let _ = log
+                    .seek(SeekFrom::Start(begin))
+                    .and_then(|_| log.read_to_string(&mut words));
+                return Err(DevError::new(format!(
+                    "PostgreSQL {why}; its log says:\n{words}"
+                )));
             }
-            thread::sleep(TICK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 

@@ -6,7 +6,7 @@ use super::PostgresServer;
 use crate::dev::{
     place::make_folder,
     process::Process,
-    trouble::{Result, Trouble},
+    trouble::{DevError, Result},
 };
 
 impl PostgresServer {
@@ -29,8 +29,17 @@ impl PostgresServer {
         make_folder(&data, 0o700)?;
         follower.account.give(&data)?;
         let mut backup = self.command("pg_basebackup");
-        backup.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--pgdata"]).arg(&data);
-        backup.args(["--host=127.0.0.1", "--username=postgres", "--port"]).arg(self.port.to_string());
+        backup
+            .args([
+                "--write-recovery-conf",
+                "--checkpoint=fast",
+                "--no-sync",
+                "--pgdata",
+            ])
+            .arg(&data);
+        backup
+            .args(["--host=127.0.0.1", "--username=postgres", "--port"])
+            .arg(self.port.to_string());
         backup.env("PGPASSWORD", &self.passwords.1);
         succeed(Process::output(backup)?)?;
         follower.launch_on_free_port()?;
@@ -40,7 +49,9 @@ impl PostgresServer {
     /// Ends its following: from now on it is a server of its own, on a timeline of its own.
     pub fn promote(&self) -> Result<()> {
         let mut promote = self.command("pg_ctl");
-        promote.args(["promote", "--wait", "--pgdata"]).arg(self.data());
+        promote
+            .args(["promote", "--wait", "--pgdata"])
+            .arg(self.data());
         succeed(Process::output(promote)?)
     }
 }
@@ -49,5 +60,8 @@ fn succeed(output: std::process::Output) -> Result<()> {
     if output.status.success() {
         return Ok(());
     }
-    Err(Trouble::new(format!("a standby failed:\n{}", String::from_utf8_lossy(&output.stderr))))
+    Err(DevError::new(format!(
+        "a standby failed:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    )))
 }

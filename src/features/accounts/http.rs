@@ -17,14 +17,16 @@ use super::{
     store::{self, CodeCheck},
 };
 use crate::{
-    auth::{jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile, turnstile::Turnstile},
+    auth::{
+        jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile, turnstile::Turnstile,
+    },
     backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
     features::devices::{self, DeviceId},
     http::{Data, Json, client::ClientIp, json::Text},
     ids::{MailId, UserId},
-    limits::{Limiter, quotas::CODE_LIFE, table::Limit},
+    limits::{Limiter, quotas::CODE_TTL, table::Limit},
     random::Random,
 };
 
@@ -40,9 +42,9 @@ pub struct Accounts {
     pub access_tokens: AccessTokens,
     pub refresh_tokens: RefreshTokens,
     pub backplane: Backplane,
-    pub mail_bell: Arc<Notify>,
+    pub mail_notify: Arc<Notify>,
     /// Rung when an account has been deleted.
-    pub erase_bell: Arc<Notify>,
+    pub erasure_notify: Arc<Notify>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Accounts
@@ -83,17 +85,22 @@ pub async fn send_code(
     ip: ClientIp,
     Json(body): Json<SendCode>,
 ) -> Result<Data<CodeSent>> {
-    limiter.take_here(Limit::DefaultIp, ip).await?;
-    accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
+    limiter.check_route(Limit::DefaultIp, ip).await?;
+    accounts
+        .turnstile
+        .verify(&body.turnstile_token.0, ip.ip())
+        .await?;
     limiter.take(Limit::SendCode, body.email.as_str()).await?;
-    let mail = MailId::mint(&accounts.random);
+    let mail = MailId::generate(&accounts.random);
     let nonce = accounts.random.uuid_v7();
     let tx = accounts.db.begin("accounts.send_code").await?;
     store::put_code(&tx, &body.email, body.scene, nonce, mail).await?;
     tx.commit().await?;
     // The schedule would find it too, a second later.
-    accounts.mail_bell.notify_one();
-    Ok(Data(CodeSent { expires_in_seconds: CODE_LIFE.as_secs() }))
+    accounts.mail_notify.notify_one();
+    Ok(Data(CodeSent {
+        expires_in_seconds: CODE_TTL.as_secs(),
+    }))
 }
 
 #[derive(Deserialize)]
@@ -132,22 +139,47 @@ pub async fn register(
     Json(body): Json<Register>,
 ) -> Result<Response> {
     limiter.take(Limit::RegisterIp, ip).await?;
-    accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
-    limiter.take(Limit::RegisterEmail, body.email.as_str()).await?;
-    let hash = accounts.passwords.hash_password(body.account_password.0.expose_secret().to_owned()).await?;
-    let user = UserId::mint(&accounts.random);
+    accounts
+        .turnstile
+        .verify(&body.turnstile_token.0, ip.ip())
+        .await?;
+    limiter
+        .take(Limit::RegisterEmail, body.email.as_str())
+        .await?;
+    let hash = accounts
+        .passwords
+        .hash_password(body.account_password.0.expose_secret().to_owned())
+        .await?;
+    let user = UserId::generate(&accounts.random);
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     // One transaction, so that a code is used up if and only if its account exists; a wrong try is kept either way.
     let budget = limiter.budget(Limit::CodeTries);
     let tx = accounts.db.begin("accounts.register").await?;
-    let checked =
-        store::use_code(&tx, &accounts.codes, &body.email, Scene::Register, &body.code.0, budget).await?;
+    let checked = store::use_code(
+        &tx,
+        &accounts.codes,
+        &body.email,
+        Scene::Register,
+        &body.code.0,
+        budget,
+    )
+    .await?;
     if let Some(refusal) = refusal_of(checked, &limiter) {
         tx.commit().await?;
         return Err(refusal);
     }
-    store::create_user(&tx, user, &body.email, &body.display_name.0, &body.device_locale.0, &hash).await?;
-    accounts.sign_in(tx, StatusCode::CREATED, user, session).await
+    store::create_user(
+        &tx,
+        user,
+        &body.email,
+        &body.display_name.0,
+        &body.device_locale.0,
+        &hash,
+    )
+    .await?;
+    accounts
+        .sign_in(tx, StatusCode::CREATED, user, session)
+        .await
 }
 
 /// Why a code was not taken, if it was not. What a try has counted must be committed all the same.
@@ -173,12 +205,17 @@ pub async fn login(
     // Before anything is judged, so that a burst gets no more; only a failure keeps it.
     let charge = limiter.charge(Limit::LoginIp, ip).await?;
     let proven = async {
-        accounts.turnstile.verify(&body.turnstile_token.0, ip.ip()).await?;
-        accounts.prove_password(&limiter, &body.email, &body.account_password).await
+        accounts
+            .turnstile
+            .verify(&body.turnstile_token.0, ip.ip())
+            .await?;
+        accounts
+            .prove_password(&limiter, &body.email, &body.account_password)
+            .await
     };
     let proven = proven.await;
     if !matches!(proven, Ok(None)) {
-        limiter.give_back(charge).await;
+        limiter.refund(charge).await;
     }
     let known = proven?.ok_or(Code::InvalidCredentials)?;
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
@@ -186,7 +223,9 @@ pub async fn login(
     // A reset that came in between has ended all sessions; the password it replaced must not begin another.
     store::still_holds(&tx, &known).await?;
     store::clear_failures(&tx, &body.email).await?;
-    accounts.sign_in(tx, StatusCode::OK, known.user, session).await
+    accounts
+        .sign_in(tx, StatusCode::OK, known.user, session)
+        .await
 }
 
 impl Accounts {
@@ -200,18 +239,23 @@ impl Accounts {
     ) -> Result<Option<store::Known>> {
         // Before the try is counted: our overload must not lock anybody out.
         let turn = self.passwords.turn()?;
-        let known =
-            store::begin_login(&self.db, email, limiter.budget(Limit::LoginFail)).await?.map_err(locked)?;
+        let known = store::begin_login(&self.db, email, limiter.budget(Limit::LoginFail))
+            .await?
+            .map_err(locked)?;
         let hash = known.as_ref().map(|known| known.password_hash.clone());
-        let matches =
-            self.passwords.verify_password(turn, password.0.expose_secret().to_owned(), hash).await?;
+        let matches = self
+            .passwords
+            .verify_password(turn, password.0.expose_secret().to_owned(), hash)
+            .await?;
         Ok(known.filter(|_| matches))
     }
 }
 
 fn locked(seconds: i64) -> Error {
     let wait = std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-    Error::from(Code::AccountLocked).with("retry_after", seconds).retry_after(wait)
+    Error::from(Code::AccountLocked)
+        .with("retry_after", seconds)
+        .retry_after(wait)
 }
 
 #[derive(Deserialize)]
@@ -236,18 +280,26 @@ pub async fn login_code(
     ip: ClientIp,
     Json(body): Json<LoginCode>,
 ) -> Result<Response> {
-    limiter.take_here(Limit::DefaultIp, ip).await?;
+    limiter.check_route(Limit::DefaultIp, ip).await?;
     if let Some(token) = &body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let budget = limiter.budget(Limit::CodeTries);
     let tx = accounts.db.begin("accounts.login_code").await?;
-    let checked =
-        store::use_code(&tx, &accounts.codes, &body.email, Scene::Login, &body.code.0, budget).await?;
+    let checked = store::use_code(
+        &tx,
+        &accounts.codes,
+        &body.email,
+        Scene::Login,
+        &body.code.0,
+        budget,
+    )
+    .await?;
     let user = store::user_of(&tx, &body.email).await?;
     // A right code without an account was asked for by whoever holds the mailbox: it says no more than a wrong one.
-    let refusal = refusal_of(checked, &limiter).or(user.is_none().then(|| Code::CodeInvalid.into()));
+    let refusal =
+        refusal_of(checked, &limiter).or(user.is_none().then(|| Code::CodeInvalid.into()));
     let (None, Some(user)) = (&refusal, user) else {
         tx.commit().await?;
         return Err(refusal.unwrap_or(Code::CodeInvalid.into()));
@@ -280,26 +332,43 @@ pub async fn reset_password(
     ip: ClientIp,
     Json(body): Json<ResetPassword>,
 ) -> Result<Data<Reset>> {
-    limiter.take_here(Limit::DefaultIp, ip).await?;
+    limiter.check_route(Limit::DefaultIp, ip).await?;
     if let Some(token) = &body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
     let budget = limiter.budget(Limit::CodeTries);
     // Looked at before the costly hash, so that guessing does not buy one; used up below, with the change.
     let tx = accounts.db.begin("accounts.check_reset").await?;
-    let checked =
-        store::check_code(&tx, &accounts.codes, &body.email, Scene::Reset, &body.code.0, budget).await?;
+    let checked = store::check_code(
+        &tx,
+        &accounts.codes,
+        &body.email,
+        Scene::Reset,
+        &body.code.0,
+        budget,
+    )
+    .await?;
     tx.commit().await?;
     if let Some(refusal) = refusal_of(checked, &limiter) {
         return Err(refusal);
     }
-    let hash =
-        accounts.passwords.hash_password(body.new_account_password.0.expose_secret().to_owned()).await?;
+    let hash = accounts
+        .passwords
+        .hash_password(body.new_account_password.0.expose_secret().to_owned())
+        .await?;
     let tx = accounts.db.begin("accounts.reset").await?;
-    let checked =
-        store::use_code(&tx, &accounts.codes, &body.email, Scene::Reset, &body.code.0, budget).await?;
+    let checked = store::use_code(
+        &tx,
+        &accounts.codes,
+        &body.email,
+        Scene::Reset,
+        &body.code.0,
+        budget,
+    )
+    .await?;
     let user = store::user_of(&tx, &body.email).await?;
-    let refusal = refusal_of(checked, &limiter).or(user.is_none().then(|| Code::CodeInvalid.into()));
+    let refusal =
+        refusal_of(checked, &limiter).or(user.is_none().then(|| Code::CodeInvalid.into()));
     let (None, Some(user)) = (&refusal, user) else {
         tx.commit().await?;
         return Err(refusal.unwrap_or(Code::CodeInvalid.into()));
@@ -308,6 +377,9 @@ pub async fn reset_password(
     store::clear_failures(&tx, &body.email).await?;
     let ended = devices::end_all(&tx, user, None, "password_reset").await?;
     tx.commit().await?;
-    accounts.backplane.invalidate(ended.iter().map(|session| session.0).collect(), "password_reset");
+    accounts.backplane.invalidate(
+        ended.iter().map(|session| session.0).collect(),
+        "password_reset",
+    );
     Ok(Data(Reset { reset: true }))
 }

@@ -6,14 +6,14 @@ use tokio::task::JoinSet;
 
 use super::{Codes, Scene, store};
 use crate::{
-    backplane::Backplane, db::Db, error::Result, limits::table::Overrides, mail::Mailer, metrics as series,
+    backplane::Backplane, db::Db, error::Result, limits::table::Overrides, mail::Mailer, metrics,
     random::Random,
 };
 
 /// Mails handed over at once.
-const IN_FLIGHT: usize = 8;
+const MAX_CONCURRENT_MAILS: usize = 8;
 /// While some are under way, new ones are looked for this often.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Something to be mailed.
 enum Letter {
@@ -27,7 +27,7 @@ enum Letter {
 pub async fn send_mail(db: &Db, codes: &Codes, mailer: &Mailer) -> Result<()> {
     let mut under_way = JoinSet::new();
     loop {
-        while under_way.len() < IN_FLIGHT
+        while under_way.len() < MAX_CONCURRENT_MAILS
             && let Some(letter) = claim(db).await?
         {
             under_way.spawn(deliver(db.clone(), codes.clone(), mailer.clone(), letter));
@@ -39,7 +39,7 @@ pub async fn send_mail(db: &Db, codes: &Codes, mailer: &Mailer) -> Result<()> {
                 // A panic has been logged by its hook; the mail's claim runs out.
                 Some(_) => {}
             },
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
 }
@@ -49,11 +49,17 @@ async fn deliver(db: Db, codes: Codes, mailer: Mailer, letter: Letter) -> Result
     let sent = match &letter {
         Letter::Code(mail) => {
             let code = codes.derive(&mail.recipient, mail.scene, mail.nonce);
-            mailer.send(&mail.recipient, subject(mail.scene), &text(&code)).await
+            mailer
+                .send(&mail.recipient, subject(mail.scene), &text(&code))
+                .await
         }
-        Letter::Notice(notice, recipient) => mailer.send(recipient, NEW_DEVICE, &news(notice)).await,
+        Letter::Notice(notice, recipient) => {
+            mailer
+                .send(recipient, NEW_DEVICE_SUBJECT, &news(notice))
+                .await
+        }
     };
-    series::mail(if sent.is_ok() { "sent" } else { "failed" });
+    metrics::mail(if sent.is_ok() { "sent" } else { "failed" });
     if let Err(error) = &sent {
         tracing::warn!(%error, "a mail was not taken");
     }
@@ -71,7 +77,9 @@ async fn claim(db: &Db) -> Result<Option<Letter>> {
     let tx = db.begin("accounts.claim_mail").await?;
     let letter = match store::claim_mail(&tx).await? {
         Some(mail) => Some(Letter::Code(mail)),
-        None => store::claim_notice(&tx).await?.map(|(notice, to)| Letter::Notice(notice, to)),
+        None => store::claim_notice(&tx)
+            .await?
+            .map(|(notice, to)| Letter::Notice(notice, to)),
     };
     tx.commit().await?;
     Ok(letter)
@@ -91,7 +99,7 @@ fn text(code: &str) -> String {
     )
 }
 
-const NEW_DEVICE: &str = "A login on a new device";
+const NEW_DEVICE_SUBJECT: &str = "A login on a new device";
 
 fn news(notice: &store::Notice) -> String {
     let device = notice.device_name.as_deref().unwrap_or("without a name");
@@ -111,7 +119,9 @@ pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
 pub async fn erase(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
     loop {
         let tx = db.begin("accounts.erase").await?;
-        let Some(told) = store::erase_next(&tx, random).await? else { return Ok(()) };
+        let Some(told) = store::erase_next(&tx, random).await? else {
+            return Ok(());
+        };
         tx.commit().await?;
         told.iter().for_each(|told| backplane.tell(told));
     }

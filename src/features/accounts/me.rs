@@ -37,11 +37,22 @@ pub struct Me {
 ///
 /// Caller: user. Limit: `default_user`, 120/min. Answers 200 with [`Me`].
 pub async fn get(user: User, limiter: Limiter, State(db): State<Db>) -> Result<Data<Me>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
-    let store::Profile { email, display_name, device_locale, created_at } =
-        store::profile(&db, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
+    let store::Profile {
+        email,
+        display_name,
+        device_locale,
+        created_at,
+    } = store::profile(&db, user.id).await?;
     let device_id = user.device_id;
-    Ok(Data(Me { user_id: user.id, email, display_name, device_locale, device_id, created_at }))
+    Ok(Data(Me {
+        user_id: user.id,
+        email,
+        display_name,
+        device_locale,
+        device_id,
+        created_at,
+    }))
 }
 
 #[derive(Deserialize)]
@@ -66,19 +77,28 @@ pub async fn change_password(
     accounts: Accounts,
     Json(body): Json<ChangePassword>,
 ) -> Result<Data<Changed>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let email = store::email_of(&accounts.db, user.id).await?;
-    let known = accounts.prove_password(&limiter, &email, &body.current_password).await?;
-    let known = known.filter(|known| known.user == user.id).ok_or(Code::InvalidCredentials)?;
-    let hash =
-        accounts.passwords.hash_password(body.new_account_password.0.expose_secret().to_owned()).await?;
+    let known = accounts
+        .prove_password(&limiter, &email, &body.current_password)
+        .await?;
+    let known = known
+        .filter(|known| known.user == user.id)
+        .ok_or(Code::InvalidCredentials)?;
+    let hash = accounts
+        .passwords
+        .hash_password(body.new_account_password.0.expose_secret().to_owned())
+        .await?;
     let tx = accounts.db.begin("accounts.change_password").await?;
     store::replace_password(&tx, &known, &hash).await?;
     store::clear_failures(&tx, &email).await?;
     store::note_proof(&tx, user.session).await?;
     let ended = devices::end_all(&tx, user.id, Some(user.session), "password_reset").await?;
     tx.commit().await?;
-    accounts.backplane.invalidate(ended.iter().map(|session| session.0).collect(), "password_reset");
+    accounts.backplane.invalidate(
+        ended.iter().map(|session| session.0).collect(),
+        "password_reset",
+    );
     Ok(Data(Changed { changed: true }))
 }
 
@@ -97,12 +117,17 @@ pub struct Deleted {
 /// sockets of the user and its agents get `session.invalidated`, `account_deleted`. Errors: `REAUTH_REQUIRED`. Tells,
 /// within seconds, `key.device_removed`, `relation.revoked` and `member.removed`.
 pub async fn delete(user: User, limiter: Limiter, accounts: Accounts) -> Result<Data<Deleted>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
     let tx = accounts.db.begin("accounts.delete").await?;
     let gone = store::delete(&tx, &user).await?;
     tx.commit().await?;
-    accounts.backplane.invalidate(gone.credentials, "account_deleted");
-    accounts.erase_bell.notify_one();
-    Ok(Data(Deleted { user_id: user.id, deleted_at: gone.at }))
+    accounts
+        .backplane
+        .invalidate(gone.credentials, "account_deleted");
+    accounts.erasure_notify.notify_one();
+    Ok(Data(Deleted {
+        user_id: user.id,
+        deleted_at: gone.at,
+    }))
 }

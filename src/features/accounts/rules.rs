@@ -38,10 +38,14 @@ impl<'de> Deserialize<'de> for Email {
         let text = String::deserialize(from)?;
         let plain = text.len() <= 254
             && text.is_ascii()
-            && !text.bytes().any(|byte| byte.is_ascii_control() || b" <>\",;:\\()[]".contains(&byte));
+            && !text
+                .bytes()
+                .any(|byte| byte.is_ascii_control() || b" <>\",;:\\()[]".contains(&byte));
         // The mail library knows what an address is.
         match text.parse::<lettre::Address>() {
-            Ok(address) if plain && address.domain().contains('.') => Ok(Email(text.to_ascii_lowercase())),
+            Ok(address) if plain && address.domain().contains('.') => {
+                Ok(Email(text.to_ascii_lowercase()))
+            }
             _ => Err(D::Error::custom("email|is no e-mail address")),
         }
     }
@@ -49,10 +53,10 @@ impl<'de> Deserialize<'de> for Email {
 
 /// Tries that whoever guesses by a list needs for its last word: as many as the library's has, of which eleven thousand
 /// are long enough to be chosen here. What takes no more than that is refused, listed or not.
-const LISTED: u64 = 30_000;
+const MIN_GUESSES: u64 = 30_000;
 /// The longest word of that list. What is longer is not judged: the library's work grows with it, and past 30 characters
 /// its numbers overflow.
-const LONGEST_LISTED: usize = 20;
+const MAX_LISTED_BYTES: usize = 20;
 
 /// 8 to 1,024 bytes of anything but NUL, and none that is guessed first.
 #[derive(Clone)]
@@ -65,7 +69,9 @@ impl<'de> Deserialize<'de> for Password {
             return Err(D::Error::custom("length|must have 8 to 1024 bytes"));
         }
         if is_common(&text) {
-            return Err(D::Error::custom("common|is one of the passwords that are guessed first"));
+            return Err(D::Error::custom(
+                "common|is one of the passwords that are guessed first",
+            ));
         }
         Ok(Password(text.into()))
     }
@@ -74,8 +80,8 @@ impl<'de> Deserialize<'de> for Password {
 /// Whether a list of common passwords finds it, in whatever case it is written. The lists are ASCII.
 fn is_common(password: &str) -> bool {
     password.is_ascii()
-        && password.len() <= LONGEST_LISTED
-        && zxcvbn::zxcvbn(&password.to_ascii_lowercase(), &[SERVICE]).guesses() <= LISTED
+        && password.len() <= MAX_LISTED_BYTES
+        && zxcvbn::zxcvbn(&password.to_ascii_lowercase(), &[SERVICE]).guesses() <= MIN_GUESSES
 }
 
 /// Who is registered with is tried first, too.
@@ -122,9 +128,17 @@ impl Scene {
 impl Codes {
     /// The code of a nonce: digits from a MAC over whom and what it is for. Never stored, so a stolen database has none.
     pub fn derive(&self, email: &str, scene: Scene, nonce: Uuid) -> String {
-        let mac = self.0.mac(&[email.as_bytes(), scene.name().as_bytes(), nonce.as_bytes()]);
-        let number = mac[..16].iter().fold(0u128, |sum, byte| sum << 8 | u128::from(*byte));
-        format!("{:0width$}", number % 10u128.pow(CODE_DIGITS as u32), width = CODE_DIGITS)
+        let mac = self
+            .0
+            .mac(&[email.as_bytes(), scene.name().as_bytes(), nonce.as_bytes()]);
+        let number = mac[..16]
+            .iter()
+            .fold(0u128, |sum, byte| sum << 8 | u128::from(*byte));
+        format!(
+            "{:0width$}",
+            number % 10u128.pow(CODE_DIGITS as u32),
+            width = CODE_DIGITS
+        )
     }
 }
 
@@ -134,12 +148,17 @@ mod tests {
 
     fn email(text: &str) -> Option<String> {
         let json = serde_json::to_string(text).expect("a string");
-        serde_json::from_str::<Email>(&json).ok().map(|email| email.0)
+        serde_json::from_str::<Email>(&json)
+            .ok()
+            .map(|email| email.0)
     }
 
     #[test]
     fn an_address_is_one_address_in_lower_case() {
-        assert_eq!(email("A.b+c@Example.org").as_deref(), Some("a.b+c@example.org"));
+        assert_eq!(
+            email("A.b+c@Example.org").as_deref(),
+            Some("a.b+c@example.org")
+        );
         for text in [
             "",
             "a",
@@ -192,7 +211,7 @@ mod tests {
             assert!(!is_common(password), "{password}");
         }
         // Too long for any list, however plain.
-        assert!(!is_common(&"a".repeat(LONGEST_LISTED + 1)));
+        assert!(!is_common(&"a".repeat(MAX_LISTED_BYTES + 1)));
     }
 
     #[test]
@@ -213,19 +232,24 @@ mod tests {
             let letters: Vec<char> = alphabet.chars().collect();
             for n in 0..200 {
                 let (len, period) = (8 + n % 30, 1 + n % 17);
-                let base: Vec<char> =
-                    (0..period).map(|_| letters[random.random_range(0..letters.len())]).collect();
+                let base: Vec<char> = (0..period)
+                    .map(|_| letters[random.random_range(0..letters.len())])
+                    .collect();
                 is_common(&(0..len).map(|at| base[at % period]).collect::<String>());
             }
         }
         // 1,400 of the dearest kinds. Not a measurement: milliseconds each, whatever the machine does beside it.
-        assert!(started.elapsed() < std::time::Duration::from_secs(14), "{:?}", started.elapsed());
+        assert!(
+            started.elapsed() < std::time::Duration::from_secs(14),
+            "{:?}",
+            started.elapsed()
+        );
     }
 
     #[test]
     fn a_code_is_bound_to_whom_and_what() {
         use base64::{Engine, engine::general_purpose::STANDARD};
-        let ring = crate::config::Config::read(|name| match name {
+        let wake = crate::config::Config::read(|name| match name {
             "SERVER_SECRET" => Some(STANDARD.encode([7; 32])),
             "ACCESS_TOKEN_KEYS" => Some(format!("k:{}", STANDARD.encode([8; 32]))),
             "DATABASE_URL" | "REDIS_URL" | "MAIL_URL" => Some("smtp://x".into()),
@@ -234,7 +258,7 @@ mod tests {
             _ => None,
         })
         .expect("settings");
-        let codes = Codes::new(&ring.server_secret);
+        let codes = Codes::new(&wake.server_secret);
         let code = codes.derive("a@b.c", Scene::Login, Uuid::nil());
         assert_eq!(code.len(), CODE_DIGITS);
         assert!(code.bytes().all(|byte| byte.is_ascii_digit()));

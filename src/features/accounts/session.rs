@@ -16,8 +16,8 @@ use crate::{
     },
     http::{Data, client::ClientIp, json::Text},
     ids::{SessionId, UserId},
-    limits::{Limiter, quotas::ACCESS_TOKEN_LIFE, table::Limit},
-    metrics as series,
+    limits::{Limiter, quotas::ACCESS_TOKEN_TTL, table::Limit},
+    metrics,
 };
 
 /// What every way of signing in answers, beside the refresh cookie.
@@ -47,10 +47,12 @@ impl Accounts {
         platform: Option<Text<1, 64>>,
     ) -> NewSession {
         NewSession {
-            id: SessionId::mint(&self.random),
+            id: SessionId::generate(&self.random),
             provisional: device.is_none(),
-            device_id: device
-                .map_or_else(|| format!("provisional-{}", self.random.uuid_v7().simple()), |device| device.0),
+            device_id: device.map_or_else(
+                || format!("provisional-{}", self.random.uuid_v7().simple()),
+                |device| device.0,
+            ),
             device_name: name.map(|name| name.0),
             platform: platform.map(|platform| platform.0),
         }
@@ -70,21 +72,28 @@ impl Accounts {
         let backups = keys::backed_up_devices(&tx, user).await?;
         // Who registers is told nothing new. Last, so that another login of the user hardly waits for it.
         let is_news = signed.is_new_device && status != StatusCode::CREATED;
-        let noticed = is_news && store::put_notice(&tx, user, session.device_name.as_deref()).await?;
+        let noticed =
+            is_news && store::put_notice(&tx, user, session.device_name.as_deref()).await?;
         tx.commit().await?;
         if noticed {
-            self.mail_bell.notify_one();
+            self.mail_notify.notify_one();
         }
         if !signed.replaced.is_empty() {
-            self.backplane.invalidate(signed.replaced.iter().map(|old| old.0).collect(), "logout");
+            self.backplane
+                .invalidate(signed.replaced.iter().map(|old| old.0).collect(), "logout");
         }
         let data = SignedIn {
             user_id: user,
-            access_token: self.access_tokens.sign(user, &session.device_id, session.id)?,
-            expires_in_seconds: ACCESS_TOKEN_LIFE.as_secs(),
+            access_token: self
+                .access_tokens
+                .sign(user, &session.device_id, session.id)?,
+            expires_in_seconds: ACCESS_TOKEN_TTL.as_secs(),
             device_id: session.device_id,
             is_new_device: signed.is_new_device,
-            key_backup: KeyBackup { exists: !backups.is_empty(), device_ids: backups },
+            key_backup: KeyBackup {
+                exists: !backups.is_empty(),
+                device_ids: backups,
+            },
         };
         let cookie = self.refresh_tokens.cookie(session.id, 0);
         Ok((status, [(header::SET_COOKIE, cookie)], Data(data)).into_response())
@@ -110,27 +119,33 @@ pub async fn refresh(
     headers: HeaderMap,
 ) -> Result<Response> {
     let Some((session, generation)) = accounts.refresh_tokens.read(&headers) else {
-        limiter.take_here(Limit::DefaultIp, ip).await?;
+        limiter.check_route(Limit::DefaultIp, ip).await?;
         return Err(Code::TokenExpired.into());
     };
     // Each use gives another token, so a budget per token would never be met: it is the session's.
     limiter.take(Limit::Refresh, session).await?;
     match devices::refresh(&accounts.db, session, generation).await? {
-        Refreshed::Next { user, device_id, generation } => {
+        Refreshed::Next {
+            user,
+            device_id,
+            generation,
+        } => {
             let data = RefreshedToken {
                 access_token: accounts.access_tokens.sign(user, &device_id, session)?,
-                expires_in_seconds: ACCESS_TOKEN_LIFE.as_secs(),
+                expires_in_seconds: ACCESS_TOKEN_TTL.as_secs(),
             };
             let cookie = accounts.refresh_tokens.cookie(session, generation);
             Ok(([(header::SET_COOKIE, cookie)], Data(data)).into_response())
         }
         Refreshed::Stolen => {
-            series::session_stolen();
+            metrics::session_stolen();
             tracing::warn!(%session, "an old refresh token came back; its session is over");
-            accounts.backplane.invalidate(vec![session.0], "refresh_reuse");
+            accounts
+                .backplane
+                .invalidate(vec![session.0], "refresh_reuse");
             Err(Code::TokenExpired.into())
         }
-        Refreshed::Dead => Err(Code::TokenExpired.into()),
+        Refreshed::RevokedCredentials => Err(Code::TokenExpired.into()),
     }
 }
 
@@ -149,7 +164,7 @@ pub async fn logout(
     ip: ClientIp,
     headers: HeaderMap,
 ) -> Result<Response> {
-    limiter.take_here(Limit::DefaultIp, ip).await?;
+    limiter.check_route(Limit::DefaultIp, ip).await?;
     if let Some((session, _)) = accounts.refresh_tokens.read(&headers) {
         let tx = accounts.db.begin("accounts.logout").await?;
         let ended = devices::end_session(&tx, session, "logout").await?;
@@ -159,5 +174,9 @@ pub async fn logout(
         }
     }
     let cookie = accounts.refresh_tokens.no_cookie();
-    Ok(([(header::SET_COOKIE, cookie)], Data(LoggedOut { logged_out: true })).into_response())
+    Ok((
+        [(header::SET_COOKIE, cookie)],
+        Data(LoggedOut { logged_out: true }),
+    )
+        .into_response())
 }

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, value::RawValue};
 use crate::{
     error::{Code, Error, Result},
     http::json,
-    limits::quotas::{MANIFEST_BYTES, MANIFEST_WARNING_BYTES},
-    metrics as series,
+    limits::quotas::{MANIFEST_WARNING_BYTES, MAX_MANIFEST_BYTES},
+    metrics,
 };
 
 /// How much harm a scope can do.
@@ -59,7 +59,7 @@ struct Wrapped<'a> {
 }
 
 #[derive(Deserialize)]
-struct Beside {
+struct UpdateFields {
     if_version: Option<i32>,
 }
 
@@ -67,13 +67,20 @@ impl Update {
     /// Reads `{manifest, if_version?}` or the bare document.
     pub fn from_body(bytes: &[u8]) -> Result<Self> {
         json::check(bytes)?;
-        let text = std::str::from_utf8(bytes).map_err(|_| Error::field("", "json", "is not UTF-8"))?;
+        let text =
+            std::str::from_utf8(bytes).map_err(|_| Error::field("", "json", "is not UTF-8"))?;
         match wrapped(text) {
             Some(inner) => {
-                let Beside { if_version } = json::parse(bytes)?;
-                Ok(Update { manifest: Manifest::read(inner, "manifest")?, if_version })
+                let UpdateFields { if_version } = json::parse(bytes)?;
+                Ok(Update {
+                    manifest: Manifest::read(inner, "manifest")?,
+                    if_version,
+                })
             }
-            None => Ok(Update { manifest: Manifest::read(text.trim_ascii(), "")?, if_version: None }),
+            None => Ok(Update {
+                manifest: Manifest::read(text.trim_ascii(), "")?,
+                if_version: None,
+            }),
         }
     }
 }
@@ -81,27 +88,32 @@ impl Update {
 /// The raw text under `manifest`, if the body is an object that has it.
 pub fn wrapped(text: &str) -> Option<&str> {
     let object = text.trim_ascii_start().starts_with('{');
-    let body = object.then(|| serde_json::from_str::<Wrapped<'_>>(text).ok()).flatten()?;
+    let body = object
+        .then(|| serde_json::from_str::<Wrapped<'_>>(text).ok())
+        .flatten()?;
     body.manifest.map(RawValue::get)
 }
 
 impl Manifest {
     /// Judges a document whose JSON has been checked; `at` is where it stands in the body.
     pub fn read(text: &str, at: &str) -> Result<Self> {
-        if text.len() > MANIFEST_BYTES {
+        if text.len() > MAX_MANIFEST_BYTES {
             return Err(Code::ManifestTooLarge.into());
         }
         let fault = |_| Error::field(at, "json", "is no JSON");
         let Value::Object(document) = serde_json::from_str(text).map_err(fault)? else {
             return Err(Error::field(at, "type", "must be an object"));
         };
-        let root = Place { at: at.to_owned(), object: &document };
+        let root = Place {
+            at: at.to_owned(),
+            object: &document,
+        };
         root.text("name", 1, 200, Need::Optional)?;
         root.text("description", 0, 4000, Need::Optional)?;
         let scopes = scopes(&root)?;
         let mut warnings = tools(&root, &scopes)?;
         if text.len() >= MANIFEST_WARNING_BYTES {
-            series::manifest_large();
+            metrics::manifest_large();
             tracing::warn!(size_bytes = text.len(), "a manifest comes near its cap");
             warnings.push(Warning {
                 code: "large",
@@ -109,7 +121,11 @@ impl Manifest {
                 message: "has 64 KB or more; 128 KB is the cap",
             });
         }
-        Ok(Manifest { text: text.to_owned(), scopes, warnings })
+        Ok(Manifest {
+            text: text.to_owned(),
+            scopes,
+            warnings,
+        })
     }
 
     /// Its size, as it was sent.
@@ -119,16 +135,23 @@ impl Manifest {
 
     /// The scopes that were added, taken away, or given another sensitivity since `earlier`.
     pub fn changed_scopes(&self, earlier: Option<&str>) -> Vec<String> {
-        let earlier = earlier.and_then(|text| Manifest::scopes_of(text).ok()).unwrap_or_default();
+        let earlier = earlier
+            .and_then(|text| Manifest::scopes_of(text).ok())
+            .unwrap_or_default();
         let names: BTreeSet<&String> = self.scopes.keys().chain(earlier.keys()).collect();
-        let changed = names.into_iter().filter(|name| self.scopes.get(*name) != earlier.get(*name));
+        let changed = names
+            .into_iter()
+            .filter(|name| self.scopes.get(*name) != earlier.get(*name));
         changed.cloned().collect()
     }
 
     fn scopes_of(text: &str) -> Result<BTreeMap<String, Sensitivity>> {
-        let document: Map<String, Value> =
-            serde_json::from_str(text).map_err(|error| Error::broken(Code::InternalError, error))?;
-        scopes(&Place { at: String::new(), object: &document })
+        let document: Map<String, Value> = serde_json::from_str(text)
+            .map_err(|error| Error::internal(Code::InternalError, error))?;
+        scopes(&Place {
+            at: String::new(),
+            object: &document,
+        })
     }
 }
 
@@ -136,17 +159,29 @@ fn scopes(root: &Place<'_>) -> Result<BTreeMap<String, Sensitivity>> {
     let mut declared = BTreeMap::new();
     for (path, item) in root.list("permission_scopes")? {
         let item = Place::new(path, item)?;
-        let scope = item.text("scope", 1, 128, Need::Required)?.unwrap_or_default();
-        let sensitivity = match item.text("sensitivity", 1, 16, Need::Required)?.unwrap_or_default() {
+        let scope = item
+            .text("scope", 1, 128, Need::Required)?
+            .unwrap_or_default();
+        let sensitivity = match item
+            .text("sensitivity", 1, 16, Need::Required)?
+            .unwrap_or_default()
+        {
             "low" => Sensitivity::Low,
             "medium" => Sensitivity::Medium,
             "high" => Sensitivity::High,
             _ => return Err(item.fault("sensitivity", "value", "must be low, medium or high")),
         };
         item.text("reason", 0, 1000, Need::Optional)?;
-        let preset = PRESETS.iter().find(|(name, _)| *name == scope).map(|(_, preset)| *preset);
+        let preset = PRESETS
+            .iter()
+            .find(|(name, _)| *name == scope)
+            .map(|(_, preset)| *preset);
         if preset.is_some_and(|preset| sensitivity < preset) {
-            return Err(item.fault("sensitivity", "preset", "is below what is preset for this scope"));
+            return Err(item.fault(
+                "sensitivity",
+                "preset",
+                "is below what is preset for this scope",
+            ));
         }
         if declared.insert(scope.to_owned(), sensitivity).is_some() {
             return Err(item.fault("scope", "duplicate", "is declared twice"));
@@ -160,12 +195,18 @@ fn tools(root: &Place<'_>, scopes: &BTreeMap<String, Sensitivity>) -> Result<Vec
     let mut names = BTreeSet::new();
     for (path, item) in root.list("tools")? {
         let item = Place::new(path, item)?;
-        let name = item.text("name", 1, 200, Need::Required)?.unwrap_or_default();
+        let name = item
+            .text("name", 1, 200, Need::Required)?
+            .unwrap_or_default();
         if !names.insert(name) {
             return Err(item.fault("name", "duplicate", "two tools have this name"));
         }
-        item.text("description", 0, MANIFEST_BYTES, Need::Optional)?;
-        if item.object.get("input_schema").is_some_and(|schema| !schema.is_object()) {
+        item.text("description", 0, MAX_MANIFEST_BYTES, Need::Optional)?;
+        if item
+            .object
+            .get("input_schema")
+            .is_some_and(|schema| !schema.is_object())
+        {
             return Err(item.fault("input_schema", "type", "must be an object"));
         }
         let scope = item.text("scope", 1, 128, Need::Optional)?;
@@ -201,7 +242,11 @@ impl<'a> Place<'a> {
     }
 
     fn path(&self, name: &str) -> String {
-        if self.at.is_empty() { name.to_owned() } else { format!("{}.{name}", self.at) }
+        if self.at.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.at)
+        }
     }
 
     fn fault(&self, name: &str, rule: &str, message: &str) -> Error {
@@ -213,9 +258,11 @@ impl<'a> Place<'a> {
             None if need == Need::Required => Err(self.fault(name, "required", "is missing")),
             None => Ok(None),
             Some(Value::String(text)) if (least..=most).contains(&text.len()) => Ok(Some(text)),
-            Some(Value::String(_)) => {
-                Err(self.fault(name, "length", &format!("must have {least} to {most} bytes")))
-            }
+            Some(Value::String(_)) => Err(self.fault(
+                name,
+                "length",
+                &format!("must have {least} to {most} bytes"),
+            )),
             Some(_) => Err(self.fault(name, "type", "must be a string")),
         }
     }
@@ -224,9 +271,10 @@ impl<'a> Place<'a> {
         let path = self.path(name);
         match self.object.get(name) {
             None => Err(self.fault(name, "required", "is missing")),
-            Some(Value::Array(items)) => {
-                Ok(items.iter().enumerate().map(move |(n, item)| (format!("{path}[{n}]"), item)))
-            }
+            Some(Value::Array(items)) => Ok(items
+                .iter()
+                .enumerate()
+                .map(move |(n, item)| (format!("{path}[{n}]"), item))),
             Some(_) => Err(self.fault(name, "type", "must be an array")),
         }
     }
@@ -251,24 +299,46 @@ mod tests {
     fn a_manifest_comes_wrapped_or_bare_and_keeps_its_bytes() {
         let bare = r#"{ "tools":[], "permission_scopes":[],  "x-later": 1.00 }"#;
         assert_eq!(read(bare).expect("valid").manifest.text, bare);
-        assert_eq!(read(&format!("\n {bare} ")).expect("valid").manifest.text, bare);
+        assert_eq!(
+            read(&format!("\n {bare} ")).expect("valid").manifest.text,
+            bare
+        );
         let update = read(&format!(r#"{{"if_version": 3, "manifest": {bare} }}"#)).expect("valid");
-        assert_eq!((update.manifest.text.as_str(), update.if_version), (bare, Some(3)));
+        assert_eq!(
+            (update.manifest.text.as_str(), update.if_version),
+            (bare, Some(3))
+        );
     }
 
     #[test]
     fn what_is_no_manifest_is_refused_with_its_place() {
         let scopes = |scope: &str| format!(r#"{{"tools":[],"permission_scopes":[{scope}]}}"#);
         let tools = |tools: &str| format!(r#"{{"permission_scopes":[],"tools":[{tools}]}}"#);
-        for (text, path, broken) in [
+        for (text, path, internal) in [
             ("[]".to_owned(), "", "type"),
             ("{}".to_owned(), "permission_scopes", "required"),
             (r#"{"manifest":[]}"#.to_owned(), "manifest", "type"),
-            (r#"{"manifest":{"tools":{},"permission_scopes":[]}}"#.to_owned(), "manifest.tools", "type"),
+            (
+                r#"{"manifest":{"tools":{},"permission_scopes":[]}}"#.to_owned(),
+                "manifest.tools",
+                "type",
+            ),
             (scopes("7"), "permission_scopes[0]", "type"),
-            (scopes(r#"{"scope":"a:b"}"#), "permission_scopes[0].sensitivity", "required"),
-            (scopes(r#"{"scope":"a:b","sensitivity":"tiny"}"#), "permission_scopes[0].sensitivity", "value"),
-            (scopes(r#"{"scope":"","sensitivity":"low"}"#), "permission_scopes[0].scope", "length"),
+            (
+                scopes(r#"{"scope":"a:b"}"#),
+                "permission_scopes[0].sensitivity",
+                "required",
+            ),
+            (
+                scopes(r#"{"scope":"a:b","sensitivity":"tiny"}"#),
+                "permission_scopes[0].sensitivity",
+                "value",
+            ),
+            (
+                scopes(r#"{"scope":"","sensitivity":"low"}"#),
+                "permission_scopes[0].scope",
+                "length",
+            ),
             (
                 scopes(r#"{"scope":"a","sensitivity":"low"},{"scope":"a","sensitivity":"high"}"#),
                 "permission_scopes[1].scope",
@@ -280,10 +350,22 @@ mod tests {
                 "preset",
             ),
             (tools(r#"["a"]"#), "tools[0]", "type"),
-            (tools(r#"{"name":"a"},{"name":"a"}"#), "tools[1].name", "duplicate"),
-            (tools(r#"{"name":"a","input_schema":true}"#), "tools[0].input_schema", "type"),
+            (
+                tools(r#"{"name":"a"},{"name":"a"}"#),
+                "tools[1].name",
+                "duplicate",
+            ),
+            (
+                tools(r#"{"name":"a","input_schema":true}"#),
+                "tools[0].input_schema",
+                "type",
+            ),
         ] {
-            assert_eq!(rule(&text), (path.to_owned(), broken.to_owned()), "{text}");
+            assert_eq!(
+                rule(&text),
+                (path.to_owned(), internal.to_owned()),
+                "{text}"
+            );
         }
     }
 
@@ -317,6 +399,9 @@ mod tests {
     fn a_tool_whose_scope_nobody_declared_is_warned_of() {
         let text = r#"{"tools":[{"name":"a","scope":"x:y"}],"permission_scopes":[]}"#;
         let warnings = read(text).expect("valid").manifest.warnings;
-        assert_eq!((warnings[0].code, warnings[0].path.as_str()), ("scope_not_declared", "tools[0].scope"));
+        assert_eq!(
+            (warnings[0].code, warnings[0].path.as_str()),
+            ("scope_not_declared", "tools[0].scope")
+        );
     }
 }

@@ -7,7 +7,7 @@
 pub mod http;
 mod manifest;
 mod proof;
-mod revivals;
+mod reachability;
 mod store;
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use secrecy::ExposeSecret;
 use serde_json::json;
 use uuid::Uuid;
 
-pub use self::revivals::Revivals;
+pub use self::reachability::ReachabilityTracker;
 use crate::{
     app::{App, Quotas},
     auth::{agent::NewToken, secret::Hasher},
@@ -41,7 +41,7 @@ pub struct Agents {
     hasher: Hasher,
     slots: Slots,
     backplane: Backplane,
-    revivals: Revivals,
+    reachability: ReachabilityTracker,
     quotas: Quotas,
 }
 
@@ -54,7 +54,7 @@ impl FromRef<App> for Agents {
             hasher: app.hasher.clone(),
             slots: app.slots.clone(),
             backplane: app.backplane.clone(),
-            revivals: app.revivals.clone(),
+            reachability: app.reachability.clone(),
             quotas: app.quotas,
         }
     }
@@ -62,9 +62,12 @@ impl FromRef<App> for Agents {
 
 impl Agents {
     /// A token and what is stored of it.
-    async fn mint(&self) -> Result<(NewToken, String)> {
-        let token = NewToken::mint(&self.random);
-        let hash = self.hasher.hash_token(token.token.expose_secret().to_owned()).await?;
+    async fn generate(&self) -> Result<(NewToken, String)> {
+        let token = NewToken::generate(&self.random);
+        let hash = self
+            .hasher
+            .hash_token(token.token.expose_secret().to_owned())
+            .await?;
         Ok((token, hash))
     }
 
@@ -80,12 +83,15 @@ impl Agents {
         }
         let connections = self.slots.connections(&[agent.0]).await.concat();
         self.backplane.invalidate(dead, reason);
-        connections.iter().filter(|connection| connection.kind == Kind::Websocket).count()
+        connections
+            .iter()
+            .filter(|connection| connection.kind == Kind::Websocket)
+            .count()
     }
 }
 
 /// An agent as a conversation shows it.
-pub struct Card {
+pub struct AgentSummary {
     /// The agent.
     pub id: AgentId,
     /// Its name.
@@ -95,7 +101,7 @@ pub struct Card {
 }
 
 /// The agent, if it exists. It is not deleted before the transaction ends.
-pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<Card>> {
+pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentSummary>> {
     store::find(tx, id).await
 }
 
@@ -120,8 +126,13 @@ enum State {
 }
 
 impl State {
-    const ALL: [State; 5] =
-        [State::Registered, State::Active, State::Unreachable, State::TokenRevoked, State::Deleted];
+    const ALL: [State; 5] = [
+        State::Registered,
+        State::Active,
+        State::Unreachable,
+        State::TokenRevoked,
+        State::Deleted,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -134,7 +145,10 @@ impl State {
     }
 
     fn from_name(name: &str) -> Self {
-        Self::ALL.into_iter().find(|state| state.name() == name).unwrap_or(State::Registered)
+        Self::ALL
+            .into_iter()
+            .find(|state| state.name() == name)
+            .unwrap_or(State::Registered)
     }
 }
 
@@ -145,10 +159,11 @@ async fn move_to(tx: &Tx, random: &Random, agent: &Locked, state: State) -> Resu
     }
     let at = store::set_state(tx, agent.id, state).await?;
     let previous = agent.state.name();
-    let data =
-        json!({ "agent_id": agent.id, "state": state.name(), "previous_state": previous, "at": iso(at) });
-    let (id, kind) = (EventId::mint(random), EventKind::AgentStateChanged);
-    inbox::append(tx, id, kind, None, &data.to_string(), &[agent.owner.0]).await.map(Some)
+    let data = json!({ "agent_id": agent.id, "state": state.name(), "previous_state": previous, "at": iso(at) });
+    let (id, kind) = (EventId::generate(random), EventKind::AgentStateChanged);
+    inbox::append(tx, id, kind, None, &data.to_string(), &[agent.owner.0])
+        .await
+        .map(Some)
 }
 
 /// Buries what has outlived its grace: tokens and keys. An agent whose last key it was is `registered` again.
@@ -156,7 +171,9 @@ pub async fn retire(db: &Db, random: &Random, backplane: &Backplane) -> Result<(
     while store::retire_tokens(db).await? {}
     for agent in store::with_ended_keys(db).await? {
         let tx = db.begin("agents.retire_keys").await?;
-        let Some(locked) = store::lock(&tx, agent).await? else { continue };
+        let Some(locked) = store::lock(&tx, agent).await? else {
+            continue;
+        };
         let has_key = store::retire_keys(&tx, agent).await?;
         let told = match locked.state {
             State::Active if !has_key => move_to(&tx, random, &locked, State::Registered).await?,
@@ -173,7 +190,9 @@ pub async fn retire(db: &Db, random: &Random, backplane: &Backplane) -> Result<(
 pub async fn leave(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
     loop {
         let tx = db.begin("agents.leave").await?;
-        let Some(told) = store::leave_next(&tx, random).await? else { return Ok(()) };
+        let Some(told) = store::leave_next(&tx, random).await? else {
+            return Ok(());
+        };
         tx.commit().await?;
         told.iter().for_each(|told| backplane.tell(told));
     }

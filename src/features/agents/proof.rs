@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A proof may be this much older or newer than it is.
-const TOLERANCE: TimeDelta = TimeDelta::seconds(300);
+const TIMESTAMP_TOLERANCE: TimeDelta = TimeDelta::seconds(300);
 
 /// Keys as they come in, with the proof.
 #[derive(Deserialize)]
@@ -40,10 +40,19 @@ impl Registration {
         let signature: [u8; 64] = decode("signature", &self.signature)?;
         let at = DateTime::parse_from_rfc3339(&self.timestamp)
             .map_err(|_| Error::field("timestamp", "format", "is no ISO 8601 time"))?;
-        if (now - at.with_timezone(&Utc)).abs() > TOLERANCE {
-            return Err(Error::field("timestamp", "window", "is more than 300 s away from now"));
+        if (now - at.with_timezone(&Utc)).abs() > TIMESTAMP_TOLERANCE {
+            return Err(Error::field(
+                "timestamp",
+                "window",
+                "is more than 300 s away from now",
+            ));
         }
-        let Registration { public_key, signing_public_key, timestamp, .. } = self;
+        let Registration {
+            public_key,
+            signing_public_key,
+            timestamp,
+            ..
+        } = self;
         let signed = format!("keys-register|{agent}|{public_key}|{signing_public_key}|{timestamp}");
         UnparsedPublicKey::new(&ED25519, keys.signing)
             .verify(signed.as_bytes(), &signature)
@@ -53,8 +62,12 @@ impl Registration {
 }
 
 fn decode<const N: usize>(field: &str, text: &str) -> Result<[u8; N]> {
-    let bytes = BASE64.decode(text).map_err(|_| Error::field(field, "base64", "is no base64"))?;
-    bytes.try_into().map_err(|_| Error::field(field, "length", format!("must have {N} bytes")))
+    let bytes = BASE64
+        .decode(text)
+        .map_err(|_| Error::field(field, "base64", "is no base64"))?;
+    bytes
+        .try_into()
+        .map_err(|_| Error::field(field, "length", format!("must have {N} bytes")))
 }
 
 /// As the wire shows keys.
@@ -65,8 +78,14 @@ pub fn encode(bytes: &[u8]) -> String {
 impl Keys {
     /// Hex of the first 16 bytes of SHA-256 over both.
     pub fn id(&self) -> String {
-        let hash = Sha256::new().chain_update(self.public).chain_update(self.signing).finalize();
-        hash[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+        let hash = Sha256::new()
+            .chain_update(self.public)
+            .chain_update(self.signing)
+            .finalize();
+        hash[..16]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 }
 
@@ -93,7 +112,10 @@ mod tests {
 
     #[test]
     fn a_key_id_is_half_a_hash_over_both_keys() {
-        let keys = Keys { public: [1; 32], signing: [2; 32] };
+        let keys = Keys {
+            public: [1; 32],
+            signing: [2; 32],
+        };
         assert_eq!(keys.id(), "f818afd37a6dc3bc92fb447310112770");
     }
 }

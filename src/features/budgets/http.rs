@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::store;
 use crate::{
-    auth::someone::Someone,
+    auth::caller::Caller,
     db::Db,
     error::Result,
     http::{List, client::ClientIp},
@@ -35,41 +35,45 @@ pub struct Bucket {
 ///
 /// Caller: user or agent. Limit: `default_user`, 120/min, or the agent's tier. Answers 200 with a list of [`Bucket`]s, whole.
 pub async fn list(
-    caller: Someone,
+    caller: Caller,
     limiter: Limiter,
     ip: ClientIp,
     State(db): State<Db>,
 ) -> Result<List<Bucket>> {
-    limiter.take_default(&caller).await?;
+    limiter.check_default(&caller).await?;
     let (tier, guards) = match &caller {
-        Someone::User(user) => {
+        Caller::User(user) => {
             let budgets = [Limit::LoginFail, Limit::CodeTries].map(|limit| limiter.budget(limit));
             (None, Some(store::guards(&db, user.id, budgets).await?))
         }
-        Someone::Agent(agent) => (Some(limiter.tier(agent.id).await), None),
+        Caller::Agent(agent) => (Some(limiter.tier(agent.id).await), None),
     };
     let email = guards.as_ref().map(|guards| guards.email.clone());
     let key_of = |limit: Limit| match (limit.per(), &caller) {
         (Per::Ip, _) => Some(ip.to_string()),
-        (Per::Email, Someone::User(_)) => email.clone(),
-        (Per::Session, Someone::User(user)) => Some(user.session.to_string()),
-        (Per::User | Per::Principal, Someone::User(user)) => Some(user.id.to_string()),
-        (Per::Agent | Per::Principal, Someone::Agent(agent)) => Some(agent.id.to_string()),
+        (Per::Email, Caller::User(_)) => email.clone(),
+        (Per::Session, Caller::User(user)) => Some(user.session.to_string()),
+        (Per::User | Per::Principal, Caller::User(user)) => Some(user.id.to_string()),
+        (Per::Agent | Per::Principal, Caller::Agent(agent)) => Some(agent.id.to_string()),
         _ => None,
     };
-    let rules: Vec<Rule> =
-        Limit::ALL.iter().filter_map(|limit| Some(Rule::ask(*limit, key_of(*limit)?))).collect();
-    let rooms = limiter.look(&rules).await;
-    let mut left: HashMap<Limit, (u32, Duration)> =
-        rooms.iter().map(|room| (room.limit, (room.left, room.resets_in))).collect();
+    let rules: Vec<Rule> = Limit::ALL
+        .iter()
+        .filter_map(|limit| Some(Rule::ask(*limit, key_of(*limit)?)))
+        .collect();
+    let statuses = limiter.look(&rules).await;
+    let mut left: HashMap<Limit, (u32, Duration)> = statuses
+        .iter()
+        .map(|status| (status.limit, (status.left, status.resets_in)))
+        .collect();
     if let Some(guards) = &guards {
         left.insert(Limit::LoginFail, guards.logins);
         left.insert(Limit::CodeTries, guards.codes);
     }
     let mine = |limit: &Limit| match (limit.per(), &caller) {
         (Per::AgentAndRoute, _) => tier == Some(*limit),
-        (Per::Agent, Someone::User(_)) => false,
-        (Per::Ip | Per::IpAndRoute | Per::Principal | Per::Agent, _) | (_, Someone::User(_)) => true,
+        (Per::Agent, Caller::User(_)) => false,
+        (Per::Ip | Per::IpAndRoute | Per::Principal | Per::Agent, _) | (_, Caller::User(_)) => true,
         _ => false,
     };
     let data = Limit::ALL.iter().filter(|limit| mine(limit)).map(|limit| {
@@ -82,8 +86,12 @@ pub async fn list(
             window_seconds: budget.window.as_secs(),
             per: limit.per(),
             remaining: left.map(|(left, _)| *left),
-            resets_in_ms: left.map(|(_, resets)| u64::try_from(resets.as_millis()).unwrap_or(u64::MAX)),
+            resets_in_ms: left
+                .map(|(_, resets)| u64::try_from(resets.as_millis()).unwrap_or(u64::MAX)),
         }
     });
-    Ok(List { data: data.collect(), next_cursor: None })
+    Ok(List {
+        data: data.collect(),
+        next_cursor: None,
+    })
 }

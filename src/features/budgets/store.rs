@@ -30,10 +30,15 @@ pub async fn guards(db: &Db, user: UserId, [logins, codes]: [Budget; 2]) -> Resu
         )
         .await?;
     let windows = [logins, codes].map(|budget| budget.window.as_secs_f64());
-    let row = client.query_one(&stmt, &[&user, &windows[0], &windows[1]]).await?;
+    let row = client
+        .query_one(&stmt, &[&user, &windows[0], &windows[1]])
+        .await?;
     let left = |budget: Budget, used: i32, seconds: f64| {
         let used = u32::try_from(used).unwrap_or_default();
-        (budget.count.saturating_sub(used), Duration::try_from_secs_f64(seconds).unwrap_or_default())
+        (
+            budget.count.saturating_sub(used),
+            Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+        )
     };
     Ok(Guards {
         email: row.get(0),

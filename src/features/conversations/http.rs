@@ -15,15 +15,15 @@ use crate::{
     app::App,
     auth::{
         agent::Agent,
-        someone::Someone,
-        user::{User, still_lives},
+        caller::Caller,
+        user::{User, lock_live_session},
     },
     backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
     http::{Data, Json, List, Path, Query, json::Text, page::Page},
     ids::{AgentId, ConversationId, EventId, MessageId, Principal, RelationId, UserId},
-    limits::{Limiter, quotas::GROUP_MEMBERS, table::Limit},
+    limits::{Limiter, quotas::MAX_GROUP_MEMBERS, table::Limit},
     random::Random,
 };
 
@@ -62,12 +62,28 @@ impl OpenGroup {
     /// Without its maker, and nobody twice.
     fn by(self, user: UserId) -> Result<store::NewGroup> {
         let mut seen = HashSet::from([user]);
-        let members: Vec<UserId> = self.member_ids.into_iter().filter(|id| seen.insert(*id)).collect();
-        if seen.len() > GROUP_MEMBERS {
-            return Err(Error::field("member_ids", "max", "a group has at most 500 members"));
+        let members: Vec<UserId> = self
+            .member_ids
+            .into_iter()
+            .filter(|id| seen.insert(*id))
+            .collect();
+        if seen.len() > MAX_GROUP_MEMBERS {
+            return Err(Error::field(
+                "member_ids",
+                "max",
+                "a group has at most 500 members",
+            ));
         }
-        let encryption = if self.encryption == Encryption::Required { "required" } else { "optional" };
-        Ok(store::NewGroup { title: self.title.map(|text| text.0), members, encryption })
+        let encryption = if self.encryption == Encryption::Required {
+            "required"
+        } else {
+            "optional"
+        };
+        Ok(store::NewGroup {
+            title: self.title.map(|text| text.0),
+            members,
+            encryption,
+        })
     }
 }
 
@@ -83,7 +99,7 @@ pub async fn open(
     opener: Opener,
     Json(body): Json<OpenConversation>,
 ) -> Result<Response> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     opener.open(&user, body).await
 }
 
@@ -97,7 +113,7 @@ pub async fn open_group(
     opener: Opener,
     Json(body): Json<OpenGroup>,
 ) -> Result<Response> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     opener.open(&user, OpenConversation::Group(body)).await
 }
 
@@ -115,27 +131,43 @@ pub struct Opener {
 
 impl Opener {
     async fn open(&self, user: &User, body: OpenConversation) -> Result<Response> {
-        let id = ConversationId::mint(&self.random);
+        let id = ConversationId::generate(&self.random);
         let ids = store::NewIds {
             conversation: id,
-            relation: RelationId::mint(&self.random),
-            events: [EventId::mint(&self.random), EventId::mint(&self.random)],
+            relation: RelationId::generate(&self.random),
+            events: [
+                EventId::generate(&self.random),
+                EventId::generate(&self.random),
+            ],
         };
         let tx = self.db.begin("conversations.open").await?;
-        still_lives(&tx, user.id, user.session).await?;
+        lock_live_session(&tx, user.id, user.session).await?;
         let user = user.id;
         let opened = match body {
             OpenConversation::Direct { user_id } if user_id == user => {
                 return Err(Error::field("user_id", "self", "a conversation needs two"));
             }
-            OpenConversation::Direct { user_id } => store::open_direct(&tx, &ids, user, user_id).await?,
-            OpenConversation::Agent { agent_id } => store::open_agent(&tx, &ids, user, agent_id).await?,
-            OpenConversation::Group(group) => store::open_group(&tx, &ids, user, &group.by(user)?).await?,
+            OpenConversation::Direct { user_id } => {
+                store::open_direct(&tx, &ids, user, user_id).await?
+            }
+            OpenConversation::Agent { agent_id } => {
+                store::open_agent(&tx, &ids, user, agent_id).await?
+            }
+            OpenConversation::Group(group) => {
+                store::open_group(&tx, &ids, user, &group.by(user)?).await?
+            }
         };
         tx.commit().await?;
-        opened.told.iter().for_each(|told| self.backplane.tell(told));
+        opened
+            .told
+            .iter()
+            .for_each(|told| self.backplane.tell(told));
         let conversation = opened.conversation.ok_or(Code::NotFound)?;
-        let status = if conversation.conversation_id == id { StatusCode::CREATED } else { StatusCode::OK };
+        let status = if conversation.conversation_id == id {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
         Ok((status, Data(conversation)).into_response())
     }
 }
@@ -167,11 +199,17 @@ pub async fn list_of_agent(
     page_of(&db, Principal::Agent(agent.id), &page).await
 }
 
-async fn page_of(db: &Db, viewer: Principal, page: &Page<ConversationId>) -> Result<List<Conversation>> {
+async fn page_of(
+    db: &Db,
+    viewer: Principal,
+    page: &Page<ConversationId>,
+) -> Result<List<Conversation>> {
     let client = db.read().await?;
     let conversations = store::page(&client, viewer, page.cursor, page.rows()).await?;
-    Ok(page
-        .of(conversations, |one| one.last_message_id.map_or(one.conversation_id, |id| ConversationId(id.0))))
+    Ok(page.of(conversations, |one| {
+        one.last_message_id
+            .map_or(one.conversation_id, |id| ConversationId(id.0))
+    }))
 }
 
 /// `GET /conversations/{conversation_id}`: a conversation with its members.
@@ -179,12 +217,12 @@ async fn page_of(db: &Db, viewer: Principal, page: &Page<ConversationId>) -> Res
 /// Caller: a member. Limit: `default_user`, 120/min; agents their tier. Answers 200 with the [`Conversation`]. Errors:
 /// `NOT_FOUND`.
 pub async fn get(
-    caller: Someone,
+    caller: Caller,
     limiter: Limiter,
     State(db): State<Db>,
     Path(id): Path<ConversationId>,
 ) -> Result<Data<Conversation>> {
-    limiter.take_default(&caller).await?;
+    limiter.check_default(&caller).await?;
     let client = db.read().await?;
     let conversation = store::whole(&client, caller.principal(), id).await?;
     Ok(Data(conversation.ok_or(Code::NotFound)?))
@@ -218,15 +256,20 @@ pub async fn change(
         ));
     }
     if body.encryption.is_none() && body.title.is_none() {
-        return Err(Error::field("encryption", "required", "nothing to change: encryption or title"));
+        return Err(Error::field(
+            "encryption",
+            "required",
+            "nothing to change: encryption or title",
+        ));
     }
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let change = store::Change {
         encryption_required: body.encryption.is_some(),
         title: body.title.map(|text| text.0),
     };
     let tx = db.begin("conversations.change").await?;
-    let (conversation, told) = store::change(&tx, id, user.id, &change, EventId::mint(&random)).await?;
+    let (conversation, told) =
+        store::change(&tx, id, user.id, &change, EventId::generate(&random)).await?;
     tx.commit().await?;
     told.iter().for_each(|told| backplane.tell(told));
     Ok(Data(conversation))
@@ -251,7 +294,7 @@ pub struct Marked {
 /// [`Marked`]. If the mark moved, tells the members who are users `message.read`; of more than 50 the reader alone, for
 /// its other devices. Errors: `NOT_FOUND`.
 pub async fn read(
-    caller: Someone,
+    caller: Caller,
     limiter: Limiter,
     State(db): State<Db>,
     State(random): State<Random>,
@@ -259,11 +302,15 @@ pub async fn read(
     Path(id): Path<ConversationId>,
     Json(body): Json<MarkRead>,
 ) -> Result<Data<Marked>> {
-    limiter.take_default(&caller).await?;
+    limiter.check_default(&caller).await?;
     let tx = db.begin("conversations.read").await?;
-    let event = EventId::mint(&random);
+    let event = EventId::generate(&random);
     let mark = store::read_up_to(&tx, id, caller.principal(), body.message_id, event).await?;
     tx.commit().await?;
     mark.told.iter().for_each(|told| backplane.tell(told));
-    Ok(Data(Marked { conversation_id: id, message_id: mark.message, unread_count: mark.unread_count }))
+    Ok(Data(Marked {
+        conversation_id: id,
+        message_id: mark.message,
+        unread_count: mark.unread_count,
+    }))
 }

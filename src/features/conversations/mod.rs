@@ -9,7 +9,9 @@ mod store;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-pub use self::store::{Place, add_member, is_admin, kind, lock, member, members, recipients, touch, updated};
+pub use self::store::{
+    Place, add_member, is_admin, kind, lock, member, members, recipients, touch, updated,
+};
 use super::relations::Relation;
 use crate::ids::{ConversationId, MessageId, Principal, UserId};
 

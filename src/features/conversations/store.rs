@@ -54,8 +54,16 @@ pub async fn lock(tx: &Tx, id: ConversationId, caller: Principal) -> Result<Plac
             where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'",
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&id, &caller.id()]).await?.ok_or(Code::NotFound)?;
-    Ok(Place { kind: row.get(0), epoch: row.get(1), role: row.get(2), rotation_required: row.get(3) })
+    let row = tx
+        .query_opt(&stmt, &[&id, &caller.id()])
+        .await?
+        .ok_or(Code::NotFound)?;
+    Ok(Place {
+        kind: row.get(0),
+        epoch: row.get(1),
+        role: row.get(2),
+        rotation_required: row.get(3),
+    })
 }
 
 /// Whether the caller may manage this group; 404 if it is no group of theirs. For budgets that are the group's: the
@@ -68,7 +76,10 @@ pub async fn is_admin(client: &Conn, id: ConversationId, caller: Principal) -> R
             where m.conversation_id = $1 and m.principal_id = $2 and c.kind = 'group'",
         )
         .await?;
-    let row = client.query_opt(&stmt, &[&id, &caller.id()]).await?.ok_or(Code::NotFound)?;
+    let row = client
+        .query_opt(&stmt, &[&id, &caller.id()])
+        .await?
+        .ok_or(Code::NotFound)?;
     Ok(row.get(0))
 }
 
@@ -83,7 +94,11 @@ pub async fn kind(db: &Db, id: ConversationId, caller: Principal) -> Result<Stri
             where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'",
         )
         .await?;
-    Ok(client.query_opt(&stmt, &[&id, &caller.id()]).await?.ok_or(Code::NotFound)?.get(0))
+    Ok(client
+        .query_opt(&stmt, &[&id, &caller.id()])
+        .await?
+        .ok_or(Code::NotFound)?
+        .get(0))
 }
 
 /// Who is told what happens in a conversation: an agent whose relation has ended hears nothing.
@@ -96,7 +111,10 @@ pub async fn recipients(tx: &Tx, id: ConversationId) -> Result<Vec<Principal>> {
         )
         .await?;
     let rows = tx.query(&stmt, &[&id]).await?;
-    Ok(rows.iter().map(|row| Principal::from_row(row.get(0), row.get(1))).collect())
+    Ok(rows
+        .iter()
+        .map(|row| Principal::from_row(row.get(0), row.get(1)))
+        .collect())
 }
 
 /// Puts someone into a conversation, which is locked. Who joins sees what comes from now on.
@@ -117,7 +135,8 @@ pub async fn add_member(
             from conversation, unnest($2::uuid[], $3::text[]) as who (id, kind) where conversation_id = $1",
         )
         .await?;
-    tx.execute(&stmt, &[&conversation, &ids, &kinds, &role, &relation]).await?;
+    tx.execute(&stmt, &[&conversation, &ids, &kinds, &role, &relation])
+        .await?;
     Ok(())
 }
 
@@ -139,7 +158,11 @@ pub async fn member(tx: &Tx, id: ConversationId, who: Principal) -> Result<Optio
 }
 
 /// All members or some of them, in the order in which they joined.
-pub async fn members(client: &Conn, id: ConversationId, only: Option<&[Principal]>) -> Result<Vec<Member>> {
+pub async fn members(
+    client: &Conn,
+    id: ConversationId,
+    only: Option<&[Principal]>,
+) -> Result<Vec<Member>> {
     let only: Option<Vec<Uuid>> = only.map(|some| some.iter().map(|who| who.id()).collect());
     let stmt = client
         .prepare_cached(
@@ -181,14 +204,24 @@ pub async fn updated(tx: &Tx, id: ConversationId, event: EventId) -> Result<Vec<
 }
 
 async fn tell(tx: &Tx, id: ConversationId, event: EventId, kind: EventKind) -> Result<Vec<Told>> {
-    let to = recipients(tx, id).await?.into_iter().map(Principal::id).collect();
+    let to = recipients(tx, id)
+        .await?
+        .into_iter()
+        .map(Principal::id)
+        .collect();
     let event = NewEvent::new(event, kind, Some(id), &public(tx, id).await?, to)?;
     inbox::append_all(tx, &[event]).await
 }
 
 /// A conversation as one of its members sees it, with all of them; `None` to who is not.
-pub async fn whole(client: &Conn, viewer: Principal, id: ConversationId) -> Result<Option<Conversation>> {
-    let Some(mut conversation) = view(client, Some(viewer), &[id]).await?.pop() else { return Ok(None) };
+pub async fn whole(
+    client: &Conn,
+    viewer: Principal,
+    id: ConversationId,
+) -> Result<Option<Conversation>> {
+    let Some(mut conversation) = view(client, Some(viewer), &[id]).await?.pop() else {
+        return Ok(None);
+    };
     conversation.members = Some(members(client, id, None).await?);
     Ok(Some(conversation))
 }

@@ -44,7 +44,7 @@ pub async fn list(
     State(slots): State<Slots>,
     Query(page): Query<Page<DeviceId>>,
 ) -> Result<List<Device>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let connections = slots.connections(&[user.id.0]).await.into_iter().flatten();
     let online = connections.map(|connection| connection.device_id).collect();
     let cursor = page.cursor.as_ref().map(|device| device.0.as_str());
@@ -74,12 +74,18 @@ pub async fn revoke(
     State(backplane): State<Backplane>,
     Path(device_id): Path<String>,
 ) -> Result<Data<RevokedDevice>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let device = DeviceId::read(device_id).ok_or_else(|| Error::from(Code::NotFound))?;
     let tx = db.begin("devices.revoke").await?;
-    let revoked = store::revoke(&tx, EventId::mint(&random), &user, &device.0).await?;
+    let revoked = store::revoke(&tx, EventId::generate(&random), &user, &device.0).await?;
     tx.commit().await?;
-    backplane.invalidate(revoked.sessions.iter().map(|session| session.0).collect(), "device_revoked");
+    backplane.invalidate(
+        revoked.sessions.iter().map(|session| session.0).collect(),
+        "device_revoked",
+    );
     revoked.told.iter().for_each(|told| backplane.tell(told));
-    Ok(Data(RevokedDevice { device_id: device.0, revoked_at: revoked.at }))
+    Ok(Data(RevokedDevice {
+        device_id: device.0,
+        revoked_at: revoked.at,
+    }))
 }

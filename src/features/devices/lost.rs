@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Seconds after which a transaction that was under way at the loss is over, however slow its statements were.
-const UNDER_WAY: f64 = 30.0;
+const LEASE_SECONDS: f64 = 30.0;
 
 /// A device that was lost, locked, and how far its user's conversations have been seen to.
 pub struct Lost {
@@ -78,6 +78,6 @@ pub async fn lost_round(tx: &Tx, lost: &Lost) -> Result<()> {
             update lost_device set due_at = lost_at + make_interval(secs => $2), seen_through = default where loss = $1",
         )
         .await?;
-    tx.execute(&stmt, &[&lost.loss, &UNDER_WAY]).await?;
+    tx.execute(&stmt, &[&lost.loss, &LEASE_SECONDS]).await?;
     Ok(())
 }

@@ -30,7 +30,9 @@ pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Res
             for update of d",
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&user.session, &user.id, &fresh_seconds]).await?;
+    let row = tx
+        .query_opt(&stmt, &[&user.session, &user.id, &fresh_seconds])
+        .await?;
     let row = row.ok_or(Code::Unauthorized)?;
     let (current, provisional, fresh): (String, bool, bool) = (row.get(0), row.get(1), row.get(2));
     let mut replaced = Vec::new();

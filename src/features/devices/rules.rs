@@ -12,7 +12,9 @@ impl DeviceId {
     /// The text, if it is one.
     pub fn read(text: String) -> Option<Self> {
         let sane = (1..=128).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte));
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte));
         sane.then_some(DeviceId(text))
     }
 }
@@ -26,6 +28,7 @@ impl fmt::Display for DeviceId {
 impl<'de> Deserialize<'de> for DeviceId {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        DeviceId::read(text).ok_or_else(|| D::Error::custom("format|must be 1 to 128 of A-Z a-z 0-9 . _ : -"))
+        DeviceId::read(text)
+            .ok_or_else(|| D::Error::custom("format|must be 1 to 128 of A-Z a-z 0-9 . _ : -"))
     }
 }

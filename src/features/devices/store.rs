@@ -6,13 +6,13 @@ use uuid::Uuid;
 
 use super::{http::Device, lost};
 use crate::{
-    auth::user::{User, still_lives},
+    auth::user::{User, lock_live_session},
     db::{Db, Tx},
     error::{Code, Error, Result},
     events::EventKind,
     features::inbox::{self, Reader, Told},
     ids::{EventId, Principal, SessionId, UserId},
-    limits::quotas::{REFRESH_GRACE, REFRESH_TOKEN_LIFE, SESSION_DAYS},
+    limits::quotas::{MAX_SESSION_DAYS, REFRESH_GRACE, REFRESH_TOKEN_TTL},
 };
 
 /// A session to be.
@@ -41,7 +41,9 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
             select 1 from user_account where user_id = $1 and deleted_at is null for share",
         )
         .await?;
-    tx.query_opt(&stmt, &[&user]).await?.ok_or(Code::InvalidCredentials)?;
+    tx.query_opt(&stmt, &[&user])
+        .await?
+        .ok_or(Code::InvalidCredentials)?;
     let stmt = tx
         .prepare_cached(
             "-- devices.see
@@ -54,7 +56,16 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
         )
         .await?;
     let row = tx
-        .query_one(&stmt, &[&user, &new.device_id, &new.device_name, &new.platform, &new.provisional])
+        .query_one(
+            &stmt,
+            &[
+                &user,
+                &new.device_id,
+                &new.device_name,
+                &new.platform,
+                &new.provisional,
+            ],
+        )
         .await?;
     let is_new_device = row.get(0);
     let replaced = end_device(tx, user, &new.device_id, "logout").await?;
@@ -65,14 +76,31 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
             values ($1, $2, $3, app_now() + make_interval(secs => $4), app_now() + make_interval(days => $5))",
         )
         .await?;
-    tx.execute(&stmt, &[&new.id, &user, &new.device_id, &REFRESH_TOKEN_LIFE.as_secs_f64(), &SESSION_DAYS])
-        .await?;
+    tx.execute(
+        &stmt,
+        &[
+            &new.id,
+            &user,
+            &new.device_id,
+            &REFRESH_TOKEN_TTL.as_secs_f64(),
+            &MAX_SESSION_DAYS,
+        ],
+    )
+    .await?;
     inbox::create_reader(tx, &Reader::new(Principal::User(user), &new.device_id)).await?;
-    Ok(SignedIn { is_new_device, replaced })
+    Ok(SignedIn {
+        is_new_device,
+        replaced,
+    })
 }
 
 /// Ends the sessions of one device.
-pub async fn end_device(tx: &Tx, user: UserId, device: &str, reason: &'static str) -> Result<Vec<SessionId>> {
+pub async fn end_device(
+    tx: &Tx,
+    user: UserId,
+    device: &str,
+    reason: &'static str,
+) -> Result<Vec<SessionId>> {
     let stmt = tx
         .prepare_cached(
             "-- devices.end_device
@@ -81,7 +109,12 @@ pub async fn end_device(tx: &Tx, user: UserId, device: &str, reason: &'static st
             returning session_id",
         )
         .await?;
-    Ok(tx.query(&stmt, &[&user, &device, &reason]).await?.iter().map(|row| row.get(0)).collect())
+    Ok(tx
+        .query(&stmt, &[&user, &device, &reason])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect())
 }
 
 /// Ends all sessions of a user but one.
@@ -99,7 +132,12 @@ pub async fn end_all(
             returning session_id",
         )
         .await?;
-    Ok(tx.query(&stmt, &[&user, &except, &reason]).await?.iter().map(|row| row.get(0)).collect())
+    Ok(tx
+        .query(&stmt, &[&user, &except, &reason])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect())
 }
 
 /// Ends one session; false if it was over already.
@@ -117,11 +155,15 @@ pub async fn end_session(tx: &Tx, session: SessionId, reason: &'static str) -> R
 /// What a refresh token was worth.
 pub enum Refreshed {
     /// The session goes on with this generation.
-    Next { user: UserId, device_id: String, generation: i32 },
+    Next {
+        user: UserId,
+        device_id: String,
+        generation: i32,
+    },
     /// An old token came back after its grace: the session is over.
     Stolen,
     /// There is no such session any more.
-    Dead,
+    RevokedCredentials,
 }
 
 /// Rotates: the current generation gives the next one; its predecessor gives the current one for ten seconds; what is
@@ -142,14 +184,21 @@ pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Ref
             returning user_id, device_id, generation, revoked_at is not null",
         )
         .await?;
-    let (grace, life) = (REFRESH_GRACE.as_secs_f64(), REFRESH_TOKEN_LIFE.as_secs_f64());
-    let Some(row) = client.query_opt(&stmt, &[&session, &generation, &grace, &life]).await? else {
-        return Ok(Refreshed::Dead);
+    let (grace, life) = (REFRESH_GRACE.as_secs_f64(), REFRESH_TOKEN_TTL.as_secs_f64());
+    let Some(row) = client
+        .query_opt(&stmt, &[&session, &generation, &grace, &life])
+        .await?
+    else {
+        return Ok(Refreshed::RevokedCredentials);
     };
     if row.get(3) {
         return Ok(Refreshed::Stolen);
     }
-    Ok(Refreshed::Next { user: row.get(0), device_id: row.get(1), generation: row.get(2) })
+    Ok(Refreshed::Next {
+        user: row.get(0),
+        device_id: row.get(1),
+        generation: row.get(2),
+    })
 }
 
 /// At most `most` devices, newest first, after `cursor`; a cursor that is none of the user's is refused. A device that we
@@ -171,7 +220,11 @@ pub async fn list(
                 select 1 from device where user_id = $1 and device_id = $2",
             )
             .await?;
-        if client.query_opt(&stmt, &[&user.id, &cursor]).await?.is_none() {
+        if client
+            .query_opt(&stmt, &[&user.id, &cursor])
+            .await?
+            .is_none()
+        {
             return Err(Error::field("cursor", "unknown", "is no id of this list"));
         }
     }
@@ -191,11 +244,14 @@ pub async fn list(
             limit $4",
         )
         .await?;
-    let rows = client.query(&stmt, &[&user.id, &user.device_id, &cursor, &most]).await?;
+    let rows = client
+        .query(&stmt, &[&user.id, &user.device_id, &cursor, &most])
+        .await?;
     let devices = rows.iter().map(|row| {
         let device_id: String = row.get(0);
         let before: Option<String> = row.get(7);
-        let online = online.contains(&device_id) || before.is_some_and(|before| online.contains(&before));
+        let online =
+            online.contains(&device_id) || before.is_some_and(|before| online.contains(&before));
         Device {
             device_id,
             display_name: row.get(1),
@@ -227,7 +283,7 @@ pub async fn revoke(tx: &Tx, event: EventId, user: &User, device: &str) -> Resul
         )
         .await?;
     tx.execute(&stmt, &[&user.id]).await?;
-    still_lives(tx, user.id, user.session).await?;
+    lock_live_session(tx, user.id, user.session).await?;
     let stmt = tx
         .prepare_cached(
             "-- devices.revoke
@@ -237,7 +293,10 @@ pub async fn revoke(tx: &Tx, event: EventId, user: &User, device: &str) -> Resul
             returning revoked_at, (select key_id from before)",
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&user.id, &device]).await?.ok_or(Code::NotFound)?;
+    let row = tx
+        .query_opt(&stmt, &[&user.id, &device])
+        .await?
+        .ok_or(Code::NotFound)?;
     let sessions = end_device(tx, user.id, device, "device_revoked").await?;
     let told = match row.get::<_, Option<String>>(1) {
         Some(key) => {
@@ -247,10 +306,20 @@ pub async fn revoke(tx: &Tx, event: EventId, user: &User, device: &str) -> Resul
         None => None,
     };
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
-    Ok(Revoked { at: row.get(0), sessions, told })
+    Ok(Revoked {
+        at: row.get(0),
+        sessions,
+        told,
+    })
 }
 
-async fn tell_removed(tx: &Tx, event: EventId, user: UserId, device: &str, key: &str) -> Result<Told> {
+async fn tell_removed(
+    tx: &Tx,
+    event: EventId,
+    user: UserId,
+    device: &str,
+    key: &str,
+) -> Result<Told> {
     let stmt = tx
         .prepare_cached(
             "-- devices.bump_list
@@ -260,7 +329,15 @@ async fn tell_removed(tx: &Tx, event: EventId, user: UserId, device: &str, key: 
     tx.execute(&stmt, &[&user]).await?;
     let data = json!({ "user_id": user, "device_id": device, "key_id": key }).to_string();
     let audience = audience(tx, user).await?;
-    inbox::append(tx, event, EventKind::KeyDeviceRemoved, None, &data, &audience).await
+    inbox::append(
+        tx,
+        event,
+        EventKind::KeyDeviceRemoved,
+        None,
+        &data,
+        &audience,
+    )
+    .await
 }
 
 /// Who hears of a user's devices: the user, and everyone who shares a conversation.
@@ -275,5 +352,10 @@ pub async fn audience(tx: &Tx, user: UserId) -> Result<Vec<Uuid>> {
             where mine.principal_id = $1 and r.state is distinct from 'revoked'",
         )
         .await?;
-    Ok(tx.query(&stmt, &[&user]).await?.iter().map(|row| row.get(0)).collect())
+    Ok(tx
+        .query(&stmt, &[&user])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect())
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{rules::Recipient, store};
 use crate::{
-    auth::{someone::Someone, user::User},
+    auth::{caller::Caller, user::User},
     backplane::Backplane,
     db::Db,
     error::{Error, Result},
@@ -17,7 +17,7 @@ use crate::{
     ids::{ConversationId, EventId, Principal},
     limits::{
         Limiter,
-        quotas::{ROTATION_BYTES, ROTATION_REQUEST_LIFE, WRAPPED_KEY_CHARS},
+        quotas::{MAX_ROTATION_BYTES, MAX_WRAPPED_KEY_CHARS, ROTATION_REQUEST_TTL},
         table::Limit,
     },
     random::Random,
@@ -35,7 +35,7 @@ pub struct Rotate {
 struct GivenKey {
     principal_id: Principal,
     device_id: Option<Text<1, 128>>,
-    wrapped_key: Text<1, WRAPPED_KEY_CHARS>,
+    wrapped_key: Text<1, MAX_WRAPPED_KEY_CHARS>,
 }
 
 /// By recipient; two keys for one are a fault.
@@ -43,10 +43,17 @@ fn by_recipient(wrapped: Vec<GivenKey>) -> Result<BTreeMap<Recipient, String>> {
     let mut keys = BTreeMap::new();
     for (n, given) in wrapped.into_iter().enumerate() {
         let device_id = given.device_id.map(|text| text.0);
-        let recipient = Recipient { principal_id: given.principal_id, device_id };
+        let recipient = Recipient {
+            principal_id: given.principal_id,
+            device_id,
+        };
         if keys.insert(recipient, given.wrapped_key.0).is_some() {
             let path = format!("wrapped_keys[{n}]");
-            return Err(Error::field(path, "unique", "a second key for one recipient"));
+            return Err(Error::field(
+                path,
+                "unique",
+                "a second key for one recipient",
+            ));
         }
     }
     Ok(keys)
@@ -73,7 +80,7 @@ pub async fn rotate(
     State(random): State<Random>,
     State(backplane): State<Backplane>,
     Path(id): Path<ConversationId>,
-    Json(body): Json<Rotate, ROTATION_BYTES>,
+    Json(body): Json<Rotate, MAX_ROTATION_BYTES>,
 ) -> Result<Created<Rotated>> {
     let rotation = store::Rotation {
         by: user.id,
@@ -101,14 +108,16 @@ pub struct OfEpoch {
 /// Caller: a member. Limit: `default_user`, 120/min; agents their tier. Query `epoch`. Answers 200 with
 /// [`store::OwnKeys`]. Errors: `NOT_FOUND`.
 pub async fn read(
-    caller: Someone,
+    caller: Caller,
     limiter: Limiter,
     State(db): State<Db>,
     Path(id): Path<ConversationId>,
     Query(query): Query<OfEpoch>,
 ) -> Result<Data<store::OwnKeys>> {
-    limiter.take_default(&caller).await?;
-    Ok(Data(store::own(&db, id, caller.principal(), query.epoch).await?))
+    limiter.check_default(&caller).await?;
+    Ok(Data(
+        store::own(&db, id, caller.principal(), query.epoch).await?,
+    ))
 }
 
 #[derive(Deserialize)]
@@ -139,15 +148,22 @@ pub async fn request(
 ) -> Result<Created<AskedRotation>> {
     let id = body.conversation_id;
     if conversations::kind(&db, id, Principal::User(user.id)).await? != "direct" {
-        return Err(Error::field("conversation_id", "direct", "must be a direct conversation of two users"));
+        return Err(Error::field(
+            "conversation_id",
+            "direct",
+            "must be a direct conversation of two users",
+        ));
     }
     limiter.take(Limit::KeysRotationRequest, id).await?;
-    let request_id = EventId::mint(&random);
+    let request_id = EventId::generate(&random);
     let reason = body.reason.map(|text| text.0);
     let tx = db.begin("group_keys.request").await?;
     let (at, told) = store::request(&tx, id, user.id, request_id, reason).await?;
     tx.commit().await?;
     told.iter().for_each(|told| backplane.tell(told));
-    let life = TimeDelta::from_std(ROTATION_REQUEST_LIFE).unwrap_or_default();
-    Ok(Created(AskedRotation { request_id, expires_at: at + life }))
+    let life = TimeDelta::from_std(ROTATION_REQUEST_TTL).unwrap_or_default();
+    Ok(Created(AskedRotation {
+        request_id,
+        expires_at: at + life,
+    }))
 }

@@ -14,7 +14,9 @@ use crate::{backplane::Backplane, db::Db, error::Result, random::Random};
 pub async fn ask_for_others(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
     loop {
         let tx = db.begin("group_keys.ask_for_others").await?;
-        let Some(told) = store::ask_for_another(&tx, random).await? else { return Ok(()) };
+        let Some(told) = store::ask_for_another(&tx, random).await? else {
+            return Ok(());
+        };
         tx.commit().await?;
         told.iter().for_each(|told| backplane.tell(told));
     }

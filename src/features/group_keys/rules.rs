@@ -41,9 +41,14 @@ mod tests {
             principal_id: Principal::User(UserId(Uuid::from_u128(n))),
             device_id: Some(device.to_owned()),
         };
-        let agent =
-            Recipient { principal_id: Principal::Agent(AgentId(Uuid::from_u128(9))), device_id: None };
-        let nameless = Recipient { device_id: None, ..device(1, "b") };
+        let agent = Recipient {
+            principal_id: Principal::Agent(AgentId(Uuid::from_u128(9))),
+            device_id: None,
+        };
+        let nameless = Recipient {
+            device_id: None,
+            ..device(1, "b")
+        };
         let there = BTreeSet::from([device(1, "a"), device(1, "b"), agent.clone()]);
         assert_eq!(mismatch(&there, &there), None);
         let given = BTreeSet::from([device(1, "a"), device(2, "a"), nameless.clone()]);

@@ -58,14 +58,25 @@ pub async fn rotate(
         return Err(Error::from(Code::VersionMismatch).with("current_epoch", place.epoch));
     }
     let given: BTreeSet<Recipient> = rotation.keys.keys().cloned().collect();
-    if let Some(rules::Mismatch { missing, extra }) = rules::mismatch(&recipients(tx, id).await?, &given) {
+    if let Some(rules::Mismatch { missing, extra }) =
+        rules::mismatch(&recipients(tx, id).await?, &given)
+    {
         let refusal = Error::from(Code::RecipientsMismatch);
-        return Err(refusal.with("missing", json!(missing)).with("extra", json!(extra)));
+        return Err(refusal
+            .with("missing", json!(missing))
+            .with("extra", json!(extra)));
     }
     let epoch = place.epoch + 1;
-    let principals: Vec<Uuid> = rotation.keys.keys().map(|to| to.principal_id.id()).collect();
-    let devices: Vec<&str> =
-        rotation.keys.keys().map(|to| to.device_id.as_deref().unwrap_or_default()).collect();
+    let principals: Vec<Uuid> = rotation
+        .keys
+        .keys()
+        .map(|to| to.principal_id.id())
+        .collect();
+    let devices: Vec<&str> = rotation
+        .keys
+        .keys()
+        .map(|to| to.device_id.as_deref().unwrap_or_default())
+        .collect();
     let wrapped: Vec<&str> = rotation.keys.values().map(String::as_str).collect();
     let stmt = tx
         .prepare_cached(
@@ -77,7 +88,9 @@ pub async fn rotate(
             update conversation set epoch = $2, rotation_required = false where conversation_id = $1 returning app_now()",
         )
         .await?;
-    let row = tx.query_one(&stmt, &[&id, &epoch, &principals, &devices, &wrapped]).await?;
+    let row = tx
+        .query_one(&stmt, &[&id, &epoch, &principals, &devices, &wrapped])
+        .await?;
     let told = tell(tx, random, id, epoch, rotation).await?;
     Ok((epoch, row.get(0), told))
 }
@@ -113,8 +126,18 @@ async fn tell(
     rotation: Rotation,
 ) -> Result<Vec<Told>> {
     let mut keys: BTreeMap<Principal, Vec<WrappedKey>> = BTreeMap::new();
-    for (Recipient { principal_id, device_id }, wrapped_key) in rotation.keys {
-        keys.entry(principal_id).or_default().push(WrappedKey { device_id, wrapped_key });
+    for (
+        Recipient {
+            principal_id,
+            device_id,
+        },
+        wrapped_key,
+    ) in rotation.keys
+    {
+        keys.entry(principal_id).or_default().push(WrappedKey {
+            device_id,
+            wrapped_key,
+        });
     }
     let mut events = Vec::new();
     for who in conversations::recipients(tx, id).await? {
@@ -122,14 +145,25 @@ async fn tell(
             "conversation_id": id, "epoch": epoch, "by": rotation.by, "reason": rotation.reason,
             "wrapped_keys": keys.remove(&who).unwrap_or_default(),
         });
-        let event = EventId::mint(random);
-        events.push(NewEvent::new(event, EventKind::KeyRotated, Some(id), &data, vec![who.id()])?);
+        let event = EventId::generate(random);
+        events.push(NewEvent::new(
+            event,
+            EventKind::KeyRotated,
+            Some(id),
+            &data,
+            vec![who.id()],
+        )?);
     }
     inbox::append_all(tx, &events).await
 }
 
 /// What was wrapped for one member; 404 to who is none.
-pub async fn own(db: &Db, id: ConversationId, who: Principal, epoch: Option<i32>) -> Result<OwnKeys> {
+pub async fn own(
+    db: &Db,
+    id: ConversationId,
+    who: Principal,
+    epoch: Option<i32>,
+) -> Result<OwnKeys> {
     let client = db.read().await?;
     let stmt = client
         .prepare_cached(
@@ -147,7 +181,10 @@ pub async fn own(db: &Db, id: ConversationId, who: Principal, epoch: Option<i32>
     let keys = rows.iter().filter_map(|row| {
         let device: Option<String> = row.get(2);
         let device_id = device.filter(|device| !device.is_empty());
-        Some(WrappedKey { device_id, wrapped_key: row.get::<_, Option<String>>(3)? })
+        Some(WrappedKey {
+            device_id,
+            wrapped_key: row.get::<_, Option<String>>(3)?,
+        })
     });
     Ok(OwnKeys {
         conversation_id: id,
@@ -168,10 +205,19 @@ pub async fn request(
 ) -> Result<(DateTime<Utc>, Vec<Told>)> {
     let by = Principal::User(by);
     conversations::lock(tx, id, by).await?;
-    let peers = conversations::recipients(tx, id).await?.into_iter().filter(|who| *who != by);
+    let peers = conversations::recipients(tx, id)
+        .await?
+        .into_iter()
+        .filter(|who| *who != by);
     let peers = peers.map(Principal::id).collect();
     let data = json!({ "request_id": request, "conversation_id": id, "by": by, "reason": reason });
-    let event = NewEvent::new(request, EventKind::KeyRotationRequested, Some(id), &data, peers)?;
+    let event = NewEvent::new(
+        request,
+        EventKind::KeyRotationRequested,
+        Some(id),
+        &data,
+        peers,
+    )?;
     let stmt = tx
         .prepare_cached(
             "-- group_keys.now
@@ -185,7 +231,9 @@ pub async fn request(
 /// Has one conversation ask for another key, the current one of which a revoked device holds; none when nothing is to be
 /// done for any device.
 pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
-    let Some(lost) = devices::next_lost(tx).await? else { return Ok(None) };
+    let Some(lost) = devices::next_lost(tx).await? else {
+        return Ok(None);
+    };
     // A key that a device was given after it came back, with keys of its own, is its own.
     let stmt = tx
         .prepare_cached(
@@ -199,7 +247,10 @@ pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told
             order by m.conversation_id limit 1",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&lost.user, &lost.device_id, &lost.seen_through]).await? else {
+    let Some(row) = tx
+        .query_opt(&stmt, &[&lost.user, &lost.device_id, &lost.seen_through])
+        .await?
+    else {
         devices::lost_round(tx, &lost).await?;
         return Ok(Some(Vec::new()));
     };
@@ -214,6 +265,10 @@ pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told
         .await?;
     let asked = tx.execute(&stmt, &[&id, &epoch]).await? > 0;
     devices::lost_seen(tx, &lost, id).await?;
-    let told = if asked { conversations::updated(tx, id, EventId::mint(random)).await? } else { Vec::new() };
+    let told = if asked {
+        conversations::updated(tx, id, EventId::generate(random)).await?
+    } else {
+        Vec::new()
+    };
     Ok(Some(told))
 }

@@ -15,8 +15,8 @@ use super::store::{self, Addition, Instance, Removal};
 use crate::{
     app::App,
     auth::{
-        someone::Someone,
-        user::{User, still_lives},
+        caller::Caller,
+        user::{User, lock_live_session},
     },
     backplane::Backplane,
     db::Db,
@@ -29,7 +29,7 @@ use crate::{
     ids::{AgentId, ConversationId, InstanceId, Principal, UserId},
     limits::{
         Limiter,
-        quotas::{GROUP_ADDITIONS, GROUP_ADDITIONS_AT_ONCE},
+        quotas::{GROUP_ADDITIONS_PER_TRANSACTION, MAX_GROUP_ADDITIONS},
         table::Limit,
     },
     random::Random,
@@ -52,7 +52,11 @@ impl Groups {
     async fn administered(&self, group: ConversationId, user: UserId) -> Result<()> {
         let client = self.db.read().await?;
         let admin = conversations::is_admin(&client, group, Principal::User(user)).await?;
-        if admin { Ok(()) } else { Err(Code::Forbidden.into()) }
+        if admin {
+            Ok(())
+        } else {
+            Err(Code::Forbidden.into())
+        }
     }
 
     fn tell(&self, told: &[Told]) {
@@ -77,18 +81,23 @@ pub async fn add_members(
     Path(group): Path<ConversationId>,
     Json(mut body): Json<AddMembers>,
 ) -> Result<Created<Addition>> {
-    if !(1..=GROUP_ADDITIONS).contains(&body.user_ids.len()) {
-        return Err(Error::field("user_ids", "length", "must name 1 to 100 users"));
+    if !(1..=MAX_GROUP_ADDITIONS).contains(&body.user_ids.len()) {
+        return Err(Error::field(
+            "user_ids",
+            "length",
+            "must name 1 to 100 users",
+        ));
     }
     groups.administered(group, user.id).await?;
     limiter.take(Limit::GroupMemberAdd, group).await?;
     let mut seen = HashSet::new();
     body.user_ids.retain(|id| seen.insert(*id));
     let mut all = Addition::default();
-    for some in body.user_ids.chunks(GROUP_ADDITIONS_AT_ONCE) {
+    for some in body.user_ids.chunks(GROUP_ADDITIONS_PER_TRANSACTION) {
         let tx = groups.db.begin("groups.add_members").await?;
-        still_lives(&tx, user.id, user.session).await?;
-        let (addition, told) = store::add_members(&tx, &groups.random, group, user.id, some).await?;
+        lock_live_session(&tx, user.id, user.session).await?;
+        let (addition, told) =
+            store::add_members(&tx, &groups.random, group, user.id, some).await?;
         tx.commit().await?;
         groups.tell(&told);
         all.join(addition);
@@ -103,14 +112,15 @@ pub async fn add_members(
 /// [`Removal`]. Tells the members and the one concerned `member.removed`, and of a new owner `conversation.updated`.
 /// Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn remove_member(
-    caller: Someone,
+    caller: Caller,
     limiter: Limiter,
     groups: Groups,
     Path((group, member)): Path<(ConversationId, Principal)>,
 ) -> Result<Data<Removal>> {
-    limiter.take_default(&caller).await?;
+    limiter.check_default(&caller).await?;
     let tx = groups.db.begin("groups.remove_member").await?;
-    let (removal, told) = store::remove(&tx, &groups.random, group, caller.principal(), member).await?;
+    let (removal, told) =
+        store::remove(&tx, &groups.random, group, caller.principal(), member).await?;
     tx.commit().await?;
     groups.tell(&told);
     Ok(Data(removal))
@@ -142,9 +152,10 @@ pub async fn change_member(
     Path((group, member)): Path<(ConversationId, Principal)>,
     Json(body): Json<ChangeMember>,
 ) -> Result<Data<Member>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let tx = groups.db.begin("groups.change_member").await?;
-    let (member, told) = store::change_role(&tx, &groups.random, group, user.id, member, body.role).await?;
+    let (member, told) =
+        store::change_role(&tx, &groups.random, group, user.id, member, body.role).await?;
     tx.commit().await?;
     groups.tell(&told);
     Ok(Data(member))
@@ -187,11 +198,22 @@ pub async fn add_agent(
     tx.commit().await?;
     limiter.take(Limit::GroupAgentInstance, group).await?;
     let tx = groups.db.begin("groups.add_agent").await?;
-    let added: store::AddedAgent =
-        store::add_agent(&tx, &groups.random, group, user.id, body.agent_id, body.visibility).await?;
+    let added: store::AddedAgent = store::add_agent(
+        &tx,
+        &groups.random,
+        group,
+        user.id,
+        body.agent_id,
+        body.visibility,
+    )
+    .await?;
     tx.commit().await?;
     groups.tell(&added.told);
-    let status = if added.made { StatusCode::CREATED } else { StatusCode::OK };
+    let status = if added.made {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
     let instance: Instance = added.instance;
     Ok((status, Data(instance)).into_response())
 }
@@ -206,9 +228,10 @@ pub async fn remove_agent(
     groups: Groups,
     Path((group, instance)): Path<(ConversationId, InstanceId)>,
 ) -> Result<Data<Removal>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let tx = groups.db.begin("groups.remove_agent").await?;
-    let (removal, told) = store::remove_instance(&tx, &groups.random, group, user.id, instance).await?;
+    let (removal, told) =
+        store::remove_instance(&tx, &groups.random, group, user.id, instance).await?;
     tx.commit().await?;
     groups.tell(&told);
     Ok(Data(removal))

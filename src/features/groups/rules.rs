@@ -15,7 +15,12 @@ pub struct Sorted {
 
 /// Sorts the users asked for, each once, in the order asked: members stay, strangers must exist, and there is room for
 /// `room` more.
-pub fn sort(asked: &[UserId], members: &HashSet<UserId>, known: &HashSet<UserId>, room: usize) -> Sorted {
+pub fn sort(
+    asked: &[UserId],
+    members: &HashSet<UserId>,
+    known: &HashSet<UserId>,
+    room: usize,
+) -> Sorted {
     let mut sorted = Sorted::default();
     let mut seen = HashSet::new();
     for id in asked.iter().copied().filter(|id| seen.insert(*id)) {
@@ -51,12 +56,21 @@ mod tests {
     #[test]
     fn each_user_is_sorted_once_and_the_room_is_kept() {
         let set = |ids: &[u128]| users(ids).into_iter().collect::<HashSet<_>>();
-        let sorted = sort(&users(&[1, 2, 2, 9, 3, 4, 1]), &set(&[1]), &set(&[1, 2, 3, 4]), 2);
+        let sorted = sort(
+            &users(&[1, 2, 2, 9, 3, 4, 1]),
+            &set(&[1]),
+            &set(&[1, 2, 3, 4]),
+            2,
+        );
         assert_eq!(sorted.added, users(&[2, 3]));
         assert_eq!(sorted.already, users(&[1]));
         assert_eq!(sorted.unknown, users(&[9]));
         assert_eq!(sorted.too_many, users(&[4]));
-        assert!(sort(&users(&[2]), &set(&[]), &set(&[2]), 0).added.is_empty());
+        assert!(
+            sort(&users(&[2]), &set(&[]), &set(&[2]), 0)
+                .added
+                .is_empty()
+        );
     }
 
     #[test]
@@ -73,7 +87,11 @@ mod tests {
             ("member", "member", true, true),
             ("agent", "agent", true, true),
         ] {
-            assert_eq!(may_remove(by, member, oneself), may, "{by} removes {member}");
+            assert_eq!(
+                may_remove(by, member, oneself),
+                may,
+                "{by} removes {member}"
+            );
         }
     }
 }

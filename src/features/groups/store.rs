@@ -19,7 +19,7 @@ use crate::{
         relations,
     },
     ids::{AgentId, ConversationId, EventId, InstanceId, Principal, RelationId, UserId},
-    limits::quotas::GROUP_MEMBERS,
+    limits::quotas::MAX_GROUP_MEMBERS,
     random::Random,
 };
 
@@ -76,12 +76,20 @@ pub struct AddedAgent {
 /// Locks a group of the caller's; 404 if it is none.
 async fn lock(tx: &Tx, group: ConversationId, caller: Principal) -> Result<Place> {
     let place = conversations::lock(tx, group, caller).await?;
-    if place.kind == "group" { Ok(place) } else { Err(Code::NotFound.into()) }
+    if place.kind == "group" {
+        Ok(place)
+    } else {
+        Err(Code::NotFound.into())
+    }
 }
 
 async fn lock_as_admin(tx: &Tx, group: ConversationId, user: UserId) -> Result<Place> {
     let place = lock(tx, group, Principal::User(user)).await?;
-    if place.is_admin() { Ok(place) } else { Err(Code::Forbidden.into()) }
+    if place.is_admin() {
+        Ok(place)
+    } else {
+        Err(Code::Forbidden.into())
+    }
 }
 
 async fn members(tx: &Tx, group: ConversationId) -> Result<HashSet<Uuid>> {
@@ -91,7 +99,12 @@ async fn members(tx: &Tx, group: ConversationId) -> Result<HashSet<Uuid>> {
             select principal_id from member where conversation_id = $1",
         )
         .await?;
-    Ok(tx.query(&stmt, &[&group]).await?.iter().map(|row| row.get(0)).collect())
+    Ok(tx
+        .query(&stmt, &[&group])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect())
 }
 
 pub async fn add_members(
@@ -108,11 +121,21 @@ pub async fn add_members(
             select user_id from user_account where user_id = any($1) and deleted_at is null order by user_id for share",
         )
         .await?;
-    let known = tx.query(&stmt, &[&asked]).await?.iter().map(|row| row.get(0)).collect();
+    let known = tx
+        .query(&stmt, &[&asked])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     let place = lock_as_admin(tx, group, by).await?;
     let members = members(tx, group).await?;
-    let room = GROUP_MEMBERS.saturating_sub(members.len());
-    let sorted = rules::sort(asked, &members.into_iter().map(UserId).collect(), &known, room);
+    let room = MAX_GROUP_MEMBERS.saturating_sub(members.len());
+    let sorted = rules::sort(
+        asked,
+        &members.into_iter().map(UserId).collect(),
+        &known,
+        room,
+    );
     let added: Vec<Principal> = sorted.added.iter().copied().map(Principal::User).collect();
     // A key that the others share is one that these do not have.
     let newly_required = place.epoch > 0 && !added.is_empty();
@@ -122,7 +145,10 @@ pub async fn add_members(
         conversations::touch(tx, group, newly_required).await?;
         told = tell_added(tx, random, group, Principal::User(by), &added).await?;
     }
-    let failed = |ids: Vec<UserId>, reason| ids.into_iter().map(move |user_id| Failed { user_id, reason });
+    let failed = |ids: Vec<UserId>, reason| {
+        ids.into_iter()
+            .map(move |user_id| Failed { user_id, reason })
+    };
     Ok((
         Addition {
             added: sorted.added,
@@ -143,11 +169,24 @@ async fn tell_added(
     by: Principal,
     added: &[Principal],
 ) -> Result<Vec<Told>> {
-    let to: Vec<Uuid> = conversations::recipients(tx, group).await?.into_iter().map(Principal::id).collect();
+    let to: Vec<Uuid> = conversations::recipients(tx, group)
+        .await?
+        .into_iter()
+        .map(Principal::id)
+        .collect();
     let joined = conversations::members(tx, group, Some(added)).await?;
     let events: Result<Vec<NewEvent>> = joined
         .iter()
-        .map(|member| concerning(random, EventKind::MemberAdded, group, member, by, to.clone()))
+        .map(|member| {
+            concerning(
+                random,
+                EventKind::MemberAdded,
+                group,
+                member,
+                by,
+                to.clone(),
+            )
+        })
         .collect();
     inbox::append_all(tx, &events?).await
 }
@@ -161,7 +200,7 @@ fn concerning(
     to: Vec<Uuid>,
 ) -> Result<NewEvent> {
     let data = json!({ "conversation_id": group, "member": member, "by": by });
-    NewEvent::new(EventId::mint(random), kind, Some(group), &data, to)
+    NewEvent::new(EventId::generate(random), kind, Some(group), &data, to)
 }
 
 pub async fn remove(
@@ -172,12 +211,17 @@ pub async fn remove(
     who: Principal,
 ) -> Result<(Removal, Vec<Told>)> {
     let place = lock(tx, group, by).await?;
-    let member = conversations::member(tx, group, who).await?.ok_or(Code::NotFound)?;
+    let member = conversations::member(tx, group, who)
+        .await?
+        .ok_or(Code::NotFound)?;
     if !rules::may_remove(&place.role, &member.role, by == who) {
         return Err(Code::Forbidden.into());
     }
-    let mut to: Vec<Uuid> =
-        conversations::recipients(tx, group).await?.into_iter().map(Principal::id).collect();
+    let mut to: Vec<Uuid> = conversations::recipients(tx, group)
+        .await?
+        .into_iter()
+        .map(Principal::id)
+        .collect();
     // Also an agent that hears nothing any more is told that it is out.
     if !to.contains(&who.id()) {
         to.push(who.id());
@@ -194,9 +238,16 @@ pub async fn remove(
     let removed = concerning(random, EventKind::MemberRemoved, group, &member, by, to)?;
     let mut told = inbox::append_all(tx, &[removed]).await?;
     if has_new_owner {
-        told.extend(conversations::updated(tx, group, EventId::mint(random)).await?);
+        told.extend(conversations::updated(tx, group, EventId::generate(random)).await?);
     }
-    Ok((Removal { conversation_id: group, principal_id: who, rotation_required: true }, told))
+    Ok((
+        Removal {
+            conversation_id: group,
+            principal_id: who,
+            rotation_required: true,
+        },
+        told,
+    ))
 }
 
 /// The oldest admin, else the oldest member, is the owner now; false if nobody is left.
@@ -222,7 +273,9 @@ pub async fn change_role(
     role: Role,
 ) -> Result<(Member, Vec<Told>)> {
     let place = lock(tx, group, Principal::User(by)).await?;
-    let member = conversations::member(tx, group, who).await?.ok_or(Code::NotFound)?;
+    let member = conversations::member(tx, group, who)
+        .await?
+        .ok_or(Code::NotFound)?;
     // An owner becomes something else by making another one the owner; an agent is never more than that.
     let owner_steps_down = who == Principal::User(by) && role != Role::Owner;
     if place.role != "owner" || owner_steps_down || member.role == "agent" {
@@ -245,14 +298,23 @@ pub async fn change_role(
         .await?;
     tx.execute(&stmt, &[&group, &who.id(), &name]).await?;
     conversations::touch(tx, group, false).await?;
-    let told = conversations::updated(tx, group, EventId::mint(random)).await?;
-    Ok((conversations::member(tx, group, who).await?.ok_or(Code::NotFound)?, told))
+    let told = conversations::updated(tx, group, EventId::generate(random)).await?;
+    Ok((
+        conversations::member(tx, group, who)
+            .await?
+            .ok_or(Code::NotFound)?,
+        told,
+    ))
 }
 
 /// The caller's relation with an agent that is to join.
 pub async fn related(tx: &Tx, user: UserId, agent: AgentId) -> Result<RelationId> {
-    agents::find(tx, agent).await?.ok_or(Code::AgentNotRegistered)?;
-    relations::active(tx, user, agent).await?.ok_or_else(|| Code::RelationRequired.into())
+    agents::find(tx, agent)
+        .await?
+        .ok_or(Code::AgentNotRegistered)?;
+    relations::active(tx, user, agent)
+        .await?
+        .ok_or_else(|| Code::RelationRequired.into())
 }
 
 pub async fn add_agent(
@@ -265,7 +327,11 @@ pub async fn add_agent(
 ) -> Result<AddedAgent> {
     let place = lock_as_admin(tx, group, by).await?;
     let relation = related(tx, by, agent).await?;
-    let shown = if visibility == Visibility::All { "all" } else { "addressed" };
+    let shown = if visibility == Visibility::All {
+        "all"
+    } else {
+        "addressed"
+    };
     // One whose relation has ended comes back by the caller's, and sees what is said from now on.
     let stmt = tx
         .prepare_cached(
@@ -278,27 +344,47 @@ pub async fn add_agent(
             returning m.instance_id",
         )
         .await?;
-    if let Some(row) = tx.query_opt(&stmt, &[&group, &agent, &shown, &relation]).await? {
+    if let Some(row) = tx
+        .query_opt(&stmt, &[&group, &agent, &shown, &relation])
+        .await?
+    {
         conversations::touch(tx, group, false).await?;
-        let instance = Instance { instance_id: row.get(0), agent_id: agent, visibility };
-        return Ok(AddedAgent { instance, made: false, told: Vec::new() });
+        let instance = Instance {
+            instance_id: row.get(0),
+            agent_id: agent,
+            visibility,
+        };
+        return Ok(AddedAgent {
+            instance,
+            made: false,
+            told: Vec::new(),
+        });
     }
-    if members(tx, group).await?.len() >= GROUP_MEMBERS {
-        return Err(Error::from(Code::Forbidden).with("limit", GROUP_MEMBERS));
+    if members(tx, group).await?.len() >= MAX_GROUP_MEMBERS {
+        return Err(Error::from(Code::Forbidden).with("limit", MAX_GROUP_MEMBERS));
     }
     let who = Principal::Agent(agent);
     conversations::add_member(tx, group, &[who], "agent", Some(relation)).await?;
-    let instance = Instance { instance_id: InstanceId::mint(random), agent_id: agent, visibility };
+    let instance = Instance {
+        instance_id: InstanceId::generate(random),
+        agent_id: agent,
+        visibility,
+    };
     let stmt = tx
         .prepare_cached(
             "-- groups.place_agent
             update member set visibility = $3, instance_id = $4 where conversation_id = $1 and principal_id = $2",
         )
         .await?;
-    tx.execute(&stmt, &[&group, &agent, &shown, &instance.instance_id]).await?;
+    tx.execute(&stmt, &[&group, &agent, &shown, &instance.instance_id])
+        .await?;
     conversations::touch(tx, group, place.epoch > 0).await?;
     let told = tell_added(tx, random, group, Principal::User(by), &[who]).await?;
-    Ok(AddedAgent { instance, made: true, told })
+    Ok(AddedAgent {
+        instance,
+        made: true,
+        told,
+    })
 }
 
 pub async fn remove_instance(
@@ -315,6 +401,16 @@ pub async fn remove_instance(
             select principal_id from member where conversation_id = $1 and instance_id = $2",
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&group, &instance]).await?.ok_or(Code::NotFound)?;
-    remove(tx, random, group, Principal::User(by), Principal::Agent(row.get(0))).await
+    let row = tx
+        .query_opt(&stmt, &[&group, &instance])
+        .await?
+        .ok_or(Code::NotFound)?;
+    remove(
+        tx,
+        random,
+        group,
+        Principal::User(by),
+        Principal::Agent(row.get(0)),
+    )
+    .await
 }

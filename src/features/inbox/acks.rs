@@ -1,20 +1,17 @@
 //! Acks from sockets, gathered: an ack frame has no answer, so many of them may share one statement.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::store::{self, Reader};
-use crate::{db::Db, metrics as series};
+use crate::{db::Db, metrics};
 
 /// How long an ack may wait for company. What a killed node had not written is delivered again after a reconnect
 /// without a cursor; never lost.
-const GATHER: Duration = Duration::from_millis(100);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What is waiting to be written; clones share it.
 #[derive(Clone, Default)]
@@ -26,7 +23,7 @@ pub struct Acks {
 impl Acks {
     /// Notes that `reader` has everything up to `seq`.
     pub fn note(&self, reader: &Reader, seq: i64) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         if let Some(noted) = waiting.get_mut(reader) {
             *noted = seq.max(*noted);
         } else {
@@ -39,7 +36,7 @@ impl Acks {
     pub async fn run(self, db: Db, stop: CancellationToken) {
         loop {
             tokio::select! {
-                () = self.bell.notified() => tokio::time::sleep(GATHER).await,
+                () = self.bell.notified() => tokio::time::sleep(FLUSH_INTERVAL).await,
                 () = stop.cancelled() => return self.flush(&db).await,
             }
             self.flush(&db).await;
@@ -47,21 +44,21 @@ impl Acks {
     }
 
     async fn flush(&self, db: &Db) {
-        let mut acks: Vec<(Reader, i64)> =
-            std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
-                .into_iter()
-                .collect();
+        let mut acks: Vec<(Reader, i64)> = std::mem::take(&mut *self.waiting.lock())
+            .into_iter()
+            .collect();
         if acks.is_empty() {
             return;
         }
         acks.sort_unstable();
         let written = async { store::ack(&db.read().await?, &acks).await };
         match written.await {
-            Ok(()) => series::acks(acks.len() as u64),
+            Ok(()) => metrics::acks(acks.len() as u64),
             Err(error) => {
                 error.log();
                 // Postgres is away: keep them for the next round, below what has been said since.
-                acks.iter().for_each(|(reader, seq)| self.note(reader, *seq));
+                acks.iter()
+                    .for_each(|(reader, seq)| self.note(reader, *seq));
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }

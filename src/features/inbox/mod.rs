@@ -21,10 +21,10 @@ use crate::{
     cursor::Cursor,
     db::{Db, Tx},
     error::{Code, Error, Result},
-    events::{self, EventKind, Tail},
+    events::{self, EncodedEvent, EventKind},
     ids::{AgentId, ConversationId, EventId, TokenId},
-    limits::quotas::PAGE_EVENTS,
-    metrics as series,
+    limits::quotas::MAX_PAGE_EVENTS,
+    metrics,
 };
 
 /// One event's number in one inbox: what a hint carries.
@@ -39,7 +39,7 @@ pub struct Delivery {
 /// An event that has been appended and is to be told after commit.
 pub struct Told {
     /// The event, encoded once.
-    pub tail: Tail,
+    pub encoded: EncodedEvent,
     /// Where it went.
     pub deliveries: Vec<Delivery>,
 }
@@ -67,8 +67,15 @@ impl NewEvent {
         data: &impl Serialize,
         recipients: Vec<Uuid>,
     ) -> Result<Self> {
-        let data = serde_json::to_string(data).map_err(|error| Error::broken(Code::InternalError, error))?;
-        Ok(NewEvent { id, kind, conversation, data, recipients })
+        let data = serde_json::to_string(data)
+            .map_err(|error| Error::internal(Code::InternalError, error))?;
+        Ok(NewEvent {
+            id,
+            kind,
+            conversation,
+            data,
+            recipients,
+        })
     }
 }
 
@@ -77,7 +84,7 @@ pub struct Entry {
     /// Its number.
     pub seq: i64,
     /// The event.
-    pub tail: Tail,
+    pub encoded: EncodedEvent,
 }
 
 /// What a reader needs to start: the inbox's bounds and its own place.
@@ -109,7 +116,10 @@ pub struct Inbox {
 impl Inbox {
     /// Reads the epoch from Postgres.
     pub async fn open(db: Db) -> Result<Self> {
-        let inbox = Inbox { db, epoch: Arc::default() };
+        let inbox = Inbox {
+            db,
+            epoch: Arc::default(),
+        };
         inbox.refresh_epoch().await?;
         Ok(inbox)
     }
@@ -127,12 +137,18 @@ impl Inbox {
 
     /// A cursor of this epoch.
     pub fn cursor(&self, seq: i64) -> Cursor {
-        Cursor { epoch: self.epoch(), seq }
+        Cursor {
+            epoch: self.epoch(),
+            seq,
+        }
     }
 
     /// The same inboxes and epoch, read over other connections.
     pub fn over(&self, db: Db) -> Self {
-        Inbox { db, epoch: self.epoch.clone() }
+        Inbox {
+            db,
+            epoch: self.epoch.clone(),
+        }
     }
 
     /// Where it reads.
@@ -153,7 +169,11 @@ impl Inbox {
             Some(_) => return Start::Resync,
         };
         // A number ahead of the head was never given out in this epoch.
-        if after > bounds.head || after + 1 < bounds.oldest { Start::Resync } else { Start::After(after) }
+        if after > bounds.head || after + 1 < bounds.oldest {
+            Start::Resync
+        } else {
+            Start::After(after)
+        }
     }
 
     /// The refusal of a cursor that cannot be read from.
@@ -165,14 +185,18 @@ impl Inbox {
 
     /// The next events after `after`, at most `limit` and a few megabytes.
     pub async fn read(&self, principal: Uuid, after: i64, limit: i64) -> Result<Vec<Entry>> {
-        series::inbox_read();
-        store::read(&self.db, principal, after, limit.min(PAGE_EVENTS)).await
+        metrics::inbox_read();
+        store::read(&self.db, principal, after, limit.min(MAX_PAGE_EVENTS)).await
     }
 
     /// Acks at once for an agent, unless its token has died since it was proven.
     pub async fn ack_by_token(&self, agent: AgentId, token: TokenId, seq: i64) -> Result<()> {
         let counts = store::ack_by_token(&self.db, agent, token, seq).await?;
-        if counts { Ok(()) } else { Err(Code::AgentTokenInvalid.into()) }
+        if counts {
+            Ok(())
+        } else {
+            Err(Code::AgentTokenInvalid.into())
+        }
     }
 
     /// The heads of many inboxes, for the sweep.
@@ -215,9 +239,16 @@ pub async fn append(
     data: &str,
     recipients: &[Uuid],
 ) -> Result<Told> {
-    let event = NewEvent { id, kind, conversation, data: data.to_owned(), recipients: recipients.to_vec() };
+    let event = NewEvent {
+        id,
+        kind,
+        conversation,
+        data: data.to_owned(),
+        recipients: recipients.to_vec(),
+    };
     let mut told = append_all(tx, &[event]).await?;
-    told.pop().ok_or_else(|| Error::broken(Code::InternalError, "an event without an outcome"))
+    told.pop()
+        .ok_or_else(|| Error::internal(Code::InternalError, "an event without an outcome"))
 }
 
 /// Appends events, each to recipients of its own; whoever is among those of several gets them in this order. Takes the
@@ -227,10 +258,22 @@ pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<Told>> {
         return Ok(Vec::new());
     }
     let outcomes = store::append_all(tx, events).await?;
-    let told = events.iter().zip(outcomes).map(|(event, (at, deliveries))| {
-        let NewEvent { id, kind, conversation, data, .. } = event;
-        Told { tail: events::tail(*id, kind.name(), *conversation, at, data), deliveries }
-    });
+    let told = events
+        .iter()
+        .zip(outcomes)
+        .map(|(event, (at, deliveries))| {
+            let NewEvent {
+                id,
+                kind,
+                conversation,
+                data,
+                ..
+            } = event;
+            Told {
+                encoded: events::encoded(*id, kind.name(), *conversation, at, data),
+                deliveries,
+            }
+        });
     Ok(told.collect())
 }
 

@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     events::{self, Message},
     ids::{AgentId, ConversationId, EventId, MessageId, Principal, TokenId},
-    limits::quotas::PAGE_BYTES,
+    limits::quotas::MAX_PAGE_BYTES,
 };
 
 /// A principal, and for a user the device: who has a place of its own in an inbox.
@@ -22,7 +22,10 @@ pub struct Reader {
 impl Reader {
     /// An agent's, or a user's on one device.
     pub fn new(principal: Principal, device_id: &str) -> Self {
-        Reader { principal: principal.id(), device_id: device_id.to_owned() }
+        Reader {
+            principal: principal.id(),
+            device_id: device_id.to_owned(),
+        }
     }
 }
 
@@ -61,7 +64,8 @@ pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
             on conflict (principal_id, device_id) do nothing",
         )
         .await?;
-    tx.execute(&stmt, &[&reader.principal, &reader.device_id]).await?;
+    tx.execute(&stmt, &[&reader.principal, &reader.device_id])
+        .await?;
     Ok(())
 }
 
@@ -70,14 +74,22 @@ pub async fn rename_reader(tx: &Tx, reader: &Reader, device_id: &str) -> Result<
     if reader.device_id == device_id {
         return Ok(());
     }
-    forget_reader(tx, &Reader { device_id: device_id.to_owned(), ..reader.clone() }).await?;
+    forget_reader(
+        tx,
+        &Reader {
+            device_id: device_id.to_owned(),
+            ..reader.clone()
+        },
+    )
+    .await?;
     let stmt = tx
         .prepare_cached(
             "-- inbox.rename_reader
             update inbox_reader set device_id = $3 where principal_id = $1 and device_id = $2",
         )
         .await?;
-    tx.execute(&stmt, &[&reader.principal, &reader.device_id, &device_id]).await?;
+    tx.execute(&stmt, &[&reader.principal, &reader.device_id, &device_id])
+        .await?;
     Ok(())
 }
 
@@ -88,17 +100,26 @@ pub async fn forget_reader(tx: &Tx, reader: &Reader) -> Result<()> {
             delete from inbox_reader where principal_id = $1 and device_id = $2",
         )
         .await?;
-    tx.execute(&stmt, &[&reader.principal, &reader.device_id]).await?;
+    tx.execute(&stmt, &[&reader.principal, &reader.device_id])
+        .await?;
     Ok(())
 }
 
 /// Appends events, each to its own recipients, in one statement: a recipient of several gets them in order.
-pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<(DateTime<Utc>, Vec<Delivery>)>> {
+pub async fn append_all(
+    tx: &Tx,
+    events: &[NewEvent],
+) -> Result<Vec<(DateTime<Utc>, Vec<Delivery>)>> {
     let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
     let kinds: Vec<&str> = events.iter().map(|event| event.kind.name()).collect();
-    let conversations: Vec<Option<ConversationId>> = events.iter().map(|event| event.conversation).collect();
+    let conversations: Vec<Option<ConversationId>> =
+        events.iter().map(|event| event.conversation).collect();
     let data: Vec<&str> = events.iter().map(|event| event.data.as_str()).collect();
-    let targets = || (1..).zip(events).flat_map(|(n, event)| event.recipients.iter().map(move |id| (n, *id)));
+    let targets = || {
+        (1..)
+            .zip(events)
+            .flat_map(|(n, event)| event.recipients.iter().map(move |id| (n, *id)))
+    };
     let (ns, principals): (Vec<i32>, Vec<Uuid>) = targets().unzip();
     let stmt = tx
         .prepare_cached(
@@ -125,15 +146,27 @@ pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<(DateTime<Ut
             union all select null, principal_id, head_seq, ns from held",
         )
         .await?;
-    let rows = tx.query(&stmt, &[&ids, &kinds, &conversations, &data, &ns, &principals]).await?;
+    let rows = tx
+        .query(
+            &stmt,
+            &[&ids, &kinds, &conversations, &data, &ns, &principals],
+        )
+        .await?;
     let at: DateTime<Utc> = rows.iter().find_map(|row| row.get(0)).unwrap_or_default();
-    let mut told: Vec<_> =
-        events.iter().map(|event| (at, Vec::with_capacity(event.recipients.len()))).collect();
-    for row in rows.iter().filter(|row| row.get::<_, Option<Uuid>>(1).is_some()) {
+    let mut told: Vec<_> = events
+        .iter()
+        .map(|event| (at, Vec::with_capacity(event.recipients.len())))
+        .collect();
+    for row in rows
+        .iter()
+        .filter(|row| row.get::<_, Option<Uuid>>(1).is_some())
+    {
         let (principal, head): (_, i64) = (row.get(1), row.get(2));
         for (seq, n) in (head + 1..).zip(row.get::<_, Vec<i32>>(3)) {
             let event = usize::try_from(n - 1).ok().and_then(|n| told.get_mut(n));
-            event.into_iter().for_each(|(_, deliveries)| deliveries.push(Delivery { principal, seq }));
+            event
+                .into_iter()
+                .for_each(|(_, deliveries)| deliveries.push(Delivery { principal, seq }));
         }
     }
     Ok(told)
@@ -151,8 +184,14 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
             from inbox i where i.principal_id = $1",
         )
         .await?;
-    let row = client.query_one(&stmt, &[&reader.principal, &reader.device_id]).await?;
-    Ok(Bounds { head: row.get(0), oldest: row.get(1), acked: row.get(2) })
+    let row = client
+        .query_one(&stmt, &[&reader.principal, &reader.device_id])
+        .await?;
+    Ok(Bounds {
+        head: row.get(0),
+        oldest: row.get(1),
+        acked: row.get(2),
+    })
 }
 
 /// A page ends at its limit or before it grows too large; a single event larger than that is a page of its own.
@@ -185,7 +224,9 @@ pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Ve
             order by seq",
         )
         .await?;
-    let rows = client.query(&stmt, &[&principal, &after, &limit, &PAGE_BYTES]).await?;
+    let rows = client
+        .query(&stmt, &[&principal, &after, &limit, &MAX_PAGE_BYTES])
+        .await?;
     Ok(rows.iter().map(entry).collect())
 }
 
@@ -194,14 +235,24 @@ fn entry(row: &tokio_postgres::Row) -> Entry {
     let at: DateTime<Utc> = row.get(2);
     let conversation: Option<ConversationId> = row.get(4);
     let recipients: Option<Vec<String>> = row.get(14);
-    let tail = match (row.get::<_, Option<&str>>(3), conversation) {
+    let encoded = match (row.get::<_, Option<&str>>(3), conversation) {
         // No event row: the entry announces a message, which carries the event's id.
-        (None, Some(conversation)) => {
-            message(row, MessageId(id.0), conversation, at, recipients.as_deref()).tail()
+        (None, Some(conversation)) => message(
+            row,
+            MessageId(id.0),
+            conversation,
+            at,
+            recipients.as_deref(),
+        )
+        .encoded(),
+        (kind, conversation) => {
+            events::encoded(id, kind.unwrap_or_default(), conversation, at, row.get(5))
         }
-        (kind, conversation) => events::tail(id, kind.unwrap_or_default(), conversation, at, row.get(5)),
     };
-    Entry { seq: row.get(0), tail }
+    Entry {
+        seq: row.get(0),
+        encoded,
+    }
 }
 
 fn message<'a>(
@@ -230,7 +281,10 @@ fn message<'a>(
 /// before its device got its name goes on acking under the old one.
 pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
     let principals: Vec<Uuid> = acks.iter().map(|(reader, _)| reader.principal).collect();
-    let devices: Vec<&str> = acks.iter().map(|(reader, _)| reader.device_id.as_str()).collect();
+    let devices: Vec<&str> = acks
+        .iter()
+        .map(|(reader, _)| reader.device_id.as_str())
+        .collect();
     let seqs: Vec<i64> = acks.iter().map(|(_, seq)| *seq).collect();
     let stmt = client
         .prepare_cached(
@@ -249,7 +303,9 @@ pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
             where r.principal_id = locked.principal_id and r.device_id = locked.device_id and r.acked_seq < locked.seq",
         )
         .await?;
-    client.execute(&stmt, &[&principals, &devices, &seqs]).await?;
+    client
+        .execute(&stmt, &[&principals, &devices, &seqs])
+        .await?;
     Ok(())
 }
 
@@ -270,7 +326,10 @@ pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, seq: i64) -> 
             select exists (select from token)",
         )
         .await?;
-    Ok(client.query_one(&stmt, &[&agent, &token, &seq]).await?.get(0))
+    Ok(client
+        .query_one(&stmt, &[&agent, &token, &seq])
+        .await?
+        .get(0))
 }
 
 pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
@@ -282,7 +341,13 @@ pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
         )
         .await?;
     let rows = client.query(&stmt, &[&principals]).await?;
-    Ok(rows.iter().map(|row| Delivery { principal: row.get(0), seq: row.get(1) }).collect())
+    Ok(rows
+        .iter()
+        .map(|row| Delivery {
+            principal: row.get(0),
+            seq: row.get(1),
+        })
+        .collect())
 }
 
 pub async fn expire_entries(db: &Db, days: i32) -> Result<bool> {

@@ -13,7 +13,7 @@ use super::{
     store,
 };
 use crate::{
-    auth::{someone::Someone, user::User},
+    auth::{caller::Caller, user::User},
     backplane::Backplane,
     db::Db,
     error::{Code, Result},
@@ -63,17 +63,25 @@ pub async fn put_backup(
     State(backplane): State<Backplane>,
     Json(body): Json<Upload>,
 ) -> Result<Response> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
-    let events = [EventId::mint(&random), EventId::mint(&random)];
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
+    let events = [EventId::generate(&random), EventId::generate(&random)];
     let tx = db.begin("keys.put_backup").await?;
     let put = store::put(&tx, events, &user, &body).await?;
     tx.commit().await?;
     if !put.replaced_sessions.is_empty() {
-        let sessions = put.replaced_sessions.iter().map(|session| session.0).collect();
+        let sessions = put
+            .replaced_sessions
+            .iter()
+            .map(|session| session.0)
+            .collect();
         backplane.invalidate(sessions, "logout");
     }
     put.told.iter().for_each(|told| backplane.tell(told));
-    let status = if put.is_first { StatusCode::CREATED } else { StatusCode::OK };
+    let status = if put.is_first {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
     Ok((status, Data(put.kept)).into_response())
 }
 
@@ -117,14 +125,23 @@ pub async fn read_backups(
     limiter.take(Limit::KeysBackupRead, user.id).await?;
     let device = which.device_id.map(|device| device.0);
     let tx = db.begin("keys.read_backups").await?;
-    let backups = store::backups(&tx, user.id, device.as_deref(), page.cursor.as_ref(), page.rows()).await?;
+    let backups = store::backups(
+        &tx,
+        user.id,
+        device.as_deref(),
+        page.cursor.as_ref(),
+        page.rows(),
+    )
+    .await?;
     let told = match backups.is_empty() {
         true => None,
-        false => Some(store::tell_accessed(&tx, EventId::mint(&random), &user).await?),
+        false => Some(store::tell_accessed(&tx, EventId::generate(&random), &user).await?),
     };
     tx.commit().await?;
     told.iter().for_each(|told| backplane.tell(told));
-    Ok(page.of(backups, |backup| BackupId(backup.device_id.clone(), backup.version)))
+    Ok(page.of(backups, |backup| {
+        BackupId(backup.device_id.clone(), backup.version)
+    }))
 }
 
 /// A user's devices as the directory shows them.
@@ -152,12 +169,14 @@ pub struct DeviceKeys {
 /// Caller: the user, a user who shares a conversation, or an agent with an active relation. Limit: `keys_lookup`, 60/min
 /// per caller. Answers 200 with a [`Directory`]. Errors: `NOT_FOUND`, also for strangers.
 pub async fn directory(
-    caller: Someone,
+    caller: Caller,
     limiter: Limiter,
     State(db): State<Db>,
     Path(user): Path<UserId>,
 ) -> Result<Data<Directory>> {
-    limiter.take(Limit::KeysLookup, caller.principal().wire_id()).await?;
+    limiter
+        .take(Limit::KeysLookup, caller.principal().wire_id())
+        .await?;
     let directory = store::directory(&db, caller.principal(), user).await?;
     Ok(Data(directory.ok_or(Code::NotFound)?))
 }

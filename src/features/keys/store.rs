@@ -16,7 +16,7 @@ use crate::{
         inbox::{self, Told},
     },
     ids::{EventId, Principal, SessionId, UserId},
-    limits::quotas::{KEY_BACKUPS, REAUTH_FOR_KEYS},
+    limits::quotas::{MAX_KEY_BACKUP_VERSIONS, REAUTH_WINDOW_FOR_KEYS},
 };
 
 /// What an upload did.
@@ -41,13 +41,19 @@ struct Current {
 pub async fn put(tx: &Tx, events: [EventId; 2], user: &User, upload: &Upload) -> Result<Put> {
     let device = upload.device_id.0.as_str();
     lock_user(tx, user.id).await?;
-    let named = devices::name(tx, user, device, REAUTH_FOR_KEYS.as_secs_f64()).await?;
-    let Current { key_id: shown, newest } = current(tx, user.id, device).await?;
+    let named = devices::name(tx, user, device, REAUTH_WINDOW_FOR_KEYS.as_secs_f64()).await?;
+    let Current {
+        key_id: shown,
+        newest,
+    } = current(tx, user.id, device).await?;
     if upload.version.is_some_and(|version| version != newest) {
         return Err(Error::from(Code::VersionMismatch).with("current_version", newest));
     }
     let key = key_id(&upload.public_key.0, &upload.signing_public_key.0);
-    let (other, pushes_out) = (shown.as_ref().is_some_and(|shown| *shown != key), newest >= KEY_BACKUPS);
+    let (other, pushes_out) = (
+        shown.as_ref().is_some_and(|shown| *shown != key),
+        newest >= MAX_KEY_BACKUP_VERSIONS,
+    );
     if (other || pushes_out) && !named.fresh {
         return Err(Code::ReauthRequired.into());
     }
@@ -56,7 +62,9 @@ pub async fn put(tx: &Tx, events: [EventId; 2], user: &User, upload: &Upload) ->
     if shown.as_ref() != Some(&key) {
         show(tx, user.id, &kept).await?;
         let audience = devices::audience(tx, user.id).await?;
-        let data = |key: &str| json!({ "user_id": user.id, "device_id": device, "key_id": key }).to_string();
+        let data = |key: &str| {
+            json!({ "user_id": user.id, "device_id": device, "key_id": key }).to_string()
+        };
         if let Some(before) = shown {
             let kind = EventKind::KeyDeviceRemoved;
             told.push(inbox::append(tx, events[0], kind, None, &data(&before), &audience).await?);
@@ -66,7 +74,12 @@ pub async fn put(tx: &Tx, events: [EventId; 2], user: &User, upload: &Upload) ->
     } else {
         repoint(tx, user.id, &kept).await?;
     }
-    Ok(Put { kept, is_first: newest == 0, told, replaced_sessions: named.replaced })
+    Ok(Put {
+        kept,
+        is_first: newest == 0,
+        told,
+        replaced_sessions: named.replaced,
+    })
 }
 
 async fn lock_user(tx: &Tx, user: UserId) -> Result<()> {
@@ -76,7 +89,9 @@ async fn lock_user(tx: &Tx, user: UserId) -> Result<()> {
             select 1 from user_account where user_id = $1 and deleted_at is null for update",
         )
         .await?;
-    tx.query_opt(&stmt, &[&user]).await?.ok_or(Code::Unauthorized)?;
+    tx.query_opt(&stmt, &[&user])
+        .await?
+        .ok_or(Code::Unauthorized)?;
     Ok(())
 }
 
@@ -88,8 +103,14 @@ async fn current(tx: &Tx, user: UserId, device: &str) -> Result<Current> {
             from device d where d.user_id = $1 and d.device_id = $2",
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&user, &device]).await?.ok_or(Code::Unauthorized)?;
-    Ok(Current { key_id: row.get(0), newest: row.get(1) })
+    let row = tx
+        .query_opt(&stmt, &[&user, &device])
+        .await?
+        .ok_or(Code::Unauthorized)?;
+    Ok(Current {
+        key_id: row.get(0),
+        newest: row.get(1),
+    })
 }
 
 async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) -> Result<Kept> {
@@ -102,7 +123,14 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
             returning created_at",
         )
         .await?;
-    let Upload { public_key, signing_public_key, backup_a, backup_b, argon2_salt, .. } = upload;
+    let Upload {
+        public_key,
+        signing_public_key,
+        backup_a,
+        backup_b,
+        argon2_salt,
+        ..
+    } = upload;
     let Argon2Params { m, t, p } = upload.argon2_params;
     let device = upload.device_id.0.as_str();
     let row = tx
@@ -131,8 +159,17 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
             delete from key_backup where user_id = $1 and device_id = $2 and version <= $3",
         )
         .await?;
-    tx.execute(&stmt, &[&user.id, &device, &(version - KEY_BACKUPS)]).await?;
-    Ok(Kept { device_id: device.to_owned(), key_id: key.to_owned(), version, created_at: row.get(0) })
+    tx.execute(
+        &stmt,
+        &[&user.id, &device, &(version - MAX_KEY_BACKUP_VERSIONS)],
+    )
+    .await?;
+    Ok(Kept {
+        device_id: device.to_owned(),
+        key_id: key.to_owned(),
+        version,
+        created_at: row.get(0),
+    })
 }
 
 /// The directory shows these keys from now on.
@@ -144,7 +181,17 @@ async fn show(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
             update device set key_id = $3, key_version = $4, key_since = $5 where user_id = $1 and device_id = $2",
         )
         .await?;
-    tx.execute(&stmt, &[&user, &kept.device_id, &kept.key_id, &kept.version, &kept.created_at]).await?;
+    tx.execute(
+        &stmt,
+        &[
+            &user,
+            &kept.device_id,
+            &kept.key_id,
+            &kept.version,
+            &kept.created_at,
+        ],
+    )
+    .await?;
     Ok(())
 }
 
@@ -156,7 +203,8 @@ async fn repoint(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
             update device set key_version = $3 where user_id = $1 and device_id = $2",
         )
         .await?;
-    tx.execute(&stmt, &[&user, &kept.device_id, &kept.version]).await?;
+    tx.execute(&stmt, &[&user, &kept.device_id, &kept.version])
+        .await?;
     Ok(())
 }
 
@@ -168,7 +216,9 @@ pub async fn backups(
     cursor: Option<&BackupId>,
     most: i64,
 ) -> Result<Vec<Backup>> {
-    let (after_device, after_version) = cursor.map(|BackupId(device, version)| (device, version)).unzip();
+    let (after_device, after_version) = cursor
+        .map(|BackupId(device, version)| (device, version))
+        .unzip();
     if cursor.is_some() {
         let stmt = tx
             .prepare_cached(
@@ -176,7 +226,11 @@ pub async fn backups(
                 select 1 from key_backup where user_id = $1 and device_id = $2 and version = $3",
             )
             .await?;
-        if tx.query_opt(&stmt, &[&user, &after_device, &after_version]).await?.is_none() {
+        if tx
+            .query_opt(&stmt, &[&user, &after_device, &after_version])
+            .await?
+            .is_none()
+        {
             return Err(Error::field("cursor", "unknown", "is no id of this list"));
         }
     }
@@ -193,7 +247,12 @@ pub async fn backups(
             limit $5",
         )
         .await?;
-    let rows = tx.query(&stmt, &[&user, &device, &after_device, &after_version, &most]).await?;
+    let rows = tx
+        .query(
+            &stmt,
+            &[&user, &device, &after_device, &after_version, &most],
+        )
+        .await?;
     Ok(rows.iter().map(backup).collect())
 }
 
@@ -205,7 +264,11 @@ fn backup(row: &Row) -> Backup {
         backup_a: Blob(row.get(3)),
         backup_b: Blob(row.get(4)),
         argon2_salt: Blob(row.get(5)),
-        argon2_params: Argon2Params { m: row.get(6), t: row.get(7), p: row.get(8) },
+        argon2_params: Argon2Params {
+            m: row.get(6),
+            t: row.get(7),
+            p: row.get(8),
+        },
         public_key: Blob(row.get(9)),
         signing_public_key: Blob(row.get(10)),
         created_at: row.get(11),
@@ -220,9 +283,20 @@ pub async fn tell_accessed(tx: &Tx, event: EventId, user: &User) -> Result<Told>
             select app_now() from session where session_id = $1 and revoked_at is null for share",
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&user.session]).await?.ok_or(Code::Unauthorized)?;
+    let row = tx
+        .query_opt(&stmt, &[&user.session])
+        .await?
+        .ok_or(Code::Unauthorized)?;
     let data = json!({ "device_id": user.device_id, "at": iso(row.get(0)) }).to_string();
-    inbox::append(tx, event, EventKind::KeyBackupAccessed, None, &data, &[user.id.0]).await
+    inbox::append(
+        tx,
+        event,
+        EventKind::KeyBackupAccessed,
+        None,
+        &data,
+        &[user.id.0],
+    )
+    .await
 }
 
 /// The devices of a user's that have backups, the last one that made one first.
@@ -233,7 +307,12 @@ pub async fn backed_up_devices(tx: &Tx, user: UserId) -> Result<Vec<String>> {
             select device_id from key_backup where user_id = $1 group by device_id order by max(created_at) desc, device_id",
         )
         .await?;
-    Ok(tx.query(&stmt, &[&user]).await?.iter().map(|row| row.get(0)).collect())
+    Ok(tx
+        .query(&stmt, &[&user])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect())
 }
 
 /// The directory of `user`, if `asker` may see it.
@@ -253,8 +332,12 @@ pub async fn directory(db: &Db, asker: Principal, user: UserId) -> Result<Option
             order by d.created_at, d.device_id",
         )
         .await?;
-    let rows = client.query(&stmt, &[&user, &asker.id(), &asker.kind()]).await?;
-    let Some(first) = rows.first() else { return Ok(None) };
+    let rows = client
+        .query(&stmt, &[&user, &asker.id(), &asker.kind()])
+        .await?;
+    let Some(first) = rows.first() else {
+        return Ok(None);
+    };
     let devices = rows.iter().filter_map(|row| {
         Some(DeviceKeys {
             device_id: row.get::<_, Option<String>>(1)?,
@@ -264,5 +347,9 @@ pub async fn directory(db: &Db, asker: Principal, user: UserId) -> Result<Option
             created_at: row.get(5),
         })
     });
-    Ok(Some(Directory { user_id: user, list_version: first.get(0), devices: devices.collect() }))
+    Ok(Some(Directory {
+        user_id: user,
+        list_version: first.get(0),
+        devices: devices.collect(),
+    }))
 }

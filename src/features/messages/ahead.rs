@@ -9,7 +9,7 @@ use futures_util::{TryStreamExt, stream::FuturesUnordered};
 use tokio::time::timeout;
 
 use super::{
-    Waiting,
+    PendingSend,
     store::{self, Decision},
 };
 use crate::{
@@ -32,9 +32,9 @@ pub struct Ahead {
 /// What became of a batch that went ahead.
 pub enum Outcome {
     /// All were admitted, and this is what the store says.
-    Tried(Vec<Waiting>, Result<Vec<Decision>>),
+    Tried(Vec<PendingSend>, Result<Vec<Decision>>),
     /// These have to wait for their decisions. Who was refused has been told so.
-    Waits(Vec<Waiting>),
+    Waits(Vec<PendingSend>),
 }
 
 impl Ahead {
@@ -44,10 +44,14 @@ impl Ahead {
     }
 
     /// Stores a batch if all of it is admitted meanwhile.
-    pub async fn send(&mut self, db: &Db, mut batch: Vec<Waiting>) -> Outcome {
-        let pending = batch.iter_mut().enumerate().filter(|(_, one)| one.pass.is_pending());
-        let mut passes: Vec<(usize, Pass)> =
-            pending.map(|(n, one)| (n, std::mem::replace(&mut one.pass, Pass::Admitted))).collect();
+    pub async fn send(&mut self, db: &Db, mut batch: Vec<PendingSend>) -> Outcome {
+        let pending = batch
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, one)| one.pass.is_pending());
+        let mut passes: Vec<(usize, Pass)> = pending
+            .map(|(n, one)| (n, std::mem::replace(&mut one.pass, Pass::Admitted)))
+            .collect();
         let outcome = store::send_gated(db, &batch, admitted(&mut passes)).await;
         for (n, pass) in passes {
             batch[n].pass = pass;
@@ -55,7 +59,7 @@ impl Ahead {
         let refused: Option<(usize, Error)> = match outcome {
             Ok(Ok(decisions)) => return Outcome::Tried(batch, Ok(decisions)),
             Ok(Err(refused)) => refused,
-            Err(error) if store::is_rivalry(&error) => None,
+            Err(error) if store::is_write_conflict(&error) => None,
             // Nobody may be stored who has not been admitted, so they take the other way from the start.
             Err(error) if batch.iter().any(|one| one.pass.is_pending()) => {
                 error.log();
@@ -76,12 +80,16 @@ impl Ahead {
 async fn admitted(passes: &mut [(usize, Pass)]) -> Result<(), Option<(usize, Error)>> {
     let all = async {
         // Told as they come: a refusal that is told once and then dropped would be lost.
-        let each = passes.iter_mut().map(async |(n, pass)| pass.await.map_err(|refusal| (*n, refusal)));
+        let each = passes
+            .iter_mut()
+            .map(async |(n, pass)| pass.await.map_err(|refusal| (*n, refusal)));
         let mut each: FuturesUnordered<_> = each.collect();
         while each.try_next().await?.is_some() {}
         Ok(())
     };
-    timeout(PATIENCE, all).await.map_or(Err(None), |told| told.map_err(Some))
+    timeout(PATIENCE, all)
+        .await
+        .map_or(Err(None), |told| told.map_err(Some))
 }
 
 #[cfg(test)]
@@ -93,12 +101,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_is_told_at_once_and_is_not_lost_behind_who_is_late() {
-        let mut passes: Vec<(usize, Pass)> = (0..60).map(|n| (n, Pass::pending(pending()))).collect();
+        let mut passes: Vec<(usize, Pass)> =
+            (0..60).map(|n| (n, Pass::pending(pending()))).collect();
         assert!(matches!(admitted(&mut passes).await, Err(None)));
         passes[50].1 = Pass::pending(ready(Err(Code::RateLimited.into())));
         passes[55].1 = Pass::pending(ready(Err(Code::RateLimited.into())));
         for _ in 0..2 {
-            let refused = admitted(&mut passes).await.expect_err("a refusal").expect("in time");
+            let refused = admitted(&mut passes)
+                .await
+                .expect_err("a refusal")
+                .expect("in time");
             assert!([50, 55].contains(&refused.0));
             passes.retain(|(n, _)| *n != refused.0);
         }

@@ -4,32 +4,34 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use uuid::Uuid;
 
-use super::{Outgoing, Waiting};
+use super::{Outgoing, PendingSend};
 use crate::ids::{ConversationId, Principal};
 
 /// Messages of one transaction,
-const BATCH: usize = 64;
+const MAX_BATCH_MESSAGES: usize = 64;
 /// and bytes of their payloads, after which no more are added.
-const BATCH_BYTES: usize = 4 * 1024 * 1024;
+const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 /// What shares a transaction.
 #[derive(Default)]
 pub struct Batch {
     /// In the order in which they are numbered.
-    pub messages: Vec<Waiting>,
+    pub messages: Vec<PendingSend>,
     company: Company,
 }
 
 impl Batch {
     /// Takes from the front what may join. The rest stays in order, and what follows something that stays in its
     /// conversation stays too. Once the conversations are locked no other may join: locks are taken in order.
-    pub fn fill(&mut self, held: &mut VecDeque<Waiting>, any_conversation: bool) {
+    pub fn fill(&mut self, held: &mut VecDeque<PendingSend>, any_conversation: bool) {
         self.company.held.clear();
         let mut rest = VecDeque::new();
         // Whoever has given up waiting is not answered any more, so nothing is stored for them.
         for one in held.drain(..).filter(|one| !one.answer.is_closed()) {
-            let may = any_conversation || self.company.senders.contains_key(&one.message.conversation);
-            if may && self.messages.len() < BATCH && self.company.admits(&one.message) {
+            let may =
+                any_conversation || self.company.senders.contains_key(&one.message.conversation);
+            if may && self.messages.len() < MAX_BATCH_MESSAGES && self.company.admits(&one.message)
+            {
                 self.messages.push(one);
             } else {
                 self.company.held.insert(one.message.conversation);
@@ -54,8 +56,13 @@ struct Company {
 
 impl Company {
     fn admits(&mut self, message: &Outgoing) -> bool {
-        let Outgoing { sender, conversation, draft, .. } = message;
-        if self.held.contains(conversation) || self.bytes > BATCH_BYTES {
+        let Outgoing {
+            sender,
+            conversation,
+            draft,
+            ..
+        } = message;
+        if self.held.contains(conversation) || self.bytes > MAX_BATCH_BYTES {
             return false;
         }
         // The same id twice in one statement cannot be told apart; the second finds the first in the next batch.
@@ -65,10 +72,12 @@ impl Company {
         }
         // An agent's hop counts from the conversation's latest message as Postgres knows it, so nothing else may
         // come before it in its batch but messages of its own that count the same.
-        let alike = (matches!(sender, Principal::Agent(_)) && draft.in_reply_to.is_none()).then_some(*sender);
+        let alike = (matches!(sender, Principal::Agent(_)) && draft.in_reply_to.is_none())
+            .then_some(*sender);
         match self.senders.get(conversation) {
             Some(before)
-                if matches!(sender, Principal::Agent(_)) && (alike.is_none() || *before != alike) =>
+                if matches!(sender, Principal::Agent(_))
+                    && (alike.is_none() || *before != alike) =>
             {
                 return false;
             }
@@ -107,7 +116,7 @@ pub(super) mod tests {
         conversation: u128,
         key: Option<u128>,
         in_reply_to: Option<u128>,
-    ) -> Waiting {
+    ) -> PendingSend {
         let draft = Draft {
             payload: "{}".to_owned(),
             encrypted: false,
@@ -117,8 +126,13 @@ pub(super) mod tests {
             recipients: None,
         };
         let conversation = ConversationId(Uuid::from_u128(conversation));
-        let message = Outgoing { sender, credential: Uuid::nil(), conversation, draft };
-        Waiting {
+        let message = Outgoing {
+            sender,
+            credential: Uuid::nil(),
+            conversation,
+            draft,
+        };
+        PendingSend {
             id: MessageId(Uuid::nil()),
             message,
             answer: kept_open(),
@@ -129,8 +143,14 @@ pub(super) mod tests {
     }
 
     /// The same send, which the limiter is still being asked about.
-    pub fn decided_by(decision: impl Future<Output = Result<()>> + Send + 'static, one: Waiting) -> Waiting {
-        Waiting { pass: Pass::pending(decision), ..one }
+    pub fn decided_by(
+        decision: impl Future<Output = Result<()>> + Send + 'static,
+        one: PendingSend,
+    ) -> PendingSend {
+        PendingSend {
+            pass: Pass::pending(decision),
+            ..one
+        }
     }
 
     /// An answer that somebody waits for, as long as the test runs.
@@ -140,7 +160,7 @@ pub(super) mod tests {
         answer
     }
 
-    fn sizes(sends: Vec<Waiting>) -> Vec<usize> {
+    fn sizes(sends: Vec<PendingSend>) -> Vec<usize> {
         let mut held = VecDeque::from(sends);
         let mut sizes = Vec::new();
         while !held.is_empty() {
@@ -157,13 +177,25 @@ pub(super) mod tests {
         let agent = Principal::Agent(AgentId(Uuid::from_u128(2)));
         let other = Principal::Agent(AgentId(Uuid::from_u128(3)));
         let of = |sender, conversation| waiting(sender, conversation, None, None);
-        assert_eq!(sizes(vec![of(user, 1), of(user, 1), of(user, 2), of(agent, 3)]), [4]);
+        assert_eq!(
+            sizes(vec![of(user, 1), of(user, 1), of(user, 2), of(agent, 3)]),
+            [4]
+        );
         assert_eq!(sizes(vec![of(agent, 1), of(agent, 1), of(user, 1)]), [3]);
         // An agent after a human, or after another agent, in one conversation.
-        assert_eq!(sizes(vec![of(user, 1), of(agent, 1), of(user, 1), of(agent, 2)]), [2, 2]);
-        assert_eq!(sizes(vec![of(agent, 1), of(other, 1), of(agent, 1)]), [1, 1, 1]);
+        assert_eq!(
+            sizes(vec![of(user, 1), of(agent, 1), of(user, 1), of(agent, 2)]),
+            [2, 2]
+        );
+        assert_eq!(
+            sizes(vec![of(agent, 1), of(other, 1), of(agent, 1)]),
+            [1, 1, 1]
+        );
         // An answer to a certain message.
-        assert_eq!(sizes(vec![waiting(agent, 1, None, Some(9)), of(agent, 1)]), [1, 1]);
+        assert_eq!(
+            sizes(vec![waiting(agent, 1, None, Some(9)), of(agent, 1)]),
+            [1, 1]
+        );
         // One id twice; what follows in the conversation waits behind it.
         assert_eq!(
             sizes(vec![
@@ -180,13 +212,17 @@ pub(super) mod tests {
         let user = Principal::User(UserId(Uuid::from_u128(1)));
         let agent = Principal::Agent(AgentId(Uuid::from_u128(2)));
         let of = |sender, conversation| waiting(sender, conversation, None, None);
-        let (mut batch, mut held) =
-            (Batch::default(), VecDeque::from([of(user, 2), of(user, 1), of(agent, 1)]));
+        let (mut batch, mut held) = (
+            Batch::default(),
+            VecDeque::from([of(user, 2), of(user, 1), of(agent, 1)]),
+        );
         batch.fill(&mut held, true);
         held.extend([of(user, 1), of(user, 3), of(user, 2)]);
         batch.fill(&mut held, false);
-        let conversations = |messages: &mut dyn Iterator<Item = &Waiting>| -> Vec<u128> {
-            messages.map(|one| one.message.conversation.0.as_u128()).collect()
+        let conversations = |messages: &mut dyn Iterator<Item = &PendingSend>| -> Vec<u128> {
+            messages
+                .map(|one| one.message.conversation.0.as_u128())
+                .collect()
         };
         assert_eq!(conversations(&mut batch.messages.iter()), [1, 2, 2]);
         // The agent's turn in the first conversation is in the next batch, and so is what follows it there.

@@ -11,7 +11,7 @@ use crate::{
     error::{Code, Error, Result},
     http::json,
     ids::{ConversationId, MessageId, Principal},
-    limits::quotas::{MESSAGE_BYTES, RECIPIENTS},
+    limits::quotas::{MAX_MESSAGE_BYTES, MAX_RECIPIENTS},
 };
 
 /// What is to be sent.
@@ -32,14 +32,19 @@ pub struct Draft {
 
 /// The names that stand beside a bare payload's own fields.
 #[derive(Deserialize)]
-struct Beside {
+struct SendFields {
     conversation_id: Option<ConversationId>,
     client_message_id: Option<MessageId>,
     idempotency_key: Option<Uuid>,
     in_reply_to: Option<MessageId>,
 }
 
-const BESIDE: [&str; 4] = ["conversation_id", "client_message_id", "idempotency_key", "in_reply_to"];
+const SEND_FIELDS: [&str; 4] = [
+    "conversation_id",
+    "client_message_id",
+    "idempotency_key",
+    "in_reply_to",
+];
 
 #[derive(Deserialize)]
 struct Wrapped<'a> {
@@ -66,36 +71,51 @@ impl Draft {
         headers: &HeaderMap,
         too_large: Code,
     ) -> Result<(Self, Option<ConversationId>)> {
-        let beside: Beside = json::parse(bytes)?;
-        let text = std::str::from_utf8(bytes).map_err(|_| Error::field("", "json", "is not UTF-8"))?;
+        let beside: SendFields = json::parse(bytes)?;
+        let text =
+            std::str::from_utf8(bytes).map_err(|_| Error::field("", "json", "is not UTF-8"))?;
         let (payload, envelope) = match wrapped(text) {
             Some(payload) => (payload.to_owned(), json::parse(bytes)?),
             None => (bare(text)?, Envelope::default()),
         };
         let conversation = beside.conversation_id;
-        Ok((Self::new(payload, beside, envelope, Some(headers), too_large)?, conversation))
+        Ok((
+            Self::new(payload, beside, envelope, Some(headers), too_large)?,
+            conversation,
+        ))
     }
 
     /// Reads a `message.send` frame, whose own `type` leaves no room for a bare payload.
     pub fn from_frame(text: &str, too_large: Code) -> Result<Self> {
-        let beside: Beside = json::parse(text.as_bytes())?;
-        let payload =
-            wrapped(text).ok_or_else(|| Error::field("payload", "required", "missing field `payload`"))?;
-        Self::new(payload.to_owned(), beside, json::parse(text.as_bytes())?, None, too_large)
+        let beside: SendFields = json::parse(text.as_bytes())?;
+        let payload = wrapped(text)
+            .ok_or_else(|| Error::field("payload", "required", "missing field `payload`"))?;
+        Self::new(
+            payload.to_owned(),
+            beside,
+            json::parse(text.as_bytes())?,
+            None,
+            too_large,
+        )
     }
 
     fn new(
         payload: String,
-        beside: Beside,
+        beside: SendFields,
         envelope: Envelope,
         headers: Option<&HeaderMap>,
         too_large: Code,
     ) -> Result<Self> {
-        if payload.len() > MESSAGE_BYTES {
+        if payload.len() > MAX_MESSAGE_BYTES {
             return Err(too_large.into());
         }
-        let kind: Kind = serde_json::from_str(&payload)
-            .map_err(|_| Error::field("payload", "payload", "must be an object with a string `type`"))?;
+        let kind: Kind = serde_json::from_str(&payload).map_err(|_| {
+            Error::field(
+                "payload",
+                "payload",
+                "must be an object with a string `type`",
+            )
+        })?;
         let key = key(&beside, headers)?;
         Ok(Draft {
             payload,
@@ -109,24 +129,34 @@ impl Draft {
 }
 
 fn recipients(envelope: Envelope) -> Result<Option<Vec<Principal>>> {
-    let Some(mut recipients) = envelope.recipients else { return Ok(None) };
+    let Some(mut recipients) = envelope.recipients else {
+        return Ok(None);
+    };
     recipients.sort_unstable();
     recipients.dedup();
-    if !(1..=RECIPIENTS).contains(&recipients.len()) {
-        return Err(Error::field("recipients", "length", "must name 1 to 500 members"));
+    if !(1..=MAX_RECIPIENTS).contains(&recipients.len()) {
+        return Err(Error::field(
+            "recipients",
+            "length",
+            "must name 1 to 500 members",
+        ));
     }
     Ok(Some(recipients))
 }
 
 fn wrapped(text: &str) -> Option<&str> {
-    serde_json::from_str::<Wrapped<'_>>(text).ok()?.payload.map(RawValue::get)
+    serde_json::from_str::<Wrapped<'_>>(text)
+        .ok()?
+        .payload
+        .map(RawValue::get)
 }
 
 /// The payload of a body without `payload`: all but the names beside it.
 fn bare(text: &str) -> Result<String> {
     let fault = || Error::field("payload", "required", "missing field `payload`");
-    let mut fields: BTreeMap<String, &RawValue> = serde_json::from_str(text).map_err(|_| fault())?;
-    fields.retain(|name, _| !BESIDE.contains(&name.as_str()));
+    let mut fields: BTreeMap<String, &RawValue> =
+        serde_json::from_str(text).map_err(|_| fault())?;
+    fields.retain(|name, _| !SEND_FIELDS.contains(&name.as_str()));
     if !fields.contains_key("type") {
         return Err(fault());
     }
@@ -134,18 +164,32 @@ fn bare(text: &str) -> Result<String> {
 }
 
 /// One key under three names; two that differ are a fault.
-fn key(beside: &Beside, headers: Option<&HeaderMap>) -> Result<Option<Uuid>> {
+fn key(beside: &SendFields, headers: Option<&HeaderMap>) -> Result<Option<Uuid>> {
     let header = headers.and_then(|headers| headers.get("idempotency-key"));
-    let header = match header.map(|value| value.to_str().ok().and_then(|text| Uuid::try_parse(text).ok())) {
+    let header = match header.map(|value| {
+        value
+            .to_str()
+            .ok()
+            .and_then(|text| Uuid::try_parse(text).ok())
+    }) {
         Some(None) => return Err(Error::field("Idempotency-Key", "format", "is no UUID")),
         Some(Some(key)) => Some(key),
         None => None,
     };
-    let mut given =
-        [beside.client_message_id.map(|id| id.0), beside.idempotency_key, header].into_iter().flatten();
+    let mut given = [
+        beside.client_message_id.map(|id| id.0),
+        beside.idempotency_key,
+        header,
+    ]
+    .into_iter()
+    .flatten();
     let first = given.next();
     match given.find(|other| Some(*other) != first) {
-        Some(_) => Err(Error::field("client_message_id", "conflict", "two different ids for one message")),
+        Some(_) => Err(Error::field(
+            "client_message_id",
+            "conflict",
+            "two different ids for one message",
+        )),
         None => Ok(first),
     }
 }
@@ -155,7 +199,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Draft> {
-        Draft::from_body(text.as_bytes(), &HeaderMap::new(), Code::MessageTooLarge).map(|(draft, _)| draft)
+        Draft::from_body(text.as_bytes(), &HeaderMap::new(), Code::MessageTooLarge)
+            .map(|(draft, _)| draft)
     }
 
     #[test]
@@ -163,7 +208,8 @@ mod tests {
         let wrapped = read(
             r#"{"payload":{"text":"hi","type":"text"},"client_message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#,
         );
-        let bare = read(r#"{"type":"text","text":"hi","client_message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#);
+        let bare =
+            read(r#"{"type":"text","text":"hi","client_message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#);
         let (wrapped, bare) = (wrapped.expect("valid"), bare.expect("valid"));
         assert_eq!(wrapped.payload, bare.payload);
         assert_eq!(wrapped.key, bare.key);
@@ -173,15 +219,28 @@ mod tests {
     #[test]
     fn a_payload_keeps_its_bytes() {
         let odd = r#"{ "type":"text", "n": 1.00, "big": 123456789012345678901234567890 }"#;
-        assert_eq!(read(&format!(r#"{{"payload":{odd}}}"#)).expect("valid").payload, odd);
+        assert_eq!(
+            read(&format!(r#"{{"payload":{odd}}}"#))
+                .expect("valid")
+                .payload,
+            odd
+        );
     }
 
     #[test]
     fn recipients_stand_beside_a_payload_and_in_a_bare_one_are_part_of_it() {
-        let (one, two) = ("01ARZ3NDEKTSV4RRFFQ69G5FAV", "0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e");
+        let (one, two) = (
+            "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+            "0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e",
+        );
         let named = format!(r#""recipients":["{two}","{one}","{two}"]"#);
         let wrapped = read(&format!(r#"{{"payload":{{"type":"t"}},{named}}}"#)).expect("valid");
-        let ids: Vec<String> = wrapped.recipients.expect("some").iter().map(|id| id.wire_id()).collect();
+        let ids: Vec<String> = wrapped
+            .recipients
+            .expect("some")
+            .iter()
+            .map(|id| id.wire_id())
+            .collect();
         assert_eq!(ids, [one, two]);
         let bare = read(&format!(r#"{{"type":"t",{named}}}"#)).expect("valid");
         assert!(bare.recipients.is_none() && bare.payload.contains("recipients"));
@@ -209,7 +268,11 @@ mod tests {
             r#"{"payload":{"type":"t"},"idempotency_key":"01ARZ3NDEKTSV4RRFFQ69G5FAV"}"#,
             r#"{"payload":{"type":"t"},"client_message_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","idempotency_key":"0190b5e0-7c6e-4d3a-9c1b-2f4a5b6c7d8e"}"#,
         ] {
-            assert_eq!(read(text).map(|_| ()).expect_err(text).code(), Code::ValidationError, "{text}");
+            assert_eq!(
+                read(text).map(|_| ()).expect_err(text).code(),
+                Code::ValidationError,
+                "{text}"
+            );
         }
     }
 }

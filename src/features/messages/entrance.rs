@@ -5,7 +5,7 @@ use std::{collections::VecDeque, pin::Pin};
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use tokio::sync::mpsc;
 
-use super::Waiting;
+use super::PendingSend;
 use crate::error::Result;
 
 /// Sends that are looked at together.
@@ -13,12 +13,12 @@ const MOST: usize = 256;
 /// Sends whose decision may be awaited here; then the others wait in the queue, whose length is bounded.
 const UNDECIDED: usize = 4096;
 
-type Deciding = Pin<Box<dyn Future<Output = (Result<()>, Waiting)> + Send>>;
+type Deciding = Pin<Box<dyn Future<Output = (Result<()>, PendingSend)> + Send>>;
 
 /// The entrance of one lane.
 pub struct Entrance {
-    queue: mpsc::Receiver<Waiting>,
-    arrived: Vec<Waiting>,
+    queue: mpsc::Receiver<PendingSend>,
+    arrived: Vec<PendingSend>,
     /// Those who have to wait for the limiter.
     undecided: FuturesUnordered<Deciding>,
     /// Whether all senders are gone.
@@ -27,13 +27,18 @@ pub struct Entrance {
 
 impl Entrance {
     /// In front of it, `queue`.
-    pub fn new(queue: mpsc::Receiver<Waiting>) -> Self {
-        Entrance { queue, arrived: Vec::new(), undecided: FuturesUnordered::new(), closed: false }
+    pub fn new(queue: mpsc::Receiver<PendingSend>) -> Self {
+        Entrance {
+            queue,
+            arrived: Vec::new(),
+            undecided: FuturesUnordered::new(),
+            closed: false,
+        }
     }
 
     /// Waits for at least one, and lets in all there are, undecided ones too if it is `open` to them; false once there
     /// will be none any more.
-    pub async fn wait(&mut self, inside: &mut VecDeque<Waiting>, open: bool) -> bool {
+    pub async fn wait(&mut self, inside: &mut VecDeque<PendingSend>, open: bool) -> bool {
         while inside.is_empty() {
             if self.closed && self.undecided.is_empty() {
                 return false;
@@ -50,14 +55,18 @@ impl Entrance {
     }
 
     /// Lets in all there are by now; whoever is inside and has been refused meanwhile has to go.
-    pub fn look(&mut self, inside: &mut VecDeque<Waiting>, open: bool) {
+    pub fn look(&mut self, inside: &mut VecDeque<PendingSend>, open: bool) {
         while self.arrived.len() < MOST && self.undecided.len() < UNDECIDED {
-            let Ok(one) = self.queue.try_recv() else { break };
+            let Ok(one) = self.queue.try_recv() else {
+                break;
+            };
             self.arrived.push(one);
         }
         inside.extend(self.arrived.drain(..));
         for _ in 0..inside.len() {
-            let Some(mut one) = inside.pop_front() else { break };
+            let Some(mut one) = inside.pop_front() else {
+                break;
+            };
             match (&mut one.pass).now_or_never() {
                 Some(verdict) => let_in(verdict, one, inside),
                 None if open => inside.push_back(one),
@@ -72,12 +81,13 @@ impl Entrance {
     }
 
     /// One that has to wait for the limiter.
-    pub fn put_back(&mut self, mut one: Waiting) {
-        self.undecided.push(Box::pin(async { ((&mut one.pass).await, one) }));
+    pub fn put_back(&mut self, mut one: PendingSend) {
+        self.undecided
+            .push(Box::pin(async { ((&mut one.pass).await, one) }));
     }
 }
 
-fn let_in(verdict: Result<()>, one: Waiting, inside: &mut VecDeque<Waiting>) {
+fn let_in(verdict: Result<()>, one: PendingSend, inside: &mut VecDeque<PendingSend>) {
     match verdict {
         Ok(()) => inside.push_back(one),
         Err(refusal) => drop(one.answer.send(Err(refusal))),
@@ -97,12 +107,21 @@ mod tests {
         ids::{Principal, UserId},
     };
 
-    fn send(key: u128) -> Waiting {
-        waiting(Principal::User(UserId(uuid::Uuid::nil())), 1, Some(key), None)
+    fn send(key: u128) -> PendingSend {
+        waiting(
+            Principal::User(UserId(uuid::Uuid::nil())),
+            1,
+            Some(key),
+            None,
+        )
     }
 
-    fn keys(inside: &mut VecDeque<Waiting>) -> Vec<u128> {
-        inside.drain(..).filter_map(|one| one.message.draft.key).map(|key| key.as_u128()).collect()
+    fn keys(inside: &mut VecDeque<PendingSend>) -> Vec<u128> {
+        inside
+            .drain(..)
+            .filter_map(|one| one.message.draft.key)
+            .map(|key| key.as_u128())
+            .collect()
     }
 
     #[tokio::test]
@@ -111,13 +130,23 @@ mod tests {
         let mut entrance = Entrance::new(queued);
         let (refused, answered) = {
             let (answer, answered) = tokio::sync::oneshot::channel();
-            (Waiting { answer, ..decided_by(ready(Err(Code::RateLimited.into())), send(2)) }, answered)
+            (
+                PendingSend {
+                    answer,
+                    ..decided_by(ready(Err(Code::RateLimited.into())), send(2))
+                },
+                answered,
+            )
         };
         let soon = async {
             tokio::task::yield_now().await;
             Ok(())
         };
-        for one in [decided_by(pending(), send(1)), refused, decided_by(soon, send(3))] {
+        for one in [
+            decided_by(pending(), send(1)),
+            refused,
+            decided_by(soon, send(3)),
+        ] {
             assert!(queue.try_send(one).is_ok());
         }
         let mut inside = VecDeque::new();
@@ -128,7 +157,10 @@ mod tests {
 
         assert!(queue.try_send(send(4)).is_ok());
         drop(queue);
-        assert!(entrance.wait(&mut inside, false).await, "what came before the end is let in");
+        assert!(
+            entrance.wait(&mut inside, false).await,
+            "what came before the end is let in"
+        );
         assert_eq!(keys(&mut inside), [4]);
     }
 
@@ -141,7 +173,11 @@ mod tests {
             refusal.await.ok();
             Err(Code::RateLimited.into())
         };
-        for one in [send(1), decided_by(later, send(2)), decided_by(pending(), send(3))] {
+        for one in [
+            send(1),
+            decided_by(later, send(2)),
+            decided_by(pending(), send(3)),
+        ] {
             assert!(queue.try_send(one).is_ok());
         }
         let mut inside = VecDeque::new();

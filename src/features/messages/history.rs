@@ -64,15 +64,25 @@ pub async fn of_agent(
     Path((_, conversation)): Path<(AgentId, ConversationId)>,
     Query(walk): Query<Walk>,
 ) -> Result<Response> {
-    limiter.take_as_agent(agent.id).await?;
+    limiter.check_agent_route(agent.id).await?;
     answer(&db, conversation, Principal::Agent(agent.id), &walk).await
 }
 
-async fn answer(db: &Db, conversation: ConversationId, reader: Principal, walk: &Walk) -> Result<Response> {
+async fn answer(
+    db: &Db,
+    conversation: ConversationId,
+    reader: Principal,
+    walk: &Walk,
+) -> Result<Response> {
     let (page, forward) = (&walk.page, walk.direction == Direction::Forward);
     let found = store::history(db, conversation, reader, page.cursor, forward, page.rows()).await?;
-    let next = found.next.map_or("null".to_owned(), |id| format!("\"{id}\""));
-    let text = format!(r#"{{"data":[{}],"next_cursor":{next}}}"#, found.messages.join(","));
+    let next = found
+        .next
+        .map_or("null".to_owned(), |id| format!("\"{id}\""));
+    let text = format!(
+        r#"{{"data":[{}],"next_cursor":{next}}}"#,
+        found.messages.join(",")
+    );
     let json = HeaderValue::from_static("application/json");
     Ok(([(header::CONTENT_TYPE, json)], text).into_response())
 }

@@ -11,25 +11,27 @@ use axum::{
 };
 use serde::Deserialize;
 
-use super::{Draft, Outbox, Outgoing, Sent};
+use super::{Draft, MessageWriter, Outgoing, Sent};
 use crate::{
     auth::{
-        agent::{Agent, AgentClaim, AgentTokens},
-        user::UserClaim,
+        agent::{Agent, AgentToken, AgentTokens},
+        user::UserToken,
     },
     cursor::Cursor,
     error::{Code, Error, Result},
     events,
     features::{
-        agents::Revivals,
+        agents::ReachabilityTracker,
         inbox::{Inbox, Reader, Start},
     },
-    gateway::registry::{End, Registry, Seat},
+    gateway::registry::{End, Registry, Subscription},
     http::{Data, Path, Query, body},
     ids::{AgentId, ConversationId, Principal},
     limits::{
         Limiter,
-        quotas::{MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES, PAGE_EVENTS, POLL_WAIT_SECONDS},
+        quotas::{
+            MAX_MESSAGE_BYTES, MAX_PAGE_EVENTS, MAX_POLL_WAIT_SECONDS, MESSAGE_ENVELOPE_BYTES,
+        },
         table::Limit,
     },
 };
@@ -41,68 +43,117 @@ use crate::{
 /// Errors: `NOT_CONVERSATION_MEMBER`, `RELATION_REVOKED`, `IDEMPOTENCY_CONFLICT`, `AGENT_LOOP_DETECTED`,
 /// `WEBHOOK_PAYLOAD_TOO_LARGE`.
 pub async fn send_as_agent(
-    caller: AgentClaim,
+    caller: AgentToken,
     limiter: Limiter,
-    State(outbox): State<Outbox>,
+    State(message_writer): State<MessageWriter>,
     request: Request,
 ) -> Result<Response> {
     let mut pass = limiter.pass(Limit::AgentMessageSend, caller.agent);
     let read = async {
         let (draft, conversation) = read_draft(request, Code::WebhookPayloadTooLarge).await?;
-        let missing = || Error::field("conversation_id", "required", "missing field `conversation_id`");
+        let missing = || {
+            Error::field(
+                "conversation_id",
+                "required",
+                "missing field `conversation_id`",
+            )
+        };
         Ok((draft, conversation.ok_or_else(missing)?))
     };
     let (draft, conversation) = pass.during(read).await?;
-    answer(outbox.send(pass, by_agent(caller, conversation, draft)).await?)
+    answer(
+        message_writer
+            .send(pass, by_agent(caller, conversation, draft))
+            .await?,
+    )
 }
 
 /// `POST /agents/{agent_id}/conversations/{conversation_id}/messages`: the same, the conversation in the path.
 ///
 /// Caller: agent. Limit: `agent_conversation_message_send`, 5/s per agent.
 pub async fn send_as_agent_to(
-    caller: AgentClaim,
+    caller: AgentToken,
     limiter: Limiter,
-    State(outbox): State<Outbox>,
+    State(message_writer): State<MessageWriter>,
     Path((_, conversation)): Path<(AgentId, ConversationId)>,
     request: Request,
 ) -> Result<Response> {
     let mut pass = limiter.pass(Limit::AgentConversationSend, caller.agent);
-    let (draft, _) = pass.during(read_draft(request, Code::WebhookPayloadTooLarge)).await?;
-    answer(outbox.send(pass, by_agent(caller, conversation, draft)).await?)
+    let (draft, _) = pass
+        .during(read_draft(request, Code::WebhookPayloadTooLarge))
+        .await?;
+    answer(
+        message_writer
+            .send(pass, by_agent(caller, conversation, draft))
+            .await?,
+    )
 }
 
 /// `POST /conversations/{conversation_id}/messages`: a user says something.
 ///
 /// Caller: user. Limit: `user_message_send`, 10/s per user. Errors as for agents, `MESSAGE_TOO_LARGE` for size.
 pub async fn send_as_user(
-    caller: UserClaim,
+    caller: UserToken,
     limiter: Limiter,
-    State(outbox): State<Outbox>,
+    State(message_writer): State<MessageWriter>,
     Path(conversation): Path<ConversationId>,
     request: Request,
 ) -> Result<Response> {
     let mut pass = limiter.pass(Limit::UserMessageSend, caller.user);
-    let (draft, _) = pass.during(read_draft(request, Code::MessageTooLarge)).await?;
+    let (draft, _) = pass
+        .during(read_draft(request, Code::MessageTooLarge))
+        .await?;
     let sender = Principal::User(caller.user);
-    answer(outbox.send(pass, Outgoing { sender, credential: caller.session.0, conversation, draft }).await?)
+    answer(
+        message_writer
+            .send(
+                pass,
+                Outgoing {
+                    sender,
+                    credential: caller.session.0,
+                    conversation,
+                    draft,
+                },
+            )
+            .await?,
+    )
 }
 
-fn by_agent(caller: AgentClaim, conversation: ConversationId, draft: Draft) -> Outgoing {
-    Outgoing { sender: Principal::Agent(caller.agent), credential: caller.token.0, conversation, draft }
+fn by_agent(caller: AgentToken, conversation: ConversationId, draft: Draft) -> Outgoing {
+    Outgoing {
+        sender: Principal::Agent(caller.agent),
+        credential: caller.token.0,
+        conversation,
+        draft,
+    }
 }
 
-async fn read_draft(request: Request<Body>, too_large: Code) -> Result<(Draft, Option<ConversationId>)> {
+async fn read_draft(
+    request: Request<Body>,
+    too_large: Code,
+) -> Result<(Draft, Option<ConversationId>)> {
     let (parts, content) = request.into_parts();
-    let bytes = body::read(&parts, content, MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES, too_large).await?;
+    let bytes = body::read(
+        &parts,
+        content,
+        MAX_MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES,
+        too_large,
+    )
+    .await?;
     Draft::from_body(&bytes, &parts.headers, too_large)
 }
 
 fn answer(sent: Sent) -> Result<Response> {
-    let (status, duplicate) =
-        if sent.duplicate { (StatusCode::OK, true) } else { (StatusCode::CREATED, false) };
+    let (status, duplicate) = if sent.duplicate {
+        (StatusCode::OK, true)
+    } else {
+        (StatusCode::CREATED, false)
+    };
     let mut response = (status, Data(sent)).into_response();
     if duplicate {
-        response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
+        response
+            .headers_mut()
+            .insert("idempotent-replayed", HeaderValue::from_static("true"));
     }
     Ok(response)
 }
@@ -126,50 +177,65 @@ pub async fn poll(
     State(inbox): State<Inbox>,
     State(registry): State<Registry>,
     State(tokens): State<AgentTokens>,
-    State(revivals): State<Revivals>,
+    State(reachability): State<ReachabilityTracker>,
     Query(query): Query<PollQuery>,
 ) -> Result<Response> {
     let limit = query.limit.unwrap_or(50);
-    if !(1..=PAGE_EVENTS).contains(&limit) {
+    if !(1..=MAX_PAGE_EVENTS).contains(&limit) {
         return Err(Error::field("limit", "range", "must be from 1 to 100"));
     }
     let wait = query.wait.unwrap_or(0);
-    if wait > POLL_WAIT_SECONDS {
+    if wait > MAX_POLL_WAIT_SECONDS {
         return Err(Error::field("wait", "range", "must be from 0 to 25"));
     }
-    let cursor = query.cursor.as_deref().map(str::parse::<Cursor>).transpose()?;
+    let cursor = query
+        .cursor
+        .as_deref()
+        .map(str::parse::<Cursor>)
+        .transpose()?;
     limiter.take(Limit::AgentPoll, caller.id).await?;
 
     let reader = Reader::new(Principal::Agent(caller.id), "");
     let bounds = inbox.bounds(&reader).await?;
-    let Start::After(after) = inbox.start(&bounds, cursor) else { return Err(inbox.expired(&bounds)) };
+    let Start::After(after) = inbox.start(&bounds, cursor) else {
+        return Err(inbox.expired(&bounds));
+    };
     if cursor.is_some() && after > bounds.acked {
         inbox.ack_by_token(caller.id, caller.token, after).await?;
     }
     if cursor.is_some() {
-        revivals.acked(&[caller.id]).await?;
+        reachability.acked(&[caller.id]).await?;
     }
     // Listening begins before the first look, so that nothing falls in between.
-    let seat = (wait > 0).then(|| registry.join(Seat::new(reader.principal, caller.token.0, after)));
+    let subscription = (wait > 0)
+        .then(|| registry.join(Subscription::new(reader.principal, caller.token.0, after)));
     let mut events = inbox.read(reader.principal, after, limit).await?;
-    if let Some(seat) = seat.filter(|_| events.is_empty()) {
+    if let Some(subscription) = subscription.filter(|_| events.is_empty()) {
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(wait)) => {}
-            () = seat.rung() => {
-                if matches!(seat.take().end, Some(End::EpochChanged)) {
+            () = subscription.notified() => {
+                if matches!(subscription.take().end, Some(End::EpochChanged)) {
                     return Err(inbox.expired(&inbox.bounds(&reader).await?));
                 }
                 // The token may have been revoked while we waited.
-                AgentClaim { agent: caller.id, token: caller.token }.prove(inbox.db(), &tokens.dead).await?;
+                AgentToken { agent: caller.id, token: caller.token }.verify(inbox.db(), &tokens.dead).await?;
                 events = inbox.read(reader.principal, after, limit).await?;
             }
         }
     }
     let next = inbox.cursor(events.last().map_or(after, |last| last.seq));
-    let objects: Vec<String> =
-        events.iter().map(|event| events::object(inbox.cursor(event.seq), &event.tail)).collect();
-    let text = format!(r#"{{"data":[{}],"next_cursor":"{next}"}}"#, objects.join(","));
+    let objects: Vec<String> = events
+        .iter()
+        .map(|event| events::object(inbox.cursor(event.seq), &event.encoded))
+        .collect();
+    let text = format!(
+        r#"{{"data":[{}],"next_cursor":"{next}"}}"#,
+        objects.join(",")
+    );
     let mut headers = HeaderMap::new();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     Ok((headers, text).into_response())
 }

@@ -13,8 +13,8 @@ mod body;
 mod entrance;
 pub mod history;
 pub mod http;
-mod lane;
 mod store;
+mod writer;
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,22 +28,22 @@ use uuid::Uuid;
 pub use self::body::Draft;
 use self::entrance::Entrance;
 use crate::{
-    auth::dead::Dead,
+    auth::revoked::RevokedCredentials,
     backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
     ids::{ConversationId, MessageId, Principal},
     limits::Pass,
-    metrics as series,
+    metrics,
     random::Random,
 };
 
 /// Sends of one lane that may wait; more are refused with 503.
-const QUEUE: usize = 4096;
+const QUEUE_CAPACITY: usize = 4096;
 /// Bytes of payloads that may wait in all lanes.
-const ROOM: usize = 128 * 1024 * 1024;
+const MAX_QUEUED_BYTES: usize = 128 * 1024 * 1024;
 /// Longest wait for an answer. What it ends is unknown, not undone: the same id tried again tells.
-const DEADLINE: Duration = Duration::from_secs(5);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A message on its way in, its sender recognised but not yet proven.
 pub struct Outgoing {
@@ -73,16 +73,16 @@ pub struct Sent {
 
 /// Takes sends; clones share the lanes.
 #[derive(Clone)]
-pub struct Outbox {
+pub struct MessageWriter {
     random: Random,
-    dead: Dead,
+    dead: RevokedCredentials,
     /// Bytes of payloads that may wait.
     room: Arc<Semaphore>,
-    lanes: Arc<[mpsc::Sender<Waiting>]>,
+    lanes: Arc<[mpsc::Sender<PendingSend>]>,
 }
 
 /// A send with the one who waits for it.
-struct Waiting {
+struct PendingSend {
     id: MessageId,
     message: Outgoing,
     /// What the limiter says.
@@ -95,23 +95,32 @@ struct Waiting {
     place: Option<OwnedSemaphorePermit>,
 }
 
-impl Outbox {
+impl MessageWriter {
     /// Spawns `lanes` lanes; they end when the last clone is dropped and what waits is answered.
     pub fn start(
         db: &Db,
         backplane: &Backplane,
         random: Random,
-        dead: Dead,
+        dead: RevokedCredentials,
         lanes: usize,
         tasks: &TaskTracker,
     ) -> Self {
         let lanes = (0..lanes).map(|_| {
-            let (lane, waiting) = mpsc::channel(QUEUE);
-            tasks.spawn(lane::run(db.clone(), backplane.clone(), Entrance::new(waiting)));
+            let (lane, waiting) = mpsc::channel(QUEUE_CAPACITY);
+            tasks.spawn(writer::run(
+                db.clone(),
+                backplane.clone(),
+                Entrance::new(waiting),
+            ));
             lane
         });
-        let room = Arc::new(Semaphore::new(ROOM));
-        Outbox { random, dead, room, lanes: lanes.collect() }
+        let room = Arc::new(Semaphore::new(MAX_QUEUED_BYTES));
+        MessageWriter {
+            random,
+            dead,
+            room,
+            lanes: lanes.collect(),
+        }
     }
 
     /// Stores a message, if its sender may, and tells it; returns once it is durable.
@@ -121,32 +130,41 @@ impl Outbox {
             verdict?;
         }
         let (answer, answered) = oneshot::channel();
-        let id = MessageId::mint(&self.random);
+        let id = MessageId::generate(&self.random);
         // The low half of an id is chance.
         let lane = message.conversation.0.as_u64_pair().1 as usize % self.lanes.len();
         let credential = message.credential;
         let bytes = u32::try_from(message.draft.payload.len()).unwrap_or(u32::MAX);
         let place = self.room.clone().try_acquire_many_owned(bytes);
-        let place = Some(place.map_err(|_| Error::unavailable("the waiting sends take too much memory"))?);
-        let waiting = Waiting { id, message, pass, answer, tries: 0, place };
-        self.lanes[lane].try_send(waiting).map_err(|_| Error::unavailable("a send lane is full"))?;
-        let outcome = match tokio::time::timeout(DEADLINE, answered).await {
+        let place =
+            Some(place.map_err(|_| Error::unavailable("the waiting sends take too much memory"))?);
+        let waiting = PendingSend {
+            id,
+            message,
+            pass,
+            answer,
+            tries: 0,
+            place,
+        };
+        self.lanes[lane]
+            .try_send(waiting)
+            .map_err(|_| Error::unavailable("a send lane is full"))?;
+        let outcome = match tokio::time::timeout(SEND_TIMEOUT, answered).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(Error::unavailable("the send lane is gone")),
             Err(_) => Err(Error::unavailable("no commit in time")),
         };
-        if outcome
-            .as_ref()
-            .is_err_and(|error| matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid))
-        {
-            self.dead.bury(credential).await;
+        if outcome.as_ref().is_err_and(|error| {
+            matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid)
+        }) {
+            self.dead.mark_revoked(credential).await;
         }
         match &outcome {
-            Ok(sent) if sent.duplicate => series::send("replayed"),
-            Ok(_) => series::send("stored"),
+            Ok(sent) if sent.duplicate => metrics::send("replayed"),
+            Ok(_) => metrics::send("stored"),
             // The limiter counts what it refuses, wherever that is told.
             Err(error) if error.code() == Code::RateLimited => {}
-            Err(error) => series::send(error.code().wire()),
+            Err(error) => metrics::send(error.code().wire()),
         }
         outcome
     }

@@ -4,13 +4,13 @@ use chrono::{DateTime, Utc};
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
-use super::{Draft, Outgoing, Waiting};
+use super::{Draft, Outgoing, PendingSend};
 use crate::{
     db::{Db, Tx},
     error::{Error, Result},
     features::inbox::Delivery,
     ids::{ConversationId, MessageId, Principal},
-    limits::quotas::HOPS,
+    limits::quotas::MAX_HOPS,
 };
 
 mod history;
@@ -188,10 +188,11 @@ from idempotency k join message m using (message_id)
 where k.sender_id = $1 and k.key = $2 and k.created_at > app_now() - interval '24 hours'";
 
 /// Begins a transaction that holds the conversations of a batch. What is sent in it finds nothing stale.
-pub async fn lock(db: &Db, batch: &[Waiting]) -> Result<Tx> {
+pub async fn lock(db: &Db, batch: &[PendingSend]) -> Result<Tx> {
     let tx = db.begin("messages.send").await?;
     let stmt = tx.prepare_cached(LOCK).await?;
-    let conversations: Vec<ConversationId> = batch.iter().map(|one| one.message.conversation).collect();
+    let conversations: Vec<ConversationId> =
+        batch.iter().map(|one| one.message.conversation).collect();
     tx.execute(&stmt, &[&conversations]).await?;
     Ok(tx)
 }
@@ -200,17 +201,17 @@ pub async fn lock(db: &Db, batch: &[Waiting]) -> Result<Tx> {
 ///
 /// An error leaves nothing stored, unless the link broke while the commit was under way; that outcome is unknown, and
 /// the sender's own id makes the retry safe.
-pub async fn send(db: &Db, batch: &[Waiting], mut locked: Option<Tx>) -> Result<Vec<Decision>> {
+pub async fn send(db: &Db, batch: &[PendingSend], mut locked: Option<Tx>) -> Result<Vec<Decision>> {
     let mut tries = 0;
     loop {
         match try_send(db, batch, locked.take()).await {
-            Err(error) if tries < 3 && is_rivalry(&error) => tries += 1,
+            Err(error) if tries < 3 && is_write_conflict(&error) => tries += 1,
             outcome => return outcome,
         }
     }
 }
 
-async fn try_send(db: &Db, batch: &[Waiting], locked: Option<Tx>) -> Result<Vec<Decision>> {
+async fn try_send(db: &Db, batch: &[PendingSend], locked: Option<Tx>) -> Result<Vec<Decision>> {
     let columns = Columns::of(batch);
     let params = columns.params();
     let rows = match locked {
@@ -221,7 +222,9 @@ async fn try_send(db: &Db, batch: &[Waiting], locked: Option<Tx>) -> Result<Vec<
         None => {
             let client = db.read().await?;
             // A statement of its own is a transaction: the answer comes after its commit.
-            client.query(&client.prepare_cached(SEND).await?, &params).await?
+            client
+                .query(&client.prepare_cached(SEND).await?, &params)
+                .await?
         }
     };
     decide(db, batch, &rows).await
@@ -230,29 +233,36 @@ async fn try_send(db: &Db, batch: &[Waiting], locked: Option<Tx>) -> Result<Vec<
 /// The same, committed only once `gate` opens; else nothing is stored, and its reason is told.
 pub async fn send_gated<R>(
     db: &Db,
-    batch: &[Waiting],
+    batch: &[PendingSend],
     gate: impl Future<Output = Result<(), R>>,
 ) -> Result<Result<Vec<Decision>, R>> {
     let columns = Columns::of(batch);
-    match db.query_gated("messages.send", SEND, &columns.params(), gate).await? {
+    match db
+        .query_gated("messages.send", SEND, &columns.params(), gate)
+        .await?
+    {
         Ok(rows) => decide(db, batch, &rows).await.map(Ok),
         Err(reason) => Ok(Err(reason)),
     }
 }
 
 /// Whether somebody else was at the same rows at the same moment: tried again it may succeed.
-pub fn is_rivalry(error: &Error) -> bool {
+pub fn is_write_conflict(error: &Error) -> bool {
     error.is_conflict() || error.violates("idempotency_pkey")
 }
 
-async fn decide(db: &Db, batch: &[Waiting], rows: &[Row]) -> Result<Vec<Decision>> {
+async fn decide(db: &Db, batch: &[PendingSend], rows: &[Row]) -> Result<Vec<Decision>> {
     // Who has no row is in a conversation that has changed.
     let mut decisions: Vec<Decision> = batch.iter().map(|_| Decision::Undecided).collect();
-    let (items, inboxes): (Vec<&Row>, Vec<&Row>) =
-        rows.iter().partition(|row| row.get::<_, Option<i32>>(0).is_some());
+    let (items, inboxes): (Vec<&Row>, Vec<&Row>) = rows
+        .iter()
+        .partition(|row| row.get::<_, Option<i32>>(0).is_some());
     for row in items {
         let n: i32 = row.get(0);
-        if let Some(slot) = usize::try_from(n - 1).ok().and_then(|n| decisions.get_mut(n)) {
+        if let Some(slot) = usize::try_from(n - 1)
+            .ok()
+            .and_then(|n| decisions.get_mut(n))
+        {
             *slot = decision(row);
         }
     }
@@ -261,14 +271,18 @@ async fn decide(db: &Db, batch: &[Waiting], rows: &[Row]) -> Result<Vec<Decision
         let (head, principal): (i64, _) = (row.get(2), row.get(6));
         let ids: Vec<MessageId> = row.get(7);
         for (seq, id) in (0..=head).rev().zip(ids.iter().rev()) {
-            if let Some(Decision::Stored(stored)) = places.get(id).and_then(|place| decisions.get_mut(*place))
+            if let Some(Decision::Stored(stored)) =
+                places.get(id).and_then(|place| decisions.get_mut(*place))
             {
                 stored.deliveries.push(Delivery { principal, seq });
             }
         }
     }
     for (decision, one) in decisions.iter_mut().zip(batch) {
-        if matches!(decision, Decision::Stored(_) | Decision::Refused(Refusal::Credential)) {
+        if matches!(
+            decision,
+            Decision::Stored(_) | Decision::Refused(Refusal::Credential)
+        ) {
             continue;
         }
         match prior(db, one).await {
@@ -300,22 +314,34 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(batch: &'a [Waiting]) -> Self {
+    fn of(batch: &'a [PendingSend]) -> Self {
         let each = || batch.iter().map(|one| &one.message);
         let is_user = |message: &Outgoing| matches!(message.sender, Principal::User(_));
         Columns {
             ids: batch.iter().map(|one| one.id).collect(),
             conversations: each().map(|message| message.conversation).collect(),
             senders: each().map(|message| message.sender.id()).collect(),
-            sessions: each().map(|message| is_user(message).then_some(message.credential)).collect(),
-            tokens: each().map(|message| (!is_user(message)).then_some(message.credential)).collect(),
+            sessions: each()
+                .map(|message| is_user(message).then_some(message.credential))
+                .collect(),
+            tokens: each()
+                .map(|message| (!is_user(message)).then_some(message.credential))
+                .collect(),
             encrypted: each().map(|message| message.draft.encrypted).collect(),
             keys: each().map(|message| message.draft.key).collect(),
             references: each().map(|message| message.draft.in_reply_to).collect(),
-            named: each().map(|message| array(&message.draft, |who| who.id().to_string())).collect(),
-            client_ids: each().map(|message| message.draft.client_message_id).collect(),
-            payloads: each().map(|message| message.draft.payload.as_str()).collect(),
-            recipients: each().map(|message| array(&message.draft, Principal::wire_id)).collect(),
+            named: each()
+                .map(|message| array(&message.draft, |who| who.id().to_string()))
+                .collect(),
+            client_ids: each()
+                .map(|message| message.draft.client_message_id)
+                .collect(),
+            payloads: each()
+                .map(|message| message.draft.payload.as_str())
+                .collect(),
+            recipients: each()
+                .map(|message| array(&message.draft, Principal::wire_id))
+                .collect(),
         }
     }
 
@@ -330,7 +356,7 @@ impl<'a> Columns<'a> {
             &self.keys,
             &self.references,
             &self.named,
-            &const { HOPS as i32 },
+            &const { MAX_HOPS as i32 },
             &self.client_ids,
             &self.payloads,
             &self.recipients,
@@ -339,7 +365,13 @@ impl<'a> Columns<'a> {
 }
 
 fn array(draft: &Draft, show: impl Fn(Principal) -> String) -> Option<String> {
-    let ids: Vec<String> = draft.recipients.as_ref()?.iter().copied().map(show).collect();
+    let ids: Vec<String> = draft
+        .recipients
+        .as_ref()?
+        .iter()
+        .copied()
+        .map(show)
+        .collect();
     Some(format!("{{{}}}", ids.join(",")))
 }
 
@@ -367,11 +399,15 @@ fn decision(row: &Row) -> Decision {
 }
 
 /// What the sender's key was used for, if it was: then this is a replay, also for a sender who is no member any more.
-async fn prior(db: &Db, one: &Waiting) -> Result<Option<Prior>> {
-    let Some(key) = one.message.draft.key else { return Ok(None) };
+async fn prior(db: &Db, one: &PendingSend) -> Result<Option<Prior>> {
+    let Some(key) = one.message.draft.key else {
+        return Ok(None);
+    };
     let client = db.read().await?;
     let stmt = client.prepare_cached(PRIOR).await?;
-    let row = client.query_opt(&stmt, &[&one.message.sender.id(), &key]).await?;
+    let row = client
+        .query_opt(&stmt, &[&one.message.sender.id(), &key])
+        .await?;
     Ok(row.map(|row| Prior {
         id: row.get(0),
         conversation: row.get(1),

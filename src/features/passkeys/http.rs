@@ -22,10 +22,12 @@ use crate::{
     db::{Db, Tx},
     error::{Code, Error, Result},
     features::{accounts::Accounts, devices::DeviceId},
-    http::{Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp, json::Text},
+    http::{
+        Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp, json::Text,
+    },
     ids::{ChallengeId, PasskeyId, UserId},
     limits::{Limiter, table::Limit},
-    metrics as series,
+    metrics,
     random::Random,
 };
 
@@ -60,8 +62,11 @@ pub async fn begin_login(
     if let Some(token) = body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
-    let (options, state) = passkeys.webauthn.start_discoverable_authentication().map_err(broken)?;
-    let challenge_id = ChallengeId::mint(&accounts.random);
+    let (options, state) = passkeys
+        .webauthn
+        .start_discoverable_authentication()
+        .map_err(broken)?;
+    let challenge_id = ChallengeId::generate(&accounts.random);
     let expires_at = keep(&accounts.db, challenge_id, None, &state).await?;
     Ok(Data(LoginChallenge {
         challenge_id,
@@ -92,15 +97,17 @@ pub async fn login(
     State(passkeys): State<Passkeys>,
     Json(body): Json<Login>,
 ) -> Result<Response> {
-    limiter.take_here(Limit::DefaultIp, ip).await?;
+    limiter.check_route(Limit::DefaultIp, ip).await?;
     let tx = accounts.db.begin("passkeys.login").await?;
     let Some(state) = store::take_challenge(&tx, body.challenge_id, None).await? else {
-        series::passkey_login("expired");
+        metrics::passkey_login("expired");
         return refuse(tx, Code::ChallengeExpired).await;
     };
     let proven = passkeys.prove(&tx, &body.credential, read(&state)?).await?;
-    series::passkey_login(proven.map_or_else(|outcome| outcome, |_| "signed_in"));
-    let Ok(user) = proven else { return refuse(tx, Code::PasskeyInvalid).await };
+    metrics::passkey_login(proven.map_or_else(|outcome| outcome, |_| "signed_in"));
+    let Ok(user) = proven else {
+        return refuse(tx, Code::PasskeyInvalid).await;
+    };
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     accounts.sign_in(tx, StatusCode::OK, user, session).await
 }
@@ -113,13 +120,21 @@ impl Passkeys {
         credential: &PublicKeyCredential,
         state: DiscoverableAuthentication,
     ) -> Result<Result<UserId, &'static str>> {
-        let Ok((user, credential_id)) = self.webauthn.identify_discoverable_authentication(credential) else {
+        let Ok((user, credential_id)) = self
+            .webauthn
+            .identify_discoverable_authentication(credential)
+        else {
             return Ok(Err("invalid"));
         };
         let user = UserId(user);
-        let Some(claimed) = store::claim(tx, user, credential_id).await? else { return Ok(Err("unknown")) };
+        let Some(claimed) = store::claim(tx, user, credential_id).await? else {
+            return Ok(Err("unknown"));
+        };
         let mut passkey: Passkey = read(&claimed.credential)?;
-        match self.webauthn.finish_discoverable_authentication_v2(credential, state, &passkey) {
+        match self
+            .webauthn
+            .finish_discoverable_authentication_v2(credential, state, &passkey)
+        {
             Ok(result) => {
                 passkey.update_credential(&result);
                 store::used(tx, claimed.id, &written(&passkey)?).await?;
@@ -159,7 +174,7 @@ pub async fn begin_enrolment(
     State(random): State<Random>,
     State(passkeys): State<Passkeys>,
 ) -> Result<Data<EnrolmentChallenge>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
     let tx = db.begin("passkeys.begin_enrolment").await?;
     let owner = store::owner(&tx, user.id).await?;
@@ -172,10 +187,15 @@ pub async fn begin_enrolment(
         // The library would discourage it, and a key that is not discoverable is never offered at a login.
         selection.resident_key = Some(ResidentKeyRequirement::Preferred);
     }
-    let challenge_id = ChallengeId::mint(&random);
-    let expires_at = store::put_challenge(&tx, challenge_id, Some(user.id), &written(&state)?).await?;
+    let challenge_id = ChallengeId::generate(&random);
+    let expires_at =
+        store::put_challenge(&tx, challenge_id, Some(user.id), &written(&state)?).await?;
     tx.commit().await?;
-    Ok(Data(EnrolmentChallenge { challenge_id, public_key: options.public_key, expires_at }))
+    Ok(Data(EnrolmentChallenge {
+        challenge_id,
+        public_key: options.public_key,
+        expires_at,
+    }))
 }
 
 #[derive(Deserialize)]
@@ -206,26 +226,35 @@ pub async fn enrol(
     State(passkeys): State<Passkeys>,
     Json(body): Json<Enrolment>,
 ) -> Result<Created<Enrolled>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
     let tx = db.begin("passkeys.enrol").await?;
     let Some(state) = store::take_challenge(&tx, body.challenge_id, Some(user.id)).await? else {
         return refuse(tx, Code::ChallengeExpired).await;
     };
     let state: PasskeyRegistration = read(&state)?;
-    let passkey = match passkeys.webauthn.finish_passkey_registration(&body.credential, &state) {
+    let passkey = match passkeys
+        .webauthn
+        .finish_passkey_registration(&body.credential, &state)
+    {
         Ok(passkey) => passkey,
         Err(why) => {
             tracing::debug!(%why, "an enrolment is refused");
             return refuse(tx, Code::PasskeyInvalid).await;
         }
     };
-    let id = PasskeyId::mint(&random);
-    let name = body.name.map_or_else(|| "Passkey".to_owned(), |name| name.0);
+    let id = PasskeyId::generate(&random);
+    let name = body
+        .name
+        .map_or_else(|| "Passkey".to_owned(), |name| name.0);
     let credential = written(&passkey)?;
     let created_at = store::create(&tx, id, &user, passkey.cred_id(), &name, &credential).await?;
     tx.commit().await?;
-    Ok(Created(Enrolled { passkey_id: id, name, created_at }))
+    Ok(Created(Enrolled {
+        passkey_id: id,
+        name,
+        created_at,
+    }))
 }
 
 /// A passkey as its owner sees it.
@@ -248,7 +277,7 @@ pub async fn list(
     State(db): State<Db>,
     Query(page): Query<Page<PasskeyId>>,
 ) -> Result<List<Listed>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let tx = db.begin("passkeys.list").await?;
     let rows = store::list(&tx, user.id, page.cursor, page.rows()).await?;
     tx.commit().await?;
@@ -276,18 +305,26 @@ pub async fn remove(
     State(db): State<Db>,
     Path(passkey_id): Path<PasskeyId>,
 ) -> Result<Data<Removed>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let tx = db.begin("passkeys.remove").await?;
-    let deleted_at = store::remove(&tx, user.id, passkey_id).await?.ok_or(Code::NotFound)?;
+    let deleted_at = store::remove(&tx, user.id, passkey_id)
+        .await?
+        .ok_or(Code::NotFound)?;
     tx.commit().await?;
-    Ok(Data(Removed { passkey_id, deleted_at }))
+    Ok(Data(Removed {
+        passkey_id,
+        deleted_at,
+    }))
 }
 
 /// `GET /dev/passkeys`: a page to try all of this on, which only the dev profile has.
 pub async fn page() -> impl IntoResponse {
-    const POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
+    const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
                           base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-    ([(header::CONTENT_SECURITY_POLICY, POLICY)], Html(include_str!("page.html")))
+    (
+        [(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY)],
+        Html(include_str!("page.html")),
+    )
 }
 
 /// Refuses, keeping what was done so far: a challenge that was answered wrongly is used up.
@@ -317,5 +354,5 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T> {
 }
 
 fn broken(cause: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::broken(Code::InternalError, cause)
+    Error::internal(Code::InternalError, cause)
 }

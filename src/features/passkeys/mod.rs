@@ -26,10 +26,19 @@ pub struct Passkeys {
 impl Passkeys {
     /// For `RP_ID`, as pages of `RP_ORIGIN` use it.
     pub fn new(config: &Config) -> Result<Self, WebauthnError> {
-        let (first, more) = config.rp_origins.0.split_first().ok_or(WebauthnError::Configuration)?;
+        let (first, more) = config
+            .rp_origins
+            .0
+            .split_first()
+            .ok_or(WebauthnError::Configuration)?;
         let builder = WebauthnBuilder::new(&config.rp_id, &first.0)?.rp_name("Blindpipe");
-        let builder = more.iter().fold(builder, |builder, origin| builder.append_allowed_origin(&origin.0));
-        Ok(Passkeys { webauthn: Arc::new(builder.build()?), have_page: config.profile == Profile::Dev })
+        let builder = more.iter().fold(builder, |builder, origin| {
+            builder.append_allowed_origin(&origin.0)
+        });
+        Ok(Passkeys {
+            webauthn: Arc::new(builder.build()?),
+            have_page: config.profile == Profile::Dev,
+        })
     }
 
     /// Whether there is a page to try them on: in the dev profile only.

@@ -1,15 +1,15 @@
 use chrono::{DateTime, Utc};
 
 use crate::{
-    auth::user::{User, still_lives},
+    auth::user::{User, lock_live_session},
     db::Tx,
     error::{Code, Error, OnConstraint, Result},
     ids::{ChallengeId, PasskeyId, UserId},
-    limits::quotas::{CHALLENGE_LIFE, PASSKEYS_PER_USER},
+    limits::quotas::{CHALLENGE_TTL, MAX_PASSKEYS_PER_USER},
 };
 
 /// Challenges deleted at once.
-const BATCH: i64 = 1000;
+const MAX_BATCH_CHALLENGES: i64 = 1000;
 
 /// Keeps what the answer to a challenge will be checked against; returns when it ends.
 pub async fn put_challenge(
@@ -26,12 +26,21 @@ pub async fn put_challenge(
             returning expires_at",
         )
         .await?;
-    let row = tx.query_one(&stmt, &[&id, &enrolling, &state, &CHALLENGE_LIFE.as_secs_f64()]).await?;
+    let row = tx
+        .query_one(
+            &stmt,
+            &[&id, &enrolling, &state, &CHALLENGE_TTL.as_secs_f64()],
+        )
+        .await?;
     Ok(row.get(0))
 }
 
 /// Takes a challenge away; of many who try, one gets it. None if it is unknown, another's, or too old.
-pub async fn take_challenge(tx: &Tx, id: ChallengeId, enrolling: Option<UserId>) -> Result<Option<String>> {
+pub async fn take_challenge(
+    tx: &Tx,
+    id: ChallengeId,
+    enrolling: Option<UserId>,
+) -> Result<Option<String>> {
     let stmt = tx
         .prepare_cached(
             "-- passkeys.take_challenge
@@ -52,7 +61,7 @@ pub async fn forget_challenges(tx: &Tx) -> Result<bool> {
             )",
         )
         .await?;
-    Ok(tx.execute(&stmt, &[&BATCH]).await? == BATCH.unsigned_abs())
+    Ok(tx.execute(&stmt, &[&MAX_BATCH_CHALLENGES]).await? == MAX_BATCH_CHALLENGES.unsigned_abs())
 }
 
 /// Who enrols, as an authenticator shows it, and what must not be enrolled twice.
@@ -71,8 +80,15 @@ pub async fn owner(tx: &Tx, user: UserId) -> Result<Owner> {
             from user_account where user_id = $1",
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&user]).await?.ok_or(Code::Unauthorized)?;
-    Ok(Owner { email: row.get(0), display_name: row.get(1), credential_ids: row.get(2) })
+    let row = tx
+        .query_opt(&stmt, &[&user])
+        .await?
+        .ok_or(Code::Unauthorized)?;
+    Ok(Owner {
+        email: row.get(0),
+        display_name: row.get(1),
+        credential_ids: row.get(2),
+    })
 }
 
 /// Adds a passkey, unless the user has as many as allowed or the credential is somebody's already. The lock on the user
@@ -93,7 +109,7 @@ pub async fn create(
         )
         .await?;
     tx.execute(&stmt, &[&user.id]).await?;
-    still_lives(tx, user.id, user.session).await?;
+    lock_live_session(tx, user.id, user.session).await?;
     let stmt = tx
         .prepare_cached(
             "-- passkeys.create
@@ -102,10 +118,22 @@ pub async fn create(
             returning created_at",
         )
         .await?;
-    let row =
-        tx.query_opt(&stmt, &[&id, &user.id, &credential_id, &name, &credential, &PASSKEYS_PER_USER]).await;
+    let row = tx
+        .query_opt(
+            &stmt,
+            &[
+                &id,
+                &user.id,
+                &credential_id,
+                &name,
+                &credential,
+                &MAX_PASSKEYS_PER_USER,
+            ],
+        )
+        .await;
     let row = row.on_constraint("passkey_credential_id_key", Code::PasskeyInvalid)?;
-    row.map(|row| row.get(0)).ok_or_else(|| Error::from(Code::Forbidden).with("limit", PASSKEYS_PER_USER))
+    row.map(|row| row.get(0))
+        .ok_or_else(|| Error::from(Code::Forbidden).with("limit", MAX_PASSKEYS_PER_USER))
 }
 
 /// A passkey that a login claims to use.
@@ -133,7 +161,10 @@ pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option
         )
         .await?;
     let row = tx.query_opt(&stmt, &[&user, &credential_id]).await?;
-    Ok(row.map(|row| Claimed { id: row.get(0), credential: row.get(1) }))
+    Ok(row.map(|row| Claimed {
+        id: row.get(0),
+        credential: row.get(1),
+    }))
 }
 
 /// Notes a login: the time, and the counter that the next one must exceed.
@@ -149,7 +180,7 @@ pub async fn used(tx: &Tx, id: PasskeyId, credential: &str) -> Result<()> {
 }
 
 /// A passkey as its owner sees it.
-pub struct Shown {
+pub struct PasskeyRow {
     pub id: PasskeyId,
     pub name: String,
     pub created_at: DateTime<Utc>,
@@ -157,7 +188,12 @@ pub struct Shown {
 }
 
 /// At most `most` passkeys, oldest first, after `cursor`; a cursor that is none of the user's is refused.
-pub async fn list(tx: &Tx, user: UserId, cursor: Option<PasskeyId>, most: i64) -> Result<Vec<Shown>> {
+pub async fn list(
+    tx: &Tx,
+    user: UserId,
+    cursor: Option<PasskeyId>,
+    most: i64,
+) -> Result<Vec<PasskeyRow>> {
     if let Some(cursor) = cursor {
         let stmt = tx
             .prepare_cached(
@@ -178,7 +214,7 @@ pub async fn list(tx: &Tx, user: UserId, cursor: Option<PasskeyId>, most: i64) -
         )
         .await?;
     let rows = tx.query(&stmt, &[&user, &cursor, &most]).await?;
-    let shown = rows.iter().map(|row| Shown {
+    let shown = rows.iter().map(|row| PasskeyRow {
         id: row.get(0),
         name: row.get(1),
         created_at: row.get(2),
@@ -195,5 +231,8 @@ pub async fn remove(tx: &Tx, user: UserId, id: PasskeyId) -> Result<Option<DateT
             delete from passkey where user_id = $1 and passkey_id = $2 returning app_now()",
         )
         .await?;
-    Ok(tx.query_opt(&stmt, &[&user, &id]).await?.map(|row| row.get(0)))
+    Ok(tx
+        .query_opt(&stmt, &[&user, &id])
+        .await?
+        .map(|row| row.get(0)))
 }

@@ -23,7 +23,7 @@ pub async fn list(
     State(db): State<Db>,
     Query(page): Query<Page<RelationId>>,
 ) -> Result<List<Relation>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let relations = store::list(&db, user.id, page.cursor, page.rows()).await?;
     Ok(page.of(relations, |relation| relation.relation_id))
 }
@@ -40,9 +40,9 @@ pub async fn revoke(
     State(backplane): State<Backplane>,
     Path(id): Path<RelationId>,
 ) -> Result<Data<Relation>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let tx = db.begin("relations.revoke").await?;
-    let (relation, told) = store::revoke(&tx, user.id, id, EventId::mint(&random)).await?;
+    let (relation, told) = store::revoke(&tx, user.id, id, EventId::generate(&random)).await?;
     tx.commit().await?;
     told.iter().for_each(|told| backplane.tell(told));
     Ok(Data(relation))

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Messages that one transaction of the purge empties. They may have a megabyte each.
-const BATCH: i64 = 100;
+const MAX_BATCH_RELATIONS: i64 = 100;
 
 fn relation(row: &Row) -> Relation {
     Relation {
@@ -71,10 +71,18 @@ pub async fn active(tx: &Tx, user: UserId, agent: AgentId) -> Result<Option<Rela
             select relation_id from relation where user_id = $1 and agent_id = $2 and state = 'active' for share",
         )
         .await?;
-    Ok(tx.query_opt(&stmt, &[&user, &agent]).await?.map(|row| row.get(0)))
+    Ok(tx
+        .query_opt(&stmt, &[&user, &agent])
+        .await?
+        .map(|row| row.get(0)))
 }
 
-pub async fn list(db: &Db, user: UserId, cursor: Option<RelationId>, rows: i64) -> Result<Vec<Relation>> {
+pub async fn list(
+    db: &Db,
+    user: UserId,
+    cursor: Option<RelationId>,
+    rows: i64,
+) -> Result<Vec<Relation>> {
     let client = db.read().await?;
     if let Some(cursor) = cursor {
         let stmt = client
@@ -83,7 +91,10 @@ pub async fn list(db: &Db, user: UserId, cursor: Option<RelationId>, rows: i64) 
                 select 1 from relation where relation_id = $1 and user_id = $2",
             )
             .await?;
-        client.query_opt(&stmt, &[&cursor, &user]).await?.ok_or_else(page::unknown)?;
+        client
+            .query_opt(&stmt, &[&cursor, &user])
+            .await?
+            .ok_or_else(page::unknown)?;
     }
     let stmt = client
         .prepare_cached(
@@ -97,7 +108,12 @@ pub async fn list(db: &Db, user: UserId, cursor: Option<RelationId>, rows: i64) 
 }
 
 /// Ends a relation of the user's; as it is, if it had ended before.
-pub async fn revoke(tx: &Tx, user: UserId, id: RelationId, event: EventId) -> Result<(Relation, Vec<Told>)> {
+pub async fn revoke(
+    tx: &Tx,
+    user: UserId,
+    id: RelationId,
+    event: EventId,
+) -> Result<(Relation, Vec<Told>)> {
     find(tx, user, id).await?.ok_or(Code::NotFound)?;
     if let Some(ended) = end(tx, id, event).await? {
         return Ok(ended);
@@ -125,7 +141,9 @@ pub async fn end(tx: &Tx, id: RelationId, event: EventId) -> Result<Option<(Rela
             returning relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&id]).await? else { return Ok(None) };
+    let Some(row) = tx.query_opt(&stmt, &[&id]).await? else {
+        return Ok(None);
+    };
     let ended = relation(&row);
     let stmt = tx
         .prepare_cached(
@@ -149,7 +167,11 @@ async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>>
             where relation_id = $1 and user_id = $2",
         )
         .await?;
-    Ok(tx.query_opt(&stmt, &[&id, &user]).await?.as_ref().map(relation))
+    Ok(tx
+        .query_opt(&stmt, &[&id, &user])
+        .await?
+        .as_ref()
+        .map(relation))
 }
 
 /// Empties some messages of one ended relation; true while there may be more to do.
@@ -159,7 +181,9 @@ async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>>
 /// user can go on writing there.
 pub async fn purge(db: &Db) -> Result<bool> {
     let tx = db.begin("relations.purge").await?;
-    let Some((id, conversation)) = due(&tx).await? else { return Ok(false) };
+    let Some((id, conversation)) = due(&tx).await? else {
+        return Ok(false);
+    };
     let stmt = tx
         .prepare_cached(
             "-- relations.purge
@@ -179,7 +203,11 @@ pub async fn purge(db: &Db) -> Result<bool> {
         )
         .await?;
     let moved = match conversation {
-        Some(conversation) => tx.execute(&stmt, &[&conversation, &id, &BATCH]).await? > 0,
+        Some(conversation) => {
+            tx.execute(&stmt, &[&conversation, &id, &MAX_BATCH_RELATIONS])
+                .await?
+                > 0
+        }
         None => false,
     };
     if !moved {
@@ -205,7 +233,9 @@ async fn due(tx: &Tx) -> Result<Option<(RelationId, Option<ConversationId>)>> {
             where purge_due <= app_now() order by purge_due limit 1",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[]).await? else { return Ok(None) };
+    let Some(row) = tx.query_opt(&stmt, &[]).await? else {
+        return Ok(None);
+    };
     let id: RelationId = row.get(0);
     let stmt = tx
         .prepare_cached(
@@ -214,7 +244,10 @@ async fn due(tx: &Tx) -> Result<Option<(RelationId, Option<ConversationId>)>> {
         )
         .await?;
     let (low, high): (uuid::Uuid, uuid::Uuid) = (row.get(1), row.get(2));
-    let conversation = tx.query_opt(&stmt, &[&low, &high]).await?.map(|row| row.get(0));
+    let conversation = tx
+        .query_opt(&stmt, &[&low, &high])
+        .await?
+        .map(|row| row.get(0));
     let stmt = tx
         .prepare_cached(
             "-- relations.still_due

@@ -4,53 +4,55 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Expiry, Session};
 use crate::{
-    events::Tail,
+    events::EncodedEvent,
     gateway::{
         close::Close,
-        goodbye,
+        close_frame,
         registry::End,
+        replays::{self, Found},
         sends::refuse,
         socket::Socket,
-        streams::Recalled,
-        syncs::{self, Found},
+        streams::ReplayChunk,
     },
-    limits::quotas::PAGE_EVENTS,
+    limits::quotas::MAX_PAGE_EVENTS,
 };
 
 impl Session<'_> {
     /// Sends what the mailbox holds, and reads from the inbox what it does not.
     pub(super) async fn deliver(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
-        let mail = self.seat.take();
+        let mail = self.subscription.take();
         if let Some(end) = mail.end {
             return Err(self.say_goodbye(end, socket).await);
         }
         if self.expiry == Expiry::Expired {
             // Kept in the inbox until the token is renewed, when it is read from there.
-            self.early.clear();
+            self.reorder_buffer.clear();
             return Ok(());
         }
-        mail.items.into_iter().for_each(|item| self.early.hold(item));
-        while let Some(tail) = self.early.next(self.seat.sent()) {
-            let seq = self.seat.sent() + 1;
-            match tail {
+        mail.items
+            .into_iter()
+            .for_each(|item| self.reorder_buffer.hold(item));
+        while let Some(encoded) = self.reorder_buffer.next(self.subscription.sent()) {
+            let seq = self.subscription.sent() + 1;
+            match encoded {
                 None => Box::pin(self.read_to(seq, socket)).await?,
-                Some(tail) => {
-                    if !self.write_event(socket, seq, tail).await? {
+                Some(encoded) => {
+                    if !self.write_event(socket, seq, encoded).await? {
                         break;
                     }
                 }
             }
         }
         // Whatever is no event comes after the events before it, so it does not wait for one.
-        let behind = mail.head > self.seat.sent() && self.expiry != Expiry::Expired;
-        if !behind || !mail.asides.is_empty() || !self.early.wait() {
-            self.early.clear();
+        let behind = mail.head > self.subscription.sent() && self.expiry != Expiry::Expired;
+        if !behind || !mail.ephemeral.is_empty() || !self.reorder_buffer.wait() {
+            self.reorder_buffer.clear();
             if behind {
                 Box::pin(self.read_to(mail.head, socket)).await?;
             }
         }
-        for aside in syncs::without_the_past(mail.asides) {
-            if self.syncs.lets_through(&aside) && !self.write_shared(socket, aside.text).await? {
+        for ephemeral in replays::without_the_past(mail.ephemeral) {
+            if self.syncs.allow(&ephemeral) && !self.write_shared(socket, ephemeral.text).await? {
                 break;
             }
         }
@@ -63,12 +65,17 @@ impl Session<'_> {
         found: Found,
         socket: &mut Socket,
     ) -> Result<(), Option<Close>> {
-        let Found { reference, stream, from, key } = found;
+        let Found {
+            reference,
+            stream,
+            from,
+            key,
+        } = found;
         let key = match key {
             Ok(key) => key,
             Err(error) => return refuse(socket, &reference, Some(&stream), &error).await,
         };
-        let Recalled { frames, next } = self.gateway.asides.streams.from(&key, from);
+        let ReplayChunk { frames, next } = self.gateway.ephemeral.streams.from(&key, from);
         self.syncs.told(key, next);
         for frame in frames {
             if !self.write_shared(socket, frame).await? {
@@ -81,11 +88,15 @@ impl Session<'_> {
     /// Whether anything may be told now: not if the access token has ended, or nobody can say who is revoked. What is
     /// left then waits in the inbox.
     fn may_tell(&mut self) -> bool {
-        if self.guest.expires_at.is_some_and(|at| self.gateway.clock.now() >= at) {
+        if self
+            .client
+            .expires_at
+            .is_some_and(|at| self.gateway.clock.now() >= at)
+        {
             self.expiry = Expiry::Expired;
             return false;
         }
-        !self.gateway.registry.is_blind()
+        !self.gateway.registry.is_fenced()
     }
 
     /// Queues an event; false if nothing may be told now.
@@ -93,18 +104,22 @@ impl Session<'_> {
         &mut self,
         socket: &mut Socket,
         seq: i64,
-        tail: Tail,
+        encoded: EncodedEvent,
     ) -> Result<bool, Option<Close>> {
         if !self.may_tell() {
             return Ok(false);
         }
-        socket.feed_event(self.gateway.inbox.cursor(seq), tail);
-        self.seat.set_sent(seq);
+        socket.feed_event(self.gateway.inbox.cursor(seq), encoded);
+        self.subscription.set_sent(seq);
         self.make_room(socket).await
     }
 
     /// Queues what is no event; false if nothing may be told now.
-    async fn write_shared(&mut self, socket: &mut Socket, text: Arc<str>) -> Result<bool, Option<Close>> {
+    async fn write_shared(
+        &mut self,
+        socket: &mut Socket,
+        text: Arc<str>,
+    ) -> Result<bool, Option<Close>> {
         if !self.may_tell() {
             return Ok(false);
         }
@@ -122,22 +137,35 @@ impl Session<'_> {
     /// Writes what is queued, unless the seat is given up first: what a credential may see ends with it, in the middle
     /// of a backlog too.
     pub(super) async fn flush(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
-        if !self.seat.is_ended() {
+        if !self.subscription.is_ended() {
             tokio::select! {
                 flushed = socket.flush() => return flushed.map_err(Some),
-                () = self.seat.ended() => {}
+                () = self.subscription.ended() => {}
             }
         }
-        let end = self.seat.take().end.unwrap_or(End::Drain(Duration::ZERO));
+        let end = self
+            .subscription
+            .take()
+            .end
+            .unwrap_or(End::Drain(Duration::ZERO));
         socket.forget();
         Err(self.say_goodbye(end, socket).await)
     }
 
     /// Reads the inbox until `head` has been sent, or Postgres is away.
-    pub(super) async fn read_to(&mut self, head: i64, socket: &mut Socket) -> Result<(), Option<Close>> {
-        let principal = self.guest.principal.id();
-        while self.seat.sent() < head {
-            let page = match self.gateway.inbox.read(principal, self.seat.sent(), PAGE_EVENTS).await {
+    pub(super) async fn read_to(
+        &mut self,
+        head: i64,
+        socket: &mut Socket,
+    ) -> Result<(), Option<Close>> {
+        let principal = self.client.principal.id();
+        while self.subscription.sent() < head {
+            let page = match self
+                .gateway
+                .inbox
+                .read(principal, self.subscription.sent(), MAX_PAGE_EVENTS)
+                .await
+            {
                 Ok(page) => page,
                 Err(error) => {
                     // The next sweep that gets through finds us behind.
@@ -149,7 +177,7 @@ impl Session<'_> {
                 return Ok(());
             }
             for entry in page {
-                if !self.write_event(socket, entry.seq, entry.tail).await? {
+                if !self.write_event(socket, entry.seq, entry.encoded).await? {
                     return Ok(());
                 }
             }
@@ -159,7 +187,8 @@ impl Session<'_> {
     }
 
     pub(super) async fn say_goodbye(&mut self, end: End, socket: &mut Socket) -> Option<Close> {
-        let (frame, close) = goodbye::to(&self.guest, end, self.gateway, self.seat.sent());
+        let (frame, close) =
+            close_frame::to(&self.client, end, self.gateway, self.subscription.sent());
         Some(socket.say(frame).await.err().unwrap_or(close))
     }
 }

@@ -12,31 +12,32 @@ mod shown;
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 pub use self::shown::Connection;
-use super::quotas::{AGENT_CONNECTIONS, BEAT, NODE_LIFE, USER_CONNECTIONS};
+use super::quotas::{MAX_AGENT_CONNECTIONS, MAX_USER_CONNECTIONS, NODE_BEAT_INTERVAL, NODE_LEASE};
 use crate::{
     clock::Clock,
     ids::{ConnectionId, NodeId, Principal},
-    metrics as series,
+    metrics,
     random::Random,
-    redis::{Away, Living, Redis, Script, keys},
+    redis::{Away, LiveNodes, Redis, Script, keys},
 };
 
 /// Calls under way at once when many slots are asserted or freed: they share the link's round trips.
-const BATCH: usize = 256;
+const MAX_BATCH_LEASES: usize = 256;
 /// Beats in which every slot is asserted at least once, for what may have been lost without a trace.
-const ROUND: u64 = 60;
+const BEATS_PER_ROUND: u64 = 60;
 
 /// What a slot is held by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -64,7 +65,7 @@ struct Inner {
     /// Rung after a beat, when there may be slots to assert.
     heard: Notify,
     /// Who lived at the last beat, and when that was by our own measure.
-    living: Mutex<Option<(Living, Instant)>>,
+    living: Mutex<Option<(LiveNodes, Instant)>>,
 }
 
 /// What this node holds.
@@ -91,17 +92,17 @@ struct Hold {
     granted: i64,
     kind: Kind,
     device: Arc<str>,
-    loss: Arc<Loss>,
+    loss: Arc<LeaseLost>,
 }
 
 /// Tells the connection that its slot is lost.
 #[derive(Default)]
-struct Loss {
+struct LeaseLost {
     lost: AtomicBool,
     tell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-impl Loss {
+impl LeaseLost {
     fn happen(&self) {
         self.lost.store(true, Ordering::SeqCst);
         if let Some(tell) = self.tell.get() {
@@ -116,12 +117,12 @@ pub struct Lease {
     principal: Uuid,
     /// The connection that holds it.
     pub id: ConnectionId,
-    loss: Arc<Loss>,
+    loss: Arc<LeaseLost>,
 }
 
 impl Lease {
     /// What to do if the slot is lost before it is given back.
-    pub fn when_lost(&self, tell: impl Fn() + Send + Sync + 'static) {
+    pub fn on_lost(&self, tell: impl Fn() + Send + Sync + 'static) {
         let first = self.loss.tell.set(Box::new(tell)).is_ok();
         if first && self.loss.lost.load(Ordering::SeqCst) {
             self.loss.happen();
@@ -141,11 +142,20 @@ impl Drop for Lease {
 
 impl Held {
     fn add(&mut self, principal: Uuid, most: usize, hold: Hold) {
-        self.rows.entry(principal).or_insert(Row { most, holds: Vec::new() }).holds.push(hold);
+        self.rows
+            .entry(principal)
+            .or_insert(Row {
+                most,
+                holds: Vec::new(),
+            })
+            .holds
+            .push(hold);
     }
 
     fn forget(&mut self, principal: Uuid, id: ConnectionId) {
-        let Some(row) = self.rows.get_mut(&principal) else { return };
+        let Some(row) = self.rows.get_mut(&principal) else {
+            return;
+        };
         row.holds.retain(|hold| hold.id != id);
         if row.holds.is_empty() {
             self.rows.remove(&principal);
@@ -170,47 +180,64 @@ impl Slots {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.held.lock()
     }
 
-    fn living(&self) -> Option<(Living, Instant)> {
-        self.0.living.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn living(&self) -> Option<(LiveNodes, Instant)> {
+        self.0.living.lock().clone()
     }
 
     /// A slot of `principal`, if one is free; `device` is a user's.
     pub async fn take(&self, principal: Principal, kind: Kind, device: &str) -> Option<Lease> {
         let most = match principal {
-            Principal::Agent(_) => AGENT_CONNECTIONS,
-            Principal::User(_) => USER_CONNECTIONS,
+            Principal::Agent(_) => MAX_AGENT_CONNECTIONS,
+            Principal::User(_) => MAX_USER_CONNECTIONS,
         };
         let principal = principal.id();
         // Made before Redis is asked: whatever becomes of this call, its slot is given back.
         let lease = Lease {
             slots: self.clone(),
             principal,
-            id: ConnectionId::mint(&self.0.random),
+            id: ConnectionId::generate(&self.0.random),
             loss: Arc::default(),
         };
-        let mut hold =
-            Hold { id: lease.id, granted: 0, kind, device: device.into(), loss: lease.loss.clone() };
-        let answer = self.ask("take", principal, most, true, vec![hold.id.to_string(), hold.what()]).await;
+        let mut hold = Hold {
+            id: lease.id,
+            granted: 0,
+            kind,
+            device: device.into(),
+            loss: lease.loss.clone(),
+        };
+        let answer = self
+            .ask(
+                "take",
+                principal,
+                most,
+                true,
+                vec![hold.id.to_string(), hold.what()],
+            )
+            .await;
         let mut held = self.held();
         match answer.as_deref() {
             Ok([granted, at]) => {
                 if granted != "1" {
-                    series::slot("refused");
+                    metrics::slot("refused");
                     return None;
                 }
-                series::slot("granted");
+                metrics::slot("granted");
                 hold.granted = at.parse().unwrap_or_default();
             }
             // Redis is away: what this node can vouch for alone. It keeps what it has, and adds no fourth.
             _ => {
-                if held.rows.get(&principal).is_some_and(|row| row.holds.len() >= most) {
-                    series::slot("refused");
+                if held
+                    .rows
+                    .get(&principal)
+                    .is_some_and(|row| row.holds.len() >= most)
+                {
+                    metrics::slot("refused");
                     return None;
                 }
-                series::slot("unconfirmed");
+                metrics::slot("unconfirmed");
                 held.doubtful.insert(principal);
                 hold.granted = self.now();
             }
@@ -228,7 +255,8 @@ impl Slots {
         rest: Vec<String>,
     ) -> Result<Vec<String>, Away> {
         let living = self.living().filter(|_| knowing);
-        let (at, nodes) = living.map_or((0, String::new()), |(living, _)| (living.at, living.nodes));
+        let (at, nodes) =
+            living.map_or((0, String::new()), |(living, _)| (living.at, living.nodes));
         let mut args = vec![
             what.to_owned(),
             self.0.node.to_string(),
@@ -237,14 +265,23 @@ impl Slots {
             format!(",{nodes},"),
         ];
         args.extend(rest);
-        self.0.redis.eval(&self.0.script, &[self.0.redis.key(keys::slots(principal))], args).await
+        self.0
+            .redis
+            .eval(
+                &self.0.script,
+                &[self.0.redis.key(keys::slots(principal))],
+                args,
+            )
+            .await
     }
 
     /// Redis's time as far as we know, in ms.
     fn now(&self) -> i64 {
         self.living().map_or_else(
             || (self.0.clock.now() - self.0.clock.ahead()).timestamp_millis(),
-            |(living, then)| living.at + i64::try_from(then.elapsed().as_millis()).unwrap_or_default(),
+            |(living, then)| {
+                living.at + i64::try_from(then.elapsed().as_millis()).unwrap_or_default()
+            },
         )
     }
 
@@ -268,32 +305,36 @@ impl Slots {
         let mut links = self.0.redis.links();
         let (mut last, mut beats, mut passes) = (Instant::now(), 0, 0);
         loop {
-            let frozen = last.elapsed() > NODE_LIFE;
+            let frozen = last.elapsed() > NODE_LEASE;
             pulse(frozen);
             if frozen {
                 // Others may have our places by now. Nothing is asserted; what has no seat yet ends when it has one.
                 let rows = std::mem::take(&mut self.held().rows);
-                rows.values().flat_map(|row| &row.holds).for_each(|hold| hold.loss.happen());
+                rows.values()
+                    .flat_map(|row| &row.holds)
+                    .for_each(|hold| hold.loss.happen());
             }
             last = Instant::now();
-            if let Ok(living) = self.0.redis.beat(self.0.node, NODE_LIFE).await {
+            if let Ok(living) = self.0.redis.beat(self.0.node, NODE_LEASE).await {
                 // Both, always: what happened to a link must not be taken for news later.
                 let relinked = Redis::relinked(&mut links);
                 if relinked || !living.known {
                     // Over all slots, twice: at the second time, all others have asserted theirs at least once.
                     passes = 2;
                 }
-                *self.0.living.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some((living, Instant::now()));
+                *self.0.living.lock() = Some((living, Instant::now()));
                 // The second begins when the first is over.
                 let all = passes == 2 || passes == 1 && self.is_idle();
                 passes -= i32::from(all);
-                self.doubt(|principal| all || u64::from(principal.as_bytes()[15]) % ROUND == beats % ROUND);
+                self.doubt(|principal| {
+                    all || u64::from(principal.as_bytes()[15]) % BEATS_PER_ROUND
+                        == beats % BEATS_PER_ROUND
+                });
                 self.0.heard.notify_one();
                 self.0.bell.notify_one();
             }
             beats += 1;
-            tokio::time::sleep(BEAT.saturating_sub(last.elapsed())).await;
+            tokio::time::sleep(NODE_BEAT_INTERVAL.saturating_sub(last.elapsed())).await;
         }
     }
 
@@ -305,7 +346,8 @@ impl Slots {
 
     fn doubt(&self, due: impl Fn(&Uuid) -> bool) {
         let held = &mut *self.held();
-        held.doubtful.extend(held.rows.keys().filter(|principal| due(principal)));
+        held.doubtful
+            .extend(held.rows.keys().filter(|principal| due(principal)));
     }
 
     /// Asserts what is in doubt, so many at once, until Redis goes away; then the next beat that gets through goes on.
@@ -327,9 +369,14 @@ impl Slots {
 
     fn next_chunk(&self) -> Option<Vec<Uuid>> {
         // Who has been silent, or frozen, for so long may have lost its slots: that is for the beat to find out first.
-        self.living().filter(|(_, then)| then.elapsed() < NODE_LIFE)?;
+        self.living()
+            .filter(|(_, then)| then.elapsed() < NODE_LEASE)?;
         let mut held = self.held();
-        let chunk: Vec<Uuid> = held.doubtful.extract_if(|_| true).take(BATCH).collect();
+        let chunk: Vec<Uuid> = held
+            .doubtful
+            .extract_if(|_| true)
+            .take(MAX_BATCH_LEASES)
+            .collect();
         held.asserting = !chunk.is_empty();
         held.asserting.then_some(chunk)
     }
@@ -345,13 +392,18 @@ impl Slots {
             .flat_map(|hold| [hold.id.to_string(), hold.granted.to_string(), hold.what()])
             .collect();
         // Who lives is of interest only if there are too many: long lists cost.
-        let answer = self.ask("keep", principal, most, false, ours.clone()).await?;
-        let there: usize = answer.first().and_then(|n| n.parse().ok()).unwrap_or_default();
+        let answer = self
+            .ask("keep", principal, most, false, ours.clone())
+            .await?;
+        let there: usize = answer
+            .first()
+            .and_then(|n| n.parse().ok())
+            .unwrap_or_default();
         if there > most {
             let answer = self.ask("keep", principal, most, true, ours).await?;
             for id in answer.iter().skip(1) {
                 if let Some(hold) = holds.iter().find(|hold| hold.id.to_string() == *id) {
-                    series::slot("lost");
+                    metrics::slot("lost");
                     self.held().forget(principal, hold.id);
                     hold.loss.happen();
                 }
@@ -384,10 +436,15 @@ impl Slots {
     /// Gives back all that has ended until now.
     pub async fn flush(&self) {
         let gone = std::mem::take(&mut self.held().gone);
-        for chunk in gone.chunks(BATCH) {
-            let calls = chunk.iter().map(async |(principal, id)| self.give_back_one(*principal, *id).await);
+        for chunk in gone.chunks(MAX_BATCH_LEASES) {
+            let calls = chunk
+                .iter()
+                .map(async |(principal, id)| self.give_back_one(*principal, *id).await);
             let outcomes = futures_util::future::join_all(calls).await;
-            let failed = chunk.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err());
+            let failed = chunk
+                .iter()
+                .zip(outcomes)
+                .filter(|(_, outcome)| outcome.is_err());
             self.held().gone.extend(failed.map(|(one, _)| *one));
         }
     }
@@ -395,7 +452,10 @@ impl Slots {
     async fn give_back_one(&self, principal: Uuid, id: ConnectionId) -> Result<(), Away> {
         use fred::interfaces::HashesInterface;
         let key = self.0.redis.key(keys::slots(principal));
-        self.0.redis.run(async |client| client.hdel::<(), _, _>(key, id.to_string()).await).await
+        self.0
+            .redis
+            .run(async |client| client.hdel::<(), _, _>(key, id.to_string()).await)
+            .await
     }
 }
 

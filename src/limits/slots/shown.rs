@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Hold, Kind, Slots};
 use crate::{
     ids::ConnectionId,
-    redis::{Away, Living, keys},
+    redis::{Away, LiveNodes, keys},
 };
 
 /// A live connection, as its principal's owner sees it.
@@ -28,23 +28,32 @@ pub struct Connection {
 impl Slots {
     /// The live connections of each of `principals`, oldest first; while Redis is away, those of this node.
     pub async fn connections(&self, principals: &[Uuid]) -> Vec<Vec<Connection>> {
-        let reads = principals.iter().map(|principal| self.connections_of(*principal));
+        let reads = principals
+            .iter()
+            .map(|principal| self.connections_of(*principal));
         futures_util::future::join_all(reads).await
     }
 
     async fn connections_of(&self, principal: Uuid) -> Vec<Connection> {
         use fred::interfaces::HashesInterface;
         let key = self.0.redis.key(keys::slots(principal));
-        let stored = self.0.redis.run(async |client| client.hgetall::<Vec<(String, String)>, _>(key).await);
+        let stored = self
+            .0
+            .redis
+            .run(async |client| client.hgetall::<Vec<(String, String)>, _>(key).await);
         let living = self.living().map(|(living, _)| living);
         let mut all: Vec<(i64, Connection)> = match stored.await {
-            Ok(stored) => {
-                stored.iter().filter_map(|(id, record)| self.read(id, record, living.as_ref())).collect()
-            }
+            Ok(stored) => stored
+                .iter()
+                .filter_map(|(id, record)| self.read(id, record, living.as_ref()))
+                .collect(),
             Err(Away) => {
                 let held = self.held();
                 let holds = held.rows.get(&principal).map_or(&[][..], |row| &row.holds);
-                holds.iter().map(|hold| (hold.granted, self.shown(hold))).collect()
+                holds
+                    .iter()
+                    .map(|hold| (hold.granted, self.shown(hold)))
+                    .collect()
             }
         };
         all.sort_by_key(|(granted, connection)| (*granted, connection.connection_id));
@@ -52,12 +61,21 @@ impl Slots {
     }
 
     /// A record of the script's, unless its node is dead.
-    fn read(&self, id: &str, record: &str, living: Option<&Living>) -> Option<(i64, Connection)> {
+    fn read(
+        &self,
+        id: &str,
+        record: &str,
+        living: Option<&LiveNodes>,
+    ) -> Option<(i64, Connection)> {
         let mut parts = record.splitn(5, ' ');
         let asserted: i64 = parts.next()?.parse().ok()?;
         let granted: i64 = parts.next()?.parse().ok()?;
         let node = parts.next()?;
-        let kind = if parts.next()? == Kind::Webhook.word() { Kind::Webhook } else { Kind::Websocket };
+        let kind = if parts.next()? == Kind::Webhook.word() {
+            Kind::Webhook
+        } else {
+            Kind::Websocket
+        };
         let device_id = parts.next().unwrap_or_default().to_owned();
         let lives = living.is_none_or(|living| {
             asserted > living.at - 2000 || living.nodes.split(',').any(|one| one == node)
@@ -65,7 +83,12 @@ impl Slots {
         let connected_at = DateTime::from_timestamp_millis(granted)? + self.0.clock.ahead();
         lives.then_some((
             granted,
-            Connection { connection_id: id.parse().ok()?, kind, connected_at, device_id },
+            Connection {
+                connection_id: id.parse().ok()?,
+                kind,
+                connected_at,
+                device_id,
+            },
         ))
     }
 

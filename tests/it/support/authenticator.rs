@@ -33,7 +33,10 @@ pub struct Authenticator {
 
 impl Default for Authenticator {
     fn default() -> Self {
-        Authenticator { key: None, origin: "https://localhost" }
+        Authenticator {
+            key: None,
+            origin: "https://localhost",
+        }
     }
 }
 
@@ -53,7 +56,12 @@ impl Authenticator {
     pub fn create(&mut self, options: &Value) -> Value {
         let pair = Arc::new(KeyPair::generate().expect("a key"));
         let user_handle = options["user"]["id"].as_str().expect("a user").to_owned();
-        let key = Key { pair, id: rand::random(), user_handle, counter: 0 };
+        let key = Key {
+            pair,
+            id: rand::random(),
+            user_handle,
+            counter: 0,
+        };
         let verify = &options["authenticatorSelection"]["userVerification"];
         let mut data = authenticator_data(&options["rp"]["id"], verify, WITH_KEY, key.counter);
         data.extend([0; 16]);
@@ -79,7 +87,12 @@ impl Authenticator {
         let client_data = self.client_data("webauthn.get", options);
         let key = self.key.as_mut().expect("an enrolled key");
         key.counter += 1;
-        let data = authenticator_data(&options["rpId"], &options["userVerification"], 0, key.counter);
+        let data = authenticator_data(
+            &options["rpId"],
+            &options["userVerification"],
+            0,
+            key.counter,
+        );
         let signed = [data.as_slice(), &Sha256::digest(&client_data)].concat();
         let response = json!({
             "clientDataJSON": BASE64.encode(client_data),
@@ -93,17 +106,24 @@ impl Authenticator {
     /// Enrols a passkey of the user.
     pub async fn enrol(user: &User, name: &str) -> Self {
         let mut authenticator = Authenticator::default();
-        let begun = user.post("/users/me/passkeys/begin", json!({})).await.expect(200);
+        let begun = user
+            .post("/users/me/passkeys/begin", json!({}))
+            .await
+            .expect(200);
         let credential = authenticator.create(&begun.data()["public_key"]);
-        let body =
-            json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential, "name": name });
-        user.post("/users/me/passkeys/complete", body).await.expect(201);
+        let body = json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential, "name": name });
+        user.post("/users/me/passkeys/complete", body)
+            .await
+            .expect(201);
         authenticator
     }
 
     /// Takes a challenge, and makes the body that answers it.
     pub async fn answer(&mut self, caller: &Caller) -> Value {
-        let begun = caller.post("/auth/passkey/begin", json!({})).await.expect(200);
+        let begun = caller
+            .post("/auth/passkey/begin", json!({}))
+            .await
+            .expect(200);
         let credential = self.get(&begun.data()["public_key"]);
         json!({ "challenge_id": begun.data()["challenge_id"], "credential": credential })
     }
@@ -127,7 +147,13 @@ fn authenticator_data(rp_id: &Value, verify: &Value, flags: u8, counter: u32) ->
 /// A point of P-256 (`04 x y`) as a COSE key: {1: 2, 3: -7, -1: 1, -2: x, -3: y}.
 fn cose(point: &[u8]) -> Vec<u8> {
     let (x, y) = point[1..].split_at(32);
-    [b"\xa5\x01\x02\x03\x26\x20\x01\x21\x58\x20", x, b"\x22\x58\x20", y].concat()
+    [
+        b"\xa5\x01\x02\x03\x26\x20\x01\x21\x58\x20",
+        x,
+        b"\x22\x58\x20",
+        y,
+    ]
+    .concat()
 }
 
 fn credential(key: &Key, response: Value) -> Value {

@@ -123,16 +123,26 @@ impl Caller {
 
     /// Somebody else at the same node. (Cheaper than [`Caller::new`]: the connections are shared.)
     pub fn stranger(&self) -> Self {
-        Caller { ip: Self::next_ip(), token: None, ..self.clone() }
+        Caller {
+            ip: Self::next_ip(),
+            token: None,
+            ..self.clone()
+        }
     }
 
     /// The same caller at another node.
     pub fn on(&self, node: &TestNode) -> Self {
-        Caller { base: node.base.clone(), ..self.clone() }
+        Caller {
+            base: node.base.clone(),
+            ..self.clone()
+        }
     }
 
     pub fn at(&self, base: &str) -> Self {
-        Caller { base: base.to_owned(), ..self.clone() }
+        Caller {
+            base: base.to_owned(),
+            ..self.clone()
+        }
     }
 
     /// The address it calls from.
@@ -142,13 +152,19 @@ impl Caller {
 
     /// The same caller with another token.
     pub fn with_token(&self, token: &str) -> Self {
-        Caller { token: Some(token.to_owned()), ..self.clone() }
+        Caller {
+            token: Some(token.to_owned()),
+            ..self.clone()
+        }
     }
 
     pub fn request(&self, method: Method, path: impl AsRef<str>) -> reqwest::RequestBuilder {
-        let request = self.http.request(method, format!("{}{}", self.base, path.as_ref()));
-        let request =
-            request.header("x-forwarded-proto", "https").header("x-forwarded-for", self.ip.to_string());
+        let request = self
+            .http
+            .request(method, format!("{}{}", self.base, path.as_ref()));
+        let request = request
+            .header("x-forwarded-proto", "https")
+            .header("x-forwarded-for", self.ip.to_string());
         match &self.token {
             Some(token) => request.bearer_auth(token),
             None => request,
@@ -159,11 +175,18 @@ impl Caller {
         self.try_send(request).await.expect("an answer")
     }
 
-    pub async fn try_send(&self, request: reqwest::RequestBuilder) -> Result<Answer, reqwest::Error> {
+    pub async fn try_send(
+        &self,
+        request: reqwest::RequestBuilder,
+    ) -> Result<Answer, reqwest::Error> {
         let response = request.send().await?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.bytes().await?;
-        Ok(Answer { status, headers, body: serde_json::from_slice(&body).unwrap_or(Value::Null) })
+        Ok(Answer {
+            status,
+            headers,
+            body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+        })
     }
 
     pub async fn get(&self, path: impl AsRef<str>) -> Answer {
@@ -175,7 +198,8 @@ impl Caller {
     }
 
     pub async fn post(&self, path: impl AsRef<str>, body: Value) -> Answer {
-        self.send(self.request(Method::POST, path).json(&body)).await
+        self.send(self.request(Method::POST, path).json(&body))
+            .await
     }
 
     /// Asks for a code and takes it from the mail.
@@ -187,12 +211,17 @@ impl Caller {
     }
 
     pub async fn patch(&self, path: impl AsRef<str>, body: Value) -> Answer {
-        self.send(self.request(Method::PATCH, path).json(&body)).await
+        self.send(self.request(Method::PATCH, path).json(&body))
+            .await
     }
 
     pub async fn post_raw(&self, path: impl AsRef<str>, body: impl Into<reqwest::Body>) -> Answer {
-        self.send(self.request(Method::POST, path).header("content-type", "application/json").body(body))
-            .await
+        self.send(
+            self.request(Method::POST, path)
+                .header("content-type", "application/json")
+                .body(body),
+        )
+        .await
     }
 }
 
@@ -230,7 +259,10 @@ impl User {
             .await
             .expect(200);
         let code = node.world.mailed_code(&email).await;
-        let answer = caller.post("/auth/register", Self::registration(&email, name, &code)).await.expect(201);
+        let answer = caller
+            .post("/auth/register", Self::registration(&email, name, &code))
+            .await
+            .expect(201);
         Self::signed_in(caller, email, &answer)
     }
 
@@ -244,8 +276,13 @@ impl User {
     pub fn signed_in(caller: Caller, email: String, answer: &Answer) -> Self {
         let data = answer.data();
         let text = |name: &str| data[name].as_str().expect(name).to_owned();
-        let cookie =
-            answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned();
+        let cookie = answer
+            .header("set-cookie")
+            .expect("a cookie")
+            .split(';')
+            .next()
+            .expect("a value")
+            .to_owned();
         User {
             caller: caller.with_token(&text("access_token")),
             id: text("user_id"),
@@ -257,23 +294,43 @@ impl User {
     }
 
     pub fn on(&self, node: &TestNode) -> Self {
-        User { caller: self.caller.on(node), ..self.clone() }
+        User {
+            caller: self.caller.on(node),
+            ..self.clone()
+        }
     }
 
     /// When the access token ends, and so many seconds more.
     pub fn after_its_end(&self, seconds: i64) -> DateTime<Utc> {
-        let end = claims_of(&self.access_token)["exp"].as_i64().expect("a number");
+        let end = claims_of(&self.access_token)["exp"]
+            .as_i64()
+            .expect("a number");
         DateTime::from_timestamp(end + seconds, 0).expect("a moment")
     }
 
     /// With a new access token, as a client gets one after its five minutes.
     pub async fn refreshed(&self) -> Self {
-        let request = self.request(Method::POST, "/auth/refresh").header("cookie", &self.cookie);
+        let request = self
+            .request(Method::POST, "/auth/refresh")
+            .header("cookie", &self.cookie);
         let answer = self.send(request).await.expect(200);
-        let access_token = answer.data()["access_token"].as_str().expect("a token").to_owned();
-        let cookie =
-            answer.header("set-cookie").expect("a cookie").split(';').next().expect("a value").to_owned();
-        User { caller: self.caller.with_token(&access_token), access_token, cookie, ..self.clone() }
+        let access_token = answer.data()["access_token"]
+            .as_str()
+            .expect("a token")
+            .to_owned();
+        let cookie = answer
+            .header("set-cookie")
+            .expect("a cookie")
+            .split(';')
+            .next()
+            .expect("a value")
+            .to_owned();
+        User {
+            caller: self.caller.with_token(&access_token),
+            access_token,
+            cookie,
+            ..self.clone()
+        }
     }
 
     /// Signs in once more with the password, on a device of this name, or one without.
@@ -288,8 +345,7 @@ impl User {
 
     async fn login_by(&self, node: &TestNode, password: &str, device: Option<&str>) -> Self {
         let caller = Caller::new(node);
-        let mut body =
-            json!({ "email": self.email, "account_password": password, "turnstile_token": "dev-pass" });
+        let mut body = json!({ "email": self.email, "account_password": password, "turnstile_token": "dev-pass" });
         if let Some(device) = device {
             body["device_id"] = json!(device);
         }
@@ -299,7 +355,11 @@ impl User {
 
     /// With a cookie, as a browser sends it.
     pub async fn with_cookie(&self, path: &str) -> Answer {
-        self.send(self.request(Method::POST, path).header("cookie", &self.cookie)).await
+        self.send(
+            self.request(Method::POST, path)
+                .header("cookie", &self.cookie),
+        )
+        .await
     }
 
     /// The cursor before the first event.
@@ -311,9 +371,17 @@ impl User {
 
     /// Opens a conversation with an agent; returns its id.
     pub async fn talk_to(&self, agent: &Agent) -> String {
-        let answer =
-            self.post("/conversations", json!({ "type": "agent", "agent_id": agent.id })).await.expect(201);
-        answer.data()["conversation_id"].as_str().expect("an id").to_owned()
+        let answer = self
+            .post(
+                "/conversations",
+                json!({ "type": "agent", "agent_id": agent.id }),
+            )
+            .await
+            .expect(201);
+        answer.data()["conversation_id"]
+            .as_str()
+            .expect("an id")
+            .to_owned()
     }
 
     pub async fn say(&self, conversation: &str, text: &str) -> Answer {
@@ -327,8 +395,14 @@ impl User {
     /// Opens a group; returns its id.
     pub async fn group_with(&self, members: &[&User]) -> String {
         let ids: Vec<&str> = members.iter().map(|member| member.id.as_str()).collect();
-        let answer = self.post("/groups", json!({ "title": "a group", "member_ids": ids })).await.expect(201);
-        answer.data()["conversation_id"].as_str().expect("an id").to_owned()
+        let answer = self
+            .post("/groups", json!({ "title": "a group", "member_ids": ids }))
+            .await
+            .expect(201);
+        answer.data()["conversation_id"]
+            .as_str()
+            .expect("an id")
+            .to_owned()
     }
 
     /// A socket that is authenticated and caught up from the last ack.
@@ -338,7 +412,9 @@ impl User {
 
     pub async fn connect_from(&self, resume: Option<&str>) -> Socket {
         let mut socket = Socket::open(&self.caller).await;
-        socket.say(json!({ "type": "auth", "access_token": self.access_token, "resume": resume })).await;
+        socket
+            .say(json!({ "type": "auth", "access_token": self.access_token, "resume": resume }))
+            .await;
         socket.welcome().await;
         socket
     }
@@ -362,27 +438,44 @@ impl std::ops::Deref for Agent {
 
 impl Agent {
     pub async fn create(node: &TestNode, owner: &User, name: &str) -> Self {
-        let answer = owner.on(node).post("/agents", json!({ "display_name": name })).await.expect(201);
+        let answer = owner
+            .on(node)
+            .post("/agents", json!({ "display_name": name }))
+            .await
+            .expect(201);
         let text = |name: &str| answer.data()[name].as_str().expect(name).to_owned();
         let token = text("token");
-        Agent { caller: Caller::new(node).with_token(&token), id: text("agent_id"), token }
+        Agent {
+            caller: Caller::new(node).with_token(&token),
+            id: text("agent_id"),
+            token,
+        }
     }
 
     pub fn on(&self, node: &TestNode) -> Self {
-        Agent { caller: self.caller.on(node), ..self.clone() }
+        Agent {
+            caller: self.caller.on(node),
+            ..self.clone()
+        }
     }
 
     pub fn at(&self, base: &str) -> Self {
-        Agent { caller: self.caller.at(base), ..self.clone() }
+        Agent {
+            caller: self.caller.at(base),
+            ..self.clone()
+        }
     }
 
     pub async fn say(&self, conversation: &str, text: &str) -> Answer {
-        let body = json!({ "conversation_id": conversation, "payload": { "type": "text", "text": text } });
-        self.post(format!("/agents/{}/messages", self.id), body).await
+        let body =
+            json!({ "conversation_id": conversation, "payload": { "type": "text", "text": text } });
+        self.post(format!("/agents/{}/messages", self.id), body)
+            .await
     }
 
     pub async fn poll(&self, query: &str) -> Answer {
-        self.get(format!("/agents/{}/messages/poll?{query}", self.id)).await
+        self.get(format!("/agents/{}/messages/poll?{query}", self.id))
+            .await
     }
 
     pub async fn connect(&self) -> Socket {

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::{WebSocketStream, tungstenite::Message};
 
 /// Longest a call may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One page, with the browser's connection to itself.
 pub struct DevTools {
@@ -20,11 +20,23 @@ pub struct DevTools {
 impl DevTools {
     /// An empty page of the browser at `address`.
     pub async fn open(address: &str) -> Self {
-        let host = address.trim_start_matches("ws://").split('/').next().expect("a host");
+        let host = address
+            .trim_start_matches("ws://")
+            .split('/')
+            .next()
+            .expect("a host");
         let stream = TcpStream::connect(host).await.expect("the browser");
-        let (stream, _) = tokio_tungstenite::client_async(address, stream).await.expect("a WebSocket");
-        let mut page = DevTools { stream, session: Value::Null, calls: 0 };
-        let target = page.call("Target.createTarget", json!({ "url": "about:blank" })).await;
+        let (stream, _) = tokio_tungstenite::client_async(address, stream)
+            .await
+            .expect("a WebSocket");
+        let mut page = DevTools {
+            stream,
+            session: Value::Null,
+            calls: 0,
+        };
+        let target = page
+            .call("Target.createTarget", json!({ "url": "about:blank" }))
+            .await;
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
         page.session = page.call("Target.attachToTarget", attach).await["sessionId"].take();
         page.call("Page.enable", json!({})).await;
@@ -38,7 +50,10 @@ impl DevTools {
         if !self.session.is_null() {
             call["sessionId"] = self.session.clone();
         }
-        self.stream.send(Message::text(call.to_string())).await.expect("sent");
+        self.stream
+            .send(Message::text(call.to_string()))
+            .await
+            .expect("sent");
         let id = json!(self.calls);
         let answer = self.await_frame(method, |frame| frame["id"] == id).await;
         assert!(answer["error"].is_null(), "{method}: {answer}");
@@ -53,8 +68,7 @@ impl DevTools {
 
     /// The value of a script.
     pub async fn evaluate(&mut self, script: &str) -> Value {
-        let params =
-            json!({ "expression": script, "returnByValue": true, "awaitPromise": true, "userGesture": true });
+        let params = json!({ "expression": script, "returnByValue": true, "awaitPromise": true, "userGesture": true });
         let answer = self.call("Runtime.evaluate", params).await;
         assert!(answer["exceptionDetails"].is_null(), "{script}: {answer}");
         answer["result"]["value"].clone()
@@ -64,7 +78,12 @@ impl DevTools {
     async fn await_frame(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let next = async {
             loop {
-                let frame = self.stream.next().await.expect("an open WebSocket").expect("a frame");
+                let frame = self
+                    .stream
+                    .next()
+                    .await
+                    .expect("an open WebSocket")
+                    .expect("a frame");
                 let Message::Text(text) = frame else { continue };
                 let frame: Value = serde_json::from_str(&text).expect("JSON");
                 if is_it(&frame) {
@@ -72,6 +91,8 @@ impl DevTools {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, next).await.unwrap_or_else(|_| panic!("no answer to {what}"))
+        tokio::time::timeout(TIMEOUT, next)
+            .await
+            .unwrap_or_else(|_| panic!("no answer to {what}"))
     }
 }

@@ -20,25 +20,44 @@ pub async fn knock_and_stay(caller: &Caller) -> (TcpStream, Answer) {
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut text = Vec::new();
     let (head, body) = loop {
-        assert_ne!(stream.read_buf(&mut text).await.expect("an answer"), 0, "cut");
+        assert_ne!(
+            stream.read_buf(&mut text).await.expect("an answer"),
+            0,
+            "cut"
+        );
         if let Some(end) = text.windows(4).position(|four| four == b"\r\n\r\n") {
-            break (String::from_utf8_lossy(&text[..end]).into_owned(), text.split_off(end + 4));
+            break (
+                String::from_utf8_lossy(&text[..end]).into_owned(),
+                text.split_off(end + 4),
+            );
         }
     };
     let mut lines = head.lines();
-    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a status");
+    let status = lines
+        .next()
+        .and_then(|line| line.split(' ').nth(1)?.parse().ok())
+        .expect("a status");
     let mut headers = reqwest::header::HeaderMap::new();
     for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
         let name = reqwest::header::HeaderName::from_bytes(name.as_bytes()).expect("a name");
         headers.insert(name, value.parse().expect("a value"));
     }
     let mut body = body;
-    let length = headers.get("content-length").and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    let length = headers
+        .get("content-length")
+        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     while status != 101 && body.len() < length.unwrap_or_default() {
         assert_ne!(stream.read_buf(&mut body).await.expect("a body"), 0, "cut");
     }
     let body = serde_json::from_slice(&body).unwrap_or(serde_json::Value::Null);
-    (stream, Answer { status, headers, body })
+    (
+        stream,
+        Answer {
+            status,
+            headers,
+            body,
+        },
+    )
 }
 
 /// The same, and goes.

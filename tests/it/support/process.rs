@@ -31,7 +31,9 @@ impl ProcessNode {
             .env("LISTEN_ADDR", format!("127.0.0.1:{public}"))
             .env("ADMIN_ADDR", format!("127.0.0.1:{admin}"))
             .env("LOG", "warn")
-            .stderr(Stdio::from(std::fs::File::create(&log).expect("a log file")))
+            .stderr(Stdio::from(
+                std::fs::File::create(&log).expect("a log file"),
+            ))
             .spawn()
             .expect("a process");
         let node = ProcessNode {
@@ -62,10 +64,18 @@ impl ProcessNode {
 
     /// The sum of one of its metrics over the lines that have `label` in them.
     pub async fn metric(&self, name: &str, label: &str) -> f64 {
-        let text = reqwest::get(format!("{}/metrics", self.admin)).await.expect("metrics").text().await;
+        let text = reqwest::get(format!("{}/metrics", self.admin))
+            .await
+            .expect("metrics")
+            .text()
+            .await;
         let text = text.expect("text");
-        let lines = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
-        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with(name) && line.contains(label));
+        lines
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum()
     }
 
     /// What it has logged so far.

@@ -61,10 +61,13 @@ impl Proxy {
             loop {
                 let (client, _) = listener.accept().await.expect("a client");
                 let target = to.lock().expect("no panic").clone();
-                let (holding, mut cutting, count) = (holding.clone(), cutting.clone(), count.clone());
+                let (holding, mut cutting, count) =
+                    (holding.clone(), cutting.clone(), count.clone());
                 cutting.mark_unchanged();
                 spawn(async move {
-                    let Ok(server) = TcpStream::connect(target).await else { return };
+                    let Ok(server) = TcpStream::connect(target).await else {
+                        return;
+                    };
                     let ((from_client, to_client), (from_server, to_server)) =
                         (client.into_split(), server.into_split());
                     let up = carry(from_client, to_server, Way::Up, holding.clone(), &count);
@@ -76,7 +79,14 @@ impl Proxy {
                 });
             }
         });
-        Proxy { address, target, held, sent, cut, accepting }
+        Proxy {
+            address,
+            target,
+            held,
+            sent,
+            cut,
+            accepting,
+        }
     }
 
     /// As the base of a node's URLs.
@@ -153,7 +163,9 @@ pub async fn late(to: u16, by: Duration) -> (u16, impl Future<Output = ()>) {
     let relay = async move {
         loop {
             let (near, _) = listener.accept().await.expect("a client");
-            let far = TcpStream::connect(("127.0.0.1", to)).await.expect("a server");
+            let far = TcpStream::connect(("127.0.0.1", to))
+                .await
+                .expect("a server");
             let (mut ask, mut write) = near.into_split();
             let (mut answer, mut forward) = far.into_split();
             let (line, mut waiting) = mpsc::unbounded_channel();
@@ -161,7 +173,8 @@ pub async fn late(to: u16, by: Duration) -> (u16, impl Future<Output = ()>) {
             spawn(async move {
                 let mut bytes = vec![0; 65_536];
                 while let Ok(n @ 1..) = answer.read(&mut bytes).await {
-                    line.send((tokio::time::Instant::now() + by, bytes[..n].to_vec())).ok();
+                    line.send((tokio::time::Instant::now() + by, bytes[..n].to_vec()))
+                        .ok();
                 }
             });
             spawn(async move {

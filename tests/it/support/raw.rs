@@ -33,15 +33,27 @@ impl RawSocket {
         let address = node.base.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).await.expect("a connection");
         stream.set_nodelay(true).expect("no delay");
-        let ip = format!("10.{}.{}.{}", rand::random::<u8>(), rand::random::<u8>(), rand::random::<u8>());
+        let ip = format!(
+            "10.{}.{}.{}",
+            rand::random::<u8>(),
+            rand::random::<u8>(),
+            rand::random::<u8>()
+        );
         let request = format!(
             "GET /ws HTTP/1.1\r\nhost: {address}\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
              sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nx-forwarded-proto: https\r\nx-forwarded-for: {ip}\r\n\r\n"
         );
         stream.write_all(request.as_bytes()).await.expect("written");
-        let mut socket = RawSocket { stream, received: Vec::new() };
+        let mut socket = RawSocket {
+            stream,
+            received: Vec::new(),
+        };
         let end = loop {
-            if let Some(at) = socket.received.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            if let Some(at) = socket
+                .received
+                .windows(4)
+                .position(|bytes| bytes == b"\r\n\r\n")
+            {
                 break at + 4;
             }
             assert!(socket.receive().await, "cut in the handshake");
@@ -49,7 +61,10 @@ impl RawSocket {
         let head = String::from_utf8_lossy(&socket.received[..end]).to_lowercase();
         assert!(head.starts_with("http/1.1 101 "), "{head}");
         // The key above and its answer are RFC 6455's own example.
-        assert!(head.contains("sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo="), "{head}");
+        assert!(
+            head.contains("sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo="),
+            "{head}"
+        );
         socket.received.drain(..end);
         socket
     }
@@ -101,7 +116,12 @@ impl RawSocket {
     /// A masked frame; `first` is its first byte.
     pub fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Self::head(first, payload.len() as u64);
-        bytes.extend(payload.iter().zip(MASK.iter().cycle()).map(|(byte, mask)| byte ^ mask));
+        bytes.extend(
+            payload
+                .iter()
+                .zip(MASK.iter().cycle())
+                .map(|(byte, mask)| byte ^ mask),
+        );
         bytes
     }
 
@@ -144,8 +164,16 @@ impl RawSocket {
                 }
             };
             let found = u16::from_be_bytes([closed[0], closed[1]]);
-            assert_eq!(found, code, "at {place}: {what}: {}", String::from_utf8_lossy(&closed[2..]));
-            assert!(self.next().await.is_none(), "at {place}: {what}: more after the close frame");
+            assert_eq!(
+                found,
+                code,
+                "at {place}: {what}: {}",
+                String::from_utf8_lossy(&closed[2..])
+            );
+            assert!(
+                self.next().await.is_none(),
+                "at {place}: {what}: more after the close frame"
+            );
         }
     }
 }
@@ -157,8 +185,14 @@ fn whole(received: &[u8]) -> Option<(u8, usize, usize)> {
     assert_eq!(first & FIN, FIN, "the node never fragments");
     assert_eq!(second & 0x80, 0, "a server does not mask");
     let (from, length) = match second {
-        126 => (4, usize::from(u16::from_be_bytes(received.get(2..4)?.try_into().ok()?))),
-        127 => (10, usize::try_from(u64::from_be_bytes(received.get(2..10)?.try_into().ok()?)).ok()?),
+        126 => (
+            4,
+            usize::from(u16::from_be_bytes(received.get(2..4)?.try_into().ok()?)),
+        ),
+        127 => (
+            10,
+            usize::try_from(u64::from_be_bytes(received.get(2..10)?.try_into().ok()?)).ok()?,
+        ),
         n => (2, usize::from(n)),
     };
     (received.len() >= from + length).then_some((first & 0x0f, from, from + length))

@@ -9,7 +9,7 @@ use std::{
 use blindpipe::{
     db::{Db, Plans, migrate},
     dev::{
-        Trouble,
+        DevError,
         services::{PostgresServer, Profile, RedisCluster, RedisServer, Services},
     },
     redis::Redis,
@@ -29,14 +29,19 @@ const MOVABLE_TIME: &str = "
 
 pub fn services() -> &'static Services {
     SERVICES.get_or_init(|| {
-        rustls::crypto::aws_lc_rs::default_provider().install_default().ok();
+        rustls::crypto::aws_lc_rs::default_provider()
+            .install_default()
+            .ok();
         let dev = Path::new(env!("CARGO_MANIFEST_DIR")).join(".dev");
         Services::start(&dev, Profile::Test).expect("Postgres and Redis for the tests")
     })
 }
 
 /// Runs beside the test, and ends with it.
-#[expect(clippy::disallowed_methods, reason = "a test has no node to track its tasks")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test has no node to track its tasks"
+)]
 pub fn spawn<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
@@ -56,7 +61,7 @@ pub async fn followed_postgres(name: &'static str) -> [PostgresServer; 2] {
     tokio::task::spawn_blocking(move || {
         let first = services().another_postgres(name)?;
         let second = first.follower()?;
-        Ok::<_, Trouble>([first, second])
+        Ok::<_, DevError>([first, second])
     })
     .await
     .expect("no panic")
@@ -75,13 +80,17 @@ pub async fn redis_cluster(name: &'static str) -> RedisCluster {
 pub async fn redis_client(url: &str) -> fred::clients::Client {
     use fred::interfaces::ClientLike;
     let config = fred::types::config::Config::from_url(url).expect("a URL");
-    let client = fred::types::Builder::from_config(config).build().expect("a client");
+    let client = fred::types::Builder::from_config(config)
+        .build()
+        .expect("a client");
     client.init().await.expect("connected");
     client
 }
 
 pub async fn connect(url: &str) -> tokio_postgres::Client {
-    let (client, link) = tokio_postgres::connect(url, NoTls).await.expect("Postgres answers");
+    let (client, link) = tokio_postgres::connect(url, NoTls)
+        .await
+        .expect("Postgres answers");
     spawn(link);
     client
 }
@@ -104,7 +113,10 @@ pub async fn blocked(client: &impl GenericClient, wanted: usize) {
         if now >= wanted {
             return;
         }
-        assert!(since.elapsed() < Duration::from_secs(5), "{now} of {wanted} wait for a lock");
+        assert!(
+            since.elapsed() < Duration::from_secs(5),
+            "{now} of {wanted} wait for a lock"
+        );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -118,7 +130,9 @@ fn url_of(database: &str) -> String {
 
 /// A fresh database with the schema; returns its URL.
 pub async fn database() -> String {
-    tokio::task::spawn_blocking(services).await.expect("no panic");
+    tokio::task::spawn_blocking(services)
+        .await
+        .expect("no panic");
     TEMPLATE
         .get_or_init(|| async {
             let admin = connect(&services().postgres.url()).await;
@@ -126,18 +140,29 @@ pub async fn database() -> String {
                 .batch_execute("drop database if exists template_blindpipe with (force)")
                 .await
                 .expect("dropped");
-            admin.batch_execute("create database template_blindpipe").await.expect("created");
+            admin
+                .batch_execute("create database template_blindpipe")
+                .await
+                .expect("created");
             let url = url_of("template_blindpipe");
             migrate::run_at(&url).await.expect("migrated");
             let client = connect(&url).await;
-            client.batch_execute(MOVABLE_TIME).await.expect("a movable clock");
+            client
+                .batch_execute(MOVABLE_TIME)
+                .await
+                .expect("a movable clock");
         })
         .await;
     let name = format!("t{}", uuid::Uuid::from(super::ulid()).simple());
     let admin = connect(&services().postgres.url()).await;
     // The template must have no other connection; the one that made it may still be closing.
     for _ in 0..100 {
-        match admin.batch_execute(&format!("create database {name} template template_blindpipe")).await {
+        match admin
+            .batch_execute(&format!(
+                "create database {name} template template_blindpipe"
+            ))
+            .await
+        {
             Ok(()) => return url_of(&name),
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }
@@ -157,7 +182,9 @@ pub fn db(url: &str) -> Db {
 
 /// A link to Redis as a node has it by default.
 pub fn redis_link(url: &str, prefix: &str) -> Redis {
-    Redis::start(&url.into(), prefix, Duration::from_millis(250)).expect("a client").0
+    Redis::start(&url.into(), prefix, Duration::from_millis(250))
+        .expect("a client")
+        .0
 }
 
 /// Users who do nothing but be members: made in the database, since five hundred registrations would take minutes.
@@ -169,5 +196,7 @@ pub async fn crowd(url: &str, n: usize) -> Vec<String> {
             select id, id || '@example.org', 'one of many', 'en-GB', 'none' from unnest($1::uuid[]) as id returning user_id
         ) insert into inbox (principal_id) select user_id from made";
     client.execute(sql, &[&ids]).await.expect("users");
-    ids.into_iter().map(|id| ulid::Ulid::from(id).to_string()).collect()
+    ids.into_iter()
+        .map(|id| ulid::Ulid::from(id).to_string())
+        .collect()
 }

@@ -19,7 +19,7 @@ pub const SECRET: &str = "0x4AAAAAAAsecret";
 
 /// What the server does with a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mood {
+pub enum FaultMode {
     /// Answers.
     Well,
     /// Accepts, and never answers.
@@ -44,7 +44,7 @@ struct Issued {
 }
 
 struct State {
-    mood: Mood,
+    mood: FaultMode,
     tokens: HashMap<String, Issued>,
     questions: Vec<Value>,
 }
@@ -59,7 +59,11 @@ pub struct SiteVerify {
 impl SiteVerify {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let state = State { mood: Mood::Well, tokens: HashMap::new(), questions: Vec::new() };
+        let state = State {
+            mood: FaultMode::Well,
+            tokens: HashMap::new(),
+            questions: Vec::new(),
+        };
         let server = SiteVerify {
             address: listener.local_addr().expect("an address"),
             state: Arc::new(Mutex::new(state)),
@@ -82,7 +86,7 @@ impl SiteVerify {
         self.state.lock().expect("no panic")
     }
 
-    pub fn set(&self, mood: Mood) {
+    pub fn set(&self, mood: FaultMode) {
         self.state().mood = mood;
     }
 
@@ -98,7 +102,15 @@ impl SiteVerify {
 
     pub fn token_of(&self, hostname: &'static str, action: &'static str, expired: bool) -> String {
         let token = format!("0.{}", ulid());
-        self.state().tokens.insert(token.clone(), Issued { hostname, action, expired, used_by: None });
+        self.state().tokens.insert(
+            token.clone(),
+            Issued {
+                hostname,
+                action,
+                expired,
+                used_by: None,
+            },
+        );
         token
     }
 
@@ -109,16 +121,22 @@ impl SiteVerify {
             let question = read_question(&mut stream).await?;
             let mood = self.state().mood;
             match mood {
-                Mood::Hangs => tokio::time::sleep(Duration::from_secs(60)).await,
-                Mood::Closes => return None,
-                Mood::Says(status, body) => say(&mut stream, status, body, body.len()).await?,
-                Mood::Well | Mood::Cuts | Mood::CutsOnce => {
+                FaultMode::Hangs => tokio::time::sleep(Duration::from_secs(60)).await,
+                FaultMode::Closes => return None,
+                FaultMode::Says(status, body) => say(&mut stream, status, body, body.len()).await?,
+                FaultMode::Well | FaultMode::Cuts | FaultMode::CutsOnce => {
                     let again = self.state().questions.contains(&question);
                     let answer = self.judge(&question).to_string();
-                    if mood == Mood::Well || (mood == Mood::CutsOnce && again) {
+                    if mood == FaultMode::Well || (mood == FaultMode::CutsOnce && again) {
                         say(&mut stream, "200 OK", &answer, answer.len()).await?;
                     } else {
-                        say(&mut stream, "200 OK", &answer[..answer.len() / 2], answer.len()).await?;
+                        say(
+                            &mut stream,
+                            "200 OK",
+                            &answer[..answer.len() / 2],
+                            answer.len(),
+                        )
+                        .await?;
                         return None;
                     }
                 }
@@ -129,12 +147,16 @@ impl SiteVerify {
     fn judge(&self, question: &Value) -> Value {
         let mut state = self.state();
         state.questions.push(question.clone());
-        let refuse = |code: &str| json!({ "success": false, "error-codes": [code], "messages": [] });
+        let refuse =
+            |code: &str| json!({ "success": false, "error-codes": [code], "messages": [] });
         if question["secret"] != SECRET {
             return refuse("invalid-input-secret");
         }
         let key = question["idempotency_key"].as_str().map(str::to_owned);
-        let Some(token) = question["response"].as_str().and_then(|token| state.tokens.get_mut(token)) else {
+        let Some(token) = question["response"]
+            .as_str()
+            .and_then(|token| state.tokens.get_mut(token))
+        else {
             return refuse("invalid-input-response");
         };
         let used_before = token.used_by.is_some() && token.used_by != key;
@@ -169,15 +191,27 @@ async fn read_question(stream: &mut BufReader<TcpStream>) -> Option<Value> {
     if is_json {
         return Some(serde_json::from_slice(&body).expect("JSON"));
     }
-    let url = reqwest::Url::parse(&format!("http://x/?{}", String::from_utf8_lossy(&body))).expect("a form");
+    let url = reqwest::Url::parse(&format!("http://x/?{}", String::from_utf8_lossy(&body)))
+        .expect("a form");
     Some(
-        url.query_pairs().map(|(name, value)| (name.into_owned(), Value::from(value.into_owned()))).collect(),
+        url.query_pairs()
+            .map(|(name, value)| (name.into_owned(), Value::from(value.into_owned())))
+            .collect(),
     )
 }
 
-async fn say(stream: &mut BufReader<TcpStream>, status: &str, body: &str, length: usize) -> Option<()> {
-    let head =
-        format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
-    stream.write_all(format!("{head}{body}").as_bytes()).await.ok()?;
+async fn say(
+    stream: &mut BufReader<TcpStream>,
+    status: &str,
+    body: &str,
+    length: usize,
+) -> Option<()> {
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    stream
+        .write_all(format!("{head}{body}").as_bytes())
+        .await
+        .ok()?;
     stream.flush().await.ok()
 }

@@ -61,8 +61,15 @@ pub struct SmtpServer {
 impl SmtpServer {
     /// A server that does not listen yet. `folder` is where its certificate goes.
     pub fn new(folder: &Path, port: u16, secrecy: Secrecy) -> Self {
-        let certificates = Certificates::prepare(folder, Clock::default().now()).expect("a certificate");
-        SmtpServer { port, secrecy, certificates, ledger: Arc::default(), listening: None }
+        let certificates =
+            Certificates::prepare(folder, Clock::default().now()).expect("a certificate");
+        SmtpServer {
+            port,
+            secrecy,
+            certificates,
+            ledger: Arc::default(),
+            listening: None,
+        }
     }
 
     /// What `MAIL_URL` says of it.
@@ -71,8 +78,8 @@ impl SmtpServer {
             Secrecy::Tls => ("smtps", ""),
             Secrecy::StartTls => ("smtp", "?tls=required"),
         };
-        let mut url =
-            reqwest::Url::parse(&format!("{scheme}://localhost:{}{query}", self.port)).expect("a URL");
+        let mut url = reqwest::Url::parse(&format!("{scheme}://localhost:{}{query}", self.port))
+            .expect("a URL");
         url.set_username(USER).expect("a user");
         url.set_password(Some(password)).expect("a password");
         url.into()
@@ -84,9 +91,11 @@ impl SmtpServer {
     }
 
     pub async fn start(&mut self) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await.expect("the port");
-        let config =
-            listener::tls_from(&self.certificates.cert, &self.certificates.key).expect("a certificate");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port))
+            .await
+            .expect("the port");
+        let config = listener::tls_from(&self.certificates.cert, &self.certificates.key)
+            .expect("a certificate");
         let acceptor = TlsAcceptor::from(config);
         let (secrecy, ledger) = (self.secrecy, self.ledger.clone());
         let accepting = spawn(async move {
@@ -94,7 +103,13 @@ impl SmtpServer {
             let mut open = tokio::task::JoinSet::new();
             while let Ok((stream, peer)) = listener.accept().await {
                 ledger.lock().expect("no panic").connections += 1;
-                open.spawn(serve(stream, peer, secrecy, acceptor.clone(), ledger.clone()));
+                open.spawn(serve(
+                    stream,
+                    peer,
+                    secrecy,
+                    acceptor.clone(),
+                    ledger.clone(),
+                ));
             }
         });
         self.listening = Some(accepting.abort_handle());
@@ -124,8 +139,15 @@ impl SmtpServer {
         for _ in 0..400 {
             let mine = self.taken().into_iter().find(|mail| mail.to == [email]);
             if let Some(mail) = mine {
-                let is_code = |line: &&str| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit());
-                return mail.text.lines().map(str::trim).find(is_code).expect("a code").to_owned();
+                let is_code =
+                    |line: &&str| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit());
+                return mail
+                    .text
+                    .lines()
+                    .map(str::trim)
+                    .find(is_code)
+                    .expect("a code")
+                    .to_owned();
             }
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
@@ -155,7 +177,11 @@ async fn serve(
     if secrecy == Secrecy::StartTls {
         builder.enable_start_tls();
     }
-    let clerk = Clerk { known: false, mail: None, ledger };
+    let clerk = Clerk {
+        known: false,
+        mail: None,
+        ledger,
+    };
     let mut session = builder.build(peer.ip(), clerk);
     let greeting = session.greeting();
     if secrecy == Secrecy::Tls {
@@ -187,7 +213,11 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Option<Then> {
     loop {
         let mut line = Vec::new();
-        stream.read_until(b'\n', &mut line).await.ok().filter(|n| *n > 0)?;
+        stream
+            .read_until(b'\n', &mut line)
+            .await
+            .ok()
+            .filter(|n| *n > 0)?;
         let response = session.process(&line);
         match response.action {
             Action::NoReply => continue,
@@ -222,14 +252,21 @@ struct Clerk {
 impl Handler for Clerk {
     fn auth_plain(&mut self, _: &str, user: &str, password: &str) -> Response {
         self.known = user == USER && password == PASSWORD;
-        if self.known { AUTH_OK } else { INVALID_CREDENTIALS }
+        if self.known {
+            AUTH_OK
+        } else {
+            INVALID_CREDENTIALS
+        }
     }
 
     fn data_start(&mut self, _: &str, _: &str, _: bool, to: &[String]) -> Response {
         if !self.known {
             return NO_MAILBOX;
         }
-        self.mail = Some(Taken { to: to.to_vec(), text: String::new() });
+        self.mail = Some(Taken {
+            to: to.to_vec(),
+            text: String::new(),
+        });
         OK
     }
 

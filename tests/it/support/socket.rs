@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Longest a test waits for anything.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 type Stream = WebSocketStream<TcpStream>;
 
@@ -45,7 +45,9 @@ impl Socket {
     }
 
     pub async fn try_open(caller: &Caller) -> Option<Self> {
-        Some(Self::reading(upgrade(caller, TcpSocket::new_v4().ok()?).await?))
+        Some(Self::reading(
+            upgrade(caller, TcpSocket::new_v4().ok()?).await?,
+        ))
     }
 
     fn reading(stream: Stream) -> Self {
@@ -86,7 +88,10 @@ impl Socket {
 
     async fn receive(&mut self) -> Result<Value, Option<u16>> {
         loop {
-            match tokio::time::timeout(PATIENCE, self.read.recv()).await.expect("a frame in time") {
+            match tokio::time::timeout(TIMEOUT, self.read.recv())
+                .await
+                .expect("a frame in time")
+            {
                 Some(Message::Text(text)) => {
                     let frame: Value = serde_json::from_str(&text).expect("JSON");
                     if let Some(cursor) = frame["cursor"].as_str() {
@@ -103,7 +108,10 @@ impl Socket {
 
     /// `auth.ok` and `ready`.
     pub async fn welcome(&mut self) {
-        assert_eq!(self.receive().await.expect("auth.ok"), json!({ "type": "auth.ok" }));
+        assert_eq!(
+            self.receive().await.expect("auth.ok"),
+            json!({ "type": "auth.ok" })
+        );
         let ready = self.receive().await.expect("ready");
         assert_eq!(ready["type"], "ready", "{ready}");
         self.ready = ready;
@@ -112,8 +120,10 @@ impl Socket {
     /// The next frame of this type; events that come before it are kept for [`event`](Self::event).
     pub async fn expect(&mut self, kind: &str) -> Value {
         loop {
-            let frame =
-                self.receive().await.unwrap_or_else(|code| panic!("closed with {code:?} before {kind}"));
+            let frame = self
+                .receive()
+                .await
+                .unwrap_or_else(|code| panic!("closed with {code:?} before {kind}"));
             if frame["type"] == kind {
                 return frame;
             }
@@ -128,7 +138,10 @@ impl Socket {
     /// The next event of this kind; other events before it are skipped.
     pub async fn event(&mut self, kind: &str) -> Value {
         loop {
-            let frame = self.next().await.unwrap_or_else(|code| panic!("closed with {code:?} before {kind}"));
+            let frame = self
+                .next()
+                .await
+                .unwrap_or_else(|code| panic!("closed with {code:?} before {kind}"));
             if frame["type"] == "event" && frame["event"] == kind {
                 return frame;
             }
@@ -179,9 +192,15 @@ impl Sleeper {
         stream.set_recv_buffer_size(4096).expect("a small buffer");
         let mut stream = upgrade(&agent.caller, stream).await.expect("a socket");
         let auth = json!({ "type": "auth", "agent_id": agent.id, "token": agent.token });
-        stream.send(Message::text(auth.to_string())).await.expect("it is taken");
+        stream
+            .send(Message::text(auth.to_string()))
+            .await
+            .expect("it is taken");
         let answer = stream.next().await.expect("an answer").expect("a frame");
-        assert_eq!(answer, Message::text(json!({ "type": "auth.ok" }).to_string()));
+        assert_eq!(
+            answer,
+            Message::text(json!({ "type": "auth.ok" }).to_string())
+        );
         stream.next().await.expect("ready").expect("a frame");
         Sleeper(stream)
     }
@@ -194,13 +213,26 @@ impl Sleeper {
 
 async fn upgrade(caller: &Caller, stream: TcpSocket) -> Option<Stream> {
     let address = caller.base.trim_start_matches("http://");
-    let mut request = format!("ws://{address}/ws").into_client_request().expect("a request");
-    request.headers_mut().insert("x-forwarded-proto", "https".parse().expect("a header"));
+    let mut request = format!("ws://{address}/ws")
+        .into_client_request()
+        .expect("a request");
+    request
+        .headers_mut()
+        .insert("x-forwarded-proto", "https".parse().expect("a header"));
     // Each socket from an address of its own, so that no test meets the limit by accident.
-    let ip = format!("10.{}.{}.{}", rand::random::<u8>(), rand::random::<u8>(), rand::random::<u8>());
-    request.headers_mut().insert("x-forwarded-for", ip.parse().expect("a header"));
+    let ip = format!(
+        "10.{}.{}.{}",
+        rand::random::<u8>(),
+        rand::random::<u8>(),
+        rand::random::<u8>()
+    );
+    request
+        .headers_mut()
+        .insert("x-forwarded-for", ip.parse().expect("a header"));
     let stream = stream.connect(address.parse().ok()?).await.ok()?;
     stream.set_nodelay(true).ok();
-    let (stream, _) = tokio_tungstenite::client_async(request, stream).await.ok()?;
+    let (stream, _) = tokio_tungstenite::client_async(request, stream)
+        .await
+        .ok()?;
     Some(stream)
 }

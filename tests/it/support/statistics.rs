@@ -17,7 +17,10 @@ pub struct Shift {
 impl Shift {
     /// Of `a` against `b`.
     pub fn between(a: &[f64], b: &[f64]) -> Self {
-        Shift { p: rank_sum(a, b), medians: median(a) - median(b) }
+        Shift {
+            p: rank_sum(a, b),
+            medians: median(a) - median(b),
+        }
     }
 
     /// Whether it is both no chance and large enough to matter.
@@ -30,13 +33,20 @@ fn median(of: &[f64]) -> f64 {
     let mut sorted = of.to_vec();
     sorted.sort_by(f64::total_cmp);
     let half = sorted.len() / 2;
-    if sorted.len().is_multiple_of(2) { f64::midpoint(sorted[half - 1], sorted[half]) } else { sorted[half] }
+    if sorted.len().is_multiple_of(2) {
+        f64::midpoint(sorted[half - 1], sorted[half])
+    } else {
+        sorted[half]
+    }
 }
 
 /// Two-sided, by the normal approximation: for dozens of samples and more.
 fn rank_sum(a: &[f64], b: &[f64]) -> f64 {
-    let mut all: Vec<(f64, bool)> =
-        a.iter().map(|x| (*x, true)).chain(b.iter().map(|x| (*x, false))).collect();
+    let mut all: Vec<(f64, bool)> = a
+        .iter()
+        .map(|x| (*x, true))
+        .chain(b.iter().map(|x| (*x, false)))
+        .collect();
     all.sort_by(|x, y| x.0.total_cmp(&y.0));
     let (mut ranks_of_a, mut ties, mut below) = (0.0, 0.0, 0);
     for equal in all.chunk_by(|x, y| x.0 == y.0) {
@@ -57,7 +67,13 @@ fn rank_sum(a: &[f64], b: &[f64]) -> f64 {
 /// The complementary error function of what is not negative, to seven places (Abramowitz and Stegun 7.1.26).
 fn beyond(x: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
-    let series = [1.061_405_429, -1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592];
+    let series = [
+        1.061_405_429,
+        -1.453_152_027,
+        1.421_413_741,
+        -0.284_496_736,
+        0.254_829_592,
+    ];
     series.iter().fold(0.0, |sum, factor| (sum + factor) * t) * (-x * x).exp()
 }
 
@@ -70,7 +86,11 @@ mod tests {
     /// Times as this machine has them: three milliseconds, a long tail, now and then somebody else's turn.
     fn times(random: &mut StdRng, n: usize) -> Vec<f64> {
         let one = |_| {
-            let busy = if random.random_range(0..20) == 0 { 0.015 } else { 0.001 };
+            let busy = if random.random_range(0..20) == 0 {
+                0.015
+            } else {
+                0.001
+            };
             0.003 - busy * (1.0 - random.random_range(0.0..1.0_f64)).ln()
         };
         (0..n).map(one).collect()
@@ -80,7 +100,10 @@ mod tests {
     fn the_statistic_is_the_one_of_the_tables() {
         // Two-sided 5 % and 0.1 % of the normal distribution.
         for (z, p) in [(1.959_964, 0.05), (3.290_527, 0.001), (0.0, 1.0)] {
-            assert!((beyond(z / std::f64::consts::SQRT_2) - p).abs() < 1e-6, "{z}");
+            assert!(
+                (beyond(z / std::f64::consts::SQRT_2) - p).abs() < 1e-6,
+                "{z}"
+            );
         }
         // U = 0 of 5 and 5: z = (12.5 - 0.5) / sqrt(25 * 11 / 12) = 2.5067.
         let p = rank_sum(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]);

@@ -57,20 +57,32 @@ impl World {
         .map(|(name, value)| (name.to_owned(), value))
         .into();
         // A busy machine is slow; only who has a Postgres or Redis of its own means to see what a node does about that.
-        for (server, patience, ms) in
-            [("DATABASE_URL", "DATABASE_TIMEOUT_MS", "10000"), ("REDIS_URL", "REDIS_TIMEOUT_MS", "2000")]
-        {
+        for (server, patience, ms) in [
+            ("DATABASE_URL", "DATABASE_TIMEOUT_MS", "10000"),
+            ("REDIS_URL", "REDIS_TIMEOUT_MS", "2000"),
+        ] {
             if !settings.iter().any(|(name, _)| *name == server) {
                 all.insert(patience.to_owned(), ms.to_owned());
             }
         }
-        all.extend(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-        Arc::new(World { clock: Clock::default(), database, mail_dir, settings: all })
+        all.extend(
+            settings
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        );
+        Arc::new(World {
+            clock: Clock::default(),
+            database,
+            mail_dir,
+            settings: all,
+        })
     }
 
     /// The environment of a node, for one that runs as a process of its own.
     pub fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        self.settings
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// One of them.
@@ -85,11 +97,16 @@ impl World {
 
     /// The same with settings of its own.
     pub async fn node_with(self: &Arc<Self>, own: &[(&str, &str)]) -> TestNode {
-        let given =
-            |name: &str| own.iter().find(|(own, _)| *own == name).map(|(_, value)| (*value).to_owned());
+        let given = |name: &str| {
+            own.iter()
+                .find(|(own, _)| *own == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
         let setting = |name: &str| given(name).or_else(|| self.settings.get(name).cloned());
         let config = Config::read(setting).expect("settings");
-        let node = Node::start(config, self.clock.clone()).await.expect("a node");
+        let node = Node::start(config, self.clock.clone())
+            .await
+            .expect("a node");
         TestNode {
             base: format!("http://{}", node.address),
             admin: format!("http://{}", node.admin_address),
@@ -101,7 +118,10 @@ impl World {
     /// Moves the clock of nodes and database.
     pub async fn advance(&self, by: Duration) {
         self.clock.advance(by);
-        let sql = format!("update test_clock set ahead = ahead + interval '{} ms'", by.as_millis());
+        let sql = format!(
+            "update test_clock set ahead = ahead + interval '{} ms'",
+            by.as_millis()
+        );
         services::psql(&self.database, &sql).await;
     }
 
@@ -123,9 +143,12 @@ pub fn find_code(mails: &std::path::Path, email: &str) -> Option<String> {
         let text = std::fs::read_to_string(file.path()).ok()?;
         if text.contains(&format!("To: {email}")) {
             let mut lines = text.lines().map(str::trim);
-            let code = lines.find(|line| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit()));
+            let code = lines
+                .find(|line| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit()));
             // Other mails carry none.
-            let Some(code) = code.map(str::to_owned) else { continue };
+            let Some(code) = code.map(str::to_owned) else {
+                continue;
+            };
             std::fs::remove_file(file.path()).ok();
             return Some(code);
         }
@@ -165,7 +188,8 @@ impl TestNode {
     /// The same, until it shows `moment`, however long the test has taken so far.
     pub async fn advance_to(&self, moment: DateTime<Utc>) {
         let left = moment - self.world.clock.now();
-        self.advance(left.to_std().expect("a moment that is still to come")).await;
+        self.advance(left.to_std().expect("a moment that is still to come"))
+            .await;
     }
 
     /// Ends the node in order.
@@ -184,7 +208,9 @@ impl TestNode {
         let lines = text
             .lines()
             .filter(|line| line.starts_with(name) && having.iter().all(|part| line.contains(part)));
-        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+        lines
+            .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum()
     }
 }
 
@@ -208,5 +234,7 @@ pub async fn nodes_with<const N: usize>(settings: &[(&str, &str)]) -> [TestNode;
     for _ in 0..N {
         nodes.push(world.node().await);
     }
-    nodes.try_into().unwrap_or_else(|_| unreachable!("as many as were pushed"))
+    nodes
+        .try_into()
+        .unwrap_or_else(|_| unreachable!("as many as were pushed"))
 }

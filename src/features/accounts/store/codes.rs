@@ -15,13 +15,19 @@ use crate::{
     },
     ids::MailId,
     limits::{
-        quotas::{CODE_LIFE, CODE_TRIES},
+        quotas::{CODE_TTL, MAX_TRIES_PER_CODE},
         table::Budget,
     },
 };
 
 /// The newest code of an e-mail and scene, and the mail that carries it.
-pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid, mail: MailId) -> Result<()> {
+pub async fn put_code(
+    tx: &Tx,
+    email: &Email,
+    scene: Scene,
+    nonce: Uuid,
+    mail: MailId,
+) -> Result<()> {
     let stmt = tx
         .prepare_cached(
             "-- accounts.put_code
@@ -35,8 +41,19 @@ pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid, mail: M
             values ($6, $1, $2, $3, app_now() + make_interval(secs => $5))",
         )
         .await?;
-    let life = CODE_LIFE.as_secs_f64();
-    tx.execute(&stmt, &[&email.as_str(), &scene.name(), &nonce, &CODE_TRIES, &life, &mail]).await?;
+    let life = CODE_TTL.as_secs_f64();
+    tx.execute(
+        &stmt,
+        &[
+            &email.as_str(),
+            &scene.name(),
+            &nonce,
+            &MAX_TRIES_PER_CODE,
+            &life,
+            &mail,
+        ],
+    )
+    .await?;
     Ok(())
 }
 
@@ -90,12 +107,16 @@ pub async fn check_code(
             returning failures, app_now()",
         )
         .await?;
-    let row = tx.query_one(&stmt, &[&email.as_str(), &budget.window.as_secs_f64()]).await?;
+    let row = tx
+        .query_one(&stmt, &[&email.as_str(), &budget.window.as_secs_f64()])
+        .await?;
     let (failures, now): (Vec<DateTime<Utc>>, DateTime<Utc>) = (row.get(0), row.get(1));
     // More are kept only after an operator has lowered the limit.
     if let Some(surplus) = failures.len().checked_sub(budget.count as usize) {
         let frees = failures[surplus] + budget.window;
-        return Ok(CodeCheck::TooMany((frees - now).to_std().unwrap_or_default()));
+        return Ok(CodeCheck::TooMany(
+            (frees - now).to_std().unwrap_or_default(),
+        ));
     }
     let stmt = tx
         .prepare_cached(
@@ -104,10 +125,16 @@ pub async fn check_code(
             where email = $1 and scene = $2 and expires_at > app_now() and tries_left > 0 for update",
         )
         .await?;
-    let nonce: Option<Uuid> =
-        tx.query_opt(&stmt, &[&email.as_str(), &scene.name()]).await?.map(|row| row.get(0));
+    let nonce: Option<Uuid> = tx
+        .query_opt(&stmt, &[&email.as_str(), &scene.name()])
+        .await?
+        .map(|row| row.get(0));
     let right = nonce.is_some_and(|nonce| {
-        codes.derive(email.as_str(), scene, nonce).as_bytes().ct_eq(given.as_bytes()).into()
+        codes
+            .derive(email.as_str(), scene, nonce)
+            .as_bytes()
+            .ct_eq(given.as_bytes())
+            .into()
     });
     if right {
         return Ok(CodeCheck::Right);

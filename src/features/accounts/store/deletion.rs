@@ -6,7 +6,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    auth::user::{User, still_lives},
+    auth::user::{User, lock_live_session},
     clock::iso,
     db::Tx,
     error::Result,
@@ -36,7 +36,7 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<Gone> {
         )
         .await?;
     tx.execute(&stmt, &[&user.id]).await?;
-    still_lives(tx, user.id, user.session).await?;
+    lock_live_session(tx, user.id, user.session).await?;
     let tokens = end_agents(tx, user.id).await?;
     let stmt = tx
         .prepare_cached(
@@ -59,7 +59,11 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<Gone> {
         .await?;
     tx.execute(&stmt, &[&user.id]).await?;
     let sessions = devices::end_all(tx, user.id, None, "account_deleted").await?;
-    let credentials = sessions.iter().map(|session: &SessionId| session.0).chain(tokens).collect();
+    let credentials = sessions
+        .iter()
+        .map(|session: &SessionId| session.0)
+        .chain(tokens)
+        .collect();
     Ok(Gone { at, credentials })
 }
 
@@ -87,7 +91,12 @@ async fn end_agents(tx: &Tx, owner: UserId) -> Result<Vec<Uuid>> {
             returning t.token_id",
         )
         .await?;
-    Ok(tx.query(&stmt, &[&owner]).await?.iter().map(|row| row.get::<_, TokenId>(0).0).collect())
+    Ok(tx
+        .query(&stmt, &[&owner])
+        .await?
+        .iter()
+        .map(|row| row.get::<_, TokenId>(0).0)
+        .collect())
 }
 
 /// Tells of one key of a deleted user, or ends one of their relations, or takes them or an agent of theirs out of one
@@ -103,7 +112,9 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
             order by deleted_at limit 1 for update skip locked",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[]).await? else { return Ok(None) };
+    let Some(row) = tx.query_opt(&stmt, &[]).await? else {
+        return Ok(None);
+    };
     let user: UserId = row.get(0);
     if let Some(told) = remove_key(tx, random, user).await? {
         return Ok(Some(vec![told]));
@@ -115,7 +126,7 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
         )
         .await?;
     if let Some(row) = tx.query_opt(&stmt, &[&user]).await? {
-        let ended = relations::end(tx, row.get(0), EventId::mint(random)).await?;
+        let ended = relations::end(tx, row.get(0), EventId::generate(random)).await?;
         return Ok(Some(ended.map(|(_, told)| told).unwrap_or_default()));
     }
     let stmt = tx
@@ -128,7 +139,12 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
         .await?;
     if let Some(row) = tx.query_opt(&stmt, &[&user]).await? {
         let who = Principal::from_row(row.get(2), row.get(1));
-        return Ok(Some(leave(tx, random, row.get(0), who).await?.into_iter().collect()));
+        return Ok(Some(
+            leave(tx, random, row.get(0), who)
+                .await?
+                .into_iter()
+                .collect(),
+        ));
     }
     let stmt = tx
         .prepare_cached(
@@ -151,11 +167,18 @@ async fn remove_key(tx: &Tx, random: &Random, user: UserId) -> Result<Option<Tol
             returning next.device_id, next.key_id",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&user]).await? else { return Ok(None) };
+    let Some(row) = tx.query_opt(&stmt, &[&user]).await? else {
+        return Ok(None);
+    };
     let (device, key): (String, String) = (row.get(0), row.get(1));
     let data = json!({ "user_id": user, "device_id": device, "key_id": key }).to_string();
-    let (id, audience) = (EventId::mint(random), devices::audience(tx, user).await?);
-    inbox::append(tx, id, EventKind::KeyDeviceRemoved, None, &data, &audience).await.map(Some)
+    let (id, audience) = (
+        EventId::generate(random),
+        devices::audience(tx, user).await?,
+    );
+    inbox::append(tx, id, EventKind::KeyDeviceRemoved, None, &data, &audience)
+        .await
+        .map(Some)
 }
 
 /// Whoever goes last keeps no conversation alive; when an owner goes, the oldest admin, else the oldest member, follows.
@@ -179,7 +202,9 @@ async fn leave(
             delete from member where conversation_id = $1 and principal_id = $2 returning role, joined_at",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&conversation, &who.id()]).await? else { return Ok(None) };
+    let Some(row) = tx.query_opt(&stmt, &[&conversation, &who.id()]).await? else {
+        return Ok(None);
+    };
     let (role, joined): (String, DateTime<Utc>) = (row.get(0), row.get(1));
     if role == "owner" {
         let stmt = tx
@@ -200,7 +225,12 @@ async fn leave(
             where m.conversation_id = $1 and r.state is distinct from 'revoked'",
         )
         .await?;
-    let others: Vec<Uuid> = tx.query(&stmt, &[&conversation]).await?.iter().map(|row| row.get(0)).collect();
+    let others: Vec<Uuid> = tx
+        .query(&stmt, &[&conversation])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     let data = json!({
         "conversation_id": conversation,
         "member": {
@@ -209,7 +239,9 @@ async fn leave(
         },
         "by": who.wire_id(),
     });
-    let id = EventId::mint(random);
+    let id = EventId::generate(random);
     let kind = EventKind::MemberRemoved;
-    Ok(Some(inbox::append(tx, id, kind, Some(conversation), &data.to_string(), &others).await?))
+    Ok(Some(
+        inbox::append(tx, id, kind, Some(conversation), &data.to_string(), &others).await?,
+    ))
 }

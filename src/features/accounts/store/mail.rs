@@ -24,13 +24,20 @@ pub async fn claim_mail(tx: &Tx) -> Result<Option<Mail>> {
             returning mail_id, recipient, kind, nonce",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[]).await? else { return Ok(None) };
+    let Some(row) = tx.query_opt(&stmt, &[]).await? else {
+        return Ok(None);
+    };
     let scene = match row.get(2) {
         "register" => Scene::Register,
         "login" => Scene::Login,
         _ => Scene::Reset,
     };
-    Ok(Some(Mail { id: row.get(0), recipient: row.get(1), scene, nonce: row.get(3) }))
+    Ok(Some(Mail {
+        id: row.get(0),
+        recipient: row.get(1),
+        scene,
+        nonce: row.get(3),
+    }))
 }
 
 pub async fn delete_mail(tx: &Tx, id: MailId) -> Result<()> {

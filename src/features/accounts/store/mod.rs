@@ -35,9 +35,18 @@ pub async fn create_user(
             insert into user_account (user_id, email, display_name, device_locale, password_hash) values ($1, $2, $3, $4, $5)",
         )
         .await?;
-    tx.execute(&stmt, &[&user, &email.as_str(), &display_name, &locale, &password_hash])
-        .await
-        .on_constraint("user_account_email_key", Code::EmailTaken)?;
+    tx.execute(
+        &stmt,
+        &[
+            &user,
+            &email.as_str(),
+            &display_name,
+            &locale,
+            &password_hash,
+        ],
+    )
+    .await
+    .on_constraint("user_account_email_key", Code::EmailTaken)?;
     inbox::create(tx, user.0).await
 }
 
@@ -51,7 +60,11 @@ pub struct Known {
 /// counts lock it for the budget's window, and as long a time without one clears the count. The failure that locks it is
 /// the last one that is noted; of those refused meanwhile only the fact is, as one more. The count is a transaction of its
 /// own, so that many tries at once wait for each other no longer than it takes.
-pub async fn begin_login(db: &Db, email: &Email, budget: Budget) -> Result<Result<Option<Known>, i64>> {
+pub async fn begin_login(
+    db: &Db,
+    email: &Email,
+    budget: Budget,
+) -> Result<Result<Option<Known>, i64>> {
     let client = db.read().await?;
     let stmt = client
         .prepare_cached(
@@ -66,8 +79,13 @@ pub async fn begin_login(db: &Db, email: &Email, budget: Budget) -> Result<Resul
                       least($3, ceil(extract(epoch from last_failure_at - app_now()) + $3))::bigint",
         )
         .await?;
-    let (count, window) = (i32::try_from(budget.count).unwrap_or(i32::MAX - 1), budget.window.as_secs_f64());
-    let row = client.query_one(&stmt, &[&email.as_str(), &count, &window]).await?;
+    let (count, window) = (
+        i32::try_from(budget.count).unwrap_or(i32::MAX - 1),
+        budget.window.as_secs_f64(),
+    );
+    let row = client
+        .query_one(&stmt, &[&email.as_str(), &count, &window])
+        .await?;
     if row.get(0) {
         return Ok(Err(row.get::<_, i64>(1).max(1)));
     }
@@ -78,7 +96,10 @@ pub async fn begin_login(db: &Db, email: &Email, budget: Budget) -> Result<Resul
         )
         .await?;
     let row = client.query_opt(&stmt, &[&email.as_str()]).await?;
-    Ok(Ok(row.map(|row| Known { user: row.get(0), password_hash: row.get(1) })))
+    Ok(Ok(row.map(|row| Known {
+        user: row.get(0),
+        password_hash: row.get(1),
+    })))
 }
 
 /// The password that was proven is still the account's, and stays so until commit.
@@ -89,7 +110,9 @@ pub async fn still_holds(tx: &Tx, known: &Known) -> Result<()> {
             select 1 from user_account where user_id = $1 and password_hash = $2 and deleted_at is null for share",
         )
         .await?;
-    tx.query_opt(&stmt, &[&known.user, &known.password_hash]).await?.ok_or(Code::InvalidCredentials)?;
+    tx.query_opt(&stmt, &[&known.user, &known.password_hash])
+        .await?
+        .ok_or(Code::InvalidCredentials)?;
     Ok(())
 }
 
@@ -102,8 +125,15 @@ pub async fn replace_password(tx: &Tx, known: &Known, hash: &str) -> Result<()> 
             update user_account set password_hash = $3 where user_id = $1 and password_hash = $2 and deleted_at is null",
         )
         .await?;
-    let replaced = tx.execute(&stmt, &[&known.user, &known.password_hash, &hash]).await? > 0;
-    if replaced { Ok(()) } else { Err(Code::InvalidCredentials.into()) }
+    let replaced = tx
+        .execute(&stmt, &[&known.user, &known.password_hash, &hash])
+        .await?
+        > 0;
+    if replaced {
+        Ok(())
+    } else {
+        Err(Code::InvalidCredentials.into())
+    }
 }
 
 /// Whose e-mail this is.
@@ -114,7 +144,10 @@ pub async fn user_of(tx: &Tx, email: &Email) -> Result<Option<UserId>> {
             select user_id from user_account where email = $1",
         )
         .await?;
-    Ok(tx.query_opt(&stmt, &[&email.as_str()]).await?.map(|row| row.get(0)))
+    Ok(tx
+        .query_opt(&stmt, &[&email.as_str()])
+        .await?
+        .map(|row| row.get(0)))
 }
 
 pub async fn set_password(tx: &Tx, user: UserId, hash: &str) -> Result<()> {
@@ -136,7 +169,11 @@ pub async fn note_proof(tx: &Tx, session: SessionId) -> Result<()> {
             update session set authenticated_at = app_now() where session_id = $1 and revoked_at is null",
         )
         .await?;
-    if tx.execute(&stmt, &[&session]).await? == 0 { Err(Code::Unauthorized.into()) } else { Ok(()) }
+    if tx.execute(&stmt, &[&session]).await? == 0 {
+        Err(Code::Unauthorized.into())
+    } else {
+        Ok(())
+    }
 }
 
 /// An account as its owner sees it.
@@ -156,7 +193,10 @@ pub async fn profile(db: &Db, user: UserId) -> Result<Profile> {
             where user_id = $1 and deleted_at is null",
         )
         .await?;
-    let row = client.query_opt(&stmt, &[&user]).await?.ok_or(Code::Unauthorized)?;
+    let row = client
+        .query_opt(&stmt, &[&user])
+        .await?
+        .ok_or(Code::Unauthorized)?;
     Ok(Profile {
         email: row.get(0),
         display_name: row.get(1),
@@ -239,7 +279,7 @@ const FORGET: [(Option<Limit>, &str); 7] = [
 ];
 
 /// Rows that one statement of [`forget`] deletes.
-const BATCH: i64 = 1000;
+const MAX_BATCH_ROWS: i64 = 1000;
 
 /// Deletes it batch by batch, each a transaction. What fails in one place keeps nothing from being deleted in another.
 pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
@@ -255,9 +295,9 @@ async fn forget_all(db: &Db, delete: &str, window: Option<f64>) -> Result<()> {
     let client = db.read().await?;
     let stmt = client.prepare_cached(delete).await?;
     let params: &[&(dyn ToSql + Sync)] = match &window {
-        Some(seconds) => &[&BATCH, seconds],
-        None => &[&BATCH],
+        Some(seconds) => &[&MAX_BATCH_ROWS, seconds],
+        None => &[&MAX_BATCH_ROWS],
     };
-    while client.execute(&stmt, params).await? == BATCH.unsigned_abs() {}
+    while client.execute(&stmt, params).await? == MAX_BATCH_ROWS.unsigned_abs() {}
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::{db::Tx, error::Result, ids::UserId, limits::quotas::LOGIN_NOTICES};
+use crate::{db::Tx, error::Result, ids::UserId, limits::quotas::MAX_LOGIN_NOTICES_PER_DAY};
 
 /// A notice that is due, claimed by its caller for a minute.
 pub struct Notice {
@@ -28,7 +28,10 @@ pub async fn put_notice(tx: &Tx, user: UserId, device_name: Option<&str>) -> Res
                 where n.noticed_at <= app_now() - interval '1 day'",
         )
         .await?;
-    Ok(tx.execute(&stmt, &[&user, &device_name, &LOGIN_NOTICES]).await? > 0)
+    Ok(tx
+        .execute(&stmt, &[&user, &device_name, &MAX_LOGIN_NOTICES_PER_DAY])
+        .await?
+        > 0)
 }
 
 /// With the address that it goes to. What is a day old, or an account's that is gone, is no news any more.
@@ -46,8 +49,15 @@ pub async fn claim_notice(tx: &Tx) -> Result<Option<(Notice, String)>> {
             returning n.user_id, n.place, n.device_name, n.noticed_at, u.email",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[]).await? else { return Ok(None) };
-    let notice = Notice { user: row.get(0), place: row.get(1), device_name: row.get(2), at: row.get(3) };
+    let Some(row) = tx.query_opt(&stmt, &[]).await? else {
+        return Ok(None);
+    };
+    let notice = Notice {
+        user: row.get(0),
+        place: row.get(1),
+        device_name: row.get(2),
+        at: row.get(3),
+    };
     Ok(Some((notice, row.get(4))))
 }
 
@@ -61,6 +71,7 @@ pub async fn settle_notice(tx: &Tx, notice: &Notice, sent: bool) -> Result<()> {
             where user_id = $1 and place = $2 and noticed_at = $3",
         )
         .await?;
-    tx.execute(&stmt, &[&notice.user, &notice.place, &notice.at, &sent]).await?;
+    tx.execute(&stmt, &[&notice.user, &notice.place, &notice.at, &sent])
+        .await?;
     Ok(())
 }

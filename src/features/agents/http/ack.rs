@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{Agents, store};
 use crate::{
-    auth::agent::{Agent, still_counts},
+    auth::agent::{Agent, lock_live_token},
     error::{Error, Result},
     features::inbox::{self, Inbox, Reader},
     http::{Data, JsonOrNothing},
@@ -40,20 +40,24 @@ pub async fn ack(
     Handle(inbox): Handle<Inbox>,
     JsonOrNothing(body): JsonOrNothing<Ack>,
 ) -> Result<Data<Acked>> {
-    limiter.take_as_agent(agent.id).await?;
+    limiter.check_agent_route(agent.id).await?;
     let reader = Reader::new(Principal::Agent(agent.id), "");
     let mut bounds = inbox.bounds(&reader).await?;
     if let Some(seq) = body.up_to_seq {
         if !(0..=bounds.head).contains(&seq) {
-            return Err(Error::field("up_to_seq", "range", "must be a number that was given out"));
+            return Err(Error::field(
+                "up_to_seq",
+                "range",
+                "must be a number that was given out",
+            ));
         }
         let tx = agents.db.begin("agents.ack").await?;
-        still_counts(&tx, agent.id, agent.token).await?;
+        lock_live_token(&tx, agent.id, agent.token).await?;
         inbox::ack(&tx, &reader, seq).await?;
         tx.commit().await?;
         bounds.acked = bounds.acked.max(seq);
     }
-    agents.revivals.acked(&[agent.id]).await?;
+    agents.reachability.acked(&[agent.id]).await?;
     let state = store::state(&agents.db, agent.id).await?;
     Ok(Data(Acked {
         state: state.name(),

@@ -10,7 +10,7 @@ use super::super::{
     store::{self, Key, Viewer},
 };
 use crate::{
-    auth::owned::{About, NamedAgent},
+    auth::owned::{AgentView, NamedAgent},
     clock::iso,
     db::Db,
     error::{Code, Error, Result},
@@ -61,14 +61,31 @@ pub async fn register_key(
         if locked.state == State::Registered {
             told.extend(move_to(&tx, &agents.random, &locked, State::Active).await?);
         }
-        told.push(inbox::append(&tx, EventId::mint(&agents.random), kind, None, &data, &users).await?);
+        told.push(
+            inbox::append(
+                &tx,
+                EventId::generate(&agents.random),
+                kind,
+                None,
+                &data,
+                &users,
+            )
+            .await?,
+        );
     }
-    let previous = store::keys(&tx, agent.id).await?.into_iter().find(|key| key.id != key_id);
+    let previous = store::keys(&tx, agent.id)
+        .await?
+        .into_iter()
+        .find(|key| key.id != key_id);
     tx.commit().await?;
 
     agents.tell(told);
     let previous_valid_until = previous.as_ref().and_then(|key| key.valid_until).map(iso);
-    Ok(Created(RegisteredKey { key_id, previous_key_id: previous.map(|key| key.id), previous_valid_until }))
+    Ok(Created(RegisteredKey {
+        key_id,
+        previous_key_id: previous.map(|key| key.id),
+        previous_valid_until,
+    }))
 }
 
 #[derive(Deserialize)]
@@ -89,7 +106,7 @@ pub struct CheckedKey {
 /// Caller: the agent, its owner, a related user. Limit: the agent's tier or `default_user`. Body `{key_id}`. Answers 200
 /// with [`CheckedKey`]. Errors: `AGENT_KEYS_MISMATCH`, `params {expected_key_ids}`; `AGENT_NOT_REGISTERED`.
 pub async fn check_key(
-    about: About,
+    about: AgentView,
     limiter: Limiter,
     Handle(agents): Handle<Agents>,
     Json(body): Json<CheckKey>,
@@ -131,24 +148,31 @@ struct AgentKey {
 /// Caller: the agent, its owner, a related user. Limit: the agent's tier or `default_user`. Answers 200 with
 /// [`AgentKeys`]. Errors: `AGENT_NOT_REGISTERED`.
 pub async fn list_keys(
-    about: About,
+    about: AgentView,
     limiter: Limiter,
     Handle(agents): Handle<Agents>,
 ) -> Result<Data<AgentKeys>> {
     about.charge(&limiter).await?;
-    let keys = keys_for(&agents.db, &about).await?.into_iter().map(|key| AgentKey {
-        public_key: encode(&key.public),
-        signing_public_key: encode(&key.signing),
-        created_at: iso(key.created_at),
-        current: key.valid_until.is_none(),
-        valid_until: key.valid_until.map(iso),
-        key_id: key.id,
-    });
-    Ok(Data(AgentKeys { agent_id: about.agent, keys: keys.collect() }))
+    let keys = keys_for(&agents.db, &about)
+        .await?
+        .into_iter()
+        .map(|key| AgentKey {
+            public_key: encode(&key.public),
+            signing_public_key: encode(&key.signing),
+            created_at: iso(key.created_at),
+            current: key.valid_until.is_none(),
+            valid_until: key.valid_until.map(iso),
+            key_id: key.id,
+        });
+    Ok(Data(AgentKeys {
+        agent_id: about.agent,
+        keys: keys.collect(),
+    }))
 }
 
-async fn keys_for(db: &Db, about: &About) -> Result<Vec<Key>> {
-    let seen = store::card_or_full(db, about.agent, about.who.principal().id()).await?;
-    seen.filter(|(_, viewer)| *viewer != Viewer::Stranger).ok_or(Code::AgentNotRegistered)?;
+async fn keys_for(db: &Db, about: &AgentView) -> Result<Vec<Key>> {
+    let seen = store::find_visible(db, about.agent, about.who.principal().id()).await?;
+    seen.filter(|(_, viewer)| *viewer != Viewer::Stranger)
+        .ok_or(Code::AgentNotRegistered)?;
     store::keys(&db.read().await?, about.agent).await
 }

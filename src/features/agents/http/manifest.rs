@@ -15,7 +15,7 @@ use super::super::{
 use crate::{
     auth::{
         agent::Agent,
-        owned::{By, NamedAgent},
+        owned::{ActingAs, NamedAgent},
     },
     db::Db,
     error::{Code, Error, Result},
@@ -25,7 +25,7 @@ use crate::{
     ids::EventId,
     limits::{
         Limiter,
-        quotas::{MANIFEST_BYTES, MANIFEST_ENVELOPE_BYTES},
+        quotas::{MANIFEST_ENVELOPE_BYTES, MAX_MANIFEST_BYTES},
         table::Limit,
     },
 };
@@ -51,12 +51,18 @@ pub async fn update(
     request: Request,
 ) -> Result<Data<Updated>> {
     // Before anything is read: of what is refused afterwards, too, an agent may only ask for so much.
-    limiter.take_as_agent(agent.id).await?;
-    let Update { manifest, if_version } = admit(&agents.db, agent, request).await?;
+    limiter.check_agent_route(agent.id).await?;
+    let Update {
+        manifest,
+        if_version,
+    } = admit(&agents.db, agent, request).await?;
     limiter.take(Limit::AgentManifestUpdate, agent.id).await?;
 
     let tx = agents.db.begin("agents.update_manifest").await?;
-    let named = NamedAgent { id: agent.id, by: By::Itself(agent.token) };
+    let named = NamedAgent {
+        id: agent.id,
+        by: ActingAs::Itself(agent.token),
+    };
     let locked = store::lock_named(&tx, &named).await?;
     let (earlier, version) = store::manifest(&tx, agent.id).await?;
     must_be(if_version, version)?;
@@ -70,23 +76,43 @@ pub async fn update(
         "agent_id": agent.id, "manifest_version": manifest_version, "changed_scopes": changed_scopes,
     });
     let kind = EventKind::AgentManifestUpdated;
-    let told =
-        inbox::append(&tx, EventId::mint(&agents.random), kind, None, &data.to_string(), &told_to).await?;
+    let told = inbox::append(
+        &tx,
+        EventId::generate(&agents.random),
+        kind,
+        None,
+        &data.to_string(),
+        &told_to,
+    )
+    .await?;
     tx.commit().await?;
 
     agents.tell([told]);
     let size_bytes = manifest.size_bytes();
-    Ok(Data(Updated { manifest_version, size_bytes, warnings: manifest.warnings, changed_scopes }))
+    Ok(Data(Updated {
+        manifest_version,
+        size_bytes,
+        warnings: manifest.warnings,
+        changed_scopes,
+    }))
 }
 
 /// Reads the body and judges it, and what it wants to replace: everything but the race for it.
 async fn admit(db: &Db, agent: Agent, request: Request<Body>) -> Result<Update> {
     let (parts, content) = request.into_parts();
-    let bytes =
-        body::read(&parts, content, MANIFEST_BYTES + MANIFEST_ENVELOPE_BYTES, Code::ManifestTooLarge).await?;
+    let bytes = body::read(
+        &parts,
+        content,
+        MAX_MANIFEST_BYTES + MANIFEST_ENVELOPE_BYTES,
+        Code::ManifestTooLarge,
+    )
+    .await?;
     let update = Update::from_body(&bytes)?;
     if update.if_version.is_some() {
-        must_be(update.if_version, store::manifest_version(db, agent.id).await?)?;
+        must_be(
+            update.if_version,
+            store::manifest_version(db, agent.id).await?,
+        )?;
     }
     Ok(update)
 }

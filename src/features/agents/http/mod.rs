@@ -26,11 +26,11 @@ use super::{
     Agents, State,
     manifest::{Manifest, wrapped},
     move_to,
-    store::{self, Shown, Viewer},
+    store::{self, AgentRow, Viewer},
 };
 use crate::{
     auth::{
-        owned::{About, OwnedAgent},
+        owned::{AgentView, OwnedAgent},
         user::{self, User},
     },
     clock::iso,
@@ -39,7 +39,7 @@ use crate::{
     ids::{AgentId, TokenId, UserId},
     limits::{
         Limiter,
-        quotas::{MANIFEST_BYTES, MANIFEST_ENVELOPE_BYTES},
+        quotas::{MANIFEST_ENVELOPE_BYTES, MAX_MANIFEST_BYTES},
         slots::Connection,
         table::Limit,
     },
@@ -73,9 +73,9 @@ pub async fn create(
     Handle(agents): Handle<Agents>,
     request: Request,
 ) -> Result<Created<CreatedAgent>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let (body, manifest) = read_agent(request).await?;
-    let id = AgentId::mint(&agents.random);
+    let id = AgentId::generate(&agents.random);
     let new = store::NewAgent {
         id,
         owner: user.id,
@@ -97,7 +97,10 @@ pub async fn create(
         })),
         Err(error) => {
             // Where this fails too, the owner finds an agent without a token, to be used or deleted.
-            store::give_up(&agents.db, id).await.inspect_err(Error::log).ok();
+            store::give_up(&agents.db, id)
+                .await
+                .inspect_err(Error::log)
+                .ok();
             Err(error)
         }
     }
@@ -105,20 +108,36 @@ pub async fn create(
 
 async fn read_agent(request: Request<Body>) -> Result<(CreateAgent, Option<Manifest>)> {
     let (parts, content) = request.into_parts();
-    let bytes =
-        body::read(&parts, content, MANIFEST_BYTES + MANIFEST_ENVELOPE_BYTES, Code::ManifestTooLarge).await?;
+    let bytes = body::read(
+        &parts,
+        content,
+        MAX_MANIFEST_BYTES + MANIFEST_ENVELOPE_BYTES,
+        Code::ManifestTooLarge,
+    )
+    .await?;
     let body: CreateAgent = json::parse(&bytes)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| Error::field("", "json", "is not UTF-8"))?;
-    let manifest = wrapped(text).map(|text| Manifest::read(text, "manifest")).transpose()?;
+    let manifest = wrapped(text)
+        .map(|text| Manifest::read(text, "manifest"))
+        .transpose()?;
     Ok((body, manifest))
 }
 
 async fn open(agents: &Agents, agent: AgentId, owner: &User) -> Result<(String, DateTime<Utc>)> {
-    let (token, hash) = agents.mint().await?;
+    let (token, hash) = agents.generate().await?;
     let tx = agents.db.begin("agents.open").await?;
-    user::still_lives(&tx, owner.id, owner.session).await?;
-    let created_at = store::open(&tx, agent).await?.ok_or(Code::AgentNotRegistered)?;
-    store::add_token(&tx, agent, TokenId::mint(&agents.random), &token.lookup, &hash).await?;
+    user::lock_live_session(&tx, owner.id, owner.session).await?;
+    let created_at = store::open(&tx, agent)
+        .await?
+        .ok_or(Code::AgentNotRegistered)?;
+    store::add_token(
+        &tx,
+        agent,
+        TokenId::generate(&agents.random),
+        &token.lookup,
+        &hash,
+    )
+    .await?;
     tx.commit().await?;
     Ok((token.token.expose_secret().to_owned(), created_at))
 }
@@ -175,7 +194,7 @@ fn raw(manifest: Option<String>) -> Option<Box<RawValue>> {
     manifest.and_then(|text| RawValue::from_string(text).ok())
 }
 
-fn full(agent: Shown, connections: Vec<Connection>) -> FullAgent {
+fn full(agent: AgentRow, connections: Vec<Connection>) -> FullAgent {
     let grace_until = agent.grace_until.map(iso);
     let token = agent.token.map(|(created_at, last_used_at)| TokenInfo {
         created_at: iso(created_at),
@@ -205,7 +224,7 @@ fn full(agent: Shown, connections: Vec<Connection>) -> FullAgent {
     }
 }
 
-fn card(agent: Shown) -> AgentCard {
+fn card(agent: AgentRow) -> AgentCard {
     AgentCard {
         agent_id: agent.id,
         display_name: agent.display_name,
@@ -228,16 +247,25 @@ pub async fn list(
     Handle(agents): Handle<Agents>,
     Query(query): Query<Page<AgentId>>,
 ) -> Result<List<FullAgent>> {
-    limiter.take_here(Limit::DefaultUser, user.id).await?;
+    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let (rows, cut) = store::list(&agents.db, user.id, query.cursor, query.rows()).await?;
-    let List { data, mut next_cursor } = query.of(rows, |agent| agent.id);
+    let List {
+        data,
+        mut next_cursor,
+    } = query.of(rows, |agent| agent.id);
     if cut && next_cursor.is_none() {
         next_cursor = data.last().map(|last| last.id.to_string());
     }
     let ids: Vec<Uuid> = data.iter().map(|agent| agent.id.0).collect();
     let connections = agents.slots.connections(&ids).await;
-    let data = data.into_iter().zip(connections).map(|(agent, connections)| full(agent, connections));
-    Ok(List { data: data.collect(), next_cursor })
+    let data = data
+        .into_iter()
+        .zip(connections)
+        .map(|(agent, connections)| full(agent, connections));
+    Ok(List {
+        data: data.collect(),
+        next_cursor,
+    })
 }
 
 /// `GET /agents/{agent_id}`: an agent.
@@ -245,9 +273,13 @@ pub async fn list(
 /// Caller: user or the agent itself. Limit: `default_user` or the agent's tier. Answers 200 with the [`FullAgent`] to its
 /// owner and itself, with the [`AgentCard`] to users who have a relation or share a conversation with it.
 /// Errors: `AGENT_NOT_REGISTERED` for everybody else.
-pub async fn read(about: About, limiter: Limiter, Handle(agents): Handle<Agents>) -> Result<Response> {
+pub async fn read(
+    about: AgentView,
+    limiter: Limiter,
+    Handle(agents): Handle<Agents>,
+) -> Result<Response> {
     about.charge(&limiter).await?;
-    let seen = store::card_or_full(&agents.db, about.agent, about.who.principal().id()).await?;
+    let seen = store::find_visible(&agents.db, about.agent, about.who.principal().id()).await?;
     match seen {
         Some((agent, Viewer::Insider)) => {
             let connections = agents.slots.connections(&[about.agent.0]).await.concat();
@@ -278,7 +310,7 @@ pub async fn delete(
     limiter: Limiter,
     Handle(agents): Handle<Agents>,
 ) -> Result<Data<DeletedAgent>> {
-    limiter.take_here(Limit::DefaultUser, agent.owner).await?;
+    limiter.check_route(Limit::DefaultUser, agent.owner).await?;
     let tx = agents.db.begin("agents.delete").await?;
     let locked = store::lock_owned(&tx, &agent).await?;
     let dead = store::revoke_tokens(&tx, agent.id, "token_revoked").await?;
@@ -288,5 +320,9 @@ pub async fn delete(
     tx.commit().await?;
     agents.tell(told);
     let connections_closed = agents.close(agent.id, dead, "token_revoked").await;
-    Ok(Data(DeletedAgent { agent_id: agent.id, deleted_at, connections_closed }))
+    Ok(Data(DeletedAgent {
+        agent_id: agent.id,
+        deleted_at,
+        connections_closed,
+    }))
 }

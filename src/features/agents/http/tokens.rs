@@ -46,12 +46,14 @@ pub async fn regenerate_token(
     Handle(agents): Handle<Agents>,
     Json(Regenerate { emergency }): Json<Regenerate>,
 ) -> Result<Data<Regenerated>> {
-    let charge = limiter.charge(Limit::AgentTokenRegenerate, agent.id).await?;
+    let charge = limiter
+        .charge(Limit::AgentTokenRegenerate, agent.id)
+        .await?;
     let remaining_today = charge.left();
     let regenerated = replace_token(&agents, &agent, emergency, remaining_today).await;
     if regenerated.as_ref().is_err_and(Error::is_ours) {
         // One of five a day: our overload must not cost it.
-        limiter.give_back(charge).await;
+        limiter.refund(charge).await;
     }
     regenerated.map(Data)
 }
@@ -62,23 +64,33 @@ async fn replace_token(
     emergency: bool,
     remaining_today: u32,
 ) -> Result<Regenerated> {
-    let (token, hash) = agents.mint().await?;
+    let (token, hash) = agents.generate().await?;
     let tx = agents.db.begin("agents.regenerate").await?;
     let locked = store::lock_owned(&tx, agent).await?;
     let (dead, previous_valid_until) = if emergency {
         store::end_keys(&tx, agent.id).await?;
-        (store::revoke_tokens(&tx, agent.id, "token_regenerated").await?, None)
+        (
+            store::revoke_tokens(&tx, agent.id, "token_regenerated").await?,
+            None,
+        )
     } else {
         store::end_current_key(&tx, agent.id, "").await?;
         (Vec::new(), store::end_current_token(&tx, agent.id).await?)
     };
-    store::add_token(&tx, agent.id, TokenId::mint(&agents.random), &token.lookup, &hash).await?;
+    store::add_token(
+        &tx,
+        agent.id,
+        TokenId::generate(&agents.random),
+        &token.lookup,
+        &hash,
+    )
+    .await?;
     let previous_valid_until = previous_valid_until.map(iso);
-    let data =
-        json!({ "agent_id": agent.id, "emergency": emergency, "previous_valid_until": previous_valid_until });
-    let id = EventId::mint(&agents.random);
+    let data = json!({ "agent_id": agent.id, "emergency": emergency, "previous_valid_until": previous_valid_until });
+    let id = EventId::generate(&agents.random);
     let kind = EventKind::AgentTokenRegenerated;
-    let mut told = vec![inbox::append(&tx, id, kind, None, &data.to_string(), &[agent.owner.0]).await?];
+    let mut told =
+        vec![inbox::append(&tx, id, kind, None, &data.to_string(), &[agent.owner.0]).await?];
     if emergency || locked.state == State::TokenRevoked {
         told.extend(move_to(&tx, &agents.random, &locked, State::Registered).await?);
     }
@@ -87,7 +99,12 @@ async fn replace_token(
     agents.tell(told);
     agents.close(agent.id, dead, "token_regenerated").await;
     let token = token.token.expose_secret().to_owned();
-    Ok(Regenerated { token, emergency, previous_valid_until, remaining_today })
+    Ok(Regenerated {
+        token,
+        emergency,
+        previous_valid_until,
+        remaining_today,
+    })
 }
 
 /// What was revoked.
@@ -103,7 +120,10 @@ pub struct RevokedToken {
 /// Caller: its owner. Never limited. Sockets get `session.invalidated` (`token_revoked`); the agent is `token_revoked`
 /// until a token is regenerated. Answers 200 with [`RevokedToken`], a second time with the same moment. Tells the owner
 /// `agent.state_changed`. Errors: `AGENT_NOT_REGISTERED`.
-pub async fn revoke_token(agent: OwnedAgent, Handle(agents): Handle<Agents>) -> Result<Data<RevokedToken>> {
+pub async fn revoke_token(
+    agent: OwnedAgent,
+    Handle(agents): Handle<Agents>,
+) -> Result<Data<RevokedToken>> {
     let tx = agents.db.begin("agents.revoke_token").await?;
     let locked = store::lock_owned(&tx, &agent).await?;
     let dead = store::revoke_tokens(&tx, agent.id, "token_revoked").await?;
@@ -113,5 +133,8 @@ pub async fn revoke_token(agent: OwnedAgent, Handle(agents): Handle<Agents>) -> 
     tx.commit().await?;
     agents.tell(told);
     let connections_closed = agents.close(agent.id, dead, "token_revoked").await;
-    Ok(Data(RevokedToken { revoked_at, connections_closed }))
+    Ok(Data(RevokedToken {
+        revoked_at,
+        connections_closed,
+    }))
 }

@@ -7,7 +7,7 @@ use crate::{
     error::Result,
     features::agents::proof::Keys,
     ids::AgentId,
-    limits::quotas::{AGENT_GRACE, AGENT_KEYS},
+    limits::quotas::{AGENT_GRACE, MAX_AGENT_KEYS},
 };
 
 /// A valid key of an agent.
@@ -37,7 +37,12 @@ pub async fn keys(client: &Conn, agent: AgentId) -> Result<Vec<Key>> {
         created_at: row.get(3),
         valid_until: row.get(4),
     };
-    Ok(client.query(&stmt, &[&agent]).await?.iter().map(key).collect())
+    Ok(client
+        .query(&stmt, &[&agent])
+        .await?
+        .iter()
+        .map(key)
+        .collect())
 }
 
 /// Gives the current key its grace, unless it is `but`.
@@ -49,7 +54,8 @@ pub async fn end_current_key(tx: &Tx, agent: AgentId, but: &str) -> Result<()> {
             where agent_id = $1 and key_id <> $2 and valid_until is null",
         )
         .await?;
-    tx.execute(&stmt, &[&agent, &but, &seconds(AGENT_GRACE)]).await?;
+    tx.execute(&stmt, &[&agent, &but, &seconds(AGENT_GRACE)])
+        .await?;
     Ok(())
 }
 
@@ -63,7 +69,16 @@ pub async fn put_key(tx: &Tx, agent: AgentId, keys: &Keys) -> Result<()> {
                 set valid_until = null, created_at = case when k.valid_until is null then k.created_at else app_now() end",
         )
         .await?;
-    tx.execute(&stmt, &[&agent, &keys.id(), &keys.public.as_slice(), &keys.signing.as_slice()]).await?;
+    tx.execute(
+        &stmt,
+        &[
+            &agent,
+            &keys.id(),
+            &keys.public.as_slice(),
+            &keys.signing.as_slice(),
+        ],
+    )
+    .await?;
     let stmt = tx
         .prepare_cached(
             "-- agents.trim_keys
@@ -73,7 +88,7 @@ pub async fn put_key(tx: &Tx, agent: AgentId, keys: &Keys) -> Result<()> {
             )",
         )
         .await?;
-    tx.execute(&stmt, &[&agent, &AGENT_KEYS]).await?;
+    tx.execute(&stmt, &[&agent, &MAX_AGENT_KEYS]).await?;
     Ok(())
 }
 
@@ -100,7 +115,12 @@ pub async fn with_ended_keys(db: &Db) -> Result<Vec<AgentId>> {
             ) ended",
         )
         .await?;
-    Ok(client.query(&stmt, &[]).await?.iter().map(|row| row.get(0)).collect())
+    Ok(client
+        .query(&stmt, &[])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect())
 }
 
 /// Deletes an agent's keys whose grace is over; whether any is left.

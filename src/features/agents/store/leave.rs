@@ -23,11 +23,13 @@ pub async fn leave_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
             order by deleted_at limit 1 for no key update skip locked",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[]).await? else { return Ok(None) };
+    let Some(row) = tx.query_opt(&stmt, &[]).await? else {
+        return Ok(None);
+    };
     let agent: AgentId = row.get(0);
     if let Some(relation) = next_relation(tx, agent).await? {
         // Its user may have ended it just now; then the next turn looks for another.
-        let ended = relations::end(tx, relation, EventId::mint(random)).await?;
+        let ended = relations::end(tx, relation, EventId::generate(random)).await?;
         return Ok(Some(ended.map(|(_, told)| told).unwrap_or_default()));
     }
     if let Some(told) = leave_group(tx, random, agent).await? {
@@ -68,7 +70,9 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
             ) returning conversation_id",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&agent]).await? else { return Ok(None) };
+    let Some(row) = tx.query_opt(&stmt, &[&agent]).await? else {
+        return Ok(None);
+    };
     let group: ConversationId = row.get(0);
     let stmt = tx
         .prepare_cached(
@@ -78,7 +82,9 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
             returning a.display_name, m.role, m.joined_at, a.owner_user_id",
         )
         .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&group, &agent]).await? else { return Ok(Some(None)) };
+    let Some(row) = tx.query_opt(&stmt, &[&group, &agent]).await? else {
+        return Ok(Some(None));
+    };
     let (name, role, owner): (String, String, UserId) = (row.get(0), row.get(1), row.get(3));
     let stmt = tx
         .prepare_cached(
@@ -87,7 +93,12 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
             where m.conversation_id = $1 and r.state is distinct from 'revoked'",
         )
         .await?;
-    let others: Vec<Uuid> = tx.query(&stmt, &[&group]).await?.iter().map(|row| row.get(0)).collect();
+    let others: Vec<Uuid> = tx
+        .query(&stmt, &[&group])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     let data = json!({
         "conversation_id": group,
         "member": {
@@ -96,6 +107,8 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
         },
         "by": owner,
     });
-    let (id, kind) = (EventId::mint(random), EventKind::MemberRemoved);
-    inbox::append(tx, id, kind, Some(group), &data.to_string(), &others).await.map(|told| Some(Some(told)))
+    let (id, kind) = (EventId::generate(random), EventKind::MemberRemoved);
+    inbox::append(tx, id, kind, Some(group), &data.to_string(), &others)
+        .await
+        .map(|told| Some(Some(told)))
 }

@@ -10,13 +10,13 @@ pub use self::{
     keys::{Key, end_current_key, end_keys, keys, put_key, retire_keys, with_ended_keys},
     leave::leave_next,
     tokens::{add_token, end_current_token, retire_tokens, revoke_tokens, revoked_at},
-    view::{Shown, Viewer, card_or_full, list},
+    view::{AgentRow, Viewer, find_visible, list},
 };
-use super::{Card, Locked, State, seconds};
+use super::{AgentSummary, Locked, State, seconds};
 use crate::{
     auth::{
-        agent::still_counts,
-        owned::{By, NamedAgent, OwnedAgent},
+        agent::lock_live_token,
+        owned::{ActingAs, NamedAgent, OwnedAgent},
         user,
     },
     db::{Db, Tx},
@@ -44,7 +44,7 @@ pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32)
         )
         .await?;
     tx.execute(&stmt, &[&new.owner]).await?;
-    user::still_lives(tx, new.owner, session).await?;
+    user::lock_live_session(tx, new.owner, session).await?;
     let stmt = tx
         .prepare_cached(
             "-- agents.count
@@ -53,7 +53,9 @@ pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32)
         .await?;
     let n: i64 = tx.query_one(&stmt, &[&new.owner]).await?.get(0);
     if n >= i64::from(most) {
-        return Err(Error::from(Code::AgentLimitExceeded).with("limit", most).with("alias", "AGT_008"));
+        return Err(Error::from(Code::AgentLimitExceeded)
+            .with("limit", most)
+            .with("alias", "AGT_008"));
     }
     let stmt = tx
         .prepare_cached(
@@ -62,8 +64,13 @@ pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32)
             values ($1, $2, $3, $4, $5, case when $5::text is null then 0 else 1 end, 'token_revoked')",
         )
         .await?;
-    let params: &[&(dyn tokio_postgres::types::ToSql + Sync)] =
-        &[&new.id, &new.owner, &new.display_name, &new.description, &new.manifest];
+    let params: &[&(dyn tokio_postgres::types::ToSql + Sync)] = &[
+        &new.id,
+        &new.owner,
+        &new.display_name,
+        &new.description,
+        &new.manifest,
+    ];
     tx.execute(&stmt, params).await?;
     inbox::create(tx, new.id.0).await?;
     inbox::create_reader(tx, &Reader::new(Principal::Agent(new.id), "")).await
@@ -94,7 +101,7 @@ pub async fn give_up(db: &Db, id: AgentId) -> Result<()> {
 }
 
 /// The lock holds off a deletion until the end of the transaction, and nothing else.
-pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<Card>> {
+pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentSummary>> {
     let stmt = tx
         .prepare_cached(
             "-- agents.find
@@ -102,7 +109,11 @@ pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<Card>> {
         )
         .await?;
     let row = tx.query_opt(&stmt, &[&id]).await?;
-    Ok(row.map(|row| Card { id: row.get(0), display_name: row.get(1), owner: row.get(2) }))
+    Ok(row.map(|row| AgentSummary {
+        id: row.get(0),
+        display_name: row.get(1),
+        owner: row.get(2),
+    }))
 }
 
 /// Locks an agent's row. Comes before all other locks but a user's.
@@ -114,13 +125,19 @@ pub async fn lock(tx: &Tx, id: AgentId) -> Result<Option<Locked>> {
         )
         .await?;
     let row = tx.query_opt(&stmt, &[&id]).await?;
-    Ok(row.map(|row| Locked { id, owner: row.get(0), state: State::from_name(row.get(1)) }))
+    Ok(row.map(|row| Locked {
+        id,
+        owner: row.get(0),
+        state: State::from_name(row.get(1)),
+    }))
 }
 
 /// Locks an agent for its owner, whose session lives and goes on living until it is done.
 pub async fn lock_owned(tx: &Tx, agent: &OwnedAgent) -> Result<Locked> {
-    user::still_lives(tx, agent.owner, agent.session).await?;
-    let locked = lock(tx, agent.id).await?.filter(|locked| locked.owner == agent.owner);
+    user::lock_live_session(tx, agent.owner, agent.session).await?;
+    let locked = lock(tx, agent.id)
+        .await?
+        .filter(|locked| locked.owner == agent.owner);
     locked.ok_or_else(|| Code::AgentNotRegistered.into())
 }
 
@@ -128,10 +145,20 @@ pub async fn lock_owned(tx: &Tx, agent: &OwnedAgent) -> Result<Locked> {
 /// to do when it was revoked must not outlive it.
 pub async fn lock_named(tx: &Tx, agent: &NamedAgent) -> Result<Locked> {
     match agent.by {
-        By::Owner(owner, session) => lock_owned(tx, &OwnedAgent { owner, session, id: agent.id }).await,
-        By::Itself(token) => {
+        ActingAs::Owner(owner, session) => {
+            lock_owned(
+                tx,
+                &OwnedAgent {
+                    owner,
+                    session,
+                    id: agent.id,
+                },
+            )
+            .await
+        }
+        ActingAs::Itself(token) => {
             let locked = lock(tx, agent.id).await?.ok_or(Code::AgentTokenInvalid)?;
-            still_counts(tx, agent.id, token).await?;
+            lock_live_token(tx, agent.id, token).await?;
             Ok(locked)
         }
     }
@@ -171,7 +198,12 @@ pub async fn unreachable(db: &Db, agents: &[AgentId]) -> Result<Vec<AgentId>> {
             select agent_id from agent where state = 'unreachable' and agent_id = any($1)",
         )
         .await?;
-    Ok(client.query(&stmt, &[&agents]).await?.iter().map(|row| row.get(0)).collect())
+    Ok(client
+        .query(&stmt, &[&agents])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect())
 }
 
 /// The agent's state now.
@@ -183,7 +215,9 @@ pub async fn state(db: &Db, id: AgentId) -> Result<State> {
             select state from agent where agent_id = $1",
         )
         .await?;
-    Ok(State::from_name(client.query_one(&stmt, &[&id]).await?.get(0)))
+    Ok(State::from_name(
+        client.query_one(&stmt, &[&id]).await?.get(0),
+    ))
 }
 
 /// Users who are told of the agent's keys and manifest: those with a live relation, and those who share a conversation
@@ -200,7 +234,12 @@ pub async fn related_users(tx: &Tx, id: AgentId) -> Result<Vec<Uuid>> {
             where m.principal_id = $1 and r.state is distinct from 'revoked'",
         )
         .await?;
-    Ok(tx.query(&stmt, &[&id]).await?.iter().map(|row| row.get(0)).collect())
+    Ok(tx
+        .query(&stmt, &[&id])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect())
 }
 
 /// The stored manifest and its version.

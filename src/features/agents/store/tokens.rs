@@ -9,14 +9,21 @@ use crate::{
     limits::quotas::AGENT_GRACE,
 };
 
-pub async fn add_token(tx: &Tx, agent: AgentId, id: TokenId, lookup: &str, bcrypt_hash: &str) -> Result<()> {
+pub async fn add_token(
+    tx: &Tx,
+    agent: AgentId,
+    id: TokenId,
+    lookup: &str,
+    bcrypt_hash: &str,
+) -> Result<()> {
     let stmt = tx
         .prepare_cached(
             "-- agents.add_token
             insert into agent_token (token_id, agent_id, lookup, bcrypt_hash) values ($1, $2, $3, $4)",
         )
         .await?;
-    tx.execute(&stmt, &[&id, &agent, &lookup, &bcrypt_hash]).await?;
+    tx.execute(&stmt, &[&id, &agent, &lookup, &bcrypt_hash])
+        .await?;
     Ok(())
 }
 
@@ -30,7 +37,11 @@ pub async fn end_current_token(tx: &Tx, agent: AgentId) -> Result<Option<DateTim
             returning valid_until",
         )
         .await?;
-    Ok(tx.query(&stmt, &[&agent, &seconds(AGENT_GRACE)]).await?.first().map(|row| row.get(0)))
+    Ok(tx
+        .query(&stmt, &[&agent, &seconds(AGENT_GRACE)])
+        .await?
+        .first()
+        .map(|row| row.get(0)))
 }
 
 /// Kills every token; returns those that still lived.
@@ -43,7 +54,12 @@ pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: &str) -> Result<Vec<
             returning token_id",
         )
         .await?;
-    Ok(tx.query(&stmt, &[&agent, &reason]).await?.iter().map(|row| row.get(0)).collect())
+    Ok(tx
+        .query(&stmt, &[&agent, &reason])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect())
 }
 
 /// When the last of its tokens died.

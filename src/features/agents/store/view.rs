@@ -6,11 +6,11 @@ use crate::{
     db::Db,
     error::{Error, Result},
     ids::{AgentId, UserId},
-    limits::quotas::PAGE_BYTES,
+    limits::quotas::MAX_PAGE_BYTES,
 };
 
 /// An agent's row with all that belongs to it.
-pub struct Shown {
+pub struct AgentRow {
     pub id: AgentId,
     pub owner: UserId,
     pub display_name: String,
@@ -42,7 +42,11 @@ pub enum Viewer {
 }
 
 /// The agent and how much of it `viewer` may see.
-pub async fn card_or_full(db: &Db, id: AgentId, viewer: Uuid) -> Result<Option<(Shown, Viewer)>> {
+pub async fn find_visible(
+    db: &Db,
+    id: AgentId,
+    viewer: Uuid,
+) -> Result<Option<(AgentRow, Viewer)>> {
     let client = db.read().await?;
     let stmt = client
         .prepare_cached(
@@ -72,7 +76,12 @@ pub async fn card_or_full(db: &Db, id: AgentId, viewer: Uuid) -> Result<Option<(
 
 /// The owner's next agents after `cursor`, oldest first: at most `rows`, and one page's bytes of manifests. The flag says
 /// whether bytes cut it off.
-pub async fn list(db: &Db, owner: UserId, cursor: Option<AgentId>, rows: i64) -> Result<(Vec<Shown>, bool)> {
+pub async fn list(
+    db: &Db,
+    owner: UserId,
+    cursor: Option<AgentId>,
+    rows: i64,
+) -> Result<(Vec<AgentRow>, bool)> {
     let client = db.read().await?;
     if let Some(cursor) = cursor {
         let stmt = client
@@ -94,15 +103,20 @@ pub async fn list(db: &Db, owner: UserId, cursor: Option<AgentId>, rows: i64) ->
         .await?;
     let rows = client.query(&stmt, &[&owner, &cursor, &rows]).await?;
     // One agent is always there, however large its manifest.
-    let fits = |(n, row): &(usize, &Row)| *n == 0 || row.get::<_, i64>(16) <= PAGE_BYTES;
-    let page: Vec<Shown> = rows.iter().enumerate().take_while(fits).map(|(_, row)| shown(row)).collect();
+    let fits = |(n, row): &(usize, &Row)| *n == 0 || row.get::<_, i64>(16) <= MAX_PAGE_BYTES;
+    let page: Vec<AgentRow> = rows
+        .iter()
+        .enumerate()
+        .take_while(fits)
+        .map(|(_, row)| shown(row))
+        .collect();
     let cut = page.len() < rows.len();
     Ok((page, cut))
 }
 
-fn shown(row: &Row) -> Shown {
+fn shown(row: &Row) -> AgentRow {
     let made: Option<DateTime<Utc>> = row.get(9);
-    Shown {
+    AgentRow {
         id: row.get(0),
         owner: row.get(1),
         display_name: row.get(2),

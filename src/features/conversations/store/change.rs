@@ -10,7 +10,7 @@ use crate::{
         inbox::{self, NewEvent, Told},
     },
     ids::{ConversationId, EventId, MessageId, Principal, UserId},
-    limits::quotas::MARKS_TOLD,
+    limits::quotas::MAX_READ_MARK_RECIPIENTS,
 };
 
 /// What may be changed of a conversation.
@@ -41,8 +41,15 @@ pub async fn change(
             where conversation_id = $1 and ($2 and encryption <> 'required' or $3 is distinct from title and $3 is not null)",
         )
         .await?;
-    let changed = tx.execute(&stmt, &[&id, &change.encryption_required, &change.title]).await? > 0;
-    let told = if changed { updated(tx, id, event).await? } else { Vec::new() };
+    let changed = tx
+        .execute(&stmt, &[&id, &change.encryption_required, &change.title])
+        .await?
+        > 0;
+    let told = if changed {
+        updated(tx, id, event).await?
+    } else {
+        Vec::new()
+    };
     Ok((whole(tx, by, id).await?.ok_or(Code::NotFound)?, told))
 }
 
@@ -74,7 +81,10 @@ pub async fn read_up_to(
                 and (me.visibility = 'all' or $2::text = any(m.recipients)) and r.state is distinct from 'revoked'",
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&id, &reader.id(), &message]).await?.ok_or(Code::NotFound)?;
+    let row = tx
+        .query_opt(&stmt, &[&id, &reader.id(), &message])
+        .await?
+        .ok_or(Code::NotFound)?;
     let (seq, is_ahead): (i64, bool) = (row.get(0), row.get(1));
     let mut told = Vec::new();
     if is_ahead {
@@ -93,8 +103,15 @@ pub async fn read_up_to(
             told = inbox::append_all(tx, &[event]).await?;
         }
     }
-    let seen = super::view(tx, Some(reader), &[id]).await?.pop().and_then(|one| one.mine);
-    Ok(ReadMark { message, unread_count: seen.ok_or(Code::NotFound)?.unread_count, told })
+    let seen = super::view(tx, Some(reader), &[id])
+        .await?
+        .pop()
+        .and_then(|one| one.mine);
+    Ok(ReadMark {
+        message,
+        unread_count: seen.ok_or(Code::NotFound)?.unread_count,
+        told,
+    })
 }
 
 /// Who is told how far someone has read: all users there, who then do not leave before the transaction ends; where they
@@ -108,8 +125,15 @@ async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result
             ) few",
         )
         .await?;
-    if tx.query_one(&stmt, &[&id, &MARKS_TOLD]).await?.get(0) {
-        return Ok(matches!(reader, Principal::User(_)).then_some(reader.id()).into_iter().collect());
+    if tx
+        .query_one(&stmt, &[&id, &MAX_READ_MARK_RECIPIENTS])
+        .await?
+        .get(0)
+    {
+        return Ok(matches!(reader, Principal::User(_))
+            .then_some(reader.id())
+            .into_iter()
+            .collect());
     }
     let stmt = tx
         .prepare_cached(
@@ -118,5 +142,10 @@ async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result
             order by principal_id for key share",
         )
         .await?;
-    Ok(tx.query(&stmt, &[&id]).await?.iter().map(|row| row.get(0)).collect())
+    Ok(tx
+        .query(&stmt, &[&id])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect())
 }

@@ -44,10 +44,22 @@ async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
             select user_id from user_account where user_id = any($1) and deleted_at is null order by user_id for share",
         )
         .await?;
-    let found: Vec<UserId> = tx.query(&stmt, &[&users]).await?.iter().map(|row| row.get(0)).collect();
-    let missing: Vec<String> =
-        users.iter().filter(|user| !found.contains(user)).map(UserId::to_string).collect();
-    if missing.is_empty() { Ok(()) } else { Err(Error::from(Code::NotFound).with("user_ids", missing)) }
+    let found: Vec<UserId> = tx
+        .query(&stmt, &[&users])
+        .await?
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    let missing: Vec<String> = users
+        .iter()
+        .filter(|user| !found.contains(user))
+        .map(UserId::to_string)
+        .collect();
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::from(Code::NotFound).with("user_ids", missing))
+    }
 }
 
 pub async fn open_direct(tx: &Tx, ids: &NewIds, user: UserId, other: UserId) -> Result<Opened> {
@@ -57,7 +69,9 @@ pub async fn open_direct(tx: &Tx, ids: &NewIds, user: UserId, other: UserId) -> 
             select 1 from user_account where user_id = $1 and deleted_at is null for share",
         )
         .await?;
-    tx.query_opt(&stmt, &[&other]).await?.ok_or(Code::NotFound)?;
+    tx.query_opt(&stmt, &[&other])
+        .await?
+        .ok_or(Code::NotFound)?;
     let (id, made) = insert(tx, ids.conversation, "direct", user, [user.0, other.0]).await?;
     if made {
         add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
@@ -67,7 +81,9 @@ pub async fn open_direct(tx: &Tx, ids: &NewIds, user: UserId, other: UserId) -> 
 }
 
 pub async fn open_agent(tx: &Tx, ids: &NewIds, user: UserId, agent: AgentId) -> Result<Opened> {
-    agents::find(tx, agent).await?.ok_or(Code::AgentNotRegistered)?;
+    agents::find(tx, agent)
+        .await?
+        .ok_or(Code::AgentNotRegistered)?;
     let pair = [user.0, agent.0];
     let (id, made) = insert(tx, ids.conversation, "agent", user, pair).await?;
     let (relation, new_relation) = relations::open(tx, ids.relation, user, agent, id).await?;
@@ -76,7 +92,13 @@ pub async fn open_agent(tx: &Tx, ids: &NewIds, user: UserId, agent: AgentId) -> 
         renew_relation(tx, id, agent, relation.relation_id).await?;
     }
     if new_relation {
-        let event = NewEvent::new(ids.events[0], EventKind::RelationCreated, None, &relation, pair.to_vec())?;
+        let event = NewEvent::new(
+            ids.events[0],
+            EventKind::RelationCreated,
+            None,
+            &relation,
+            pair.to_vec(),
+        )?;
         told = inbox::append_all(tx, &[event]).await?;
     }
     if made {
@@ -96,7 +118,8 @@ pub async fn open_group(tx: &Tx, ids: &NewIds, user: UserId, group: &NewGroup) -
             insert into conversation (conversation_id, kind, created_by, title, encryption) values ($1, 'group', $2, $3, $4)",
         )
         .await?;
-    tx.execute(&stmt, &[&id, &user, &group.title, &group.encryption]).await?;
+    tx.execute(&stmt, &[&id, &user, &group.title, &group.encryption])
+        .await?;
     add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
     let others: Vec<Principal> = group.members.iter().copied().map(Principal::User).collect();
     add_member(tx, id, &others, "member", None).await?;
@@ -114,7 +137,10 @@ async fn opened(
     if made {
         told.extend(tell(tx, id, ids.events[1], EventKind::ConversationCreated).await?);
     }
-    Ok(Opened { conversation: whole(tx, Principal::User(user), id).await?, told })
+    Ok(Opened {
+        conversation: whole(tx, Principal::User(user), id).await?,
+        told,
+    })
 }
 
 /// The pair's conversation and whether it was made now. The unique pair decides a race; the row is locked either way.
@@ -134,7 +160,10 @@ async fn insert(
             returning conversation_id",
         )
         .await?;
-    let found: ConversationId = tx.query_one(&stmt, &[&id, &kind, &by, &low, &high]).await?.get(0);
+    let found: ConversationId = tx
+        .query_one(&stmt, &[&id, &kind, &by, &low, &high])
+        .await?
+        .get(0);
     Ok((found, found == id))
 }
 
@@ -153,6 +182,7 @@ async fn renew_relation(
             where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1",
         )
         .await?;
-    tx.execute(&stmt, &[&conversation, &agent, &relation]).await?;
+    tx.execute(&stmt, &[&conversation, &agent, &relation])
+        .await?;
     Ok(())
 }

@@ -35,7 +35,16 @@ pub async fn page(
         let row = client.query_opt(&stmt, &[&viewer.id(), &cursor]).await?;
         after = Some(row.ok_or_else(page::unknown)?.get(0));
     }
-    show(client, Some(viewer), Which::Page { after, cursor, rows }).await
+    show(
+        client,
+        Some(viewer),
+        Which::Page {
+            after,
+            cursor,
+            rows,
+        },
+    )
+    .await
 }
 
 /// Conversations without their members: as the viewer sees those that are its own, or as nobody in particular sees
@@ -61,7 +70,11 @@ enum Which<'a> {
 
 /// Latest activity first. Which they are and what they are is of one snapshot: a conversation that is left in between
 /// would make a page look like the last one.
-async fn show(client: &Conn, viewer: Option<Principal>, which: Which<'_>) -> Result<Vec<Conversation>> {
+async fn show(
+    client: &Conn,
+    viewer: Option<Principal>,
+    which: Which<'_>,
+) -> Result<Vec<Conversation>> {
     let stmt = client
         .prepare_cached(
             "-- conversations.show
@@ -98,23 +111,31 @@ async fn show(client: &Conn, viewer: Option<Principal>, which: Which<'_>) -> Res
         .await?;
     let (these, after, cursor, rows) = match which {
         Which::These(ids) => (Some(ids), None, None, 0),
-        Which::Page { after, cursor, rows } => (None, after, cursor, rows),
+        Which::Page {
+            after,
+            cursor,
+            rows,
+        } => (None, after, cursor, rows),
     };
     let viewer = viewer.map(Principal::id);
-    let rows = client.query(&stmt, &[&these, &viewer, &after, &cursor, &rows]).await?;
+    let rows = client
+        .query(&stmt, &[&these, &viewer, &after, &cursor, &rows])
+        .await?;
     Ok(rows.iter().map(conversation).collect())
 }
 
 fn conversation(row: &Row) -> Conversation {
-    let relation = row.get::<_, Option<RelationId>>(13).map(|relation_id| Relation {
-        relation_id,
-        user_id: row.get(14),
-        agent_id: row.get(15),
-        state: row.get(16),
-        created_at: row.get(17),
-        revoked_at: row.get(18),
-        purge_at: row.get(19),
-    });
+    let relation = row
+        .get::<_, Option<RelationId>>(13)
+        .map(|relation_id| Relation {
+            relation_id,
+            user_id: row.get(14),
+            agent_id: row.get(15),
+            state: row.get(16),
+            created_at: row.get(17),
+            revoked_at: row.get(18),
+            purge_at: row.get(19),
+        });
     Conversation {
         conversation_id: row.get(0),
         r#type: row.get(1),
@@ -128,7 +149,10 @@ fn conversation(row: &Row) -> Conversation {
         members: None,
         last_message_id: row.get(8),
         last_activity_at: row.get(9),
-        mine: row.get::<_, Option<String>>(11).map(|my_role| Mine { unread_count: row.get(12), my_role }),
+        mine: row.get::<_, Option<String>>(11).map(|my_role| Mine {
+            unread_count: row.get(12),
+            my_role,
+        }),
         relation,
     }
 }

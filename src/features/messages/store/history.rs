@@ -6,7 +6,7 @@ use crate::{
     events::Message,
     http::page,
     ids::{ConversationId, MessageId, Principal},
-    limits::quotas::PAGE_BYTES,
+    limits::quotas::MAX_PAGE_BYTES,
 };
 
 /// A page of a conversation.
@@ -68,17 +68,37 @@ pub async fn history(
 ) -> Result<Page> {
     let client = db.read().await?;
     let stmt = client.prepare_cached(HISTORY).await?;
-    let found =
-        client.query(&stmt, &[&conversation, &reader.id(), &cursor, &forward, &rows, &PAGE_BYTES]).await?;
+    let found = client
+        .query(
+            &stmt,
+            &[
+                &conversation,
+                &reader.id(),
+                &cursor,
+                &forward,
+                &rows,
+                &MAX_PAGE_BYTES,
+            ],
+        )
+        .await?;
     let first = found.first().ok_or(Code::NotFound)?;
     if cursor.is_some() && first.get::<_, Option<i64>>(0).is_none() {
         return Err(page::unknown());
     }
-    let messages: Vec<&Row> = found.iter().filter(|row| row.get::<_, Option<i64>>(1).is_some()).collect();
+    let messages: Vec<&Row> = found
+        .iter()
+        .filter(|row| row.get::<_, Option<i64>>(1).is_some())
+        .collect();
     let there_are = messages.first().map_or(0, |row| row.get::<_, i64>(12));
     let more = there_are > i64::try_from(messages.len()).unwrap_or(i64::MAX);
     let next = messages.last().filter(|_| more).map(|row| row.get(2));
-    Ok(Page { messages: messages.into_iter().map(|row| json(row, conversation)).collect(), next })
+    Ok(Page {
+        messages: messages
+            .into_iter()
+            .map(|row| json(row, conversation))
+            .collect(),
+        next,
+    })
 }
 
 fn json(row: &Row, conversation: ConversationId) -> String {

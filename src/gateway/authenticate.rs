@@ -11,27 +11,27 @@ use super::{
     socket::{Heard, Socket},
 };
 use crate::{
-    auth::{someone::Proven, user::UserClaim},
+    auth::{caller::VerifiedCredential, user::UserToken},
     cursor::Cursor,
     error::{Code, Error, Result},
     features::inbox::Reader,
     ids::Principal,
     limits::{
         Limiter,
-        quotas::{AUTH_DEADLINE, FLOOD_FRAMES},
+        quotas::{AUTH_DEADLINE, MAX_FRAMES_PER_SECOND},
         slots::{Kind, Lease},
         table::Limit,
     },
 };
 
 /// Someone who may listen.
-pub struct Guest {
+pub struct AuthenticatedClient {
     /// Who.
     pub principal: Principal,
     /// The session or token that lets them.
     pub credential: Uuid,
     /// By what they were proven.
-    pub proven: Proven,
+    pub proven: VerifiedCredential,
     /// Their place in their inbox.
     pub reader: Reader,
     /// When a user's access token ends.
@@ -43,18 +43,25 @@ pub struct Guest {
 }
 
 /// Waits for the `auth` frame and judges it; a refused guest has been told why, and the code is what to close with.
-pub async fn receive(gateway: &Gateway, socket: &mut Socket) -> Result<Guest, Option<Close>> {
+pub async fn receive(
+    gateway: &Gateway,
+    socket: &mut Socket,
+) -> Result<AuthenticatedClient, Option<Close>> {
     let deadline = gateway.clock.now() + AUTH_DEADLINE;
     let auth = tokio::select! {
         auth = first_frame(socket) => auth?,
         () = gateway.clock.sleep_until(deadline) => return Err(Some(Close::AuthDeadline)),
     };
-    let Some(auth) = auth else { return Err(Some(refuse(socket, "invalid_token", Close::AuthFailed).await)) };
+    let Some(auth) = auth else {
+        return Err(Some(
+            refuse(socket, "invalid_token", Close::AuthFailed).await,
+        ));
+    };
     match admit(gateway, auth).await {
-        Ok(guest) => {
+        Ok(client) => {
             socket.let_in();
             socket.say(ServerFrame::AuthOk.encode()).await?;
-            Ok(guest)
+            Ok(client)
         }
         Err(Refusal::Frame) => Err(Some(Close::BadFrame)),
         Err(Refusal::Reason(reason, close)) => Err(Some(refuse(socket, reason, close).await)),
@@ -66,7 +73,11 @@ pub async fn receive(gateway: &Gateway, socket: &mut Socket) -> Result<Guest, Op
 }
 
 async fn refuse(socket: &mut Socket, reason: &'static str, close: Close) -> Close {
-    socket.say(ServerFrame::AuthError { reason }.encode()).await.err().unwrap_or(close)
+    socket
+        .say(ServerFrame::AuthError { reason }.encode())
+        .await
+        .err()
+        .unwrap_or(close)
 }
 
 /// The first frame, if it is an `auth`; `None` inside if it names nobody.
@@ -82,7 +93,7 @@ async fn first_frame(socket: &mut Socket) -> Result<Option<Auth>, Option<Close>>
                 });
             }
             Heard::Binary(_) => return Err(Some(Close::Unsupported)),
-            Heard::Alive if frames.over(FLOOD_FRAMES) => return Err(Some(Close::Flood)),
+            Heard::Alive if frames.over(MAX_FRAMES_PER_SECOND) => return Err(Some(Close::Flood)),
             Heard::Alive => {}
             Heard::Gone => return Err(None),
             Heard::Fault(close) => return Err(Some(close)),
@@ -109,45 +120,65 @@ impl From<Error> for Refusal {
     }
 }
 
-async fn admit(gateway: &Gateway, auth: Auth) -> Result<Guest, Refusal> {
+async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Refusal> {
     let limiter = Limiter::detached(gateway.limits.clone());
     match auth {
-        Auth::Agent { agent_id, token, resume } => {
+        Auth::Agent {
+            agent_id,
+            token,
+            resume,
+        } => {
             let claim = gateway.agent_tokens.recognise(&token).await?;
             if claim.agent != agent_id {
                 return Err(Error::from(Code::AgentTokenInvalid).into());
             }
-            let agent = claim.prove(&gateway.db, &gateway.agent_tokens.dead).await?;
+            let agent = claim
+                .verify(&gateway.db, &gateway.agent_tokens.dead)
+                .await?;
             gateway.agent_tokens.used.note(agent.token);
             limiter.take(Limit::WsConnect, agent.id).await?;
             let principal = Principal::Agent(agent.id);
-            Ok(Guest {
+            Ok(AuthenticatedClient {
                 principal,
                 credential: agent.token.0,
-                proven: Proven::agent(claim, gateway.db.clone(), gateway.agent_tokens.dead.clone()),
+                proven: VerifiedCredential::agent(
+                    claim,
+                    gateway.db.clone(),
+                    gateway.agent_tokens.dead.clone(),
+                ),
                 reader: Reader::new(principal, ""),
                 expires_at: None,
                 resume: cursor(resume)?,
                 lease: slot(gateway, principal, "").await?,
             })
         }
-        Auth::User { access_token, resume } => {
-            let claim = UserClaim::from_token(&gateway.access_tokens, &access_token).map_err(|error| {
-                if gateway.access_tokens.is_expired(&access_token) {
-                    Refusal::Reason("token_expired", Close::AuthFailed)
-                } else {
-                    error.into()
-                }
-            })?;
-            let user = claim.prove(&gateway.db, &gateway.access_tokens.dead).await?;
+        Auth::User {
+            access_token,
+            resume,
+        } => {
+            let claim =
+                UserToken::from_token(&gateway.access_tokens, &access_token).map_err(|error| {
+                    if gateway.access_tokens.is_expired(&access_token) {
+                        Refusal::Reason("token_expired", Close::AuthFailed)
+                    } else {
+                        error.into()
+                    }
+                })?;
+            let user = claim
+                .verify(&gateway.db, &gateway.access_tokens.dead)
+                .await?;
             limiter.take(Limit::WsConnect, user.id).await?;
             let principal = Principal::User(user.id);
-            Ok(Guest {
+            Ok(AuthenticatedClient {
                 principal,
                 credential: user.session.0,
                 reader: Reader::new(principal, &user.device_id),
                 expires_at: Some(claim.expires_at),
-                proven: Proven::user(claim, gateway.db.clone(), gateway.access_tokens.dead.clone()),
+                proven: VerifiedCredential::user(
+                    claim,
+                    gateway.db.clone(),
+                    gateway.access_tokens.dead.clone(),
+                ),
                 resume: cursor(resume)?,
                 lease: slot(gateway, principal, &user.device_id).await?,
             })
@@ -161,5 +192,7 @@ async fn slot(gateway: &Gateway, principal: Principal, device: &str) -> Result<L
 }
 
 fn cursor(resume: Option<String>) -> Result<Option<Cursor>, Refusal> {
-    resume.map(|text| text.parse().map_err(|_| Refusal::Frame)).transpose()
+    resume
+        .map(|text| text.parse().map_err(|_| Refusal::Frame))
+        .transpose()
 }

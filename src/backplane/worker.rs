@@ -2,43 +2,44 @@
 
 use std::{
     collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use super::{
     Backplane, Outgoing, State,
-    message::{Hint, Hints, Order, Whisper},
+    message::{ControlMessage, EphemeralEnvelope, Hint, Hints},
     pubsub::{Incoming, PubSub},
 };
 use crate::{
-    events::Tail,
+    events::EncodedEvent,
     features::inbox::Delivery,
     gateway::{
-        registry::{Bells, Interest, Registry},
+        registry::{Registry, SubscriptionChange, Wakeups},
         streams::Key,
     },
     ids::NodeId,
-    metrics as series,
+    metrics,
     redis::{Redis, keys},
 };
 
 /// Messages of one pipeline.
-pub(super) const BATCH: usize = 512;
+pub(super) const MAX_BATCH_MESSAGES: usize = 512;
 /// Channels of one SUBSCRIBE.
-const CHUNK: usize = 1024;
+const MAX_SUBSCRIBE_CHANNELS: usize = 1024;
 /// Between two probes.
-const PROBE: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Silence after which the subscriptions are taken for dead.
-const SILENCE: Duration = Duration::from_secs(3);
+const MAX_SILENCE: Duration = Duration::from_secs(3);
 
 /// One node's links over a transport.
-pub struct Links<P> {
+pub struct PubSubWorker<P> {
     node: NodeId,
     transport: P,
     redis: Redis,
@@ -52,17 +53,17 @@ pub struct Links<P> {
     renew: Notify,
 }
 
-impl<P: PubSub> Links<P> {
+impl<P: PubSub> PubSubWorker<P> {
     /// Spawns the tasks; they end with `stop`.
     pub fn spawn(
         backplane: &Backplane,
         transport: P,
         outgoing: Outgoing,
-        interest: mpsc::UnboundedReceiver<Interest>,
+        interest: mpsc::UnboundedReceiver<SubscriptionChange>,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) {
-        let links = Arc::new(Links {
+        let links = Arc::new(PubSubWorker {
             node: backplane.node,
             transport,
             redis: backplane.redis.clone(),
@@ -83,13 +84,13 @@ impl<P: PubSub> Links<P> {
 
     /// Sends whatever waits as one pipeline: awaiting each message would cost a round trip per message.
     async fn publish(self: Arc<Self>, mut outgoing: Outgoing) {
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut batch = Vec::with_capacity(MAX_BATCH_MESSAGES);
         while outgoing.next(&mut batch).await {
             // In pieces that Redis takes well within a call's deadline.
             for piece in pieces(std::mem::take(&mut batch)) {
                 let n = piece.len() as u64;
                 let sent = self.transport.publish(piece).await;
-                series::hints(if sent { "published" } else { "lost" }, n);
+                metrics::hints(if sent { "published" } else { "lost" }, n);
             }
         }
     }
@@ -99,12 +100,12 @@ impl<P: PubSub> Links<P> {
         let inboxes = self.redis.key("p:");
         let own = self.redis.key(keys::node_channel(self.node));
         let many = self.redis.key(keys::many_channel());
-        let mut bells = Bells::default();
+        let mut bells = Wakeups::default();
         let mut next = P::next(&mut inbound).await;
         while let Some(incoming) = next {
             match incoming {
                 Incoming::Lagged(n) => {
-                    series::hints("lagged", n);
+                    metrics::hints("lagged", n);
                     self.state.suspect();
                 }
                 Incoming::Message { channel, text } => {
@@ -115,14 +116,14 @@ impl<P: PubSub> Links<P> {
                     } else if channel == own {
                         self.hear_own(&text);
                     } else {
-                        self.obey(&text);
+                        self.handle_control(&text);
                     }
                 }
             }
             // What has come together is told together.
             let soon = P::next(&mut inbound).now_or_never();
             if soon.is_none() || bells.are_many() {
-                bells.ring();
+                bells.wake();
             }
             next = match soon {
                 Some(next) => next,
@@ -131,52 +132,68 @@ impl<P: PubSub> Links<P> {
         }
     }
 
-    fn hear_hint(&self, principal: &str, text: &str, bells: &mut Bells) {
-        let Ok(principal) = Uuid::try_parse(principal) else { return series::hints("unreadable", 1) };
+    fn hear_hint(&self, principal: &str, text: &str, bells: &mut Wakeups) {
+        let Ok(principal) = Uuid::try_parse(principal) else {
+            return metrics::hints("unreadable", 1);
+        };
         if text.starts_with('~') {
             return self.hear_whisper(text, Some(principal));
         }
-        let Some(hint) = Hint::decode(text) else { return series::hints("unreadable", 1) };
+        let Some(hint) = Hint::decode(text) else {
+            return metrics::hints("unreadable", 1);
+        };
         // Our own listeners were told before we published.
         if hint.from != self.node {
-            series::hints("received", 1);
-            self.note(hint.tail.as_ref());
-            let delivery = Delivery { principal, seq: hint.seq };
-            self.registry.deliver(&[delivery], hint.tail.as_ref(), bells);
+            metrics::hints("received", 1);
+            self.note(hint.encoded.as_ref());
+            let delivery = Delivery {
+                principal,
+                seq: hint.seq,
+            };
+            self.registry
+                .deliver(&[delivery], hint.encoded.as_ref(), bells);
         }
     }
 
-    fn hear_many(&self, text: &str, bells: &mut Bells) {
+    fn hear_many(&self, text: &str, bells: &mut Wakeups) {
         if text.starts_with('~') {
             return self.hear_whisper(text, None);
         }
-        let Some(hints) = Hints::decode(text) else { return series::hints("unreadable", 1) };
+        let Some(hints) = Hints::decode(text) else {
+            return metrics::hints("unreadable", 1);
+        };
         if hints.from != self.node {
-            series::hints("received", 1);
-            self.note(hints.tail.as_ref());
-            self.registry.deliver(&hints.deliveries, hints.tail.as_ref(), bells);
+            metrics::hints("received", 1);
+            self.note(hints.encoded.as_ref());
+            self.registry
+                .deliver(&hints.deliveries, hints.encoded.as_ref(), bells);
         }
     }
 
-    fn note(&self, tail: Option<&Tail>) {
-        if let Some(tail) = tail {
-            self.backplane.audience.note(tail);
+    fn note(&self, encoded: Option<&EncodedEvent>) {
+        if let Some(encoded) = encoded {
+            self.backplane.audience.note(encoded);
         }
     }
 
     fn hear_whisper(&self, text: &str, to: Option<Uuid>) {
-        let Some(Whisper { from, to: many, aside }) = Whisper::decode(text) else {
-            return series::hints("unreadable", 1);
+        let Some(EphemeralEnvelope {
+            from,
+            to: many,
+            ephemeral,
+        }) = EphemeralEnvelope::decode(text)
+        else {
+            return metrics::hints("unreadable", 1);
         };
         if from == self.node {
             return;
         }
-        series::hints("received", 1);
+        metrics::hints("received", 1);
         // Kept before it is told, so that whoever asks for what came before misses nothing in between.
-        self.backplane.streams.overhear(&aside);
+        self.backplane.streams.apply_remote(&ephemeral);
         match to {
-            Some(one) => self.registry.whisper(&[one], &aside, None),
-            None => self.registry.whisper(&many, &aside, None),
+            Some(one) => self.registry.publish_ephemeral(&[one], &ephemeral, None),
+            None => self.registry.publish_ephemeral(&many, &ephemeral, None),
         }
     }
 
@@ -184,32 +201,45 @@ impl<P: PubSub> Links<P> {
         if !text.starts_with('~') {
             return self.hear_probe(text);
         }
-        match Whisper::decode(text) {
-            Some(told) => self.backplane.streams.overhear(&told.aside),
-            None => series::hints("unreadable", 1),
+        match EphemeralEnvelope::decode(text) {
+            Some(told) => self.backplane.streams.apply_remote(&told.ephemeral),
+            None => metrics::hints("unreadable", 1),
         }
     }
 
-    fn obey(&self, text: &str) {
+    fn handle_control(&self, text: &str) {
         match serde_json::from_str(text) {
-            Ok(Order::Invalidate { credentials, reason }) => {
+            Ok(ControlMessage::Invalidate {
+                credentials,
+                reason,
+            }) => {
                 self.registry.revoke(&credentials, known_reason(&reason));
             }
-            Ok(Order::StreamMoved { to, agent, stream }) if to != self.node => {
+            Ok(ControlMessage::StreamMoved { to, agent, stream }) if to != self.node => {
                 self.backplane.streams.forget(agent, &stream);
             }
-            Ok(Order::StreamMoved { .. }) => {}
-            Ok(Order::StreamWanted(wanted)) if wanted.by != self.node => {
-                self.backplane.request(Order::StreamWanted(wanted));
+            Ok(ControlMessage::StreamMoved { .. }) => {}
+            Ok(ControlMessage::StreamWanted(wanted)) if wanted.by != self.node => {
+                self.backplane.request(ControlMessage::StreamWanted(wanted));
             }
-            Ok(Order::StreamEnded { by, agent, stream, conversation, text, told }) if by != self.node => {
-                let key = Key { agent, stream: stream.clone() };
+            Ok(ControlMessage::StreamEnded {
+                by,
+                agent,
+                stream,
+                conversation,
+                text,
+                told,
+            }) if by != self.node => {
+                let key = Key {
+                    agent,
+                    stream: stream.clone(),
+                };
                 let open = self.backplane.streams.open(&key);
                 if open.is_some_and(|home| home.conversation == conversation)
                     && self.backplane.streams.finish(&key, &text.as_str().into())
                     && !told
                 {
-                    self.backplane.request(Order::StreamEnded {
+                    self.backplane.request(ControlMessage::StreamEnded {
                         by,
                         agent,
                         stream,
@@ -219,14 +249,14 @@ impl<P: PubSub> Links<P> {
                     });
                 }
             }
-            Ok(Order::StreamWanted(_) | Order::StreamEnded { .. }) => {}
+            Ok(ControlMessage::StreamWanted(_) | ControlMessage::StreamEnded { .. }) => {}
             // A newer node may know orders that we do not; the sweep covers what they are about.
-            Err(_) => series::hints("unreadable", 1),
+            Err(_) => metrics::hints("unreadable", 1),
         }
     }
 
     /// Keeps the subscriptions equal to what the registry wants.
-    async fn subscribe(self: Arc<Self>, mut interest: mpsc::UnboundedReceiver<Interest>) {
+    async fn subscribe(self: Arc<Self>, mut interest: mpsc::UnboundedReceiver<SubscriptionChange>) {
         let mut held: HashSet<Uuid> = HashSet::new();
         let mut changes = Vec::new();
         self.renew.notify_one();
@@ -238,11 +268,11 @@ impl<P: PubSub> Links<P> {
                         tokio::time::sleep(Duration::from_millis(200)).await;
                     }
                 }
-                n = interest.recv_many(&mut changes, CHUNK) => {
+                n = interest.recv_many(&mut changes, MAX_SUBSCRIBE_CHANNELS) => {
                     if n == 0 {
                         return;
                     }
-                    self.follow(&mut held, changes.drain(..).map(|Interest(principal)| principal)).await;
+                    self.follow(&mut held, changes.drain(..).map(|SubscriptionChange(principal)| principal)).await;
                 }
             }
         }
@@ -250,10 +280,14 @@ impl<P: PubSub> Links<P> {
 
     async fn follow(&self, held: &mut HashSet<Uuid>, changed: impl Iterator<Item = Uuid>) {
         let changed: HashSet<Uuid> = changed.collect();
-        let (wanted, unwanted): (Vec<Uuid>, Vec<Uuid>) =
-            changed.into_iter().partition(|one| self.registry.listens(*one));
+        let (wanted, unwanted): (Vec<Uuid>, Vec<Uuid>) = changed
+            .into_iter()
+            .partition(|one| self.registry.listens(*one));
         let new: Vec<Uuid> = wanted.into_iter().filter(|one| held.insert(*one)).collect();
-        let old: Vec<Uuid> = unwanted.into_iter().filter(|one| held.remove(one)).collect();
+        let old: Vec<Uuid> = unwanted
+            .into_iter()
+            .filter(|one| held.remove(one))
+            .collect();
         if !new.is_empty() {
             if !self.transport.subscribe(self.channels(&new)).await {
                 // Unknown which of them took: make all anew.
@@ -268,22 +302,38 @@ impl<P: PubSub> Links<P> {
     }
 
     fn channels(&self, principals: &[Uuid]) -> Vec<String> {
-        principals.iter().map(|one| self.redis.key(keys::inbox_channel(*one))).collect()
+        principals
+            .iter()
+            .map(|one| self.redis.key(keys::inbox_channel(*one)))
+            .collect()
     }
 
     async fn renew_all(&self, held: &mut HashSet<Uuid>) -> bool {
-        let wanted: HashSet<Uuid> = self.registry.all().iter().map(|seat| seat.principal).collect();
+        let wanted: HashSet<Uuid> = self
+            .registry
+            .all()
+            .iter()
+            .map(|subscription| subscription.principal)
+            .collect();
         let gone: Vec<Uuid> = held.difference(&wanted).copied().collect();
         *held = wanted;
         if !gone.is_empty() {
             self.transport.unsubscribe(self.channels(&gone)).await;
         }
-        let standing = [keys::control_channel(), keys::many_channel(), keys::node_channel(self.node)];
-        if !self.transport.subscribe(standing.map(|name| self.redis.key(name)).into()).await {
+        let standing = [
+            keys::control_channel(),
+            keys::many_channel(),
+            keys::node_channel(self.node),
+        ];
+        if !self
+            .transport
+            .subscribe(standing.map(|name| self.redis.key(name)).into())
+            .await
+        {
             return false;
         }
         let principals: Vec<Uuid> = held.iter().copied().collect();
-        for chunk in principals.chunks(CHUNK) {
+        for chunk in principals.chunks(MAX_SUBSCRIBE_CHANNELS) {
             if !self.transport.subscribe(self.channels(chunk)).await {
                 return false;
             }
@@ -296,7 +346,7 @@ impl<P: PubSub> Links<P> {
     async fn watch_link(self: Arc<Self>) {
         loop {
             self.transport.reconnected().await;
-            series::resubscribed("reconnect");
+            metrics::resubscribed("reconnect");
             self.renew.notify_one();
         }
     }
@@ -308,9 +358,9 @@ impl<P: PubSub> Links<P> {
     fn hear_probe(&self, text: &str) {
         let now = self.since_start();
         if let Ok(sent) = text.parse().map(Duration::from_micros) {
-            series::hint_loop(now.saturating_sub(sent));
+            metrics::hint_loop(now.saturating_sub(sent));
         }
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *self.heard.lock() = now;
         if !self.state.healthy() {
             self.state.set_healthy(true);
             self.state.suspect();
@@ -332,21 +382,24 @@ impl<P: PubSub> Links<P> {
         let mut renewed = Duration::ZERO;
         loop {
             let now = self.since_start();
-            let sent = self.transport.publish(vec![(own.clone(), now.as_micros().to_string())]).await;
+            let sent = self
+                .transport
+                .publish(vec![(own.clone(), now.as_micros().to_string())])
+                .await;
             if !sent {
                 // Nor is anything else: no need to wait for what cannot come back.
                 self.doubt("the backplane cannot be reached; sweeping faster");
             }
-            tokio::time::sleep(PROBE).await;
-            let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            tokio::time::sleep(PROBE_INTERVAL).await;
+            let heard = *self.heard.lock();
             let now = self.since_start();
-            if now.saturating_sub(heard) < SILENCE {
+            if now.saturating_sub(heard) < MAX_SILENCE {
                 continue;
             }
             self.doubt("the backplane is silent; sweeping faster");
-            if now.saturating_sub(renewed) >= SILENCE {
+            if now.saturating_sub(renewed) >= MAX_SILENCE {
                 renewed = now;
-                series::resubscribed("silence");
+                metrics::resubscribed("silence");
                 self.transport.reconnect().await;
                 self.renew.notify_one();
             }
@@ -355,14 +408,14 @@ impl<P: PubSub> Links<P> {
 }
 
 /// Bytes of one pipeline.
-const PIECE: usize = 512 * 1024;
+const MAX_PIPELINE_BYTES: usize = 512 * 1024;
 
 fn pieces(batch: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
     let mut pieces = vec![Vec::new()];
     let mut bytes = 0;
     for message in batch {
         bytes += message.1.len();
-        if bytes > PIECE {
+        if bytes > MAX_PIPELINE_BYTES {
             pieces.push(Vec::new());
             bytes = message.1.len();
         }
@@ -376,7 +429,7 @@ fn pieces(batch: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
 
 /// Reasons are known words; what another node says is mapped onto them, never repeated as it came.
 pub fn known_reason(reason: &str) -> &'static str {
-    const REASONS: &[&str] = &[
+    const KNOWN_REASONS: &[&str] = &[
         "device_revoked",
         "logout",
         "password_reset",
@@ -385,12 +438,20 @@ pub fn known_reason(reason: &str) -> &'static str {
         "token_regenerated",
         "account_deleted",
     ];
-    REASONS.iter().find(|known| **known == reason).copied().unwrap_or("token_revoked")
+    KNOWN_REASONS
+        .iter()
+        .find(|known| **known == reason)
+        .copied()
+        .unwrap_or("token_revoked")
 }
 
 /// What a socket is told when the sweep finds its credential dead.
 pub fn reason_of(session: bool, recorded: &str) -> &'static str {
-    if session && recorded.is_empty() { "logout" } else { known_reason(recorded) }
+    if session && recorded.is_empty() {
+        "logout"
+    } else {
+        known_reason(recorded)
+    }
 }
 
 async fn with(stop: impl Future<Output = ()>, work: impl Future<Output = ()>) {

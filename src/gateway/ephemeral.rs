@@ -13,16 +13,16 @@ use uuid::Uuid;
 use super::{
     Gateway,
     audience::Audience,
-    registry::Seat,
+    registry::Subscription,
+    replays::ReplayRequests,
     requests,
-    streams::{Home, Key, Silent, StreamId, Streams},
-    syncs::Asks,
+    streams::{Key, Silent, StreamId, StreamTarget, Streams},
 };
 use crate::{
     auth::agent::Agent,
     backplane::{
         Backplane,
-        message::{Act, Aside, Order, Part},
+        message::{ControlMessage, EphemeralEvent, StreamAction, StreamPosition},
     },
     clock::Clock,
     error::{Code, Result},
@@ -31,7 +31,7 @@ use crate::{
     ids::{ConversationId, MessageId, Principal},
     limits::{
         Limiter,
-        quotas::{DELTA_BYTES, TYPING_LIFE},
+        quotas::{MAX_DELTA_BYTES, TYPING_TTL},
         table::Limit,
     },
 };
@@ -45,9 +45,9 @@ pub enum Typing {
 }
 
 /// What an agent does to its stream, but for the end, which is a send.
-pub enum StreamAct {
+pub enum StreamCommand {
     /// `stream.begin {stream_id, conversation_id, in_reply_to?}`
-    Begin(Home),
+    Begin(StreamTarget),
     /// `stream.delta {stream_id, n, data}`
     Delta {
         /// 0, 1, 2…
@@ -113,9 +113,22 @@ impl Frame<'_> {
     }
 }
 
-fn aside(key: &Key, conversation: ConversationId, act: Act, text: Arc<str>) -> Aside {
-    let part = Part { agent: key.agent, stream: key.stream.clone(), conversation, act };
-    Aside { part: Some(Arc::new(part)), text }
+fn ephemeral(
+    key: &Key,
+    conversation: ConversationId,
+    action: StreamAction,
+    text: Arc<str>,
+) -> EphemeralEvent {
+    let part = StreamPosition {
+        agent: key.agent,
+        stream: key.stream.clone(),
+        conversation,
+        action,
+    };
+    EphemeralEvent {
+        part: Some(Arc::new(part)),
+        text,
+    }
 }
 
 /// The body of a typing call.
@@ -146,11 +159,21 @@ pub async fn typing(
     Json(body): Json<TypingBody>,
 ) -> Result<Data<Typed>> {
     limiter.take(Limit::AgentTyping, agent.id).await?;
-    let TypingBody { conversation_id, state } = body;
+    let TypingBody {
+        conversation_id,
+        state,
+    } = body;
     let who = Principal::Agent(agent.id);
     let sender = Sender::of(who, None);
-    let expires_at = gateway.asides.tell_typing(who, sender, conversation_id, state, None).await?;
-    Ok(Data(Typed { conversation_id, state, expires_at }))
+    let expires_at = gateway
+        .ephemeral
+        .tell_typing(who, sender, conversation_id, state, None)
+        .await?;
+    Ok(Data(Typed {
+        conversation_id,
+        state,
+        expires_at,
+    }))
 }
 
 /// A `typing` frame of a socket. It is not told to that socket.
@@ -160,15 +183,22 @@ pub async fn typing_frame(
     device: &str,
     conversation: ConversationId,
     state: Typing,
-    but: &Seat,
+    but: &Subscription,
 ) -> Result<()> {
     let limiter = Limiter::detached(gateway.limits.clone());
     match who {
         Principal::Agent(id) => limiter.take(Limit::AgentTyping, id).await?,
-        Principal::User(id) => limiter.take(Limit::DefaultUser, format!("typing:{id}")).await?,
+        Principal::User(id) => {
+            limiter
+                .take(Limit::DefaultUser, format!("typing:{id}"))
+                .await?
+        }
     }
     let sender = Sender::of(who, Some(device).filter(|device| !device.is_empty()));
-    gateway.asides.tell_typing(who, sender, conversation, state, Some(but)).await?;
+    gateway
+        .ephemeral
+        .tell_typing(who, sender, conversation, state, Some(but))
+        .await?;
     Ok(())
 }
 
@@ -187,34 +217,34 @@ fn size(data: &RawValue) -> usize {
 
 /// What is needed to say things in passing; clones share it.
 #[derive(Clone)]
-pub struct Asides {
+pub struct EphemeralEvents {
     pub clock: Clock,
     pub streams: Streams,
     pub audience: Audience,
     pub backplane: Backplane,
     /// What was asked of other nodes.
-    pub asks: Asks,
+    pub asks: ReplayRequests,
 }
 
-impl Asides {
+impl EphemeralEvents {
     /// Over this node's backplane; what is silent for too long is cancelled until `stop`.
     pub fn start(
         clock: &Clock,
         backplane: &Backplane,
-        requests: mpsc::Receiver<Order>,
+        requests: mpsc::Receiver<ControlMessage>,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
-        let asides = Asides {
+        let ephemeral = EphemeralEvents {
             clock: clock.clone(),
             streams: backplane.streams.clone(),
             audience: backplane.audience.clone(),
             backplane: backplane.clone(),
-            asks: Asks::default(),
+            asks: ReplayRequests::default(),
         };
-        tasks.spawn(asides.clone().run(stop.clone()));
-        tasks.spawn(requests::serve(asides.clone(), requests, stop.clone()));
-        asides
+        tasks.spawn(ephemeral.clone().run(stop.clone()));
+        tasks.spawn(requests::serve(ephemeral.clone(), requests, stop.clone()));
+        ephemeral
     }
 
     async fn tell_typing(
@@ -223,83 +253,144 @@ impl Asides {
         sender: Sender<'_>,
         conversation_id: ConversationId,
         state: Typing,
-        but: Option<&Seat>,
+        but: Option<&Subscription>,
     ) -> Result<DateTime<Utc>> {
-        let listeners = self.audience.of_speaker(who, conversation_id, Code::NotFound).await?;
+        let listeners = self
+            .audience
+            .of_speaker(who, conversation_id, Code::NotFound)
+            .await?;
         let now = self.clock.now();
         let expires_at = match state {
-            Typing::Started => now + TYPING_LIFE,
+            Typing::Started => now + TYPING_TTL,
             Typing::Stopped => now,
         };
-        let text = Frame::Typing { conversation_id, sender, state, expires_at }.encode();
-        self.backplane.whisper(&listeners, &Aside { part: None, text }, but);
+        let text = Frame::Typing {
+            conversation_id,
+            sender,
+            state,
+            expires_at,
+        }
+        .encode();
+        self.backplane
+            .publish_ephemeral(&listeners, &EphemeralEvent { part: None, text }, but);
         Ok(expires_at)
     }
 
     /// A `stream.begin`, `stream.delta` or `stream.cancel` frame.
-    pub async fn stream_frame(&self, who: Principal, stream: StreamId, act: StreamAct) -> Result<()> {
+    pub async fn stream_frame(
+        &self,
+        who: Principal,
+        stream: StreamId,
+        action: StreamCommand,
+    ) -> Result<()> {
         let key = key_of(who, stream)?;
-        match act {
-            StreamAct::Begin(home) => self.begin(&key, home).await,
-            StreamAct::Delta { n, data } => self.go_on(&key, n, &data).await,
-            StreamAct::Cancel { reason } => {
+        match action {
+            StreamCommand::Begin(home) => self.begin(&key, home).await,
+            StreamCommand::Delta { n, data } => self.go_on(&key, n, &data).await,
+            StreamCommand::Cancel { reason } => {
                 let home = self.streams.open(&key).ok_or(Code::NotFound)?;
-                self.cancel(&key, home.conversation, reason.as_deref(), true).await;
+                self.cancel(&key, home.conversation, reason.as_deref(), true)
+                    .await;
                 Ok(())
             }
         }
     }
 
-    async fn begin(&self, key: &Key, home: Home) -> Result<()> {
-        let Home { conversation: conversation_id, in_reply_to } = home;
+    async fn begin(&self, key: &Key, home: StreamTarget) -> Result<()> {
+        let StreamTarget {
+            conversation: conversation_id,
+            in_reply_to,
+        } = home;
         let listeners = self.listeners(key, conversation_id).await?;
         self.streams.begin(key, home)?;
         self.backplane.claim_stream(key.agent, key.stream.clone());
         let sender = sender(key);
-        let text = Frame::Begin { stream_id: &key.stream, conversation_id, in_reply_to, sender }.encode();
-        self.backplane.whisper(&listeners, &aside(key, conversation_id, Act::Begin, text), None);
+        let text = Frame::Begin {
+            stream_id: &key.stream,
+            conversation_id,
+            in_reply_to,
+            sender,
+        }
+        .encode();
+        self.backplane.publish_ephemeral(
+            &listeners,
+            &ephemeral(key, conversation_id, StreamAction::Begin, text),
+            None,
+        );
         Ok(())
     }
 
     async fn go_on(&self, key: &Key, n: u64, data: &RawValue) -> Result<()> {
-        let Home { conversation: conversation_id, .. } = self.streams.open(key).ok_or(Code::NotFound)?;
-        if size(data) > DELTA_BYTES {
+        let StreamTarget {
+            conversation: conversation_id,
+            ..
+        } = self.streams.open(key).ok_or(Code::NotFound)?;
+        if size(data) > MAX_DELTA_BYTES {
             return Err(Code::PayloadTooLarge.into());
         }
         let listeners = match self.listeners(key, conversation_id).await {
             Err(error) if error.code() != Code::ServiceUnavailable => {
-                self.cancel(key, conversation_id, Some("not_member"), true).await;
+                self.cancel(key, conversation_id, Some("not_member"), true)
+                    .await;
                 return Err(error);
             }
             other => other?,
         };
         let sender = sender(key);
-        let text = Frame::Delta { stream_id: &key.stream, conversation_id, n, data, sender }.encode();
+        let text = Frame::Delta {
+            stream_id: &key.stream,
+            conversation_id,
+            n,
+            data,
+            sender,
+        }
+        .encode();
         self.streams.push(key, n, &text)?;
-        self.backplane.whisper(&listeners, &aside(key, conversation_id, Act::Delta(n), text), None);
+        self.backplane.publish_ephemeral(
+            &listeners,
+            &ephemeral(key, conversation_id, StreamAction::Delta(n), text),
+            None,
+        );
         Ok(())
     }
 
     async fn listeners(&self, key: &Key, conversation: ConversationId) -> Result<Vec<Uuid>> {
         let who = Principal::Agent(key.agent);
-        self.audience.of_speaker(who, conversation, Code::NotConversationMember).await
+        self.audience
+            .of_speaker(who, conversation, Code::NotConversationMember)
+            .await
     }
 
     /// Ends a stream without a message. One that began elsewhere is ended for those who listen here only: its own node
     /// is gone, or its last word was lost.
-    async fn cancel(&self, key: &Key, conversation_id: ConversationId, reason: Option<&str>, own: bool) {
+    async fn cancel(
+        &self,
+        key: &Key,
+        conversation_id: ConversationId,
+        reason: Option<&str>,
+        own: bool,
+    ) {
         let sender = sender(key);
-        let text = Frame::Cancel { stream_id: &key.stream, conversation_id, reason, sender }.encode();
+        let text = Frame::Cancel {
+            stream_id: &key.stream,
+            conversation_id,
+            reason,
+            sender,
+        }
+        .encode();
         if !self.streams.finish(key, &text) {
             return;
         }
         // Without Postgres nobody knows who may hear it; whoever watches sees it as idle.
-        let Ok(listeners) = self.audience.all(conversation_id).await else { return };
-        let aside = aside(key, conversation_id, Act::Cancelled, text);
+        let Ok(listeners) = self.audience.all(conversation_id).await else {
+            return;
+        };
+        let ephemeral = ephemeral(key, conversation_id, StreamAction::Cancelled, text);
         if own {
-            self.backplane.whisper(&listeners, &aside, None);
+            self.backplane
+                .publish_ephemeral(&listeners, &ephemeral, None);
         } else {
-            self.backplane.whisper_here(&listeners, &aside);
+            self.backplane.whisper_here(&listeners, &ephemeral);
         }
     }
 
@@ -307,14 +398,27 @@ impl Asides {
     /// the listeners.
     pub async fn sent(&self, key: &Key, conversation_id: ConversationId, message_id: MessageId) {
         let sender = sender(key);
-        let text = Frame::End { stream_id: &key.stream, conversation_id, message_id, sender }.encode();
+        let text = Frame::End {
+            stream_id: &key.stream,
+            conversation_id,
+            message_id,
+            sender,
+        }
+        .encode();
         let own = self.streams.is_own(key);
         let told = self.streams.finish(key, &text);
         if own != Some(true) && (told || own.is_none()) {
             let Key { agent, stream } = key.clone();
             let (by, conversation, text) = (self.backplane.node, conversation_id, text.to_string());
             // Before the listeners hear it: it is over when they know it.
-            self.backplane.pass(&Order::StreamEnded { by, agent, stream, conversation, text, told });
+            self.backplane.pass(&ControlMessage::StreamEnded {
+                by,
+                agent,
+                stream,
+                conversation,
+                text,
+                told,
+            });
         }
         if told {
             self.tell_end(key, conversation_id, text).await;
@@ -323,9 +427,15 @@ impl Asides {
 
     /// Whoever misses this has the message in its inbox.
     pub(super) async fn tell_end(&self, key: &Key, conversation: ConversationId, text: Arc<str>) {
-        let Ok(mut listeners) = self.audience.all(conversation).await else { return };
+        let Ok(mut listeners) = self.audience.all(conversation).await else {
+            return;
+        };
         listeners.retain(|id| *id != key.agent.0);
-        self.backplane.whisper(&listeners, &aside(key, conversation, Act::Ended, text), None);
+        self.backplane.publish_ephemeral(
+            &listeners,
+            &ephemeral(key, conversation, StreamAction::Ended, text),
+            None,
+        );
     }
 
     async fn run(self, stop: CancellationToken) {
@@ -335,7 +445,12 @@ impl Asides {
                 () = self.clock.sleep_until(next) => {}
                 () = stop.cancelled() => return,
             }
-            for Silent { key, conversation, own } in self.streams.tidy() {
+            for Silent {
+                key,
+                conversation,
+                own,
+            } in self.streams.tidy()
+            {
                 self.cancel(&key, conversation, Some("idle"), own).await;
             }
         }

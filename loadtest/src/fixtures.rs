@@ -46,25 +46,40 @@ pub struct Pair {
 /// Makes so many pairs, spread over the nodes.
 pub async fn make(cluster: &Cluster, pairs: usize) -> Result<Vec<Pair>> {
     let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
-    let pairs = stream::iter(0..pairs).map(|n| Pair::make(cluster, run, n)).buffered(AT_ONCE);
+    let pairs = stream::iter(0..pairs)
+        .map(|n| Pair::make(cluster, run, n))
+        .buffered(AT_ONCE);
     pairs.try_collect().await
 }
 
 /// Renews all access tokens that would not last.
 pub async fn renew(cluster: &Cluster, pairs: &mut [Pair]) -> Result<()> {
-    let old = pairs.iter_mut().filter(|pair| pair.renewed.elapsed() > FRESH);
-    stream::iter(old).map(|pair| pair.renew(cluster.node(0))).buffer_unordered(AT_ONCE).try_collect().await
+    let old = pairs
+        .iter_mut()
+        .filter(|pair| pair.renewed.elapsed() > FRESH);
+    stream::iter(old)
+        .map(|pair| pair.renew(cluster.node(0)))
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
 }
 
 impl Pair {
     async fn make(cluster: &Cluster, run: u128, n: usize) -> Result<Pair> {
         let node = cluster.node(n);
         let address = format!("10.{}.{}.{}", n >> 16 & 0xff, n >> 8 & 0xff, n & 0xff);
-        let mut client = Client { link: node.link().await?, node, address: &address };
+        let mut client = Client {
+            link: node.link().await?,
+            node,
+            address: &address,
+        };
         let email = format!("load-{run}-{n}@example.org");
         let turnstile = "dev-pass";
         let code = json!({ "email": email, "scene": "register", "turnstile_token": turnstile });
-        client.post("/auth/send-code", &[], &code).await?.expect(200)?;
+        client
+            .post("/auth/send-code", &[], &code)
+            .await?
+            .expect(200)?;
         let account = json!({
             "email": email, "code": mailed_code(&cluster.mail_dir, &email).await?, "turnstile_token": turnstile,
             "account_password": PASSWORD, "display_name": format!("User {n}"),
@@ -80,7 +95,10 @@ impl Pair {
         let agent = client.post("/agents", &bearer, &agent).await?.expect(201)?;
         let agent_id = text(&agent, "agent_id")?;
         let conversation = json!({ "type": "agent", "agent_id": agent_id });
-        let conversation = client.post("/conversations", &bearer, &conversation).await?.expect(201)?;
+        let conversation = client
+            .post("/conversations", &bearer, &conversation)
+            .await?
+            .expect(201)?;
         Ok(Pair {
             email,
             access_token,
@@ -95,8 +113,14 @@ impl Pair {
     }
 
     async fn renew(&mut self, node: &Node) -> Result<()> {
-        let mut client = Client { link: node.link().await?, node, address: &self.address };
-        let answer = client.post("/auth/refresh", &[("cookie", &self.cookie)], &json!({})).await?;
+        let mut client = Client {
+            link: node.link().await?,
+            node,
+            address: &self.address,
+        };
+        let answer = client
+            .post("/auth/refresh", &[("cookie", &self.cookie)], &json!({}))
+            .await?;
         self.cookie = answer.cookie.clone().ok_or("no new refresh cookie")?;
         self.access_token = text(&answer.expect(200)?, "access_token")?;
         self.renewed = Instant::now();
@@ -112,7 +136,15 @@ struct Client<'a> {
 
 impl Client<'_> {
     async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: &Value) -> Result<Answer> {
-        self.link.ask(&post(&self.node.address, path, self.address, headers, &body.to_string())).await
+        self.link
+            .ask(&post(
+                &self.node.address,
+                path,
+                self.address,
+                headers,
+                &body.to_string(),
+            ))
+            .await
     }
 }
 
@@ -128,7 +160,10 @@ impl Answer {
 }
 
 fn text(data: &Value, name: &str) -> Result<String> {
-    Ok(data[name].as_str().ok_or_else(|| format!("no {name} in {data}"))?.to_owned())
+    Ok(data[name]
+        .as_str()
+        .ok_or_else(|| format!("no {name} in {data}"))?
+        .to_owned())
 }
 
 /// Waits for the code in the mail to `email`, and takes the mail away.
@@ -136,8 +171,11 @@ async fn mailed_code(folder: &str, email: &str) -> Result<String> {
     for _ in 0..400 {
         for file in fs::read_dir(folder)?.flatten() {
             // Others take their mails away while we look.
-            let Ok(mail) = fs::read_to_string(file.path()) else { continue };
-            let is_code = |line: &&str| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit());
+            let Ok(mail) = fs::read_to_string(file.path()) else {
+                continue;
+            };
+            let is_code =
+                |line: &&str| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit());
             if mail.contains(email)
                 && let Some(code) = mail.lines().map(str::trim).find(is_code)
             {

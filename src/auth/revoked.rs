@@ -8,21 +8,26 @@ use moka::future::Cache;
 use uuid::Uuid;
 
 /// As long as a proven token is remembered, and longer than an access token lives.
-const REMEMBERED: Duration = Duration::from_secs(900);
+const REVOKED_CACHE_TTL: Duration = Duration::from_secs(900);
 
 /// Sessions and tokens that were found dead; clones share them. Death is final, so nothing is ever taken back.
 #[derive(Clone)]
-pub struct Dead(Cache<Uuid, ()>);
+pub struct RevokedCredentials(Cache<Uuid, ()>);
 
-impl Default for Dead {
+impl Default for RevokedCredentials {
     fn default() -> Self {
-        Dead(Cache::builder().max_capacity(100_000).time_to_live(REMEMBERED).build())
+        RevokedCredentials(
+            Cache::builder()
+                .max_capacity(100_000)
+                .time_to_live(REVOKED_CACHE_TTL)
+                .build(),
+        )
     }
 }
 
-impl Dead {
+impl RevokedCredentials {
     /// Postgres has said so.
-    pub async fn bury(&self, credential: Uuid) {
+    pub async fn mark_revoked(&self, credential: Uuid) {
         self.0.insert(credential, ()).await;
     }
 

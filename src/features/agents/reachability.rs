@@ -1,11 +1,8 @@
 //! Acks as signs of life: an agent that was unreachable is active again with the first.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -13,11 +10,11 @@ use super::{State, move_to, store};
 use crate::{backplane::Backplane, db::Db, error::Result, ids::AgentId, random::Random};
 
 /// How long the sign of life of a socket may wait for company: nearly none has an effect.
-const GATHER: Duration = Duration::from_millis(250);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Brings agents back; clones share what is noted.
 #[derive(Clone)]
-pub struct Revivals {
+pub struct ReachabilityTracker {
     db: Db,
     random: Random,
     backplane: Backplane,
@@ -25,7 +22,7 @@ pub struct Revivals {
     bell: Arc<Notify>,
 }
 
-impl Revivals {
+impl ReachabilityTracker {
     /// Spawns the worker that looks after those who are noted; it ends with `stop`.
     pub fn start(
         db: Db,
@@ -34,14 +31,20 @@ impl Revivals {
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) -> Self {
-        let revivals = Revivals { db, random, backplane, noted: Arc::default(), bell: Arc::default() };
-        tasks.spawn(revivals.clone().run(stop.clone()));
-        revivals
+        let reachability = ReachabilityTracker {
+            db,
+            random,
+            backplane,
+            noted: Arc::default(),
+            bell: Arc::default(),
+        };
+        tasks.spawn(reachability.clone().run(stop.clone()));
+        reachability
     }
 
     /// An agent has acked in passing. What a killed node forgets of this, the agent's next ack says again.
     pub fn note(&self, agent: AgentId) {
-        if self.noted.lock().unwrap_or_else(PoisonError::into_inner).insert(agent) {
+        if self.noted.lock().insert(agent) {
             self.bell.notify_one();
         }
     }
@@ -49,10 +52,10 @@ impl Revivals {
     async fn run(self, stop: CancellationToken) {
         loop {
             tokio::select! {
-                () = self.bell.notified() => tokio::time::sleep(GATHER).await,
+                () = self.bell.notified() => tokio::time::sleep(FLUSH_INTERVAL).await,
                 () = stop.cancelled() => return,
             }
-            let noted = std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner));
+            let noted = std::mem::take(&mut *self.noted.lock());
             let noted = Vec::from_iter(noted);
             if let Err(error) = self.acked(&noted).await {
                 error.log();
@@ -65,14 +68,16 @@ impl Revivals {
     /// These agents have acked: those that were unreachable are active when this returns.
     pub async fn acked(&self, agents: &[AgentId]) -> Result<()> {
         for agent in store::unreachable(&self.db, agents).await? {
-            self.revive(agent).await?;
+            self.reactivate(agent).await?;
         }
         Ok(())
     }
 
-    async fn revive(&self, agent: AgentId) -> Result<()> {
+    async fn reactivate(&self, agent: AgentId) -> Result<()> {
         let tx = self.db.begin("agents.revive").await?;
-        let locked = store::lock(&tx, agent).await?.filter(|agent| agent.state == State::Unreachable);
+        let locked = store::lock(&tx, agent)
+            .await?
+            .filter(|agent| agent.state == State::Unreachable);
         let Some(locked) = locked else { return Ok(()) };
         let told = move_to(&tx, &self.random, &locked, State::Active).await?;
         tx.commit().await?;

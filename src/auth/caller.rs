@@ -6,11 +6,11 @@ use axum::{
 };
 
 use super::{
-    agent::{self, Agent, AgentClaim, AgentTokens},
+    agent::{self, Agent, AgentToken, AgentTokens},
     bearer,
-    dead::Dead,
     jwt::AccessTokens,
-    user::{User, UserClaim},
+    revoked::RevokedCredentials,
+    user::{User, UserToken},
 };
 use crate::{
     db::Db,
@@ -21,19 +21,19 @@ use crate::{
 /// Either principal, proven. Where the path names an agent, an agent's token must be that one's; what a user may do
 /// with it is for the handler to say.
 #[derive(Clone, Debug)]
-pub enum Someone {
+pub enum Caller {
     /// A user whose session lives.
     User(User),
     /// An agent whose token counts.
     Agent(Agent),
 }
 
-impl Someone {
+impl Caller {
     /// Who it is.
     pub fn principal(&self) -> Principal {
         match self {
-            Someone::User(user) => Principal::User(user.id),
-            Someone::Agent(agent) => Principal::Agent(agent.id),
+            Caller::User(user) => Principal::User(user.id),
+            Caller::Agent(agent) => Principal::Agent(agent.id),
         }
     }
 }
@@ -41,39 +41,47 @@ impl Someone {
 /// By what a caller was proven. Left with a request by the extractors that prove: whoever waits for the rest of the
 /// request asks again afterwards, or a caller that was revoked meanwhile would be heard to the end.
 #[derive(Clone)]
-pub struct Proven {
-    claim: Claim,
+pub struct VerifiedCredential {
+    claim: CallerToken,
     db: Db,
-    dead: Dead,
+    dead: RevokedCredentials,
 }
 
 #[derive(Clone)]
-enum Claim {
-    User(UserClaim),
-    Agent(AgentClaim),
+enum CallerToken {
+    User(UserToken),
+    Agent(AgentToken),
 }
 
-impl Proven {
+impl VerifiedCredential {
     /// By a session.
-    pub fn user(claim: UserClaim, db: Db, dead: Dead) -> Self {
-        Proven { claim: Claim::User(claim), db, dead }
+    pub fn user(claim: UserToken, db: Db, dead: RevokedCredentials) -> Self {
+        VerifiedCredential {
+            claim: CallerToken::User(claim),
+            db,
+            dead,
+        }
     }
 
     /// By an agent's token.
-    pub fn agent(claim: AgentClaim, db: Db, dead: Dead) -> Self {
-        Proven { claim: Claim::Agent(claim), db, dead }
+    pub fn agent(claim: AgentToken, db: Db, dead: RevokedCredentials) -> Self {
+        VerifiedCredential {
+            claim: CallerToken::Agent(claim),
+            db,
+            dead,
+        }
     }
 
     /// Asks Postgres once more.
-    pub async fn again(&self) -> Result<()> {
+    pub async fn reverify(&self) -> Result<()> {
         match &self.claim {
-            Claim::User(claim) => claim.prove(&self.db, &self.dead).await.map(drop),
-            Claim::Agent(claim) => claim.prove(&self.db, &self.dead).await.map(drop),
+            CallerToken::User(claim) => claim.verify(&self.db, &self.dead).await.map(drop),
+            CallerToken::Agent(claim) => claim.verify(&self.db, &self.dead).await.map(drop),
         }
     }
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Someone
+impl<S: Send + Sync> FromRequestParts<S> for Caller
 where
     AccessTokens: FromRef<S>,
     AgentTokens: FromRef<S>,
@@ -84,9 +92,13 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
         if token.starts_with(agent::PREFIX) {
-            Agent::from_request_parts(parts, state).await.map(Someone::Agent)
+            Agent::from_request_parts(parts, state)
+                .await
+                .map(Caller::Agent)
         } else {
-            User::from_request_parts(parts, state).await.map(Someone::User)
+            User::from_request_parts(parts, state)
+                .await
+                .map(Caller::User)
         }
     }
 }

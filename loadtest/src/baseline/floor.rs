@@ -88,7 +88,10 @@ impl Floor {
             silent = request.uri().query() == Some("silent=1");
             Ok(response)
         };
-        let (read, write) = accept_hdr_async(stream, look).await?.into_inner().into_split();
+        let (read, write) = accept_hdr_async(stream, look)
+            .await?
+            .into_inner()
+            .into_split();
         // Dropped, it would end the connection.
         let mut unused = Some(write);
         if !silent {
@@ -119,7 +122,11 @@ impl Floor {
 
     /// A few listeners are written to sooner than Redis wakes up; while many are, it and other processes can work.
     async fn spread(&self, frames: &[u8]) -> Result<()> {
-        if self.listeners.try_lock().is_ok_and(|listeners| listeners.len() <= FEW) {
+        if self
+            .listeners
+            .try_lock()
+            .is_ok_and(|listeners| listeners.len() <= FEW)
+        {
             self.tell(frames).await;
             return self.publish(frames).await;
         }
@@ -130,13 +137,25 @@ impl Floor {
 
     async fn publish(&self, frames: &[u8]) -> Result<()> {
         let length = (MARK + frames.len()).to_string();
-        let command = [PUBLISH, length.as_bytes(), b"\r\n", &self.mark, frames, b"\r\n"].concat();
+        let command = [
+            PUBLISH,
+            length.as_bytes(),
+            b"\r\n",
+            &self.mark,
+            frames,
+            b"\r\n",
+        ]
+        .concat();
         Ok(self.redis.lock().await.write_all(&command).await?)
     }
 
     /// Writes frames to every listener of this process. Who gets the listeners writes for all that wait for them.
     async fn tell(&self, frames: &[u8]) {
-        let waiting = || self.waiting.lock().unwrap_or_else(|never| unreachable!("nobody panics: {never}"));
+        let waiting = || {
+            self.waiting
+                .lock()
+                .unwrap_or_else(|never| unreachable!("nobody panics: {never}"))
+        };
         waiting().extend_from_slice(frames);
         let mut listeners = self.listeners.lock().await;
         let batch = std::mem::take(&mut *waiting());

@@ -6,16 +6,19 @@ use std::{
 };
 
 /// Alive as of the last [`beat`](Self::beat).
-pub struct Pulse {
+pub struct Heartbeat {
     started: Instant,
     /// Milliseconds since the start.
     last: AtomicU64,
 }
 
-impl Pulse {
+impl Heartbeat {
     /// Begins with a beat.
     pub fn new() -> Self {
-        Pulse { started: Instant::now(), last: AtomicU64::new(0) }
+        Heartbeat {
+            started: Instant::now(),
+            last: AtomicU64::new(0),
+        }
     }
 
     /// The beat runs.
@@ -26,6 +29,8 @@ impl Pulse {
 
     /// Since the last one.
     pub fn age(&self) -> Duration {
-        self.started.elapsed().saturating_sub(Duration::from_millis(self.last.load(Ordering::Acquire)))
+        self.started
+            .elapsed()
+            .saturating_sub(Duration::from_millis(self.last.load(Ordering::Acquire)))
     }
 }

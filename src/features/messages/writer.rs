@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Outgoing, Sent, Waiting,
+    Outgoing, PendingSend, Sent,
     ahead::{Ahead, Outcome},
     batch::Batch,
     entrance::Entrance,
@@ -19,42 +19,53 @@ use crate::{
     events::Message,
     features::inbox::Told,
     ids::{ConversationId, Principal},
-    limits::quotas::HOPS,
-    metrics as series,
+    limits::quotas::MAX_HOPS,
+    metrics,
 };
 
 /// Batches a send may be in without a decision (its conversation changed meanwhile, or its key was to be freed first).
-const TRIES: u32 = 5;
+const MAX_ATTEMPTS: u32 = 5;
 
 /// How often all tasks that can run have their turn before a batch is made: those who are about to send join it, and then
 /// the limiter has been asked. Where cores are few, Redis would else wait for one until Postgres has done its part.
-const TURNS: u32 = 2;
+const YIELDS: u32 = 2;
 
 /// Commits batch after batch until all senders are gone.
 pub async fn run(db: Db, backplane: Backplane, entrance: Entrance) {
-    let (held, rivalry, ahead) = (VecDeque::new(), Rivalry::default(), Ahead::default());
-    let mut lane = Lane { db, backplane, entrance, held, rivalry, ahead };
+    let (held, rivalry, ahead) = (
+        VecDeque::new(),
+        ContentionTracker::default(),
+        Ahead::default(),
+    );
+    let mut lane = WriterShard {
+        db,
+        backplane,
+        entrance,
+        held,
+        rivalry,
+        ahead,
+    };
     while lane.step().await {}
 }
 
-struct Lane {
+struct WriterShard {
     db: Db,
     backplane: Backplane,
     entrance: Entrance,
     /// Those who are inside, in order.
-    held: VecDeque<Waiting>,
-    rivalry: Rivalry,
+    held: VecDeque<PendingSend>,
+    rivalry: ContentionTracker,
     ahead: Ahead,
 }
 
-impl Lane {
+impl WriterShard {
     /// One batch; false once there will be none any more.
     async fn step(&mut self) -> bool {
         let open = self.ahead.may();
         if self.held.is_empty() && !self.entrance.wait(&mut self.held, open).await {
             return false;
         }
-        for _ in 0..TURNS {
+        for _ in 0..YIELDS {
             tokio::task::yield_now().await;
         }
         self.entrance.look(&mut self.held, open);
@@ -71,7 +82,9 @@ impl Lane {
         } else if batch.messages.iter().any(|one| one.pass.is_pending()) {
             match self.ahead.send(&self.db, batch.messages).await {
                 Outcome::Tried(batch, outcome) => self.conclude(batch, outcome, started).await,
-                Outcome::Waits(batch) => batch.into_iter().for_each(|one| self.entrance.put_back(one)),
+                Outcome::Waits(batch) => batch
+                    .into_iter()
+                    .for_each(|one| self.entrance.put_back(one)),
             }
         } else if !batch.messages.is_empty() {
             let outcome = store::send(&self.db, &batch.messages, None).await;
@@ -102,19 +115,21 @@ impl Lane {
     /// Answers what is decided. What is not is held, or tried once more by itself.
     async fn conclude(
         &mut self,
-        batch: Vec<Waiting>,
+        batch: Vec<PendingSend>,
         outcome: Result<Vec<store::Decision>>,
         started: Instant,
     ) {
         let n = batch.len();
         match outcome {
             Ok(decisions) => {
-                series::send_batch(n, started.elapsed());
+                metrics::send_batch(n, started.elapsed());
                 let undecided = answer(&self.backplane, batch, decisions);
                 self.rivalry.note(&undecided);
                 self.hold(undecided);
             }
-            Err(error) if n > 1 && (error.code() == Code::InternalError || error.is_out_of_time()) => {
+            Err(error)
+                if n > 1 && (error.code() == Code::InternalError || error.is_out_of_time()) =>
+            {
                 // One of them is something that Postgres refuses, waits for a lock, or has too many recipients: let the
                 // others through.
                 error.log();
@@ -126,15 +141,21 @@ impl Lane {
 
     /// Each in a transaction of its own. What comes after one that is undecided waits behind it, and what comes after one
     /// that took too long is not tried: nor would it be in time.
-    async fn one_by_one(&mut self, batch: Vec<Waiting>) {
-        let mut undecided: VecDeque<Waiting> = VecDeque::new();
+    async fn one_by_one(&mut self, batch: Vec<PendingSend>) {
+        let mut undecided: VecDeque<PendingSend> = VecDeque::new();
         let mut slow = HashSet::new();
         for one in batch {
             let conversation = one.message.conversation;
-            if undecided.iter().any(|before| before.message.conversation == conversation) {
+            if undecided
+                .iter()
+                .any(|before| before.message.conversation == conversation)
+            {
                 undecided.push_back(one);
             } else if slow.contains(&conversation) {
-                refuse_all(vec![one], &Error::unavailable("the conversation is too slow"));
+                refuse_all(
+                    vec![one],
+                    &Error::unavailable("the conversation is too slow"),
+                );
             } else if !one.answer.is_closed() {
                 let single = vec![one];
                 match store::send(&self.db, &single, None).await {
@@ -152,7 +173,7 @@ impl Lane {
     }
 
     /// Puts what is undecided back in front.
-    fn hold(&mut self, mut undecided: VecDeque<Waiting>) {
+    fn hold(&mut self, mut undecided: VecDeque<PendingSend>) {
         undecided.append(&mut self.held);
         self.held = undecided;
     }
@@ -160,27 +181,33 @@ impl Lane {
 
 /// Conversations that another node was just sending into, too.
 #[derive(Default)]
-struct Rivalry(HashMap<ConversationId, Instant>);
+struct ContentionTracker(HashMap<ConversationId, Instant>);
 
-impl Rivalry {
+impl ContentionTracker {
     /// How long a conversation stays here, and how many do.
-    const MEMORY: Duration = Duration::from_secs(2);
-    const MOST: usize = 4096;
+    const CONTENTION_MEMORY: Duration = Duration::from_secs(2);
+    const MAX_TRACKED_CONVERSATIONS: usize = 4096;
 
-    fn concerns(&self, batch: &[Waiting]) -> bool {
-        let recent = |at: &Instant| at.elapsed() < Self::MEMORY;
-        batch.iter().any(|one| one.tries > 0 || self.0.get(&one.message.conversation).is_some_and(recent))
+    fn concerns(&self, batch: &[PendingSend]) -> bool {
+        let recent = |at: &Instant| at.elapsed() < Self::CONTENTION_MEMORY;
+        batch
+            .iter()
+            .any(|one| one.tries > 0 || self.0.get(&one.message.conversation).is_some_and(recent))
     }
 
-    fn note(&mut self, undecided: &VecDeque<Waiting>) {
-        if self.0.len() > Self::MOST {
+    fn note(&mut self, undecided: &VecDeque<PendingSend>) {
+        if self.0.len() > Self::MAX_TRACKED_CONVERSATIONS {
             self.0.clear();
         }
-        self.0.extend(undecided.iter().map(|one| (one.message.conversation, Instant::now())));
+        self.0.extend(
+            undecided
+                .iter()
+                .map(|one| (one.message.conversation, Instant::now())),
+        );
     }
 }
 
-fn refuse_all(batch: Vec<Waiting>, error: &Error) {
+fn refuse_all(batch: Vec<PendingSend>, error: &Error) {
     error.log();
     for one in batch {
         let failure = match error.code() {
@@ -193,7 +220,11 @@ fn refuse_all(batch: Vec<Waiting>, error: &Error) {
 }
 
 /// Tells and answers what is decided, and returns the rest.
-fn answer(backplane: &Backplane, batch: Vec<Waiting>, decisions: Vec<store::Decision>) -> VecDeque<Waiting> {
+fn answer(
+    backplane: &Backplane,
+    batch: Vec<PendingSend>,
+    decisions: Vec<store::Decision>,
+) -> VecDeque<PendingSend> {
     let mut undecided = VecDeque::new();
     let mut news = Vec::new();
     let mut answers = Vec::with_capacity(batch.len());
@@ -206,12 +237,14 @@ fn answer(backplane: &Backplane, batch: Vec<Waiting>, decisions: Vec<store::Deci
             }
             store::Decision::Replay(prior) => replay(&one, prior),
             store::Decision::Refused(refusal) => Err(refused(&one.message, refusal)),
-            store::Decision::Undecided if one.tries < TRIES => {
+            store::Decision::Undecided if one.tries < MAX_ATTEMPTS => {
                 one.tries += 1;
                 undecided.push_back(one);
                 continue;
             }
-            store::Decision::Undecided => Err(Error::unavailable("its conversation stays contended")),
+            store::Decision::Undecided => {
+                Err(Error::unavailable("its conversation stays contended"))
+            }
         };
         answers.push((one.answer, outcome));
     }
@@ -222,7 +255,7 @@ fn answer(backplane: &Backplane, batch: Vec<Waiting>, decisions: Vec<store::Deci
     undecided
 }
 
-fn sent(one: &Waiting, stored: &store::Stored) -> Sent {
+fn sent(one: &PendingSend, stored: &store::Stored) -> Sent {
     Sent {
         message_id: one.id,
         conversation_id: one.message.conversation,
@@ -233,10 +266,12 @@ fn sent(one: &Waiting, stored: &store::Stored) -> Sent {
     }
 }
 
-fn told(one: &Waiting, stored: store::Stored) -> Told {
+fn told(one: &PendingSend, stored: store::Stored) -> Told {
     let draft = &one.message.draft;
-    let recipients: Option<Vec<String>> =
-        draft.recipients.as_ref().map(|named| named.iter().map(|who| who.wire_id()).collect());
+    let recipients: Option<Vec<String>> = draft
+        .recipients
+        .as_ref()
+        .map(|named| named.iter().map(|who| who.wire_id()).collect());
     let message = Message {
         id: one.id,
         conversation: one.message.conversation,
@@ -250,11 +285,14 @@ fn told(one: &Waiting, stored: store::Stored) -> Told {
         hop: stored.hop,
         created_at: stored.created_at,
     };
-    Told { tail: message.tail(), deliveries: stored.deliveries }
+    Told {
+        encoded: message.encoded(),
+        deliveries: stored.deliveries,
+    }
 }
 
 /// The first send's answer, if this is the same message; compared by meaning, so spacing and key order do not matter.
-fn replay(one: &Waiting, prior: store::Prior) -> Result<Sent> {
+fn replay(one: &PendingSend, prior: store::Prior) -> Result<Sent> {
     let meaning = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     let same = prior.conversation == one.message.conversation
         && (prior.payload == one.message.draft.payload
@@ -278,15 +316,21 @@ fn refused(message: &Outgoing, refusal: store::Refusal) -> Error {
         (store::Refusal::Credential, Principal::Agent(_)) => Code::AgentTokenInvalid.into(),
         (store::Refusal::NotMember, _) => Code::NotConversationMember.into(),
         (store::Refusal::RelationRevoked, _) => Code::RelationRevoked.into(),
-        (store::Refusal::Plaintext, _) => {
-            Error::field("payload.type", "encryption", "this conversation takes encrypted payloads only")
-        }
-        (store::Refusal::UnknownReference, _) => {
-            Error::field("in_reply_to", "reference", "is no message of this conversation")
-        }
-        (store::Refusal::Loop, _) => Error::from(Code::AgentLoopDetected).with("limit", HOPS),
-        (store::Refusal::UnknownRecipient, _) => {
-            Error::field("recipients", "member", "names someone who is no member of this conversation")
-        }
+        (store::Refusal::Plaintext, _) => Error::field(
+            "payload.type",
+            "encryption",
+            "this conversation takes encrypted payloads only",
+        ),
+        (store::Refusal::UnknownReference, _) => Error::field(
+            "in_reply_to",
+            "reference",
+            "is no message of this conversation",
+        ),
+        (store::Refusal::Loop, _) => Error::from(Code::AgentLoopDetected).with("limit", MAX_HOPS),
+        (store::Refusal::UnknownRecipient, _) => Error::field(
+            "recipients",
+            "member",
+            "names someone who is no member of this conversation",
+        ),
     }
 }

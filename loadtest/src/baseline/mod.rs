@@ -10,7 +10,7 @@ use crate::{Result, plain::Child};
 
 /// One of them, as an argument of this program.
 #[derive(clap::Args)]
-pub struct Yardstick {
+pub struct Baseline {
     /// Be a server to measure others by
     #[arg(long, value_enum, hide = true)]
     be: Option<Kind>,
@@ -36,12 +36,15 @@ pub enum Kind {
 impl Kind {
     /// Starts it.
     pub fn start(self, port: u16, redis: &str) -> Result<Child> {
-        let name = self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+        let name = self
+            .to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default();
         Child::ourselves(&["--be", &name, "--port", &port.to_string(), "--redis", redis])
     }
 }
 
-impl Yardstick {
+impl Baseline {
     /// Whether this process is to be one.
     pub fn is_wanted(&self) -> bool {
         self.be.is_some()
@@ -84,7 +87,9 @@ async fn tcp(listener: TcpListener) -> Result<()> {
 async fn axum(listener: TcpListener) -> Result<()> {
     let wait = async |upgrade: WebSocketUpgrade| {
         let upgrade = upgrade.read_buffer_size(1024).write_buffer_size(0);
-        upgrade.on_upgrade(async |mut socket| while socket.recv().await.is_some_and(|heard| heard.is_ok()) {})
+        upgrade.on_upgrade(
+            async |mut socket| while socket.recv().await.is_some_and(|heard| heard.is_ok()) {},
+        )
     };
     Ok(axum::serve(listener, Router::new().route("/ws", any(wait))).await?)
 }
