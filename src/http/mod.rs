@@ -11,6 +11,7 @@ pub mod json;
 pub mod listener;
 pub mod page;
 pub mod trace;
+mod unread;
 
 pub use self::{
     answer::{Created, Data, List},

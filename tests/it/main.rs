@@ -19,6 +19,7 @@ mod cluster;
 mod conformance;
 mod conversations;
 mod devices;
+mod early_answers;
 mod failover;
 mod faults;
 mod garbage;
