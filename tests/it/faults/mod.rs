@@ -1,0 +1,8 @@
+//! Lost processes, lost networks, lost data, hostile input.
+
+mod failover;
+mod half_open;
+mod malformed_input;
+mod outages;
+mod postgres_timeline_loss;
+mod redis_cluster;
