@@ -1,6 +1,6 @@
 //! Every window slid: the recorded decisions of three limiters whose clocks differ by minutes, checked afterwards.
 //!
-//! `SCALE=100 cargo test --release --test it windows:: -- --nocapture` makes it a million decisions, and two million more
+//! `SCALE=100 cargo test --release --test it rate_limit_windows:: -- --nocapture` makes it a million decisions, and two million more
 //! while Redis is flushed, slowed and restarted; they take some minutes.
 
 use std::{

@@ -1,0 +1,5 @@
+//! Rules of the sources, the tables, the schema and the operation.
+
+mod catalogues;
+mod operations;
+mod sources;
