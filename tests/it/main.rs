@@ -7,7 +7,6 @@ mod agents_keys;
 mod agents_manifest;
 mod agents_states;
 mod agents_tokens;
-mod ahead;
 mod attacks_auth;
 mod attacks_jwt;
 mod attacks_passwords;
