@@ -145,34 +145,6 @@ impl Tx {
         rows.and_then(|rows| ended.map(|()| rows))
     }
 
-    /// The same for a transaction that is not begun yet, and commits as soon as `gate` opens: one round trip, beside the
-    /// gate's own. If that stays shut nothing is stored, and its reason is told at once.
-    async fn begin_query_and_commit<R>(
-        self,
-        stmt: &Statement,
-        params: &[&(dyn ToSql + Sync)],
-        gate: impl Future<Output = Result<(), R>>,
-    ) -> Result<Result<Vec<Row>, R>> {
-        enum End<R> {
-            Failed(Error),
-            Shut(R),
-        }
-        let begin = async { self.batch_execute("begin").await.map_err(End::Failed) };
-        let query = async { self.query(stmt, params).await.map_err(End::Failed) };
-        let commit = async {
-            gate.await.map_err(End::Shut)?;
-            self.batch_execute("commit")
-                .await
-                .map_err(|error| End::Failed(error.into_unavailable()))
-        };
-        // In this order on the wire; a failed query turns the commit into a rollback.
-        match futures_util::try_join!(begin, query, commit) {
-            Ok(((), rows, ())) => self.end(Ok(())).map(|()| Ok(rows)),
-            Err(End::Shut(reason)) => Ok(Err(reason)),
-            Err(End::Failed(error)) => Err(error),
-        }
-    }
-
     fn end(mut self, outcome: Result<()>) -> Result<()> {
         if let (Some(conn), Err(_)) = (self.conn.take(), &outcome) {
             conn.discard();
@@ -286,28 +258,6 @@ impl Db {
         };
         tx.batch_execute("begin").await?;
         Ok(tx)
-    }
-
-    /// A statement in a transaction of its own that is committed only once `gate` opens; else nothing is stored, and what
-    /// the gate says is told. The statement does not wait for the gate, but holds its locks while it does: `gate` has to
-    /// end soon.
-    pub async fn query_gated<R>(
-        &self,
-        name: &'static str,
-        sql: &str,
-        params: &[&(dyn ToSql + Sync)],
-        gate: impl Future<Output = Result<(), R>>,
-    ) -> Result<Result<Vec<Row>, R>> {
-        let started = Instant::now();
-        let conn = self.read().await?;
-        let stmt = conn.prepare_cached(sql).await?;
-        Tx {
-            conn: Some(conn),
-            name,
-            started,
-        }
-        .begin_query_and_commit(&stmt, params, gate)
-        .await
     }
 
     /// Connections in use and the most there may be.

@@ -136,7 +136,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
                 .verify(&gateway.db, &gateway.agent_tokens.dead)
                 .await?;
             gateway.agent_tokens.used.note(agent.token);
-            limiter.take(Limit::WsConnect, agent.id).await?;
+            limiter.check(Limit::WsConnect, agent.id).await?;
             let principal = Principal::Agent(agent.id);
             Ok(AuthenticatedClient {
                 principal,
@@ -167,7 +167,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
             let user = claim
                 .verify(&gateway.db, &gateway.access_tokens.dead)
                 .await?;
-            limiter.take(Limit::WsConnect, user.id).await?;
+            limiter.check(Limit::WsConnect, user.id).await?;
             let principal = Principal::User(user.id);
             Ok(AuthenticatedClient {
                 principal,

@@ -158,7 +158,7 @@ pub async fn typing(
     State(gateway): State<Arc<Gateway>>,
     Json(body): Json<TypingBody>,
 ) -> Result<Data<Typed>> {
-    limiter.take(Limit::AgentTyping, agent.id).await?;
+    limiter.check(Limit::AgentTyping, agent.id).await?;
     let TypingBody {
         conversation_id,
         state,
@@ -187,10 +187,10 @@ pub async fn typing_frame(
 ) -> Result<()> {
     let limiter = Limiter::detached(gateway.limits.clone());
     match who {
-        Principal::Agent(id) => limiter.take(Limit::AgentTyping, id).await?,
+        Principal::Agent(id) => limiter.check(Limit::AgentTyping, id).await?,
         Principal::User(id) => {
             limiter
-                .take(Limit::DefaultUser, format!("typing:{id}"))
+                .check(Limit::DefaultUser, format!("typing:{id}"))
                 .await?
         }
     }

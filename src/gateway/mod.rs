@@ -90,7 +90,7 @@ pub async fn upgrade(
 ) -> Result<Response> {
     ingress.check_origin(request.headers())?;
     let response = handshake::accept(request.version(), request.headers())?;
-    limiter.take(Limit::WsConnectIp, ip).await?;
+    limiter.check(Limit::WsConnectIp, ip).await?;
     let stranger = gateway.unauthenticated.enter(ip);
     let stranger = stranger
         .ok_or_else(|| Error::unavailable("too many unauthenticated sockets of one address"))?;

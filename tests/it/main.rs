@@ -1,6 +1,5 @@
 //! Everything through the public interface, against real Postgres and Redis, mostly on two nodes.
 
-mod ahead;
 mod api;
 mod auth;
 mod delivery;

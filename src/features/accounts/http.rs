@@ -90,7 +90,7 @@ pub async fn send_code(
         .turnstile
         .verify(&body.turnstile_token.0, ip.ip())
         .await?;
-    limiter.take(Limit::SendCode, body.email.as_str()).await?;
+    limiter.check(Limit::SendCode, body.email.as_str()).await?;
     let mail = MailId::generate(&accounts.random);
     let nonce = accounts.random.uuid_v7();
     let tx = accounts.db.begin("accounts.send_code").await?;
@@ -138,13 +138,13 @@ pub async fn register(
     ip: ClientIp,
     Json(body): Json<Register>,
 ) -> Result<Response> {
-    limiter.take(Limit::RegisterIp, ip).await?;
+    limiter.check(Limit::RegisterIp, ip).await?;
     accounts
         .turnstile
         .verify(&body.turnstile_token.0, ip.ip())
         .await?;
     limiter
-        .take(Limit::RegisterEmail, body.email.as_str())
+        .check(Limit::RegisterEmail, body.email.as_str())
         .await?;
     let hash = accounts
         .passwords
@@ -203,7 +203,7 @@ pub async fn login(
     Json(body): Json<Login>,
 ) -> Result<Response> {
     // Before anything is judged, so that a burst gets no more; only a failure keeps it.
-    let charge = limiter.charge(Limit::LoginIp, ip).await?;
+    let reservation = limiter.reserve(Limit::LoginIp, ip).await?;
     let proven = async {
         accounts
             .turnstile
@@ -215,7 +215,7 @@ pub async fn login(
     };
     let proven = proven.await;
     if !matches!(proven, Ok(None)) {
-        limiter.refund(charge).await;
+        limiter.refund(reservation).await;
     }
     let known = proven?.ok_or(Code::InvalidCredentials)?;
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);

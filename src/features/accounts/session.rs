@@ -123,7 +123,7 @@ pub async fn refresh(
         return Err(Code::TokenExpired.into());
     };
     // Each use gives another token, so a budget per token would never be met: it is the session's.
-    limiter.take(Limit::Refresh, session).await?;
+    limiter.check(Limit::Refresh, session).await?;
     match devices::refresh(&accounts.db, session, generation).await? {
         Refreshed::Next {
             user,

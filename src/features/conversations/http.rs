@@ -182,7 +182,7 @@ pub async fn list(
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    limiter.take(Limit::UserConversationsList, user.id).await?;
+    limiter.check(Limit::UserConversationsList, user.id).await?;
     page_of(&db, Principal::User(user.id), &page).await
 }
 
@@ -195,7 +195,7 @@ pub async fn list_of_agent(
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    limiter.take(Limit::AgentConversations, agent.id).await?;
+    limiter.check(Limit::AgentConversations, agent.id).await?;
     page_of(&db, Principal::Agent(agent.id), &page).await
 }
 

@@ -89,7 +89,7 @@ pub async fn rotate(
         keys: by_recipient(body.wrapped_keys)?,
     };
     conversations::kind(&db, id, Principal::User(user.id)).await?;
-    limiter.take(Limit::KeysGroupRotate, id).await?;
+    limiter.check(Limit::KeysGroupRotate, id).await?;
     let tx = db.begin("group_keys.rotate").await?;
     let (epoch, rotated_at, told) = store::rotate(&tx, &random, id, rotation).await?;
     tx.commit().await?;
@@ -154,7 +154,7 @@ pub async fn request(
             "must be a direct conversation of two users",
         ));
     }
-    limiter.take(Limit::KeysRotationRequest, id).await?;
+    limiter.check(Limit::KeysRotationRequest, id).await?;
     let request_id = EventId::generate(&random);
     let reason = body.reason.map(|text| text.0);
     let tx = db.begin("group_keys.request").await?;

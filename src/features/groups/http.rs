@@ -89,7 +89,7 @@ pub async fn add_members(
         ));
     }
     groups.administered(group, user.id).await?;
-    limiter.take(Limit::GroupMemberAdd, group).await?;
+    limiter.check(Limit::GroupMemberAdd, group).await?;
     let mut seen = HashSet::new();
     body.user_ids.retain(|id| seen.insert(*id));
     let mut all = Addition::default();
@@ -196,7 +196,7 @@ pub async fn add_agent(
     let tx = groups.db.begin("groups.agent_right").await?;
     store::related(&tx, user.id, body.agent_id).await?;
     tx.commit().await?;
-    limiter.take(Limit::GroupAgentInstance, group).await?;
+    limiter.check(Limit::GroupAgentInstance, group).await?;
     let tx = groups.db.begin("groups.add_agent").await?;
     let added: store::AddedAgent = store::add_agent(
         &tx,

@@ -122,7 +122,7 @@ pub async fn read_backups(
     Query(page): Query<Page<BackupId>>,
 ) -> Result<List<Backup>> {
     user.must_be_recent()?;
-    limiter.take(Limit::KeysBackupRead, user.id).await?;
+    limiter.check(Limit::KeysBackupRead, user.id).await?;
     let device = which.device_id.map(|device| device.0);
     let tx = db.begin("keys.read_backups").await?;
     let backups = store::backups(
@@ -175,7 +175,7 @@ pub async fn directory(
     Path(user): Path<UserId>,
 ) -> Result<Data<Directory>> {
     limiter
-        .take(Limit::KeysLookup, caller.principal().wire_id())
+        .check(Limit::KeysLookup, caller.principal().wire_id())
         .await?;
     let directory = store::directory(&db, caller.principal(), user).await?;
     Ok(Data(directory.ok_or(Code::NotFound)?))

@@ -58,7 +58,7 @@ pub async fn begin_login(
     State(passkeys): State<Passkeys>,
     JsonOrNothing(body): JsonOrNothing<BeginLogin>,
 ) -> Result<Data<LoginChallenge>> {
-    limiter.take(Limit::PasskeyBegin, ip).await?;
+    limiter.check(Limit::PasskeyBegin, ip).await?;
     if let Some(token) = body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }

@@ -56,7 +56,7 @@ pub async fn update(
         manifest,
         if_version,
     } = admit(&agents.db, agent, request).await?;
-    limiter.take(Limit::AgentManifestUpdate, agent.id).await?;
+    limiter.check(Limit::AgentManifestUpdate, agent.id).await?;
 
     let tx = agents.db.begin("agents.update_manifest").await?;
     let named = NamedAgent {

@@ -46,14 +46,14 @@ pub async fn regenerate_token(
     Handle(agents): Handle<Agents>,
     Json(Regenerate { emergency }): Json<Regenerate>,
 ) -> Result<Data<Regenerated>> {
-    let charge = limiter
-        .charge(Limit::AgentTokenRegenerate, agent.id)
+    let reservation = limiter
+        .reserve(Limit::AgentTokenRegenerate, agent.id)
         .await?;
-    let remaining_today = charge.left();
+    let remaining_today = reservation.remaining();
     let regenerated = replace_token(&agents, &agent, emergency, remaining_today).await;
     if regenerated.as_ref().is_err_and(Error::is_ours) {
         // One of five a day: our overload must not cost it.
-        limiter.refund(charge).await;
+        limiter.refund(reservation).await;
     }
     regenerated.map(Data)
 }

@@ -1,9 +1,13 @@
-//! Sends that are stored while the limiter decides: what it refuses, or is late to say, leaves nothing and holds nobody up.
+//! Sends that the limiter refuses, or decides late: they leave nothing behind and hold nobody up.
 
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::support::{Answer, User, connect, nodes_with, private_redis, spawn, ulid};
 
@@ -31,18 +35,17 @@ async fn history(user: &User, conversation: &str) -> Vec<(i64, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_refused_takes_nobody_along_and_leaves_nothing() {
+async fn a_refused_send_leaves_nothing_and_fails_no_other() {
     let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=25/min")]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let group = alice.group_with(&[&bob]).await;
     let mut socket = bob.on(&b).connect().await;
     let mut sent: Vec<(i64, String)> = Vec::new();
-    // Again and again, since for a while after a refusal nobody goes ahead.
     for round in 0..5 {
         let many = (0..10).map(|n| (&alice, format!("alice {round} {n}")));
         let few = (0..4).map(|n| (&bob, format!("bob {round} {n}")));
         let calls = many.chain(few).enumerate().map(async |(n, (user, text))| {
-            // Where both nodes send into a conversation nobody goes ahead.
+            // In every other round both nodes send into the conversation.
             let node = if n % 2 == 0 || round % 2 == 0 { &a } else { &b };
             (user.on(node).say(&group, &text).await, text)
         });
@@ -64,8 +67,6 @@ async fn who_is_refused_takes_nobody_along_and_leaves_nothing() {
             good.into_iter()
                 .map(|(answer, text)| (answer.data()["seq"].as_i64().expect("a number"), text)),
         );
-        // Real time: longer than nobody goes ahead.
-        tokio::time::sleep(Duration::from_millis(300)).await;
     }
     sent.sort();
     assert_eq!(
@@ -151,4 +152,47 @@ async fn a_silent_limiter_holds_no_locks() {
         texts,
         [(1, "before".to_owned()), (2, "meanwhile".to_owned())]
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_comes_before_the_faults_of_a_body_and_does_not_wait_for_it() {
+    let settings = [("LIMIT_OVERRIDES", "user_message_send=3/min")];
+    let [a] = nodes_with(&settings).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let path = format!("/conversations/{conversation}/messages");
+    // A fault is charged, too.
+    for body in [json!({}), json!({ "payload": "x" })] {
+        let answer = alice.post(&path, body).await;
+        answer.refused(400, "VALIDATION_ERROR");
+    }
+    alice.say(&conversation, "the third").await.expect(201);
+    for body in [json!({}), json!({ "payload": "x" })] {
+        alice.post(&path, body).await.refused(429, "RATE_LIMITED");
+    }
+    let mut socket = alice.connect().await;
+    for n in [1, 2] {
+        let frame = json!({ "type": "message.send", "ref": n, "conversation_id": conversation, "payload": n });
+        socket.say(frame).await;
+    }
+    for n in [1, 2] {
+        let refused = socket.expect("error").await;
+        assert_eq!(refused["ref"], n);
+        assert_eq!(refused["error"]["code"], "RATE_LIMITED");
+    }
+    // Of this body nothing is ever sent; the answer comes all the same.
+    let address = a.base.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).await.expect("connected");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: https\r\nAuthorization: Bearer {}\r\nContent-Length: 1000\r\n\r\n",
+        alice.access_token
+    );
+    stream.write_all(head.as_bytes()).await.expect("written");
+    let mut back = vec![0; 1024];
+    let read = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut back)).await;
+    let n = read.expect("soon").expect("an answer");
+    let back = String::from_utf8_lossy(&back[..n]);
+    assert!(back.starts_with("HTTP/1.1 429"), "{back}");
+    assert_eq!(history(&alice, &conversation).await.len(), 1);
 }

@@ -1,5 +1,7 @@
 //! The send path, the inbox, polls.
 
+mod refused;
+
 use std::{collections::HashSet, time::Duration};
 
 use serde_json::{Value, json};
