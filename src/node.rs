@@ -17,32 +17,29 @@ use crate::{
         agent::AgentTokens, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
         revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
     },
-    backplane::{
-        Backplane, PubSubWorker, RedisPubSub,
-        message::ControlMessage,
-        sweep::{self, Sweep},
-        tombstones::Tombstones,
-    },
     clock::Clock,
     config::Config,
     db::{Db, Plans, migrate},
+    delivery::{
+        backplane::{
+            Backplane, PubSubWorker, RedisPubSub, messages::ControlMessage, tombstones::Tombstones,
+        },
+        hub::{End, Registry},
+        reconcile::{self, Sweep},
+    },
     error::Error,
     features::{
         accounts::{Accounts, Codes},
         agents::ReachabilityTracker,
-        inbox::{Acks, Inbox},
+        conversations::audience::Audience,
         messages::MessageWriter,
         passkeys::Passkeys,
+        streams::{EphemeralEvents, table::Streams},
     },
-    gateway::{
-        Gateway,
-        audience::Audience,
-        ephemeral::EphemeralEvents,
-        registry::{End, Registry},
-        streams::Streams,
-    },
+    gateway::Gateway,
     http::{client::IngressPolicy, listener},
     ids::NodeId,
+    inbox::{Acks, Inbox},
     jobs::Jobs,
     limits::{Limits, slots::Slots, unauthenticated::UnauthenticatedConnections},
     mail::Mailer,
@@ -267,7 +264,7 @@ async fn assemble(
     let acks = Acks::default();
     workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
     let swept = Sweep::new(&quiet_db, &inbox, &backplane);
-    workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
+    workers.spawn(reconcile::run(swept, backplane.state(), stopping.clone()));
 
     let (hasher, dead) = (Hasher::new(), RevokedCredentials::default());
     let (wake, issuer) = (&config.access_token_keys, &config.public_url);

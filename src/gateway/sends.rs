@@ -8,14 +8,15 @@ use super::{
     Gateway,
     authenticate::AuthenticatedClient,
     close::Close,
-    ephemeral::key_of,
     frames::{self, ServerFrame},
     socket::Socket,
-    streams::StreamId,
 };
 use crate::{
     error::{Code, Error, Result},
-    features::messages::{Draft, Outgoing, Sent},
+    features::{
+        messages::{Draft, Outgoing, Sent},
+        streams::{key_of, table::StreamId},
+    },
     ids::{ConversationId, Principal},
     limits::{Limiter, quotas::MB, table::Limit},
 };

@@ -18,16 +18,20 @@ use super::{
 };
 use crate::{
     auth::{
-        jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile, turnstile::Turnstile,
+        jwt::AccessTokens,
+        refresh::RefreshTokens,
+        secret::Hasher,
+        turnstile::{self, Turnstile},
     },
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Code, Error, Result},
-    features::devices::{self, DeviceId},
+    features::devices,
     http::{Data, Json, client::ClientIp, json::Text},
     ids::{MailId, UserId},
     limits::{Limiter, quotas::CODE_TTL, table::Limit},
     random::Random,
+    validation::DeviceId,
 };
 
 /// What the account handlers work with.

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::{rules::Recipient, store};
 use crate::{
     auth::{caller::Caller, user::User},
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Error, Result},
     features::conversations,
     http::{Created, Data, Json, Path, Query, json::Text},

@@ -29,8 +29,8 @@ pub use self::body::Draft;
 use self::entrance::Entrance;
 use crate::{
     auth::revoked::RevokedCredentials,
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Code, Error, Result},
     ids::{ConversationId, MessageId, Principal},
     limits::Pass,

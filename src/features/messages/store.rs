@@ -8,8 +8,8 @@ use super::{Draft, Outgoing, PendingSend};
 use crate::{
     db::{Db, Tx},
     error::{Error, Result},
-    features::inbox::Delivery,
     ids::{ConversationId, MessageId, Principal},
+    inbox::Delivery,
     limits::quotas::MAX_HOPS,
 };
 

@@ -13,12 +13,12 @@ use super::{
     store,
 };
 use crate::{
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Code, Error, Result},
     events::Message,
-    features::inbox::Told,
     ids::{ConversationId, Principal},
+    inbox::Told,
     limits::quotas::MAX_HOPS,
     metrics,
 };

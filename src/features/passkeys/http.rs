@@ -21,7 +21,7 @@ use crate::{
     clock,
     db::{Db, Tx},
     error::{Code, Error, Result},
-    features::{accounts::Accounts, devices::DeviceId},
+    features::accounts::Accounts,
     http::{
         Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp, json::Text,
     },
@@ -29,6 +29,7 @@ use crate::{
     limits::{Limiter, table::Limit},
     metrics,
     random::Random,
+    validation::DeviceId,
 };
 
 #[derive(Default, Deserialize)]

@@ -16,8 +16,8 @@ use super::rules::Email;
 use crate::{
     db::{Db, Tx},
     error::{Code, OnConstraint, Result},
-    features::inbox,
     ids::{SessionId, UserId},
+    inbox,
     limits::table::{Budget, Limit, Overrides},
 };
 
