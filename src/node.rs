@@ -18,7 +18,7 @@ use crate::{
         revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
     },
     clock::Clock,
-    config::Config,
+    config::{Config, Faults},
     db::{Db, Plans, migrate},
     delivery::{
         backplane::{
@@ -41,13 +41,18 @@ use crate::{
     ids::NodeId,
     inbox::{Acks, Inbox},
     jobs::Jobs,
-    limits::{Limits, slots::Slots, unauthenticated::UnauthenticatedConnections},
+    limits::{Limits, slots::Slots, table::Overrides, unauthenticated::UnauthenticatedConnections},
     mail::Mailer,
     metrics,
     random::Random,
     redis::Redis,
     routes,
 };
+
+/// Reads the settings through `get`. Faults that only other rooms can see are in the same list.
+pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
+    Config::read_checked(get, &[("LIMIT_OVERRIDES", Overrides::check)])
+}
 
 /// Why a node did not start.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -270,12 +275,12 @@ async fn assemble(
     let (wake, issuer) = (&config.access_token_keys, &config.public_url);
     let access_tokens =
         AccessTokens::new(wake, issuer, clock.clone(), random.clone(), dead.clone())?;
-    let (budgets, off) = (config.limits.clone(), config.limits_off.0);
+    let (budgets, off) = (config.limits.parse::<Overrides>()?, config.limits_off.0);
     let limits = Limits::start(
         redis.clone(),
         db.clone(),
         clock.clone(),
-        budgets,
+        budgets.clone(),
         off,
         workers,
     );
@@ -333,7 +338,7 @@ async fn assemble(
         mail_notify: Arc::default(),
         erasure_notify: Arc::default(),
     };
-    start_jobs(config, &accounts, quiet_db, workers, stopping)?;
+    start_jobs(config, budgets, &accounts, quiet_db, workers, stopping)?;
     Ok(App::from(Handles {
         clock,
         random,
@@ -407,6 +412,7 @@ fn ingress(config: &Config) -> IngressPolicy {
 
 fn start_jobs(
     config: &Config,
+    budgets: Overrides,
     accounts: &Accounts,
     db: Db,
     workers: &TaskTracker,
@@ -415,7 +421,7 @@ fn start_jobs(
     let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
     let jobs = Jobs {
         db,
-        budgets: config.limits.clone(),
+        budgets,
         codes: accounts.codes.clone(),
         mailer,
         mail_notify: accounts.mail_notify.clone(),

@@ -193,3 +193,32 @@ async fn other_method() -> crate::error::Error {
 async fn planned() -> crate::error::Error {
     Code::NotAvailableInV1.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use fred::util::redis_keyslot;
+
+    use super::table;
+    use crate::redis::keys::window;
+
+    #[test]
+    fn all_rules_of_one_key_share_its_hash_slot_whatever_the_route() {
+        let slot = |route: &str, key: &str| {
+            redis_keyslot(format!("prefix:{}", window("scope", route, key)).as_bytes())
+        };
+        let routes: Vec<&str> = table().iter().map(|route| route.path).collect();
+        for key in [
+            "01JZX3N4Q5R6S7T8V9WAXBYCZD",
+            "10.0.0.1",
+            "alice@example.org",
+        ] {
+            for route in &routes {
+                assert_eq!(
+                    slot(&format!("GET {route}"), key),
+                    redis_keyslot(key.as_bytes()),
+                    "{route}"
+                );
+            }
+        }
+    }
+}

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::{
     Codes,
-    rules::{Email, GivenPassword, Password, Scene},
+    rules::{GivenPassword, Password, Scene},
     store::{self, CodeCheck},
 };
 use crate::{
@@ -27,11 +27,11 @@ use crate::{
     delivery::backplane::Backplane,
     error::{Code, Error, Result},
     features::devices,
-    http::{Data, Json, client::ClientIp, json::Text},
+    http::{Data, Json, client::ClientIp},
     ids::{MailId, UserId},
     limits::{Limiter, quotas::CODE_TTL, table::Limit},
     random::Random,
-    validation::DeviceId,
+    validation::{DeviceId, Email, Text},
 };
 
 /// What the account handlers work with.

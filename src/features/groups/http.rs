@@ -115,7 +115,7 @@ pub async fn remove_member(
     groups: Groups,
     Path((group, member)): Path<(ConversationId, Principal)>,
 ) -> Result<Data<Removal>> {
-    limiter.check_default(&caller).await?;
+    limiter.check_default(caller.principal()).await?;
     let tx = groups.db.begin("groups.remove_member").await?;
     let (removal, told) =
         store::remove(&tx, &groups.random, group, caller.principal(), member).await?;

@@ -22,14 +22,12 @@ use crate::{
     db::{Db, Tx},
     error::{Code, Error, Result},
     features::accounts::Accounts,
-    http::{
-        Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp, json::Text,
-    },
+    http::{Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp},
     ids::{ChallengeId, PasskeyId, UserId},
     limits::{Limiter, table::Limit},
     metrics,
     random::Random,
-    validation::DeviceId,
+    validation::{DeviceId, Text},
 };
 
 #[derive(Default, Deserialize)]

@@ -33,6 +33,7 @@ use crate::{
         unauthenticated::UnauthenticatedConnection,
     },
     metrics,
+    validation::Reverify,
 };
 
 /// Serves a socket from its upgrade until it must be closed (and with what) or has gone (`None`). What is needed only before
