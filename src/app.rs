@@ -10,15 +10,16 @@ use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::{
     auth::{agent::AgentTokens, jwt::AccessTokens, secret::Hasher},
-    backplane::Backplane,
     clock::Clock,
     db::Db,
+    delivery::{backplane::Backplane, hub::Registry},
     features::{
-        accounts::Accounts, agents::ReachabilityTracker, inbox::Inbox, messages::MessageWriter,
+        accounts::Accounts, agents::ReachabilityTracker, messages::MessageWriter,
         passkeys::Passkeys,
     },
-    gateway::{Gateway, registry::Registry},
+    gateway::Gateway,
     http::client::IngressPolicy,
+    inbox::Inbox,
     limits::{Limits, slots::Slots},
     random::Random,
 };

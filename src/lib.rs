@@ -4,10 +4,10 @@
 //! The house, in the order in which a newcomer should walk through it:
 //!
 //! - Catalogues, one file each: [`routes`], [`error`], [`events`], [`ids`], [`limits::table`], [`limits::quotas`],
-//!   [`gateway::close`], [`gateway::frames`], [`backplane::message`], [`redis::keys`], [`metrics`], [`config`], [`jobs`].
+//!   [`gateway::close`], [`gateway::frames`], [`delivery::backplane::messages`], [`redis::keys`], [`metrics`], [`config`], [`jobs`].
 //! - The door: [`http`] (accept, TLS, request ids, client address, bodies), [`auth`] (who calls).
 //! - The features: [`features`], a folder per noun, each with its wire shapes, rules and SQL.
-//! - The pipe: [`features::messages`] (the one send path) writes inboxes ([`features::inbox`]); [`backplane`] hints at
+//! - The pipe: [`features::messages`] (the one send path) writes inboxes ([`inbox`]); [`delivery`] hints at
 //!   them across nodes and sweeps behind the hints; [`gateway`] reads them out to sockets.
 //! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`mail`], [`clock`], [`random`],
 //!   [`cursor`].
@@ -18,13 +18,13 @@
 
 pub mod app;
 pub mod auth;
-pub mod backplane;
 mod breaker;
 pub mod catalogue;
 pub mod clock;
 pub mod config;
 pub mod cursor;
 pub mod db;
+pub mod delivery;
 pub mod dev;
 pub mod error;
 pub mod events;
@@ -32,6 +32,7 @@ pub mod features;
 pub mod gateway;
 pub mod http;
 pub mod ids;
+pub mod inbox;
 pub mod jobs;
 pub mod limits;
 pub mod mail;
@@ -41,3 +42,4 @@ pub mod random;
 pub mod redis;
 pub mod routes;
 pub mod telemetry;
+pub mod validation;

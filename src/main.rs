@@ -2,7 +2,14 @@
 
 use std::process::ExitCode;
 
-use blindpipe::{clock::Clock, config, config::Config, db::migrate, dev, node::Node, telemetry};
+use blindpipe::{
+    clock::Clock,
+    config,
+    db::migrate,
+    dev,
+    node::{self, Node},
+    telemetry,
+};
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use secrecy::{ExposeSecret, SecretString};
@@ -70,8 +77,8 @@ fn raise_file_limit() {
 
 async fn serve() -> Outcome {
     raise_file_limit();
-    let config =
-        Config::read(|name| std::env::var(name).ok()).inspect_err(|_| telemetry::start("info"));
+    let config = node::read_settings(|name| std::env::var(name).ok())
+        .inspect_err(|_| telemetry::start("info"));
     let config = config.map_err(|faults| faults.to_string())?;
     telemetry::start(&config.log);
     let mut term = signal(SignalKind::terminate())?;

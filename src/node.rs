@@ -17,40 +17,42 @@ use crate::{
         agent::AgentTokens, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
         revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
     },
-    backplane::{
-        Backplane, PubSubWorker, RedisPubSub,
-        message::ControlMessage,
-        sweep::{self, Sweep},
-        tombstones::Tombstones,
-    },
     clock::Clock,
-    config::Config,
+    config::{Config, Faults},
     db::{Db, Plans, migrate},
+    delivery::{
+        backplane::{
+            Backplane, PubSubWorker, RedisPubSub, messages::ControlMessage, tombstones::Tombstones,
+        },
+        hub::{End, Registry},
+        reconcile::{self, Sweep},
+    },
     error::Error,
     features::{
         accounts::{Accounts, Codes},
         agents::ReachabilityTracker,
-        inbox::{Acks, Inbox},
+        conversations::audience::Audience,
         messages::MessageWriter,
         passkeys::Passkeys,
+        streams::{EphemeralEvents, table::Streams},
     },
-    gateway::{
-        Gateway,
-        audience::Audience,
-        ephemeral::EphemeralEvents,
-        registry::{End, Registry},
-        streams::Streams,
-    },
+    gateway::Gateway,
     http::{client::IngressPolicy, listener},
     ids::NodeId,
+    inbox::{Acks, Inbox},
     jobs::Jobs,
-    limits::{Limits, slots::Slots, unauthenticated::UnauthenticatedConnections},
+    limits::{Limits, slots::Slots, table::Overrides, unauthenticated::UnauthenticatedConnections},
     mail::Mailer,
     metrics,
     random::Random,
     redis::Redis,
     routes,
 };
+
+/// Reads the settings through `get`. Faults that only other rooms can see are in the same list.
+pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
+    Config::read_checked(get, &[("LIMIT_OVERRIDES", Overrides::check)])
+}
 
 /// Why a node did not start.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -267,18 +269,18 @@ async fn assemble(
     let acks = Acks::default();
     workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
     let swept = Sweep::new(&quiet_db, &inbox, &backplane);
-    workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
+    workers.spawn(reconcile::run(swept, backplane.state(), stopping.clone()));
 
     let (hasher, dead) = (Hasher::new(), RevokedCredentials::default());
     let (wake, issuer) = (&config.access_token_keys, &config.public_url);
     let access_tokens =
         AccessTokens::new(wake, issuer, clock.clone(), random.clone(), dead.clone())?;
-    let (budgets, off) = (config.limits.clone(), config.limits_off.0);
+    let (budgets, off) = (config.limits.parse::<Overrides>()?, config.limits_off.0);
     let limits = Limits::start(
         redis.clone(),
         db.clone(),
         clock.clone(),
-        budgets,
+        budgets.clone(),
         off,
         workers,
     );
@@ -336,7 +338,7 @@ async fn assemble(
         mail_notify: Arc::default(),
         erasure_notify: Arc::default(),
     };
-    start_jobs(config, &accounts, quiet_db, workers, stopping)?;
+    start_jobs(config, budgets, &accounts, quiet_db, workers, stopping)?;
     Ok(App::from(Handles {
         clock,
         random,
@@ -410,6 +412,7 @@ fn ingress(config: &Config) -> IngressPolicy {
 
 fn start_jobs(
     config: &Config,
+    budgets: Overrides,
     accounts: &Accounts,
     db: Db,
     workers: &TaskTracker,
@@ -418,7 +421,7 @@ fn start_jobs(
     let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
     let jobs = Jobs {
         db,
-        budgets: config.limits.clone(),
+        budgets,
         codes: accounts.codes.clone(),
         mailer,
         mail_notify: accounts.mail_notify.clone(),

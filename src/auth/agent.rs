@@ -360,9 +360,7 @@ where
         let claim = AgentToken::from_request_parts(parts, state).await?;
         let (db, dead) = (Db::from_ref(state), AgentTokens::from_ref(state).dead);
         let agent = claim.verify(&db, &dead).await?;
-        parts
-            .extensions
-            .insert(VerifiedCredential::agent(claim, db, dead));
+        VerifiedCredential::agent(claim, db, dead).attach(parts);
         Ok(agent)
     }
 }

@@ -137,9 +137,7 @@ where
         let claim = UserToken::from_request_parts(parts, state).await?;
         let (db, dead) = (Db::from_ref(state), AccessTokens::from_ref(state).dead);
         let user = claim.verify(&db, &dead).await?;
-        parts
-            .extensions
-            .insert(VerifiedCredential::user(claim, db, dead));
+        VerifiedCredential::user(claim, db, dead).attach(parts);
         Ok(user)
     }
 }

@@ -10,17 +10,16 @@ pub mod conversations;
 pub mod devices;
 pub mod group_keys;
 pub mod groups;
-pub mod inbox;
 pub mod keys;
 pub mod messages;
 pub mod passkeys;
 pub mod relations;
+pub mod streams;
 
 pub mod health;
 
 /// The order in which features may call each other: each those before it. A test holds the code to it.
 pub const ORDER: &[&str] = &[
-    "inbox",
     "relations",
     "devices",
     "keys",
@@ -31,5 +30,6 @@ pub const ORDER: &[&str] = &[
     "groups",
     "group_keys",
     "messages",
+    "streams",
     "budgets",
 ];

@@ -14,8 +14,8 @@ use crate::{
     auth::{caller::VerifiedCredential, user::UserToken},
     cursor::Cursor,
     error::{Code, Error, Result},
-    features::inbox::Reader,
     ids::Principal,
+    inbox::Reader,
     limits::{
         Limiter,
         quotas::{AUTH_DEADLINE, MAX_FRAMES_PER_SECOND},

@@ -3,25 +3,18 @@
 //! Owns the handshake (upgrade, `auth` within 5 s), the sessions of this node and how they end. A session is a cursor
 //! over one inbox with a mailbox of hints in front; see [`session`].
 
-pub mod audience;
 mod authenticate;
 pub mod close;
 mod close_frame;
 mod codec;
 pub mod echo;
-pub mod ephemeral;
 pub mod frames;
 mod handshake;
-mod heartbeat;
 mod rate;
-pub mod registry;
 mod reorder_buffer;
-mod replays;
-mod requests;
 mod sends;
 mod session;
 mod socket;
-pub mod streams;
 
 use std::sync::{
     Arc,
@@ -38,20 +31,16 @@ use crate::{
     auth::{agent::AgentTokens, jwt::AccessTokens},
     clock::Clock,
     db::Db,
+    delivery::hub::Registry,
     error::{Error, Result},
-    features::{
-        agents::ReachabilityTracker,
-        inbox::{Acks, Inbox},
-        messages::MessageWriter,
-    },
+    features::{agents::ReachabilityTracker, messages::MessageWriter, streams::EphemeralEvents},
     http::client::{ClientIp, IngressPolicy},
+    inbox::{Acks, Inbox},
     limits::{
         Limiter, Limits, slots::Slots, table::Limit, unauthenticated::UnauthenticatedConnections,
     },
     random::Random,
 };
-use ephemeral::EphemeralEvents;
-use registry::Registry;
 
 /// What sessions work with.
 pub struct Gateway {

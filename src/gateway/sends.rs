@@ -9,14 +9,18 @@ use super::{
     Gateway,
     authenticate::AuthenticatedClient,
     close::Close,
-    ephemeral::{EphemeralEvents, key_of},
     frames::{self, ServerFrame},
     socket::Socket,
-    streams::{Key, StreamId},
 };
 use crate::{
     error::{Code, Error, Result},
-    features::messages::{Draft, MessageWriter, SendRequest, Sent},
+    features::{
+        messages::{Draft, MessageWriter, SendRequest, Sent},
+        streams::{
+            EphemeralEvents, key_of,
+            table::{Key, StreamId},
+        },
+    },
     ids::{ConversationId, Principal},
     limits::{Limiter, quotas::MB, table::Limit},
 };

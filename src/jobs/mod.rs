@@ -7,13 +7,14 @@ use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::Result,
     features::{
         accounts::{self, Codes},
-        agents, group_keys, inbox, messages, passkeys, relations,
+        agents, group_keys, messages, passkeys, relations,
     },
+    inbox,
     limits::table::Overrides,
     mail::Mailer,
     metrics,

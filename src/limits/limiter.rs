@@ -14,9 +14,8 @@ use super::{
     table::{Budget, Limit},
 };
 use crate::{
-    auth::caller::Caller,
     error::{Error, Result},
-    ids::AgentId,
+    ids::{AgentId, Principal},
     metrics,
 };
 
@@ -84,10 +83,10 @@ impl Limiter {
     }
 
     /// Charges a route without a row of its own that principals of both kinds may call.
-    pub async fn check_default(&self, caller: &Caller) -> Result<()> {
+    pub async fn check_default(&self, caller: Principal) -> Result<()> {
         match caller {
-            Caller::User(user) => self.check_route(Limit::DefaultUser, user.id).await,
-            Caller::Agent(agent) => self.check_agent_route(agent.id).await,
+            Principal::User(user) => self.check_route(Limit::DefaultUser, user).await,
+            Principal::Agent(agent) => self.check_agent_route(agent).await,
         }
     }
 

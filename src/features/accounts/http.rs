@@ -13,21 +13,25 @@ use tokio::sync::Notify;
 
 use super::{
     Codes,
-    rules::{Email, GivenPassword, Password, Scene},
+    rules::{GivenPassword, Password, Scene},
     store::{self, CodeCheck},
 };
 use crate::{
     auth::{
-        jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile, turnstile::Turnstile,
+        jwt::AccessTokens,
+        refresh::RefreshTokens,
+        secret::Hasher,
+        turnstile::{self, Turnstile},
     },
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Code, Error, Result},
-    features::devices::{self, DeviceId},
-    http::{Data, Json, client::ClientIp, json::Text},
+    features::devices,
+    http::{Data, Json, client::ClientIp},
     ids::{MailId, UserId},
     limits::{Limiter, quotas::CODE_TTL, table::Limit},
     random::Random,
+    validation::{DeviceId, Email, Text},
 };
 
 /// What the account handlers work with.

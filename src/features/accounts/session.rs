@@ -11,13 +11,14 @@ use crate::{
     db::Tx,
     error::{Code, Result},
     features::{
-        devices::{self, DeviceId, NewSession, Refreshed},
+        devices::{self, NewSession, Refreshed},
         keys,
     },
-    http::{Data, client::ClientIp, json::Text},
+    http::{Data, client::ClientIp},
     ids::{SessionId, UserId},
     limits::{Limiter, quotas::ACCESS_TOKEN_TTL, table::Limit},
     metrics,
+    validation::{DeviceId, Text},
 };
 
 /// What every way of signing in answers, beside the refresh cookie.

@@ -21,13 +21,13 @@ pub use self::reachability::ReachabilityTracker;
 use crate::{
     app::{App, Quotas},
     auth::{agent::NewToken, secret::Hasher},
-    backplane::Backplane,
     clock::{Clock, iso},
     db::{Db, Tx},
+    delivery::backplane::Backplane,
     error::Result,
     events::EventKind,
-    features::inbox::{self, Told},
     ids::{AgentId, EventId, UserId},
+    inbox::{self, Told},
     limits::slots::{Kind, Slots},
     random::Random,
 };

@@ -40,7 +40,7 @@ pub async fn list(
     ip: ClientIp,
     State(db): State<Db>,
 ) -> Result<List<Bucket>> {
-    limiter.check_default(&caller).await?;
+    limiter.check_default(caller.principal()).await?;
     let (tier, guards) = match &caller {
         Caller::User(user) => {
             let budgets = [Limit::LoginFail, Limit::CodeTries].map(|limit| limiter.budget(limit));

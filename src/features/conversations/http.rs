@@ -18,13 +18,14 @@ use crate::{
         caller::Caller,
         user::{User, lock_live_session},
     },
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Code, Error, Result},
-    http::{Data, Json, List, Path, Query, json::Text, page::Page},
+    http::{Data, Json, List, Path, Query, page::Page},
     ids::{AgentId, ConversationId, EventId, MessageId, Principal, RelationId, UserId},
     limits::{Limiter, quotas::MAX_GROUP_MEMBERS, table::Limit},
     random::Random,
+    validation::Text,
 };
 
 /// With whom.
@@ -222,7 +223,7 @@ pub async fn get(
     State(db): State<Db>,
     Path(id): Path<ConversationId>,
 ) -> Result<Data<Conversation>> {
-    limiter.check_default(&caller).await?;
+    limiter.check_default(caller.principal()).await?;
     let client = db.read().await?;
     let conversation = store::whole(&client, caller.principal(), id).await?;
     Ok(Data(conversation.ok_or(Code::NotFound)?))
@@ -302,7 +303,7 @@ pub async fn read(
     Path(id): Path<ConversationId>,
     Json(body): Json<MarkRead>,
 ) -> Result<Data<Marked>> {
-    limiter.check_default(&caller).await?;
+    limiter.check_default(caller.principal()).await?;
     let tx = db.begin("conversations.read").await?;
     let event = EventId::generate(&random);
     let mark = store::read_up_to(&tx, id, caller.principal(), body.message_id, event).await?;

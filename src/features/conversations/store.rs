@@ -17,8 +17,8 @@ use crate::{
     db::{Conn, Db, Tx},
     error::{Code, Result},
     events::EventKind,
-    features::inbox::{self, NewEvent, Told},
     ids::{ConversationId, EventId, Principal, RelationId},
+    inbox::{self, NewEvent, Told},
 };
 
 /// A conversation that is locked until the transaction ends, and the caller's place in it.

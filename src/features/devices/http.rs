@@ -4,16 +4,17 @@ use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::{rules::DeviceId, store};
+use super::store;
 use crate::{
     auth::user::User,
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Code, Error, Result},
     http::{Data, List, Page, Path, Query},
     ids::EventId,
     limits::{Limiter, slots::Slots, table::Limit},
     random::Random,
+    validation::DeviceId,
 };
 
 /// A device as its owner sees it.

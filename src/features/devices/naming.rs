@@ -6,8 +6,8 @@ use crate::{
     auth::user::User,
     db::Tx,
     error::{Code, Error, Result},
-    features::inbox::{self, Reader},
     ids::{Principal, SessionId, UserId},
+    inbox::{self, Reader},
 };
 
 /// What a naming found.

@@ -10,8 +10,8 @@ use crate::{
     db::{Db, Tx},
     error::{Code, Error, Result},
     events::EventKind,
-    features::inbox::{self, Reader, Told},
     ids::{EventId, Principal, SessionId, UserId},
+    inbox::{self, Reader, Told},
     limits::quotas::{MAX_SESSION_DAYS, REFRESH_GRACE, REFRESH_TOKEN_TTL},
 };
 

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use super::{rules::Recipient, store};
 use crate::{
     auth::{caller::Caller, user::User},
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Error, Result},
     features::conversations,
-    http::{Created, Data, Json, Path, Query, json::Text},
+    http::{Created, Data, Json, Path, Query},
     ids::{ConversationId, EventId, Principal},
     limits::{
         Limiter,
@@ -21,6 +21,7 @@ use crate::{
         table::Limit,
     },
     random::Random,
+    validation::Text,
 };
 
 /// A new key of a conversation.
@@ -114,7 +115,7 @@ pub async fn read(
     Path(id): Path<ConversationId>,
     Query(query): Query<OfEpoch>,
 ) -> Result<Data<store::OwnKeys>> {
-    limiter.check_default(&caller).await?;
+    limiter.check_default(caller.principal()).await?;
     Ok(Data(
         store::own(&db, id, caller.principal(), query.epoch).await?,
     ))

@@ -11,11 +11,9 @@ use crate::{
     db::{Db, Tx},
     error::{Code, Error, Result},
     events::EventKind,
-    features::{
-        conversations, devices,
-        inbox::{self, NewEvent, Told},
-    },
+    features::{conversations, devices},
     ids::{ConversationId, EventId, Principal, UserId},
+    inbox::{self, NewEvent, Told},
     random::Random,
 };
 

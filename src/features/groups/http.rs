@@ -18,15 +18,13 @@ use crate::{
         caller::Caller,
         user::{User, lock_live_session},
     },
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Code, Error, Result},
-    features::{
-        conversations::{self, Member},
-        inbox::Told,
-    },
+    features::conversations::{self, Member},
     http::{Created, Data, Json, Path},
     ids::{AgentId, ConversationId, InstanceId, Principal, UserId},
+    inbox::Told,
     limits::{
         Limiter,
         quotas::{GROUP_ADDITIONS_PER_TRANSACTION, MAX_GROUP_ADDITIONS},
@@ -117,7 +115,7 @@ pub async fn remove_member(
     groups: Groups,
     Path((group, member)): Path<(ConversationId, Principal)>,
 ) -> Result<Data<Removal>> {
-    limiter.check_default(&caller).await?;
+    limiter.check_default(caller.principal()).await?;
     let tx = groups.db.begin("groups.remove_member").await?;
     let (removal, told) =
         store::remove(&tx, &groups.random, group, caller.principal(), member).await?;

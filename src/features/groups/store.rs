@@ -15,10 +15,10 @@ use crate::{
     features::{
         agents,
         conversations::{self, Member, Place},
-        inbox::{self, NewEvent, Told},
         relations,
     },
     ids::{AgentId, ConversationId, EventId, InstanceId, Principal, RelationId, UserId},
+    inbox::{self, NewEvent, Told},
     limits::quotas::MAX_GROUP_MEMBERS,
     random::Random,
 };

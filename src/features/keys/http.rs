@@ -14,14 +14,14 @@ use super::{
 };
 use crate::{
     auth::{caller::Caller, user::User},
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Code, Result},
-    features::devices::DeviceId,
     http::{Data, Json, List, Page, Path, Query},
     ids::{EventId, UserId},
     limits::{Limiter, table::Limit},
     random::Random,
+    validation::DeviceId,
 };
 
 /// A device's keys as it uploads them.

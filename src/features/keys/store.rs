@@ -11,11 +11,9 @@ use crate::{
     db::{Db, Tx},
     error::{Code, Error, Result},
     events::EventKind,
-    features::{
-        devices,
-        inbox::{self, Told},
-    },
+    features::devices,
     ids::{EventId, Principal, SessionId, UserId},
+    inbox::{self, Told},
     limits::quotas::{MAX_KEY_BACKUP_VERSIONS, REAUTH_WINDOW_FOR_KEYS},
 };
 

@@ -8,8 +8,8 @@ use super::{
 use crate::{
     error::{Code, Error, Result},
     events::Message,
-    features::inbox::Told,
     ids::Principal,
+    inbox::Told,
     limits::quotas::MAX_HOPS,
 };
 

@@ -18,15 +18,13 @@ use crate::{
         user::UserToken,
     },
     cursor::Cursor,
+    delivery::hub::{End, Registry, Subscription},
     error::{Code, Error, Result},
     events,
-    features::{
-        agents::ReachabilityTracker,
-        inbox::{Inbox, Reader, Start},
-    },
-    gateway::registry::{End, Registry, Subscription},
+    features::agents::ReachabilityTracker,
     http::{Data, Path, Query, body},
     ids::{AgentId, ConversationId, Principal},
+    inbox::{Inbox, Reader, Start},
     limits::{
         Limiter,
         quotas::{

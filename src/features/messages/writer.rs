@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     auth::revoked::RevokedCredentials,
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Code, Error, Result},
     ids::{ConversationId, MessageId},
     metrics,

@@ -21,14 +21,13 @@ use crate::{
     clock,
     db::{Db, Tx},
     error::{Code, Error, Result},
-    features::{accounts::Accounts, devices::DeviceId},
-    http::{
-        Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp, json::Text,
-    },
+    features::accounts::Accounts,
+    http::{Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp},
     ids::{ChallengeId, PasskeyId, UserId},
     limits::{Limiter, table::Limit},
     metrics,
     random::Random,
+    validation::{DeviceId, Text},
 };
 
 #[derive(Default, Deserialize)]

@@ -5,8 +5,8 @@ use axum::extract::State;
 use super::{Relation, store};
 use crate::{
     auth::user::User,
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::Result,
     http::{Data, List, Path, Query, page::Page},
     ids::{EventId, RelationId},

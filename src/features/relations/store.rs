@@ -5,9 +5,9 @@ use crate::{
     db::{Db, Tx},
     error::{Code, Result},
     events::EventKind,
-    features::inbox::{self, NewEvent, Told},
     http::page,
     ids::{AgentId, ConversationId, EventId, RelationId, UserId},
+    inbox::{self, NewEvent, Told},
 };
 
 /// Messages that one transaction of the purge empties. They may have a megabyte each.

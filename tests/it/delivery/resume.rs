@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use blindpipe::features::inbox;
+use blindpipe::inbox;
 use serde_json::{Value, json};
 
 use crate::support::{

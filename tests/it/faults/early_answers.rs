@@ -199,8 +199,7 @@ async fn an_http2_connection_outlives_early_answers() {
         RAISED_LIMITS,
     ])
     .await;
-    let (port, connections) =
-        counting_relay(a.base.trim_start_matches("http://").to_owned()).await;
+    let (port, connections) = counting_relay(a.base.trim_start_matches("http://").to_owned()).await;
     let ca = std::fs::read(&certificates.ca).expect("the CA");
     let http = reqwest::Client::builder()
         .no_proxy()

@@ -9,15 +9,13 @@ use uuid::Uuid;
 use crate::{
     db::Tx,
     error::Result,
-    features::accounts::{
-        Codes,
-        rules::{Email, Scene},
-    },
+    features::accounts::{Codes, rules::Scene},
     ids::MailId,
     limits::{
         quotas::{CODE_TTL, MAX_TRIES_PER_CODE},
         table::Budget,
     },
+    validation::Email,
 };
 
 /// The newest code of an e-mail and scene, and the mail that carries it.

@@ -11,12 +11,9 @@ use crate::{
     db::Tx,
     error::Result,
     events::EventKind,
-    features::{
-        devices,
-        inbox::{self, Told},
-        relations,
-    },
+    features::{devices, relations},
     ids::{ConversationId, EventId, Principal, SessionId, TokenId, UserId},
+    inbox::{self, Told},
     random::Random,
 };
 

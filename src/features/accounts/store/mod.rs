@@ -12,13 +12,13 @@ pub use self::{
     mail::{Mail, claim_mail, delete_mail, retry_mail},
     notices::{Notice, claim_notice, put_notice, settle_notice},
 };
-use super::rules::Email;
 use crate::{
     db::{Db, Tx},
     error::{Code, OnConstraint, Result},
-    features::inbox,
     ids::{SessionId, UserId},
+    inbox,
     limits::table::{Budget, Limit, Overrides},
+    validation::Email,
 };
 
 pub async fn create_user(
@@ -208,7 +208,7 @@ pub async fn profile(db: &Db, user: UserId) -> Result<Profile> {
 /// The user's e-mail, for whoever must prove the password again.
 pub async fn email_of(db: &Db, user: UserId) -> Result<Email> {
     let Profile { email, .. } = profile(db, user).await?;
-    Ok(Email::of_account(email))
+    Ok(Email::from_stored(email))
 }
 
 /// Comes after the account's row, whoever takes both.

@@ -7,9 +7,9 @@ use super::super::{Agents, store};
 use crate::{
     auth::agent::{Agent, lock_live_token},
     error::{Error, Result},
-    features::inbox::{self, Inbox, Reader},
     http::{Data, JsonOrNothing},
     ids::Principal,
+    inbox::{self, Inbox, Reader},
     limits::Limiter,
 };
 

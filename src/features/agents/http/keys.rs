@@ -15,9 +15,9 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::inbox,
     http::{Created, Data, Json},
     ids::{AgentId, EventId},
+    inbox,
     limits::Limiter,
 };
 

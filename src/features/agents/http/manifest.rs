@@ -20,9 +20,9 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::inbox,
     http::{Data, body},
     ids::EventId,
+    inbox,
     limits::{
         Limiter,
         quotas::{MANIFEST_ENVELOPE_BYTES, MAX_MANIFEST_BYTES},

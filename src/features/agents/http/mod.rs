@@ -35,7 +35,7 @@ use crate::{
     },
     clock::iso,
     error::{Code, Error, Result},
-    http::{Created, Data, List, Page, Query, body, json, json::Text},
+    http::{Created, Data, List, Page, Query, body, json},
     ids::{AgentId, TokenId, UserId},
     limits::{
         Limiter,
@@ -43,6 +43,7 @@ use crate::{
         slots::Connection,
         table::Limit,
     },
+    validation::Text,
 };
 
 #[derive(Deserialize)]

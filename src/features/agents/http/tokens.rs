@@ -12,9 +12,9 @@ use crate::{
     clock::iso,
     error::{Error, Result},
     events::EventKind,
-    features::inbox,
     http::{Data, Json},
     ids::{EventId, TokenId},
+    inbox,
     limits::{Limiter, table::Limit},
 };
 

@@ -6,11 +6,9 @@ use crate::{
     db::Tx,
     error::Result,
     events::EventKind,
-    features::{
-        inbox::{self, Told},
-        relations,
-    },
+    features::relations,
     ids::{AgentId, ConversationId, EventId, RelationId, UserId},
+    inbox::{self, Told},
     random::Random,
 };
 

@@ -21,8 +21,8 @@ use crate::{
     },
     db::{Db, Tx},
     error::{Code, Error, Result},
-    features::inbox::{self, Reader},
     ids::{AgentId, Principal, SessionId, UserId},
+    inbox::{self, Reader},
 };
 
 /// An agent to be.

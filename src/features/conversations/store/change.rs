@@ -5,11 +5,9 @@ use crate::{
     db::Tx,
     error::{Code, Result},
     events::EventKind,
-    features::{
-        conversations::Conversation,
-        inbox::{self, NewEvent, Told},
-    },
+    features::conversations::Conversation,
     ids::{ConversationId, EventId, MessageId, Principal, UserId},
+    inbox::{self, NewEvent, Told},
     limits::quotas::MAX_READ_MARK_RECIPIENTS,
 };
 

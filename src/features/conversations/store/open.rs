@@ -5,13 +5,9 @@ use crate::{
     db::Tx,
     error::{Code, Error, Result},
     events::EventKind,
-    features::{
-        agents,
-        conversations::Conversation,
-        inbox::{self, NewEvent, Told},
-        relations,
-    },
+    features::{agents, conversations::Conversation, relations},
     ids::{AgentId, ConversationId, EventId, Principal, RelationId, UserId},
+    inbox::{self, NewEvent, Told},
 };
 
 /// Ids for whatever must be made.

@@ -12,8 +12,8 @@ use super::batch::PendingSend;
 use crate::{
     db::{Db, Tx},
     error::{Error, Result},
-    features::inbox::Delivery,
     ids::{ConversationId, MessageId},
+    inbox::Delivery,
 };
 
 /// Executions of the statement that may meet a conflict before the batch fails.

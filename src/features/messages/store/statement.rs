@@ -34,11 +34,9 @@ use uuid::Uuid;
 
 use super::{Decision, Refusal, Stored};
 use crate::{
-    features::{
-        inbox::Delivery,
-        messages::{Draft, SendRequest, batch::PendingSend},
-    },
+    features::messages::{Draft, SendRequest, batch::PendingSend},
     ids::{ConversationId, MessageId, Principal},
+    inbox::Delivery,
     limits::quotas::MAX_HOPS,
 };
 

@@ -18,9 +18,9 @@ use uuid::Uuid;
 
 use super::heartbeat::Heartbeat;
 use crate::{
-    backplane::message::EphemeralEvent,
+    delivery::backplane::messages::EphemeralEvent,
     events::EncodedEvent,
-    features::inbox::Delivery,
+    inbox::Delivery,
     limits::quotas::{
         MAX_EPHEMERAL_BYTES, MAX_EPHEMERAL_FRAMES, MAX_MAILBOX_BYTES, MAX_MAILBOX_FRAMES,
         NODE_LEASE,

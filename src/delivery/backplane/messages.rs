@@ -8,9 +8,9 @@ use uuid::Uuid;
 
 use crate::{
     events::EncodedEvent,
-    features::inbox::Delivery,
-    gateway::streams::StreamId,
+    features::streams::table::StreamId,
     ids::{AgentId, ConversationId, NodeId},
+    inbox::Delivery,
 };
 
 /// Bodies larger than this stay in Postgres: the hint says only that there is one.

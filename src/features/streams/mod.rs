@@ -10,23 +10,28 @@ use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{
-    Gateway,
-    audience::Audience,
-    registry::Subscription,
+pub mod replays;
+mod requests;
+pub mod table;
+
+use self::{
     replays::ReplayRequests,
-    requests,
-    streams::{Key, Silent, StreamId, StreamTarget, Streams},
+    table::{Key, Silent, StreamId, StreamTarget, Streams},
 };
 use crate::{
     auth::agent::Agent,
-    backplane::{
-        Backplane,
-        message::{ControlMessage, EphemeralEvent, StreamAction, StreamPosition},
-    },
     clock::Clock,
+    delivery::{
+        backplane::{
+            Backplane,
+            messages::{ControlMessage, EphemeralEvent, StreamAction, StreamPosition},
+        },
+        hub::Subscription,
+    },
     error::{Code, Result},
     events::Sender,
+    features::conversations::audience::Audience,
+    gateway::Gateway,
     http::{Data, Json},
     ids::{ConversationId, MessageId, Principal},
     limits::{

@@ -14,13 +14,13 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    Gateway,
-    ephemeral::EphemeralEvents,
-    streams::{Key, StreamId},
+    EphemeralEvents,
+    table::{Key, StreamId},
 };
 use crate::{
-    backplane::message::{EphemeralEvent, StreamAction},
+    delivery::backplane::messages::{EphemeralEvent, StreamAction},
     error::{Code, Result},
+    gateway::Gateway,
     ids::Principal,
 };
 
@@ -260,8 +260,8 @@ fn find(gateway: &Gateway, listener: Principal, stream: StreamId, from: u64) -> 
 mod tests {
     use super::*;
     use crate::{
-        backplane::message::StreamPosition,
         clock::Clock,
+        delivery::backplane::messages::StreamPosition,
         ids::{AgentId, ConversationId},
         random::Random,
     };

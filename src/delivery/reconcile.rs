@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Backplane, State, tombstones::Tombstones};
+use super::backplane::{self, Backplane, State, tombstones::Tombstones};
 use crate::{
     db::Db,
+    delivery::hub::{End, Registry},
     error::Result,
-    features::inbox::Inbox,
-    gateway::registry::{End, Registry},
+    inbox::Inbox,
     metrics,
 };
 
@@ -157,6 +157,11 @@ async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static
     let rows = client.query(&stmt, &[&credentials]).await?;
     Ok(rows
         .iter()
-        .map(|row| (super::worker::reason_of(row.get(1), row.get(2)), row.get(0)))
+        .map(|row| {
+            (
+                backplane::worker::reason_of(row.get(1), row.get(2)),
+                row.get(0),
+            )
+        })
         .collect())
 }

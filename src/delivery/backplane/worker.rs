@@ -14,17 +14,15 @@ use uuid::Uuid;
 
 use super::{
     Backplane, Outgoing, State,
-    message::{ControlMessage, EphemeralEnvelope, Hint, Hints},
+    messages::{ControlMessage, EphemeralEnvelope, Hint, Hints},
     pubsub::{Incoming, PubSub},
 };
 use crate::{
+    delivery::hub::{Registry, SubscriptionChange, Wakeups},
     events::EncodedEvent,
-    features::inbox::Delivery,
-    gateway::{
-        registry::{Registry, SubscriptionChange, Wakeups},
-        streams::Key,
-    },
+    features::streams::table::Key,
     ids::NodeId,
+    inbox::Delivery,
     metrics,
     redis::{Redis, keys},
 };

@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::{
-    backplane::message::{EphemeralEvent, StreamAction, StreamPosition},
     clock::Clock,
+    delivery::backplane::messages::{EphemeralEvent, StreamAction, StreamPosition},
     error::{Code, Error, Result},
     ids::{AgentId, ConversationId, MessageId},
     limits::quotas::{

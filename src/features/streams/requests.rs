@@ -6,9 +6,9 @@ use moka::sync::Cache;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{ephemeral::EphemeralEvents, streams::Key};
+use super::{EphemeralEvents, table::Key};
 use crate::{
-    backplane::message::{ControlMessage, Wanted},
+    delivery::backplane::messages::{ControlMessage, Wanted},
     error::Result,
     ids::NodeId,
 };

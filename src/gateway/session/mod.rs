@@ -11,21 +11,20 @@ use super::{
     Gateway,
     authenticate::{self, AuthenticatedClient},
     close::Close,
-    ephemeral::{self, StreamCommand},
     frames::{ClientFrame, Replay, ServerFrame},
     rate::Rate,
-    registry::{End, Subscription, SubscriptionGuard, UNKNOWN_SEQ},
     reorder_buffer::ReorderBuffer,
-    replays::StreamReplays,
     sends::{Sends, Target, answer, refuse},
     socket::{Heard, Socket},
 };
 use crate::{
     auth::user::UserToken,
     clock::iso,
+    delivery::hub::{End, Subscription, SubscriptionGuard, UNKNOWN_SEQ},
     error::{Code, Result},
-    features::inbox::Start,
+    features::streams::{self, StreamCommand, replays::StreamReplays},
     ids::Principal,
+    inbox::Start,
     limits::{
         quotas::{
             EXPIRY_GRACE, EXPIRY_NOTICE, HEARTBEAT_INTERVAL, MAX_ACKS_PER_SECOND,
@@ -34,6 +33,7 @@ use crate::{
         unauthenticated::UnauthenticatedConnection,
     },
     metrics,
+    validation::Reverify,
 };
 
 /// Serves a socket from its upgrade until it must be closed (and with what) or has gone (`None`). What is needed only before
@@ -304,7 +304,7 @@ impl<'a> Session<'a> {
                 } = &self.client;
                 let (gateway, device, subscription) =
                     (self.gateway, &reader.device_id, &self.subscription);
-                let typed = ephemeral::typing_frame(
+                let typed = streams::typing_frame(
                     gateway,
                     *principal,
                     device,

@@ -2,14 +2,13 @@
 //!
 //! Nothing here is needed for correctness. Whoever commits an event tells the listeners on this node directly and the
 //! others through one channel per principal, to which a node subscribes while it has a listener of that principal.
-//! What is lost on the way is found by the [`sweep`]. Each node sends itself a probe every second: when it stays away,
+//! What is lost on the way is found by the [reconciliation](super::reconcile). Each node sends itself a probe every second: when it stays away,
 //! subscriptions are made anew and the sweep runs four times as often.
 
-pub mod message;
+pub mod messages;
 mod pubsub;
-pub mod sweep;
 pub mod tombstones;
-mod worker;
+pub mod worker;
 
 use std::sync::{
     Arc,
@@ -21,7 +20,7 @@ use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
 use self::{
-    message::{ControlMessage, EphemeralEnvelope, EphemeralEvent, Hint, Hints, Wanted},
+    messages::{ControlMessage, EphemeralEnvelope, EphemeralEvent, Hint, Hints, Wanted},
     tombstones::Tombstones,
 };
 pub use self::{
@@ -29,13 +28,13 @@ pub use self::{
     worker::PubSubWorker,
 };
 use crate::{
-    features::inbox::{Delivery, Told},
-    gateway::{
-        audience::Audience,
-        registry::{Registry, Subscription, Wakeups},
-        streams::{StreamId, Streams},
+    delivery::hub::{Registry, Subscription, Wakeups},
+    features::{
+        conversations::audience::Audience,
+        streams::table::{StreamId, Streams},
     },
     ids::{AgentId, NodeId},
+    inbox::{Delivery, Told},
     metrics,
     redis::{Redis, keys},
 };
@@ -70,8 +69,8 @@ pub struct Backplane {
     /// This node.
     pub node: NodeId,
     redis: Redis,
-    registry: Registry,
-    tombstones: Tombstones,
+    pub(in crate::delivery) registry: Registry,
+    pub(in crate::delivery) tombstones: Tombstones,
     /// The streams that this node knows.
     pub streams: Streams,
     /// Who hears what is said in passing.
@@ -87,7 +86,7 @@ pub struct Backplane {
 #[derive(Default)]
 pub struct State {
     healthy: AtomicBool,
-    sweep_now: Notify,
+    pub(in crate::delivery) sweep_now: Notify,
     fresh: Mutex<Vec<Uuid>>,
     fresh_bell: Notify,
 }
@@ -114,7 +113,7 @@ impl State {
         self.fresh_bell.notify_one();
     }
 
-    async fn fresh(&self) -> Vec<Uuid> {
+    pub(in crate::delivery) async fn fresh(&self) -> Vec<Uuid> {
         self.fresh_bell.notified().await;
         std::mem::take(&mut *self.fresh.lock())
     }
