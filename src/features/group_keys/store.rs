@@ -78,18 +78,16 @@ pub async fn rotate(
         .map(|to| to.device_id.as_deref().unwrap_or_default())
         .collect();
     let wrapped: Vec<&str> = rotation.keys.values().map(String::as_str).collect();
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_one(
             "-- group_keys.rotate
             with keys as (
                 insert into group_key (conversation_id, epoch, principal_id, device_id, wrapped_key)
                 select $1, $2, * from unnest($3::uuid[], $4::text[], $5::text[])
             )
             update conversation set epoch = $2, rotation_required = false where conversation_id = $1 returning app_now()",
+            &[&id, &epoch, &principals, &devices, &wrapped],
         )
-        .await?;
-    let row = tx
-        .query_one(&stmt, &[&id, &epoch, &principals, &devices, &wrapped])
         .await?;
     let told = tell(tx, random, id, epoch, rotation).await?;
     Ok((epoch, row.get(0), told))
@@ -97,8 +95,8 @@ pub async fn rotate(
 
 /// Everybody who must be able to open the key now: the devices with keys of the members, and the agents that have keys.
 async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> {
-    let stmt = tx
-        .prepare_cached(
+    let rows = tx
+        .query(
             "-- group_keys.recipients
             select 'user', m.principal_id, d.device_id from member m join device d on d.user_id = m.principal_id
             where m.conversation_id = $1 and d.key_id is not null and d.revoked_at is null
@@ -107,9 +105,9 @@ async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> 
             join agent_key k on k.agent_id = m.principal_id and k.valid_until is null
             left join relation r on r.relation_id = m.relation_id
             where m.conversation_id = $1 and r.state is distinct from 'revoked'",
+            &[&id],
         )
         .await?;
-    let rows = tx.query(&stmt, &[&id]).await?;
     let recipient = |row: &Row| Recipient {
         principal_id: Principal::from_row(row.get(0), row.get(1)),
         device_id: row.get(2),
@@ -165,8 +163,8 @@ pub async fn own(
     epoch: Option<i32>,
 ) -> Result<OwnKeys> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let rows = client
+        .query(
             "-- group_keys.own
             select c.epoch, c.rotation_required, k.device_id, k.wrapped_key, coalesce($3, c.epoch)
             from member m join conversation c using (conversation_id)
@@ -174,9 +172,9 @@ pub async fn own(
             left join group_key k on k.conversation_id = $1 and k.principal_id = $2 and k.epoch = coalesce($3, c.epoch)
             where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'
             order by k.device_id",
+            &[&id, &who.id(), &epoch],
         )
         .await?;
-    let rows = client.query(&stmt, &[&id, &who.id(), &epoch]).await?;
     let first = rows.first().ok_or(Code::NotFound)?;
     let keys = rows.iter().filter_map(|row| {
         let device: Option<String> = row.get(2);
@@ -218,13 +216,14 @@ pub async fn request(
         &data,
         peers,
     )?;
-    let stmt = tx
-        .prepare_cached(
+    let at = tx
+        .query_one(
             "-- group_keys.now
             select app_now()",
+            &[],
         )
-        .await?;
-    let at = tx.query_one(&stmt, &[]).await?.get(0);
+        .await?
+        .get(0);
     Ok((at, inbox::append_all(tx, &[event]).await?))
 }
 
@@ -235,8 +234,8 @@ pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told
         return Ok(None);
     };
     // A key that a device was given after it came back, with keys of its own, is its own.
-    let stmt = tx
-        .prepare_cached(
+    let Some(row) = tx
+        .query_opt(
             "-- group_keys.next_held
             select c.conversation_id, c.epoch from member m join conversation c using (conversation_id)
             join group_key k on k.conversation_id = c.conversation_id and k.epoch = c.epoch
@@ -245,10 +244,8 @@ pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told
                 and not exists (select from device d where d.user_id = $1 and d.device_id = $2 and d.revoked_at is null
                                                        and d.key_since <= k.rotated_at)
             order by m.conversation_id limit 1",
+            &[&lost.user, &lost.device_id, &lost.seen_through],
         )
-        .await?;
-    let Some(row) = tx
-        .query_opt(&stmt, &[&lost.user, &lost.device_id, &lost.seen_through])
         .await?
     else {
         devices::lost_round(tx, &lost).await?;
@@ -256,14 +253,15 @@ pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told
     };
     let (id, epoch): (ConversationId, i32) = (row.get(0), row.get(1));
     // A rotation may have been faster, and this epoch be over.
-    let stmt = tx
-        .prepare_cached(
+    let asked = tx
+        .execute(
             "-- group_keys.require
             update conversation set rotation_required = true
             where conversation_id = $1 and epoch = $2 and not rotation_required",
+            &[&id, &epoch],
         )
-        .await?;
-    let asked = tx.execute(&stmt, &[&id, &epoch]).await? > 0;
+        .await?
+        > 0;
     devices::lost_seen(tx, &lost, id).await?;
     let told = if asked {
         conversations::updated(tx, id, EventId::generate(random)).await?

@@ -93,14 +93,12 @@ async fn lock_as_admin(tx: &Tx, group: ConversationId, user: UserId) -> Result<P
 }
 
 async fn members(tx: &Tx, group: ConversationId) -> Result<HashSet<Uuid>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query(
             "-- groups.members
             select principal_id from member where conversation_id = $1",
+            &[&group],
         )
-        .await?;
-    Ok(tx
-        .query(&stmt, &[&group])
         .await?
         .iter()
         .map(|row| row.get(0))
@@ -115,14 +113,12 @@ pub async fn add_members(
     asked: &[UserId],
 ) -> Result<(Addition, Vec<Told>)> {
     // Before the group is locked: users come first. Those who are there do not go before they are members.
-    let stmt = tx
-        .prepare_cached(
+    let known = tx
+        .query(
             "-- groups.find_users
             select user_id from user_account where user_id = any($1) and deleted_at is null order by user_id for share",
+            &[&asked],
         )
-        .await?;
-    let known = tx
-        .query(&stmt, &[&asked])
         .await?
         .iter()
         .map(|row| row.get(0))
@@ -226,13 +222,12 @@ pub async fn remove(
     if !to.contains(&who.id()) {
         to.push(who.id());
     }
-    let stmt = tx
-        .prepare_cached(
-            "-- groups.remove
-            delete from member where conversation_id = $1 and principal_id = $2",
-        )
-        .await?;
-    tx.execute(&stmt, &[&group, &who.id()]).await?;
+    tx.execute(
+        "-- groups.remove
+        delete from member where conversation_id = $1 and principal_id = $2",
+        &[&group, &who.id()],
+    )
+    .await?;
     conversations::touch(tx, group, true).await?;
     let has_new_owner = member.role == "owner" && succeed(tx, group).await?;
     let removed = concerning(random, EventKind::MemberRemoved, group, &member, by, to)?;
@@ -252,16 +247,17 @@ pub async fn remove(
 
 /// The oldest admin, else the oldest member, is the owner now; false if nobody is left.
 async fn succeed(tx: &Tx, group: ConversationId) -> Result<bool> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .execute(
             "-- groups.succeed
             update member set role = 'owner' where conversation_id = $1 and principal_id = (
                 select principal_id from member where conversation_id = $1 and principal_kind = 'user'
                 order by role = 'admin' desc, joined_at, principal_id limit 1
             )",
+            &[&group],
         )
-        .await?;
-    Ok(tx.execute(&stmt, &[&group]).await? > 0)
+        .await?
+        > 0)
 }
 
 pub async fn change_role(
@@ -289,14 +285,13 @@ pub async fn change_role(
     if member.role == name {
         return Ok((member, Vec::new()));
     }
-    let stmt = tx
-        .prepare_cached(
-            "-- groups.change_role
-            update member set role = case when principal_id = $2 then $3 else 'admin' end
-            where conversation_id = $1 and (principal_id = $2 or $3 = 'owner' and role = 'owner')",
-        )
-        .await?;
-    tx.execute(&stmt, &[&group, &who.id(), &name]).await?;
+    tx.execute(
+        "-- groups.change_role
+        update member set role = case when principal_id = $2 then $3 else 'admin' end
+        where conversation_id = $1 and (principal_id = $2 or $3 = 'owner' and role = 'owner')",
+        &[&group, &who.id(), &name],
+    )
+    .await?;
     conversations::touch(tx, group, false).await?;
     let told = conversations::updated(tx, group, EventId::generate(random)).await?;
     Ok((
@@ -333,8 +328,8 @@ pub async fn add_agent(
         "addressed"
     };
     // One whose relation has ended comes back by the caller's, and sees what is said from now on.
-    let stmt = tx
-        .prepare_cached(
+    if let Some(row) = tx
+        .query_opt(
             "-- groups.renew_agent
             update member m set visibility = $3,
                 relation_id = case when r.state = 'revoked' then $4 else m.relation_id end,
@@ -342,10 +337,8 @@ pub async fn add_agent(
             from conversation c, relation r
             where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1 and r.relation_id = m.relation_id
             returning m.instance_id",
+            &[&group, &agent, &shown, &relation],
         )
-        .await?;
-    if let Some(row) = tx
-        .query_opt(&stmt, &[&group, &agent, &shown, &relation])
         .await?
     {
         conversations::touch(tx, group, false).await?;
@@ -370,14 +363,12 @@ pub async fn add_agent(
         agent_id: agent,
         visibility,
     };
-    let stmt = tx
-        .prepare_cached(
-            "-- groups.place_agent
-            update member set visibility = $3, instance_id = $4 where conversation_id = $1 and principal_id = $2",
-        )
-        .await?;
-    tx.execute(&stmt, &[&group, &agent, &shown, &instance.instance_id])
-        .await?;
+    tx.execute(
+        "-- groups.place_agent
+        update member set visibility = $3, instance_id = $4 where conversation_id = $1 and principal_id = $2",
+        &[&group, &agent, &shown, &instance.instance_id],
+    )
+    .await?;
     conversations::touch(tx, group, place.epoch > 0).await?;
     let told = tell_added(tx, random, group, Principal::User(by), &[who]).await?;
     Ok(AddedAgent {
@@ -395,14 +386,12 @@ pub async fn remove_instance(
     instance: InstanceId,
 ) -> Result<(Removal, Vec<Told>)> {
     lock_as_admin(tx, group, by).await?;
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- groups.find_instance
             select principal_id from member where conversation_id = $1 and instance_id = $2",
+            &[&group, &instance],
         )
-        .await?;
-    let row = tx
-        .query_opt(&stmt, &[&group, &instance])
         .await?
         .ok_or(Code::NotFound)?;
     remove(

@@ -34,15 +34,13 @@ pub async fn change(
     if !place.is_admin() || (change.title.is_some() && place.kind != "group") {
         return Err(Code::Forbidden.into());
     }
-    let stmt = tx
-        .prepare_cached(
+    let changed = tx
+        .execute(
             "-- conversations.change
             update conversation set encryption = case when $2 then 'required' else encryption end, title = coalesce($3, title)
             where conversation_id = $1 and ($2 and encryption <> 'required' or $3 is distinct from title and $3 is not null)",
+            &[&id, &change.encryption_required, &change.title],
         )
-        .await?;
-    let changed = tx
-        .execute(&stmt, &[&id, &change.encryption_required, &change.title])
         .await?
         > 0;
     let told = if changed {
@@ -72,17 +70,15 @@ pub async fn read_up_to(
     message: MessageId,
     event: EventId,
 ) -> Result<ReadMark> {
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- conversations.read
             select m.seq, me.read_seq < m.seq from message m join member me using (conversation_id)
             left join relation r on r.relation_id = me.relation_id
             where m.message_id = $3 and m.conversation_id = $1 and me.principal_id = $2 and m.seq > me.from_seq
                 and (me.visibility = 'all' or $2::text = any(m.recipients)) and r.state is distinct from 'revoked'",
+            &[&id, &reader.id(), &message],
         )
-        .await?;
-    let row = tx
-        .query_opt(&stmt, &[&id, &reader.id(), &message])
         .await?
         .ok_or(Code::NotFound)?;
     let (seq, is_ahead): (i64, bool) = (row.get(0), row.get(1));
@@ -90,13 +86,14 @@ pub async fn read_up_to(
     if is_ahead {
         // Before the reader's own row: who puts another one out may want that, too, to make its reader the owner.
         let to = told_of_marks(tx, id, reader).await?;
-        let stmt = tx
-            .prepare_cached(
+        let moved = tx
+            .execute(
                 "-- conversations.mark
                 update member set read_seq = $3 where conversation_id = $1 and principal_id = $2 and read_seq < $3",
+                &[&id, &reader.id(), &seq],
             )
-            .await?;
-        let moved = tx.execute(&stmt, &[&id, &reader.id(), &seq]).await? > 0;
+            .await?
+            > 0;
         if moved && !to.is_empty() {
             let data = serde_json::json!({ "principal_id": reader, "message_id": message });
             let event = NewEvent::new(event, EventKind::MessageRead, Some(id), &data, to)?;
@@ -117,16 +114,14 @@ pub async fn read_up_to(
 /// Who is told how far someone has read: all users there, who then do not leave before the transaction ends; where they
 /// are many, the reader's own devices.
 async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result<Vec<Uuid>> {
-    let stmt = tx
-        .prepare_cached(
+    if tx
+        .query_one(
             "-- conversations.has_many
             select count(*) > $2::bigint from (
                 select from member where conversation_id = $1 and principal_kind = 'user' limit $2::bigint + 1
             ) few",
+            &[&id, &MAX_READ_MARK_RECIPIENTS],
         )
-        .await?;
-    if tx
-        .query_one(&stmt, &[&id, &MAX_READ_MARK_RECIPIENTS])
         .await?
         .get(0)
     {
@@ -135,15 +130,13 @@ async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result
             .into_iter()
             .collect());
     }
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query(
             "-- conversations.hold_users
             select principal_id from member where conversation_id = $1 and principal_kind = 'user'
             order by principal_id for key share",
+            &[&id],
         )
-        .await?;
-    Ok(tx
-        .query(&stmt, &[&id])
         .await?
         .iter()
         .map(|row| row.get(0))

@@ -38,14 +38,12 @@ pub struct NewGroup {
 
 /// All of these users, or 404 with those who are not there. None of them goes before the transaction ends.
 async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
+    let found: Vec<UserId> = tx
+        .query(
             "-- conversations.find_users
             select user_id from user_account where user_id = any($1) and deleted_at is null order by user_id for share",
+            &[&users],
         )
-        .await?;
-    let found: Vec<UserId> = tx
-        .query(&stmt, &[&users])
         .await?
         .iter()
         .map(|row| row.get(0))
@@ -63,15 +61,13 @@ async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
 }
 
 pub async fn open_direct(tx: &Tx, ids: &NewIds, user: UserId, other: UserId) -> Result<Opened> {
-    let stmt = tx
-        .prepare_cached(
-            "-- conversations.find_user
-            select 1 from user_account where user_id = $1 and deleted_at is null for share",
-        )
-        .await?;
-    tx.query_opt(&stmt, &[&other])
-        .await?
-        .ok_or(Code::NotFound)?;
+    tx.query_opt(
+        "-- conversations.find_user
+        select 1 from user_account where user_id = $1 and deleted_at is null for share",
+        &[&other],
+    )
+    .await?
+    .ok_or(Code::NotFound)?;
     let (id, made) = insert(tx, ids.conversation, "direct", user, [user.0, other.0]).await?;
     if made {
         add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
@@ -112,14 +108,12 @@ pub async fn open_agent(tx: &Tx, ids: &NewIds, user: UserId, agent: AgentId) -> 
 pub async fn open_group(tx: &Tx, ids: &NewIds, user: UserId, group: &NewGroup) -> Result<Opened> {
     must_exist(tx, &group.members).await?;
     let id = ids.conversation;
-    let stmt = tx
-        .prepare_cached(
-            "-- conversations.insert_group
-            insert into conversation (conversation_id, kind, created_by, title, encryption) values ($1, 'group', $2, $3, $4)",
-        )
-        .await?;
-    tx.execute(&stmt, &[&id, &user, &group.title, &group.encryption])
-        .await?;
+    tx.execute(
+        "-- conversations.insert_group
+        insert into conversation (conversation_id, kind, created_by, title, encryption) values ($1, 'group', $2, $3, $4)",
+        &[&id, &user, &group.title, &group.encryption],
+    )
+    .await?;
     add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
     let others: Vec<Principal> = group.members.iter().copied().map(Principal::User).collect();
     add_member(tx, id, &others, "member", None).await?;
@@ -152,16 +146,14 @@ async fn insert(
     pair: [Uuid; 2],
 ) -> Result<(ConversationId, bool)> {
     let (low, high) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
-    let stmt = tx
-        .prepare_cached(
+    let found: ConversationId = tx
+        .query_one(
             "-- conversations.insert
             insert into conversation (conversation_id, kind, created_by, pair_low, pair_high) values ($1, $2, $3, $4, $5)
             on conflict on constraint conversation_pair do update set pair_low = excluded.pair_low
             returning conversation_id",
+            &[&id, &kind, &by, &low, &high],
         )
-        .await?;
-    let found: ConversationId = tx
-        .query_one(&stmt, &[&id, &kind, &by, &low, &high])
         .await?
         .get(0);
     Ok((found, found == id))
@@ -175,14 +167,12 @@ async fn renew_relation(
     agent: AgentId,
     relation: RelationId,
 ) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- conversations.renew_relation
-            update member m set relation_id = $3, from_seq = c.last_seq from conversation c
-            where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1",
-        )
-        .await?;
-    tx.execute(&stmt, &[&conversation, &agent, &relation])
-        .await?;
+    tx.execute(
+        "-- conversations.renew_relation
+        update member m set relation_id = $3, from_seq = c.last_seq from conversation c
+        where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1",
+        &[&conversation, &agent, &relation],
+    )
+    .await?;
     Ok(())
 }
