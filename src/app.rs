@@ -21,6 +21,7 @@ use crate::{
     http::client::IngressPolicy,
     limits::{Limits, slots::Slots},
     random::Random,
+    work::UnitOfWork,
 };
 
 /// Everything a request may need, behind one pointer: it is cloned for each request.
@@ -46,6 +47,7 @@ handles! {
     clock: Clock,
     random: Random,
     db: Db,
+    work: UnitOfWork,
     ingress: IngressPolicy,
     hasher: Hasher,
     access_tokens: AccessTokens,

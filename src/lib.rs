@@ -9,7 +9,7 @@
 //! - The features: [`features`], a folder per noun, each with its wire shapes, rules and SQL.
 //! - The pipe: [`features::messages`] (the one send path) writes inboxes ([`features::inbox`]); [`backplane`] hints at
 //!   them across nodes and sweeps behind the hints; [`gateway`] reads them out to sockets.
-//! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`mail`], [`clock`], [`random`],
+//! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`work`], [`mail`], [`clock`], [`random`],
 //!   [`cursor`].
 //! - [`dev`]: private Postgres and Redis, certificates, two nodes and a demonstration. Nothing depends on it.
 //!
@@ -41,3 +41,4 @@ pub mod random;
 pub mod redis;
 pub mod routes;
 pub mod telemetry;
+pub mod work;

@@ -327,6 +327,18 @@ impl Db {
         Ok(tx)
     }
 
+    /// Runs `work` in one transaction and commits; an error rolls it back. For work that publishes nothing.
+    pub async fn run<T>(
+        &self,
+        name: &'static str,
+        work: impl AsyncFnOnce(&Tx) -> Result<T>,
+    ) -> Result<T> {
+        let tx = self.begin(name).await?;
+        let outcome = work(&tx).await?;
+        tx.commit().await?;
+        Ok(outcome)
+    }
+
     /// A statement in a transaction of its own that is committed only once `gate` opens; else nothing is stored, and what
     /// the gate says is told. The statement does not wait for the gate, but holds its locks while it does: `gate` has to
     /// end soon.

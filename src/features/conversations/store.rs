@@ -9,16 +9,16 @@ use uuid::Uuid;
 
 pub use self::{
     change::{Change, change, read_up_to},
-    open::{NewGroup, NewIds, open_agent, open_direct, open_group},
+    open::{NewGroup, Opened, open_agent, open_direct, open_group},
     read::{page, view},
 };
 use super::{Conversation, Member};
 use crate::{
-    db::{Conn, Db, Tx},
+    db::{Conn, Db},
     error::{Code, Result},
     events::EventKind,
-    features::inbox::{self, NewEvent, Told},
-    ids::{ConversationId, EventId, Principal, RelationId},
+    ids::{ConversationId, Principal, RelationId},
+    work::Tx,
 };
 
 /// A conversation that is locked until the transaction ends, and the caller's place in it.
@@ -189,18 +189,14 @@ pub async fn public(tx: &Tx, id: ConversationId) -> Result<Conversation> {
 }
 
 /// Tells the members what the conversation is now.
-pub async fn updated(tx: &Tx, id: ConversationId, event: EventId) -> Result<Vec<Told>> {
-    tell(tx, id, event, EventKind::ConversationUpdated).await
+pub async fn updated(tx: &Tx, id: ConversationId) -> Result<()> {
+    tell(tx, id, EventKind::ConversationUpdated).await
 }
 
-async fn tell(tx: &Tx, id: ConversationId, event: EventId, kind: EventKind) -> Result<Vec<Told>> {
-    let to = recipients(tx, id)
-        .await?
-        .into_iter()
-        .map(Principal::id)
-        .collect();
-    let event = NewEvent::new(event, kind, Some(id), &public(tx, id).await?, to)?;
-    inbox::append_all(tx, &[event]).await
+async fn tell(tx: &Tx, id: ConversationId, kind: EventKind) -> Result<()> {
+    let to = recipients(tx, id).await?;
+    let to = to.into_iter().map(Principal::id).collect();
+    tx.emit(kind, Some(id), &public(tx, id).await?, to)
 }
 
 /// A conversation as one of its members sees it, with all of them; `None` to who is not.

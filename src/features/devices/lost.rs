@@ -3,9 +3,9 @@
 use uuid::Uuid;
 
 use crate::{
-    db::Tx,
     error::Result,
     ids::{ConversationId, UserId},
+    work::Tx,
 };
 
 /// Seconds after which a transaction that was under way at the loss is over, however slow its statements were.

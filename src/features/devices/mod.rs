@@ -13,7 +13,7 @@ mod store;
 
 pub use self::{
     lost::{Lost, lost_round, lost_seen, next_lost},
-    naming::{Named, name},
+    naming::name,
     rules::DeviceId,
-    store::{NewSession, Refreshed, SignedIn, audience, end_all, end_session, refresh, sign_in},
+    store::{NewSession, Refreshed, audience, end_all, end_session, refresh, sign_in},
 };

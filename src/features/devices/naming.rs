@@ -4,23 +4,16 @@
 
 use crate::{
     auth::user::User,
-    db::Tx,
     error::{Code, Error, Result},
     features::inbox::{self, Reader},
-    ids::{Principal, SessionId, UserId},
+    ids::{Principal, UserId},
+    work::Tx,
 };
 
-/// What a naming found.
-pub struct Named {
-    /// Sessions that the device had before under this name; they are over.
-    pub replaced: Vec<SessionId>,
-    /// Whether the session's user has proven who they are in the last minutes.
-    pub fresh: bool,
-}
-
 /// Makes sure that the session's device is called `wanted`: a device that we named is renamed, one that has a name of
-/// its own must have this. The caller has locked the user's row.
-pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Result<Named> {
+/// its own must have this. The caller has locked the user's row. Sessions that the device had under this name end. True
+/// if the session's user has proven who they are in the last `fresh_seconds`.
+pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Result<bool> {
     let row = tx
         .query_opt(
             "-- devices.of_session
@@ -33,7 +26,6 @@ pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Res
         .await?;
     let row = row.ok_or(Code::Unauthorized)?;
     let (current, provisional, fresh): (String, bool, bool) = (row.get(0), row.get(1), row.get(2));
-    let mut replaced = Vec::new();
     if !provisional && current != wanted {
         return Err(Error::from(Code::DeviceMismatch).with("device_id", current));
     }
@@ -41,13 +33,13 @@ pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Res
         if current == wanted || !exists(tx, user.id, wanted).await? {
             rename(tx, user.id, &current, wanted).await?;
         } else {
-            replaced = super::store::end_device(tx, user.id, wanted, "logout").await?;
+            super::store::end_device(tx, user.id, wanted, "logout").await?;
             merge(tx, user.id, &current, wanted).await?;
         }
         let principal = Principal::User(user.id);
         inbox::rename_reader(tx, &Reader::new(principal, &current), wanted).await?;
     }
-    Ok(Named { replaced, fresh })
+    Ok(fresh)
 }
 
 async fn exists(tx: &Tx, user: UserId, device: &str) -> Result<bool> {

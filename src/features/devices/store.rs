@@ -7,12 +7,13 @@ use uuid::Uuid;
 use super::{http::Device, lost};
 use crate::{
     auth::user::{User, lock_live_session},
-    db::{Db, Tx},
+    db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::inbox::{self, Reader, Told},
-    ids::{EventId, Principal, SessionId, UserId},
+    features::inbox::{self, Reader},
+    ids::{Principal, SessionId, UserId},
     limits::quotas::{MAX_SESSION_DAYS, REFRESH_GRACE, REFRESH_TOKEN_TTL},
+    work::Tx,
 };
 
 /// A session to be.
@@ -25,16 +26,9 @@ pub struct NewSession {
     pub platform: Option<String>,
 }
 
-/// What a sign-in found.
-pub struct SignedIn {
-    /// It was not known, or had been revoked.
-    pub is_new_device: bool,
-    /// Sessions that the device had before; they are over.
-    pub replaced: Vec<SessionId>,
-}
-
-/// Makes a session of a user's device; the one it had before ends. Refused for an account that is gone.
-pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn> {
+/// Makes a session of a user's device; the one it had before ends. True if the device was not known, or had been revoked.
+/// Refused for an account that is gone.
+pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
     tx.query_opt(
         "-- devices.may_sign_in
         select 1 from user_account where user_id = $1 and deleted_at is null for share",
@@ -61,7 +55,7 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
         )
         .await?;
     let is_new_device = row.get(0);
-    let replaced = end_device(tx, user, &new.device_id, "logout").await?;
+    end_device(tx, user, &new.device_id, "logout").await?;
     tx.execute(
         "-- devices.create_session
         insert into session (session_id, user_id, device_id, refresh_expires_at, absolute_expires_at)
@@ -76,20 +70,12 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
     )
     .await?;
     inbox::create_reader(tx, &Reader::new(Principal::User(user), &new.device_id)).await?;
-    Ok(SignedIn {
-        is_new_device,
-        replaced,
-    })
+    Ok(is_new_device)
 }
 
 /// Ends the sessions of one device.
-pub async fn end_device(
-    tx: &Tx,
-    user: UserId,
-    device: &str,
-    reason: &'static str,
-) -> Result<Vec<SessionId>> {
-    Ok(tx
+pub async fn end_device(tx: &Tx, user: UserId, device: &str, reason: &'static str) -> Result<()> {
+    let ended = tx
         .query(
             "-- devices.end_device
             update session set revoked_at = app_now(), revoke_reason = $3
@@ -97,10 +83,9 @@ pub async fn end_device(
             returning session_id",
             &[&user, &device, &reason],
         )
-        .await?
-        .iter()
-        .map(|row| row.get(0))
-        .collect())
+        .await?;
+    tx.revoke(ended.iter().map(|row| row.get(0)).collect(), reason);
+    Ok(())
 }
 
 /// Ends all sessions of a user but one.
@@ -109,8 +94,8 @@ pub async fn end_all(
     user: UserId,
     except: Option<SessionId>,
     reason: &'static str,
-) -> Result<Vec<SessionId>> {
-    Ok(tx
+) -> Result<()> {
+    let ended = tx
         .query(
             "-- devices.end_all
             update session set revoked_at = app_now(), revoke_reason = $3
@@ -118,23 +103,24 @@ pub async fn end_all(
             returning session_id",
             &[&user, &except, &reason],
         )
-        .await?
-        .iter()
-        .map(|row| row.get(0))
-        .collect())
+        .await?;
+    tx.revoke(ended.iter().map(|row| row.get(0)).collect(), reason);
+    Ok(())
 }
 
-/// Ends one session; false if it was over already.
-pub async fn end_session(tx: &Tx, session: SessionId, reason: &'static str) -> Result<bool> {
-    Ok(tx
-        .execute(
+/// Ends one session; nothing happens if it was over already.
+pub async fn end_session(tx: &Tx, session: SessionId, reason: &'static str) -> Result<()> {
+    let ended = tx
+        .query(
             "-- devices.end_session
             update session set revoked_at = app_now(), revoke_reason = $2
-            where session_id = $1 and revoked_at is null",
+            where session_id = $1 and revoked_at is null
+            returning session_id",
             &[&session, &reason],
         )
-        .await?
-        > 0)
+        .await?;
+    tx.revoke(ended.iter().map(|row| row.get(0)).collect(), reason);
+    Ok(())
 }
 
 /// What a refresh token was worth.
@@ -197,17 +183,14 @@ pub async fn list(
 ) -> Result<Vec<Device>> {
     let client = db.read().await?;
     if let Some(cursor) = cursor {
-        if client
+        client
             .query_opt(
                 "-- devices.find_cursor
                 select 1 from device where user_id = $1 and device_id = $2",
                 &[&user.id, &cursor],
             )
             .await?
-            .is_none()
-        {
-            return Err(Error::field("cursor", "unknown", "is no id of this list"));
-        }
+            .ok_or_else(|| Error::field("cursor", "unknown", "is no id of this list"))?;
     }
     let rows = client
         .query(
@@ -245,16 +228,8 @@ pub async fn list(
     Ok(devices.collect())
 }
 
-/// What a revocation ended.
-pub struct Revoked {
-    pub at: DateTime<Utc>,
-    pub sessions: Vec<SessionId>,
-    /// To be told after commit.
-    pub told: Option<Told>,
-}
-
-/// Revokes a device of the user's whose session still counts.
-pub async fn revoke(tx: &Tx, event: EventId, user: &User, device: &str) -> Result<Revoked> {
+/// Revokes a device of the user's whose session still counts; when.
+pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>> {
     tx.execute(
         "-- devices.lock_user
         select 1 from user_account where user_id = $1 for update",
@@ -273,46 +248,32 @@ pub async fn revoke(tx: &Tx, event: EventId, user: &User, device: &str) -> Resul
         )
         .await?
         .ok_or(Code::NotFound)?;
-    let sessions = end_device(tx, user.id, device, "device_revoked").await?;
-    let told = match row.get::<_, Option<String>>(1) {
-        Some(key) => {
-            lost::note(tx, user.id, device).await?;
-            Some(tell_removed(tx, event, user.id, device, &key).await?)
-        }
-        None => None,
-    };
+    end_device(tx, user.id, device, "device_revoked").await?;
+    if let Some(key) = row.get::<_, Option<String>>(1) {
+        lost::note(tx, user.id, device).await?;
+        bump_list(tx, user.id).await?;
+        tell_removed(tx, user.id, device, &key).await?;
+    }
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
-    Ok(Revoked {
-        at: row.get(0),
-        sessions,
-        told,
-    })
+    Ok(row.get(0))
 }
 
-async fn tell_removed(
-    tx: &Tx,
-    event: EventId,
-    user: UserId,
-    device: &str,
-    key: &str,
-) -> Result<Told> {
+/// The directory of the user's keys has changed.
+async fn bump_list(tx: &Tx, user: UserId) -> Result<()> {
     tx.execute(
         "-- devices.bump_list
         update user_account set key_list_version = key_list_version + 1 where user_id = $1",
         &[&user],
     )
     .await?;
-    let data = json!({ "user_id": user, "device_id": device, "key_id": key }).to_string();
+    Ok(())
+}
+
+/// Tells everybody who could see it that a key is gone.
+async fn tell_removed(tx: &Tx, user: UserId, device: &str, key: &str) -> Result<()> {
+    let data = json!({ "user_id": user, "device_id": device, "key_id": key });
     let audience = audience(tx, user).await?;
-    inbox::append(
-        tx,
-        event,
-        EventKind::KeyDeviceRemoved,
-        None,
-        &data,
-        &audience,
-    )
-    .await
+    tx.emit(EventKind::KeyDeviceRemoved, None, &data, audience)
 }
 
 /// Who hears of a user's devices: the user, and everyone who shares a conversation.

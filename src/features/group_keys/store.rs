@@ -8,15 +8,12 @@ use uuid::Uuid;
 
 use super::rules::{self, Recipient};
 use crate::{
-    db::{Db, Tx},
+    db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::{
-        conversations, devices,
-        inbox::{self, NewEvent, Told},
-    },
+    features::{conversations, devices},
     ids::{ConversationId, EventId, Principal, UserId},
-    random::Random,
+    work::Tx,
 };
 
 /// A rotation that is asked for.
@@ -49,10 +46,9 @@ pub struct OwnKeys {
 /// Moves a conversation to its next epoch; the lock on it makes racing rotations compare one after the other.
 pub async fn rotate(
     tx: &Tx,
-    random: &Random,
     id: ConversationId,
     rotation: Rotation,
-) -> Result<(i32, DateTime<Utc>, Vec<Told>)> {
+) -> Result<(i32, DateTime<Utc>)> {
     let place = conversations::lock(tx, id, Principal::User(rotation.by)).await?;
     if place.epoch != rotation.base_epoch {
         return Err(Error::from(Code::VersionMismatch).with("current_epoch", place.epoch));
@@ -89,8 +85,8 @@ pub async fn rotate(
             &[&id, &epoch, &principals, &devices, &wrapped],
         )
         .await?;
-    let told = tell(tx, random, id, epoch, rotation).await?;
-    Ok((epoch, row.get(0), told))
+    tell(tx, id, epoch, rotation).await?;
+    Ok((epoch, row.get(0)))
 }
 
 /// Everybody who must be able to open the key now: the devices with keys of the members, and the agents that have keys.
@@ -116,13 +112,7 @@ async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> 
 }
 
 /// To each member an event of its own, with the keys that were wrapped for it.
-async fn tell(
-    tx: &Tx,
-    random: &Random,
-    id: ConversationId,
-    epoch: i32,
-    rotation: Rotation,
-) -> Result<Vec<Told>> {
+async fn tell(tx: &Tx, id: ConversationId, epoch: i32, rotation: Rotation) -> Result<()> {
     let mut keys: BTreeMap<Principal, Vec<WrappedKey>> = BTreeMap::new();
     for (
         Recipient {
@@ -137,22 +127,14 @@ async fn tell(
             wrapped_key,
         });
     }
-    let mut events = Vec::new();
     for who in conversations::recipients(tx, id).await? {
         let data = json!({
             "conversation_id": id, "epoch": epoch, "by": rotation.by, "reason": rotation.reason,
             "wrapped_keys": keys.remove(&who).unwrap_or_default(),
         });
-        let event = EventId::generate(random);
-        events.push(NewEvent::new(
-            event,
-            EventKind::KeyRotated,
-            Some(id),
-            &data,
-            vec![who.id()],
-        )?);
+        tx.emit(EventKind::KeyRotated, Some(id), &data, vec![who.id()])?;
     }
-    inbox::append_all(tx, &events).await
+    Ok(())
 }
 
 /// What was wrapped for one member; 404 to who is none.
@@ -193,14 +175,13 @@ pub async fn own(
     })
 }
 
-/// Tells the peer; answers when that was.
+/// Tells the peer; the request's id, which is its event's, and when that was.
 pub async fn request(
     tx: &Tx,
     id: ConversationId,
     by: UserId,
-    request: EventId,
     reason: Option<String>,
-) -> Result<(DateTime<Utc>, Vec<Told>)> {
+) -> Result<(EventId, DateTime<Utc>)> {
     let by = Principal::User(by);
     conversations::lock(tx, id, by).await?;
     let peers = conversations::recipients(tx, id)
@@ -208,14 +189,10 @@ pub async fn request(
         .into_iter()
         .filter(|who| *who != by);
     let peers = peers.map(Principal::id).collect();
+    let request = EventId::generate(tx.random());
     let data = json!({ "request_id": request, "conversation_id": id, "by": by, "reason": reason });
-    let event = NewEvent::new(
-        request,
-        EventKind::KeyRotationRequested,
-        Some(id),
-        &data,
-        peers,
-    )?;
+    let kind = EventKind::KeyRotationRequested;
+    tx.emit_as(request, kind, Some(id), &data, peers)?;
     let at = tx
         .query_one(
             "-- group_keys.now
@@ -224,14 +201,14 @@ pub async fn request(
         )
         .await?
         .get(0);
-    Ok((at, inbox::append_all(tx, &[event]).await?))
+    Ok((request, at))
 }
 
-/// Has one conversation ask for another key, the current one of which a revoked device holds; none when nothing is to be
+/// Has one conversation ask for another key, the current one of which a revoked device holds; false when nothing is to be
 /// done for any device.
-pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
+pub async fn ask_for_another(tx: &Tx) -> Result<bool> {
     let Some(lost) = devices::next_lost(tx).await? else {
-        return Ok(None);
+        return Ok(false);
     };
     // A key that a device was given after it came back, with keys of its own, is its own.
     let Some(row) = tx
@@ -249,7 +226,7 @@ pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told
         .await?
     else {
         devices::lost_round(tx, &lost).await?;
-        return Ok(Some(Vec::new()));
+        return Ok(true);
     };
     let (id, epoch): (ConversationId, i32) = (row.get(0), row.get(1));
     // A rotation may have been faster, and this epoch be over.
@@ -263,10 +240,8 @@ pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told
         .await?
         > 0;
     devices::lost_seen(tx, &lost, id).await?;
-    let told = if asked {
-        conversations::updated(tx, id, EventId::generate(random)).await?
-    } else {
-        Vec::new()
-    };
-    Ok(Some(told))
+    if asked {
+        conversations::updated(tx, id).await?;
+    }
+    Ok(true)
 }

@@ -8,27 +8,14 @@ use super::{
 use crate::{
     auth::user::User,
     clock::iso,
-    db::{Db, Tx},
+    db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::{
-        devices,
-        inbox::{self, Told},
-    },
-    ids::{EventId, Principal, SessionId, UserId},
+    features::devices,
+    ids::{Principal, UserId},
     limits::quotas::{MAX_KEY_BACKUP_VERSIONS, REAUTH_WINDOW_FOR_KEYS},
+    work::Tx,
 };
-
-/// What an upload did.
-pub struct Put {
-    pub kept: Kept,
-    /// The device had no backup before.
-    pub is_first: bool,
-    /// To be told after commit.
-    pub told: Vec<Told>,
-    /// Sessions that the device had under its name before it was known to be that one.
-    pub replaced_sessions: Vec<SessionId>,
-}
 
 /// What the directory shows of a device, and the newest of its backups.
 struct Current {
@@ -38,10 +25,10 @@ struct Current {
 
 /// Keeps an upload as the next version, names the device if it has no name of its own, and brings the directory up to
 /// date.
-pub async fn put(tx: &Tx, events: [EventId; 2], user: &User, upload: &Upload) -> Result<Put> {
+pub async fn put(tx: &Tx, user: &User, upload: &Upload) -> Result<Kept> {
     let device = upload.device_id.0.as_str();
     lock_user(tx, user.id).await?;
-    let named = devices::name(tx, user, device, REAUTH_WINDOW_FOR_KEYS.as_secs_f64()).await?;
+    let fresh = devices::name(tx, user, device, REAUTH_WINDOW_FOR_KEYS.as_secs_f64()).await?;
     let Current {
         key_id: shown,
         newest,
@@ -54,32 +41,23 @@ pub async fn put(tx: &Tx, events: [EventId; 2], user: &User, upload: &Upload) ->
         shown.as_ref().is_some_and(|shown| *shown != key),
         newest >= MAX_KEY_BACKUP_VERSIONS,
     );
-    if (other || pushes_out) && !named.fresh {
+    if (other || pushes_out) && !fresh {
         return Err(Code::ReauthRequired.into());
     }
     let kept = keep(tx, user, upload, &key, newest + 1).await?;
-    let mut told = Vec::new();
-    if shown.as_ref() != Some(&key) {
-        show(tx, user.id, &kept).await?;
-        let audience = devices::audience(tx, user.id).await?;
-        let data = |key: &str| {
-            json!({ "user_id": user.id, "device_id": device, "key_id": key }).to_string()
-        };
-        if let Some(before) = shown {
-            let kind = EventKind::KeyDeviceRemoved;
-            told.push(inbox::append(tx, events[0], kind, None, &data(&before), &audience).await?);
-        }
-        let kind = EventKind::KeyDeviceAdded;
-        told.push(inbox::append(tx, events[1], kind, None, &data(&key), &audience).await?);
-    } else {
+    if shown.as_ref() == Some(&key) {
         repoint(tx, user.id, &kept).await?;
+        return Ok(kept);
     }
-    Ok(Put {
-        kept,
-        is_first: newest == 0,
-        told,
-        replaced_sessions: named.replaced,
-    })
+    show(tx, user.id, &kept).await?;
+    let audience = devices::audience(tx, user.id).await?;
+    let data = |key: &str| json!({ "user_id": user.id, "device_id": device, "key_id": key });
+    if let Some(before) = shown {
+        let kind = EventKind::KeyDeviceRemoved;
+        tx.emit(kind, None, &data(&before), audience.clone())?;
+    }
+    tx.emit(EventKind::KeyDeviceAdded, None, &data(&key), audience)?;
+    Ok(kept)
 }
 
 async fn lock_user(tx: &Tx, user: UserId) -> Result<()> {
@@ -199,17 +177,13 @@ pub async fn backups(
         .map(|BackupId(device, version)| (device, version))
         .unzip();
     if cursor.is_some() {
-        if tx
-            .query_opt(
-                "-- keys.find_cursor
+        tx.query_opt(
+            "-- keys.find_cursor
                 select 1 from key_backup where user_id = $1 and device_id = $2 and version = $3",
-                &[&user, &after_device, &after_version],
-            )
-            .await?
-            .is_none()
-        {
-            return Err(Error::field("cursor", "unknown", "is no id of this list"));
-        }
+            &[&user, &after_device, &after_version],
+        )
+        .await?
+        .ok_or_else(|| Error::field("cursor", "unknown", "is no id of this list"))?;
     }
     let rows = tx
         .query(
@@ -248,7 +222,7 @@ fn backup(row: &Row) -> Backup {
 }
 
 /// Tells the user's devices that one of them has read backups; not if its session has ended meanwhile.
-pub async fn tell_accessed(tx: &Tx, event: EventId, user: &User) -> Result<Told> {
+pub async fn tell_accessed(tx: &Tx, user: &User) -> Result<()> {
     let row = tx
         .query_opt(
             "-- keys.accessed
@@ -257,16 +231,8 @@ pub async fn tell_accessed(tx: &Tx, event: EventId, user: &User) -> Result<Told>
         )
         .await?
         .ok_or(Code::Unauthorized)?;
-    let data = json!({ "device_id": user.device_id, "at": iso(row.get(0)) }).to_string();
-    inbox::append(
-        tx,
-        event,
-        EventKind::KeyBackupAccessed,
-        None,
-        &data,
-        &[user.id.0],
-    )
-    .await
+    let data = json!({ "device_id": user.device_id, "at": iso(row.get(0)) });
+    tx.emit(EventKind::KeyBackupAccessed, None, &data, vec![user.id.0])
 }
 
 /// The devices of a user's that have backups, the last one that made one first.

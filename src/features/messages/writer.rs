@@ -17,7 +17,7 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::Message,
-    features::inbox::Told,
+    features::inbox::AppendedEvent,
     ids::{ConversationId, Principal},
     limits::quotas::MAX_HOPS,
     metrics,
@@ -248,7 +248,7 @@ fn answer(
         };
         answers.push((one.answer, outcome));
     }
-    backplane.tell_all(&news);
+    backplane.publish(&news);
     for (answer, outcome) in answers {
         answer.send(outcome).ok();
     }
@@ -266,7 +266,7 @@ fn sent(one: &PendingSend, stored: &store::Stored) -> Sent {
     }
 }
 
-fn told(one: &PendingSend, stored: store::Stored) -> Told {
+fn told(one: &PendingSend, stored: store::Stored) -> AppendedEvent {
     let draft = &one.message.draft;
     let recipients: Option<Vec<String>> = draft
         .recipients
@@ -285,7 +285,7 @@ fn told(one: &PendingSend, stored: store::Stored) -> Told {
         hop: stored.hop,
         created_at: stored.created_at,
     };
-    Told {
+    AppendedEvent {
         encoded: message.encoded(),
         deliveries: stored.deliveries,
     }

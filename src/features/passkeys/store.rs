@@ -2,22 +2,23 @@ use chrono::{DateTime, Utc};
 
 use crate::{
     auth::user::{User, lock_live_session},
-    db::Tx,
+    db,
     error::{Code, Error, OnConstraint, Result},
     ids::{ChallengeId, PasskeyId, UserId},
     limits::quotas::{CHALLENGE_TTL, MAX_PASSKEYS_PER_USER},
+    work::Tx,
 };
 
 /// Challenges deleted at once.
 const MAX_BATCH_CHALLENGES: i64 = 1000;
 
-/// Keeps what the answer to a challenge will be checked against; returns when it ends.
+/// Keeps what the answer to a challenge will be checked against; returns its id and when it ends.
 pub async fn put_challenge(
     tx: &Tx,
-    id: ChallengeId,
     enrolling: Option<UserId>,
     state: &str,
-) -> Result<DateTime<Utc>> {
+) -> Result<(ChallengeId, DateTime<Utc>)> {
+    let id = ChallengeId::generate(tx.random());
     let row = tx
         .query_one(
             "-- passkeys.put_challenge
@@ -27,7 +28,7 @@ pub async fn put_challenge(
             &[&id, &enrolling, &state, &CHALLENGE_TTL.as_secs_f64()],
         )
         .await?;
-    Ok(row.get(0))
+    Ok((id, row.get(0)))
 }
 
 /// Takes a challenge away; of many who try, one gets it. None if it is unknown, another's, or too old.
@@ -47,7 +48,7 @@ pub async fn take_challenge(
     Ok(row.and_then(|row| row.get::<_, bool>(1).then(|| row.get(0))))
 }
 
-pub async fn forget_challenges(tx: &Tx) -> Result<bool> {
+pub async fn forget_challenges(tx: &db::Tx) -> Result<bool> {
     Ok(tx
         .execute(
             "-- passkeys.forget_challenges
@@ -90,12 +91,12 @@ pub async fn owner(tx: &Tx, user: UserId) -> Result<Owner> {
 /// meanwhile.
 pub async fn create(
     tx: &Tx,
-    id: PasskeyId,
     user: &User,
     credential_id: &[u8],
     name: &str,
     credential: &str,
-) -> Result<DateTime<Utc>> {
+) -> Result<(PasskeyId, DateTime<Utc>)> {
+    let id = PasskeyId::generate(tx.random());
     tx.execute(
         "-- passkeys.lock_owner
         select 1 from user_account where user_id = $1 for update",
@@ -120,7 +121,7 @@ pub async fn create(
         )
         .await;
     let row = row.on_constraint("passkey_credential_id_key", Code::PasskeyInvalid)?;
-    row.map(|row| row.get(0))
+    row.map(|row| (id, row.get(0)))
         .ok_or_else(|| Error::from(Code::Forbidden).with("limit", MAX_PASSKEYS_PER_USER))
 }
 
@@ -184,17 +185,13 @@ pub async fn list(
     most: i64,
 ) -> Result<Vec<PasskeyRow>> {
     if let Some(cursor) = cursor {
-        if tx
-            .query_opt(
-                "-- passkeys.find_cursor
+        tx.query_opt(
+            "-- passkeys.find_cursor
                 select 1 from passkey where user_id = $1 and passkey_id = $2",
-                &[&user, &cursor],
-            )
-            .await?
-            .is_none()
-        {
-            return Err(Error::field("cursor", "unknown", "is no id of this list"));
-        }
+            &[&user, &cursor],
+        )
+        .await?
+        .ok_or_else(|| Error::field("cursor", "unknown", "is no id of this list"))?;
     }
     let rows = tx
         .query(

@@ -2,12 +2,12 @@ use tokio_postgres::Row;
 
 use super::Relation;
 use crate::{
-    db::{Db, Tx},
+    db::{self, Db},
     error::{Code, Result},
     events::EventKind,
-    features::inbox::{self, NewEvent, Told},
     http::page,
-    ids::{AgentId, ConversationId, EventId, RelationId, UserId},
+    ids::{AgentId, ConversationId, RelationId, UserId},
+    work::Tx,
 };
 
 /// Messages that one transaction of the purge empties. They may have a megabyte each.
@@ -30,11 +30,11 @@ fn relation(row: &Row) -> Relation {
 /// A purge that is not due yet is called off; one that is goes on, as far as the conversation has come.
 pub async fn open(
     tx: &Tx,
-    id: RelationId,
     user: UserId,
     agent: AgentId,
     conversation: ConversationId,
 ) -> Result<(Relation, bool)> {
+    let id = RelationId::generate(tx.random());
     let opened = relation(
         &tx.query_one(
             "-- relations.open
@@ -104,22 +104,18 @@ pub async fn list(
 }
 
 /// Ends a relation of the user's; as it is, if it had ended before.
-pub async fn revoke(
-    tx: &Tx,
-    user: UserId,
-    id: RelationId,
-    event: EventId,
-) -> Result<(Relation, Vec<Told>)> {
-    find(tx, user, id).await?.ok_or(Code::NotFound)?;
-    if let Some(ended) = end(tx, id, event).await? {
-        return Ok(ended);
+pub async fn revoke(tx: &Tx, user: UserId, id: RelationId) -> Result<Relation> {
+    let found = find(tx, user, id).await?.ok_or(Code::NotFound)?;
+    // Another request may have ended it meanwhile: then it is read once more.
+    match end(tx, id).await? {
+        Some(ended) => Ok(ended),
+        None => Ok(find(tx, user, id).await?.unwrap_or(found)),
     }
-    Ok((find(tx, user, id).await?.ok_or(Code::NotFound)?, Vec::new()))
 }
 
 /// Ends a relation; none if it had ended before. Every conversation that the agent is in by it gets a new row version, so
 /// that a send which has read the relation before and commits later finds itself stale.
-pub async fn end(tx: &Tx, id: RelationId, event: EventId) -> Result<Option<(Relation, Vec<Told>)>> {
+pub async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
     tx.execute(
         "-- relations.lock
         select 1 from conversation where conversation_id in (select conversation_id from member where relation_id = $1)
@@ -149,9 +145,8 @@ pub async fn end(tx: &Tx, id: RelationId, event: EventId) -> Result<Option<(Rela
     )
     .await?;
     let both = vec![ended.user_id.0, ended.agent_id.0];
-    let event = NewEvent::new(event, EventKind::RelationRevoked, None, &ended, both)?;
-    let told = inbox::append_all(tx, &[event]).await?;
-    Ok(Some((ended, told)))
+    tx.emit(EventKind::RelationRevoked, None, &ended, both)?;
+    Ok(Some(ended))
 }
 
 async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>> {
@@ -173,8 +168,12 @@ async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>>
 /// the next turn: its sender may still repeat it. As long as the two are apart, a turn comes every week, because the
 /// user can go on writing there.
 pub async fn purge(db: &Db) -> Result<bool> {
-    let tx = db.begin("relations.purge").await?;
-    let Some((id, conversation)) = due(&tx).await? else {
+    db.run("relations.purge", async |tx| purge_next(tx).await)
+        .await
+}
+
+async fn purge_next(tx: &db::Tx) -> Result<bool> {
+    let Some((id, conversation)) = due(tx).await? else {
         return Ok(false);
     };
     let moved = match conversation {
@@ -210,12 +209,11 @@ pub async fn purge(db: &Db) -> Result<bool> {
         )
         .await?;
     }
-    tx.commit().await?;
     Ok(true)
 }
 
 /// A relation whose purge is due, and its conversation, locked. Whoever opens the relation again locks it too.
-async fn due(tx: &Tx) -> Result<Option<(RelationId, Option<ConversationId>)>> {
+async fn due(tx: &db::Tx) -> Result<Option<(RelationId, Option<ConversationId>)>> {
     let Some(row) = tx
         .query_opt(
             "-- relations.due

@@ -7,7 +7,6 @@ use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
 use crate::{
-    db::Tx,
     error::Result,
     features::accounts::{
         Codes,
@@ -18,6 +17,7 @@ use crate::{
         quotas::{CODE_TTL, MAX_TRIES_PER_CODE},
         table::Budget,
     },
+    work::Tx,
 };
 
 /// The newest code of an e-mail and scene, and the mail that carries it.

@@ -8,27 +8,15 @@ use uuid::Uuid;
 use crate::{
     auth::user::{User, lock_live_session},
     clock::iso,
-    db::Tx,
     error::Result,
     events::EventKind,
-    features::{
-        devices,
-        inbox::{self, Told},
-        relations,
-    },
-    ids::{ConversationId, EventId, Principal, SessionId, TokenId, UserId},
-    random::Random,
+    features::{devices, relations},
+    ids::{ConversationId, Principal, UserId},
+    work::Tx,
 };
 
-/// What ended with an account.
-pub struct Gone {
-    pub at: DateTime<Utc>,
-    /// Its sessions, and its agents' tokens.
-    pub credentials: Vec<Uuid>,
-}
-
 /// Ends the account: nobody can sign in, no session, token or key of it counts, and its address is free.
-pub async fn delete(tx: &Tx, user: &User) -> Result<Gone> {
+pub async fn delete(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
     tx.execute(
         "-- accounts.lock
         select 1 from user_account where user_id = $1 for update",
@@ -36,7 +24,7 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<Gone> {
     )
     .await?;
     lock_live_session(tx, user.id, user.session).await?;
-    let tokens = end_agents(tx, user.id).await?;
+    end_agents(tx, user.id).await?;
     let at = tx
         .query_one(
             "-- accounts.delete
@@ -57,17 +45,12 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<Gone> {
         &[&user.id],
     )
     .await?;
-    let sessions = devices::end_all(tx, user.id, None, "account_deleted").await?;
-    let credentials = sessions
-        .iter()
-        .map(|session: &SessionId| session.0)
-        .chain(tokens)
-        .collect();
-    Ok(Gone { at, credentials })
+    devices::end_all(tx, user.id, None, "account_deleted").await?;
+    Ok(at)
 }
 
 /// Agents' rows are locked after their owner's and before all others.
-async fn end_agents(tx: &Tx, owner: UserId) -> Result<Vec<Uuid>> {
+async fn end_agents(tx: &Tx, owner: UserId) -> Result<()> {
     tx.execute(
         "-- accounts.end_agents
         with mine as materialized (
@@ -80,7 +63,7 @@ async fn end_agents(tx: &Tx, owner: UserId) -> Result<Vec<Uuid>> {
         &[&owner],
     )
     .await?;
-    Ok(tx
+    let tokens = tx
         .query(
             "-- accounts.end_tokens
             update agent_token t set revoked_at = app_now(), bcrypt_hash = null, revoke_reason = 'account_deleted'
@@ -89,18 +72,18 @@ async fn end_agents(tx: &Tx, owner: UserId) -> Result<Vec<Uuid>> {
             returning t.token_id",
             &[&owner],
         )
-        .await?
-        .iter()
-        .map(|row| row.get::<_, TokenId>(0).0)
-        .collect())
+        .await?;
+    let tokens = tokens.iter().map(|row| row.get(0)).collect();
+    tx.revoke(tokens, "account_deleted");
+    Ok(())
 }
 
 /// Tells of one key of a deleted user, or ends one of their relations, or takes them or an agent of theirs out of one
-/// conversation; none when there is nothing left to do.
+/// conversation; false when there is nothing left to do.
 ///
 /// In this order: of keys hears whoever still shares a conversation, and an agent whose relation has ended is told of
 /// no conversation. The relations of the user's agents end as those of every deleted agent do.
-pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
+pub async fn erase_next(tx: &Tx) -> Result<bool> {
     let Some(row) = tx
         .query_opt(
             "-- accounts.to_erase
@@ -110,11 +93,11 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
         )
         .await?
     else {
-        return Ok(None);
+        return Ok(false);
     };
     let user: UserId = row.get(0);
-    if let Some(told) = remove_key(tx, random, user).await? {
-        return Ok(Some(vec![told]));
+    if remove_key(tx, user).await? {
+        return Ok(true);
     }
     if let Some(row) = tx
         .query_opt(
@@ -124,8 +107,8 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
         )
         .await?
     {
-        let ended = relations::end(tx, row.get(0), EventId::generate(random)).await?;
-        return Ok(Some(ended.map(|(_, told)| told).unwrap_or_default()));
+        relations::end(tx, row.get(0)).await?;
+        return Ok(true);
     }
     if let Some(row) = tx
         .query_opt(
@@ -138,12 +121,8 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
         .await?
     {
         let who = Principal::from_row(row.get(2), row.get(1));
-        return Ok(Some(
-            leave(tx, random, row.get(0), who)
-                .await?
-                .into_iter()
-                .collect(),
-        ));
+        leave(tx, row.get(0), who).await?;
+        return Ok(true);
     }
     tx.execute(
         "-- accounts.erased
@@ -151,11 +130,11 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
         &[&user],
     )
     .await?;
-    Ok(Some(Vec::new()))
+    Ok(true)
 }
 
 /// A key that the directory has shown.
-async fn remove_key(tx: &Tx, random: &Random, user: UserId) -> Result<Option<Told>> {
+async fn remove_key(tx: &Tx, user: UserId) -> Result<bool> {
     let Some(row) = tx
         .query_opt(
             "-- accounts.remove_key
@@ -167,26 +146,17 @@ async fn remove_key(tx: &Tx, random: &Random, user: UserId) -> Result<Option<Tol
         )
         .await?
     else {
-        return Ok(None);
+        return Ok(false);
     };
     let (device, key): (String, String) = (row.get(0), row.get(1));
-    let data = json!({ "user_id": user, "device_id": device, "key_id": key }).to_string();
-    let (id, audience) = (
-        EventId::generate(random),
-        devices::audience(tx, user).await?,
-    );
-    inbox::append(tx, id, EventKind::KeyDeviceRemoved, None, &data, &audience)
-        .await
-        .map(Some)
+    let data = json!({ "user_id": user, "device_id": device, "key_id": key });
+    let audience = devices::audience(tx, user).await?;
+    tx.emit(EventKind::KeyDeviceRemoved, None, &data, audience)?;
+    Ok(true)
 }
 
 /// Whoever goes last keeps no conversation alive; when an owner goes, the oldest admin, else the oldest member, follows.
-async fn leave(
-    tx: &Tx,
-    random: &Random,
-    conversation: ConversationId,
-    who: Principal,
-) -> Result<Option<Told>> {
+async fn leave(tx: &Tx, conversation: ConversationId, who: Principal) -> Result<()> {
     // The send path tells from the row's version that the members are others now.
     tx.execute(
         "-- accounts.touch_conversation
@@ -202,7 +172,7 @@ async fn leave(
         )
         .await?
     else {
-        return Ok(None);
+        return Ok(());
     };
     let (role, joined): (String, DateTime<Utc>) = (row.get(0), row.get(1));
     if role == "owner" {
@@ -235,9 +205,5 @@ async fn leave(
         },
         "by": who.wire_id(),
     });
-    let id = EventId::generate(random);
-    let kind = EventKind::MemberRemoved;
-    Ok(Some(
-        inbox::append(tx, id, kind, Some(conversation), &data.to_string(), &others).await?,
-    ))
+    tx.emit(EventKind::MemberRemoved, Some(conversation), &data, others)
 }

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::{db::Tx, error::Result, features::accounts::rules::Scene, ids::MailId};
+use crate::{error::Result, features::accounts::rules::Scene, ids::MailId, work::Tx};
 
 /// A mail that is due, claimed by its caller for a minute.
 pub struct Mail {

@@ -14,11 +14,12 @@ pub use self::{
 };
 use super::rules::Email;
 use crate::{
-    db::{Db, Tx},
+    db::Db,
     error::{Code, OnConstraint, Result},
     features::inbox,
     ids::{SessionId, UserId},
     limits::table::{Budget, Limit, Overrides},
+    work::Tx,
 };
 
 pub async fn create_user(

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::{db::Tx, error::Result, ids::UserId, limits::quotas::MAX_LOGIN_NOTICES_PER_DAY};
+use crate::{error::Result, ids::UserId, limits::quotas::MAX_LOGIN_NOTICES_PER_DAY, work::Tx};
 
 /// A notice that is due, claimed by its caller for a minute.
 pub struct Notice {

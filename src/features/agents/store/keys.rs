@@ -3,11 +3,12 @@ use tokio_postgres::Row;
 
 use super::seconds;
 use crate::{
-    db::{Conn, Db, Tx},
+    db::{Conn, Db},
     error::Result,
     features::agents::proof::Keys,
     ids::AgentId,
     limits::quotas::{AGENT_GRACE, MAX_AGENT_KEYS},
+    work::Tx,
 };
 
 /// A valid key of an agent.

@@ -3,19 +3,15 @@ use uuid::Uuid;
 
 use crate::{
     clock::iso,
-    db::Tx,
     error::Result,
     events::EventKind,
-    features::{
-        inbox::{self, Told},
-        relations,
-    },
-    ids::{AgentId, ConversationId, EventId, RelationId, UserId},
-    random::Random,
+    features::relations,
+    ids::{AgentId, ConversationId, RelationId, UserId},
+    work::Tx,
 };
 
-/// Ends one relation of a deleted agent, or takes it out of one group; none when there is nothing left to do.
-pub async fn leave_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
+/// Ends one relation of a deleted agent, or takes it out of one group; false when there is nothing left to do.
+pub async fn leave_next(tx: &Tx) -> Result<bool> {
     let Some(row) = tx
         .query_opt(
             "-- agents.to_leave
@@ -25,16 +21,16 @@ pub async fn leave_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
         )
         .await?
     else {
-        return Ok(None);
+        return Ok(false);
     };
     let agent: AgentId = row.get(0);
     if let Some(relation) = next_relation(tx, agent).await? {
         // Its user may have ended it just now; then the next turn looks for another.
-        let ended = relations::end(tx, relation, EventId::generate(random)).await?;
-        return Ok(Some(ended.map(|(_, told)| told).unwrap_or_default()));
+        relations::end(tx, relation).await?;
+        return Ok(true);
     }
-    if let Some(told) = leave_group(tx, random, agent).await? {
-        return Ok(Some(told.into_iter().collect()));
+    if leave_group(tx, agent).await? {
+        return Ok(true);
     }
     tx.execute(
         "-- agents.left
@@ -45,7 +41,7 @@ pub async fn leave_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
         &[&agent],
     )
     .await?;
-    Ok(Some(Vec::new()))
+    Ok(true)
 }
 
 /// Nobody opens another one meanwhile: whoever does asks for the agent first, and it is gone.
@@ -60,8 +56,8 @@ async fn next_relation(tx: &Tx, agent: AgentId) -> Result<Option<RelationId>> {
         .map(|row| row.get(0)))
 }
 
-/// None if it is in no group; nothing is told if another one has taken it out meanwhile.
-async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<Option<Told>>> {
+/// False if it is in no group; nothing is told if another one has taken it out meanwhile.
+async fn leave_group(tx: &Tx, agent: AgentId) -> Result<bool> {
     let Some(row) = tx
         .query_opt(
             "-- agents.next_group
@@ -73,7 +69,7 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
         )
         .await?
     else {
-        return Ok(None);
+        return Ok(false);
     };
     let group: ConversationId = row.get(0);
     let Some(row) = tx
@@ -86,7 +82,7 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
         )
         .await?
     else {
-        return Ok(Some(None));
+        return Ok(true);
     };
     let (name, role, owner): (String, String, UserId) = (row.get(0), row.get(1), row.get(3));
     let others: Vec<Uuid> = tx
@@ -108,8 +104,6 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
         },
         "by": owner,
     });
-    let (id, kind) = (EventId::generate(random), EventKind::MemberRemoved);
-    inbox::append(tx, id, kind, Some(group), &data.to_string(), &others)
-        .await
-        .map(|told| Some(Some(told)))
+    tx.emit(EventKind::MemberRemoved, Some(group), &data, others)?;
+    Ok(true)
 }

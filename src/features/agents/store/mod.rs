@@ -19,10 +19,11 @@ use crate::{
         owned::{ActingAs, NamedAgent, OwnedAgent},
         user,
     },
-    db::{Db, Tx},
+    db::Db,
     error::{Code, Error, Result},
     features::inbox::{self, Reader},
     ids::{AgentId, Principal, SessionId, UserId},
+    work::Tx,
 };
 
 /// An agent to be.

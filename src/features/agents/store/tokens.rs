@@ -3,19 +3,15 @@ use uuid::Uuid;
 
 use super::seconds;
 use crate::{
-    db::{Db, Tx},
+    db::Db,
     error::Result,
     ids::{AgentId, TokenId},
     limits::quotas::AGENT_GRACE,
+    work::Tx,
 };
 
-pub async fn add_token(
-    tx: &Tx,
-    agent: AgentId,
-    id: TokenId,
-    lookup: &str,
-    bcrypt_hash: &str,
-) -> Result<()> {
+pub async fn add_token(tx: &Tx, agent: AgentId, lookup: &str, bcrypt_hash: &str) -> Result<()> {
+    let id = TokenId::generate(tx.random());
     tx.execute(
         "-- agents.add_token
         insert into agent_token (token_id, agent_id, lookup, bcrypt_hash) values ($1, $2, $3, $4)",
@@ -40,9 +36,9 @@ pub async fn end_current_token(tx: &Tx, agent: AgentId) -> Result<Option<DateTim
         .map(|row| row.get(0)))
 }
 
-/// Kills every token; returns those that still lived.
-pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: &str) -> Result<Vec<Uuid>> {
-    Ok(tx
+/// Revokes every token; whether any of them still lived.
+pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: &'static str) -> Result<bool> {
+    let revoked: Vec<Uuid> = tx
         .query(
             "-- agents.revoke_tokens
             update agent_token set revoked_at = app_now(), bcrypt_hash = null, revoke_reason = $2
@@ -53,7 +49,10 @@ pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: &str) -> Result<Vec<
         .await?
         .iter()
         .map(|row| row.get(0))
-        .collect())
+        .collect();
+    let any = !revoked.is_empty();
+    tx.revoke(revoked, reason);
+    Ok(any)
 }
 
 /// When the last of its tokens died.

@@ -2,15 +2,12 @@ use uuid::Uuid;
 
 use super::{lock, updated, whole};
 use crate::{
-    db::Tx,
     error::{Code, Result},
     events::EventKind,
-    features::{
-        conversations::Conversation,
-        inbox::{self, NewEvent, Told},
-    },
-    ids::{ConversationId, EventId, MessageId, Principal, UserId},
+    features::conversations::Conversation,
+    ids::{ConversationId, MessageId, Principal, UserId},
     limits::quotas::MAX_READ_MARK_RECIPIENTS,
+    work::Tx,
 };
 
 /// What may be changed of a conversation.
@@ -27,8 +24,7 @@ pub async fn change(
     id: ConversationId,
     by: UserId,
     change: &Change,
-    event: EventId,
-) -> Result<(Conversation, Vec<Told>)> {
+) -> Result<Conversation> {
     let by = Principal::User(by);
     let place = lock(tx, id, by).await?;
     if !place.is_admin() || (change.title.is_some() && place.kind != "group") {
@@ -43,20 +39,18 @@ pub async fn change(
         )
         .await?
         > 0;
-    let told = if changed {
-        updated(tx, id, event).await?
-    } else {
-        Vec::new()
-    };
-    Ok((whole(tx, by, id).await?.ok_or(Code::NotFound)?, told))
+    if changed {
+        updated(tx, id).await?;
+    }
+    whole(tx, by, id)
+        .await?
+        .ok_or_else(|| Code::NotFound.into())
 }
 
 /// How far someone has read.
 pub struct ReadMark {
     pub message: MessageId,
     pub unread_count: i64,
-    /// To be told after commit; nothing if the mark did not move.
-    pub told: Vec<Told>,
 }
 
 /// Moves a read mark forward to a message that the reader can see, never back.
@@ -68,7 +62,6 @@ pub async fn read_up_to(
     id: ConversationId,
     reader: Principal,
     message: MessageId,
-    event: EventId,
 ) -> Result<ReadMark> {
     let row = tx
         .query_opt(
@@ -82,7 +75,6 @@ pub async fn read_up_to(
         .await?
         .ok_or(Code::NotFound)?;
     let (seq, is_ahead): (i64, bool) = (row.get(0), row.get(1));
-    let mut told = Vec::new();
     if is_ahead {
         // Before the reader's own row: who puts another one out may want that, too, to make its reader the owner.
         let to = told_of_marks(tx, id, reader).await?;
@@ -94,10 +86,9 @@ pub async fn read_up_to(
             )
             .await?
             > 0;
-        if moved && !to.is_empty() {
+        if moved {
             let data = serde_json::json!({ "principal_id": reader, "message_id": message });
-            let event = NewEvent::new(event, EventKind::MessageRead, Some(id), &data, to)?;
-            told = inbox::append_all(tx, &[event]).await?;
+            tx.emit(EventKind::MessageRead, Some(id), &data, to)?;
         }
     }
     let seen = super::view(tx, Some(reader), &[id])
@@ -107,7 +98,6 @@ pub async fn read_up_to(
     Ok(ReadMark {
         message,
         unread_count: seen.ok_or(Code::NotFound)?.unread_count,
-        told,
     })
 }
 

@@ -2,30 +2,17 @@ use uuid::Uuid;
 
 use super::{add_member, tell, whole};
 use crate::{
-    db::Tx,
     error::{Code, Error, Result},
     events::EventKind,
-    features::{
-        agents,
-        conversations::Conversation,
-        inbox::{self, NewEvent, Told},
-        relations,
-    },
-    ids::{AgentId, ConversationId, EventId, Principal, RelationId, UserId},
+    features::{agents, conversations::Conversation, relations},
+    ids::{AgentId, ConversationId, Principal, RelationId, UserId},
+    work::Tx,
 };
 
-/// Ids for whatever must be made.
-pub struct NewIds {
-    pub conversation: ConversationId,
-    pub relation: RelationId,
-    pub events: [EventId; 2],
-}
-
-/// What an opening found or made.
+/// A conversation, and whether the opening made it.
 pub struct Opened {
-    pub conversation: Option<Conversation>,
-    /// To be told after commit.
-    pub told: Vec<Told>,
+    pub conversation: Conversation,
+    pub is_new: bool,
 }
 
 /// A group to be.
@@ -60,7 +47,7 @@ async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
     }
 }
 
-pub async fn open_direct(tx: &Tx, ids: &NewIds, user: UserId, other: UserId) -> Result<Opened> {
+pub async fn open_direct(tx: &Tx, user: UserId, other: UserId) -> Result<Opened> {
     tx.query_opt(
         "-- conversations.find_user
         select 1 from user_account where user_id = $1 and deleted_at is null for share",
@@ -68,46 +55,38 @@ pub async fn open_direct(tx: &Tx, ids: &NewIds, user: UserId, other: UserId) -> 
     )
     .await?
     .ok_or(Code::NotFound)?;
-    let (id, made) = insert(tx, ids.conversation, "direct", user, [user.0, other.0]).await?;
+    let (id, made) = insert(tx, "direct", user, [user.0, other.0]).await?;
     if made {
         add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
         add_member(tx, id, &[Principal::User(other)], "member", None).await?;
     }
-    opened(tx, ids, user, id, made, Vec::new()).await
+    opened(tx, user, id, made).await
 }
 
-pub async fn open_agent(tx: &Tx, ids: &NewIds, user: UserId, agent: AgentId) -> Result<Opened> {
+pub async fn open_agent(tx: &Tx, user: UserId, agent: AgentId) -> Result<Opened> {
     agents::find(tx, agent)
         .await?
         .ok_or(Code::AgentNotRegistered)?;
     let pair = [user.0, agent.0];
-    let (id, made) = insert(tx, ids.conversation, "agent", user, pair).await?;
-    let (relation, new_relation) = relations::open(tx, ids.relation, user, agent, id).await?;
-    let mut told = Vec::new();
+    let (id, made) = insert(tx, "agent", user, pair).await?;
+    let (relation, new_relation) = relations::open(tx, user, agent, id).await?;
     if new_relation && !made {
         renew_relation(tx, id, agent, relation.relation_id).await?;
     }
     if new_relation {
-        let event = NewEvent::new(
-            ids.events[0],
-            EventKind::RelationCreated,
-            None,
-            &relation,
-            pair.to_vec(),
-        )?;
-        told = inbox::append_all(tx, &[event]).await?;
+        tx.emit(EventKind::RelationCreated, None, &relation, pair.to_vec())?;
     }
     if made {
         add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
         let relation = Some(relation.relation_id);
         add_member(tx, id, &[Principal::Agent(agent)], "agent", relation).await?;
     }
-    opened(tx, ids, user, id, made, told).await
+    opened(tx, user, id, made).await
 }
 
-pub async fn open_group(tx: &Tx, ids: &NewIds, user: UserId, group: &NewGroup) -> Result<Opened> {
+pub async fn open_group(tx: &Tx, user: UserId, group: &NewGroup) -> Result<Opened> {
     must_exist(tx, &group.members).await?;
-    let id = ids.conversation;
+    let id = ConversationId::generate(tx.random());
     tx.execute(
         "-- conversations.insert_group
         insert into conversation (conversation_id, kind, created_by, title, encryption) values ($1, 'group', $2, $3, $4)",
@@ -117,34 +96,28 @@ pub async fn open_group(tx: &Tx, ids: &NewIds, user: UserId, group: &NewGroup) -
     add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
     let others: Vec<Principal> = group.members.iter().copied().map(Principal::User).collect();
     add_member(tx, id, &others, "member", None).await?;
-    opened(tx, ids, user, id, true, Vec::new()).await
+    opened(tx, user, id, true).await
 }
 
-async fn opened(
-    tx: &Tx,
-    ids: &NewIds,
-    user: UserId,
-    id: ConversationId,
-    made: bool,
-    mut told: Vec<Told>,
-) -> Result<Opened> {
-    if made {
-        told.extend(tell(tx, id, ids.events[1], EventKind::ConversationCreated).await?);
+async fn opened(tx: &Tx, user: UserId, id: ConversationId, is_new: bool) -> Result<Opened> {
+    if is_new {
+        tell(tx, id, EventKind::ConversationCreated).await?;
     }
+    let conversation = whole(tx, Principal::User(user), id).await?;
     Ok(Opened {
-        conversation: whole(tx, Principal::User(user), id).await?,
-        told,
+        conversation: conversation.ok_or(Code::NotFound)?,
+        is_new,
     })
 }
 
 /// The pair's conversation and whether it was made now. The unique pair decides a race; the row is locked either way.
 async fn insert(
     tx: &Tx,
-    id: ConversationId,
     kind: &str,
     by: UserId,
     pair: [Uuid; 2],
 ) -> Result<(ConversationId, bool)> {
+    let id = ConversationId::generate(tx.random());
     let (low, high) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
     let found: ConversationId = tx
         .query_one(
