@@ -22,6 +22,7 @@ use crate::{
     inbox::Inbox,
     limits::{Limits, slots::Slots},
     random::Random,
+    work::UnitOfWork,
 };
 
 /// Everything a request may need, behind one pointer: it is cloned for each request.
@@ -47,6 +48,7 @@ handles! {
     clock: Clock,
     random: Random,
     db: Db,
+    work: UnitOfWork,
     ingress: IngressPolicy,
     hasher: Hasher,
     access_tokens: AccessTokens,

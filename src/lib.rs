@@ -9,7 +9,7 @@
 //! - The features: [`features`], a folder per noun, each with its wire shapes, rules and SQL.
 //! - The pipe: [`features::messages`] (the one send path) writes inboxes ([`inbox`]); [`delivery`] hints at
 //!   them across nodes and sweeps behind the hints; [`gateway`] reads them out to sockets.
-//! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`mail`], [`clock`], [`random`],
+//! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`work`], [`mail`], [`clock`], [`random`],
 //!   [`cursor`].
 //! - [`dev`]: private Postgres and Redis, certificates, two nodes and a demonstration. Nothing depends on it.
 //!
@@ -43,3 +43,4 @@ pub mod redis;
 pub mod routes;
 pub mod telemetry;
 pub mod validation;
+pub mod work;

@@ -47,6 +47,7 @@ use crate::{
     random::Random,
     redis::Redis,
     routes,
+    work::UnitOfWork,
 };
 
 /// Reads the settings through `get`. Faults that only other rooms can see are in the same list.
@@ -296,13 +297,8 @@ async fn assemble(
         dead.clone(),
         used,
     );
-    let reachability = ReachabilityTracker::start(
-        quiet_db.clone(),
-        random.clone(),
-        backplane.clone(),
-        workers,
-        stopping,
-    );
+    let work = UnitOfWork::new(db.clone(), random.clone(), backplane.clone());
+    let reachability = ReachabilityTracker::start(work.over(quiet_db.clone()), workers, stopping);
     let lanes = config.send_lanes.0 as usize;
     let message_writer =
         MessageWriter::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
@@ -327,6 +323,7 @@ async fn assemble(
         max_sockets: config.max_sockets.0 as usize,
     });
     let accounts = Accounts {
+        work: work.clone(),
         db: db.clone(),
         random: random.clone(),
         codes: Codes::new(&config.server_secret),
@@ -334,7 +331,6 @@ async fn assemble(
         turnstile: Turnstile::new(config, random.clone())?,
         access_tokens: access_tokens.clone(),
         refresh_tokens: RefreshTokens::new(&config.server_secret),
-        backplane: backplane.clone(),
         mail_notify: Arc::default(),
         erasure_notify: Arc::default(),
     };
@@ -343,6 +339,7 @@ async fn assemble(
         clock,
         random,
         db,
+        work,
         ingress: ingress(config),
         hasher,
         access_tokens,
@@ -420,14 +417,13 @@ fn start_jobs(
 ) -> Result<(), Failure> {
     let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
     let jobs = Jobs {
+        work: accounts.work.over(db.clone()),
         db,
         budgets,
         codes: accounts.codes.clone(),
         mailer,
         mail_notify: accounts.mail_notify.clone(),
         erasure_notify: accounts.erasure_notify.clone(),
-        random: accounts.random.clone(),
-        backplane: accounts.backplane.clone(),
     };
     jobs.spawn(workers, stopping);
     Ok(())

@@ -30,6 +30,26 @@ pub struct Db {
     deadline: Duration,
 }
 
+/// A statement: its text, which a connection prepares once, or one that is prepared already.
+pub enum Sql<'a> {
+    /// Prepared by the connection when it is first used there.
+    Text(&'a str),
+    /// For callers that must not wait between two statements.
+    Prepared(&'a Statement),
+}
+
+impl<'a> From<&'a str> for Sql<'a> {
+    fn from(text: &'a str) -> Self {
+        Sql::Text(text)
+    }
+}
+
+impl<'a> From<&'a Statement> for Sql<'a> {
+    fn from(stmt: &'a Statement) -> Self {
+        Sql::Prepared(stmt)
+    }
+}
+
 /// A connection whose every statement has a deadline here too: Postgres's own does not help when its process or the
 /// network hangs, or a commit waits for a standby that is gone. A connection that hung is not used again.
 pub struct Conn {
@@ -63,32 +83,51 @@ impl Conn {
         self.within(self.client().prepare_cached(sql)).await
     }
 
+    async fn prepare(&self, sql: Sql<'_>) -> Result<Statement> {
+        match sql {
+            Sql::Text(text) => self.prepare_cached(text).await,
+            Sql::Prepared(stmt) => Ok(stmt.clone()),
+        }
+    }
+
     /// All rows.
-    pub async fn query(
+    pub async fn query<'a>(
         &self,
-        stmt: &Statement,
+        sql: impl Into<Sql<'a>>,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
-        self.within(self.client().query(stmt, params)).await
+        let stmt = self.prepare(sql.into()).await?;
+        self.within(self.client().query(&stmt, params)).await
     }
 
     /// The one row that there must be.
-    pub async fn query_one(&self, stmt: &Statement, params: &[&(dyn ToSql + Sync)]) -> Result<Row> {
-        self.within(self.client().query_one(stmt, params)).await
+    pub async fn query_one<'a>(
+        &self,
+        sql: impl Into<Sql<'a>>,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Row> {
+        let stmt = self.prepare(sql.into()).await?;
+        self.within(self.client().query_one(&stmt, params)).await
     }
 
     /// The row that there may be.
-    pub async fn query_opt(
+    pub async fn query_opt<'a>(
         &self,
-        stmt: &Statement,
+        sql: impl Into<Sql<'a>>,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Row>> {
-        self.within(self.client().query_opt(stmt, params)).await
+        let stmt = self.prepare(sql.into()).await?;
+        self.within(self.client().query_opt(&stmt, params)).await
     }
 
     /// How many rows were touched.
-    pub async fn execute(&self, stmt: &Statement, params: &[&(dyn ToSql + Sync)]) -> Result<u64> {
-        self.within(self.client().execute(stmt, params)).await
+    pub async fn execute<'a>(
+        &self,
+        sql: impl Into<Sql<'a>>,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<u64> {
+        let stmt = self.prepare(sql.into()).await?;
+        self.within(self.client().execute(&stmt, params)).await
     }
 
     /// Statements without parameters.
@@ -258,6 +297,18 @@ impl Db {
         };
         tx.batch_execute("begin").await?;
         Ok(tx)
+    }
+
+    /// Runs `work` in one transaction and commits; an error rolls it back. For work that publishes nothing.
+    pub async fn run<T>(
+        &self,
+        name: &'static str,
+        work: impl AsyncFnOnce(&Tx) -> Result<T>,
+    ) -> Result<T> {
+        let tx = self.begin(name).await?;
+        let outcome = work(&tx).await?;
+        tx.commit().await?;
+        Ok(outcome)
     }
 
     /// Connections in use and the most there may be.

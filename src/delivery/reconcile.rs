@@ -142,8 +142,8 @@ impl Sweep {
 /// Those of `credentials` that are no live session and no valid token, with the reason that is told.
 async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static str, Uuid)>> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let rows = client
+        .query(
             "-- backplane.dead_credentials
             select c.id, s.session_id is not null,
                    coalesce(s.revoke_reason, t.revoke_reason, case when t.valid_until is not null then 'token_regenerated' end, '')
@@ -152,9 +152,9 @@ async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static
             left join agent_token t on t.token_id = c.id
             where not coalesce(s.revoked_at is null and s.absolute_expires_at > app_now(), false)
               and not coalesce(t.token_id is not null and t.revoked_at is null and (t.valid_until is null or t.valid_until > app_now()), false)",
+            &[&credentials],
         )
         .await?;
-    let rows = client.query(&stmt, &[&credentials]).await?;
     Ok(rows
         .iter()
         .map(|row| {

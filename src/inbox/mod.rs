@@ -1,9 +1,8 @@
 //! THE INBOX: one durable sequence of events per principal, numbered 1, 2, 3 without gaps, in commit order.
 //!
-//! Owns heads, entries, readers' acks and cursors. Whoever has an event to tell appends it inside the transaction that
-//! makes it true ([`append`]) and hands the deliveries to the backplane after commit. Sockets, polls and webhooks are
-//! the same thing, a cursor over this sequence; an ack moves the durable one, of which an agent has one and a user one
-//! per device.
+//! Owns heads, entries, readers' acks and cursors. The unit of work appends a transaction's events right before its commit
+//! ([`append_all`]) and publishes the deliveries after it. Sockets, polls and webhooks are the same thing, a cursor over
+//! this sequence; an ack moves the durable one, of which an agent has one and a user one per device.
 
 mod acks;
 mod store;
@@ -36,8 +35,8 @@ pub struct Delivery {
     pub seq: i64,
 }
 
-/// An event that has been appended and is to be told after commit.
-pub struct Told {
+/// An event that stands in inboxes and is published after the commit.
+pub struct AppendedEvent {
     /// The event, encoded once.
     pub encoded: EncodedEvent,
     /// Where it went.
@@ -230,35 +229,14 @@ pub async fn forget_reader(tx: &Tx, reader: &Reader) -> Result<()> {
     store::forget_reader(tx, reader).await
 }
 
-/// Appends one event to the inboxes of `recipients`. Takes their locks, in order, until commit.
-pub async fn append(
-    tx: &Tx,
-    id: EventId,
-    kind: EventKind,
-    conversation: Option<ConversationId>,
-    data: &str,
-    recipients: &[Uuid],
-) -> Result<Told> {
-    let event = NewEvent {
-        id,
-        kind,
-        conversation,
-        data: data.to_owned(),
-        recipients: recipients.to_vec(),
-    };
-    let mut told = append_all(tx, &[event]).await?;
-    told.pop()
-        .ok_or_else(|| Error::internal(Code::InternalError, "an event without an outcome"))
-}
-
-/// Appends events, each to recipients of its own; whoever is among those of several gets them in this order. Takes the
-/// inboxes' locks, in order, until commit.
-pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<Told>> {
+/// Appends events, each to recipients of its own; a recipient of several gets them in this order. Takes the inboxes'
+/// locks, in order, until commit: a transaction that calls this twice can deadlock with another one.
+pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<AppendedEvent>> {
     if events.is_empty() {
         return Ok(Vec::new());
     }
     let outcomes = store::append_all(tx, events).await?;
-    let told = events
+    let appended = events
         .iter()
         .zip(outcomes)
         .map(|(event, (at, deliveries))| {
@@ -269,12 +247,12 @@ pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<Told>> {
                 data,
                 ..
             } = event;
-            Told {
+            AppendedEvent {
                 encoded: events::encoded(*id, kind.name(), *conversation, at, data),
                 deliveries,
             }
         });
-    Ok(told.collect())
+    Ok(appended.collect())
 }
 
 /// Deletes entries that are older than `days`, and then what the events said that only such entries referred to: an event

@@ -32,40 +32,37 @@ impl Reader {
 /// Timeline in the high bits, restores in the low ones.
 pub async fn epoch(db: &Db) -> Result<u64> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let row = client
+        .query_one(
             "-- inbox.epoch
             select substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), restores from cluster",
+            &[],
         )
         .await?;
-    let row = client.query_one(&stmt, &[]).await?;
     let timeline = u64::from_str_radix(row.get(0), 16).unwrap_or_default();
     let restores: i32 = row.get(1);
     Ok(timeline << 16 | u64::from(restores.unsigned_abs() & 0xffff))
 }
 
 pub async fn create(tx: &Tx, principal: Uuid) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- inbox.create
-            insert into inbox (principal_id) values ($1)",
-        )
-        .await?;
-    tx.execute(&stmt, &[&principal]).await?;
+    tx.execute(
+        "-- inbox.create
+        insert into inbox (principal_id) values ($1)",
+        &[&principal],
+    )
+    .await?;
     Ok(())
 }
 
 pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- inbox.create_reader
-            insert into inbox_reader (principal_id, device_id, acked_seq)
-            select principal_id, $2, head_seq from inbox where principal_id = $1
-            on conflict (principal_id, device_id) do nothing",
-        )
-        .await?;
-    tx.execute(&stmt, &[&reader.principal, &reader.device_id])
-        .await?;
+    tx.execute(
+        "-- inbox.create_reader
+        insert into inbox_reader (principal_id, device_id, acked_seq)
+        select principal_id, $2, head_seq from inbox where principal_id = $1
+        on conflict (principal_id, device_id) do nothing",
+        &[&reader.principal, &reader.device_id],
+    )
+    .await?;
     Ok(())
 }
 
@@ -82,26 +79,22 @@ pub async fn rename_reader(tx: &Tx, reader: &Reader, device_id: &str) -> Result<
         },
     )
     .await?;
-    let stmt = tx
-        .prepare_cached(
-            "-- inbox.rename_reader
-            update inbox_reader set device_id = $3 where principal_id = $1 and device_id = $2",
-        )
-        .await?;
-    tx.execute(&stmt, &[&reader.principal, &reader.device_id, &device_id])
-        .await?;
+    tx.execute(
+        "-- inbox.rename_reader
+        update inbox_reader set device_id = $3 where principal_id = $1 and device_id = $2",
+        &[&reader.principal, &reader.device_id, &device_id],
+    )
+    .await?;
     Ok(())
 }
 
 pub async fn forget_reader(tx: &Tx, reader: &Reader) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- inbox.forget_reader
-            delete from inbox_reader where principal_id = $1 and device_id = $2",
-        )
-        .await?;
-    tx.execute(&stmt, &[&reader.principal, &reader.device_id])
-        .await?;
+    tx.execute(
+        "-- inbox.forget_reader
+        delete from inbox_reader where principal_id = $1 and device_id = $2",
+        &[&reader.principal, &reader.device_id],
+    )
+    .await?;
     Ok(())
 }
 
@@ -121,8 +114,8 @@ pub async fn append_all(
             .flat_map(|(n, event)| event.recipients.iter().map(move |id| (n, *id)))
     };
     let (ns, principals): (Vec<i32>, Vec<Uuid>) = targets().unzip();
-    let stmt = tx
-        .prepare_cached(
+    let rows = tx
+        .query(
             "-- inbox.append
             with told as (
                 insert into event (event_id, kind, conversation_id, data)
@@ -144,11 +137,6 @@ pub async fn append_all(
             )
             select app_now(), null::uuid, null::bigint, null::int4[]
             union all select null, principal_id, head_seq, ns from held",
-        )
-        .await?;
-    let rows = tx
-        .query(
-            &stmt,
             &[&ids, &kinds, &conversations, &data, &ns, &principals],
         )
         .await?;
@@ -174,18 +162,16 @@ pub async fn append_all(
 
 pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let row = client
+        .query_one(
             "-- inbox.bounds
             select i.head_seq,
                    coalesce((select seq - cardinality(event_ids) + 1 from inbox_entry e
                              where e.principal_id = $1 order by seq limit 1), i.head_seq + 1),
                    coalesce((select acked_seq from inbox_reader r where r.principal_id = $1 and r.device_id = $2), i.head_seq)
             from inbox i where i.principal_id = $1",
+            &[&reader.principal, &reader.device_id],
         )
-        .await?;
-    let row = client
-        .query_one(&stmt, &[&reader.principal, &reader.device_id])
         .await?;
     Ok(Bounds {
         head: row.get(0),
@@ -197,8 +183,8 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
 /// A page ends at its limit or before it grows too large; a single event larger than that is a page of its own.
 pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Vec<Entry>> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let rows = client
+        .query(
             "-- inbox.read
             select seq, event_id, created_at, kind, conversation_id, data,
                    message_seq, sender_kind, sender_id, sender_device, payload, client_message_id, in_reply_to, hop, recipients
@@ -222,10 +208,8 @@ pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Ve
             ) page
             where bytes <= $4 or seq = $2 + 1
             order by seq",
+            &[&principal, &after, &limit, &MAX_PAGE_BYTES],
         )
-        .await?;
-    let rows = client
-        .query(&stmt, &[&principal, &after, &limit, &MAX_PAGE_BYTES])
         .await?;
     Ok(rows.iter().map(entry).collect())
 }
@@ -286,8 +270,8 @@ pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
         .map(|(reader, _)| reader.device_id.as_str())
         .collect();
     let seqs: Vec<i64> = acks.iter().map(|(_, seq)| *seq).collect();
-    let stmt = client
-        .prepare_cached(
+    client
+        .execute(
             "-- inbox.ack
             with said as (
                 select said.principal_id, coalesce(d.device_id, said.device_id) as device_id, max(said.seq) as seq
@@ -301,10 +285,8 @@ pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
             )
             update inbox_reader r set acked_seq = locked.seq from locked
             where r.principal_id = locked.principal_id and r.device_id = locked.device_id and r.acked_seq < locked.seq",
+            &[&principals, &devices, &seqs],
         )
-        .await?;
-    client
-        .execute(&stmt, &[&principals, &devices, &seqs])
         .await?;
     Ok(())
 }
@@ -312,8 +294,8 @@ pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
 /// An agent's ack, in one statement with the proof that its token counts until it is committed; false if it does not.
 pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, seq: i64) -> Result<bool> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    Ok(client
+        .query_one(
             "-- inbox.ack_by_token
             with token as materialized (
                 select 1 from agent_token where token_id = $2 and agent_id = $1 and revoked_at is null
@@ -324,23 +306,21 @@ pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, seq: i64) -> 
                     and r.acked_seq < least($3, i.head_seq) and exists (select from token)
             )
             select exists (select from token)",
+            &[&agent, &token, &seq],
         )
-        .await?;
-    Ok(client
-        .query_one(&stmt, &[&agent, &token, &seq])
         .await?
         .get(0))
 }
 
 pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let rows = client
+        .query(
             "-- inbox.heads
             select principal_id, head_seq from inbox where principal_id = any($1)",
+            &[&principals],
         )
         .await?;
-    let rows = client.query(&stmt, &[&principals]).await?;
     Ok(rows
         .iter()
         .map(|row| Delivery {
@@ -352,26 +332,28 @@ pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
 
 pub async fn expire_entries(db: &Db, days: i32) -> Result<bool> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    Ok(client
+        .execute(
             "-- inbox.expire_entries
             delete from inbox_entry where ctid = any(array(
                 select ctid from inbox_entry where created_at < app_now() - make_interval(days => $1) limit 5000
             ))",
+            &[&days],
         )
-        .await?;
-    Ok(client.execute(&stmt, &[&days]).await? > 0)
+        .await?
+        > 0)
 }
 
 pub async fn expire_events(db: &Db, days: i32) -> Result<bool> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    Ok(client
+        .execute(
             "-- inbox.expire_events
             delete from event where ctid = any(array(
                 select ctid from event where created_at < app_now() - make_interval(days => $1) limit 5000
             ))",
+            &[&days],
         )
-        .await?;
-    Ok(client.execute(&stmt, &[&days]).await? > 0)
+        .await?
+        > 0)
 }

@@ -8,7 +8,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     db::Db,
-    delivery::backplane::Backplane,
     error::Result,
     features::{
         accounts::{self, Codes},
@@ -18,7 +17,7 @@ use crate::{
     limits::table::Overrides,
     mail::Mailer,
     metrics,
-    random::Random,
+    work::UnitOfWork,
 };
 
 /// Days that inbox entries are kept.
@@ -55,6 +54,7 @@ enum Job {
 /// What jobs work with.
 #[derive(Clone)]
 pub struct Jobs {
+    pub work: UnitOfWork,
     pub db: Db,
     pub budgets: Overrides,
     pub codes: Codes,
@@ -63,8 +63,6 @@ pub struct Jobs {
     pub mail_notify: Arc<Notify>,
     /// Rung when an account has been deleted.
     pub erasure_notify: Arc<Notify>,
-    pub random: Random,
-    pub backplane: Backplane,
 }
 
 impl Jobs {
@@ -134,15 +132,11 @@ impl Jobs {
 
     async fn work(&self, job: Job) -> Result<()> {
         match job {
-            Job::Mail => accounts::jobs::send_mail(&self.db, &self.codes, &self.mailer).await,
-            Job::EraseAccounts => {
-                accounts::jobs::erase(&self.db, &self.random, &self.backplane).await
-            }
-            Job::LeaveDeleted => agents::leave(&self.db, &self.random, &self.backplane).await,
-            Job::AskForKeys => {
-                group_keys::ask_for_others(&self.db, &self.random, &self.backplane).await
-            }
-            Job::RetireCredentials => agents::retire(&self.db, &self.random, &self.backplane).await,
+            Job::Mail => accounts::jobs::send_mail(&self.work, &self.codes, &self.mailer).await,
+            Job::EraseAccounts => accounts::jobs::erase(&self.work).await,
+            Job::LeaveDeleted => agents::leave(&self.work).await,
+            Job::AskForKeys => group_keys::ask_for_others(&self.work).await,
+            Job::RetireCredentials => agents::retire(&self.work).await,
             Job::ForgetCodes => accounts::jobs::forget(&self.db, &self.budgets).await,
             Job::ForgetChallenges => {
                 while passkeys::forget_challenges(&self.db).await? {}

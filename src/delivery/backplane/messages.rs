@@ -141,7 +141,7 @@ pub enum StreamAction {
     /// An earlier delta, for a node that asked; not for sockets.
     Earlier(u64),
     /// The end of what was asked for, which was from this delta on.
-    Told(u64),
+    Replayed(u64),
 }
 
 /// An [`EphemeralEvent`] on its way to other nodes.

@@ -34,7 +34,7 @@ use crate::{
         streams::table::{StreamId, Streams},
     },
     ids::{AgentId, NodeId},
-    inbox::{Delivery, Told},
+    inbox::{AppendedEvent, Delivery},
     metrics,
     redis::{Redis, keys},
 };
@@ -191,38 +191,33 @@ impl Backplane {
         self.state.clone()
     }
 
-    /// Tells every listener of an event that has been committed.
-    pub fn tell(&self, told: &Told) {
-        self.tell_all(std::slice::from_ref(told));
-    }
-
-    /// The same for several at once; whoever gets more than one of them is woken up once.
-    pub fn tell_all(&self, all: &[Told]) {
+    /// Tells every listener of events that have been committed. A listener of several of them wakes up once.
+    pub fn publish(&self, events: &[AppendedEvent]) {
         let mut bells = Wakeups::default();
-        for told in all {
-            self.audience.note(&told.encoded);
+        for event in events {
+            self.audience.note(&event.encoded);
             self.registry
-                .deliver(&told.deliveries, Some(&told.encoded), &mut bells);
+                .deliver(&event.deliveries, Some(&event.encoded), &mut bells);
         }
         bells.wake();
-        all.iter().for_each(|told| self.hint(told));
+        events.iter().for_each(|event| self.hint(event));
     }
 
     /// Tells the other nodes.
-    fn hint(&self, told: &Told) {
-        if told.deliveries.len() > MAX_DIRECT_RECIPIENTS {
-            for some in told.deliveries.chunks(MAX_SHARED_RECIPIENTS) {
-                self.publish(
+    fn hint(&self, event: &AppendedEvent) {
+        if event.deliveries.len() > MAX_DIRECT_RECIPIENTS {
+            for some in event.deliveries.chunks(MAX_SHARED_RECIPIENTS) {
+                self.enqueue(
                     &self.hints,
                     keys::many_channel(),
-                    Hints::encode(self.node, some, &told.encoded),
+                    Hints::encode(self.node, some, &event.encoded),
                 );
             }
             return;
         }
-        for Delivery { principal, seq } in &told.deliveries {
-            let hint = Hint::encode(self.node, *seq, &told.encoded);
-            self.publish(&self.hints, keys::inbox_channel(*principal), hint);
+        for Delivery { principal, seq } in &event.deliveries {
+            let hint = Hint::encode(self.node, *seq, &event.encoded);
+            self.enqueue(&self.hints, keys::inbox_channel(*principal), hint);
         }
     }
 
@@ -237,13 +232,13 @@ impl Backplane {
         if principals.len() > MAX_DIRECT_RECIPIENTS {
             for some in principals.chunks(MAX_SHARED_RECIPIENTS) {
                 let text = EphemeralEnvelope::encode(self.node, some, ephemeral);
-                self.publish(&self.passing, keys::many_channel(), text);
+                self.enqueue(&self.passing, keys::many_channel(), text);
             }
             return;
         }
         let text = EphemeralEnvelope::encode(self.node, &[], ephemeral);
         for principal in principals {
-            self.publish(&self.passing, keys::inbox_channel(*principal), text.clone());
+            self.enqueue(&self.passing, keys::inbox_channel(*principal), text.clone());
         }
     }
 
@@ -277,7 +272,7 @@ impl Backplane {
             return metrics::hints("dropped", ephemeral.len() as u64);
         }
         for ephemeral in ephemeral {
-            self.publish(
+            self.enqueue(
                 &self.passing,
                 keys::node_channel(by),
                 EphemeralEnvelope::encode(self.node, &[], ephemeral),
@@ -312,11 +307,11 @@ impl Backplane {
 
     fn order(&self, queue: &mpsc::Sender<Message>, order: &ControlMessage) {
         if let Ok(text) = serde_json::to_string(order) {
-            self.publish(queue, keys::control_channel(), text);
+            self.enqueue(queue, keys::control_channel(), text);
         }
     }
 
-    fn publish(&self, queue: &mpsc::Sender<Message>, channel: String, text: String) {
+    fn enqueue(&self, queue: &mpsc::Sender<Message>, channel: String, text: String) {
         if queue.try_send((self.redis.key(channel), text)).is_err() {
             metrics::hints("dropped", 1);
         }

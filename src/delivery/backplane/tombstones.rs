@@ -132,8 +132,8 @@ impl Tombstones {
 /// Revokes those that live, in the order of their ids.
 async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[&str]) -> Result<()> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let again: i64 = client
+        .query_one(
             "-- backplane.bury
             with gone as materialized (
                 select * from unnest($1::uuid[], $2::text[]) as gone (id, reason)
@@ -151,10 +151,8 @@ async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[&str]) -> Result
                 from token_row r where t.token_id = r.token_id returning 1
             )
             select (select count(*) from sessions) + (select count(*) from tokens)",
+            &[&credentials, &reasons],
         )
-        .await?;
-    let again: i64 = client
-        .query_one(&stmt, &[&credentials, &reasons])
         .await?
         .get(0);
     if again > 0 {

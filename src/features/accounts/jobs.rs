@@ -6,8 +6,7 @@ use tokio::task::JoinSet;
 
 use super::{Codes, Scene, store};
 use crate::{
-    db::Db, delivery::backplane::Backplane, error::Result, limits::table::Overrides, mail::Mailer,
-    metrics, random::Random,
+    db::Db, error::Result, limits::table::Overrides, mail::Mailer, metrics, work::UnitOfWork,
 };
 
 /// Mails handed over at once.
@@ -24,13 +23,13 @@ enum Letter {
 
 /// Sends what waits in the outbox, so that a server that is slow with one mail does not hold up the others; returns
 /// when nothing is due or under way.
-pub async fn send_mail(db: &Db, codes: &Codes, mailer: &Mailer) -> Result<()> {
+pub async fn send_mail(work: &UnitOfWork, codes: &Codes, mailer: &Mailer) -> Result<()> {
     let mut under_way = JoinSet::new();
     loop {
         while under_way.len() < MAX_CONCURRENT_MAILS
-            && let Some(letter) = claim(db).await?
+            && let Some(letter) = claim(work).await?
         {
-            under_way.spawn(deliver(db.clone(), codes.clone(), mailer.clone(), letter));
+            under_way.spawn(deliver(work.clone(), codes.clone(), mailer.clone(), letter));
         }
         tokio::select! {
             settled = under_way.join_next() => match settled {
@@ -45,7 +44,7 @@ pub async fn send_mail(db: &Db, codes: &Codes, mailer: &Mailer) -> Result<()> {
 }
 
 /// Hands one mail over. Whoever dies before it is settled has claimed it for a minute; then another takes it.
-async fn deliver(db: Db, codes: Codes, mailer: Mailer, letter: Letter) -> Result<()> {
+async fn deliver(work: UnitOfWork, codes: Codes, mailer: Mailer, letter: Letter) -> Result<()> {
     let sent = match &letter {
         Letter::Code(mail) => {
             let code = codes.derive(&mail.recipient, mail.scene, mail.nonce);
@@ -63,26 +62,24 @@ async fn deliver(db: Db, codes: Codes, mailer: Mailer, letter: Letter) -> Result
     if let Err(error) = &sent {
         tracing::warn!(%error, "a mail was not taken");
     }
-    let tx = db.begin("accounts.settle_mail").await?;
-    match letter {
-        Letter::Code(mail) if sent.is_ok() => store::delete_mail(&tx, mail.id).await?,
-        Letter::Code(mail) => store::retry_mail(&tx, mail.id).await?,
-        Letter::Notice(notice, _) => store::settle_notice(&tx, &notice, sent.is_ok()).await?,
-    }
-    tx.commit().await
+    let settled = work.run("accounts.settle_mail", async |tx| match letter {
+        Letter::Code(mail) if sent.is_ok() => store::delete_mail(tx, mail.id).await,
+        Letter::Code(mail) => store::retry_mail(tx, mail.id).await,
+        Letter::Notice(notice, _) => store::settle_notice(tx, &notice, sent.is_ok()).await,
+    });
+    settled.await
 }
 
 /// Codes first: somebody waits for them.
-async fn claim(db: &Db) -> Result<Option<Letter>> {
-    let tx = db.begin("accounts.claim_mail").await?;
-    let letter = match store::claim_mail(&tx).await? {
-        Some(mail) => Some(Letter::Code(mail)),
-        None => store::claim_notice(&tx)
-            .await?
-            .map(|(notice, to)| Letter::Notice(notice, to)),
-    };
-    tx.commit().await?;
-    Ok(letter)
+async fn claim(work: &UnitOfWork) -> Result<Option<Letter>> {
+    let claimed = work.run("accounts.claim_mail", async |tx| {
+        if let Some(mail) = store::claim_mail(tx).await? {
+            return Ok(Some(Letter::Code(mail)));
+        }
+        let notice = store::claim_notice(tx).await?;
+        Ok(notice.map(|(notice, to)| Letter::Notice(notice, to)))
+    });
+    claimed.await
 }
 
 fn subject(scene: Scene) -> &'static str {
@@ -116,13 +113,10 @@ pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
 }
 
 /// Ends what deleted accounts have left behind: keys, relations, places in conversations, one a transaction.
-pub async fn erase(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
-    loop {
-        let tx = db.begin("accounts.erase").await?;
-        let Some(told) = store::erase_next(&tx, random).await? else {
-            return Ok(());
-        };
-        tx.commit().await?;
-        told.iter().for_each(|told| backplane.tell(told));
-    }
+pub async fn erase(work: &UnitOfWork) -> Result<()> {
+    while work
+        .run("accounts.erase", async |tx| store::erase_next(tx).await)
+        .await?
+    {}
+    Ok(())
 }

@@ -82,15 +82,15 @@ impl Audience {
 
     async fn load(&self, conversation: ConversationId) -> Result<Arc<[Member]>> {
         let client = self.db.read().await?;
-        let stmt = client
-            .prepare_cached(
+        let rows = client
+            .query(
                 "-- gateway.audience
                 select m.principal_id, coalesce(r.state = 'revoked', false), m.visibility = 'all'
                 from member m left join relation r on r.relation_id = m.relation_id
                 where m.conversation_id = $1",
+                &[&conversation],
             )
             .await?;
-        let rows = client.query(&stmt, &[&conversation]).await?;
         Ok(rows
             .iter()
             .map(|row| Member {

@@ -12,6 +12,6 @@ mod store;
 
 pub use self::{
     lost::{Lost, lost_round, lost_seen, next_lost},
-    naming::{Named, name},
-    store::{NewSession, Refreshed, SignedIn, audience, end_all, end_session, refresh, sign_in},
+    naming::name,
+    store::{NewSession, Refreshed, audience, end_all, end_session, refresh, sign_in},
 };

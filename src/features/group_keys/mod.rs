@@ -8,16 +8,15 @@ pub mod http;
 mod rules;
 mod store;
 
-use crate::{db::Db, delivery::backplane::Backplane, error::Result, random::Random};
+use crate::{error::Result, work::UnitOfWork};
 
 /// Has the conversations whose keys revoked devices hold ask for others, each in a transaction: there may be thousands.
-pub async fn ask_for_others(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
-    loop {
-        let tx = db.begin("group_keys.ask_for_others").await?;
-        let Some(told) = store::ask_for_another(&tx, random).await? else {
-            return Ok(());
-        };
-        tx.commit().await?;
-        told.iter().for_each(|told| backplane.tell(told));
-    }
+pub async fn ask_for_others(work: &UnitOfWork) -> Result<()> {
+    while work
+        .run("group_keys.ask_for_others", async |tx| {
+            store::ask_for_another(tx).await
+        })
+        .await?
+    {}
+    Ok(())
 }

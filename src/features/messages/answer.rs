@@ -9,7 +9,7 @@ use crate::{
     error::{Code, Error, Result},
     events::Message,
     ids::Principal,
-    inbox::Told,
+    inbox::AppendedEvent,
     limits::quotas::MAX_HOPS,
 };
 
@@ -26,7 +26,7 @@ pub fn sent(send: &PendingSend, stored: &Stored) -> Sent {
 }
 
 /// The `message.created` of a send that was stored.
-pub fn event(send: &PendingSend, stored: Stored) -> Told {
+pub fn event(send: &PendingSend, stored: Stored) -> AppendedEvent {
     let draft = &send.request.draft;
     let recipients: Option<Vec<String>> = draft
         .recipients
@@ -45,7 +45,7 @@ pub fn event(send: &PendingSend, stored: Stored) -> Told {
         hop: stored.hop,
         created_at: stored.created_at,
     };
-    Told {
+    AppendedEvent {
         encoded: message.encoded(),
         deliveries: stored.deliveries,
     }

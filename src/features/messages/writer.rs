@@ -316,7 +316,7 @@ fn publish_and_answer(
         };
         answers.push((send.answer, outcome));
     }
-    backplane.tell_all(&events);
+    backplane.publish(&events);
     for (answer, outcome) in answers {
         answer.send(outcome).ok();
     }

@@ -13,8 +13,8 @@ use crate::{
     ids::NodeId,
 };
 
-/// What a node was told lately, and from which delta on: what it asks for again was on its way.
-type Told = Cache<(NodeId, Key), u64>;
+/// What a node was answered lately, and from which delta on: what it asks for again was on its way.
+type AnsweredRequests = Cache<(NodeId, Key), u64>;
 
 /// Answers until `stop`, one after the other.
 pub async fn serve(
@@ -22,7 +22,7 @@ pub async fn serve(
     mut requests: mpsc::Receiver<ControlMessage>,
     stop: CancellationToken,
 ) {
-    let told = Told::builder()
+    let answered = AnsweredRequests::builder()
         .max_capacity(10_000)
         .time_to_live(Duration::from_secs(1))
         .build();
@@ -34,7 +34,7 @@ pub async fn serve(
         };
         match request {
             ControlMessage::StreamWanted(wanted) => {
-                if let Err(error) = tell(&ephemeral, &told, wanted).await {
+                if let Err(error) = tell(&ephemeral, &answered, wanted).await {
                     error.log();
                 }
             }
@@ -55,7 +55,11 @@ pub async fn serve(
 }
 
 /// Tells a node of the one stream that is meant, if whoever asks there may hear it.
-async fn tell(ephemeral: &EphemeralEvents, told: &Told, wanted: Wanted) -> Result<()> {
+async fn tell(
+    ephemeral: &EphemeralEvents,
+    answered: &AnsweredRequests,
+    wanted: Wanted,
+) -> Result<()> {
     let Wanted {
         by,
         listener,
@@ -67,8 +71,8 @@ async fn tell(ephemeral: &EphemeralEvents, told: &Told, wanted: Wanted) -> Resul
             continue;
         }
         let to = (by, key.clone());
-        if told.get(&to).is_none_or(|before| before > from) {
-            told.insert(to, from);
+        if answered.get(&to).is_none_or(|before| before > from) {
+            answered.insert(to, from);
             ephemeral
                 .backplane
                 .tell_stream(by, &ephemeral.streams.recall(&key, from));

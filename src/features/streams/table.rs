@@ -266,7 +266,7 @@ impl Streams {
                 stream.active_at = now;
                 stream.over = Some(ephemeral.text.clone());
             }
-            StreamAction::Told(from) => {
+            StreamAction::Replayed(from) => {
                 stream.whole_from = Some(stream.whole_from.map_or(from, |known| known.min(from)));
                 self.told.notify_waiters();
             }
@@ -303,7 +303,7 @@ impl Streams {
             .map(|text| ephemeral(StreamAction::Cancelled, text.clone()));
         deltas
             .chain(over)
-            .chain([ephemeral(StreamAction::Told(from), "".into())])
+            .chain([ephemeral(StreamAction::Replayed(from), "".into())])
             .collect()
     }
 

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::{db::Tx, error::Result, features::accounts::rules::Scene, ids::MailId};
+use crate::{error::Result, features::accounts::rules::Scene, ids::MailId, work::Tx};
 
 /// A mail that is due, claimed by its caller for a minute.
 pub struct Mail {
@@ -13,8 +13,8 @@ pub struct Mail {
 }
 
 pub async fn claim_mail(tx: &Tx) -> Result<Option<Mail>> {
-    let stmt = tx
-        .prepare_cached(
+    let Some(row) = tx
+        .query_opt(
             "-- accounts.claim_mail
             update mail_outbox set due_at = app_now() + interval '1 minute', attempts = attempts + 1
             where mail_id = (
@@ -22,9 +22,10 @@ pub async fn claim_mail(tx: &Tx) -> Result<Option<Mail>> {
                 order by due_at limit 1 for update skip locked
             )
             returning mail_id, recipient, kind, nonce",
+            &[],
         )
-        .await?;
-    let Some(row) = tx.query_opt(&stmt, &[]).await? else {
+        .await?
+    else {
         return Ok(None);
     };
     let scene = match row.get(2) {
@@ -41,24 +42,22 @@ pub async fn claim_mail(tx: &Tx) -> Result<Option<Mail>> {
 }
 
 pub async fn delete_mail(tx: &Tx, id: MailId) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.delete_mail
-            delete from mail_outbox where mail_id = $1",
-        )
-        .await?;
-    tx.execute(&stmt, &[&id]).await?;
+    tx.execute(
+        "-- accounts.delete_mail
+        delete from mail_outbox where mail_id = $1",
+        &[&id],
+    )
+    .await?;
     Ok(())
 }
 
 /// The server did not take it: again after 2, 4, 8 ... seconds, at most a minute, while the code lives.
 pub async fn retry_mail(tx: &Tx, id: MailId) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.retry_mail
-            update mail_outbox set due_at = app_now() + make_interval(secs => least(60, 2 ^ attempts)) where mail_id = $1",
-        )
-        .await?;
-    tx.execute(&stmt, &[&id]).await?;
+    tx.execute(
+        "-- accounts.retry_mail
+        update mail_outbox set due_at = app_now() + make_interval(secs => least(60, 2 ^ attempts)) where mail_id = $1",
+        &[&id],
+    )
+    .await?;
     Ok(())
 }

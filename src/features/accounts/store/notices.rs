@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::{db::Tx, error::Result, ids::UserId, limits::quotas::MAX_LOGIN_NOTICES_PER_DAY};
+use crate::{error::Result, ids::UserId, limits::quotas::MAX_LOGIN_NOTICES_PER_DAY, work::Tx};
 
 /// A notice that is due, claimed by its caller for a minute.
 pub struct Notice {
@@ -15,8 +15,8 @@ pub struct Notice {
 /// Puts a notice into one of the day's places; false if none is free. Of logins at the very same moment, one has it: they
 /// would take the same place.
 pub async fn put_notice(tx: &Tx, user: UserId, device_name: Option<&str>) -> Result<bool> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .execute(
             "-- accounts.put_notice
             insert into login_notice as n (user_id, place, device_name)
             select $1, free.place, $2 from generate_series(1, $3::int4) as free (place)
@@ -26,18 +26,16 @@ pub async fn put_notice(tx: &Tx, user: UserId, device_name: Option<&str>) -> Res
             on conflict (user_id, place) do update
                 set device_name = excluded.device_name, noticed_at = excluded.noticed_at, attempts = 0, due_at = excluded.due_at
                 where n.noticed_at <= app_now() - interval '1 day'",
+            &[&user, &device_name, &MAX_LOGIN_NOTICES_PER_DAY],
         )
-        .await?;
-    Ok(tx
-        .execute(&stmt, &[&user, &device_name, &MAX_LOGIN_NOTICES_PER_DAY])
         .await?
         > 0)
 }
 
 /// With the address that it goes to. What is a day old, or an account's that is gone, is no news any more.
 pub async fn claim_notice(tx: &Tx) -> Result<Option<(Notice, String)>> {
-    let stmt = tx
-        .prepare_cached(
+    let Some(row) = tx
+        .query_opt(
             "-- accounts.claim_notice
             update login_notice n set due_at = app_now() + interval '1 minute', attempts = attempts + 1
             from user_account u
@@ -47,9 +45,10 @@ pub async fn claim_notice(tx: &Tx) -> Result<Option<(Notice, String)>> {
                 order by w.due_at limit 1 for update of w skip locked
             ) and u.user_id = n.user_id
             returning n.user_id, n.place, n.device_name, n.noticed_at, u.email",
+            &[],
         )
-        .await?;
-    let Some(row) = tx.query_opt(&stmt, &[]).await? else {
+        .await?
+    else {
         return Ok(None);
     };
     let notice = Notice {
@@ -63,15 +62,13 @@ pub async fn claim_notice(tx: &Tx) -> Result<Option<(Notice, String)>> {
 
 /// It was sent, or will be tried again after 2, 4, 8 ... seconds, at most a minute.
 pub async fn settle_notice(tx: &Tx, notice: &Notice, sent: bool) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.settle_notice
-            update login_notice
-            set due_at = case when not $4 then app_now() + make_interval(secs => least(60, 2 ^ attempts)) end
-            where user_id = $1 and place = $2 and noticed_at = $3",
-        )
-        .await?;
-    tx.execute(&stmt, &[&notice.user, &notice.place, &notice.at, &sent])
-        .await?;
+    tx.execute(
+        "-- accounts.settle_notice
+        update login_notice
+        set due_at = case when not $4 then app_now() + make_interval(secs => least(60, 2 ^ attempts)) end
+        where user_id = $1 and place = $2 and noticed_at = $3",
+        &[&notice.user, &notice.place, &notice.at, &sent],
+    )
+    .await?;
     Ok(())
 }

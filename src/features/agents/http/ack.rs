@@ -51,10 +51,11 @@ pub async fn ack(
                 "must be a number that was given out",
             ));
         }
-        let tx = agents.db.begin("agents.ack").await?;
-        lock_live_token(&tx, agent.id, agent.token).await?;
-        inbox::ack(&tx, &reader, seq).await?;
-        tx.commit().await?;
+        let acked = agents.work.run("agents.ack", async |tx| {
+            lock_live_token(tx, agent.id, agent.token).await?;
+            inbox::ack(tx, &reader, seq).await
+        });
+        acked.await?;
         bounds.acked = bounds.acked.max(seq);
     }
     agents.reachability.acked(&[agent.id]).await?;
