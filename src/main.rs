@@ -1,8 +1,10 @@
-//! The one binary: `serve`, `migrate`, `settings`, `dev`.
+//! The server: `serve`, `migrate`, `settings`, `healthcheck`.
 
 use std::process::ExitCode;
 
-use blindpipe::{clock::Clock, config, config::Config, db::migrate, dev, node::Node, telemetry};
+use blindpipe::{
+    clock::Clock, config, config::Config, db::migrate, healthcheck, node::Node, telemetry,
+};
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use secrecy::{ExposeSecret, SecretString};
@@ -28,8 +30,8 @@ enum Command {
     Migrate,
     /// Print every setting as a Markdown table
     Settings,
-    /// Run two nodes with private Postgres and Redis on this machine
-    Dev(dev::DevOptions),
+    /// Ask the admin listener at ADMIN_ADDR whether the node is ready; exit 0 if it is, 1 if not
+    Healthcheck,
 }
 
 #[tokio::main]
@@ -42,7 +44,7 @@ async fn main() -> ExitCode {
         Command::Serve => serve().await,
         Command::Settings => print_settings(),
         Command::Migrate => apply_migrations().await,
-        Command::Dev(options) => return dev::run(options).await,
+        Command::Healthcheck => check_health().await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -83,6 +85,13 @@ async fn serve() -> Outcome {
     }
     node.drain().await;
     Ok(())
+}
+
+async fn check_health() -> Outcome {
+    telemetry::start("info");
+    let admin = Config::read_admin_address(|name| std::env::var(name).ok());
+    let admin = admin.map_err(|faults| faults.to_string())?;
+    Ok(healthcheck::run(admin).await?)
 }
 
 fn print_settings() -> Outcome {

@@ -8,10 +8,9 @@ mod authenticate;
 pub mod close;
 mod close_frame;
 mod codec;
-pub mod echo;
 pub mod ephemeral;
 pub mod frames;
-mod handshake;
+pub mod handshake;
 mod heartbeat;
 mod rate;
 pub mod registry;
@@ -20,7 +19,7 @@ mod replays;
 mod requests;
 mod sends;
 mod session;
-mod socket;
+pub mod socket;
 pub mod streams;
 
 use std::sync::{
