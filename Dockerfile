@@ -19,5 +19,6 @@ ENV LISTEN_ADDR=0.0.0.0:8443 \
     ADMIN_ADDR=0.0.0.0:9090
 EXPOSE 8443 9090
 STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["/usr/local/bin/blindpipe", "healthcheck"]
 ENTRYPOINT ["/usr/local/bin/blindpipe"]
 CMD ["serve"]

@@ -21,8 +21,8 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
 
 run: toolchain ## a whole cluster on this machine: two nodes and a played conversation (RELEASE=1: optimised; ARGS=--no-demo)
-	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe
-	@exec $(TARGET)/$(BUILD)/blindpipe dev $(ARGS)
+	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe --bin devcluster
+	@exec $(TARGET)/$(BUILD)/devcluster $(ARGS)
 
 test: fmt-check lint docs units deps ## everything that must hold: format, lints, docs, tests, dependencies
 	@echo && echo "All checks passed."
@@ -44,7 +44,7 @@ docs: toolchain ## build the documentation of the code, warnings are errors
 # Built first, so that what is fetched (Postgres, Redis, a browser) is fetched before the tests' output hides it.
 units: toolchain ## all tests, against real Postgres, Redis and a browser
 	@echo "== tests" && $(CARGO) test --locked --workspace --no-run
-	@$(TARGET)/debug/blindpipe dev fetch
+	@$(TARGET)/debug/devcluster fetch
 	@$(CARGO) test --locked --workspace
 
 # Licences, bans and sources are also held by a test among the units, without any tool.
@@ -73,19 +73,19 @@ advisories: toolchain
 
 load: toolchain ## measure a cluster of its own, optimised (ARGS go to the load generator; ARGS=--help)
 	@$(CARGO) build --locked --workspace --release --bins
-	@exec $(TARGET)/release/loadtest --start $(TARGET)/release/blindpipe $(ARGS)
+	@exec $(TARGET)/release/loadtest --start $(TARGET)/release/devcluster $(ARGS)
 
 autobahn: toolchain ## the WebSocket suite of the Autobahn project against the sockets' code (fetched the first time; half a minute)
-	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe
-	@exec $(TARGET)/$(BUILD)/blindpipe dev autobahn
+	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin devcluster --example echo
+	@exec $(TARGET)/$(BUILD)/devcluster autobahn
 
 measure: ## how long files and functions are (lines)
-	@find src loadtest/src tests -name '*.rs' | xargs awk "$$MEASURE" | sort -k1,1 -k2,2n | awk "$$QUANTILES"
+	@find src crates examples loadtest/src tests -name '*.rs' | xargs awk "$$MEASURE" | sort -k1,1 -k2,2n | awk "$$QUANTILES"
 
 clean-dev: ## remove .dev: the private Postgres and Redis with all their data
-	@if [ -x $(TARGET)/debug/blindpipe ]; then exec $(TARGET)/debug/blindpipe dev clean; \
-	elif [ -x $(TARGET)/release/blindpipe ]; then exec $(TARGET)/release/blindpipe dev clean; \
-	elif [ -d .dev ]; then exec $(CARGO) run --locked --quiet --bin blindpipe -- dev clean; fi
+	@if [ -x $(TARGET)/debug/devcluster ]; then exec $(TARGET)/debug/devcluster clean; \
+	elif [ -x $(TARGET)/release/devcluster ]; then exec $(TARGET)/release/devcluster clean; \
+	elif [ -d .dev ]; then exec $(CARGO) run --locked --quiet --package devcluster -- clean; fi
 
 toolchain:
 	@command -v $(CARGO) >/dev/null || { echo "There is no Rust toolchain here. Get one from https://rustup.rs:" >&2; \

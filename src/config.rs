@@ -123,6 +123,14 @@ settings! {
 }
 
 impl Config {
+    /// Reads `ADMIN_ADDR` alone, which is all that a health check needs.
+    pub fn read_admin_address(get: impl Fn(&str) -> Option<String>) -> Result<SocketAddr, Faults> {
+        let setting = SETTINGS.iter().find(|(name, ..)| *name == "ADMIN_ADDR");
+        let default = setting.and_then(|(_, default, _)| *default);
+        let mut faults = Vec::new();
+        read_one("ADMIN_ADDR", default, &get, &[], &mut faults).ok_or(Faults(faults))
+    }
+
     /// What only shows when settings are seen together.
     fn check(&self, faults: &mut Vec<String>) {
         if self.tls_cert.is_some() != self.tls_key.is_some() {

@@ -11,7 +11,6 @@
 //!   them across nodes and sweeps behind the hints; [`gateway`] reads them out to sockets.
 //! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`work`], [`mail`], [`clock`], [`random`],
 //!   [`cursor`].
-//! - [`dev`]: private Postgres and Redis, certificates, two nodes and a demonstration. Nothing depends on it.
 //!
 //! Three rules hold everywhere: Postgres is the truth and Redis only hints; tell after commit; whether a credential
 //! counts is read in the request's own query.
@@ -25,11 +24,11 @@ pub mod config;
 pub mod cursor;
 pub mod db;
 pub mod delivery;
-pub mod dev;
 pub mod error;
 pub mod events;
 pub mod features;
 pub mod gateway;
+pub mod healthcheck;
 pub mod http;
 pub mod ids;
 pub mod inbox;

@@ -1,4 +1,4 @@
-//! The one binary: `serve`, `migrate`, `settings`, `dev`.
+//! The server: `serve`, `migrate`, `settings`, `healthcheck`.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use blindpipe::{
     clock::Clock,
     config,
     db::migrate,
-    dev,
+    healthcheck,
     node::{self, Node},
     telemetry,
 };
@@ -35,8 +35,8 @@ enum Command {
     Migrate,
     /// Print every setting as a Markdown table
     Settings,
-    /// Run two nodes with private Postgres and Redis on this machine
-    Dev(dev::DevOptions),
+    /// Ask the admin listener at ADMIN_ADDR whether the node is ready; exit 0 if it is, 1 if not
+    Healthcheck,
 }
 
 #[tokio::main]
@@ -49,7 +49,7 @@ async fn main() -> ExitCode {
         Command::Serve => serve().await,
         Command::Settings => print_settings(),
         Command::Migrate => apply_migrations().await,
-        Command::Dev(options) => return dev::run(options).await,
+        Command::Healthcheck => check_health().await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,6 +90,13 @@ async fn serve() -> Outcome {
     }
     node.drain().await;
     Ok(())
+}
+
+async fn check_health() -> Outcome {
+    telemetry::start("info");
+    let admin = config::Config::read_admin_address(|name| std::env::var(name).ok());
+    let admin = admin.map_err(|faults| faults.to_string())?;
+    Ok(healthcheck::run(admin).await?)
 }
 
 fn print_settings() -> Outcome {

@@ -20,9 +20,6 @@ use crate::{
     http::{client, trace},
 };
 
-/// A page to try passkeys on: no part of the interface, and there in the dev profile only.
-const DEV_PAGE: &str = "/dev/passkeys";
-
 /// Who may call a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -143,9 +140,6 @@ pub fn public(app: App) -> Router {
         } else {
             plain = plain.route(path, handler);
         }
-    }
-    if app.passkeys.have_page() {
-        plain = plain.route(DEV_PAGE, get(passkeys::http::page));
     }
     let auth = auth.layer(middleware::from_fn_with_state(
         app.ingress.clone(),

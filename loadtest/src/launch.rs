@@ -39,7 +39,7 @@ pub struct Launched {
 }
 
 impl Launched {
-    /// Starts `program dev` in `dir` and waits until it is up.
+    /// Starts `program` (`devcluster`) in `dir` and waits until the cluster is up.
     pub async fn start(program: &Path, dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let (cluster_file, log_file) = (dir.join("cluster.json"), dir.join("dev.log"));
@@ -50,7 +50,7 @@ impl Launched {
         command.args(["--pdeathsig", "INT", "--"]).arg(program);
         // A group of its own: Ctrl-C reaches us alone, and we stop it in order.
         command
-            .args(["dev", "--no-demo", "--dir"])
+            .args(["--no-demo", "--dir"])
             .arg(dir)
             .env("LIMIT_OVERRIDES", limits)
             .process_group(0);

@@ -1,6 +1,6 @@
 //! Load scenarios for a blindpipe cluster: what the README's numbers come from.
 //!
-//! `loadtest send hop` measures a running cluster, `loadtest --start target/release/blindpipe` one that it starts and
+//! `loadtest send hop` measures a running cluster, `loadtest --start target/release/devcluster` one that it starts and
 //! stops itself. Everything runs on one thread: the load generator shares the machine with what it measures and
 //! must leave it alone as far as it can; what it takes is in the report.
 #![allow(
@@ -48,7 +48,7 @@ pub struct Options {
     /// The running cluster
     #[arg(long, default_value = ".dev/cluster.json")]
     cluster: PathBuf,
-    /// Start a cluster of this program instead, with limits raised, and stop it afterwards
+    /// Start a cluster with this `devcluster` program instead, with limits raised, and stop it afterwards
     #[arg(long, value_name = "PROGRAM")]
     start: Option<PathBuf>,
     /// Folder of the cluster that --start starts, and of the reports

@@ -1,12 +1,13 @@
 //! RFC 6455, section 4.2: what a client must say to be upgraded, and the answer. By hand, because what comes after it
 //! needs the stream itself (see [`super::codec`]).
 
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use axum::{
     body::Body,
     http::{HeaderMap, HeaderValue, StatusCode, Version, header},
     response::Response,
 };
-use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 
 use crate::error::{Error, Result};
 
@@ -32,7 +33,7 @@ pub fn accept(version: Version, headers: &HeaderMap) -> Result<Response> {
         let error = Error::field("", "websocket", "is no WebSocket handshake");
         return Err(error.header("sec-websocket-version", "13".to_owned()));
     };
-    let accept = HeaderValue::try_from(derive_accept_key(key.as_bytes()));
+    let accept = HeaderValue::try_from(accept_key(key.as_bytes()));
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let said = response.headers_mut();
@@ -43,4 +44,22 @@ pub fn accept(version: Version, headers: &HeaderMap) -> Result<Response> {
         .into_iter()
         .for_each(|accept| drop(said.insert(header::SEC_WEBSOCKET_ACCEPT, accept)));
     Ok(response)
+}
+
+/// `Sec-WebSocket-Accept` for `Sec-WebSocket-Key` (RFC 6455, section 4.2.2).
+fn accept_key(key: &[u8]) -> String {
+    const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, GUID].concat());
+    BASE64.encode(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_accept_key_is_that_of_the_rfc() {
+        let accept = accept_key(b"dGhlIHNhbXBsZSBub25jZQ==");
+        assert_eq!(accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
 }

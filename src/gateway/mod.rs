@@ -7,14 +7,13 @@ mod authenticate;
 pub mod close;
 mod close_frame;
 mod codec;
-pub mod echo;
 pub mod frames;
-mod handshake;
+pub mod handshake;
 mod rate;
 mod reorder_buffer;
 mod sends;
 mod session;
-mod socket;
+pub mod socket;
 
 use std::sync::{
     Arc,

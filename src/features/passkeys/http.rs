@@ -1,10 +1,6 @@
 //! `POST /auth/passkey/*`, `/users/me/passkeys`.
 
-use axum::{
-    extract::State,
-    http::{StatusCode, header},
-    response::{Html, IntoResponse, Response},
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use webauthn_rs::prelude::{
@@ -315,16 +311,6 @@ pub async fn remove(
         passkey_id,
         deleted_at: removed.await?.ok_or(Code::NotFound)?,
     }))
-}
-
-/// `GET /dev/passkeys`: a page to try all of this on, which only the dev profile has.
-pub async fn page() -> impl IntoResponse {
-    const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; \
-                          base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-    (
-        [(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY)],
-        Html(include_str!("page.html")),
-    )
 }
 
 fn written(value: &impl Serialize) -> Result<String> {

@@ -10,17 +10,12 @@ use std::sync::Arc;
 
 use webauthn_rs::{Webauthn, WebauthnBuilder, prelude::WebauthnError};
 
-use crate::{
-    config::{Config, Profile},
-    db::Db,
-    error::Result,
-};
+use crate::{config::Config, db::Db, error::Result};
 
 /// The relying party that this cluster is to authenticators; clones share it.
 #[derive(Clone)]
 pub struct Passkeys {
     webauthn: Arc<Webauthn>,
-    have_page: bool,
 }
 
 impl Passkeys {
@@ -37,13 +32,7 @@ impl Passkeys {
         });
         Ok(Passkeys {
             webauthn: Arc::new(builder.build()?),
-            have_page: config.profile == Profile::Dev,
         })
-    }
-
-    /// Whether there is a page to try them on: in the dev profile only.
-    pub fn have_page(&self) -> bool {
-        self.have_page
     }
 }
 

@@ -4,84 +4,68 @@ use std::{
     fs,
     io::Write,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
-use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use blindpipe::dev::{browser::Browser, not_tried, services::send_signal};
-use rcgen::{KeyPair, PublicKeyData};
+use devcluster::{
+    browser::{Browser, missing_browser_notice},
+    cluster::{Cluster, Options, Shutdown},
+};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
+use tokio::task::JoinHandle;
 
-use crate::support::{DevTools, PASSWORD, find_code, nodes, nodes_with, services, ulid};
+use crate::support::{DevTools, PASSWORD, find_code, nodes, nodes_with, services, spawn, ulid};
 
 /// Longest the test waits for anything but the start of the cluster.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// `make run` in a folder of its own, without the played conversation.
-struct Cluster {
-    launcher: Child,
+/// The cluster of `make run` in a folder of its own, without the played conversation.
+struct TestCluster {
     folder: PathBuf,
     published: Value,
+    /// The page of each node, at the name that passkeys belong to.
+    pages: [String; 2],
+    /// The hash of the nodes' public key, for a browser to trust.
+    key_hash: String,
+    shutdown: Arc<Shutdown>,
+    supervision: JoinHandle<()>,
 }
 
-impl Cluster {
+impl TestCluster {
     async fn start(folder: &Path, packages: &Path) -> Self {
         fs::remove_dir_all(folder).ok();
-        fs::create_dir_all(folder.parent().expect("a parent")).expect("a folder");
-        let log = fs::File::create(folder.with_extension("log")).expect("a log");
-        let launcher = Command::new(env!("CARGO_BIN_EXE_blindpipe"))
-            .args(["dev", "--no-demo", "--dir"])
-            .arg(folder)
-            .arg("--packages")
-            .arg(packages)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a log"))
-            .stderr(log)
-            .spawn()
-            .expect("a process");
-        let mut cluster = Cluster {
-            launcher,
-            folder: folder.to_owned(),
-            published: Value::Null,
+        let options = Options {
+            root: folder.to_owned(),
+            packages: Some(packages.to_owned()),
+            server: env!("CARGO_BIN_EXE_blindpipe").into(),
         };
-        // Two databases are being set up on what may be a busy machine.
-        for _ in 0..1800 {
-            if let Ok(text) = fs::read_to_string(folder.join("cluster.json")) {
-                cluster.published = serde_json::from_str(&text).expect("JSON");
-                return cluster;
-            }
-            if cluster.launcher.try_wait().expect("a child").is_some() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        let shutdown = Arc::new(Shutdown::default());
+        let cluster = Box::pin(Cluster::start(&options, &shutdown))
+            .await
+            .expect("a cluster");
+        let text = fs::read_to_string(folder.join("cluster.json")).expect("its file");
+        TestCluster {
+            folder: folder.to_owned(),
+            published: serde_json::from_str(&text).expect("JSON"),
+            pages: [0, 1].map(|n| cluster.passkey_page_url(n)),
+            key_hash: cluster.certificates().public_key_hash().expect("a key"),
+            shutdown: shutdown.clone(),
+            supervision: spawn(async move { cluster.supervise(&shutdown).await }),
         }
-        panic!(
-            "no cluster: {}",
-            fs::read_to_string(folder.with_extension("log")).unwrap_or_default()
-        );
+    }
+
+    async fn stop(self) {
+        self.shutdown.request();
+        self.supervision.await.expect("no panic");
+        assert!(!self.folder.join("cluster.json").exists());
+        fs::remove_dir_all(&self.folder).ok();
     }
 
     fn base(&self, node: usize) -> &str {
         self.published["nodes"][node]["base_url"]
             .as_str()
             .expect("a URL")
-    }
-
-    /// The page on a node, at the name that passkeys belong to.
-    fn page(&self, node: usize) -> String {
-        format!(
-            "{}/dev/passkeys",
-            self.base(node).replace("127.0.0.1", "localhost")
-        )
-    }
-
-    /// The hash of the nodes' public key, for a browser to trust.
-    fn key_hash(&self) -> String {
-        let pem = fs::read_to_string(self.folder.join("tls/key.pem")).expect("a key");
-        let key = KeyPair::from_pem(&pem).expect("a key");
-        BASE64.encode(Sha256::digest(key.subject_public_key_info()))
     }
 
     fn client(&self) -> reqwest::Client {
@@ -129,24 +113,11 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        send_signal(self.launcher.id(), "TERM");
-        for _ in 0..400 {
-            if self.launcher.try_wait().ok().flatten().is_some() {
-                fs::remove_dir_all(&self.folder).ok();
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        self.launcher.kill().ok();
-        self.launcher.wait().ok();
-    }
-}
-
 /// Past the harness, which hides what a test that passes has to say.
 fn shout(why: &str) {
-    std::io::stderr().write_all(not_tried(why).as_bytes()).ok();
+    std::io::stderr()
+        .write_all(missing_browser_notice(why).as_bytes())
+        .ok();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,7 +125,7 @@ async fn a_real_browser_enrols_a_passkey_and_is_offered_it_on_another_node() {
     let services = tokio::task::spawn_blocking(services)
         .await
         .expect("no panic");
-    let found = tokio::task::spawn_blocking(|| Browser::obtain(&services.place))
+    let found = tokio::task::spawn_blocking(|| Browser::obtain(&services.directories))
         .await
         .expect("no panic");
     let browser = match found {
@@ -162,9 +133,9 @@ async fn a_real_browser_enrols_a_passkey_and_is_offered_it_on_another_node() {
         Err(trouble) => return shout(&trouble.to_string()),
     };
     let folder = services.folder().to_owned();
-    let cluster = Cluster::start(&folder.join("cluster"), &services.place.packages).await;
+    let cluster = TestCluster::start(&folder.join("cluster"), &services.directories.packages).await;
     let running = browser
-        .start(&folder.join("browser"), &cluster.key_hash())
+        .start(&folder.join("browser"), &cluster.key_hash)
         .expect("a browser");
     let (user, email) = cluster.register().await;
     let user_id = user["user_id"].as_str().expect("an id");
@@ -201,7 +172,7 @@ async fn a_real_browser_enrols_a_passkey_and_is_offered_it_on_another_node() {
     };
 
     // With a password first, on node 1; then a passkey is made.
-    page.go(&cluster.page(0)).await;
+    page.go(&cluster.pages[0]).await;
     says(&mut page, "ready").await;
     let fill = format!(
         "document.getElementById('email').value = {}; document.getElementById('password').value = {};
@@ -234,7 +205,7 @@ async fn a_real_browser_enrols_a_passkey_and_is_offered_it_on_another_node() {
     );
 
     // Whoever comes back, here to node 2, is offered it and signed in without a word.
-    page.go(&cluster.page(1)).await;
+    page.go(&cluster.pages[1]).await;
     assert_eq!(
         says(&mut page, "signed in").await,
         format!("signed in with a passkey as {user_id}")
@@ -244,7 +215,7 @@ async fn a_real_browser_enrols_a_passkey_and_is_offered_it_on_another_node() {
     let verified =
         |verified: bool| json!({ "authenticatorId": authenticator, "isUserVerified": verified });
     page.call("WebAuthn.setUserVerified", verified(false)).await;
-    page.go(&cluster.page(0)).await;
+    page.go(&cluster.pages[0]).await;
     says(&mut page, "ready, and no passkey was used").await;
     page.call("WebAuthn.setUserVerified", verified(true)).await;
 
@@ -260,32 +231,23 @@ async fn a_real_browser_enrols_a_passkey_and_is_offered_it_on_another_node() {
         .await
         .expect("an answer");
     assert_eq!(gone.status(), 200);
-    page.go(&cluster.page(0)).await;
+    page.go(&cluster.pages[0]).await;
     assert_eq!(says(&mut page, "failed").await, "failed: PASSKEY_INVALID");
+    cluster.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_page_is_served_by_the_dev_profile_only() {
-    let [dev] = nodes().await;
-    let page = dev.anon().get("/dev/passkeys").await.expect(200);
-    assert_eq!(
-        page.header("content-type"),
-        Some("text/html; charset=utf-8")
-    );
+async fn no_node_serves_a_page() {
     let production = [
         ("PROFILE", "production"),
         ("MAIL_URL", "smtp://127.0.0.1:1"),
         ("TURNSTILE_SECRET", "x"),
     ];
+    let [dev] = nodes().await;
     let [production] = nodes_with(&production).await;
-    production
-        .anon()
-        .get("/dev/passkeys")
-        .await
-        .refused(404, "NOT_FOUND");
-    production
-        .anon()
-        .get("/v1/dev/passkeys")
-        .await
-        .refused(404, "NOT_FOUND");
+    for node in [dev, production] {
+        for path in ["/dev/passkeys", "/v1/dev/passkeys", "/node-1"] {
+            node.anon().get(path).await.refused(404, "NOT_FOUND");
+        }
+    }
 }

@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use blindpipe::{clock::Clock, dev::certs::Certificates, routes};
+use blindpipe::routes;
+use devcluster::certs::Certificates;
 use reqwest::Method;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -188,8 +189,7 @@ async fn counting_relay(to: String) -> (u16, Arc<AtomicUsize>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_http2_connection_outlives_early_answers() {
     let folder = std::env::temp_dir().join(format!("blindpipe-h2-{}", crate::support::ulid()));
-    let certificates =
-        Certificates::prepare(&folder, Clock::default().now()).expect("certificates");
+    let certificates = Certificates::prepare(&folder).expect("certificates");
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let [cert, key] = [text(&certificates.cert), text(&certificates.key)];
     let [a] = nodes_with(&[

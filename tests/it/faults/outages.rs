@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use blindpipe::dev::services::send_signal;
+use devcluster::services::send_signal;
 use serde_json::json;
 
 use crate::support::{

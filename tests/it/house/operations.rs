@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command, time::Duration};
 
-use blindpipe::{clock::Clock, dev::certs::Certificates};
+use devcluster::certs::Certificates;
 use serde_json::{Value, json};
 
 use crate::support::{ProcessNode, blocked, connect, nodes, nodes_with, psql, spawn};
@@ -74,8 +74,7 @@ async fn a_node_without_its_redis_is_ready_and_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_speaks_tls_and_nothing_else() {
     let folder = std::env::temp_dir().join(format!("blindpipe-tls-{}", crate::support::ulid()));
-    let certificates =
-        Certificates::prepare(&folder, Clock::default().now()).expect("certificates");
+    let certificates = Certificates::prepare(&folder).expect("certificates");
     let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     let [cert, key] = [text(&certificates.cert), text(&certificates.key)];
     let [a] = nodes_with(&[
@@ -112,8 +111,13 @@ async fn a_node_speaks_tls_and_nothing_else() {
 }
 
 fn serve(settings: &[(&str, &str)]) -> (Option<i32>, String) {
+    run("serve", settings)
+}
+
+/// The exit code and standard error of a subcommand.
+fn run(subcommand: &str, settings: &[(&str, &str)]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_blindpipe"))
-        .arg("serve")
+        .arg(subcommand)
         .env_clear()
         .envs(settings.iter().copied())
         .output()
@@ -122,6 +126,21 @@ fn serve(settings: &[(&str, &str)]) -> (Option<i32>, String) {
         output.status.code(),
         String::from_utf8_lossy(&output.stderr).into_owned(),
     )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_health_check_asks_whether_the_node_is_ready() {
+    let [a] = nodes().await;
+    let admin = a.admin.trim_start_matches("http://").to_owned();
+    let check = async |admin: String| {
+        tokio::task::spawn_blocking(move || run("healthcheck", &[("ADMIN_ADDR", &admin)]).0)
+            .await
+            .expect("no panic")
+    };
+    assert_eq!(check(admin.clone()).await, Some(0));
+    a.drain().await;
+    assert_eq!(check(admin).await, Some(1), "nobody is there");
+    assert_eq!(check("nonsense".to_owned()).await, Some(1));
 }
 
 #[test]

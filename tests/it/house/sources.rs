@@ -121,6 +121,62 @@ async fn every_statement_is_named_and_fits_the_schema() {
     assert_eq!(twice, None);
 }
 
+/// Crates that the server must depend on and use directly.
+const ORDERED_CRATES: [&str; 14] = [
+    "tokio",
+    "axum",
+    "fred",
+    "deadpool-postgres",
+    "tokio-postgres",
+    "serde",
+    "jsonwebtoken",
+    "bcrypt",
+    "hmac",
+    "sha2",
+    "uuid",
+    "ulid",
+    "metrics",
+    "metrics-exporter-prometheus",
+];
+
+#[test]
+fn the_ordered_crates_are_dependencies_and_used() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("the manifest");
+    let dependencies = manifest
+        .split("\n[dependencies]\n")
+        .nth(1)
+        .and_then(|rest| rest.split("\n[").next())
+        .expect("the dependencies");
+    let sources = sources(&root().join("src"));
+    let code: Vec<&str> = sources
+        .iter()
+        .flat_map(|(_, text)| text.lines())
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect();
+    for name in ORDERED_CRATES {
+        let declared = dependencies.lines().any(|line| {
+            let rest = line.strip_prefix(name);
+            rest.is_some_and(|rest| rest.starts_with([' ', '.']))
+        });
+        assert!(declared, "{name} is no dependency");
+        // A module of ours is called `metrics` too, but it has no macros.
+        let path = match name {
+            "metrics" => "metrics::counter!".to_owned(),
+            name => format!("{}::", name.replace('-', "_")),
+        };
+        let used = code.iter().any(|line| uses(line, &path));
+        assert!(used, "no source uses {name}");
+    }
+}
+
+/// Whether `line` mentions the crate of `path`, and not a module below another path or a longer name.
+fn uses(line: &str, path: &str) -> bool {
+    line.match_indices(path).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '{'))
+    })
+}
+
 #[test]
 fn no_source_prints_or_forgets() {
     for (file, text) in sources(&root().join("src")) {

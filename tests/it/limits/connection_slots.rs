@@ -10,11 +10,11 @@ use std::{
 
 use blindpipe::{
     clock::Clock,
-    dev::services::send_signal,
     ids::{AgentId, NodeId, Principal, UserId},
     limits::slots::{Kind, Slots},
     random::Random,
 };
+use devcluster::services::send_signal;
 use fred::interfaces::ClientLike;
 use serde_json::{Value, json};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};

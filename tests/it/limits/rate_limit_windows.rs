@@ -14,7 +14,6 @@ use std::{
 
 use blindpipe::{
     clock::Clock,
-    dev::services::RedisServer,
     ids::NodeId,
     limits::{
         Limits, Rule,
@@ -23,6 +22,7 @@ use blindpipe::{
     random::Random,
 };
 use chrono::TimeDelta;
+use devcluster::services::RedisServer;
 use tokio_util::task::TaskTracker;
 
 use crate::support::{db, private_redis, redis_client, redis_link, services, spawn, ulid};

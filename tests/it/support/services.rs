@@ -8,11 +8,11 @@ use std::{
 
 use blindpipe::{
     db::{Db, Plans, migrate},
-    dev::{
-        DevError,
-        services::{PostgresServer, Profile, RedisCluster, RedisServer, Services},
-    },
     redis::Redis,
+};
+use devcluster::{
+    DevError, open_files,
+    services::{Durability, PostgresServer, RedisCluster, RedisServer, Services},
 };
 use tokio::sync::OnceCell;
 use tokio_postgres::{GenericClient, NoTls};
@@ -32,8 +32,10 @@ pub fn services() -> &'static Services {
         rustls::crypto::aws_lc_rs::default_provider()
             .install_default()
             .ok();
+        // Sockets are files, and the usual soft limit is 1,024.
+        open_files::raise_limit();
         let dev = Path::new(env!("CARGO_MANIFEST_DIR")).join(".dev");
-        Services::start(&dev, Profile::Test).expect("Postgres and Redis for the tests")
+        Services::start(&dev, Durability::Test).expect("Postgres and Redis for the tests")
     })
 }
 
@@ -60,7 +62,7 @@ pub async fn private_redis(name: &'static str) -> RedisServer {
 pub async fn followed_postgres(name: &'static str) -> [PostgresServer; 2] {
     tokio::task::spawn_blocking(move || {
         let first = services().another_postgres(name)?;
-        let second = first.follower()?;
+        let second = first.standby()?;
         Ok::<_, DevError>([first, second])
     })
     .await

@@ -7,7 +7,8 @@ use std::{
     time::Duration,
 };
 
-use blindpipe::{clock::Clock, dev::certs::Certificates, http::listener};
+use blindpipe::http::listener;
+use devcluster::certs::Certificates;
 use mailin::{
     Action, AuthMechanism, Handler, Response, Session, SessionBuilder,
     response::{AUTH_OK, INVALID_CREDENTIALS, NO_MAILBOX, OK},
@@ -61,8 +62,7 @@ pub struct SmtpServer {
 impl SmtpServer {
     /// A server that does not listen yet. `folder` is where its certificate goes.
     pub fn new(folder: &Path, port: u16, secrecy: Secrecy) -> Self {
-        let certificates =
-            Certificates::prepare(folder, Clock::default().now()).expect("a certificate");
+        let certificates = Certificates::prepare(folder).expect("a certificate");
         SmtpServer {
             port,
             secrecy,

@@ -1,0 +1,67 @@
+//! A whole cluster on one machine: private Postgres and Redis, certificates, nodes, and what tests need beside them.
+//!
+//! The program `devcluster` runs the cluster for people (`make run`) and for the load test. The integration tests use
+//! this library: [`services`], [`certs`], [`browser`], [`cluster`]. Everything lives in one folder (`.dev`), needs no
+//! root and ends with the launcher. The library knows the server only as a program with settings.
+
+pub mod account;
+pub mod autobahn;
+pub mod browser;
+pub mod certs;
+pub mod cluster;
+mod demo;
+pub mod directories;
+pub mod error;
+mod files;
+mod lock;
+pub mod open_files;
+mod packages;
+mod ports;
+mod postgres;
+mod process;
+mod random;
+mod redis;
+pub mod services;
+pub mod terminal;
+pub mod toolset;
+
+use std::path::Path;
+
+pub use error::DevError;
+
+use self::{
+    browser::{Browser, missing_browser_notice},
+    directories::Directories,
+    error::Result,
+    lock::Lock,
+    terminal::say,
+    toolset::Tools,
+};
+
+/// Finds or fetches Postgres, Redis and the browser of the tests.
+pub fn fetch(directories: &Directories) -> Result<()> {
+    let tools = Tools::obtain(directories)?;
+    for (name, tools) in [("PostgreSQL", &tools.postgres), ("Redis", &tools.redis)] {
+        say(format!(
+            "{name} {} in {}",
+            tools.version,
+            tools.bin.display()
+        ));
+    }
+    match Browser::obtain(directories) {
+        Ok(browser) => say(browser.describe()),
+        // Only one test needs it, and that test repeats this notice.
+        Err(error) => say(missing_browser_notice(&error.to_string())),
+    }
+    Ok(())
+}
+
+/// Removes the folder `root` and everything else that the cluster left behind. Fails while anything runs there.
+pub fn clean(root: &Path) -> Result<()> {
+    let _locks = if root.exists() {
+        Lock::take_all(root)?
+    } else {
+        Vec::new()
+    };
+    Directories::remove(root)
+}

@@ -1,0 +1,112 @@
+//! Debian packages without root: downloaded by apt with a private state and unpacked into a folder.
+//!
+//! No package script runs, so nothing outside the folder changes: no system service, user or file.
+
+mod apt;
+mod selection;
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+use self::{
+    apt::{Apt, check_output, installed_packages},
+    selection::{Package, select},
+};
+use crate::{
+    error::{Context, Result},
+    files::make_folder,
+    process::{self, Process},
+    terminal::say,
+};
+
+/// A product that can be fetched.
+#[derive(Clone, Copy, Debug)]
+pub enum Product {
+    /// The newest `postgresql-N` with N ≥ the number.
+    Postgres(u32),
+    /// `redis-server` and its tools.
+    Redis,
+    /// Chromium without a window, and one font for it.
+    Browser,
+    /// Python 2.7 with pip, from the last Debian that has it.
+    Python2,
+}
+
+impl Product {
+    fn folder(self) -> &'static str {
+        match self {
+            Product::Postgres(_) => "postgres",
+            Product::Redis => "redis",
+            Product::Browser => "browser",
+            Product::Python2 => "python2",
+        }
+    }
+
+    /// The release of Debian that has it, if not the machine's own.
+    fn release(self) -> Option<&'static str> {
+        matches!(self, Product::Python2).then_some("bullseye")
+    }
+}
+
+/// The folder of a fetched product, whether it exists or not.
+pub fn unpacked(packages: &Path, product: Product) -> PathBuf {
+    packages.join(product.folder())
+}
+
+/// Fetches `product` and unpacks it into [`unpacked`]. The folder appears only when complete. Two processes that need
+/// one product take turns, and the second finds the folder there.
+pub fn fetch(packages: &Path, product: Product) -> Result<PathBuf> {
+    let folder = unpacked(packages, product);
+    make_folder(packages, 0o755)?;
+    let lock = File::create(packages.join("lock")).with_context(|| "make a lock file".into())?;
+    lock.lock()
+        .with_context(|| "wait for another download".into())?;
+    if folder.exists() {
+        return Ok(folder);
+    }
+    let apt = Apt::new(&packages.join("apt"), product.release())?;
+    apt.update()?;
+    let core = apt.core_packages(product)?;
+    let needed = select(&apt.resolve(&core)?, &core, &installed_packages()?);
+    say(format!(
+        "  downloading {} Debian packages: {}",
+        needed.len(),
+        needed
+            .iter()
+            .map(|package: &Package| package.name.as_str())
+            .collect::<Vec<_>>()
+            .join(" ")
+    ));
+    let archives = apt.download(&needed)?;
+    let partial = packages.join(format!("{}.partial", product.folder()));
+    let _ = fs::remove_dir_all(&partial);
+    make_folder(&partial, 0o755)?;
+    for archive in &archives {
+        let mut unpack = process::command(Path::new("dpkg-deb"), "TERM");
+        unpack.arg("-x").arg(archive).arg(&partial);
+        check_output("unpack a package", &Process::output(unpack)?)?;
+    }
+    fs::rename(&partial, &folder).with_context(|| format!("make {}", folder.display()))?;
+    // The lists and archives take some 60 MB.
+    let _ = fs::remove_dir_all(packages.join("apt"));
+    Ok(folder)
+}
+
+/// Folders of `root` that hold shared libraries, for `LD_LIBRARY_PATH`.
+pub fn library_folders(root: &Path) -> Vec<PathBuf> {
+    let parents = [root.join("usr/lib"), root.join("lib")];
+    let children = parents
+        .iter()
+        .filter_map(|parent| fs::read_dir(parent).ok())
+        .flatten()
+        .flatten();
+    let folders = children.filter(|entry| entry.file_name().to_string_lossy().contains("-linux-"));
+    let folders = folders.map(|entry| entry.path());
+    // PulseAudio's client has a folder of its own for half of its libraries.
+    folders
+        .flat_map(|folder| [folder.join("pulseaudio"), folder])
+        .filter(|folder| folder.is_dir())
+        .collect()
+}

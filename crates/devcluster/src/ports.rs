@@ -1,0 +1,61 @@
+//! Ports for private servers.
+//!
+//! They lie below 32768, where Linux's ephemeral range begins. Above it an outgoing connection of any program may take
+//! a port while its server restarts.
+
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+
+use crate::error::{DevError, Result};
+
+/// The first port of the kernel's ephemeral range.
+const FIRST_EPHEMERAL_PORT: u16 = 32768;
+
+/// The first port from `from` on that is free and not in `taken`.
+///
+/// Another process may take the port before the caller does. On "address in use" the caller asks again.
+pub fn free_port(from: u16, taken: &[u16]) -> Result<u16> {
+    pick(from, |port| !taken.contains(&port) && is_free(port)).ok_or_else(|| {
+        DevError::new(format!(
+            "no free TCP port from {from} to {}",
+            FIRST_EPHEMERAL_PORT - 1
+        ))
+    })
+}
+
+/// Whether a server could listen on `port` now. `localhost` may mean IPv6 to a client, so the IPv6 address must be
+/// free too, where the machine has IPv6.
+pub fn is_free(port: u16) -> bool {
+    let v4 = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, port));
+    v4 && !v6.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
+}
+
+fn pick(from: u16, is_free: impl Fn(u16) -> bool) -> Option<u16> {
+    (from..FIRST_EPHEMERAL_PORT).find(|port| is_free(*port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taken_ports_are_passed_over() {
+        assert_eq!(pick(15432, |port| port > 15434), Some(15435));
+        assert_eq!(pick(32767, |_| true), Some(32767));
+        assert_eq!(pick(32768, |_| true), None);
+        assert_eq!(pick(15432, |_| false), None);
+    }
+
+    #[test]
+    fn a_port_with_a_listener_is_not_free() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(!is_free(port));
+    }
+
+    #[test]
+    fn reserved_ports_are_not_given_twice() {
+        let first = free_port(21000, &[]).unwrap();
+        assert_ne!(free_port(21000, &[first]).unwrap(), first);
+    }
+}

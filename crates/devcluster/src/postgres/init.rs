@@ -1,0 +1,130 @@
+//! Making a new database cluster, all or nothing.
+
+use std::fs;
+
+use super::{Durability, PostgresServer};
+use crate::{
+    error::{Context, DevError, Result},
+    files::{make_folder, write_secret},
+    process::Process,
+    random,
+};
+
+impl PostgresServer {
+    /// Makes the database cluster, or checks that an existing one is usable.
+    pub(super) fn prepare(&mut self) -> Result<()> {
+        let secrets = self.folder.join("passwords");
+        let version = fs::read_to_string(self.data().join("PG_VERSION"));
+        let Ok(version) = version else {
+            self.passwords = (random::base62(32), random::base62(32));
+            self.initialise()?;
+            write_secret(
+                &secrets,
+                &format!("{}\n{}\n", self.passwords.0, self.passwords.1),
+            )?;
+            // Last, so that a cluster always has its passwords and is never half made.
+            let _ = fs::remove_dir_all(self.data());
+            return fs::rename(self.folder.join("data.new"), self.data())
+                .with_context(|| "finish a new cluster".into());
+        };
+        let unusable = |why: String| {
+            DevError::new(format!(
+                "{} {why}; `make clean-dev` removes it (and all its data)",
+                self.data().display()
+            ))
+        };
+        if version.trim().parse() != Ok(self.tools.major) {
+            let why = format!(
+                "was made by PostgreSQL {}, but {} is what was found",
+                version.trim(),
+                self.tools.version
+            );
+            return Err(unusable(why));
+        }
+        let text = fs::read_to_string(&secrets)
+            .map_err(|error| unusable(format!("has lost its passwords ({error})")))?;
+        let (ours, admin) = text
+            .trim_end()
+            .split_once('\n')
+            .ok_or_else(|| unusable("has no passwords".into()))?;
+        self.passwords = (ours.to_owned(), admin.to_owned());
+        Ok(())
+    }
+
+    fn initialise(&self) -> Result<()> {
+        let first = self.init_db("C.UTF-8");
+        // Not every C library has that locale.
+        first.or_else(|_| self.init_db("C"))?;
+        // No server runs yet: the passwords pass through no network and no process list.
+        let sql = format!(
+            "create role blindpipe login createdb password '{}';\n\
+             grant pg_monitor to blindpipe;\n\
+             create database blindpipe owner blindpipe;\n",
+            self.passwords.0
+        );
+        let mut single = self.command("postgres");
+        single
+            .arg("--single")
+            .arg("-D")
+            .arg(self.folder.join("data.new"));
+        single.args([
+            "-c",
+            "exit_on_error=on",
+            "-c",
+            "log_statement=none",
+            "-c",
+            "log_min_error_statement=panic",
+            "-c",
+            "fsync=off",
+        ]);
+        single.arg("postgres");
+        let output = Process::output_with_input(single, &sql)?;
+        if !output.status.success() {
+            return Err(DevError::new(format!(
+                "could not make the database:\n{}",
+                String::from_utf8_lossy(&output.stderr)
+            )));
+        }
+        if self.durability == Durability::Durable {
+            let mut sync = self.command("initdb");
+            sync.arg("--sync-only")
+                .arg("-D")
+                .arg(self.folder.join("data.new"));
+            Process::output(sync)?;
+        }
+        Ok(())
+    }
+
+    fn init_db(&self, locale: &str) -> Result<()> {
+        let fresh = self.folder.join("data.new");
+        let password_file = self.folder.join("initdb-password");
+        let _ = fs::remove_dir_all(&fresh);
+        make_folder(&fresh, 0o700)?;
+        self.account.take_ownership(&fresh)?;
+        write_secret(&password_file, &self.passwords.1)?;
+        self.account.take_ownership(&password_file)?;
+        let mut init = self.command("initdb");
+        init.arg("-D")
+            .arg(&fresh)
+            .arg(format!("--locale={locale}"))
+            .arg("--pwfile")
+            .arg(&password_file);
+        init.args([
+            "--username=postgres",
+            "--encoding=UTF8",
+            "--locale-provider=libc",
+            "--auth=scram-sha-256",
+            "--no-sync",
+        ]);
+        let output = Process::output(init);
+        let _ = fs::remove_file(&password_file);
+        let output = output?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(DevError::new(format!(
+            "initdb failed:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        )))
+    }
+}

@@ -1,0 +1,58 @@
+//! An echo over the handshake, bounds and codec of `/ws`, on `127.0.0.1:<port>`: conformance suites need a server that
+//! repeats their messages (`make autobahn`).
+
+use std::{env, error::Error};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    response::Response,
+};
+use blindpipe::{
+    error::Result,
+    gateway::{
+        handshake,
+        socket::{Heard, Socket},
+    },
+    http::listener,
+};
+use tokio::net::TcpListener;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let port: u16 = env::args().nth(1).ok_or("usage: echo <port>")?.parse()?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    let tasks = TaskTracker::new();
+    let router = Router::new().fallback(upgrade).with_state(tasks.clone());
+    listener::serve(listener, None, router, tasks, CancellationToken::new()).await;
+    Ok(())
+}
+
+async fn upgrade(State(tasks): State<TaskTracker>, mut request: Request) -> Result<Response> {
+    let response = handshake::accept(request.version(), request.headers())?;
+    let upgrading = hyper::upgrade::on(&mut request);
+    tasks.spawn(async move {
+        if let Ok(upgraded) = upgrading.await {
+            echo(Socket::new(upgraded)).await;
+        }
+    });
+    Ok(response)
+}
+
+async fn echo(mut socket: Socket) {
+    socket.let_in();
+    let close = loop {
+        let sent = match socket.hear().await {
+            Heard::Text(text) => socket.say(text).await,
+            Heard::Binary(bytes) => socket.say_bytes(&bytes).await,
+            Heard::Alive => Ok(()),
+            Heard::Gone => break None,
+            Heard::Fault(close) => break Some(close),
+        };
+        if let Err(close) = sent {
+            break Some(close);
+        }
+    };
+    socket.end(close).await;
+}
