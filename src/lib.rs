@@ -4,7 +4,8 @@
 //! The house, in the order in which a newcomer should walk through it:
 //!
 //! - Catalogues, one file each: [`routes`], [`error`], [`events`], [`ids`], [`limits::table`], [`limits::quotas`],
-//!   [`gateway::close`], [`gateway::frames`], [`delivery::backplane::messages`], [`redis::keys`], [`metrics`], [`config`], [`jobs`].
+//!   [`gateway::close`], [`gateway::frames`], [`delivery::backplane::messages`], [`redis::keys`], [`metrics`], [`config`], [`jobs`],
+//!   [`schedule`].
 //! - The door: [`http`] (accept, TLS, request ids, client address, bodies), [`auth`] (who calls).
 //! - The features: [`features`], a folder per noun, each with its wire shapes, rules and SQL.
 //! - The pipe: [`features::messages`] (the one send path) writes inboxes ([`inbox`]); [`delivery`] hints at
@@ -40,6 +41,7 @@ pub mod node;
 pub mod random;
 pub mod redis;
 pub mod routes;
+pub mod schedule;
 pub mod telemetry;
 pub mod validation;
 pub mod work;

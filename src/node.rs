@@ -40,13 +40,13 @@ use crate::{
     http::{client::IngressPolicy, listener},
     ids::NodeId,
     inbox::{Acks, Inbox},
-    jobs::Jobs,
     limits::{Limits, slots::Slots, table::Overrides, unauthenticated::UnauthenticatedConnections},
     mail::Mailer,
     metrics,
     random::Random,
     redis::Redis,
     routes,
+    schedule::Schedule,
     work::UnitOfWork,
 };
 
@@ -93,8 +93,10 @@ struct Stores {
     db: Db,
     /// For the send lanes alone, so that slow reads cannot starve them.
     send_db: Db,
-    /// For the sweep, the acks and the jobs, so that a storm of requests cannot.
+    /// For the sweep and the acks, so that a storm of requests cannot.
     quiet_db: Db,
+    /// For the jobs, so that they keep neither waiting.
+    jobs_db: Db,
     redis: Redis,
     subscriber: SubscriberClient,
 }
@@ -111,6 +113,7 @@ impl Stores {
             Plans::Pinned,
         )?;
         let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
+        let jobs_db = pool(&format!("{name} jobs"), 3, Plans::Free)?;
         check_postgres(&db, config.database_durable.0).await?;
         let (redis, subscriber) = Redis::start(
             &config.redis_url,
@@ -122,6 +125,7 @@ impl Stores {
             db,
             send_db,
             quiet_db,
+            jobs_db,
             redis,
             subscriber,
         })
@@ -252,6 +256,7 @@ async fn assemble(
         db,
         send_db,
         quiet_db,
+        jobs_db,
         redis,
         subscriber,
     } = stores;
@@ -331,10 +336,8 @@ async fn assemble(
         turnstile: Turnstile::new(config, random.clone())?,
         access_tokens: access_tokens.clone(),
         refresh_tokens: RefreshTokens::new(&config.server_secret),
-        mail_notify: Arc::default(),
-        erasure_notify: Arc::default(),
     };
-    start_jobs(config, budgets, &accounts, quiet_db, workers, stopping)?;
+    start_jobs(config, budgets, &accounts, jobs_db, workers, stopping)?;
     Ok(App::from(Handles {
         clock,
         random,
@@ -416,16 +419,13 @@ fn start_jobs(
     stopping: &CancellationToken,
 ) -> Result<(), Failure> {
     let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
-    let jobs = Jobs {
-        work: accounts.work.over(db.clone()),
-        db,
+    let schedule = Schedule {
+        work: accounts.work.over(db),
         budgets,
         codes: accounts.codes.clone(),
         mailer,
-        mail_notify: accounts.mail_notify.clone(),
-        erasure_notify: accounts.erasure_notify.clone(),
     };
-    jobs.spawn(workers, stopping);
+    schedule.spawn(workers, stopping);
     Ok(())
 }
 

@@ -85,7 +85,8 @@ impl Conn {
 
     async fn prepare(&self, sql: Sql<'_>) -> Result<Statement> {
         match sql {
-            Sql::Text(text) => self.prepare_cached(text).await,
+            // Boxed: all futures that query would carry it along.
+            Sql::Text(text) => Box::pin(self.prepare_cached(text)).await,
             Sql::Prepared(stmt) => Ok(stmt.clone()),
         }
     }

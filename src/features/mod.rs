@@ -8,6 +8,7 @@ pub mod agents;
 pub mod budgets;
 pub mod conversations;
 pub mod devices;
+pub mod erasure;
 pub mod group_keys;
 pub mod groups;
 pub mod keys;
@@ -32,4 +33,5 @@ pub const ORDER: &[&str] = &[
     "messages",
     "streams",
     "budgets",
+    "erasure",
 ];

@@ -1,14 +1,15 @@
 //! The unit of work: one transaction, and what follows from its commit.
 //!
-//! A store changes rows and says what follows: events ([`Tx::emit`]) and revocations ([`Tx::revoke`]). All of it becomes
-//! true with the commit, or none of it. Events reach the inboxes by one statement right before the commit, so the locks on
+//! A store changes rows and says what follows: events ([`Tx::emit`]), revocations ([`Tx::revoke`]), jobs ([`Tx::enqueue`]).
+//! All of it becomes true with the commit, or none of it. Events reach the inboxes by one statement right before the commit, so the locks on
 //! inboxes are the last ones that a transaction takes, and it takes them in order. Sockets and other nodes hear of it after
 //! the commit. A publication never fails a request: the sweep finds what is lost on the way.
 
-use std::ops::Deref;
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use serde::Serialize;
+use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::{
@@ -18,6 +19,10 @@ use crate::{
     events::EventKind,
     ids::{ConversationId, EventId},
     inbox::{self, NewEvent},
+    jobs::{
+        Job,
+        queue::{self, NewJob},
+    },
     random::Random,
 };
 
@@ -27,6 +32,7 @@ pub struct UnitOfWork {
     db: Db,
     random: Random,
     backplane: Backplane,
+    job_wakeup: Arc<Notify>,
 }
 
 /// A transaction under way, and what it has to publish.
@@ -41,6 +47,7 @@ pub struct Tx {
 struct Effects {
     events: Vec<NewEvent>,
     revocations: Vec<Revocation>,
+    jobs: Vec<NewJob>,
     /// Whether a refusal commits what was done before it.
     keeps_refused: bool,
 }
@@ -57,6 +64,7 @@ impl UnitOfWork {
             db,
             random,
             backplane,
+            job_wakeup: Arc::default(),
         }
     }
 
@@ -96,6 +104,7 @@ impl UnitOfWork {
 
     async fn commit(&self, Tx { tx, effects, .. }: Tx) -> Result<()> {
         let effects = effects.into_inner();
+        queue::enqueue(&tx, &effects.jobs).await?;
         let appended = inbox::append_all(&tx, &effects.events).await?;
         tx.commit().await?;
         // First, so that a device that was revoked hears nothing of what follows.
@@ -103,7 +112,15 @@ impl UnitOfWork {
             self.revoked(revocation.credentials, revocation.reason);
         }
         self.backplane.publish(&appended);
+        if !effects.jobs.is_empty() {
+            self.job_wakeup.notify_one();
+        }
         Ok(())
+    }
+
+    /// Notified when a transaction has put jobs into the queue.
+    pub fn job_wakeup(&self) -> Arc<Notify> {
+        self.job_wakeup.clone()
     }
 
     /// Closes the sockets of credentials that a statement of its own has revoked.
@@ -158,6 +175,16 @@ impl Tx {
             reason,
         };
         self.effects.lock().revocations.push(revocation);
+    }
+
+    /// Puts a job into the queue. It runs once the transaction is committed.
+    pub fn enqueue(&self, job: Job) {
+        self.enqueue_in(job, Duration::ZERO);
+    }
+
+    /// Puts a job into the queue that runs after `delay`.
+    pub fn enqueue_in(&self, job: Job, delay: Duration) {
+        self.effects.lock().jobs.push(NewJob { job, delay });
     }
 
     /// Refuses and keeps what was done before: a try that was refused counts. The caller returns this at once.

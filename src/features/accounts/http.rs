@@ -1,7 +1,5 @@
 //! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`, `/auth/reset-password`.
 
-use std::sync::Arc;
-
 use axum::{
     extract::{FromRef, FromRequestParts},
     http::{StatusCode, request::Parts},
@@ -9,7 +7,6 @@ use axum::{
 };
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
 
 use super::{
     Codes,
@@ -27,7 +24,7 @@ use crate::{
     error::{Code, Error, Result},
     features::devices,
     http::{Data, Json, client::ClientIp},
-    ids::{MailId, UserId},
+    ids::UserId,
     limits::{Limiter, quotas::CODE_TTL, table::Limit},
     random::Random,
     validation::{DeviceId, Email, Text},
@@ -46,9 +43,6 @@ pub struct Accounts {
     pub turnstile: Turnstile,
     pub access_tokens: AccessTokens,
     pub refresh_tokens: RefreshTokens,
-    pub mail_notify: Arc<Notify>,
-    /// Rung when an account has been deleted.
-    pub erasure_notify: Arc<Notify>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Accounts
@@ -95,14 +89,11 @@ pub async fn send_code(
         .verify(&body.turnstile_token.0, ip.ip())
         .await?;
     limiter.check(Limit::SendCode, body.email.as_str()).await?;
-    let mail = MailId::generate(&accounts.random);
     let nonce = accounts.random.uuid_v7();
     let put = accounts.work.run("accounts.send_code", async |tx| {
-        store::put_code(tx, &body.email, body.scene, nonce, mail).await
+        store::put_code(tx, &body.email, body.scene, nonce).await
     });
     put.await?;
-    // The schedule would find it too, a second later.
-    accounts.mail_notify.notify_one();
     Ok(Data(CodeSent {
         expires_in_seconds: CODE_TTL.as_secs(),
     }))

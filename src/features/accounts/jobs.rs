@@ -1,85 +1,52 @@
-//! What accounts do outside of requests: mailing codes, forgetting old ones, leaving conversations when they are gone.
+//! What accounts do outside of requests: mailing codes and notices, forgetting old ones.
 
-use std::time::Duration;
-
-use tokio::task::JoinSet;
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
 
 use super::{Codes, Scene, store};
 use crate::{
-    db::Db, error::Result, limits::table::Overrides, mail::Mailer, metrics, work::UnitOfWork,
+    db::Db,
+    error::{Error, Result},
+    ids::UserId,
+    jobs::JobError,
+    limits::table::Overrides,
+    mail::Mailer,
+    metrics,
 };
 
-/// Mails handed over at once.
-const MAX_CONCURRENT_MAILS: usize = 8;
-/// While some are under way, new ones are looked for this often.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Something to be mailed.
-enum Letter {
-    Code(store::Mail),
-    /// And whom it goes to.
-    Notice(store::Notice, String),
+/// A code that is to be mailed.
+pub struct CodeMail {
+    pub recipient: String,
+    pub scene: String,
+    pub nonce: Uuid,
 }
 
-/// Sends what waits in the outbox, so that a server that is slow with one mail does not hold up the others; returns
-/// when nothing is due or under way.
-pub async fn send_mail(work: &UnitOfWork, codes: &Codes, mailer: &Mailer) -> Result<()> {
-    let mut under_way = JoinSet::new();
-    loop {
-        while under_way.len() < MAX_CONCURRENT_MAILS
-            && let Some(letter) = claim(work).await?
-        {
-            under_way.spawn(deliver(work.clone(), codes.clone(), mailer.clone(), letter));
-        }
-        tokio::select! {
-            settled = under_way.join_next() => match settled {
-                None => return Ok(()),
-                Some(Ok(Err(error))) => error.log(),
-                // A panic has been logged by its hook; the mail's claim runs out.
-                Some(_) => {}
-            },
-            () = tokio::time::sleep(POLL_INTERVAL) => {}
-        }
+/// A login on a device that was not known.
+pub struct LoginNotice {
+    pub user: UserId,
+    pub device_name: Option<String>,
+    pub at: DateTime<Utc>,
+}
+
+/// Mails a code.
+pub async fn mail_code(mailer: &Mailer, codes: &Codes, mail: &CodeMail) -> Result<(), JobError> {
+    let scene = Scene::from_name(&mail.scene);
+    let code = codes.derive(&mail.recipient, scene, mail.nonce);
+    send(mailer, &mail.recipient, subject(scene), &text(&code)).await
+}
+
+/// Mails a user of a login. It is no news to an account that is gone.
+pub async fn mail_notice(db: &Db, mailer: &Mailer, notice: &LoginNotice) -> Result<(), JobError> {
+    match store::address_of(db, notice.user).await? {
+        Some(address) => send(mailer, &address, NEW_DEVICE_SUBJECT, &news(notice)).await,
+        None => Ok(()),
     }
 }
 
-/// Hands one mail over. Whoever dies before it is settled has claimed it for a minute; then another takes it.
-async fn deliver(work: UnitOfWork, codes: Codes, mailer: Mailer, letter: Letter) -> Result<()> {
-    let sent = match &letter {
-        Letter::Code(mail) => {
-            let code = codes.derive(&mail.recipient, mail.scene, mail.nonce);
-            mailer
-                .send(&mail.recipient, subject(mail.scene), &text(&code))
-                .await
-        }
-        Letter::Notice(notice, recipient) => {
-            mailer
-                .send(recipient, NEW_DEVICE_SUBJECT, &news(notice))
-                .await
-        }
-    };
+async fn send(mailer: &Mailer, to: &str, subject: &str, text: &str) -> Result<(), JobError> {
+    let sent = mailer.send(to, subject, text).await;
     metrics::mail(if sent.is_ok() { "sent" } else { "failed" });
-    if let Err(error) = &sent {
-        tracing::warn!(%error, "a mail was not taken");
-    }
-    let settled = work.run("accounts.settle_mail", async |tx| match letter {
-        Letter::Code(mail) if sent.is_ok() => store::delete_mail(tx, mail.id).await,
-        Letter::Code(mail) => store::retry_mail(tx, mail.id).await,
-        Letter::Notice(notice, _) => store::settle_notice(tx, &notice, sent.is_ok()).await,
-    });
-    settled.await
-}
-
-/// Codes first: somebody waits for them.
-async fn claim(work: &UnitOfWork) -> Result<Option<Letter>> {
-    let claimed = work.run("accounts.claim_mail", async |tx| {
-        if let Some(mail) = store::claim_mail(tx).await? {
-            return Ok(Some(Letter::Code(mail)));
-        }
-        let notice = store::claim_notice(tx).await?;
-        Ok(notice.map(|(notice, to)| Letter::Notice(notice, to)))
-    });
-    claimed.await
+    sent.map_err(|failure| JobError::Retry(Error::unavailable(failure)))
 }
 
 fn subject(scene: Scene) -> &'static str {
@@ -98,7 +65,7 @@ fn text(code: &str) -> String {
 
 const NEW_DEVICE_SUBJECT: &str = "A login on a new device";
 
-fn news(notice: &store::Notice) -> String {
+fn news(notice: &LoginNotice) -> String {
     let device = notice.device_name.as_deref().unwrap_or("without a name");
     let at = notice.at.format("%Y-%m-%d %H:%M UTC");
     format!(
@@ -110,13 +77,4 @@ fn news(notice: &store::Notice) -> String {
 /// Deletes codes, guards and sessions that have run out.
 pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
     store::forget(db, budgets).await
-}
-
-/// Ends what deleted accounts have left behind: keys, relations, places in conversations, one a transaction.
-pub async fn erase(work: &UnitOfWork) -> Result<()> {
-    while work
-        .run("accounts.erase", async |tx| store::erase_next(tx).await)
-        .await?
-    {}
-    Ok(())
 }

@@ -120,7 +120,6 @@ pub async fn delete(user: User, limiter: Limiter, accounts: Accounts) -> Result<
         .work
         .run("accounts.delete", async |tx| store::delete(tx, &user).await);
     let deleted_at = deleted.await?;
-    accounts.erasure_notify.notify_one();
     Ok(Data(Deleted {
         user_id: user.id,
         deleted_at,

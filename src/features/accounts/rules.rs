@@ -79,6 +79,15 @@ impl Scene {
             Scene::Reset => "reset",
         }
     }
+
+    /// The one of a name that was stored.
+    pub fn from_name(name: &str) -> Self {
+        match name {
+            "register" => Scene::Register,
+            "login" => Scene::Login,
+            _ => Scene::Reset,
+        }
+    }
 }
 
 impl Codes {

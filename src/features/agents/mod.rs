@@ -173,14 +173,9 @@ pub async fn retire(work: &UnitOfWork) -> Result<()> {
     Ok(())
 }
 
-/// Ends the relations of deleted agents and takes them out of their groups, each in a transaction: an agent may have
-/// talked with a great many.
-pub async fn leave(work: &UnitOfWork) -> Result<()> {
-    while work
-        .run("agents.leave", async |tx| store::leave_next(tx).await)
-        .await?
-    {}
-    Ok(())
+/// All agents of a user, deleted ones too.
+pub async fn of_owner(db: &Db, owner: UserId) -> Result<Vec<AgentId>> {
+    store::of_owner(db, owner).await
 }
 
 /// Seconds of a span, as statements take them.

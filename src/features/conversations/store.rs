@@ -1,6 +1,7 @@
 //! What is common to all that changes a conversation: its lock, its members, what they are told.
 
 mod change;
+mod leave;
 mod open;
 mod read;
 
@@ -9,6 +10,7 @@ use uuid::Uuid;
 
 pub use self::{
     change::{Change, change, read_up_to},
+    leave::{MembershipScope, leave_next, remove_member},
     open::{NewGroup, Opened, open_agent, open_direct, open_group},
     read::{page, view},
 };
@@ -36,14 +38,19 @@ impl Place {
     }
 }
 
-/// Locks a conversation of the caller's; 404 if it is none.
-pub async fn lock(tx: &Tx, id: ConversationId, caller: Principal) -> Result<Place> {
+async fn lock_row(tx: &Tx, id: ConversationId) -> Result<()> {
     tx.execute(
         "-- conversations.lock
         select 1 from conversation where conversation_id = $1 for update",
         &[&id],
     )
     .await?;
+    Ok(())
+}
+
+/// Locks a conversation of the caller's; 404 if it is none.
+pub async fn lock(tx: &Tx, id: ConversationId, caller: Principal) -> Result<Place> {
+    lock_row(tx, id).await?;
     // A statement of its own, so that it sees what was committed under the lock.
     let row = tx
         .query_opt(

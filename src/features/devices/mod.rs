@@ -6,12 +6,10 @@
 //! revoked device holds ask for others (`group_keys`).
 
 pub mod http;
-mod lost;
 mod naming;
 mod store;
 
 pub use self::{
-    lost::{Lost, lost_round, lost_seen, next_lost},
     naming::name,
-    store::{NewSession, Refreshed, audience, end_all, end_session, refresh, sign_in},
+    store::{NewSession, Refreshed, audience, end_all, end_session, refresh, remove_key, sign_in},
 };

@@ -1,10 +1,10 @@
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{http::Device, lost};
+use super::http::Device;
 use crate::{
     auth::user::{User, lock_live_session},
     db::Db,
@@ -12,9 +12,13 @@ use crate::{
     events::EventKind,
     ids::{Principal, SessionId, UserId},
     inbox::{self, Reader},
+    jobs::Job,
     limits::quotas::{MAX_SESSION_DAYS, REFRESH_GRACE, REFRESH_TOKEN_TTL},
     work::Tx,
 };
+
+/// After this long a transaction is over, however slow its statements are.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A session to be.
 pub struct NewSession {
@@ -250,12 +254,24 @@ pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>>
         .ok_or(Code::NotFound)?;
     end_device(tx, user.id, device, "device_revoked").await?;
     if let Some(key) = row.get::<_, Option<String>>(1) {
-        lost::note(tx, user.id, device).await?;
+        replace_keys(tx, user.id, device);
         bump_list(tx, user.id).await?;
         tell_removed(tx, user.id, device, &key).await?;
     }
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
     Ok(row.get(0))
+}
+
+/// Has the conversations ask for other keys, the current ones of which the device holds. Twice: the second time finds the
+/// keys that transactions under way gave it after the first.
+fn replace_keys(tx: &Tx, user: UserId, device: &str) {
+    for delay in [Duration::ZERO, TRANSACTION_TIMEOUT] {
+        let job = Job::ReplaceKeys {
+            user,
+            device_id: device.to_owned(),
+        };
+        tx.enqueue_in(job, delay);
+    }
 }
 
 /// The directory of the user's keys has changed.
@@ -274,6 +290,23 @@ async fn tell_removed(tx: &Tx, user: UserId, device: &str, key: &str) -> Result<
     let data = json!({ "user_id": user, "device_id": device, "key_id": key });
     let audience = audience(tx, user).await?;
     tx.emit(EventKind::KeyDeviceRemoved, None, &data, audience)
+}
+
+/// Takes one key of a deleted user's out of the directory; false if none is left there.
+pub async fn remove_key(tx: &Tx, user: UserId) -> Result<bool> {
+    let removed = tx
+        .query_opt(
+            "-- devices.remove_key
+            with next as (select device_id, key_id from device where user_id = $1 and key_id is not null limit 1)
+            update device d set key_id = null, key_version = null, key_since = null from next
+            where d.user_id = $1 and d.device_id = next.device_id
+            returning next.device_id, next.key_id",
+            &[&user],
+        )
+        .await?;
+    let Some(row) = removed else { return Ok(false) };
+    tell_removed(tx, user, row.get(0), row.get(1)).await?;
+    Ok(true)
 }
 
 /// Who hears of a user's devices: the user, and everyone who shares a conversation.

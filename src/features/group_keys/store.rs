@@ -11,7 +11,7 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::{conversations, devices},
+    features::conversations,
     ids::{ConversationId, EventId, Principal, UserId},
     work::Tx,
 };
@@ -204,14 +204,16 @@ pub async fn request(
     Ok((request, at))
 }
 
-/// Has one conversation ask for another key, the current one of which a revoked device holds; false when nothing is to be
-/// done for any device.
-pub async fn ask_for_another(tx: &Tx) -> Result<bool> {
-    let Some(lost) = devices::next_lost(tx).await? else {
-        return Ok(false);
-    };
+/// Has the next conversation after `after` ask for another key, the current one of which a revoked device holds; which,
+/// or none if there is none.
+pub async fn replace_next(
+    tx: &Tx,
+    user: UserId,
+    device: &str,
+    after: ConversationId,
+) -> Result<Option<ConversationId>> {
     // A key that a device was given after it came back, with keys of its own, is its own.
-    let Some(row) = tx
+    let next = tx
         .query_opt(
             "-- group_keys.next_held
             select c.conversation_id, c.epoch from member m join conversation c using (conversation_id)
@@ -221,13 +223,10 @@ pub async fn ask_for_another(tx: &Tx) -> Result<bool> {
                 and not exists (select from device d where d.user_id = $1 and d.device_id = $2 and d.revoked_at is null
                                                        and d.key_since <= k.rotated_at)
             order by m.conversation_id limit 1",
-            &[&lost.user, &lost.device_id, &lost.seen_through],
+            &[&user, &device, &after],
         )
-        .await?
-    else {
-        devices::lost_round(tx, &lost).await?;
-        return Ok(true);
-    };
+        .await?;
+    let Some(row) = next else { return Ok(None) };
     let (id, epoch): (ConversationId, i32) = (row.get(0), row.get(1));
     // A rotation may have been faster, and this epoch be over.
     let asked = tx
@@ -239,9 +238,8 @@ pub async fn ask_for_another(tx: &Tx) -> Result<bool> {
         )
         .await?
         > 0;
-    devices::lost_seen(tx, &lost, id).await?;
     if asked {
         conversations::updated(tx, id).await?;
     }
-    Ok(true)
+    Ok(Some(id))
 }

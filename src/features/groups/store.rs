@@ -180,48 +180,12 @@ pub async fn remove(
     if !rules::may_remove(&place.role, &member.role, by == who) {
         return Err(Code::Forbidden.into());
     }
-    let mut to: Vec<Uuid> = conversations::recipients(tx, group)
-        .await?
-        .into_iter()
-        .map(Principal::id)
-        .collect();
-    // Also an agent that hears nothing any more is told that it is out.
-    if !to.contains(&who.id()) {
-        to.push(who.id());
-    }
-    tx.execute(
-        "-- groups.remove
-        delete from member where conversation_id = $1 and principal_id = $2",
-        &[&group, &who.id()],
-    )
-    .await?;
-    conversations::touch(tx, group, true).await?;
-    let has_new_owner = member.role == "owner" && succeed(tx, group).await?;
-    let data = json!({ "conversation_id": group, "member": member, "by": by });
-    tx.emit(EventKind::MemberRemoved, Some(group), &data, to)?;
-    if has_new_owner {
-        conversations::updated(tx, group).await?;
-    }
+    conversations::remove_member(tx, group, &member, by).await?;
     Ok(Removal {
         conversation_id: group,
         principal_id: who,
         rotation_required: true,
     })
-}
-
-/// The oldest admin, else the oldest member, is the owner now; false if nobody is left.
-async fn succeed(tx: &Tx, group: ConversationId) -> Result<bool> {
-    Ok(tx
-        .execute(
-            "-- groups.succeed
-            update member set role = 'owner' where conversation_id = $1 and principal_id = (
-                select principal_id from member where conversation_id = $1 and principal_kind = 'user'
-                order by role = 'admin' desc, joined_at, principal_id limit 1
-            )",
-            &[&group],
-        )
-        .await?
-        > 0)
 }
 
 pub async fn change_role(

@@ -6,7 +6,7 @@ use crate::{
     error::{Code, Result},
     events::EventKind,
     http::page,
-    ids::{AgentId, ConversationId, RelationId, UserId},
+    ids::{AgentId, ConversationId, Principal, RelationId, UserId},
     work::Tx,
 };
 
@@ -115,7 +115,7 @@ pub async fn revoke(tx: &Tx, user: UserId, id: RelationId) -> Result<Relation> {
 
 /// Ends a relation; none if it had ended before. Every conversation that the agent is in by it gets a new row version, so
 /// that a send which has read the relation before and commits later finds itself stale.
-pub async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
+async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
     tx.execute(
         "-- relations.lock
         select 1 from conversation where conversation_id in (select conversation_id from member where relation_id = $1)
@@ -147,6 +147,32 @@ pub async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
     let both = vec![ended.user_id.0, ended.agent_id.0];
     tx.emit(EventKind::RelationRevoked, None, &ended, both)?;
     Ok(Some(ended))
+}
+
+/// Ends the next relation of a principal; false if it has none.
+pub async fn end_next(tx: &Tx, who: Principal) -> Result<bool> {
+    let next = match who {
+        Principal::User(user) => {
+            tx.query_opt(
+                "-- relations.next_of_user
+                select relation_id from relation where user_id = $1 and state = 'active' limit 1",
+                &[&user],
+            )
+            .await?
+        }
+        Principal::Agent(agent) => {
+            tx.query_opt(
+                "-- relations.next_of_agent
+                select relation_id from relation where agent_id = $1 and state = 'active' limit 1",
+                &[&agent],
+            )
+            .await?
+        }
+    };
+    let Some(next) = next else { return Ok(false) };
+    // The other one may have ended it just now; then the next turn looks for another.
+    end(tx, next.get(0)).await?;
+    Ok(true)
 }
 
 async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>> {

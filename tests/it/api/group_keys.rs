@@ -374,7 +374,7 @@ async fn a_peer_is_asked_to_rotate_and_a_group_is_not() {
 /// Waits until nothing is to be done now for devices that were lost.
 async fn seen_to(node: &TestNode) {
     let client = connect(&node.world.database).await;
-    let due = "select count(*) from lost_device where due_at <= app_now()";
+    let due = "select count(*) from job where kind = 'replace_keys' and run_at <= app_now()";
     for _ in 0..400 {
         if client
             .query_one(due, &[])
@@ -511,7 +511,7 @@ async fn a_revoked_device_has_the_keys_replaced_that_it_holds() {
     );
     let client = connect(&a.world.database).await;
     let noted = client
-        .query_one("select count(*) from lost_device", &[])
+        .query_one("select count(*) from job where kind = 'replace_keys'", &[])
         .await
         .expect("a count");
     assert_eq!(noted.get::<_, i64>(0), 0);
@@ -565,9 +565,13 @@ async fn a_rotation_under_way_when_its_recipient_is_revoked_is_asked_for_again()
     });
     blocked(&tx, 1).await;
     // What a revocation commits, but for its event, which would wait for that inbox, too.
-    let revocation = "update device set revoked_at = app_now(), key_id = null where device_id = 'phone';
-        insert into lost_device (user_id, device_id) select user_id, device_id from device where device_id = 'phone'";
-    psql(&a.world.database, revocation).await;
+    let job = json!({ "replace_keys": { "user": alice.id, "device_id": "phone" } });
+    let revocation = format!(
+        "update device set revoked_at = app_now(), key_id = null where device_id = 'phone';
+        insert into job (kind, payload, run_at) select 'replace_keys', '{job}', app_now() + late
+        from unnest(array[interval '0', interval '30 s']) as late"
+    );
+    psql(&a.world.database, &revocation).await;
     seen_to(&a).await;
     tx.commit().await.expect("released");
     rotation.await.expect("no panic").expect(201);

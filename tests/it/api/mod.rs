@@ -9,6 +9,7 @@ mod agents_states;
 mod agents_tokens;
 mod conversations;
 mod devices;
+mod erasure;
 mod group_keys;
 mod groups;
 mod keys;

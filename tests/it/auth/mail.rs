@@ -55,7 +55,7 @@ async fn register(caller: &Caller, email: &str, code: &str) -> Answer {
 async fn until_waiting(world: &World, mails: usize, attempts: i32) {
     until(
         world,
-        &format!("select 1 from mail_outbox where attempts >= {attempts}"),
+        &format!("select 1 from job where kind = 'mail' and attempts >= {attempts}"),
         mails,
     )
     .await;
@@ -233,7 +233,12 @@ async fn a_notice_waits_for_a_server_that_is_away_and_a_login_does_not() {
         "device_id": "phone", "device_name": "Téléphone" });
     let login = caller.post("/auth/login", body).await.expect(200);
     assert_eq!(login.data()["is_new_device"], true);
-    until(&world, "select 1 from login_notice where attempts >= 1", 1).await;
+    until(
+        &world,
+        "select 1 from job where kind = 'login_notice' and attempts >= 1",
+        1,
+    )
+    .await;
     // A code is not held up by it.
     server.start().await;
     let other = address();

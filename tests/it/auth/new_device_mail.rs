@@ -22,7 +22,7 @@ async fn log_in(node: &TestNode, user: &User, device: &str, name: &str) -> bool 
 /// Waits until every mail has been sent; those that tell this user of a device.
 async fn notices(node: &TestNode, user: &User) -> Vec<String> {
     let client = connect(&node.world.database).await;
-    let waiting = "select (select count(*) from mail_outbox) + (select count(*) from login_notice where due_at is not null)";
+    let waiting = "select count(*) from job where kind in ('mail', 'login_notice')";
     for _ in 0..400 {
         if client
             .query_one(waiting, &[])

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::{
     error::Result,
     features::accounts::{Codes, rules::Scene},
-    ids::MailId,
+    jobs::Job,
     limits::{
         quotas::{CODE_TTL, MAX_TRIES_PER_CODE},
         table::Budget,
@@ -18,35 +18,28 @@ use crate::{
     work::Tx,
 };
 
-/// The newest code of an e-mail and scene, and the mail that carries it.
-pub async fn put_code(
-    tx: &Tx,
-    email: &Email,
-    scene: Scene,
-    nonce: Uuid,
-    mail: MailId,
-) -> Result<()> {
-    let life = CODE_TTL.as_secs_f64();
+/// Makes a code the newest one of an e-mail and scene, and has it mailed.
+pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid) -> Result<()> {
     tx.execute(
         "-- accounts.put_code
-        with code as (
-            insert into email_code (email, scene, nonce, tries_left, expires_at)
-            values ($1, $2, $3, $4, app_now() + make_interval(secs => $5))
-            on conflict (email, scene) do update
-            set nonce = excluded.nonce, tries_left = excluded.tries_left, expires_at = excluded.expires_at
-        )
-        insert into mail_outbox (mail_id, recipient, kind, nonce, expires_at)
-        values ($6, $1, $2, $3, app_now() + make_interval(secs => $5))",
+        insert into email_code (email, scene, nonce, tries_left, expires_at)
+        values ($1, $2, $3, $4, app_now() + make_interval(secs => $5))
+        on conflict (email, scene) do update
+        set nonce = excluded.nonce, tries_left = excluded.tries_left, expires_at = excluded.expires_at",
         &[
             &email.as_str(),
             &scene.name(),
             &nonce,
             &MAX_TRIES_PER_CODE,
-            &life,
-            &mail,
+            &CODE_TTL.as_secs_f64(),
         ],
     )
     .await?;
+    tx.enqueue(Job::Mail {
+        recipient: email.as_str().to_owned(),
+        scene: scene.name().to_owned(),
+        nonce,
+    });
     Ok(())
 }
 

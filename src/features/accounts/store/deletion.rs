@@ -1,17 +1,14 @@
-//! The end of an account, in two steps: what must be dead at once, in the transaction that is answered, and what others
-//! hear of it, one by one afterwards. The first takes no lock that a send waits for.
+//! The end of an account: what must be dead at once, in the transaction that is answered. It takes no lock that a send waits
+//! for. What others hear of it follows as a job ([`Job::EraseAccount`]).
 
 use chrono::{DateTime, Utc};
-use serde_json::json;
-use uuid::Uuid;
 
 use crate::{
     auth::user::{User, lock_live_session},
-    clock::iso,
     error::Result,
-    events::EventKind,
-    features::{devices, relations},
-    ids::{ConversationId, Principal, UserId},
+    features::devices,
+    ids::UserId,
+    jobs::Job,
     work::Tx,
 };
 
@@ -46,6 +43,7 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
     )
     .await?;
     devices::end_all(tx, user.id, None, "account_deleted").await?;
+    tx.enqueue(Job::EraseAccount { user: user.id });
     Ok(at)
 }
 
@@ -76,134 +74,4 @@ async fn end_agents(tx: &Tx, owner: UserId) -> Result<()> {
     let tokens = tokens.iter().map(|row| row.get(0)).collect();
     tx.revoke(tokens, "account_deleted");
     Ok(())
-}
-
-/// Tells of one key of a deleted user, or ends one of their relations, or takes them or an agent of theirs out of one
-/// conversation; false when there is nothing left to do.
-///
-/// In this order: of keys hears whoever still shares a conversation, and an agent whose relation has ended is told of
-/// no conversation. The relations of the user's agents end as those of every deleted agent do.
-pub async fn erase_next(tx: &Tx) -> Result<bool> {
-    let Some(row) = tx
-        .query_opt(
-            "-- accounts.to_erase
-            select user_id from user_account where deleted_at is not null and erased_at is null
-            order by deleted_at limit 1 for update skip locked",
-            &[],
-        )
-        .await?
-    else {
-        return Ok(false);
-    };
-    let user: UserId = row.get(0);
-    if remove_key(tx, user).await? {
-        return Ok(true);
-    }
-    if let Some(row) = tx
-        .query_opt(
-            "-- accounts.next_relation
-            select relation_id from relation where user_id = $1 and state = 'active' limit 1",
-            &[&user],
-        )
-        .await?
-    {
-        relations::end(tx, row.get(0)).await?;
-        return Ok(true);
-    }
-    if let Some(row) = tx
-        .query_opt(
-            "-- accounts.still_member
-            select m.conversation_id, m.principal_id, m.principal_kind from member m
-            where m.principal_id = $1 or m.principal_id in (select agent_id from agent where owner_user_id = $1)
-            limit 1",
-            &[&user],
-        )
-        .await?
-    {
-        let who = Principal::from_row(row.get(2), row.get(1));
-        leave(tx, row.get(0), who).await?;
-        return Ok(true);
-    }
-    tx.execute(
-        "-- accounts.erased
-        update user_account set erased_at = app_now() where user_id = $1",
-        &[&user],
-    )
-    .await?;
-    Ok(true)
-}
-
-/// A key that the directory has shown.
-async fn remove_key(tx: &Tx, user: UserId) -> Result<bool> {
-    let Some(row) = tx
-        .query_opt(
-            "-- accounts.remove_key
-            with next as (select device_id, key_id from device where user_id = $1 and key_id is not null limit 1)
-            update device d set key_id = null, key_version = null, key_since = null from next
-            where d.user_id = $1 and d.device_id = next.device_id
-            returning next.device_id, next.key_id",
-            &[&user],
-        )
-        .await?
-    else {
-        return Ok(false);
-    };
-    let (device, key): (String, String) = (row.get(0), row.get(1));
-    let data = json!({ "user_id": user, "device_id": device, "key_id": key });
-    let audience = devices::audience(tx, user).await?;
-    tx.emit(EventKind::KeyDeviceRemoved, None, &data, audience)?;
-    Ok(true)
-}
-
-/// Whoever goes last keeps no conversation alive; when an owner goes, the oldest admin, else the oldest member, follows.
-async fn leave(tx: &Tx, conversation: ConversationId, who: Principal) -> Result<()> {
-    // The send path tells from the row's version that the members are others now.
-    tx.execute(
-        "-- accounts.touch_conversation
-        update conversation set rotation_required = rotation_required or kind = 'group' where conversation_id = $1",
-        &[&conversation],
-    )
-    .await?;
-    let Some(row) = tx
-        .query_opt(
-            "-- accounts.leave
-            delete from member where conversation_id = $1 and principal_id = $2 returning role, joined_at",
-            &[&conversation, &who.id()],
-        )
-        .await?
-    else {
-        return Ok(());
-    };
-    let (role, joined): (String, DateTime<Utc>) = (row.get(0), row.get(1));
-    if role == "owner" {
-        tx.execute(
-            "-- accounts.succeed_owner
-            update member set role = 'owner'
-            where conversation_id = $1 and principal_id = (
-                select principal_id from member where conversation_id = $1 and principal_kind = 'user'
-                order by role <> 'admin', joined_at, principal_id limit 1)",
-            &[&conversation],
-        )
-        .await?;
-    }
-    let others: Vec<Uuid> = tx
-        .query(
-            "-- accounts.others
-            select m.principal_id from member m left join relation r on r.relation_id = m.relation_id
-            where m.conversation_id = $1 and r.state is distinct from 'revoked'",
-            &[&conversation],
-        )
-        .await?
-        .iter()
-        .map(|row| row.get(0))
-        .collect();
-    let data = json!({
-        "conversation_id": conversation,
-        "member": {
-            "principal_type": who.kind(), "principal_id": who.wire_id(), "display_name": "Deleted account", "role": role,
-            "joined_at": iso(joined),
-        },
-        "by": who.wire_id(),
-    });
-    tx.emit(EventKind::MemberRemoved, Some(conversation), &data, others)
 }

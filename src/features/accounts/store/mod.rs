@@ -1,6 +1,5 @@
 mod codes;
 mod deletion;
-mod mail;
 mod notices;
 
 use chrono::{DateTime, Utc};
@@ -8,9 +7,8 @@ use tokio_postgres::types::ToSql;
 
 pub use self::{
     codes::{CodeCheck, check_code, put_code, use_code},
-    deletion::{delete, erase_next},
-    mail::{Mail, claim_mail, delete_mail, retry_mail},
-    notices::{Notice, claim_notice, put_notice, settle_notice},
+    deletion::delete,
+    notices::{address_of, put_notice},
 };
 use crate::{
     db::Db,
@@ -209,20 +207,14 @@ pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
     Ok(())
 }
 
-/// What no longer says anything: old codes, mails that nobody took, notices, guards, sessions that ended long ago, devices of ours without any. Each
+/// What no longer says anything: old codes, places of notices, guards, sessions that ended long ago, devices of ours without any. Each
 /// deletes at most so many, and leaves alone what somebody is using; a guard is needed for the window of its limit.
-const FORGET: [(Option<Limit>, &str); 7] = [
+const FORGET: [(Option<Limit>, &str); 6] = [
     (
         None,
         "-- accounts.forget_codes
     delete from email_code where ctid = any(array(
         select ctid from email_code where expires_at < app_now() limit $1 for update skip locked))",
-    ),
-    (
-        None,
-        "-- accounts.forget_mails
-    delete from mail_outbox where ctid = any(array(
-        select ctid from mail_outbox where expires_at < app_now() limit $1 for update skip locked))",
     ),
     (
         None,

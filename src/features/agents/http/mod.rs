@@ -37,6 +37,7 @@ use crate::{
     error::{Code, Error, Result},
     http::{Created, Data, List, Page, Query, body, json},
     ids::{AgentId, UserId},
+    jobs::Job,
     limits::{
         Limiter,
         quotas::{MANIFEST_ENVELOPE_BYTES, MAX_MANIFEST_BYTES},
@@ -99,10 +100,10 @@ pub async fn create(
         })),
         Err(error) => {
             // Where this fails too, the owner finds an agent without a token, to be used or deleted.
-            store::give_up(&agents.db, id)
-                .await
-                .inspect_err(Error::log)
-                .ok();
+            let given_up = agents.work.run("agents.give_up", async |tx| {
+                store::give_up(tx, id, user.id).await
+            });
+            given_up.await.inspect_err(Error::log).ok();
             Err(error)
         }
     }
@@ -315,6 +316,10 @@ pub async fn delete(
         let had_token = store::revoke_tokens(tx, agent.id, "token_revoked").await?;
         store::end_keys(tx, agent.id).await?;
         move_to(tx, &locked, State::Deleted).await?;
+        tx.enqueue(Job::EraseAgent {
+            agent: agent.id,
+            owner: agent.owner,
+        });
         Ok(DeletedAgent {
             agent_id: agent.id,
             deleted_at: store::deleted_at(tx, agent.id).await?,

@@ -1,5 +1,4 @@
 mod keys;
-mod leave;
 mod tokens;
 mod view;
 
@@ -8,7 +7,6 @@ use uuid::Uuid;
 
 pub use self::{
     keys::{Key, end_current_key, end_keys, keys, put_key, retire_keys, with_ended_keys},
-    leave::leave_next,
     tokens::{add_token, end_current_token, retire_tokens, revoke_tokens, revoked_at},
     view::{AgentRow, Viewer, find_visible, list},
 };
@@ -23,6 +21,7 @@ use crate::{
     error::{Code, Error, Result},
     ids::{AgentId, Principal, SessionId, UserId},
     inbox::{self, Reader},
+    jobs::Job,
     work::Tx,
 };
 
@@ -87,17 +86,31 @@ pub async fn open(tx: &Tx, id: AgentId) -> Result<Option<DateTime<Utc>>> {
         .map(|row| row.get(0)))
 }
 
-/// Gives a reserved place back.
-pub async fn give_up(db: &Db, id: AgentId) -> Result<()> {
-    let client = db.read().await?;
-    client
+/// Gives a reserved place back. Its owner may have found it meanwhile, and talked with it.
+pub async fn give_up(tx: &Tx, agent: AgentId, owner: UserId) -> Result<()> {
+    let given_up = tx
         .execute(
             "-- agents.give_up
             update agent set state = 'deleted', deleted_at = app_now() where agent_id = $1 and state = 'token_revoked'",
-            &[&id],
+            &[&agent],
         )
         .await?;
+    if given_up > 0 {
+        tx.enqueue(Job::EraseAgent { agent, owner });
+    }
     Ok(())
+}
+
+pub async fn of_owner(db: &Db, owner: UserId) -> Result<Vec<AgentId>> {
+    let client = db.read().await?;
+    let rows = client
+        .query(
+            "-- agents.of_owner
+            select agent_id from agent where owner_user_id = $1 order by agent_id",
+            &[&owner],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// The lock holds off a deletion until the end of the transaction, and nothing else.
