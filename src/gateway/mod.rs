@@ -3,24 +3,24 @@
 //! Owns the handshake (upgrade, `auth` within 5 s), the sessions of this node and how they end. A session is a cursor
 //! over one inbox with a mailbox of hints in front; see [`session`].
 
-pub mod audience;
+pub(crate) mod audience;
 mod authenticate;
 pub mod close;
 mod close_frame;
 mod codec;
-pub mod ephemeral;
-pub mod frames;
+pub(crate) mod ephemeral;
+pub(crate) mod frames;
 pub mod handshake;
 mod heartbeat;
 mod rate;
-pub mod registry;
+pub(crate) mod registry;
 mod reorder_buffer;
 mod replays;
 mod requests;
 mod sends;
 mod session;
 pub mod socket;
-pub mod streams;
+pub(crate) mod streams;
 
 use std::sync::{
     Arc,

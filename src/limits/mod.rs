@@ -8,11 +8,11 @@
 mod batcher;
 mod limiter;
 mod local;
-pub mod quotas;
+pub(crate) mod quotas;
 pub mod slots;
 pub mod table;
 mod tiers;
-pub mod unauthenticated;
+pub(crate) mod unauthenticated;
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,7 @@ use std::{
 use bytes::Bytes;
 use tokio_util::task::TaskTracker;
 
-pub use self::limiter::{Charge, Charged, Limiter, Pass, refusal};
+pub(crate) use self::limiter::{Charged, Limiter, Pass, refusal};
 use self::{
     batcher::{DecisionBatcher, Request, Response},
     local::LocalWindows,

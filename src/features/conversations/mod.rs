@@ -3,7 +3,7 @@
 //! Promises: two principals have at most one conversation of their own, however many requests race to open it; nobody
 //! but a member learns that a conversation exists; `encryption: required` is never taken back.
 
-pub mod http;
+pub(crate) mod http;
 mod store;
 
 use chrono::{DateTime, Utc};

@@ -5,15 +5,15 @@
 //! device that came without a name has one of ours until its first key backup names it; the conversations whose keys a
 //! revoked device holds ask for others (`group_keys`).
 
-pub mod http;
+pub(crate) mod http;
 mod lost;
 mod naming;
 mod rules;
 mod store;
 
 pub use self::{
-    lost::{Lost, lost_round, lost_seen, next_lost},
-    naming::{Named, name},
+    lost::{lost_round, lost_seen, next_lost},
+    naming::name,
     rules::DeviceId,
-    store::{NewSession, Refreshed, SignedIn, audience, end_all, end_session, refresh, sign_in},
+    store::{NewSession, Refreshed, audience, end_all, end_session, refresh, sign_in},
 };

@@ -11,8 +11,8 @@ mod ahead;
 mod batch;
 mod body;
 mod entrance;
-pub mod history;
-pub mod http;
+pub(crate) mod history;
+pub(crate) mod http;
 mod store;
 mod writer;
 
