@@ -16,17 +16,17 @@
 //! Three rules hold everywhere: Postgres is the truth and Redis only hints; tell after commit; whether a credential
 //! counts is read in the request's own query.
 
-pub mod app;
+pub(crate) mod app;
 pub mod auth;
 mod breaker;
-pub mod catalogue;
+pub(crate) mod catalogue;
 pub mod clock;
 pub mod config;
-pub mod cursor;
+pub(crate) mod cursor;
 pub mod db;
 pub mod delivery;
 pub mod error;
-pub mod events;
+pub(crate) mod events;
 pub mod features;
 pub mod gateway;
 pub mod healthcheck;
@@ -35,7 +35,7 @@ pub mod ids;
 pub mod inbox;
 pub mod jobs;
 pub mod limits;
-pub mod mail;
+pub(crate) mod mail;
 pub mod metrics;
 pub mod node;
 pub mod random;

@@ -6,16 +6,16 @@
 //! first test only: whoever takes one must make the second in its own statement.
 
 pub mod agent;
-pub mod caller;
+pub(crate) mod caller;
 pub mod jwt;
-pub mod owned;
-pub mod proofs;
-pub mod refresh;
+pub(crate) mod owned;
+pub(crate) mod proofs;
+pub(crate) mod refresh;
 pub mod revoked;
-pub mod secret;
-pub mod turnstile;
-pub mod usage;
-pub mod user;
+pub(crate) mod secret;
+pub(crate) mod turnstile;
+pub(crate) mod usage;
+pub(crate) mod user;
 
 use axum::http::{HeaderMap, header};
 

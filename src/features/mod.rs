@@ -4,20 +4,20 @@
 //! A feature may call the `mod.rs` of those listed before it, and nothing else of another feature.
 
 pub mod accounts;
-pub mod agents;
-pub mod budgets;
-pub mod conversations;
-pub mod devices;
-pub mod erasure;
-pub mod group_keys;
-pub mod groups;
-pub mod keys;
-pub mod messages;
+pub(crate) mod agents;
+pub(crate) mod budgets;
+pub(crate) mod conversations;
+pub(crate) mod devices;
+pub(crate) mod erasure;
+pub(crate) mod group_keys;
+pub(crate) mod groups;
+pub(crate) mod keys;
+pub(crate) mod messages;
 pub mod passkeys;
 pub mod relations;
 pub mod streams;
 
-pub mod health;
+pub(crate) mod health;
 
 /// The order in which features may call each other: each those before it. A test holds the code to it.
 pub const ORDER: &[&str] = &[

@@ -7,7 +7,7 @@ mod authenticate;
 pub mod close;
 mod close_frame;
 mod codec;
-pub mod frames;
+pub(crate) mod frames;
 pub mod handshake;
 mod rate;
 mod reorder_buffer;

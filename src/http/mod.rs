@@ -3,17 +3,17 @@
 //! In order: accept and TLS ([`listener`]), request id and log line ([`trace`]), who calls and over what
 //! ([`client`]), then the route.
 
-pub mod answer;
-pub mod body;
-pub mod client;
+pub(crate) mod answer;
+pub(crate) mod body;
+pub(crate) mod client;
 mod idle;
-pub mod json;
+pub(crate) mod json;
 pub mod listener;
-pub mod page;
-pub mod trace;
+pub(crate) mod page;
+pub(crate) mod trace;
 mod unread;
 
-pub use self::{
+pub(crate) use self::{
     answer::{Created, Data, List},
     body::{Json, JsonOrNothing, Path, Query},
     page::Page,

@@ -15,7 +15,7 @@ use std::sync::{
 use serde::Serialize;
 use uuid::Uuid;
 
-pub use self::{acks::Acks, store::Reader};
+pub(crate) use self::{acks::Acks, store::Reader};
 use crate::{
     cursor::Cursor,
     db::{Db, Tx},

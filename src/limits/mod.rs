@@ -9,11 +9,11 @@ mod batcher;
 mod headers;
 mod limiter;
 mod local;
-pub mod quotas;
+pub(crate) mod quotas;
 pub mod slots;
 pub mod table;
 mod tiers;
-pub mod unauthenticated;
+pub(crate) mod unauthenticated;
 
 use std::{
     collections::BTreeMap,
@@ -32,9 +32,9 @@ use self::{
     table::{Budget, Limit, Overrides},
     tiers::Tiers,
 };
-pub use self::{
+pub(crate) use self::{
     headers::{ChargedQuotas, refusal},
-    limiter::{Limiter, Reservation},
+    limiter::Limiter,
 };
 use crate::{
     clock::Clock,

@@ -3,7 +3,7 @@
 //! No call waits longer than `REDIS_TIMEOUT_MS`; after five failures in a row the breaker opens and one call a second
 //! tries again. Callers take an `Err` as "away" and have an answer of their own for it.
 
-pub mod keys;
+pub(crate) mod keys;
 
 use std::{
     sync::{

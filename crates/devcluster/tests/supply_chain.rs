@@ -1,6 +1,8 @@
 //! The licences, bans and sources of `deny.toml`, enforced with cargo alone, so that they hold on machines without
 //! cargo-deny. Advisories need that tool; see the Makefile.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::{env, fs, path::PathBuf, process::Command};
 
 use serde_json::Value;

@@ -161,7 +161,7 @@ impl<A: Actor> Drive<'_, A> {
                     ));
                 }
                 None | Some((500.., _)) if since.elapsed() < TIMEOUT => {
-                    tokio::time::sleep(RETRY_DELAY).await
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
                 other => return Err(format!("{method} {path}: {other:?}")),
             }
@@ -245,7 +245,7 @@ impl<A: Actor> Drive<'_, A> {
                 0..=4 => self.read(actor, room, node).await,
                 5 => {
                     self.send(actor, room, node, self.tag(), Manner::Twice)
-                        .await
+                        .await;
                 }
                 6..=9 => self.send(actor, room, node, self.tag(), Manner::Once).await,
                 _ => self.send(actor, room, node, self.tag(), Manner::Sure).await,

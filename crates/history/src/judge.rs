@@ -116,7 +116,7 @@ impl<'a> Conversation<'a> {
             match (send.seq, self.places.get(&tag)) {
                 (Some(_), None) => faults.push(Fault::Lost { conversation, tag }),
                 (Some(said), Some(seq)) if said != *seq => {
-                    faults.push(Fault::Doubled { conversation, tag })
+                    faults.push(Fault::Doubled { conversation, tag });
                 }
                 _ => {}
             }

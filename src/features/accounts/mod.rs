@@ -6,17 +6,17 @@
 //!
 //! Every way of signing in ends in [`Accounts::sign_in`], with the transaction that has proven who it is.
 
-pub mod http;
+pub(crate) mod http;
 pub mod jobs;
-pub mod me;
+pub(crate) mod me;
 mod rules;
-pub mod session;
+pub(crate) mod session;
 mod store;
 
 use crate::{auth::secret::MacKey, config::ServerSecret};
 
-pub use http::Accounts;
-pub use rules::Scene;
+pub(crate) use http::Accounts;
+pub(crate) use rules::Scene;
 
 /// Derives codes; clones share the key.
 #[derive(Clone)]

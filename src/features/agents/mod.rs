@@ -4,7 +4,7 @@
 //! revoked, replaced in an emergency or deleted is dead when the answer is given; the owner is told of every change of
 //! state.
 
-pub mod http;
+pub(crate) mod http;
 mod manifest;
 mod proof;
 mod reachability;
@@ -76,18 +76,8 @@ impl Agents {
     }
 }
 
-/// An agent as a conversation shows it.
-pub struct AgentSummary {
-    /// The agent.
-    pub id: AgentId,
-    /// Its name.
-    pub display_name: String,
-    /// Whose it is.
-    pub owner: UserId,
-}
-
-/// The agent, if it exists. It is not deleted before the transaction ends.
-pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentSummary>> {
+/// The agent, if it exists. Nothing deletes it before the transaction ends.
+pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
     store::find(tx, id).await
 }
 

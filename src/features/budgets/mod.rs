@@ -2,5 +2,5 @@
 //!
 //! Promises: what is shown is what the next call would be decided by, and looking costs no budget but the one of looking.
 
-pub mod http;
+pub(crate) mod http;
 mod store;

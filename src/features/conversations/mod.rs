@@ -3,8 +3,8 @@
 //! Promises: two principals have at most one conversation of their own, however many requests race to open it; nobody
 //! but a member learns that a conversation exists; `encryption: required` is never taken back.
 
-pub mod audience;
-pub mod http;
+pub(crate) mod audience;
+pub(crate) mod http;
 mod store;
 
 use chrono::{DateTime, Utc};

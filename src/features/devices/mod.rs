@@ -5,7 +5,7 @@
 //! device that came without a name has one of ours until its first key backup names it; the conversations whose keys a
 //! revoked device holds ask for others (`group_keys`).
 
-pub mod http;
+pub(crate) mod http;
 mod naming;
 mod store;
 

@@ -4,7 +4,7 @@
 //! have at that moment; nobody is shown a key that was wrapped for another; a key that a revoked device holds is asked to be
 //! replaced.
 
-pub mod http;
+pub(crate) mod http;
 mod rules;
 mod store;
 

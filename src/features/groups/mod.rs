@@ -3,6 +3,6 @@
 //! Promises: a group never has more members than allowed, however many requests race; who has been removed gets nothing
 //! that is committed after; a group with people in it has exactly one owner. A group's id is its conversation's.
 
-pub mod http;
+pub(crate) mod http;
 mod rules;
 mod store;

@@ -4,8 +4,8 @@
 //! a device stay; only their owner reads them, and the owner's devices hear of it. The directory shows whom you share a
 //! conversation with, and nobody else.
 
-pub mod http;
+pub(crate) mod http;
 mod rules;
 mod store;
 
-pub use self::{rules::key_id, store::backed_up_devices};
+pub use self::store::backed_up_devices;

@@ -10,8 +10,8 @@
 mod answer;
 mod batch;
 mod body;
-pub mod history;
-pub mod http;
+pub(crate) mod history;
+pub(crate) mod http;
 mod store;
 mod writer;
 

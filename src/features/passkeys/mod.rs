@@ -3,7 +3,7 @@
 //! Promises: a challenge counts once, for five minutes, on any node, whatever its answer was worth; the authenticator
 //! must have verified its user; a passkey whose signature counter went back was copied, and is removed.
 
-pub mod http;
+pub(crate) mod http;
 mod store;
 
 use std::sync::Arc;

@@ -4,13 +4,13 @@
 //! agent under it; seven days later what the two said to each other is purged, unless they are related again by then.
 //! Groups are never purged: others were spoken to there.
 
-pub mod http;
+pub(crate) mod http;
 mod store;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-pub use self::store::{active, end_next, open};
+pub(crate) use self::store::{active, end_next, open};
 use crate::{
     db::Db,
     error::Result,

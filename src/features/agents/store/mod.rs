@@ -10,7 +10,7 @@ pub use self::{
     tokens::{add_token, end_current_token, retire_tokens, revoke_tokens, revoked_at},
     view::{AgentRow, Viewer, find_visible, list},
 };
-use super::{AgentSummary, Locked, State, seconds};
+use super::{Locked, State, seconds};
 use crate::{
     auth::{
         agent::lock_live_token,
@@ -114,19 +114,15 @@ pub async fn of_owner(db: &Db, owner: UserId) -> Result<Vec<AgentId>> {
 }
 
 /// The lock holds off a deletion until the end of the transaction, and nothing else.
-pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentSummary>> {
+pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
     let row = tx
         .query_opt(
             "-- agents.find
-            select agent_id, display_name, owner_user_id from agent where agent_id = $1 and state <> 'deleted' for share",
+            select agent_id from agent where agent_id = $1 and state <> 'deleted' for share",
             &[&id],
         )
         .await?;
-    Ok(row.map(|row| AgentSummary {
-        id: row.get(0),
-        display_name: row.get(1),
-        owner: row.get(2),
-    }))
+    Ok(row.map(|row| row.get("agent_id")))
 }
 
 /// Locks an agent's row. Comes before all other locks but a user's.
