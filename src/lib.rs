@@ -41,5 +41,6 @@ pub mod node;
 pub mod random;
 pub mod redis;
 pub mod routes;
+pub mod schedule;
 pub mod telemetry;
 pub mod validation;

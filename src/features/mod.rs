@@ -15,6 +15,7 @@ pub mod messages;
 pub mod passkeys;
 pub mod relations;
 pub mod streams;
+pub mod typing;
 
 pub mod health;
 

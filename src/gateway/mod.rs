@@ -10,6 +10,7 @@ mod codec;
 pub mod echo;
 pub mod frames;
 mod handshake;
+pub mod long_poll;
 mod rate;
 mod reorder_buffer;
 mod sends;
@@ -31,9 +32,11 @@ use crate::{
     auth::{agent::AgentTokens, jwt::AccessTokens},
     clock::Clock,
     db::Db,
-    delivery::hub::Registry,
+    delivery::Hub,
     error::{Error, Result},
-    features::{agents::ReachabilityTracker, messages::MessageWriter, streams::EphemeralEvents},
+    features::{
+        agents::ReachabilityTracker, messages::MessageWriter, streams::Streams, typing::Typing,
+    },
     http::client::{ClientIp, IngressPolicy},
     inbox::{Acks, Inbox},
     limits::{
@@ -50,9 +53,10 @@ pub struct Gateway {
     pub inbox: Inbox,
     pub acks: Acks,
     pub reachability: ReachabilityTracker,
-    pub registry: Registry,
+    pub hub: Hub,
     pub message_writer: MessageWriter,
-    pub ephemeral: EphemeralEvents,
+    pub typing: Typing,
+    pub streams: Streams,
     pub limits: Limits,
     pub slots: Slots,
     pub unauthenticated: UnauthenticatedConnections,

@@ -15,7 +15,7 @@ use crate::{
     error::{Code, Error, Result},
     features::{
         messages::{Draft, Outgoing, Sent},
-        streams::{key_of, table::StreamId},
+        streams::{StreamId, key_of},
     },
     ids::{ConversationId, Principal},
     limits::{Limiter, quotas::MB, table::Limit},
@@ -78,8 +78,7 @@ impl Sends {
         self.pending_bytes -= body.len();
         let (sender, credential) = (client.principal, client.credential);
         let limiter = Limiter::detached(gateway.limits.clone());
-        let (message_writer, ephemeral) =
-            (gateway.message_writer.clone(), gateway.ephemeral.clone());
+        let (message_writer, streams) = (gateway.message_writer.clone(), gateway.streams.clone());
         self.sending = Some(Box::pin(async move {
             let work = async {
                 let (mut pass, too_large) = match sender {
@@ -100,7 +99,7 @@ impl Sends {
                         }
                         Target::Stream(stream, named) => (key_of(sender, stream.clone())?, *named),
                     };
-                    let home = ephemeral.streams.home(&stream);
+                    let home = streams.target(&stream);
                     let conversation = home
                         .map(|home| home.conversation)
                         .or(named)
@@ -122,7 +121,7 @@ impl Sends {
                     )
                     .await?;
                 if let Some(stream) = stream {
-                    ephemeral.sent(&stream, conversation, sent.message_id).await;
+                    streams.sent(&stream, conversation, sent.message_id).await;
                 }
                 Ok(sent)
             };

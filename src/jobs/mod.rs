@@ -1,162 +1,81 @@
-//! THE SCHEDULE: what runs by itself. Jobs that clean up run on one node at a time, in small batches; whoever holds
-//! the advisory lock does the work and the others skip their turn.
+//! Periodic work: a job repeats until the node stops. An exclusive job runs on one node at a time: the node that holds
+//! the advisory lock works, and the others skip their turn.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Notify;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 
-use crate::{
-    db::Db,
-    delivery::backplane::Backplane,
-    error::Result,
-    features::{
-        accounts::{self, Codes},
-        agents, group_keys, messages, passkeys, relations,
-    },
-    inbox,
-    limits::table::Overrides,
-    mail::Mailer,
-    metrics,
-    random::Random,
-};
+use crate::{db::Db, error::Result, metrics};
 
-/// Days that inbox entries are kept.
-const INBOX_RETENTION_DAYS: i32 = 30;
-
-/// (name, every so many seconds, on one node at a time).
-const SCHEDULE: &[(Job, &str, u64, bool)] = &[
-    (Job::Mail, "mail", 1, false),
-    (Job::EraseAccounts, "erase_accounts", 5, false),
-    (Job::LeaveDeleted, "leave_deleted_agents", 1, false),
-    (Job::AskForKeys, "ask_for_other_keys", 1, false),
-    (Job::RetireCredentials, "retire_agent_credentials", 5, false),
-    (Job::ForgetCodes, "forget_codes", 600, true),
-    (Job::ForgetChallenges, "forget_challenges", 60, true),
-    (Job::ForgetKeys, "forget_idempotency_keys", 300, true),
-    (Job::ExpireInboxes, "expire_inboxes", 600, true),
-    (Job::PurgeRelations, "purge_relations", 600, true),
-];
-
-#[derive(Clone, Copy)]
-enum Job {
-    Mail,
-    EraseAccounts,
-    LeaveDeleted,
-    AskForKeys,
-    RetireCredentials,
-    ForgetCodes,
-    ForgetChallenges,
-    ForgetKeys,
-    ExpireInboxes,
-    PurgeRelations,
+/// A job's timetable.
+pub struct Periodic {
+    /// For the lock and the metrics.
+    pub name: &'static str,
+    /// Between two runs.
+    pub every: Duration,
+    /// Whether only one node at a time may run it.
+    pub exclusive: bool,
+    /// Starts a run early.
+    pub wake: Option<Arc<Notify>>,
 }
 
-/// What jobs work with.
-#[derive(Clone)]
-pub struct Jobs {
-    pub db: Db,
-    pub budgets: Overrides,
-    pub codes: Codes,
-    pub mailer: Mailer,
-    /// Rung when a mail has been put into the outbox.
-    pub mail_notify: Arc<Notify>,
-    /// Rung when an account has been deleted.
-    pub erasure_notify: Arc<Notify>,
-    pub random: Random,
-    pub backplane: Backplane,
-}
-
-impl Jobs {
-    /// Spawns every job; they end with `stop`.
-    pub fn spawn(&self, tasks: &TaskTracker, stop: &CancellationToken) {
-        for (job, name, every, alone) in SCHEDULE {
-            let again = self.clone().repeat(
-                *job,
-                name,
-                Duration::from_secs(*every),
-                *alone,
-                stop.clone(),
-            );
-            tasks.spawn(again);
-        }
-    }
-
-    async fn repeat(
+impl Periodic {
+    /// Runs `work` again and again until `stop`. A failed run is logged.
+    pub async fn repeat<W: Future<Output = Result<()>>>(
         self,
-        job: Job,
-        name: &'static str,
-        every: Duration,
-        alone: bool,
+        db: Db,
         stop: CancellationToken,
+        work: impl Fn() -> W,
     ) {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(every) => {}
-                () = self.mail_notify.notified(), if matches!(job, Job::Mail) => {}
-                () = self.erasure_notify.notified(), if matches!(job, Job::EraseAccounts) => {}
+                () = tokio::time::sleep(self.every) => {}
+                () = notified(self.wake.as_deref()) => {}
                 () = stop.cancelled() => return,
             }
             let started = std::time::Instant::now();
-            if let Err(error) = self.turn(job, name, alone).await {
+            let outcome = if self.exclusive {
+                exclusively(&db, self.name, work()).await
+            } else {
+                work().await
+            };
+            if let Err(error) = outcome {
                 error.log();
             }
-            metrics::job(name, started.elapsed());
+            metrics::job(self.name, started.elapsed());
         }
     }
+}
 
-    async fn turn(&self, job: Job, name: &str, alone: bool) -> Result<()> {
-        if !alone {
-            return self.work(job).await;
-        }
-        let client = self.db.read().await?;
-        let lock = client
-            .prepare_cached(
-                "-- jobs.lock
+async fn notified(wake: Option<&Notify>) {
+    match wake {
+        Some(wake) => wake.notified().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Works if no other node does.
+async fn exclusively(db: &Db, name: &str, work: impl Future<Output = Result<()>>) -> Result<()> {
+    let client = db.read().await?;
+    let lock = client
+        .prepare_cached(
+            "-- jobs.lock
             select pg_try_advisory_lock(hashtext($1))",
-            )
-            .await?;
-        let unlock = client
-            .prepare_cached(
-                "-- jobs.unlock
+        )
+        .await?;
+    let unlock = client
+        .prepare_cached(
+            "-- jobs.unlock
             select pg_advisory_unlock(hashtext($1))",
-            )
-            .await?;
-        // Session-level, so it must be given back on the same connection; a connection that dies gives it back itself.
-        let mine: bool = client.query_one(&lock, &[&name]).await?.get(0);
-        if !mine {
-            return Ok(());
-        }
-        let outcome = self.work(job).await;
-        client.query_one(&unlock, &[&name]).await?;
-        outcome
+        )
+        .await?;
+    // The lock belongs to the session, so the same connection must release it. A connection that dies releases it too.
+    let locked: bool = client.query_one(&lock, &[&name]).await?.get(0);
+    if !locked {
+        return Ok(());
     }
-
-    async fn work(&self, job: Job) -> Result<()> {
-        match job {
-            Job::Mail => accounts::jobs::send_mail(&self.db, &self.codes, &self.mailer).await,
-            Job::EraseAccounts => {
-                accounts::jobs::erase(&self.db, &self.random, &self.backplane).await
-            }
-            Job::LeaveDeleted => agents::leave(&self.db, &self.random, &self.backplane).await,
-            Job::AskForKeys => {
-                group_keys::ask_for_others(&self.db, &self.random, &self.backplane).await
-            }
-            Job::RetireCredentials => agents::retire(&self.db, &self.random, &self.backplane).await,
-            Job::ForgetCodes => accounts::jobs::forget(&self.db, &self.budgets).await,
-            Job::ForgetChallenges => {
-                while passkeys::forget_challenges(&self.db).await? {}
-                Ok(())
-            }
-            Job::ForgetKeys => {
-                while messages::forget_keys(&self.db).await? {}
-                Ok(())
-            }
-            Job::ExpireInboxes => inbox::expire(&self.db, INBOX_RETENTION_DAYS).await,
-            Job::PurgeRelations => {
-                while relations::purge(&self.db).await? {}
-                Ok(())
-            }
-        }
-    }
+    let outcome = work.await;
+    client.query_one(&unlock, &[&name]).await?;
+    outcome
 }

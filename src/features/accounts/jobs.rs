@@ -6,8 +6,8 @@ use tokio::task::JoinSet;
 
 use super::{Codes, Scene, store};
 use crate::{
-    db::Db, delivery::backplane::Backplane, error::Result, limits::table::Overrides, mail::Mailer,
-    metrics, random::Random,
+    db::Db, delivery::Backplane, error::Result, limits::table::Overrides, mail::Mailer, metrics,
+    random::Random,
 };
 
 /// Mails handed over at once.

@@ -12,18 +12,16 @@ mod store;
 
 use std::time::Duration;
 
-use axum::extract::FromRef;
 use secrecy::ExposeSecret;
 use serde_json::json;
 use uuid::Uuid;
 
 pub use self::reachability::ReachabilityTracker;
 use crate::{
-    app::{App, Quotas},
     auth::{agent::NewToken, secret::Hasher},
     clock::{Clock, iso},
     db::{Db, Tx},
-    delivery::backplane::Backplane,
+    delivery::Backplane,
     error::Result,
     events::EventKind,
     ids::{AgentId, EventId, UserId},
@@ -35,29 +33,21 @@ use crate::{
 /// What the handlers of this feature work with.
 #[derive(Clone)]
 pub struct Agents {
-    db: Db,
-    clock: Clock,
-    random: Random,
-    hasher: Hasher,
-    slots: Slots,
-    backplane: Backplane,
-    reachability: ReachabilityTracker,
-    quotas: Quotas,
+    pub db: Db,
+    pub clock: Clock,
+    pub random: Random,
+    pub hasher: Hasher,
+    pub slots: Slots,
+    pub backplane: Backplane,
+    pub reachability: ReachabilityTracker,
+    pub quotas: Quotas,
 }
 
-impl FromRef<App> for Agents {
-    fn from_ref(app: &App) -> Self {
-        Agents {
-            db: app.db.clone(),
-            clock: app.clock.clone(),
-            random: app.random.clone(),
-            hasher: app.hasher.clone(),
-            slots: app.slots.clone(),
-            backplane: app.backplane.clone(),
-            reachability: app.reachability.clone(),
-            quotas: app.quotas,
-        }
-    }
+/// Quotas that the operator sets.
+#[derive(Clone, Copy)]
+pub struct Quotas {
+    /// Agents a user may have.
+    pub agents_per_user: u32,
 }
 
 impl Agents {

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{State, move_to, store};
-use crate::{db::Db, delivery::backplane::Backplane, error::Result, ids::AgentId, random::Random};
+use crate::{db::Db, delivery::Backplane, error::Result, ids::AgentId, random::Random};
 
 /// How long the sign of life of a socket may wait for company: nearly none has an effect.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use axum::{
-    extract::{FromRequestParts, State},
+    extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -12,14 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Conversation, store};
 use crate::{
-    app::App,
     auth::{
         agent::Agent,
         caller::Caller,
         user::{User, lock_live_session},
     },
     db::Db,
-    delivery::backplane::Backplane,
+    delivery::Backplane,
     error::{Code, Error, Result},
     http::{Data, Json, List, Path, Query, page::Page},
     ids::{AgentId, ConversationId, EventId, MessageId, Principal, RelationId, UserId},
@@ -97,11 +96,11 @@ impl OpenGroup {
 pub async fn open(
     user: User,
     limiter: Limiter,
-    opener: Opener,
+    State(conversations): State<Conversations>,
     Json(body): Json<OpenConversation>,
 ) -> Result<Response> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    opener.open(&user, body).await
+    conversations.open(&user, body).await
 }
 
 /// `POST /groups`: opens a group.
@@ -111,26 +110,24 @@ pub async fn open(
 pub async fn open_group(
     user: User,
     limiter: Limiter,
-    opener: Opener,
+    State(conversations): State<Conversations>,
     Json(body): Json<OpenGroup>,
 ) -> Result<Response> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    opener.open(&user, OpenConversation::Group(body)).await
+    conversations
+        .open(&user, OpenConversation::Group(body))
+        .await
 }
 
-/// What it takes to open a conversation.
-#[derive(FromRequestParts)]
-#[from_request(state(App))]
-pub struct Opener {
-    #[from_request(via(State))]
-    db: Db,
-    #[from_request(via(State))]
-    random: Random,
-    #[from_request(via(State))]
-    backplane: Backplane,
+/// What the handlers that open a conversation work with.
+#[derive(Clone)]
+pub struct Conversations {
+    pub db: Db,
+    pub random: Random,
+    pub backplane: Backplane,
 }
 
-impl Opener {
+impl Conversations {
     async fn open(&self, user: &User, body: OpenConversation) -> Result<Response> {
         let id = ConversationId::generate(&self.random);
         let ids = store::NewIds {

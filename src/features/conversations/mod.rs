@@ -3,7 +3,7 @@
 //! Promises: two principals have at most one conversation of their own, however many requests race to open it; nobody
 //! but a member learns that a conversation exists; `encryption: required` is never taken back.
 
-pub mod audience;
+mod audience;
 pub mod http;
 mod store;
 
@@ -13,6 +13,7 @@ use serde::Serialize;
 pub use self::store::{
     Place, add_member, is_admin, kind, lock, member, members, recipients, touch, updated,
 };
+pub use self::{audience::Audience, http::Conversations};
 use super::relations::Relation;
 use crate::ids::{ConversationId, MessageId, Principal, UserId};
 

@@ -8,7 +8,7 @@ use super::store;
 use crate::{
     auth::user::User,
     db::Db,
-    delivery::backplane::Backplane,
+    delivery::Backplane,
     error::{Code, Error, Result},
     http::{Data, List, Page, Path, Query},
     ids::EventId,

@@ -10,7 +10,7 @@ use super::{rules::Recipient, store};
 use crate::{
     auth::{caller::Caller, user::User},
     db::Db,
-    delivery::backplane::Backplane,
+    delivery::Backplane,
     error::{Error, Result},
     features::conversations,
     http::{Created, Data, Json, Path, Query},

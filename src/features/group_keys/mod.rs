@@ -8,7 +8,7 @@ pub mod http;
 mod rules;
 mod store;
 
-use crate::{db::Db, delivery::backplane::Backplane, error::Result, random::Random};
+use crate::{db::Db, delivery::Backplane, error::Result, random::Random};
 
 /// Has the conversations whose keys revoked devices hold ask for others, each in a transaction: there may be thousands.
 pub async fn ask_for_others(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {

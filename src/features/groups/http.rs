@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use axum::{
-    extract::{FromRequestParts, State},
+    extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -13,13 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use super::store::{self, Addition, Instance, Removal};
 use crate::{
-    app::App,
     auth::{
         caller::Caller,
         user::{User, lock_live_session},
     },
     db::Db,
-    delivery::backplane::Backplane,
+    delivery::Backplane,
     error::{Code, Error, Result},
     features::conversations::{self, Member},
     http::{Created, Data, Json, Path},
@@ -33,16 +32,12 @@ use crate::{
     random::Random,
 };
 
-/// What it takes to change a group.
-#[derive(FromRequestParts)]
-#[from_request(state(App))]
+/// What the handlers of this feature work with.
+#[derive(Clone)]
 pub struct Groups {
-    #[from_request(via(State))]
-    db: Db,
-    #[from_request(via(State))]
-    random: Random,
-    #[from_request(via(State))]
-    backplane: Backplane,
+    pub db: Db,
+    pub random: Random,
+    pub backplane: Backplane,
 }
 
 impl Groups {
@@ -75,7 +70,7 @@ pub struct AddMembers {
 pub async fn add_members(
     user: User,
     limiter: Limiter,
-    groups: Groups,
+    State(groups): State<Groups>,
     Path(group): Path<ConversationId>,
     Json(mut body): Json<AddMembers>,
 ) -> Result<Created<Addition>> {
@@ -112,7 +107,7 @@ pub async fn add_members(
 pub async fn remove_member(
     caller: Caller,
     limiter: Limiter,
-    groups: Groups,
+    State(groups): State<Groups>,
     Path((group, member)): Path<(ConversationId, Principal)>,
 ) -> Result<Data<Removal>> {
     limiter.check_default(caller.principal()).await?;
@@ -146,7 +141,7 @@ pub struct ChangeMember {
 pub async fn change_member(
     user: User,
     limiter: Limiter,
-    groups: Groups,
+    State(groups): State<Groups>,
     Path((group, member)): Path<(ConversationId, Principal)>,
     Json(body): Json<ChangeMember>,
 ) -> Result<Data<Member>> {
@@ -186,7 +181,7 @@ pub enum Visibility {
 pub async fn add_agent(
     user: User,
     limiter: Limiter,
-    groups: Groups,
+    State(groups): State<Groups>,
     Path(group): Path<ConversationId>,
     Json(body): Json<AddAgent>,
 ) -> Result<Response> {
@@ -223,7 +218,7 @@ pub async fn add_agent(
 pub async fn remove_agent(
     user: User,
     limiter: Limiter,
-    groups: Groups,
+    State(groups): State<Groups>,
     Path((group, instance)): Path<(ConversationId, InstanceId)>,
 ) -> Result<Data<Removal>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;

@@ -6,3 +6,5 @@
 pub mod http;
 mod rules;
 mod store;
+
+pub use self::http::Groups;

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     auth::{caller::Caller, user::User},
     db::Db,
-    delivery::backplane::Backplane,
+    delivery::Backplane,
     error::{Code, Result},
     http::{Data, Json, List, Page, Path, Query},
     ids::{EventId, UserId},

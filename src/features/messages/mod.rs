@@ -30,7 +30,7 @@ use self::entrance::Entrance;
 use crate::{
     auth::revoked::RevokedCredentials,
     db::Db,
-    delivery::backplane::Backplane,
+    delivery::Backplane,
     error::{Code, Error, Result},
     ids::{ConversationId, MessageId, Principal},
     limits::Pass,

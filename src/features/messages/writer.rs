@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     db::Db,
-    delivery::backplane::Backplane,
+    delivery::Backplane,
     error::{Code, Error, Result},
     events::Message,
     ids::{ConversationId, Principal},

@@ -6,7 +6,7 @@ use super::{Relation, store};
 use crate::{
     auth::user::User,
     db::Db,
-    delivery::backplane::Backplane,
+    delivery::Backplane,
     error::Result,
     http::{Data, List, Path, Query, page::Page},
     ids::{EventId, RelationId},
