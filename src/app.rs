@@ -1,21 +1,21 @@
 //! The node's handles. Handlers and extractors name the ones they use, so a signature says what an endpoint can touch.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
 
 use axum::extract::FromRef;
-use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::{
     auth::{agent::AgentTokens, jwt::AccessTokens, secret::Hasher},
     clock::Clock,
     db::Db,
-    delivery::{backplane::Backplane, hub::Registry},
+    delivery::{Backplane, Hub},
     features::{
-        accounts::Accounts, agents::ReachabilityTracker, messages::MessageWriter,
+        accounts::Accounts,
+        agents::{Agents, ReachabilityTracker},
+        health::NodeStatus,
+        messages::MessageWriter,
         passkeys::Passkeys,
+        typing::Typing,
     },
     gateway::Gateway,
     http::client::IngressPolicy,
@@ -55,14 +55,15 @@ handles! {
     agent_tokens: AgentTokens,
     limits: Limits,
     slots: Slots,
-    quotas: Quotas,
-    registry: Registry,
+    hub: Hub,
     backplane: Backplane,
     inbox: Inbox,
     reachability: ReachabilityTracker,
     message_writer: MessageWriter,
     gateway: Arc<Gateway>,
     accounts: Accounts,
+    agents: Agents,
+    typing: Typing,
     passkeys: Passkeys,
     status: NodeStatus,
 }
@@ -78,40 +79,5 @@ impl std::ops::Deref for App {
 
     fn deref(&self) -> &Handles {
         &self.0
-    }
-}
-
-/// Quotas that the operator sets.
-#[derive(Clone, Copy)]
-pub struct Quotas {
-    /// Agents a user may have.
-    pub agents_per_user: u32,
-}
-
-/// Whether the node wants traffic, and what it has measured.
-#[derive(Clone)]
-pub struct NodeStatus {
-    draining: Arc<AtomicBool>,
-    /// The process's metrics.
-    pub metrics: PrometheusHandle,
-}
-
-impl NodeStatus {
-    /// A node that wants traffic.
-    pub fn new(metrics: PrometheusHandle) -> Self {
-        NodeStatus {
-            draining: Arc::default(),
-            metrics,
-        }
-    }
-
-    /// Whether it is on its way out.
-    pub fn draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
-    }
-
-    /// It is from now on.
-    pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
     }
 }

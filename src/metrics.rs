@@ -333,7 +333,7 @@ pub fn mailbox_dropped() {
     count("mailbox_dropped_total", &[]);
 }
 
-pub fn aside_dropped() {
+pub fn ephemeral_dropped() {
     count("asides_dropped_total", &[]);
 }
 

@@ -12,7 +12,7 @@ use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    app::{App, Handles, NodeStatus, Quotas},
+    app::{App, Handles},
     auth::{
         agent::AgentTokens, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
         revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
@@ -21,20 +21,20 @@ use crate::{
     config::{Config, Faults},
     db::{Db, Plans, migrate},
     delivery::{
-        backplane::{
-            Backplane, PubSubWorker, RedisPubSub, messages::ControlMessage, tombstones::Tombstones,
-        },
-        hub::{End, Registry},
-        reconcile::{self, Sweep},
+        Backplane, End, Hub,
+        backplane::{PubSubWorker, RedisPubSub, tombstones::Tombstones},
+        reconcile::{self, Reconciler},
     },
     error::Error,
     features::{
         accounts::{Accounts, Codes},
-        agents::ReachabilityTracker,
-        conversations::audience::Audience,
+        agents::{Agents, Quotas, ReachabilityTracker},
+        conversations::Audience,
+        health::NodeStatus,
         messages::MessageWriter,
         passkeys::Passkeys,
-        streams::{EphemeralEvents, table::Streams},
+        streams::{StreamControl, StreamPeer, StreamTable, Streams},
+        typing::Typing,
     },
     gateway::Gateway,
     http::{client::IngressPolicy, listener},
@@ -223,7 +223,7 @@ impl Node {
     }
 
     async fn send_sockets_away(&self) {
-        let subscriptions = self.app.registry.close();
+        let subscriptions = self.app.hub.close();
         let batch = subscriptions.len().div_ceil(50).max(20);
         for some in subscriptions.chunks(batch) {
             for subscription in some {
@@ -264,9 +264,15 @@ async fn assemble(
         stopping, workers, ..
     } = tasks;
 
-    let (registry, backplane, requests) = link(id, config, &clock, &db, &redis, subscriber, tasks);
+    let Links {
+        hub,
+        backplane,
+        audience,
+        streams,
+        requests,
+    } = link(id, config, &clock, &db, &redis, subscriber, tasks);
     let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
-    slots.spawn(workers, stopping, registry.liveness());
+    slots.spawn(workers, stopping, hub.liveness());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
 
     let inbox = Inbox::open(db.clone())
@@ -274,8 +280,12 @@ async fn assemble(
         .map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
     let acks = Acks::default();
     workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
-    let swept = Sweep::new(&quiet_db, &inbox, &backplane);
-    workers.spawn(reconcile::run(swept, backplane.state(), stopping.clone()));
+    let reconciler = Reconciler::new(&quiet_db, &inbox, &backplane);
+    workers.spawn(reconcile::run(
+        reconciler,
+        backplane.state(),
+        stopping.clone(),
+    ));
 
     let (hasher, dead) = (Hasher::new(), RevokedCredentials::default());
     let (wake, issuer) = (&config.access_token_keys, &config.public_url);
@@ -307,7 +317,14 @@ async fn assemble(
     let lanes = config.send_lanes.0 as usize;
     let message_writer =
         MessageWriter::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
-    let ephemeral = EphemeralEvents::start(&clock, &backplane, requests, workers, stopping);
+    let typing = Typing {
+        clock: clock.clone(),
+        audience: audience.clone(),
+        backplane: backplane.clone(),
+    };
+    let streams = Streams::start(
+        &clock, streams, audience, &backplane, requests, workers, stopping,
+    );
     let gateway = Arc::new(Gateway {
         clock: clock.clone(),
         random: random.clone(),
@@ -315,9 +332,10 @@ async fn assemble(
         inbox: inbox.clone(),
         acks,
         reachability: reachability.clone(),
-        registry: registry.clone(),
+        hub: hub.clone(),
         message_writer: message_writer.clone(),
-        ephemeral,
+        typing: typing.clone(),
+        streams,
         limits: limits.clone(),
         slots: slots.clone(),
         unauthenticated: UnauthenticatedConnections::default(),
@@ -337,6 +355,17 @@ async fn assemble(
         access_tokens: access_tokens.clone(),
         refresh_tokens: RefreshTokens::new(&config.server_secret),
     };
+    let agents = Agents {
+        work: work.clone(),
+        db: db.clone(),
+        clock: clock.clone(),
+        hasher: hasher.clone(),
+        slots: slots.clone(),
+        reachability: reachability.clone(),
+        quotas: Quotas {
+            agents_per_user: config.agents_per_user.0,
+        },
+    };
     start_jobs(config, budgets, &accounts, jobs_db, workers, stopping)?;
     Ok(App::from(Handles {
         clock,
@@ -349,22 +378,29 @@ async fn assemble(
         agent_tokens,
         limits,
         slots,
-        quotas: Quotas {
-            agents_per_user: config.agents_per_user.0,
-        },
-        registry,
+        hub,
         backplane,
         inbox,
         reachability,
         message_writer,
         gateway,
         accounts,
+        agents,
+        typing,
         passkeys: Passkeys::new(config)?,
         status: NodeStatus::new(metrics::install()),
     }))
 }
 
-/// The listeners of this node, and its links to the others.
+/// The listeners of this node, its links to the others, and what the links need of features.
+struct Links {
+    hub: Hub,
+    backplane: Backplane,
+    audience: Audience,
+    streams: StreamTable,
+    requests: mpsc::Receiver<StreamControl>,
+}
+
 fn link(
     id: NodeId,
     config: &Config,
@@ -373,19 +409,21 @@ fn link(
     redis: &Redis,
     subscriber: SubscriberClient,
     tasks: &Tasks,
-) -> (Registry, Backplane, mpsc::Receiver<ControlMessage>) {
-    let (registry, interest) = Registry::new();
-    let streams = Streams::new(clock.clone());
+) -> Links {
+    let (hub, changes) = Hub::new();
+    let streams = StreamTable::new(clock.clone());
+    let (peer, requests) = StreamPeer::new(id, streams.clone());
     let audience = Audience::new(db.clone());
     let (secret, workers) = (&config.server_secret, &tasks.workers);
     let tombstones = Tombstones::start(redis.clone(), secret, workers, &tasks.stopping);
-    let (backplane, outgoing, requests) = Backplane::new(
+    let noted = audience.clone();
+    let (backplane, outgoing) = Backplane::new(
         id,
         redis.clone(),
-        registry.clone(),
+        hub.clone(),
         tombstones,
-        streams,
-        audience,
+        Arc::new(move |event| noted.note(event)),
+        Arc::new(peer),
     );
     let transport = RedisPubSub {
         redis: redis.clone(),
@@ -395,11 +433,17 @@ fn link(
         &backplane,
         transport,
         outgoing,
-        interest,
+        changes,
         workers,
         &tasks.stopping,
     );
-    (registry, backplane, requests)
+    Links {
+        hub,
+        backplane,
+        audience,
+        streams,
+        requests,
+    }
 }
 
 fn ingress(config: &Config) -> IngressPolicy {

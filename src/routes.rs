@@ -14,7 +14,7 @@ use crate::{
     error::Code,
     features::{
         accounts, agents, budgets, conversations, devices, group_keys, groups, health, keys,
-        messages, passkeys, relations, streams,
+        messages, passkeys, relations, typing,
     },
     gateway,
     http::{client, trace},
@@ -123,10 +123,10 @@ pub fn table() -> Vec<Route> {
 
         route(POST, "/agents/{agent_id}/messages", Agent, post(messages::http::send_as_agent)),
         route(POST, "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, post(messages::http::send_as_agent_to)),
-        route(POST, "/agents/{agent_id}/typing", Agent, post(streams::typing)),
+        route(POST, "/agents/{agent_id}/typing", Agent, post(typing::http::typing)),
         route(GET,  "/agents/{agent_id}/conversations", Agent, get(conversations::http::list_of_agent)),
         route(GET,  "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, get(messages::history::of_agent)),
-        route(GET,  "/agents/{agent_id}/messages/poll", Agent, get(messages::http::poll)),
+        route(GET,  "/agents/{agent_id}/messages/poll", Agent, get(gateway::long_poll::poll)),
     ]
 }
 

@@ -1,5 +1,5 @@
-//! What stands behind every hint: each node asks Postgres, for all its listeners at once, how far their inboxes have
-//! come and whether their credentials still count. So a lost hint costs time, never a message.
+//! Reconciliation: each node asks Postgres, for all its listeners at once, how far their inboxes have come and whether
+//! their credentials still count. A lost hint therefore costs time, never a message.
 
 use std::{
     collections::HashSet,
@@ -14,109 +14,102 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::backplane::{self, Backplane, State, tombstones::Tombstones};
-use crate::{
-    db::Db,
-    delivery::hub::{End, Registry},
-    error::Result,
-    inbox::Inbox,
-    metrics,
+use super::{
+    Backplane, End, Hub,
+    backplane::{State, messages::reason_of, tombstones::Tombstones},
 };
+use crate::{db::Db, error::Result, inbox::Inbox, metrics};
 
-/// Between two sweeps while the backplane's probe comes back,
-const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
-/// and while it does not.
-const URGENT_SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+/// Between two rounds while the backplane's probe comes back.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Between two rounds while it does not.
+const URGENT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Without a look at Postgres for this long, nobody here knows who has been revoked: bodies that come with hints are
-/// not delivered any more.
+/// After this long without Postgres the node cannot know which credentials are revoked. It delivers nothing any more.
 const FENCE_AFTER: Duration = Duration::from_secs(10);
 
-/// Sweeps until `stop`.
-pub async fn run(sweep: Sweep, state: Arc<State>, stop: CancellationToken) {
+/// Reconciles until `stop`.
+pub async fn run(reconciler: Reconciler, state: Arc<State>, stop: CancellationToken) {
     let mut next = Instant::now();
     let mut looked_at = Instant::now();
     loop {
         let outcome = tokio::select! {
-            () = tokio::time::sleep_until(next) => sweep.all().await,
-            () = state.sweep_now.notified() => sweep.all().await,
-            // Channels that were subscribed to just now: what was committed before was hinted to nobody.
-            fresh = state.fresh() => { sweep.wake(&fresh).await.ok(); continue }
+            () = tokio::time::sleep_until(next) => reconciler.all().await,
+            () = state.reconcile_now.notified() => reconciler.all().await,
+            // Events committed before the node subscribed to their channel were hinted to nobody.
+            fresh = state.fresh() => { reconciler.wake(&fresh).await.ok(); continue }
             () = stop.cancelled() => return,
         };
         match outcome {
             Ok(()) => looked_at = Instant::now(),
             Err(error) => error.log(),
         }
-        if looked_at.elapsed() > FENCE_AFTER && !sweep.registry.is_fenced() {
+        if looked_at.elapsed() > FENCE_AFTER && !reconciler.hub.is_fenced() {
             tracing::error!(
                 "Postgres is out of reach; nothing is delivered until sessions can be checked again"
             );
-            sweep.registry.set_blind(true);
+            reconciler.hub.set_fenced(true);
         }
         next = Instant::now()
             + if state.healthy() {
-                SWEEP_INTERVAL
+                INTERVAL
             } else {
-                URGENT_SWEEP_INTERVAL
+                URGENT_INTERVAL
             };
     }
 }
 
-/// What a sweep needs.
-pub struct Sweep {
-    /// The truth.
+/// Compares the listeners of a node with Postgres.
+pub struct Reconciler {
     db: Db,
-    /// Its heads and epoch.
     inbox: Inbox,
-    /// Who listens here.
-    registry: Registry,
-    /// What Postgres may have forgotten,
+    hub: Hub,
+    /// Revocations that Postgres may have forgotten.
     tombstones: Tombstones,
-    /// and the epoch in which it was last reminded; 0 at the start.
-    reminded: AtomicU64,
+    /// The epoch in which the tombstones were last replayed; 0 at the start.
+    replayed_in: AtomicU64,
 }
 
-impl Sweep {
-    /// Of a node, over connections that its requests cannot use up.
+impl Reconciler {
+    /// Works over connections that requests cannot use up.
     pub fn new(db: &Db, inbox: &Inbox, backplane: &Backplane) -> Self {
-        let (registry, tombstones) = (backplane.registry.clone(), backplane.tombstones.clone());
-        Sweep {
+        let (hub, tombstones) = (backplane.hub.clone(), backplane.tombstones.clone());
+        Reconciler {
             db: db.clone(),
             inbox: inbox.over(db.clone()),
-            registry,
+            hub,
             tombstones,
-            reminded: AtomicU64::new(0),
+            replayed_in: AtomicU64::new(0),
         }
     }
 
     async fn all(&self) -> Result<()> {
         let started = std::time::Instant::now();
         if self.inbox.refresh_epoch().await? {
-            self.registry
+            self.hub
                 .for_each(|subscription| subscription.end(End::EpochChanged));
         }
-        // Again at the next sweep, if Redis is away.
+        // Tried again in the next round if Redis is away.
         let epoch = self.inbox.epoch();
-        if self.reminded.load(Ordering::Relaxed) != epoch {
+        if self.replayed_in.load(Ordering::Relaxed) != epoch {
             match self.tombstones.replay(&self.db).await {
-                Ok(true) => self.reminded.store(epoch, Ordering::Relaxed),
+                Ok(true) => self.replayed_in.store(epoch, Ordering::Relaxed),
                 Ok(false) => {}
                 Err(error) => error.log(),
             }
         }
-        let subscriptions = self.registry.all();
+        let subscriptions = self.hub.all();
         let credentials: HashSet<Uuid> = subscriptions
             .iter()
             .map(|subscription| subscription.credential)
             .collect();
         if !credentials.is_empty() {
             for (reason, dead) in dead_credentials(&self.db, &Vec::from_iter(credentials)).await? {
-                self.registry.revoke(&[dead], reason);
+                self.hub.revoke(&[dead], reason);
             }
         }
-        // Whoever must not hear any more has been told; the others may go on.
-        self.registry.set_blind(false);
+        // The revoked listeners have been ended; the others may go on.
+        self.hub.set_fenced(false);
         let principals: HashSet<Uuid> = subscriptions
             .iter()
             .map(|subscription| subscription.principal)
@@ -129,17 +122,17 @@ impl Sweep {
         Ok(())
     }
 
-    /// Rings those listeners of `principals` that are behind their inbox; returns how many were.
+    /// Wakes the listeners of `principals` that are behind their inbox; returns their number.
     async fn wake(&self, principals: &[Uuid]) -> Result<u64> {
         let mut late = 0;
         for head in self.inbox.heads(principals).await? {
-            late += self.registry.ring_behind(head.principal, head.seq);
+            late += self.hub.wake_behind(head.principal, head.seq);
         }
         Ok(late)
     }
 }
 
-/// Those of `credentials` that are no live session and no valid token, with the reason that is told.
+/// Those of `credentials` that are no live session and no valid token, each with its reason.
 async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static str, Uuid)>> {
     let client = db.read().await?;
     let rows = client
@@ -157,11 +150,6 @@ async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static
         .await?;
     Ok(rows
         .iter()
-        .map(|row| {
-            (
-                backplane::worker::reason_of(row.get(1), row.get(2)),
-                row.get(0),
-            )
-        })
+        .map(|row| (reason_of(row.get(1), row.get(2)), row.get(0)))
         .collect())
 }

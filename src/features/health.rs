@@ -1,21 +1,54 @@
 //! `GET /health`, `/version` (public), `GET /health/live`, `/health/ready`, `/metrics` (admin).
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use axum::{
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
+use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    app::NodeStatus,
     db::Db,
-    delivery::backplane::Backplane,
+    delivery::Backplane,
     error::{Code, Error},
     http::Data,
     metrics,
 };
+
+/// Whether the node wants traffic, and what it has measured.
+#[derive(Clone)]
+pub struct NodeStatus {
+    draining: Arc<AtomicBool>,
+    /// The process's metrics.
+    pub metrics: PrometheusHandle,
+}
+
+impl NodeStatus {
+    /// A node that wants traffic.
+    pub fn new(metrics: PrometheusHandle) -> Self {
+        NodeStatus {
+            draining: Arc::default(),
+            metrics,
+        }
+    }
+
+    /// Whether it is on its way out.
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// It is from now on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+}
 
 /// `GET /health` (public): shallow; 200 while this node wants traffic, 503 while it drains.
 pub async fn health(State(status): State<NodeStatus>) -> Response {

@@ -16,6 +16,7 @@ pub(crate) mod messages;
 pub mod passkeys;
 pub mod relations;
 pub mod streams;
+pub mod typing;
 
 pub(crate) mod health;
 

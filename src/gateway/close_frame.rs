@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Gateway, authenticate::AuthenticatedClient, close::Close, frames::ServerFrame};
-use crate::delivery::hub::End;
+use crate::delivery::End;
 
 /// What `client`, who has been sent everything up to `sent`, is told, and the code to close with.
 pub fn to(client: &AuthenticatedClient, end: End, gateway: &Gateway, sent: i64) -> (String, Close) {

@@ -7,9 +7,9 @@ use serde_json::{Value, value::RawValue};
 use crate::{
     cursor::Cursor,
     error::{Code, Error, Result},
-    features::streams::{
-        StreamCommand, Typing,
-        table::{StreamId, StreamTarget},
+    features::{
+        streams::{StreamCommand, StreamId, StreamTarget},
+        typing::TypingState,
     },
     http::json,
     ids::{AgentId, ConnectionId, ConversationId, MessageId},
@@ -58,7 +58,7 @@ pub enum ClientFrame {
         /// Where.
         conversation: ConversationId,
         /// Whether.
-        state: Typing,
+        state: TypingState,
     },
     /// `{type:"stream.begin" | "stream.delta" | "stream.cancel", ref?, stream_id, …}`
     Stream {
@@ -128,7 +128,7 @@ struct TypingBody {
     #[serde(default)]
     r#ref: Value,
     conversation_id: ConversationId,
-    state: Typing,
+    state: TypingState,
 }
 
 #[derive(Deserialize)]

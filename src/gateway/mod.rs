@@ -9,6 +9,7 @@ mod close_frame;
 mod codec;
 pub(crate) mod frames;
 pub mod handshake;
+pub(crate) mod long_poll;
 mod rate;
 mod reorder_buffer;
 mod sends;
@@ -30,9 +31,11 @@ use crate::{
     auth::{agent::AgentTokens, jwt::AccessTokens},
     clock::Clock,
     db::Db,
-    delivery::hub::Registry,
+    delivery::Hub,
     error::{Error, Result},
-    features::{agents::ReachabilityTracker, messages::MessageWriter, streams::EphemeralEvents},
+    features::{
+        agents::ReachabilityTracker, messages::MessageWriter, streams::Streams, typing::Typing,
+    },
     http::client::{ClientIp, IngressPolicy},
     inbox::{Acks, Inbox},
     limits::{
@@ -49,9 +52,10 @@ pub struct Gateway {
     pub inbox: Inbox,
     pub acks: Acks,
     pub reachability: ReachabilityTracker,
-    pub registry: Registry,
+    pub hub: Hub,
     pub message_writer: MessageWriter,
-    pub ephemeral: EphemeralEvents,
+    pub typing: Typing,
+    pub streams: Streams,
     pub limits: Limits,
     pub slots: Slots,
     pub unauthenticated: UnauthenticatedConnections,

@@ -16,10 +16,7 @@ use crate::{
     error::{Code, Error, Result},
     features::{
         messages::{Draft, MessageWriter, SendRequest, Sent},
-        streams::{
-            EphemeralEvents, key_of,
-            table::{Key, StreamId},
-        },
+        streams::{StreamId, StreamKey, Streams, key_of},
     },
     ids::{ConversationId, Principal},
     limits::{Limiter, quotas::MB, table::Limit},
@@ -80,7 +77,7 @@ impl Sends {
         let sending = Sending {
             limiter: Limiter::detached(gateway.limits.clone()),
             message_writer: gateway.message_writer.clone(),
-            ephemeral: gateway.ephemeral.clone(),
+            streams: gateway.streams.clone(),
             sender: client.principal,
             credential: client.credential,
         };
@@ -113,7 +110,7 @@ impl Sends {
 struct Sending {
     limiter: Limiter,
     message_writer: MessageWriter,
-    ephemeral: EphemeralEvents,
+    streams: Streams,
     sender: Principal,
     credential: Uuid,
 }
@@ -140,7 +137,7 @@ impl Sending {
         };
         let sent = self.message_writer.send(request).await?;
         if let Some(stream) = stream {
-            self.ephemeral
+            self.streams
                 .sent(&stream, conversation, sent.message_id)
                 .await;
         }
@@ -153,13 +150,13 @@ impl Sending {
         target: &Target,
         body: &str,
         too_large: Code,
-    ) -> Result<(Draft, ConversationId, Option<Key>)> {
+    ) -> Result<(Draft, ConversationId, Option<StreamKey>)> {
         let mut draft = Draft::from_frame(body, too_large)?;
         let (stream, named) = match target {
             Target::Conversation(conversation) => return Ok((draft, *conversation, None)),
             Target::Stream(stream, named) => (key_of(self.sender, stream.clone())?, *named),
         };
-        let home = self.ephemeral.streams.home(&stream);
+        let home = self.streams.target(&stream);
         let conversation = home
             .map(|home| home.conversation)
             .or(named)

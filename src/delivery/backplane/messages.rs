@@ -1,4 +1,4 @@
-//! THE NODE MESSAGES: what nodes say to each other. All of it may be lost; the sweep says again what must not be.
+//! THE NODE MESSAGES. All of them may be lost; the reconciler repeats what must not be.
 
 use std::sync::Arc;
 
@@ -6,19 +6,14 @@ use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{
-    events::EncodedEvent,
-    features::streams::table::StreamId,
-    ids::{AgentId, ConversationId, NodeId},
-    inbox::Delivery,
-};
+use crate::{events::EncodedEvent, ids::NodeId, inbox::Delivery};
 
 /// Bodies larger than this stay in Postgres: the hint says only that there is one.
 const MAX_HINT_EVENT_BYTES: usize = 16 * 1024;
 
 /// "Inbox of the channel's principal has reached `seq`", with the event if it is small.
 pub struct Hint {
-    /// Who says so.
+    /// The node that says so.
     pub from: NodeId,
     /// The event's number.
     pub seq: i64,
@@ -61,7 +56,7 @@ fn tail_in(text: &str) -> Option<EncodedEvent> {
 
 /// The same for many inboxes at once.
 pub struct Hints {
-    /// Who says so.
+    /// The node that says so.
     pub from: NodeId,
     /// How far each has come.
     pub deliveries: Vec<Delivery>,
@@ -104,139 +99,44 @@ impl Hints {
     }
 }
 
-/// A frame that is no event: typing, streams. It is in no inbox, and nobody asks for it again.
-#[derive(Clone)]
-pub struct EphemeralEvent {
-    /// What part of which stream it is, if of one.
-    pub part: Option<Arc<StreamPosition>>,
-    /// The frame.
-    pub text: Arc<str>,
-}
-
-/// A place in a stream.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct StreamPosition {
-    /// Whose stream.
-    pub agent: AgentId,
-    /// The agent's name for it.
-    pub stream: StreamId,
-    /// Where it is heard.
-    pub conversation: ConversationId,
-    /// What happens to it.
-    pub action: StreamAction,
-}
-
-/// What happens to a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StreamAction {
-    /// It begins, or begins anew.
-    Begin,
-    /// Its nth delta.
-    Delta(u64),
-    /// It has become a message.
-    Ended,
-    /// It was cancelled.
-    Cancelled,
-    /// An earlier delta, for a node that asked; not for sockets.
-    Earlier(u64),
-    /// The end of what was asked for, which was from this delta on.
-    Replayed(u64),
-}
-
-/// An [`EphemeralEvent`] on its way to other nodes.
-pub struct EphemeralEnvelope {
-    /// Who says so.
-    pub from: NodeId,
-    /// To whom; nobody on a channel that says it.
-    pub to: Vec<Uuid>,
-    /// What.
-    pub ephemeral: EphemeralEvent,
-}
-
-impl EphemeralEnvelope {
-    /// `~<node> <base64 of principals> <part>\n<frame>`
-    pub fn encode(from: NodeId, to: &[Uuid], ephemeral: &EphemeralEvent) -> String {
-        let to = BASE64.encode(
-            to.iter()
-                .flat_map(|one| *one.as_bytes())
-                .collect::<Vec<u8>>(),
-        );
-        let part = serde_json::to_string(&ephemeral.part.as_deref()).unwrap_or_default();
-        format!("~{from} {to} {part}\n{}", ephemeral.text)
-    }
-
-    /// What [`encode`](Self::encode) wrote.
-    pub fn decode(text: &str) -> Option<EphemeralEnvelope> {
-        let (head, frame) = text.strip_prefix('~')?.split_once('\n')?;
-        let mut parts = head.splitn(3, ' ');
-        let from = parts.next()?.parse().ok()?;
-        let bytes = BASE64.decode(parts.next()?).ok()?;
-        let (ids, rest) = bytes.as_chunks::<16>();
-        let to = ids.iter().map(|id| Uuid::from_bytes(*id)).collect();
-        let part: Option<StreamPosition> = serde_json::from_str(parts.next()?).ok()?;
-        let ephemeral = EphemeralEvent {
-            part: part.map(Arc::new),
-            text: frame.into(),
-        };
-        rest.is_empty().then_some(EphemeralEnvelope {
-            from,
-            to,
-            ephemeral,
-        })
-    }
-}
-
-/// An order to every node.
+/// A message to every node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ControlMessage {
-    /// These sessions or tokens no longer count; their sockets are to be closed.
+    /// These sessions or tokens no longer count; their subscriptions end.
     Invalidate {
         /// Session and token ids.
         credentials: Vec<Uuid>,
         /// As `session.invalidated` says it.
         reason: String,
     },
-    /// A stream begins on the node that says so; whoever held it before must forget it.
-    StreamMoved {
-        /// Its new home.
-        to: NodeId,
-        /// Whose stream.
-        agent: AgentId,
-        /// Which.
-        stream: StreamId,
-    },
-    /// A stream has become a message on another node than its own.
-    StreamEnded {
-        /// Where.
-        by: NodeId,
-        /// Whose stream.
-        agent: AgentId,
-        /// Which.
-        stream: StreamId,
-        /// Where it is heard.
-        conversation: ConversationId,
-        /// The frame that says so.
-        text: String,
-        /// Whether that node has told the listeners.
-        told: bool,
-    },
-    /// Whoever holds the stream that is meant is to tell that node what has been said in it.
-    StreamWanted(Wanted),
 }
 
-/// A question for a stream.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Wanted {
-    /// Who asks.
-    pub by: NodeId,
-    /// For whom: the stream is one that it may hear.
-    pub listener: Uuid,
-    /// Its name.
-    pub stream: StreamId,
-    /// The first delta that is wanted.
-    pub from: u64,
+/// Maps the reason that another node gives onto a known word. It is never repeated as it came.
+pub fn known_reason(reason: &str) -> &'static str {
+    const KNOWN_REASONS: &[&str] = &[
+        "device_revoked",
+        "logout",
+        "password_reset",
+        "refresh_reuse",
+        "token_revoked",
+        "token_regenerated",
+        "account_deleted",
+    ];
+    KNOWN_REASONS
+        .iter()
+        .find(|known| **known == reason)
+        .copied()
+        .unwrap_or("token_revoked")
+}
+
+/// The reason that a socket is told when the reconciler finds its credential revoked.
+pub fn reason_of(session: bool, recorded: &str) -> &'static str {
+    if session && recorded.is_empty() {
+        "logout"
+    } else {
+        known_reason(recorded)
+    }
 }
 
 #[cfg(test)]
@@ -290,40 +190,5 @@ mod tests {
         for junk in ["", "!", "! x", &text[1..], &text.replace(' ', " A")] {
             assert!(Hints::decode(junk).is_none(), "{junk:?}");
         }
-    }
-
-    #[test]
-    fn a_whisper_keeps_its_frame_as_it_is() {
-        let random = Random::seeded(Clock::default(), [2; 32]);
-        let part = StreamPosition {
-            agent: AgentId::generate(&random),
-            stream: "s-1".parse().expect("a name"),
-            conversation: ConversationId::generate(&random),
-            action: StreamAction::Delta(7),
-        };
-        let ephemeral = EphemeralEvent {
-            part: Some(Arc::new(part)),
-            text: "{\"a\":\"b c\n\"}".into(),
-        };
-        let to = [Uuid::from_u128(1), Uuid::from_u128(2)];
-        let envelope =
-            EphemeralEnvelope::decode(&EphemeralEnvelope::encode(node(), &to, &ephemeral))
-                .expect("a whisper");
-        assert_eq!(
-            (envelope.to.as_slice(), &*envelope.ephemeral.text),
-            (&to[..], "{\"a\":\"b c\n\"}")
-        );
-        assert_eq!(
-            envelope.ephemeral.part.expect("a part").action,
-            StreamAction::Delta(7)
-        );
-        let bare = EphemeralEvent {
-            part: None,
-            text: "{}".into(),
-        };
-        let envelope = EphemeralEnvelope::decode(&EphemeralEnvelope::encode(node(), &[], &bare))
-            .expect("a whisper");
-        assert!(envelope.to.is_empty() && envelope.ephemeral.part.is_none());
-        assert!(EphemeralEnvelope::decode("~x").is_none());
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::worker::known_reason;
+use super::messages::known_reason;
 use crate::{
     auth::secret::MacKey,
     config::ServerSecret,

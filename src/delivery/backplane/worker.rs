@@ -1,4 +1,4 @@
-//! The tasks that move hints: publisher, receiver, subscriptions, probe.
+//! The tasks that keep the links to other nodes: publishing, subscriptions, probe.
 
 use std::{
     collections::HashSet,
@@ -6,23 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{
-    Backplane, Outgoing, State,
-    messages::{ControlMessage, EphemeralEnvelope, Hint, Hints},
-    pubsub::{Incoming, PubSub},
-};
+use super::{Backplane, Outgoing, State, pubsub::PubSub};
 use crate::{
-    delivery::hub::{Registry, SubscriptionChange, Wakeups},
-    events::EncodedEvent,
-    features::streams::table::Key,
+    delivery::hub::{Hub, SubscriptionChange},
     ids::NodeId,
-    inbox::Delivery,
     metrics,
     redis::{Redis, keys},
 };
@@ -38,16 +30,16 @@ const MAX_SILENCE: Duration = Duration::from_secs(3);
 
 /// One node's links over a transport.
 pub struct PubSubWorker<P> {
-    node: NodeId,
-    transport: P,
-    redis: Redis,
-    registry: Registry,
-    backplane: Backplane,
-    state: Arc<State>,
+    pub(super) node: NodeId,
+    pub(super) transport: P,
+    pub(super) redis: Redis,
+    pub(super) hub: Hub,
+    pub(super) backplane: Backplane,
+    pub(super) state: Arc<State>,
     started: Instant,
     /// When the last probe came back, as time since the start.
-    heard: Mutex<Duration>,
-    /// Rung when all subscriptions must be made anew.
+    pub(super) heard: Mutex<Duration>,
+    /// Notified when all subscriptions must be made anew.
     renew: Notify,
 }
 
@@ -65,7 +57,7 @@ impl<P: PubSub> PubSubWorker<P> {
             node: backplane.node,
             transport,
             redis: backplane.redis.clone(),
-            registry: backplane.registry.clone(),
+            hub: backplane.hub.clone(),
             backplane: backplane.clone(),
             state: backplane.state(),
             started: Instant::now(),
@@ -80,7 +72,7 @@ impl<P: PubSub> PubSubWorker<P> {
         tasks.spawn(with(until(stop), links.probe()));
     }
 
-    /// Sends whatever waits as one pipeline: awaiting each message would cost a round trip per message.
+    /// Sends waiting messages as one pipeline: awaiting each message would cost a round trip per message.
     async fn publish(self: Arc<Self>, mut outgoing: Outgoing) {
         let mut batch = Vec::with_capacity(MAX_BATCH_MESSAGES);
         while outgoing.next(&mut batch).await {
@@ -93,167 +85,7 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    async fn receive(self: Arc<Self>) {
-        let mut inbound = self.transport.inbound();
-        let inboxes = self.redis.key("p:");
-        let own = self.redis.key(keys::node_channel(self.node));
-        let many = self.redis.key(keys::many_channel());
-        let mut bells = Wakeups::default();
-        let mut next = P::next(&mut inbound).await;
-        while let Some(incoming) = next {
-            match incoming {
-                Incoming::Lagged(n) => {
-                    metrics::hints("lagged", n);
-                    self.state.suspect();
-                }
-                Incoming::Message { channel, text } => {
-                    if let Some(principal) = channel.strip_prefix(&inboxes) {
-                        self.hear_hint(principal, &text, &mut bells);
-                    } else if channel == many {
-                        self.hear_many(&text, &mut bells);
-                    } else if channel == own {
-                        self.hear_own(&text);
-                    } else {
-                        self.handle_control(&text);
-                    }
-                }
-            }
-            // What has come together is told together.
-            let soon = P::next(&mut inbound).now_or_never();
-            if soon.is_none() || bells.are_many() {
-                bells.wake();
-            }
-            next = match soon {
-                Some(next) => next,
-                None => P::next(&mut inbound).await,
-            };
-        }
-    }
-
-    fn hear_hint(&self, principal: &str, text: &str, bells: &mut Wakeups) {
-        let Ok(principal) = Uuid::try_parse(principal) else {
-            return metrics::hints("unreadable", 1);
-        };
-        if text.starts_with('~') {
-            return self.hear_whisper(text, Some(principal));
-        }
-        let Some(hint) = Hint::decode(text) else {
-            return metrics::hints("unreadable", 1);
-        };
-        // Our own listeners were told before we published.
-        if hint.from != self.node {
-            metrics::hints("received", 1);
-            self.note(hint.encoded.as_ref());
-            let delivery = Delivery {
-                principal,
-                seq: hint.seq,
-            };
-            self.registry
-                .deliver(&[delivery], hint.encoded.as_ref(), bells);
-        }
-    }
-
-    fn hear_many(&self, text: &str, bells: &mut Wakeups) {
-        if text.starts_with('~') {
-            return self.hear_whisper(text, None);
-        }
-        let Some(hints) = Hints::decode(text) else {
-            return metrics::hints("unreadable", 1);
-        };
-        if hints.from != self.node {
-            metrics::hints("received", 1);
-            self.note(hints.encoded.as_ref());
-            self.registry
-                .deliver(&hints.deliveries, hints.encoded.as_ref(), bells);
-        }
-    }
-
-    fn note(&self, encoded: Option<&EncodedEvent>) {
-        if let Some(encoded) = encoded {
-            self.backplane.audience.note(encoded);
-        }
-    }
-
-    fn hear_whisper(&self, text: &str, to: Option<Uuid>) {
-        let Some(EphemeralEnvelope {
-            from,
-            to: many,
-            ephemeral,
-        }) = EphemeralEnvelope::decode(text)
-        else {
-            return metrics::hints("unreadable", 1);
-        };
-        if from == self.node {
-            return;
-        }
-        metrics::hints("received", 1);
-        // Kept before it is told, so that whoever asks for what came before misses nothing in between.
-        self.backplane.streams.apply_remote(&ephemeral);
-        match to {
-            Some(one) => self.registry.publish_ephemeral(&[one], &ephemeral, None),
-            None => self.registry.publish_ephemeral(&many, &ephemeral, None),
-        }
-    }
-
-    fn hear_own(&self, text: &str) {
-        if !text.starts_with('~') {
-            return self.hear_probe(text);
-        }
-        match EphemeralEnvelope::decode(text) {
-            Some(told) => self.backplane.streams.apply_remote(&told.ephemeral),
-            None => metrics::hints("unreadable", 1),
-        }
-    }
-
-    fn handle_control(&self, text: &str) {
-        match serde_json::from_str(text) {
-            Ok(ControlMessage::Invalidate {
-                credentials,
-                reason,
-            }) => {
-                self.registry.revoke(&credentials, known_reason(&reason));
-            }
-            Ok(ControlMessage::StreamMoved { to, agent, stream }) if to != self.node => {
-                self.backplane.streams.forget(agent, &stream);
-            }
-            Ok(ControlMessage::StreamMoved { .. }) => {}
-            Ok(ControlMessage::StreamWanted(wanted)) if wanted.by != self.node => {
-                self.backplane.request(ControlMessage::StreamWanted(wanted));
-            }
-            Ok(ControlMessage::StreamEnded {
-                by,
-                agent,
-                stream,
-                conversation,
-                text,
-                told,
-            }) if by != self.node => {
-                let key = Key {
-                    agent,
-                    stream: stream.clone(),
-                };
-                let open = self.backplane.streams.open(&key);
-                if open.is_some_and(|home| home.conversation == conversation)
-                    && self.backplane.streams.finish(&key, &text.as_str().into())
-                    && !told
-                {
-                    self.backplane.request(ControlMessage::StreamEnded {
-                        by,
-                        agent,
-                        stream,
-                        conversation,
-                        text,
-                        told,
-                    });
-                }
-            }
-            Ok(ControlMessage::StreamWanted(_) | ControlMessage::StreamEnded { .. }) => {}
-            // A newer node may know orders that we do not; the sweep covers what they are about.
-            Err(_) => metrics::hints("unreadable", 1),
-        }
-    }
-
-    /// Keeps the subscriptions equal to what the registry wants.
+    /// Keeps the subscriptions equal to the principals that the hub has listeners of.
     async fn subscribe(self: Arc<Self>, mut interest: mpsc::UnboundedReceiver<SubscriptionChange>) {
         let mut held: HashSet<Uuid> = HashSet::new();
         let mut changes = Vec::new();
@@ -278,9 +110,8 @@ impl<P: PubSub> PubSubWorker<P> {
 
     async fn follow(&self, held: &mut HashSet<Uuid>, changed: impl Iterator<Item = Uuid>) {
         let changed: HashSet<Uuid> = changed.collect();
-        let (wanted, unwanted): (Vec<Uuid>, Vec<Uuid>) = changed
-            .into_iter()
-            .partition(|one| self.registry.listens(*one));
+        let (wanted, unwanted): (Vec<Uuid>, Vec<Uuid>) =
+            changed.into_iter().partition(|one| self.hub.listens(*one));
         let new: Vec<Uuid> = wanted.into_iter().filter(|one| held.insert(*one)).collect();
         let old: Vec<Uuid> = unwanted
             .into_iter()
@@ -308,7 +139,7 @@ impl<P: PubSub> PubSubWorker<P> {
 
     async fn renew_all(&self, held: &mut HashSet<Uuid>) -> bool {
         let wanted: HashSet<Uuid> = self
-            .registry
+            .hub
             .all()
             .iter()
             .map(|subscription| subscription.principal)
@@ -349,20 +180,8 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    fn since_start(&self) -> Duration {
+    pub(super) fn since_start(&self) -> Duration {
         self.started.elapsed()
-    }
-
-    fn hear_probe(&self, text: &str) {
-        let now = self.since_start();
-        if let Ok(sent) = text.parse().map(Duration::from_micros) {
-            metrics::hint_loop(now.saturating_sub(sent));
-        }
-        *self.heard.lock() = now;
-        if !self.state.healthy() {
-            self.state.set_healthy(true);
-            self.state.suspect();
-        }
     }
 
     /// Hints may be lost from now on, and some may be already.
@@ -423,33 +242,6 @@ fn pieces(batch: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
     }
     pieces.retain(|piece| !piece.is_empty());
     pieces
-}
-
-/// Reasons are known words; what another node says is mapped onto them, never repeated as it came.
-pub fn known_reason(reason: &str) -> &'static str {
-    const KNOWN_REASONS: &[&str] = &[
-        "device_revoked",
-        "logout",
-        "password_reset",
-        "refresh_reuse",
-        "token_revoked",
-        "token_regenerated",
-        "account_deleted",
-    ];
-    KNOWN_REASONS
-        .iter()
-        .find(|known| **known == reason)
-        .copied()
-        .unwrap_or("token_revoked")
-}
-
-/// What a socket is told when the sweep finds its credential dead.
-pub fn reason_of(session: bool, recorded: &str) -> &'static str {
-    if session && recorded.is_empty() {
-        "logout"
-    } else {
-        known_reason(recorded)
-    }
 }
 
 async fn with(stop: impl Future<Output = ()>, work: impl Future<Output = ()>) {

@@ -1,10 +1,6 @@
 //! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`, `/auth/reset-password`.
 
-use axum::{
-    extract::{FromRef, FromRequestParts},
-    http::{StatusCode, request::Parts},
-    response::Response,
-};
+use axum::{extract::State, http::StatusCode, response::Response};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
@@ -45,17 +41,6 @@ pub struct Accounts {
     pub refresh_tokens: RefreshTokens,
 }
 
-impl<S: Send + Sync> FromRequestParts<S> for Accounts
-where
-    Accounts: FromRef<S>,
-{
-    type Rejection = Error;
-
-    async fn from_request_parts(_: &mut Parts, state: &S) -> Result<Self> {
-        Ok(Accounts::from_ref(state))
-    }
-}
-
 /// A proof of being human.
 type TurnstileToken = turnstile::Token;
 
@@ -78,7 +63,7 @@ pub struct CodeSent {
 /// turnstile_token}`. Answers 200 `{expires_in_seconds}`, the same for known and unknown e-mails.
 /// Errors: `TURNSTILE_FAILED`.
 pub async fn send_code(
-    accounts: Accounts,
+    State(accounts): State<Accounts>,
     limiter: Limiter,
     ip: ClientIp,
     Json(body): Json<SendCode>,
@@ -129,7 +114,7 @@ pub struct Login {
 /// Caller: anyone. Limits: `auth_register_ip` 10/10 min, `auth_register_email` 5/10 min. Answers 201 with [`SignedIn`](super::session::SignedIn) and
 /// the refresh cookie. Errors: `TURNSTILE_FAILED`, `CODE_INVALID`, `EMAIL_TAKEN` (only after a right code).
 pub async fn register(
-    accounts: Accounts,
+    State(accounts): State<Accounts>,
     limiter: Limiter,
     ip: ClientIp,
     Json(body): Json<Register>,
@@ -181,7 +166,7 @@ fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
 /// 10 min, those that may still become one included. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
 /// `INVALID_CREDENTIALS`, `ACCOUNT_LOCKED`.
 pub async fn login(
-    accounts: Accounts,
+    State(accounts): State<Accounts>,
     limiter: Limiter,
     ip: ClientIp,
     Json(body): Json<Login>,
@@ -282,7 +267,7 @@ pub struct LoginCode {
 /// locked. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `CODE_INVALID`,
 /// `TURNSTILE_FAILED` (a token is not required, but judged if there is one).
 pub async fn login_code(
-    accounts: Accounts,
+    State(accounts): State<Accounts>,
     limiter: Limiter,
     ip: ClientIp,
     Json(body): Json<LoginCode>,
@@ -320,7 +305,7 @@ pub struct Reset {
 /// Ends every session of the user (`session.invalidated`, `password_reset`) and the lock of the login. Errors:
 /// `CODE_INVALID`, `TURNSTILE_FAILED` (a token is not required, but judged if there is one).
 pub async fn reset_password(
-    accounts: Accounts,
+    State(accounts): State<Accounts>,
     limiter: Limiter,
     ip: ClientIp,
     Json(body): Json<ResetPassword>,

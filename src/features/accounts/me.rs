@@ -74,7 +74,7 @@ pub struct Changed {
 pub async fn change_password(
     user: User,
     limiter: Limiter,
-    accounts: Accounts,
+    State(accounts): State<Accounts>,
     Json(body): Json<ChangePassword>,
 ) -> Result<Data<Changed>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
@@ -113,7 +113,11 @@ pub struct Deleted {
 /// Caller: user with a login less than 10 min old. Limit: `default_user`, 120/min. Answers 200 with [`Deleted`]. All
 /// sockets of the user and its agents get `session.invalidated`, `account_deleted`. Errors: `REAUTH_REQUIRED`. Tells,
 /// within seconds, `key.device_removed`, `relation.revoked` and `member.removed`.
-pub async fn delete(user: User, limiter: Limiter, accounts: Accounts) -> Result<Data<Deleted>> {
+pub async fn delete(
+    user: User,
+    limiter: Limiter,
+    State(accounts): State<Accounts>,
+) -> Result<Data<Deleted>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
     let deleted = accounts

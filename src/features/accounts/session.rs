@@ -1,6 +1,7 @@
 //! What every way of signing in ends in, `POST /auth/refresh` and `POST /auth/logout`.
 
 use axum::{
+    extract::State,
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -105,7 +106,7 @@ pub struct RefreshedToken {
 /// expires_in_seconds}`. The predecessor gives the same successor for 10 s; later it was stolen, and the session ends
 /// on every node. Errors: `TOKEN_EXPIRED`.
 pub async fn refresh(
-    accounts: Accounts,
+    State(accounts): State<Accounts>,
     limiter: Limiter,
     ip: ClientIp,
     headers: HeaderMap,
@@ -149,7 +150,7 @@ pub struct LoggedOut {
 /// Caller: the holder of the cookie; no body. Limit: `default_ip` per IP. Answers 200 `{logged_out:true}`, also when there
 /// is no session any more: nobody should be unable to log out. Its sockets get `session.invalidated`.
 pub async fn logout(
-    accounts: Accounts,
+    State(accounts): State<Accounts>,
     limiter: Limiter,
     ip: ClientIp,
     headers: HeaderMap,

@@ -12,13 +12,11 @@ mod store;
 
 use std::time::Duration;
 
-use axum::extract::FromRef;
 use secrecy::ExposeSecret;
 use serde_json::json;
 
 pub use self::reachability::ReachabilityTracker;
 use crate::{
-    app::{App, Quotas},
     auth::{agent::NewToken, secret::Hasher},
     clock::{Clock, iso},
     db::Db,
@@ -32,27 +30,20 @@ use crate::{
 /// What the handlers of this feature work with.
 #[derive(Clone)]
 pub struct Agents {
-    work: UnitOfWork,
-    db: Db,
-    clock: Clock,
-    hasher: Hasher,
-    slots: Slots,
-    reachability: ReachabilityTracker,
-    quotas: Quotas,
+    pub work: UnitOfWork,
+    pub db: Db,
+    pub clock: Clock,
+    pub hasher: Hasher,
+    pub slots: Slots,
+    pub reachability: ReachabilityTracker,
+    pub quotas: Quotas,
 }
 
-impl FromRef<App> for Agents {
-    fn from_ref(app: &App) -> Self {
-        Agents {
-            work: app.work.clone(),
-            db: app.db.clone(),
-            clock: app.clock.clone(),
-            hasher: app.hasher.clone(),
-            slots: app.slots.clone(),
-            reachability: app.reachability.clone(),
-            quotas: app.quotas,
-        }
-    }
+/// Quotas that the operator sets.
+#[derive(Clone, Copy)]
+pub struct Quotas {
+    /// Agents a user may have.
+    pub agents_per_user: u32,
 }
 
 impl Agents {

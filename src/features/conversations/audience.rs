@@ -1,8 +1,8 @@
-//! Who hears what is said in passing: the members of a conversation, remembered for a second.
+//! The listeners of ephemeral events: the members of a conversation, cached for a second.
 //!
-//! What is remembered is forgotten as soon as a node tells, or hears, that somebody was removed. Where that hint does
-//! not come, whoever was removed may hear ephemeral frames for that second longer, and no event at all: events are
-//! written under the conversation's lock.
+//! A node drops the cache as soon as it commits, or hears, that somebody was removed. If that hint is lost, the removed
+//! member may hear ephemeral frames for that second longer. It hears no event: those are written under the
+//! conversation's lock.
 
 use std::{
     sync::{
@@ -84,7 +84,7 @@ impl Audience {
         let client = self.db.read().await?;
         let rows = client
             .query(
-                "-- gateway.audience
+                "-- conversations.audience
                 select m.principal_id, coalesce(r.state = 'revoked', false), m.visibility = 'all'
                 from member m left join relation r on r.relation_id = m.relation_id
                 where m.conversation_id = $1",

@@ -3,16 +3,19 @@
 //! Promises: two principals have at most one conversation of their own, however many requests race to open it; nobody
 //! but a member learns that a conversation exists; `encryption: required` is never taken back.
 
-pub(crate) mod audience;
+mod audience;
 pub(crate) mod http;
 mod store;
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-pub use self::store::{
-    MembershipScope, Place, add_member, is_admin, kind, leave_next, lock, member, members,
-    recipients, remove_member, touch, updated,
+pub use self::{
+    audience::Audience,
+    store::{
+        MembershipScope, Place, add_member, is_admin, kind, leave_next, lock, member, members,
+        recipients, remove_member, touch, updated,
+    },
 };
 use super::relations::Relation;
 use crate::ids::{ConversationId, MessageId, Principal, UserId};

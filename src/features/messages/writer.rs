@@ -17,7 +17,7 @@ use super::{
 use crate::{
     auth::revoked::RevokedCredentials,
     db::Db,
-    delivery::backplane::Backplane,
+    delivery::Backplane,
     error::{Code, Error, Result},
     ids::{ConversationId, MessageId},
     metrics,

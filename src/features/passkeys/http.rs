@@ -48,7 +48,7 @@ pub struct LoginChallenge {
 pub async fn begin_login(
     limiter: Limiter,
     ip: ClientIp,
-    accounts: Accounts,
+    State(accounts): State<Accounts>,
     State(passkeys): State<Passkeys>,
     JsonOrNothing(body): JsonOrNothing<BeginLogin>,
 ) -> Result<Data<LoginChallenge>> {
@@ -89,7 +89,7 @@ pub struct Login {
 pub async fn login(
     limiter: Limiter,
     ip: ClientIp,
-    accounts: Accounts,
+    State(accounts): State<Accounts>,
     State(passkeys): State<Passkeys>,
     Json(body): Json<Login>,
 ) -> Result<Response> {

@@ -14,13 +14,13 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{
-    EphemeralEvents,
-    table::{Key, StreamId},
+    Streams,
+    id::{StreamId, StreamKey},
+    messages::{StreamAction, StreamControl, StreamPosition, StreamWanted},
 };
 use crate::{
-    delivery::backplane::messages::{EphemeralEvent, StreamAction},
+    delivery::ephemeral::EphemeralEvent,
     error::{Code, Result},
-    gateway::Gateway,
     ids::Principal,
 };
 
@@ -70,13 +70,13 @@ impl ReplayRequests {
 }
 
 /// A question with the reference its refusal goes back with.
-struct Wanted {
+struct PendingReplay {
     reference: Value,
     stream: StreamId,
     from: u64,
 }
 
-type Finding = Pin<Box<dyn Future<Output = Result<Key>> + Send>>;
+type Finding = Pin<Box<dyn Future<Output = Result<StreamKey>> + Send>>;
 
 /// The answer to one question.
 pub struct Found {
@@ -87,15 +87,15 @@ pub struct Found {
     /// From where.
     pub from: u64,
     /// The stream, if the socket may hear it.
-    pub key: Result<Key>,
+    pub key: Result<StreamKey>,
 }
 
 /// What is under way, what waits, and how far each stream has been told.
 #[derive(Default)]
 pub struct StreamReplays {
-    finding: Option<(Wanted, Finding)>,
-    pending: VecDeque<Wanted>,
-    places: HashMap<Key, Option<u64>>,
+    finding: Option<(PendingReplay, Finding)>,
+    pending: VecDeque<PendingReplay>,
+    places: HashMap<StreamKey, Option<u64>>,
 }
 
 impl StreamReplays {
@@ -106,7 +106,7 @@ impl StreamReplays {
 
     /// A frame that has come.
     pub fn push(&mut self, reference: Value, stream: StreamId, from: u64) {
-        self.pending.push_back(Wanted {
+        self.pending.push_back(PendingReplay {
             reference,
             stream,
             from,
@@ -114,14 +114,14 @@ impl StreamReplays {
     }
 
     /// Starts the next one if none is under way.
-    pub fn start_next(&mut self, gateway: &Gateway, listener: Principal) {
+    pub fn start_next(&mut self, streams: &Streams, listener: Principal) {
         if self.finding.is_some() {
             return;
         }
         let Some(wanted) = self.pending.pop_front() else {
             return;
         };
-        let finding = find(gateway, listener, wanted.stream.clone(), wanted.from);
+        let finding = find(streams, listener, wanted.stream.clone(), wanted.from);
         self.finding = Some((wanted, finding));
     }
 
@@ -133,7 +133,7 @@ impl StreamReplays {
         let key = finding.await;
         match self.finding.take() {
             Some((
-                Wanted {
+                PendingReplay {
                     reference,
                     stream,
                     from,
@@ -150,7 +150,7 @@ impl StreamReplays {
     }
 
     /// The socket has been told everything of this stream before delta `next`; all of it, if there is none.
-    pub fn told(&mut self, key: Key, next: Option<u64>) {
+    pub fn told(&mut self, key: StreamKey, next: Option<u64>) {
         if self.places.len() >= MAX_CONVERSATIONS {
             self.places.clear();
         }
@@ -158,11 +158,11 @@ impl StreamReplays {
     }
 
     /// Whether the socket is to be told this now. What it has asked for comes with the answer, in order.
-    pub fn allow(&mut self, ephemeral: &EphemeralEvent) -> bool {
-        let Some(part) = &ephemeral.part else {
+    pub fn allow(&mut self, event: &EphemeralEvent) -> bool {
+        let Some(position) = event.key::<StreamPosition>() else {
             return true;
         };
-        let asked = |wanted: &Wanted| wanted.stream == part.stream;
+        let asked = |wanted: &PendingReplay| wanted.stream == position.stream;
         if self
             .finding
             .as_ref()
@@ -174,11 +174,8 @@ impl StreamReplays {
         if self.places.is_empty() {
             return true;
         }
-        let key = Key {
-            agent: part.agent,
-            stream: part.stream.clone(),
-        };
-        match part.action {
+        let key = position.stream_key();
+        match position.action {
             StreamAction::Delta(n) => self
                 .places
                 .get(&key)
@@ -193,15 +190,13 @@ impl StreamReplays {
 }
 
 /// Leaves out the deltas of streams that have become a message meanwhile: the message says it all, and was sent before.
-pub fn without_the_past(
-    ephemeral: VecDeque<EphemeralEvent>,
-) -> impl Iterator<Item = EphemeralEvent> {
+pub fn without_the_past(events: VecDeque<EphemeralEvent>) -> impl Iterator<Item = EphemeralEvent> {
     let mut ended = HashSet::new();
-    let mut left = Vec::with_capacity(ephemeral.len());
-    for ephemeral in ephemeral.into_iter().rev() {
-        if let Some(part) = &ephemeral.part {
-            let key = (part.agent, part.stream.clone());
-            match part.action {
+    let mut left = Vec::with_capacity(events.len());
+    for event in events.into_iter().rev() {
+        if let Some(position) = event.key::<StreamPosition>() {
+            let key = position.stream_key();
+            match position.action {
                 StreamAction::Ended => {
                     ended.insert(key);
                 }
@@ -212,29 +207,23 @@ pub fn without_the_past(
                 _ => {}
             }
         }
-        left.push(ephemeral);
+        left.push(event);
     }
     left.into_iter().rev()
 }
 
 /// Finds the stream that `listener` means: the liveliest of this name that it may hear. What this node has not heard
 /// from delta `from` on, the others are asked for.
-fn find(gateway: &Gateway, listener: Principal, stream: StreamId, from: u64) -> Finding {
-    let EphemeralEvents {
-        streams,
-        audience,
-        backplane,
-        asks,
-        ..
-    } = gateway.ephemeral.clone();
+fn find(streams: &Streams, listener: Principal, stream: StreamId, from: u64) -> Finding {
+    let streams = streams.clone();
     let listener = listener.id();
     Box::pin(async move {
         let mut deadline = None;
         loop {
-            let told = streams.told();
+            let told = streams.table.told();
             let mut meant = None;
-            for (key, conversation, here) in streams.named(&stream, from) {
-                if audience.includes(listener, conversation).await? {
+            for (key, conversation, here) in streams.table.named(&stream, from) {
+                if streams.audience.includes(listener, conversation).await? {
                     meant = Some((key, here));
                     break;
                 }
@@ -246,8 +235,17 @@ fn find(gateway: &Gateway, listener: Principal, stream: StreamId, from: u64) -> 
                 _ => {}
             }
             let deadline = *deadline.get_or_insert_with(|| {
-                if let Some(from) = asks.ask(listener, &stream, from) {
-                    backplane.ask_for_stream(listener, stream.clone(), from);
+                if let Some(from) = streams.requests.ask(listener, &stream, from) {
+                    let (by, stream) = (streams.backplane.node, stream.clone());
+                    let wanted = StreamWanted {
+                        by,
+                        listener,
+                        stream,
+                        from,
+                    };
+                    streams
+                        .backplane
+                        .publish_control(&StreamControl::Wanted(wanted));
                 }
                 Instant::now() + REPLAY_TIMEOUT
             });
@@ -261,7 +259,6 @@ mod tests {
     use super::*;
     use crate::{
         clock::Clock,
-        delivery::backplane::messages::StreamPosition,
         ids::{AgentId, ConversationId},
         random::Random,
     };
@@ -275,16 +272,13 @@ mod tests {
         );
         let of = |stream: &str, action| {
             let stream = stream.parse().expect("a name");
-            let part = StreamPosition {
+            let position = StreamPosition {
                 agent,
                 stream,
                 conversation,
                 action,
             };
-            EphemeralEvent {
-                part: Some(Arc::new(part)),
-                text: "".into(),
-            }
+            position.event("".into())
         };
         let mail = [
             of("s", StreamAction::Begin),
@@ -296,9 +290,11 @@ mod tests {
             of("s", StreamAction::Begin),
             of("s", StreamAction::Delta(0)),
         ];
-        let left = without_the_past(mail.into()).filter_map(|ephemeral| ephemeral.part);
-        let left: Vec<_> = left
-            .map(|part| (String::from(part.stream.clone()), part.action))
+        let left: Vec<_> = without_the_past(mail.into())
+            .map(|event| {
+                let position = event.key::<StreamPosition>().expect("a position");
+                (String::from(position.stream.clone()), position.action)
+            })
             .collect();
         let of = |stream: &str, action| (stream.to_owned(), action);
         assert_eq!(

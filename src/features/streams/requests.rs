@@ -6,20 +6,20 @@ use moka::sync::Cache;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{EphemeralEvents, table::Key};
-use crate::{
-    delivery::backplane::messages::{ControlMessage, Wanted},
-    error::Result,
-    ids::NodeId,
+use super::{
+    Streams,
+    id::StreamKey,
+    messages::{StreamControl, StreamWanted},
 };
+use crate::{error::Result, ids::NodeId};
 
 /// What a node was answered lately, and from which delta on: what it asks for again was on its way.
-type AnsweredRequests = Cache<(NodeId, Key), u64>;
+type AnsweredRequests = Cache<(NodeId, StreamKey), u64>;
 
 /// Answers until `stop`, one after the other.
 pub async fn serve(
-    ephemeral: EphemeralEvents,
-    mut requests: mpsc::Receiver<ControlMessage>,
+    streams: Streams,
+    mut requests: mpsc::Receiver<StreamControl>,
     stop: CancellationToken,
 ) {
     let answered = AnsweredRequests::builder()
@@ -33,49 +33,48 @@ pub async fn serve(
             else => return,
         };
         match request {
-            ControlMessage::StreamWanted(wanted) => {
-                if let Err(error) = tell(&ephemeral, &answered, wanted).await {
+            StreamControl::Wanted(wanted) => {
+                if let Err(error) = answer(&streams, &answered, wanted).await {
                     error.log();
                 }
             }
-            ControlMessage::StreamEnded {
+            StreamControl::Ended {
                 agent,
                 stream,
                 conversation,
                 text,
                 ..
             } => {
-                ephemeral
-                    .tell_end(&Key { agent, stream }, conversation, text.into())
+                streams
+                    .publish_end(&StreamKey { agent, stream }, conversation, text.into())
                     .await;
             }
-            ControlMessage::Invalidate { .. } | ControlMessage::StreamMoved { .. } => {}
+            StreamControl::Moved { .. } => {}
         }
     }
 }
 
 /// Tells a node of the one stream that is meant, if whoever asks there may hear it.
-async fn tell(
-    ephemeral: &EphemeralEvents,
+async fn answer(
+    streams: &Streams,
     answered: &AnsweredRequests,
-    wanted: Wanted,
+    wanted: StreamWanted,
 ) -> Result<()> {
-    let Wanted {
+    let StreamWanted {
         by,
         listener,
         stream,
         from,
     } = wanted;
-    for (key, conversation) in ephemeral.streams.own(&stream) {
-        if !ephemeral.audience.includes(listener, conversation).await? {
+    for (key, conversation) in streams.table.own(&stream) {
+        if !streams.audience.includes(listener, conversation).await? {
             continue;
         }
         let to = (by, key.clone());
         if answered.get(&to).is_none_or(|before| before > from) {
             answered.insert(to, from);
-            ephemeral
-                .backplane
-                .tell_stream(by, &ephemeral.streams.recall(&key, from));
+            let events = streams.table.recall(&key, from);
+            streams.backplane.answer_node(by, &events);
         }
         break;
     }

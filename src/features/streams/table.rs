@@ -1,27 +1,28 @@
-//! The streams that this node knows: those that began on a socket of its own, and what it overhears of others because
-//! members listen here.
+//! The streams that this node knows: its own, which began on one of its sockets, and those of other nodes that members
+//! listen to here.
 //!
-//! A stream is ephemeral: it lives on the node on which it began, and dies with it. What was said lately is kept for
-//! those who join late; a node that has not heard all of it asks the others.
+//! A stream is ephemeral: it lives on the node on which it began, and dies with it. Recent deltas are kept for late
+//! listeners; a node that has missed some asks the others.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    fmt,
-    str::FromStr,
     sync::Arc,
     time::Duration,
 };
 
 use chrono::{DateTime, Utc};
 use parking_lot::{Mutex, MutexGuard};
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+use super::{
+    id::{StreamId, StreamKey, StreamTarget},
+    messages::{StreamAction, StreamPosition},
+};
 use crate::{
     clock::Clock,
-    delivery::backplane::messages::{EphemeralEvent, StreamAction, StreamPosition},
+    delivery::ephemeral::EphemeralEvent,
     error::{Code, Error, Result},
-    ids::{AgentId, ConversationId, MessageId},
+    ids::{AgentId, ConversationId},
     limits::quotas::{
         MAX_OPEN_STREAMS, MAX_STREAM_BACKLOG_BYTES, MAX_STREAM_BACKLOG_DELTAS,
         MAX_STREAM_DELTAS_PER_SECOND, STREAM_BACKLOG_TTL, STREAM_IDLE_TIMEOUT,
@@ -34,70 +35,10 @@ const MAX_STREAMS: usize = 20_000;
 /// What is only overheard is given this much longer before it counts as idle: its own node may still say so.
 const UNHEARD_GRACE: Duration = Duration::from_secs(5);
 
-/// An agent's name for a stream: 1 to 64 of `A-Z a-z 0-9 . _ : -`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct StreamId(Arc<str>);
-
-/// A string that is no name of a stream.
-#[derive(Debug)]
-pub struct BadName;
-
-impl fmt::Display for BadName {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("format|must be 1 to 64 of A-Z a-z 0-9 . _ : -")
-    }
-}
-
-impl FromStr for StreamId {
-    type Err = BadName;
-
-    fn from_str(text: &str) -> std::result::Result<Self, BadName> {
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
-        if (1..=64).contains(&text.len()) && text.bytes().all(fits) {
-            Ok(StreamId(text.into()))
-        } else {
-            Err(BadName)
-        }
-    }
-}
-
-impl TryFrom<String> for StreamId {
-    type Error = BadName;
-
-    fn try_from(text: String) -> std::result::Result<Self, BadName> {
-        text.parse()
-    }
-}
-
-impl From<StreamId> for String {
-    fn from(id: StreamId) -> String {
-        id.0.as_ref().to_owned()
-    }
-}
-
-/// One of an agent's streams.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// Whose.
-    pub agent: AgentId,
-    /// Which.
-    pub stream: StreamId,
-}
-
-/// Where a stream belongs.
-#[derive(Clone, Copy)]
-pub struct StreamTarget {
-    /// Where it is heard.
-    pub conversation: ConversationId,
-    /// What its message will answer.
-    pub in_reply_to: Option<MessageId>,
-}
-
 /// A stream that has been silent for too long.
 pub struct Silent {
     /// Which.
-    pub key: Key,
+    pub key: StreamKey,
     /// Where it is heard.
     pub conversation: ConversationId,
     /// Whether it began here, so that everybody is to be told.
@@ -135,17 +76,17 @@ struct Table {
 
 /// The streams known here; clones share them.
 #[derive(Clone)]
-pub struct Streams {
+pub struct StreamTable {
     clock: Clock,
     table: Arc<Mutex<Table>>,
     /// Rung when what was asked for has been told.
     told: Arc<Notify>,
 }
 
-impl Streams {
+impl StreamTable {
     /// None yet.
     pub fn new(clock: Clock) -> Self {
-        Streams {
+        StreamTable {
             clock,
             table: Arc::default(),
             told: Arc::default(),
@@ -157,7 +98,7 @@ impl Streams {
     }
 
     /// A stream begins here, or begins anew.
-    pub fn begin(&self, key: &Key, home: StreamTarget) -> Result<()> {
+    pub fn begin(&self, key: &StreamKey, home: StreamTarget) -> Result<()> {
         let mut table = self.table();
         let open = table.streams.iter().filter(|(id, _)| **id != key.stream);
         let open = open.filter_map(|(_, agents)| agents.get(&key.agent));
@@ -176,7 +117,7 @@ impl Streams {
     }
 
     /// Where a stream that began here belongs, if it is not over.
-    pub fn open(&self, key: &Key) -> Option<StreamTarget> {
+    pub fn open(&self, key: &StreamKey) -> Option<StreamTarget> {
         self.table()
             .get(key)
             .filter(|stream| stream.own && stream.over.is_none())
@@ -184,7 +125,7 @@ impl Streams {
     }
 
     /// The same, also shortly after its end: its message may be sent again.
-    pub fn home(&self, key: &Key) -> Option<StreamTarget> {
+    pub fn target(&self, key: &StreamKey) -> Option<StreamTarget> {
         self.table()
             .get(key)
             .filter(|stream| stream.own)
@@ -192,7 +133,7 @@ impl Streams {
     }
 
     /// Takes the next delta of an open stream.
-    pub fn push(&self, key: &Key, n: u64, text: &Arc<str>) -> Result<()> {
+    pub fn push(&self, key: &StreamKey, n: u64, text: &Arc<str>) -> Result<()> {
         let now = self.clock.now();
         let mut table = self.table();
         let Some(stream) = table
@@ -211,7 +152,7 @@ impl Streams {
     }
 
     /// The stream is over; `text` says how. False if it was not open.
-    pub fn finish(&self, key: &Key, text: &Arc<str>) -> bool {
+    pub fn finish(&self, key: &StreamKey, text: &Arc<str>) -> bool {
         let mut table = self.table();
         let Some(stream) = table.get_mut(key).filter(|stream| stream.over.is_none()) else {
             return false;
@@ -222,19 +163,18 @@ impl Streams {
     }
 
     /// Whether it began here, if it is known.
-    pub fn is_own(&self, key: &Key) -> Option<bool> {
+    pub fn is_own(&self, key: &StreamKey) -> Option<bool> {
         self.table().get(key).map(|stream| stream.own)
     }
 
     /// Notes what another node says of a stream of its own.
-    pub fn apply_remote(&self, ephemeral: &EphemeralEvent) {
-        let Some(part) = &ephemeral.part else { return };
-        let key = Key {
-            agent: part.agent,
-            stream: part.stream.clone(),
+    pub fn apply_remote(&self, event: &EphemeralEvent) {
+        let Some(position) = event.key::<StreamPosition>() else {
+            return;
         };
+        let key = position.stream_key();
         let home = StreamTarget {
-            conversation: part.conversation,
+            conversation: position.conversation,
             in_reply_to: None,
         };
         let now = self.clock.now();
@@ -243,8 +183,8 @@ impl Streams {
         if known == Some(true) || (known.is_none() && table.known >= MAX_STREAMS) {
             return;
         }
-        if part.action == StreamAction::Begin || known.is_none() {
-            let whole_from = (part.action == StreamAction::Begin).then_some(0);
+        if position.action == StreamAction::Begin || known.is_none() {
+            let whole_from = (position.action == StreamAction::Begin).then_some(0);
             table.insert(
                 &key,
                 Stream {
@@ -256,15 +196,15 @@ impl Streams {
         let Some(stream) = table.get_mut(&key) else {
             return;
         };
-        match part.action {
+        match position.action {
             StreamAction::Begin => {}
             StreamAction::Delta(n) | StreamAction::Earlier(n) => {
                 stream.active_at = now;
-                table.keep(&key, n, now, &ephemeral.text);
+                table.keep(&key, n, now, &event.body);
             }
             StreamAction::Ended | StreamAction::Cancelled => {
                 stream.active_at = now;
-                stream.over = Some(ephemeral.text.clone());
+                stream.over = Some(event.body.clone());
             }
             StreamAction::Replayed(from) => {
                 stream.whole_from = Some(stream.whole_from.map_or(from, |known| known.min(from)));
@@ -274,41 +214,37 @@ impl Streams {
     }
 
     /// What is kept from delta `from` on of a stream that began here, for a node that asks.
-    pub fn recall(&self, key: &Key, from: u64) -> Vec<EphemeralEvent> {
+    pub fn recall(&self, key: &StreamKey, from: u64) -> Vec<EphemeralEvent> {
         let table = self.table();
         let Some(stream) = table.get(key).filter(|stream| stream.own) else {
             return Vec::new();
         };
-        let ephemeral = |action, text| {
-            let conversation = stream.home.conversation;
-            let part = StreamPosition {
+        let event = |action, body| {
+            let position = StreamPosition {
                 agent: key.agent,
                 stream: key.stream.clone(),
-                conversation,
+                conversation: stream.home.conversation,
                 action,
             };
-            EphemeralEvent {
-                part: Some(Arc::new(part)),
-                text,
-            }
+            position.event(body)
         };
         let deltas = stream
             .deltas
             .range(from..)
-            .map(|(n, (_, text))| ephemeral(StreamAction::Earlier(*n), text.clone()));
+            .map(|(n, (_, text))| event(StreamAction::Earlier(*n), text.clone()));
         // For the node that hears it, over is over.
         let over = stream
             .over
             .iter()
-            .map(|text| ephemeral(StreamAction::Cancelled, text.clone()));
+            .map(|text| event(StreamAction::Cancelled, text.clone()));
         deltas
             .chain(over)
-            .chain([ephemeral(StreamAction::Replayed(from), "".into())])
+            .chain([event(StreamAction::Replayed(from), "".into())])
             .collect()
     }
 
     /// Streams of this name that began here, the liveliest first.
-    pub fn own(&self, id: &StreamId) -> Vec<(Key, ConversationId)> {
+    pub fn own(&self, id: &StreamId) -> Vec<(StreamKey, ConversationId)> {
         let mut named = self.named(id, 0);
         named.retain(|(key, ..)| self.is_own(key) == Some(true));
         named
@@ -318,7 +254,7 @@ impl Streams {
     }
 
     /// Streams of this name, the liveliest first, and whether all that can be had of each from `n` on is here.
-    pub fn named(&self, id: &StreamId, n: u64) -> Vec<(Key, ConversationId, bool)> {
+    pub fn named(&self, id: &StreamId, n: u64) -> Vec<(StreamKey, ConversationId, bool)> {
         let table = self.table();
         let mut found: Vec<_> = table.streams.get(id).into_iter().flatten().collect();
         found.sort_by_key(|(_, stream)| std::cmp::Reverse(stream.active_at));
@@ -327,7 +263,7 @@ impl Streams {
             let whole = stream.own || stream.whole_from.is_some_and(|from| from <= n);
             let here = whole || first.is_some_and(|first| *first <= n);
             (
-                Key {
+                StreamKey {
                     agent: *agent,
                     stream: id.clone(),
                 },
@@ -344,7 +280,7 @@ impl Streams {
     }
 
     /// What is kept from delta `n` on.
-    pub fn from(&self, key: &Key, n: u64) -> ReplayChunk {
+    pub fn from(&self, key: &StreamKey, n: u64) -> ReplayChunk {
         let table = self.table();
         let Some(stream) = table.get(key) else {
             return ReplayChunk {
@@ -362,7 +298,7 @@ impl Streams {
 
     /// Forgets a stream that has moved to another node.
     pub fn forget(&self, agent: AgentId, id: &StreamId) {
-        self.table().remove(&Key {
+        self.table().remove(&StreamKey {
             agent,
             stream: id.clone(),
         });
@@ -378,7 +314,7 @@ impl Streams {
         let mut open = 0;
         for (id, agents) in &mut table.streams {
             for (agent, stream) in agents {
-                let key = Key {
+                let key = StreamKey {
                     agent: *agent,
                     stream: id.clone(),
                 };
@@ -466,15 +402,15 @@ impl Stream {
 }
 
 impl Table {
-    fn get(&self, key: &Key) -> Option<&Stream> {
+    fn get(&self, key: &StreamKey) -> Option<&Stream> {
         self.streams.get(&key.stream)?.get(&key.agent)
     }
 
-    fn get_mut(&mut self, key: &Key) -> Option<&mut Stream> {
+    fn get_mut(&mut self, key: &StreamKey) -> Option<&mut Stream> {
         self.streams.get_mut(&key.stream)?.get_mut(&key.agent)
     }
 
-    fn insert(&mut self, key: &Key, stream: Stream) {
+    fn insert(&mut self, key: &StreamKey, stream: Stream) {
         self.remove(key);
         self.known += 1;
         self.streams
@@ -483,7 +419,7 @@ impl Table {
             .insert(key.agent, stream);
     }
 
-    fn remove(&mut self, key: &Key) {
+    fn remove(&mut self, key: &StreamKey) {
         let Some(agents) = self.streams.get_mut(&key.stream) else {
             return;
         };
@@ -501,7 +437,7 @@ impl Table {
     }
 
     /// Keeps a delta, and lets the oldest ones go that are too many.
-    fn keep(&mut self, key: &Key, n: u64, now: DateTime<Utc>, text: &Arc<str>) {
+    fn keep(&mut self, key: &StreamKey, n: u64, now: DateTime<Utc>, text: &Arc<str>) {
         let Table { streams, bytes, .. } = self;
         let Some(stream) = streams
             .get_mut(&key.stream)

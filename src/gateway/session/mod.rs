@@ -20,12 +20,13 @@ use super::{
 use crate::{
     auth::user::UserToken,
     clock::iso,
-    delivery::hub::{End, Subscription, SubscriptionGuard, UNKNOWN_SEQ},
+    delivery::{End, Subscription, SubscriptionGuard, subscription::UNKNOWN_SEQ},
     error::{Code, Result},
-    features::streams::{self, StreamCommand, replays::StreamReplays},
+    features::streams::{StreamCommand, StreamReplays},
     ids::Principal,
     inbox::Start,
     limits::{
+        Limiter,
         quotas::{
             EXPIRY_GRACE, EXPIRY_NOTICE, HEARTBEAT_INTERVAL, MAX_ACKS_PER_SECOND,
             MAX_DELTAS_PER_SECOND, MAX_FRAMES_PER_SECOND, PONG_DEADLINE,
@@ -115,8 +116,9 @@ impl<'a> Session<'a> {
     ) -> Result<Session<'a>, Option<Close>> {
         let counted = Counted::new(client.principal.kind());
         // Before the bounds are read: what is committed from now on rings this seat.
-        let subscription = gateway.registry.join(
-            Subscription::new(client.principal.id(), client.credential, UNKNOWN_SEQ).with_asides(),
+        let subscription = gateway.hub.join(
+            Subscription::new(client.principal.id(), client.credential, UNKNOWN_SEQ)
+                .with_ephemeral(),
         );
         let ended = subscription.subscription();
         client.lease.on_lost(move || ended.end(End::TooMany));
@@ -218,7 +220,8 @@ impl<'a> Session<'a> {
                 return why;
             }
             self.sends.start_next(self.gateway, &self.client);
-            self.syncs.start_next(self.gateway, self.client.principal);
+            self.syncs
+                .start_next(&self.gateway.streams, self.client.principal);
             let next = self.due();
             // A timer that has fired is never asked again, also if the clock was set back and nothing was due.
             if fired || next != due {
@@ -302,15 +305,14 @@ impl<'a> Session<'a> {
                 let AuthenticatedClient {
                     principal, reader, ..
                 } = &self.client;
-                let (gateway, device, subscription) =
-                    (self.gateway, &reader.device_id, &self.subscription);
-                let typed = streams::typing_frame(
-                    gateway,
+                let limiter = Limiter::detached(self.gateway.limits.clone());
+                let typed = self.gateway.typing.frame(
+                    &limiter,
                     *principal,
-                    device,
+                    &reader.device_id,
                     conversation,
                     state,
-                    subscription,
+                    &self.subscription,
                 );
                 if let Err(error) = typed.await {
                     refuse(socket, &reference, None, &error).await?;
@@ -324,8 +326,8 @@ impl<'a> Session<'a> {
                 let who = self.client.principal;
                 let done = self
                     .gateway
-                    .ephemeral
-                    .stream_frame(who, stream.clone(), action)
+                    .streams
+                    .frame(who, stream.clone(), action)
                     .await;
                 if let Err(error) = done {
                     refuse(socket, &reference, Some(&stream), &error).await?;

@@ -4,12 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Expiry, Session};
 use crate::{
-    delivery::hub::End,
+    delivery::End,
     events::EncodedEvent,
-    features::streams::{
-        replays::{self, Found},
-        table::ReplayChunk,
-    },
+    features::streams::{Found, ReplayChunk, without_the_past},
     gateway::{close::Close, close_frame, sends::refuse, socket::Socket},
     limits::quotas::MAX_PAGE_EVENTS,
 };
@@ -48,8 +45,8 @@ impl Session<'_> {
                 Box::pin(self.read_to(mail.head, socket)).await?;
             }
         }
-        for ephemeral in replays::without_the_past(mail.ephemeral) {
-            if self.syncs.allow(&ephemeral) && !self.write_shared(socket, ephemeral.text).await? {
+        for event in without_the_past(mail.ephemeral) {
+            if self.syncs.allow(&event) && !self.write_shared(socket, event.body).await? {
                 break;
             }
         }
@@ -72,7 +69,7 @@ impl Session<'_> {
             Ok(key) => key,
             Err(error) => return refuse(socket, &reference, Some(&stream), &error).await,
         };
-        let ReplayChunk { frames, next } = self.gateway.ephemeral.streams.from(&key, from);
+        let ReplayChunk { frames, next } = self.gateway.streams.replay(&key, from);
         self.syncs.told(key, next);
         for frame in frames {
             if !self.write_shared(socket, frame).await? {
@@ -93,7 +90,7 @@ impl Session<'_> {
             self.expiry = Expiry::Expired;
             return false;
         }
-        !self.gateway.registry.is_fenced()
+        !self.gateway.hub.is_fenced()
     }
 
     /// Queues an event; false if nothing may be told now.

@@ -1,0 +1,127 @@
+//! The messages that wait to be published, in three queues. Urgent ones never wait for others.
+
+use tokio::sync::mpsc;
+
+use super::worker::MAX_BATCH_MESSAGES;
+use crate::metrics;
+
+/// Control messages that may wait; they go first.
+const CONTROL_QUEUE_CAPACITY: usize = 1_024;
+/// Hints that may wait; more are dropped, and the reconciler finds what they were about.
+const HINT_QUEUE_CAPACITY: usize = 8_192;
+/// Ephemeral events that may wait; they go last.
+const EPHEMERAL_QUEUE_CAPACITY: usize = 4_096;
+
+/// A channel and a text.
+pub(super) type Message = (String, String);
+
+/// How urgent a message is.
+#[derive(Clone, Copy)]
+pub(super) enum Urgency {
+    Control,
+    Hint,
+    Ephemeral,
+}
+
+/// The sending half; clones share the queues.
+#[derive(Clone)]
+pub(super) struct Publisher {
+    control: mpsc::Sender<Message>,
+    hints: mpsc::Sender<Message>,
+    ephemeral: mpsc::Sender<Message>,
+}
+
+/// The messages that [`PubSubWorker`](super::PubSubWorker) publishes.
+pub struct Outgoing {
+    control: mpsc::Receiver<Message>,
+    hints: mpsc::Receiver<Message>,
+    ephemeral: mpsc::Receiver<Message>,
+}
+
+impl Publisher {
+    /// Empty queues.
+    pub(super) fn new() -> (Self, Outgoing) {
+        let (control, first) = mpsc::channel(CONTROL_QUEUE_CAPACITY);
+        let (hints, second) = mpsc::channel(HINT_QUEUE_CAPACITY);
+        let (ephemeral, last) = mpsc::channel(EPHEMERAL_QUEUE_CAPACITY);
+        let outgoing = Outgoing {
+            control: first,
+            hints: second,
+            ephemeral: last,
+        };
+        let publisher = Publisher {
+            control,
+            hints,
+            ephemeral,
+        };
+        (publisher, outgoing)
+    }
+
+    /// Queues a message, or drops it if its queue is full.
+    pub(super) fn publish(&self, urgency: Urgency, channel: String, text: String) {
+        let queue = match urgency {
+            Urgency::Control => &self.control,
+            Urgency::Hint => &self.hints,
+            Urgency::Ephemeral => &self.ephemeral,
+        };
+        if queue.try_send((channel, text)).is_err() {
+            metrics::hints("dropped", 1);
+        }
+    }
+
+    /// Whether half of the ephemeral queue or more is in use.
+    pub(super) fn is_busy(&self) -> bool {
+        self.ephemeral.capacity() < EPHEMERAL_QUEUE_CAPACITY / 2
+    }
+}
+
+impl Outgoing {
+    /// Takes the most urgent messages; false at the end.
+    pub(super) async fn next(&mut self, batch: &mut Vec<Message>) -> bool {
+        let first = tokio::select! {
+            biased;
+            Some(control) = self.control.recv() => control,
+            Some(hint) = self.hints.recv() => hint,
+            Some(ephemeral) = self.ephemeral.recv() => ephemeral,
+            else => return false,
+        };
+        batch.push(first);
+        while batch.len() < MAX_BATCH_MESSAGES {
+            let Ok(next) = self.control.try_recv().or_else(|_| self.hints.try_recv()) else {
+                break;
+            };
+            batch.push(next);
+        }
+        // Few ephemeral events at a time, so that urgent messages need not wait for them.
+        while batch.len() < MAX_BATCH_MESSAGES / 8 {
+            let Ok(next) = self.ephemeral.try_recv() else {
+                break;
+            };
+            batch.push(next);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn ephemeral_events_keep_nothing_else_waiting_or_out() {
+        let (publisher, mut outgoing) = Publisher::new();
+        let publish =
+            |urgency, text: &str| publisher.publish(urgency, String::new(), text.to_owned());
+        for _ in 0..2 * EPHEMERAL_QUEUE_CAPACITY {
+            publish(Urgency::Ephemeral, "ephemeral");
+        }
+        assert!(publisher.is_busy());
+        publish(Urgency::Hint, "hint");
+        publish(Urgency::Control, "control");
+        let mut batch = Vec::new();
+        assert!(outgoing.next(&mut batch).await);
+        let kinds: Vec<_> = batch.iter().map(|(_, kind)| kind.as_str()).collect();
+        assert_eq!(kinds[..3], ["control", "hint", "ephemeral"]);
+        assert_eq!(kinds.len(), MAX_BATCH_MESSAGES / 8);
+    }
+}

@@ -1,0 +1,159 @@
+//! The task that handles what other nodes send.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::FutureExt;
+use uuid::Uuid;
+
+use super::{
+    messages::{ControlMessage, Hint, Hints, known_reason},
+    pubsub::{Incoming, PubSub},
+    worker::PubSubWorker,
+};
+use crate::{
+    delivery::{ephemeral::EphemeralEnvelope, hub::Wakeups},
+    events::EncodedEvent,
+    inbox::Delivery,
+    metrics,
+    redis::keys,
+};
+
+impl<P: PubSub> PubSubWorker<P> {
+    /// Handles what arrives, until the transport is gone.
+    pub(super) async fn receive(self: Arc<Self>) {
+        let mut inbound = self.transport.inbound();
+        let inboxes = self.redis.key("p:");
+        let own = self.redis.key(keys::node_channel(self.node));
+        let many = self.redis.key(keys::many_channel());
+        let mut wakeups = Wakeups::default();
+        let mut next = P::next(&mut inbound).await;
+        while let Some(incoming) = next {
+            match incoming {
+                Incoming::Lagged(n) => {
+                    metrics::hints("lagged", n);
+                    self.state.suspect();
+                }
+                Incoming::Message { channel, text } => {
+                    if let Some(principal) = channel.strip_prefix(&inboxes) {
+                        self.hear_hint(principal, &text, &mut wakeups);
+                    } else if channel == many {
+                        self.hear_many(&text, &mut wakeups);
+                    } else if channel == own {
+                        self.hear_own(&text);
+                    } else {
+                        self.handle_control(&text);
+                    }
+                }
+            }
+            // Messages that arrived together wake their listeners together.
+            let soon = P::next(&mut inbound).now_or_never();
+            if soon.is_none() || wakeups.are_many() {
+                wakeups.wake();
+            }
+            next = match soon {
+                Some(next) => next,
+                None => P::next(&mut inbound).await,
+            };
+        }
+    }
+
+    fn hear_hint(&self, principal: &str, text: &str, wakeups: &mut Wakeups) {
+        let Ok(principal) = Uuid::try_parse(principal) else {
+            return metrics::hints("unreadable", 1);
+        };
+        if text.starts_with('~') {
+            return self.hear_ephemeral(text, Some(principal));
+        }
+        let Some(hint) = Hint::decode(text) else {
+            return metrics::hints("unreadable", 1);
+        };
+        // Our own listeners were told before we published.
+        if hint.from != self.node {
+            metrics::hints("received", 1);
+            self.observe(hint.encoded.as_ref());
+            let delivery = Delivery {
+                principal,
+                seq: hint.seq,
+            };
+            self.hub
+                .deliver(&[delivery], hint.encoded.as_ref(), wakeups);
+        }
+    }
+
+    fn hear_many(&self, text: &str, wakeups: &mut Wakeups) {
+        if text.starts_with('~') {
+            return self.hear_ephemeral(text, None);
+        }
+        let Some(hints) = Hints::decode(text) else {
+            return metrics::hints("unreadable", 1);
+        };
+        if hints.from != self.node {
+            metrics::hints("received", 1);
+            self.observe(hints.encoded.as_ref());
+            self.hub
+                .deliver(&hints.deliveries, hints.encoded.as_ref(), wakeups);
+        }
+    }
+
+    fn observe(&self, encoded: Option<&EncodedEvent>) {
+        if let Some(encoded) = encoded {
+            (self.backplane.observer)(encoded);
+        }
+    }
+
+    fn hear_ephemeral(&self, text: &str, to: Option<Uuid>) {
+        let Some(envelope) = self.decode(text) else {
+            return;
+        };
+        if envelope.from == self.node {
+            return;
+        }
+        metrics::hints("received", 1);
+        // Kept before the listeners hear it, so that a listener who asks for the past misses nothing in between.
+        self.backplane.handler.apply_remote(&envelope.event);
+        let to = to.map_or(envelope.to, |one| vec![one]);
+        self.hub.publish_ephemeral(&to, &envelope.event, None);
+    }
+
+    /// A probe of this node, or what it has asked another node for.
+    fn hear_own(&self, text: &str) {
+        if !text.starts_with('~') {
+            return self.hear_probe(text);
+        }
+        if let Some(envelope) = self.decode(text) {
+            self.backplane.handler.apply_remote(&envelope.event);
+        }
+    }
+
+    fn decode(&self, text: &str) -> Option<EphemeralEnvelope> {
+        let envelope = EphemeralEnvelope::decode(text, &*self.backplane.handler);
+        if envelope.is_none() {
+            metrics::hints("unreadable", 1);
+        }
+        envelope
+    }
+
+    fn handle_control(&self, text: &str) {
+        match serde_json::from_str(text) {
+            Ok(ControlMessage::Invalidate {
+                credentials,
+                reason,
+            }) => self.hub.revoke(&credentials, known_reason(&reason)),
+            Err(_) if self.backplane.handler.handle_control(text) => {}
+            // A newer node may send messages that this one does not know; the reconciler covers what they are about.
+            Err(_) => metrics::hints("unreadable", 1),
+        }
+    }
+
+    fn hear_probe(&self, text: &str) {
+        let now = self.since_start();
+        if let Ok(sent) = text.parse().map(Duration::from_micros) {
+            metrics::hint_loop(now.saturating_sub(sent));
+        }
+        *self.heard.lock() = now;
+        if !self.state.healthy() {
+            self.state.set_healthy(true);
+            self.state.suspect();
+        }
+    }
+}

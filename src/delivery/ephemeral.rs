@@ -1,0 +1,188 @@
+//! Ephemeral events: frames that sockets are sent and no inbox holds. Loss is final.
+//!
+//! Delivery carries them between nodes and queues them for listeners. What a key means is known only to the feature
+//! that made it ([`EphemeralHandler`]).
+
+use std::{any::Any, collections::VecDeque, sync::Arc};
+
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
+use uuid::Uuid;
+
+use crate::{
+    ids::NodeId,
+    limits::quotas::{MAX_EPHEMERAL_BYTES, MAX_EPHEMERAL_FRAMES},
+    metrics,
+};
+
+/// A frame that is no event.
+#[derive(Clone)]
+pub struct EphemeralEvent {
+    /// The feature's key, if its events have any.
+    pub key: Option<Arc<EphemeralKey>>,
+    /// The frame.
+    pub body: Arc<str>,
+}
+
+impl EphemeralEvent {
+    /// A frame without a key.
+    pub fn new(body: Arc<str>) -> Self {
+        EphemeralEvent { key: None, body }
+    }
+
+    /// The key as `T`, if there is one of this type.
+    pub fn key<T: 'static>(&self) -> Option<&T> {
+        self.key.as_ref()?.value.downcast_ref()
+    }
+}
+
+/// A key as nodes exchange it, and as its feature reads it.
+pub struct EphemeralKey {
+    text: Box<str>,
+    value: Box<dyn Any + Send + Sync>,
+}
+
+impl EphemeralKey {
+    /// `text` is JSON on one line that [`EphemeralHandler::decode_key`] reads back into `value`.
+    pub fn new<T: Send + Sync + 'static>(text: String, value: T) -> Self {
+        EphemeralKey {
+            text: text.into(),
+            value: Box::new(value),
+        }
+    }
+}
+
+/// The feature that understands keys and control messages which delivery only carries.
+pub trait EphemeralHandler: Send + Sync {
+    /// Reads a key that the feature wrote on another node.
+    fn decode_key(&self, text: &str) -> Option<EphemeralKey>;
+    /// Notes an event of another node, before the listeners of this node hear it.
+    fn apply_remote(&self, event: &EphemeralEvent);
+    /// Handles a control message; false if it is none of the feature's.
+    fn handle_control(&self, text: &str) -> bool;
+}
+
+/// An [`EphemeralEvent`] on its way to other nodes.
+pub struct EphemeralEnvelope {
+    /// The node that publishes it.
+    pub from: NodeId,
+    /// The recipients; empty on a channel that names the recipient.
+    pub to: Vec<Uuid>,
+    /// The event.
+    pub event: EphemeralEvent,
+}
+
+impl EphemeralEnvelope {
+    /// `~<node> <base64 of principals> <key, or null>\n<frame>`
+    pub fn encode(from: NodeId, to: &[Uuid], event: &EphemeralEvent) -> String {
+        let to = BASE64.encode(
+            to.iter()
+                .flat_map(|one| *one.as_bytes())
+                .collect::<Vec<u8>>(),
+        );
+        let key = event.key.as_ref().map_or("null", |key| &key.text);
+        format!("~{from} {to} {key}\n{}", event.body)
+    }
+
+    /// What [`encode`](Self::encode) wrote.
+    pub fn decode(text: &str, handler: &dyn EphemeralHandler) -> Option<EphemeralEnvelope> {
+        let (head, body) = text.strip_prefix('~')?.split_once('\n')?;
+        let mut parts = head.splitn(3, ' ');
+        let from = parts.next()?.parse().ok()?;
+        let bytes = BASE64.decode(parts.next()?).ok()?;
+        let (ids, rest) = bytes.as_chunks::<16>();
+        let to = ids.iter().map(|id| Uuid::from_bytes(*id)).collect();
+        let key = match parts.next()? {
+            "null" => None,
+            key => Some(Arc::new(handler.decode_key(key)?)),
+        };
+        let event = EphemeralEvent {
+            key,
+            body: body.into(),
+        };
+        rest.is_empty()
+            .then_some(EphemeralEnvelope { from, to, event })
+    }
+}
+
+/// The ephemeral events that wait for one listener: a bounded queue that drops what does not fit.
+#[derive(Default)]
+pub struct EphemeralQueue {
+    events: VecDeque<EphemeralEvent>,
+    bytes: usize,
+}
+
+impl EphemeralQueue {
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Their bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Queues an event; false if it was dropped, as it also is if the mailbox around the queue `is_full`.
+    pub fn push(&mut self, event: &EphemeralEvent, is_full: bool) -> bool {
+        let bytes = self.bytes + event.body.len();
+        if self.events.len() >= MAX_EPHEMERAL_FRAMES || bytes > MAX_EPHEMERAL_BYTES || is_full {
+            metrics::ephemeral_dropped();
+            return false;
+        }
+        self.bytes = bytes;
+        self.events.push_back(event.clone());
+        true
+    }
+
+    /// Empties the queue.
+    pub fn take(&mut self) -> VecDeque<EphemeralEvent> {
+        self.bytes = 0;
+        std::mem::take(&mut self.events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clock::Clock, random::Random};
+
+    /// A feature whose keys are numbers.
+    struct Numbers;
+
+    impl EphemeralHandler for Numbers {
+        fn decode_key(&self, text: &str) -> Option<EphemeralKey> {
+            let number: u64 = text.parse().ok()?;
+            Some(EphemeralKey::new(text.to_owned(), number))
+        }
+
+        fn apply_remote(&self, _: &EphemeralEvent) {}
+
+        fn handle_control(&self, _: &str) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn an_envelope_keeps_its_frame_as_it_is() {
+        let node = NodeId::generate(&Random::seeded(Clock::default(), [1; 32]));
+        let decode = |text: &str| EphemeralEnvelope::decode(text, &Numbers);
+        let event = EphemeralEvent {
+            key: Some(Arc::new(EphemeralKey::new("7".into(), 7_u64))),
+            body: "{\"a\":\"b c\n\"}".into(),
+        };
+        let to = [Uuid::from_u128(1), Uuid::from_u128(2)];
+        let envelope = decode(&EphemeralEnvelope::encode(node, &to, &event)).expect("an envelope");
+        assert_eq!(
+            (envelope.to.as_slice(), &*envelope.event.body),
+            (&to[..], "{\"a\":\"b c\n\"}")
+        );
+        assert_eq!(envelope.event.key::<u64>(), Some(&7));
+
+        let bare = EphemeralEnvelope::encode(node, &[], &EphemeralEvent::new("{}".into()));
+        let envelope = decode(&bare).expect("an envelope");
+        assert!(envelope.to.is_empty() && envelope.event.key.is_none());
+        for junk in ["~x", &bare.replace("null", "seven")] {
+            assert!(decode(junk).is_none(), "{junk:?}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! One listener and its mailbox.
+//!
+//! The mailbox is bounded because it holds copies: a body that does not fit is dropped, and the listener reads it from
+//! the inbox.
+
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicI64, Ordering},
+    time::Duration,
+};
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use super::ephemeral::{EphemeralEvent, EphemeralQueue};
+use crate::{
+    events::EncodedEvent,
+    limits::quotas::{MAX_MAILBOX_BYTES, MAX_MAILBOX_FRAMES},
+    metrics,
+};
+
+/// An event for one listener.
+pub struct Item {
+    /// Its number in the listener's inbox.
+    pub seq: i64,
+    /// The event; none if it is too large to come along.
+    pub encoded: Option<EncodedEvent>,
+}
+
+/// Why a subscription must end.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// Its credential no longer counts.
+    Revoked {
+        /// As `session.invalidated` says it.
+        reason: &'static str,
+    },
+    /// The node stops; come back after the wait.
+    Drain(Duration),
+    /// Postgres may have lost its tail: numbers start anew.
+    EpochChanged,
+    /// Another connection has its slot.
+    TooMany,
+}
+
+#[derive(Default)]
+struct Mailbox {
+    items: VecDeque<Item>,
+    bytes: usize,
+    ephemeral: EphemeralQueue,
+    /// The highest number heard of.
+    head: i64,
+    end: Option<End>,
+}
+
+/// The content of a mailbox.
+#[derive(Default)]
+pub struct Mail {
+    /// In order of arrival.
+    pub items: VecDeque<Item>,
+    /// Ephemeral events in order of arrival; some may be missing.
+    pub ephemeral: VecDeque<EphemeralEvent>,
+    /// The highest number heard of; beyond the items if some were dropped or lost.
+    pub head: i64,
+    /// Set once the subscription must end.
+    pub end: Option<End>,
+}
+
+/// The place of a subscription that does not know yet from where it reads.
+pub const UNKNOWN_SEQ: i64 = i64::MAX;
+
+/// One listener of one principal.
+pub struct Subscription {
+    /// Whose inbox it reads.
+    pub principal: Uuid,
+    /// The session or token that lets it.
+    pub credential: Uuid,
+    /// Whether it takes ephemeral events.
+    ephemeral: bool,
+    sent: AtomicI64,
+    mailbox: Mutex<Mailbox>,
+    notify: Notify,
+    end_notify: Notify,
+}
+
+impl Subscription {
+    /// A listener that has everything up to `sent`.
+    pub fn new(principal: Uuid, credential: Uuid, sent: i64) -> Self {
+        Subscription {
+            principal,
+            credential,
+            ephemeral: false,
+            sent: AtomicI64::new(sent),
+            mailbox: Mutex::default(),
+            notify: Notify::new(),
+            end_notify: Notify::new(),
+        }
+    }
+
+    /// The same with ephemeral events: a socket, not a poll.
+    pub fn with_ephemeral(self) -> Self {
+        Subscription {
+            ephemeral: true,
+            ..self
+        }
+    }
+
+    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
+        self.mailbox.lock()
+    }
+
+    /// The last number handed to the client.
+    pub fn sent(&self) -> i64 {
+        self.sent.load(Ordering::Acquire)
+    }
+
+    /// Notes that the client was handed everything up to `seq`.
+    pub fn set_sent(&self, seq: i64) {
+        self.sent.store(seq, Ordering::Release);
+    }
+
+    /// Queues event `seq`, with its body if it came along. The caller wakes the listener.
+    pub(super) fn note(&self, seq: i64, encoded: Option<&EncodedEvent>) {
+        let mut mailbox = self.mailbox();
+        mailbox.head = mailbox.head.max(seq);
+        mailbox.push(seq, encoded);
+    }
+
+    /// Notes that the inbox has reached `head`, and wakes the listener.
+    pub(super) fn raise(&self, head: i64) {
+        let mut mailbox = self.mailbox();
+        mailbox.head = mailbox.head.max(head);
+        drop(mailbox);
+        self.wake();
+    }
+
+    /// Wakes the listener.
+    pub(super) fn wake(&self) {
+        self.notify.notify_one();
+    }
+
+    /// Queues an ephemeral event for a listener that takes them.
+    pub(super) fn note_ephemeral(&self, event: &EphemeralEvent) {
+        if self.ephemeral && self.mailbox().push_ephemeral(event) {
+            self.wake();
+        }
+    }
+
+    /// Ends the subscription. The first reason stands.
+    pub fn end(&self, why: End) {
+        self.mailbox().end.get_or_insert(why);
+        self.wake();
+        self.end_notify.notify_one();
+    }
+
+    /// Whether the subscription must end.
+    pub fn is_ended(&self) -> bool {
+        self.mailbox().end.is_some()
+    }
+
+    /// Waits until the subscription must end.
+    pub async fn ended(&self) {
+        while !self.is_ended() {
+            self.end_notify.notified().await;
+        }
+    }
+
+    /// Waits until something has come since the last [`take`](Self::take).
+    pub async fn notified(&self) {
+        self.notify.notified().await;
+    }
+
+    /// Empties the mailbox.
+    pub fn take(&self) -> Mail {
+        let mut mailbox = self.mailbox();
+        mailbox.bytes = 0;
+        Mail {
+            items: std::mem::take(&mut mailbox.items),
+            ephemeral: mailbox.ephemeral.take(),
+            head: mailbox.head,
+            end: mailbox.end.clone(),
+        }
+    }
+}
+
+impl Mailbox {
+    /// Whether so many bytes more are too many.
+    fn is_full(&self, bytes: usize) -> bool {
+        self.items.len() + self.ephemeral.len() >= MAX_MAILBOX_FRAMES
+            || self.bytes + self.ephemeral.bytes() + bytes > MAX_MAILBOX_BYTES
+    }
+
+    fn push(&mut self, seq: i64, encoded: Option<&EncodedEvent>) {
+        let bytes = encoded.map_or(0, |encoded| encoded.len());
+        if self.is_full(bytes) && !self.items.is_empty() {
+            metrics::mailbox_dropped();
+            return;
+        }
+        self.bytes += bytes;
+        self.items.push_back(Item {
+            seq,
+            encoded: encoded.cloned(),
+        });
+    }
+
+    /// Whether there was room.
+    fn push_ephemeral(&mut self, event: &EphemeralEvent) -> bool {
+        let is_full = self.is_full(event.body.len());
+        self.ephemeral.push(event, is_full)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::limits::quotas::{MAX_EPHEMERAL_BYTES, MAX_EPHEMERAL_FRAMES};
+
+    #[test]
+    fn what_is_said_in_passing_is_bounded_and_never_in_the_way_of_events() {
+        let socket = Subscription::new(Uuid::nil(), Uuid::nil(), 0).with_ephemeral();
+        let (small, large): (Arc<str>, Arc<str>) = ("x".into(), "x".repeat(20_000).into());
+        for n in 0..MAX_EPHEMERAL_FRAMES + 50 {
+            socket.note_ephemeral(&EphemeralEvent::new(small.clone()));
+            socket.note(n as i64 + 1, Some(&small));
+        }
+        let mail = socket.take();
+        assert_eq!(
+            (mail.ephemeral.len(), mail.items.len()),
+            (MAX_EPHEMERAL_FRAMES, MAX_EPHEMERAL_FRAMES + 50)
+        );
+        for _ in 0..100 {
+            socket.note_ephemeral(&EphemeralEvent::new(large.clone()));
+        }
+        assert_eq!(
+            socket.take().ephemeral.len(),
+            MAX_EPHEMERAL_BYTES / large.len()
+        );
+
+        for n in 0..2 * MAX_MAILBOX_FRAMES {
+            socket.note(n as i64, Some(&small));
+            socket.note_ephemeral(&EphemeralEvent::new(small.clone()));
+        }
+        let mail = socket.take();
+        assert_eq!(mail.items.len() + mail.ephemeral.len(), MAX_MAILBOX_FRAMES);
+        // What was dropped is known to be there.
+        assert_eq!(mail.head, 2 * MAX_MAILBOX_FRAMES as i64 - 1);
+        for n in 0..100 {
+            socket.note(n, Some(&large));
+        }
+        assert_eq!(socket.take().items.len(), MAX_MAILBOX_BYTES / large.len());
+
+        let poll = Subscription::new(Uuid::nil(), Uuid::nil(), 0);
+        poll.note_ephemeral(&EphemeralEvent::new(small));
+        assert!(poll.take().ephemeral.is_empty());
+    }
+}

@@ -1,0 +1,109 @@
+//! `GET /agents/{agent_id}/messages/poll`: an agent's inbox without a socket.
+
+use std::time::Duration;
+
+use axum::{
+    extract::State,
+    http::{HeaderMap, HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+
+use crate::{
+    auth::agent::{Agent, AgentToken, AgentTokens},
+    cursor::Cursor,
+    delivery::{End, Hub, Subscription},
+    error::{Error, Result},
+    events,
+    features::agents::ReachabilityTracker,
+    http::Query,
+    ids::Principal,
+    inbox::{Inbox, Reader, Start},
+    limits::{
+        Limiter,
+        quotas::{MAX_PAGE_EVENTS, MAX_POLL_WAIT_SECONDS},
+        table::Limit,
+    },
+};
+
+/// The query of a poll.
+#[derive(Deserialize)]
+pub struct PollQuery {
+    cursor: Option<String>,
+    limit: Option<i64>,
+    wait: Option<u64>,
+}
+
+/// `GET /agents/{agent_id}/messages/poll?cursor=&limit=&wait=`: the events after a cursor.
+///
+/// Caller: agent. Limit: `agent_poll`, 60/min per agent. A cursor acks everything up to it; without one, reading starts
+/// after the last ack. `wait` (0-25 s) holds an empty answer back until something comes. Answers 200 `{data: [event],
+/// next_cursor}`. Errors: `CURSOR_EXPIRED`.
+pub async fn poll(
+    caller: Agent,
+    limiter: Limiter,
+    State(inbox): State<Inbox>,
+    State(hub): State<Hub>,
+    State(tokens): State<AgentTokens>,
+    State(reachability): State<ReachabilityTracker>,
+    Query(query): Query<PollQuery>,
+) -> Result<Response> {
+    let limit = query.limit.unwrap_or(50);
+    if !(1..=MAX_PAGE_EVENTS).contains(&limit) {
+        return Err(Error::field("limit", "range", "must be from 1 to 100"));
+    }
+    let wait = query.wait.unwrap_or(0);
+    if wait > MAX_POLL_WAIT_SECONDS {
+        return Err(Error::field("wait", "range", "must be from 0 to 25"));
+    }
+    let cursor = query
+        .cursor
+        .as_deref()
+        .map(str::parse::<Cursor>)
+        .transpose()?;
+    limiter.check(Limit::AgentPoll, caller.id).await?;
+
+    let reader = Reader::new(Principal::Agent(caller.id), "");
+    let bounds = inbox.bounds(&reader).await?;
+    let Start::After(after) = inbox.start(&bounds, cursor) else {
+        return Err(inbox.expired(&bounds));
+    };
+    if cursor.is_some() && after > bounds.acked {
+        inbox.ack_by_token(caller.id, caller.token, after).await?;
+    }
+    if cursor.is_some() {
+        reachability.acked(&[caller.id]).await?;
+    }
+    // Listening begins before the first look, so that nothing falls in between.
+    let subscription =
+        (wait > 0).then(|| hub.join(Subscription::new(reader.principal, caller.token.0, after)));
+    let mut events = inbox.read(reader.principal, after, limit).await?;
+    if let Some(subscription) = subscription.filter(|_| events.is_empty()) {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(wait)) => {}
+            () = subscription.notified() => {
+                if matches!(subscription.take().end, Some(End::EpochChanged)) {
+                    return Err(inbox.expired(&inbox.bounds(&reader).await?));
+                }
+                // The token may have been revoked while we waited.
+                AgentToken { agent: caller.id, token: caller.token }.verify(inbox.db(), &tokens.dead).await?;
+                events = inbox.read(reader.principal, after, limit).await?;
+            }
+        }
+    }
+    let next = inbox.cursor(events.last().map_or(after, |last| last.seq));
+    let objects: Vec<String> = events
+        .iter()
+        .map(|event| events::object(inbox.cursor(event.seq), &event.encoded))
+        .collect();
+    let text = format!(
+        r#"{{"data":[{}],"next_cursor":"{next}"}}"#,
+        objects.join(",")
+    );
+    let mut headers = HeaderMap::new();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    Ok((headers, text).into_response())
+}
