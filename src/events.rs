@@ -5,46 +5,16 @@
 
 use std::sync::Arc;
 
+pub use blindpipe_protocol::events::EventKind;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::{
-    catalogue,
     clock::iso,
     cursor::Cursor,
     ids::{ConversationId, EventId, MessageId, Principal},
 };
-
-catalogue! {
-    /// Durable events: (name on the wire, who gets it).
-    pub enum EventKind: (&'static str, &'static str) {
-        MessageCreated        = ("message.created",         "all members but the agent that sent it");
-        MessageRead           = ("message.read",            "members who are users");
-        ConversationCreated   = ("conversation.created",    "all members");
-        ConversationUpdated   = ("conversation.updated",    "all members");
-        MemberAdded           = ("member.added",            "all members and the one concerned");
-        MemberRemoved         = ("member.removed",          "all members and the one concerned");
-        RelationCreated       = ("relation.created",        "the user and the agent");
-        RelationRevoked       = ("relation.revoked",        "the user and the agent");
-        KeyDeviceAdded        = ("key.device_added",        "the user and everyone who shares a conversation");
-        KeyDeviceRemoved      = ("key.device_removed",      "the user and everyone who shares a conversation");
-        KeyBackupAccessed     = ("key.backup_accessed",     "the user");
-        KeyRotated            = ("key.rotated",             "each member, with its own wrapped keys");
-        KeyRotationRequested  = ("key.rotation_requested",  "the peer");
-        AgentKeyRegistered    = ("agent.key_registered",    "related users");
-        AgentStateChanged     = ("agent.state_changed",     "the owner");
-        AgentTokenRegenerated = ("agent.token_regenerated", "the owner");
-        AgentManifestUpdated  = ("agent.manifest_updated",  "the owner and related users");
-    }
-}
-
-impl EventKind {
-    /// The name on the wire.
-    pub fn name(self) -> &'static str {
-        self.row().0
-    }
-}
 
 /// Everything of an event that is the same for all its readers: the inside of a JSON object, without braces.
 pub type EncodedEvent = Arc<str>;

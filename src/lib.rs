@@ -20,7 +20,6 @@ pub mod app;
 pub mod auth;
 pub mod backplane;
 mod breaker;
-pub mod catalogue;
 pub mod clock;
 pub mod config;
 pub mod cursor;

@@ -1,5 +1,6 @@
 //! THE FRAMES of `/ws`: what a client may say and what the server answers.
 
+use blindpipe_protocol::errors::ErrorBody;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
@@ -310,7 +311,7 @@ pub enum ServerFrame<'a> {
         r#ref: &'a Value,
         #[serde(skip_serializing_if = "Option::is_none")]
         stream_id: Option<&'a StreamId>,
-        error: Value,
+        error: ErrorBody,
     },
     #[serde(rename = "auth.renewed")]
     AuthRenewed { expires_at: String },

@@ -99,27 +99,31 @@ pub struct Agent {
     /// What it is called.
     pub display_name: String,
     /// What it is for; null if it does not say.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub description: Option<String>,
     /// What it is.
     pub state: AgentState,
     /// How it gets its events.
     pub delivery_mode: DeliveryMode,
     /// What it can do, as it was sent; null if it has not said.
-    #[cfg_attr(feature = "schema", schema(value_type = Option<Manifest>))]
+    #[cfg_attr(feature = "schema", schema(required = true, value_type = Option<Manifest>))]
     pub manifest: Option<RawJson>,
     /// Rises with every manifest; 0 without.
     pub manifest_version: i32,
     /// The manifest's size as it was sent.
     pub manifest_size_bytes: u64,
     /// Its current pair of keys; null without.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub key_id: Option<String>,
     /// Its current token; null without.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub token: Option<AgentTokenInfo>,
     /// Its live connections over all nodes, the oldest first.
     pub connections: Vec<Connection>,
     /// How far it has read.
     pub inbox: InboxInfo,
     /// Since when it is unreachable; null if it is not.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub unreachable_since: Option<Timestamp>,
     /// When it was made.
     pub created_at: Timestamp,
@@ -132,8 +136,10 @@ pub struct AgentTokenInfo {
     /// When it was made.
     pub created_at: Timestamp,
     /// When it was last used, to the minute; null if never.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub last_used_at: Option<Timestamp>,
     /// Until when the token before it is good; null if there is none.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub grace_until: Option<Timestamp>,
 }
 
@@ -170,15 +176,17 @@ pub struct AgentCard {
     /// What it is called.
     pub display_name: String,
     /// What it is for; null if it does not say.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub description: Option<String>,
     /// What it is.
     pub state: AgentState,
     /// What it can do, as it was sent; null if it has not said.
-    #[cfg_attr(feature = "schema", schema(value_type = Option<Manifest>))]
+    #[cfg_attr(feature = "schema", schema(required = true, value_type = Option<Manifest>))]
     pub manifest: Option<RawJson>,
     /// Rises with every manifest; 0 without.
     pub manifest_version: i32,
     /// Its current pair of keys; null without.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub key_id: Option<String>,
     /// When it was made.
     pub created_at: Timestamp,
@@ -338,8 +346,10 @@ pub struct RegisteredAgentKey {
     /// The pair of keys that is current now.
     pub key_id: String,
     /// The pair before it, while it is good; null without.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub previous_key_id: Option<String>,
     /// Until when; null without.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub previous_valid_until: Option<Timestamp>,
 }
 
@@ -360,6 +370,7 @@ pub struct CheckedAgentKey {
     /// Whether it is the current one.
     pub current: bool,
     /// Until when it is good; null for the current one.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub valid_until: Option<Timestamp>,
 }
 
@@ -388,6 +399,7 @@ pub struct AgentKey {
     /// Whether it is the current one.
     pub current: bool,
     /// Until when it is good; null for the current one.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub valid_until: Option<Timestamp>,
 }
 
@@ -408,6 +420,7 @@ pub struct RegeneratedToken {
     /// As asked for.
     pub emergency: bool,
     /// Until when the token that it replaces is good; null if it is not.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub previous_valid_until: Option<Timestamp>,
     /// Regenerations that are left in 24 hours.
     pub remaining_today: u32,
@@ -456,6 +469,7 @@ pub struct TokenRegeneration {
     /// Whether all earlier tokens and keys died at once.
     pub emergency: bool,
     /// Until when the token before is good; null if it is not.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub previous_valid_until: Option<Timestamp>,
 }
 

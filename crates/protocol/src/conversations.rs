@@ -90,6 +90,7 @@ pub struct Conversation {
     /// Its kind.
     pub r#type: ConversationKind,
     /// A group's title; null without.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub title: Option<String>,
     /// The user who opened it.
     pub created_by: UserId,
@@ -107,6 +108,7 @@ pub struct Conversation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<Member>>,
     /// Its newest message; null without.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub last_message_id: Option<MessageId>,
     /// When its newest message came, or it was opened.
     pub last_activity_at: Timestamp,

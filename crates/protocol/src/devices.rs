@@ -11,8 +11,10 @@ pub struct Device {
     /// The device's id; the next page starts after it.
     pub device_id: String,
     /// What the user calls it; null if nothing.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub display_name: Option<String>,
     /// What it runs; null if it did not say.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub platform: Option<String>,
     /// When it first signed in.
     pub created_at: Timestamp,

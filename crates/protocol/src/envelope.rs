@@ -17,6 +17,7 @@ pub struct List<T> {
     /// The items.
     pub data: Vec<T>,
     /// Where the next page starts; null at the end.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub next_cursor: Option<String>,
 }
 

@@ -123,6 +123,7 @@ pub struct KeyRotation {
     /// The user who rotated.
     pub by: UserId,
     /// The user's reason; null if none was given.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub reason: Option<String>,
     /// The reader's keys.
     pub wrapped_keys: Vec<WrappedKey>,
@@ -139,5 +140,6 @@ pub struct RotationRequest {
     /// The user who asks.
     pub by: Principal,
     /// The user's reason; null if none was given.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub reason: Option<String>,
 }

@@ -181,8 +181,10 @@ pub struct Bucket {
     /// Whose budget it is.
     pub per: Per,
     /// Calls that are left; null where there is one budget for each route, group or conversation.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub remaining: Option<u32>,
     /// Milliseconds until the oldest call leaves the window; null as `remaining` is.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub resets_in_ms: Option<u64>,
 }
 

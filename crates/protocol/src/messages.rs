@@ -48,6 +48,7 @@ pub struct Sent {
     /// When it was stored.
     pub created_at: Timestamp,
     /// The sender's own id; null if it gave none.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub client_message_id: Option<MessageId>,
     /// Whether this id had been sent before; then the answer is that of the first time.
     pub duplicate: bool,
@@ -90,7 +91,7 @@ pub struct Message {
     /// The sender.
     pub sender: Sender,
     /// An object with a string `type`, as it was sent; null once it is purged.
-    #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
+    #[cfg_attr(feature = "schema", schema(required = true, value_type = Option<Object>))]
     pub payload: Option<RawJson>,
     /// Whether the payload was purged; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

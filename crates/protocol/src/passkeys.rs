@@ -94,6 +94,7 @@ pub struct Passkey {
     /// When it was enrolled.
     pub created_at: Timestamp,
     /// When it last signed in; null if never.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub last_used_at: Option<Timestamp>,
 }
 

@@ -32,7 +32,9 @@ pub struct Relation {
     /// When it began.
     pub created_at: Timestamp,
     /// When it ended; null while it holds.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub revoked_at: Option<Timestamp>,
     /// When what was said under it is purged; null if it is not.
+    #[cfg_attr(feature = "schema", schema(required = true))]
     pub purge_at: Option<Timestamp>,
 }

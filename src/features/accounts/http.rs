@@ -76,7 +76,7 @@ pub struct CodeSent {
 
 /// `POST /auth/send-code`: mails a code.
 ///
-/// Caller: anyone. Limits: `default_ip` per IP, `auth_send_code` 1/60 s per e-mail. Body `{email, scene,
+/// Caller: anyone. Limit: `auth_send_code` 1/60 s per e-mail. Body `{email, scene,
 /// turnstile_token}`. Answers 200 `{expires_in_seconds}`, the same for known and unknown e-mails.
 /// Errors: `TURNSTILE_FAILED`.
 pub async fn send_code(
@@ -85,7 +85,6 @@ pub async fn send_code(
     ip: ClientIp,
     Json(body): Json<SendCode>,
 ) -> Result<Data<CodeSent>> {
-    limiter.check_route(Limit::DefaultIp, ip).await?;
     accounts
         .turnstile
         .verify(&body.turnstile_token.0, ip.ip())
@@ -271,7 +270,7 @@ pub struct LoginCode {
 
 /// `POST /auth/login-code`: signs in with a code that was mailed for it.
 ///
-/// Caller: anyone. Limits: `default_ip` per IP, `auth_code_tries` 10 wrong ones/h per e-mail. Works while the password is
+/// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Works while the password is
 /// locked. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `CODE_INVALID`,
 /// `TURNSTILE_FAILED` (a token is not required, but judged if there is one).
 pub async fn login_code(
@@ -280,7 +279,6 @@ pub async fn login_code(
     ip: ClientIp,
     Json(body): Json<LoginCode>,
 ) -> Result<Response> {
-    limiter.check_route(Limit::DefaultIp, ip).await?;
     if let Some(token) = &body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
@@ -323,7 +321,7 @@ pub struct Reset {
 
 /// `POST /auth/reset-password`: another password, by a code that was mailed for it. Keys and backups stay.
 ///
-/// Caller: anyone. Limits: `default_ip` per IP, `auth_code_tries` 10 wrong ones/h per e-mail. Answers 200 `{reset:true}`.
+/// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Answers 200 `{reset:true}`.
 /// Ends every session of the user (`session.invalidated`, `password_reset`) and the lock of the login. Errors:
 /// `CODE_INVALID`, `TURNSTILE_FAILED` (a token is not required, but judged if there is one).
 pub async fn reset_password(
@@ -332,7 +330,6 @@ pub async fn reset_password(
     ip: ClientIp,
     Json(body): Json<ResetPassword>,
 ) -> Result<Data<Reset>> {
-    limiter.check_route(Limit::DefaultIp, ip).await?;
     if let Some(token) = &body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }

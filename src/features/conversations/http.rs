@@ -89,31 +89,27 @@ impl OpenGroup {
 
 /// `POST /conversations`: opens a conversation with an agent, another user or a group.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Body `{type:"agent", agent_id}`, `{type:"direct", user_id}` or
+/// Caller: user. Body `{type:"agent", agent_id}`, `{type:"direct", user_id}` or
 /// `{type:"group", title?, member_ids[], encryption?}`. Answers 201 with the [`Conversation`], or 200 with the one that
 /// the two have already. Tells the members `conversation.created`, for agents `relation.created` before it. Errors:
 /// `AGENT_NOT_REGISTERED`, `NOT_FOUND` (with the unknown `user_ids`).
 pub async fn open(
     user: User,
-    limiter: Limiter,
     opener: Opener,
     Json(body): Json<OpenConversation>,
 ) -> Result<Response> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     opener.open(&user, body).await
 }
 
 /// `POST /groups`: opens a group.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Body `{title?, member_ids[], encryption?}`, at most 500 members with
+/// Caller: user. Body `{title?, member_ids[], encryption?}`, at most 500 members with
 /// the caller. The rest as `POST /conversations`.
 pub async fn open_group(
     user: User,
-    limiter: Limiter,
     opener: Opener,
     Json(body): Json<OpenGroup>,
 ) -> Result<Response> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     opener.open(&user, OpenConversation::Group(body)).await
 }
 
@@ -214,15 +210,13 @@ async fn page_of(
 
 /// `GET /conversations/{conversation_id}`: a conversation with its members.
 ///
-/// Caller: a member. Limit: `default_user`, 120/min; agents their tier. Answers 200 with the [`Conversation`]. Errors:
+/// Caller: a member. Answers 200 with the [`Conversation`]. Errors:
 /// `NOT_FOUND`.
 pub async fn get(
     caller: Caller,
-    limiter: Limiter,
     State(db): State<Db>,
     Path(id): Path<ConversationId>,
 ) -> Result<Data<Conversation>> {
-    limiter.check_default(&caller).await?;
     let client = db.read().await?;
     let conversation = store::whole(&client, caller.principal(), id).await?;
     Ok(Data(conversation.ok_or(Code::NotFound)?))
@@ -236,12 +230,11 @@ pub struct ChangeConversation {
 
 /// `PATCH /conversations/{conversation_id}`: from now on only encrypted payloads; or another title, of a group.
 ///
-/// Caller: a user who is a member, of a group an admin. Limit: `default_user`, 120/min. Body `{encryption:"required"}`,
+/// Caller: a user who is a member, of a group an admin. Body `{encryption:"required"}`,
 /// `{title}` or both. Answers 200 with the [`Conversation`]. Tells the members `conversation.updated` if that changed
 /// anything. Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn change(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     State(random): State<Random>,
     State(backplane): State<Backplane>,
@@ -262,7 +255,6 @@ pub async fn change(
             "nothing to change: encryption or title",
         ));
     }
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let change = store::Change {
         encryption_required: body.encryption.is_some(),
         title: body.title.map(|text| text.0),
@@ -290,19 +282,17 @@ pub struct Marked {
 
 /// `POST /conversations/{conversation_id}/read`: the caller has read up to a message; the mark never moves back.
 ///
-/// Caller: a member. Limit: `default_user`, 120/min; agents their tier. Body `{message_id}`. Answers 200 with
+/// Caller: a member. Body `{message_id}`. Answers 200 with
 /// [`Marked`]. If the mark moved, tells the members who are users `message.read`; of more than 50 the reader alone, for
 /// its other devices. Errors: `NOT_FOUND`.
 pub async fn read(
     caller: Caller,
-    limiter: Limiter,
     State(db): State<Db>,
     State(random): State<Random>,
     State(backplane): State<Backplane>,
     Path(id): Path<ConversationId>,
     Json(body): Json<MarkRead>,
 ) -> Result<Data<Marked>> {
-    limiter.check_default(&caller).await?;
     let tx = db.begin("conversations.read").await?;
     let event = EventId::generate(&random);
     let mark = store::read_up_to(&tx, id, caller.principal(), body.message_id, event).await?;

@@ -4,7 +4,7 @@ use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::{rules::DeviceId, store};
+use super::{DeviceId, store};
 use crate::{
     auth::user::User,
     backplane::Backplane,
@@ -12,7 +12,7 @@ use crate::{
     error::{Code, Error, Result},
     http::{Data, List, Page, Path, Query},
     ids::EventId,
-    limits::{Limiter, slots::Slots, table::Limit},
+    limits::slots::Slots,
     random::Random,
 };
 
@@ -35,16 +35,14 @@ pub struct Device {
 
 /// `GET /users/me/devices`: the user's devices, newest first, those without a name of their own included.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Query `limit`, `cursor` (a `device_id`). Answers 200 with a list of
+/// Caller: user. Query `limit`, `cursor` (a `device_id`). Answers 200 with a list of
 /// [`Device`]. Errors: none of its own.
 pub async fn list(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     State(slots): State<Slots>,
     Query(page): Query<Page<DeviceId>>,
 ) -> Result<List<Device>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let connections = slots.connections(&[user.id.0]).await.into_iter().flatten();
     let online = connections.map(|connection| connection.device_id).collect();
     let cursor = page.cursor.as_ref().map(|device| device.0.as_str());
@@ -63,18 +61,16 @@ pub struct RevokedDevice {
 /// `DELETE /users/me/devices/{device_id}`: ends the device's session and takes its keys out of the directory. Its
 /// backups stay; signing in on it again makes it a new device.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Answers 200 with [`RevokedDevice`]. Its sockets get
+/// Caller: user. Answers 200 with [`RevokedDevice`]. Its sockets get
 /// `session.invalidated`. Errors: `NOT_FOUND`. Tells `key.device_removed`, and within seconds `conversation.updated` where
 /// the device holds the current key: another one is required.
 pub async fn revoke(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     State(random): State<Random>,
     State(backplane): State<Backplane>,
     Path(device_id): Path<String>,
 ) -> Result<Data<RevokedDevice>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let device = DeviceId::read(device_id).ok_or_else(|| Error::from(Code::NotFound))?;
     let tx = db.begin("devices.revoke").await?;
     let revoked = store::revoke(&tx, EventId::generate(&random), &user, &device.0).await?;

@@ -8,12 +8,12 @@
 pub mod http;
 mod lost;
 mod naming;
-mod rules;
 mod store;
+
+pub use blindpipe_protocol::text::DeviceId;
 
 pub use self::{
     lost::{Lost, lost_round, lost_seen, next_lost},
     naming::{Named, name},
-    rules::DeviceId,
     store::{NewSession, Refreshed, SignedIn, audience, end_all, end_session, refresh, sign_in},
 };

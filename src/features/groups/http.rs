@@ -108,16 +108,14 @@ pub async fn add_members(
 /// `DELETE /groups/{conversation_id}/members/{principal_id}`: removes a member, or leaves.
 ///
 /// Caller: user who administers the group, or the member. An owner is removed by nobody else; when it leaves, the oldest
-/// admin, else the oldest member, is the owner. Limit: `default_user`, 120/min; agents their tier. Answers 200 with
+/// admin, else the oldest member, is the owner. Answers 200 with
 /// [`Removal`]. Tells the members and the one concerned `member.removed`, and of a new owner `conversation.updated`.
 /// Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn remove_member(
     caller: Caller,
-    limiter: Limiter,
     groups: Groups,
     Path((group, member)): Path<(ConversationId, Principal)>,
 ) -> Result<Data<Removal>> {
-    limiter.check_default(&caller).await?;
     let tx = groups.db.begin("groups.remove_member").await?;
     let (removal, told) =
         store::remove(&tx, &groups.random, group, caller.principal(), member).await?;
@@ -143,16 +141,14 @@ pub struct ChangeMember {
 /// `PATCH /groups/{conversation_id}/members/{principal_id}`: makes a member an admin, a member again, or the owner; the
 /// owner before is an admin then.
 ///
-/// Caller: the group's owner. Limit: `default_user`, 120/min. Body `{role:"owner|admin|member"}`. Answers 200 with the
+/// Caller: the group's owner. Body `{role:"owner|admin|member"}`. Answers 200 with the
 /// [`Member`]. Tells the members `conversation.updated` if that changed anything. Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn change_member(
     user: User,
-    limiter: Limiter,
     groups: Groups,
     Path((group, member)): Path<(ConversationId, Principal)>,
     Json(body): Json<ChangeMember>,
 ) -> Result<Data<Member>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let tx = groups.db.begin("groups.change_member").await?;
     let (member, told) =
         store::change_role(&tx, &groups.random, group, user.id, member, body.role).await?;
@@ -220,15 +216,13 @@ pub async fn add_agent(
 
 /// `DELETE /groups/{conversation_id}/agent-instances/{instance_id}`: takes an agent's place away.
 ///
-/// Caller: user who administers the group. Limit: `default_user`, 120/min. Answers 200 with [`Removal`]. Tells the
+/// Caller: user who administers the group. Answers 200 with [`Removal`]. Tells the
 /// members and the agent `member.removed`. Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn remove_agent(
     user: User,
-    limiter: Limiter,
     groups: Groups,
     Path((group, instance)): Path<(ConversationId, InstanceId)>,
 ) -> Result<Data<Removal>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let tx = groups.db.begin("groups.remove_agent").await?;
     let (removal, told) =
         store::remove_instance(&tx, &groups.random, group, user.id, instance).await?;

@@ -50,20 +50,18 @@ pub struct Kept {
 
 /// `POST /keys/backup`: keeps a device's public keys and the encrypted private ones.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Body: the key backup of the interface, and optionally the `version` that
+/// Caller: user. Body: the key backup of the interface, and optionally the `version` that
 /// it replaces. The first of a device that we named names it. Answers 201 (new) or 200 (replaced) with [`Kept`].
 /// Errors: `DEVICE_MISMATCH`, `VERSION_MISMATCH`, `REAUTH_REQUIRED` (a login older than 5 min, and other public keys or
 /// the eleventh version, which would push the first one out).
 /// Tells `key.device_added`, and `key.device_removed` of the keys before.
 pub async fn put_backup(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     State(random): State<Random>,
     State(backplane): State<Backplane>,
     Json(body): Json<Upload>,
 ) -> Result<Response> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let events = [EventId::generate(&random), EventId::generate(&random)];
     let tx = db.begin("keys.put_backup").await?;
     let put = store::put(&tx, events, &user, &body).await?;

@@ -56,15 +56,13 @@ pub async fn of_user(
 /// `GET /agents/{agent_id}/conversations/{conversation_id}/messages`: the same for an agent. One that is only addressed
 /// sees the messages that name it.
 ///
-/// Caller: agent who is a member by an active relation. Limit: its tier.
+/// Caller: agent who is a member by an active relation.
 pub async fn of_agent(
     agent: Agent,
-    limiter: Limiter,
     State(db): State<Db>,
     Path((_, conversation)): Path<(AgentId, ConversationId)>,
     Query(walk): Query<Walk>,
 ) -> Result<Response> {
-    limiter.check_agent_route(agent.id).await?;
     answer(&db, conversation, Principal::Agent(agent.id), &walk).await
 }
 

@@ -88,16 +88,13 @@ pub struct Login {
 
 /// `POST /auth/passkey/complete`: signs in with a passkey, also while the password is locked.
 ///
-/// Caller: anyone. Limit: `default_ip` per IP. Answers 200 as every sign-in does, with the refresh cookie. The
+/// Caller: anyone. Answers 200 as every sign-in does, with the refresh cookie. The
 /// challenge is used up whatever its answer is worth. Errors: `CHALLENGE_EXPIRED`, `PASSKEY_INVALID`.
 pub async fn login(
-    limiter: Limiter,
-    ip: ClientIp,
     accounts: Accounts,
     State(passkeys): State<Passkeys>,
     Json(body): Json<Login>,
 ) -> Result<Response> {
-    limiter.check_route(Limit::DefaultIp, ip).await?;
     let tx = accounts.db.begin("passkeys.login").await?;
     let Some(state) = store::take_challenge(&tx, body.challenge_id, None).await? else {
         metrics::passkey_login("expired");
@@ -165,16 +162,14 @@ pub struct EnrolmentChallenge {
 
 /// `POST /users/me/passkeys/begin`: a challenge to enrol a passkey with.
 ///
-/// Caller: user with a login less than 10 min old. Limit: `default_user`, 120/min. No body. Answers 200 `{challenge_id,
+/// Caller: user with a login less than 10 min old. No body. Answers 200 `{challenge_id,
 /// public_key, expires_at}`. Errors: `REAUTH_REQUIRED`.
 pub async fn begin_enrolment(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     State(random): State<Random>,
     State(passkeys): State<Passkeys>,
 ) -> Result<Data<EnrolmentChallenge>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
     let tx = db.begin("passkeys.begin_enrolment").await?;
     let owner = store::owner(&tx, user.id).await?;
@@ -215,18 +210,16 @@ pub struct Enrolled {
 
 /// `POST /users/me/passkeys/complete`: enrols a passkey.
 ///
-/// Caller: user with a login less than 10 min old. Limit: `default_user`, 120/min. Body `{challenge_id, credential,
+/// Caller: user with a login less than 10 min old. Body `{challenge_id, credential,
 /// name?}`. Answers 201 `{passkey_id, name, created_at}`. Errors: `REAUTH_REQUIRED`, `CHALLENGE_EXPIRED`,
 /// `PASSKEY_INVALID`, `FORBIDDEN` (as many as a user may have).
 pub async fn enrol(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     State(random): State<Random>,
     State(passkeys): State<Passkeys>,
     Json(body): Json<Enrolment>,
 ) -> Result<Created<Enrolled>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
     let tx = db.begin("passkeys.enrol").await?;
     let Some(state) = store::take_challenge(&tx, body.challenge_id, Some(user.id)).await? else {
@@ -269,15 +262,13 @@ pub struct Listed {
 
 /// `GET /users/me/passkeys?limit=&cursor=`: the user's passkeys, oldest first.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Answers 200 `{data: [{passkey_id, name, created_at, last_used_at}],
+/// Caller: user. Answers 200 `{data: [{passkey_id, name, created_at, last_used_at}],
 /// next_cursor}`.
 pub async fn list(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     Query(page): Query<Page<PasskeyId>>,
 ) -> Result<List<Listed>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let tx = db.begin("passkeys.list").await?;
     let rows = store::list(&tx, user.id, page.cursor, page.rows()).await?;
     tx.commit().await?;
@@ -298,14 +289,12 @@ pub struct Removed {
 
 /// `DELETE /users/me/passkeys/{passkey_id}`: forgets a passkey; sessions that it opened go on.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Answers 200 `{passkey_id, deleted_at}`. Errors: `NOT_FOUND`.
+/// Caller: user. Answers 200 `{passkey_id, deleted_at}`. Errors: `NOT_FOUND`.
 pub async fn remove(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     Path(passkey_id): Path<PasskeyId>,
 ) -> Result<Data<Removed>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let tx = db.begin("passkeys.remove").await?;
     let deleted_at = store::remove(&tx, user.id, passkey_id)
         .await?
