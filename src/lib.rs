@@ -11,6 +11,7 @@
 //!   them across nodes and sweeps behind the hints; [`gateway`] reads them out to sockets.
 //! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`mail`], [`clock`], [`random`],
 //!   [`cursor`].
+//! - [`documents`]: OpenAPI and AsyncAPI, made of the tables and the protocol's types.
 //! - [`dev`]: private Postgres and Redis, certificates, two nodes and a demonstration. Nothing depends on it.
 //!
 //! Three rules hold everywhere: Postgres is the truth and Redis only hints; tell after commit; whether a credential
@@ -25,6 +26,7 @@ pub mod config;
 pub mod cursor;
 pub mod db;
 pub mod dev;
+pub mod documents;
 pub mod error;
 pub mod events;
 pub mod features;

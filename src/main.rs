@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use blindpipe::{clock::Clock, config, config::Config, db::migrate, dev, node::Node, telemetry};
+use blindpipe::{
+    clock::Clock, config, config::Config, db::migrate, dev, documents, node::Node, telemetry,
+};
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use secrecy::{ExposeSecret, SecretString};
@@ -28,6 +30,10 @@ enum Command {
     Migrate,
     /// Print every setting as a Markdown table
     Settings,
+    /// Print the OpenAPI document of the routes
+    Openapi,
+    /// Print the AsyncAPI document of /ws
+    Asyncapi,
     /// Run two nodes with private Postgres and Redis on this machine
     Dev(dev::DevOptions),
 }
@@ -40,7 +46,9 @@ async fn main() -> ExitCode {
         .ok();
     let outcome = match Arguments::parse().command {
         Command::Serve => serve().await,
-        Command::Settings => print_settings(),
+        Command::Settings => print(&config::as_markdown()),
+        Command::Openapi => print(&documents::openapi()),
+        Command::Asyncapi => print(&documents::asyncapi()),
         Command::Migrate => apply_migrations().await,
         Command::Dev(options) => return dev::run(options).await,
     };
@@ -85,9 +93,9 @@ async fn serve() -> Outcome {
     Ok(())
 }
 
-fn print_settings() -> Outcome {
+fn print(document: &str) -> Outcome {
     use std::io::Write;
-    Ok(std::io::stdout().write_all(config::as_markdown().as_bytes())?)
+    Ok(std::io::stdout().write_all(document.as_bytes())?)
 }
 
 async fn apply_migrations() -> Outcome {
