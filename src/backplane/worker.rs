@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use blindpipe_protocol::revocation::RevocationReason;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
@@ -429,20 +430,10 @@ fn pieces(batch: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
 
 /// Reasons are known words; what another node says is mapped onto them, never repeated as it came.
 pub fn known_reason(reason: &str) -> &'static str {
-    const KNOWN_REASONS: &[&str] = &[
-        "device_revoked",
-        "logout",
-        "password_reset",
-        "refresh_reuse",
-        "token_revoked",
-        "token_regenerated",
-        "account_deleted",
-    ];
-    KNOWN_REASONS
-        .iter()
-        .find(|known| **known == reason)
-        .copied()
-        .unwrap_or("token_revoked")
+    reason
+        .parse()
+        .unwrap_or(RevocationReason::TokenRevoked)
+        .as_str()
 }
 
 /// What a socket is told when the sweep finds its credential dead.

@@ -44,6 +44,23 @@ string_schema!(
 );
 
 #[cfg(feature = "sql")]
+impl postgres_types::ToSql for Timestamp {
+    fn to_sql(
+        &self,
+        kind: &postgres_types::Type,
+        out: &mut bytes::BytesMut,
+    ) -> Result<postgres_types::IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        self.0.to_sql(kind, out)
+    }
+
+    fn accepts(kind: &postgres_types::Type) -> bool {
+        <DateTime<Utc> as postgres_types::ToSql>::accepts(kind)
+    }
+
+    postgres_types::to_sql_checked!();
+}
+
+#[cfg(feature = "sql")]
 impl<'a> postgres_types::FromSql<'a> for Timestamp {
     fn from_sql(
         kind: &postgres_types::Type,

@@ -7,8 +7,9 @@ use axum::{
     http::{StatusCode, request::Parts},
     response::Response,
 };
+use blindpipe_protocol::accounts::{CodeSent, PasswordReset};
 use secrecy::ExposeSecret;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::sync::Notify;
 
 use super::{
@@ -67,11 +68,6 @@ pub struct SendCode {
     email: Email,
     scene: Scene,
     turnstile_token: TurnstileToken,
-}
-
-#[derive(Serialize)]
-pub struct CodeSent {
-    expires_in_seconds: u64,
 }
 
 /// `POST /auth/send-code`: mails a code.
@@ -314,11 +310,6 @@ pub struct ResetPassword {
     turnstile_token: Option<TurnstileToken>,
 }
 
-#[derive(Serialize)]
-pub struct Reset {
-    reset: bool,
-}
-
 /// `POST /auth/reset-password`: another password, by a code that was mailed for it. Keys and backups stay.
 ///
 /// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Answers 200 `{reset:true}`.
@@ -329,7 +320,7 @@ pub async fn reset_password(
     limiter: Limiter,
     ip: ClientIp,
     Json(body): Json<ResetPassword>,
-) -> Result<Data<Reset>> {
+) -> Result<Data<PasswordReset>> {
     if let Some(token) = &body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
@@ -378,5 +369,5 @@ pub async fn reset_password(
         ended.iter().map(|session| session.0).collect(),
         "password_reset",
     );
-    Ok(Data(Reset { reset: true }))
+    Ok(Data(PasswordReset { reset: true }))
 }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use axum::extract::State;
-use serde::Serialize;
+use blindpipe_protocol::limits::Bucket;
 
 use super::store;
 use crate::{
@@ -16,20 +16,6 @@ use crate::{
         table::{Limit, Per},
     },
 };
-
-/// A budget, and what is left of it where the caller has one only.
-#[derive(Serialize)]
-pub struct Bucket {
-    scope: &'static str,
-    limit: String,
-    count: u32,
-    window_seconds: u64,
-    per: Per,
-    /// Null where there is one for each route, group or conversation.
-    remaining: Option<u32>,
-    /// Until the oldest call leaves the window.
-    resets_in_ms: Option<u64>,
-}
 
 /// `GET /limits`: the caller's budgets, in the order of the interface.
 ///
@@ -79,7 +65,7 @@ pub async fn list(
         let budget = limiter.budget(*limit);
         let left = left.get(limit);
         Bucket {
-            scope: limit.scope(),
+            scope: limit.scope().to_owned(),
             limit: budget.to_string(),
             count: budget.count,
             window_seconds: budget.window.as_secs(),

@@ -8,7 +8,9 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use blindpipe_protocol::conversations::{
+    ChangeConversation, Encryption, MarkRead, OpenConversation, OpenGroup, ReadMark,
+};
 
 use super::{Conversation, store};
 use crate::{
@@ -21,70 +23,29 @@ use crate::{
     backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
-    http::{Data, Json, List, Path, Query, json::Text, page::Page},
-    ids::{AgentId, ConversationId, EventId, MessageId, Principal, RelationId, UserId},
+    http::{Data, Json, List, Path, Query, page::Page},
+    ids::{ConversationId, EventId, Principal, RelationId, UserId},
     limits::{Limiter, quotas::MAX_GROUP_MEMBERS, table::Limit},
     random::Random,
 };
 
-/// With whom.
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-pub enum OpenConversation {
-    /// An agent; makes the relation too.
-    Agent { agent_id: AgentId },
-    /// Another user.
-    Direct { user_id: UserId },
-    /// Any number of users.
-    Group(OpenGroup),
-}
-
-/// A group to be.
-#[derive(Deserialize)]
-pub struct OpenGroup {
-    title: Option<Text<1, 200>>,
-    #[serde(default)]
-    member_ids: Vec<UserId>,
-    #[serde(default)]
-    encryption: Encryption,
-}
-
-/// What payloads a conversation takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Encryption {
-    #[default]
-    Optional,
-    Required,
-}
-
-impl OpenGroup {
-    /// Without its maker, and nobody twice.
-    fn by(self, user: UserId) -> Result<store::NewGroup> {
-        let mut seen = HashSet::from([user]);
-        let members: Vec<UserId> = self
-            .member_ids
-            .into_iter()
-            .filter(|id| seen.insert(*id))
-            .collect();
-        if seen.len() > MAX_GROUP_MEMBERS {
-            return Err(Error::field(
-                "member_ids",
-                "max",
-                "a group has at most 500 members",
-            ));
-        }
-        let encryption = if self.encryption == Encryption::Required {
-            "required"
-        } else {
-            "optional"
-        };
-        Ok(store::NewGroup {
-            title: self.title.map(|text| text.0),
-            members,
-            encryption,
-        })
+/// The group that is asked for: without its maker, and nobody twice.
+fn new_group(group: OpenGroup, maker: UserId) -> Result<store::NewGroup> {
+    let mut seen = HashSet::from([maker]);
+    let members = group.member_ids.into_iter().filter(|id| seen.insert(*id));
+    let members: Vec<UserId> = members.collect();
+    if seen.len() > MAX_GROUP_MEMBERS {
+        return Err(Error::field(
+            "member_ids",
+            "max",
+            "a group has at most 500 members",
+        ));
     }
+    Ok(store::NewGroup {
+        title: group.title.map(|text| text.0),
+        members,
+        encryption: group.encryption.as_str(),
+    })
 }
 
 /// `POST /conversations`: opens a conversation with an agent, another user or a group.
@@ -150,7 +111,7 @@ impl Opener {
                 store::open_agent(&tx, &ids, user, agent_id).await?
             }
             OpenConversation::Group(group) => {
-                store::open_group(&tx, &ids, user, &group.by(user)?).await?
+                store::open_group(&tx, &ids, user, &new_group(group, user)?).await?
             }
         };
         tx.commit().await?;
@@ -222,12 +183,6 @@ pub async fn get(
     Ok(Data(conversation.ok_or(Code::NotFound)?))
 }
 
-#[derive(Deserialize)]
-pub struct ChangeConversation {
-    encryption: Option<Encryption>,
-    title: Option<Text<1, 200>>,
-}
-
 /// `PATCH /conversations/{conversation_id}`: from now on only encrypted payloads; or another title, of a group.
 ///
 /// Caller: a user who is a member, of a group an admin. Body `{encryption:"required"}`,
@@ -267,23 +222,10 @@ pub async fn change(
     Ok(Data(conversation))
 }
 
-#[derive(Deserialize)]
-pub struct MarkRead {
-    message_id: MessageId,
-}
-
-/// How far the caller has read.
-#[derive(Serialize)]
-pub struct Marked {
-    conversation_id: ConversationId,
-    message_id: MessageId,
-    unread_count: i64,
-}
-
 /// `POST /conversations/{conversation_id}/read`: the caller has read up to a message; the mark never moves back.
 ///
 /// Caller: a member. Body `{message_id}`. Answers 200 with
-/// [`Marked`]. If the mark moved, tells the members who are users `message.read`; of more than 50 the reader alone, for
+/// [`ReadMark`]. If the mark moved, tells the members who are users `message.read`; of more than 50 the reader alone, for
 /// its other devices. Errors: `NOT_FOUND`.
 pub async fn read(
     caller: Caller,
@@ -292,13 +234,13 @@ pub async fn read(
     State(backplane): State<Backplane>,
     Path(id): Path<ConversationId>,
     Json(body): Json<MarkRead>,
-) -> Result<Data<Marked>> {
+) -> Result<Data<ReadMark>> {
     let tx = db.begin("conversations.read").await?;
     let event = EventId::generate(&random);
     let mark = store::read_up_to(&tx, id, caller.principal(), body.message_id, event).await?;
     tx.commit().await?;
     mark.told.iter().for_each(|told| backplane.tell(told));
-    Ok(Data(Marked {
+    Ok(Data(ReadMark {
         conversation_id: id,
         message_id: mark.message,
         unread_count: mark.unread_count,

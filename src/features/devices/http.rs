@@ -1,8 +1,8 @@
 //! `GET /users/me/devices`, `DELETE /users/me/devices/{device_id}`.
 
 use axum::extract::State;
-use chrono::{DateTime, Utc};
-use serde::Serialize;
+pub use blindpipe_protocol::devices::Device;
+use blindpipe_protocol::devices::RevokedDevice;
 
 use super::{DeviceId, store};
 use crate::{
@@ -15,23 +15,6 @@ use crate::{
     limits::slots::Slots,
     random::Random,
 };
-
-/// A device as its owner sees it.
-#[derive(Serialize)]
-pub struct Device {
-    pub device_id: String,
-    pub display_name: Option<String>,
-    pub platform: Option<String>,
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    pub created_at: DateTime<Utc>,
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    pub last_seen_at: DateTime<Utc>,
-    /// Whether it is the caller's.
-    pub current: bool,
-    pub has_keys: bool,
-    /// Whether it has a socket on any node.
-    pub online: bool,
-}
 
 /// `GET /users/me/devices`: the user's devices, newest first, those without a name of their own included.
 ///
@@ -48,14 +31,6 @@ pub async fn list(
     let cursor = page.cursor.as_ref().map(|device| device.0.as_str());
     let devices = store::list(&db, &user, &online, cursor, page.rows()).await?;
     Ok(page.of(devices, |device| DeviceId(device.device_id.clone())))
-}
-
-/// A device that no longer counts.
-#[derive(Serialize)]
-pub struct RevokedDevice {
-    device_id: String,
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    revoked_at: DateTime<Utc>,
 }
 
 /// `DELETE /users/me/devices/{device_id}`: ends the device's session and takes its keys out of the directory. Its
@@ -82,6 +57,6 @@ pub async fn revoke(
     revoked.told.iter().for_each(|told| backplane.tell(told));
     Ok(Data(RevokedDevice {
         device_id: device.0,
-        revoked_at: revoked.at,
+        revoked_at: revoked.at.into(),
     }))
 }

@@ -9,7 +9,8 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use blindpipe_protocol::groups::{AddAgent, AddMembers, ChangeMember};
+pub use blindpipe_protocol::groups::{UserRole as Role, Visibility};
 
 use super::store::{self, Addition, Instance, Removal};
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
         inbox::Told,
     },
     http::{Created, Data, Json, Path},
-    ids::{AgentId, ConversationId, InstanceId, Principal, UserId},
+    ids::{ConversationId, InstanceId, Principal, UserId},
     limits::{
         Limiter,
         quotas::{GROUP_ADDITIONS_PER_TRANSACTION, MAX_GROUP_ADDITIONS},
@@ -62,11 +63,6 @@ impl Groups {
     fn tell(&self, told: &[Told]) {
         told.iter().for_each(|told| self.backplane.tell(told));
     }
-}
-
-#[derive(Deserialize)]
-pub struct AddMembers {
-    user_ids: Vec<UserId>,
 }
 
 /// `POST /groups/{conversation_id}/members`: adds users to a group, as far as they exist and there is room.
@@ -124,20 +120,6 @@ pub async fn remove_member(
     Ok(Data(removal))
 }
 
-/// What a member who is a user may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    Owner,
-    Admin,
-    Member,
-}
-
-#[derive(Deserialize)]
-pub struct ChangeMember {
-    role: Role,
-}
-
 /// `PATCH /groups/{conversation_id}/members/{principal_id}`: makes a member an admin, a member again, or the owner; the
 /// owner before is an admin then.
 ///
@@ -155,24 +137,6 @@ pub async fn change_member(
     tx.commit().await?;
     groups.tell(&told);
     Ok(Data(member))
-}
-
-#[derive(Deserialize)]
-pub struct AddAgent {
-    agent_id: AgentId,
-    #[serde(default)]
-    visibility: Visibility,
-}
-
-/// Which messages of a group an agent gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Visibility {
-    /// Those that name it.
-    #[default]
-    Addressed,
-    /// All.
-    All,
 }
 
 /// `POST /groups/{conversation_id}/agent-instances`: gives an agent a place in a group, or another visibility there.

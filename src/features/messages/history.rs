@@ -5,6 +5,7 @@ use axum::{
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
+use blindpipe_protocol::messages::Direction;
 use serde::Deserialize;
 
 use super::store;
@@ -16,17 +17,6 @@ use crate::{
     ids::{AgentId, ConversationId, MessageId, Principal},
     limits::{Limiter, table::Limit},
 };
-
-/// Which way a reader walks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// From the newest, or the cursor, to older ones.
-    #[default]
-    Backward,
-    /// From the oldest, or the cursor, to newer ones.
-    Forward,
-}
 
 /// The query of a history.
 #[derive(Deserialize)]

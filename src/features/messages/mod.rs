@@ -18,9 +18,8 @@ mod writer;
 
 use std::{sync::Arc, time::Duration};
 
-use chrono::{DateTime, Utc};
+pub use blindpipe_protocol::messages::Sent;
 use futures_util::FutureExt;
-use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
@@ -55,20 +54,6 @@ pub struct Outgoing {
     pub conversation: ConversationId,
     /// What.
     pub draft: Draft,
-}
-
-/// What a sender is answered.
-#[derive(Clone, Debug, Serialize)]
-pub struct Sent {
-    pub message_id: MessageId,
-    pub conversation_id: ConversationId,
-    /// The message's number in its conversation.
-    pub seq: i64,
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    pub created_at: DateTime<Utc>,
-    pub client_message_id: Option<MessageId>,
-    /// Whether this id had been sent before.
-    pub duplicate: bool,
 }
 
 /// Takes sends; clones share the lanes.

@@ -260,7 +260,7 @@ fn sent(one: &PendingSend, stored: &store::Stored) -> Sent {
         message_id: one.id,
         conversation_id: one.message.conversation,
         seq: stored.seq,
-        created_at: stored.created_at,
+        created_at: stored.created_at.into(),
         client_message_id: one.message.draft.client_message_id,
         duplicate: false,
     }
@@ -304,7 +304,7 @@ fn replay(one: &PendingSend, prior: store::Prior) -> Result<Sent> {
         message_id: prior.id,
         conversation_id: prior.conversation,
         seq: prior.seq,
-        created_at: prior.created_at,
+        created_at: prior.created_at.into(),
         client_message_id: prior.client_message_id,
         duplicate: true,
     })
