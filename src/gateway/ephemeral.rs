@@ -3,8 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::extract::State;
+use blindpipe_protocol::{
+    messages::Sender,
+    raw::RawJson,
+    streams::{StreamBegin, StreamCancel, StreamDelta, StreamEnd},
+    typing::{SetTyping, TypingAnswer, TypingNotice, TypingState},
+};
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -13,6 +18,7 @@ use uuid::Uuid;
 use super::{
     Gateway,
     audience::Audience,
+    frames::{self, ServerFrame},
     registry::Subscription,
     replays::ReplayRequests,
     requests,
@@ -26,7 +32,6 @@ use crate::{
     },
     clock::Clock,
     error::{Code, Result},
-    events::Sender,
     http::{Data, Json},
     ids::{ConversationId, MessageId, Principal},
     limits::{
@@ -35,14 +40,6 @@ use crate::{
         table::Limit,
     },
 };
-
-/// Whether somebody writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Typing {
-    Started,
-    Stopped,
-}
 
 /// What an agent does to its stream, but for the end, which is a send.
 pub enum StreamCommand {
@@ -62,55 +59,8 @@ pub enum StreamCommand {
     },
 }
 
-/// A frame that sockets are sent and no inbox holds.
-#[derive(Serialize)]
-#[serde(tag = "type")]
-enum Frame<'a> {
-    #[serde(rename = "typing")]
-    Typing {
-        conversation_id: ConversationId,
-        sender: Sender<'a>,
-        state: Typing,
-        #[serde(serialize_with = "crate::clock::as_iso")]
-        expires_at: DateTime<Utc>,
-    },
-    #[serde(rename = "stream.begin")]
-    Begin {
-        stream_id: &'a StreamId,
-        conversation_id: ConversationId,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        in_reply_to: Option<MessageId>,
-        sender: Sender<'a>,
-    },
-    #[serde(rename = "stream.delta")]
-    Delta {
-        stream_id: &'a StreamId,
-        conversation_id: ConversationId,
-        n: u64,
-        data: &'a RawValue,
-        sender: Sender<'a>,
-    },
-    #[serde(rename = "stream.end")]
-    End {
-        stream_id: &'a StreamId,
-        conversation_id: ConversationId,
-        message_id: MessageId,
-        sender: Sender<'a>,
-    },
-    #[serde(rename = "stream.cancel")]
-    Cancel {
-        stream_id: &'a StreamId,
-        conversation_id: ConversationId,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<&'a str>,
-        sender: Sender<'a>,
-    },
-}
-
-impl Frame<'_> {
-    fn encode(&self) -> Arc<str> {
-        serde_json::to_string(self).unwrap_or_default().into()
-    }
+fn encode(frame: ServerFrame) -> Arc<str> {
+    frames::encode(&frame).into()
 }
 
 fn ephemeral(
@@ -131,35 +81,19 @@ fn ephemeral(
     }
 }
 
-/// The body of a typing call.
-#[derive(Deserialize)]
-pub struct TypingBody {
-    conversation_id: ConversationId,
-    state: Typing,
-}
-
-/// What a typing call is answered.
-#[derive(Serialize)]
-pub struct Typed {
-    conversation_id: ConversationId,
-    state: Typing,
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    expires_at: DateTime<Utc>,
-}
-
 /// `POST /agents/{agent_id}/typing`: says that an agent writes, or has stopped to.
 ///
 /// Caller: agent. Limit: `agent_typing`, 10/s per agent, shared with its `typing` frames. Body `{conversation_id,
-/// state:"started|stopped"}`. Answers 200 with [`Typed`]. Sends the members' sockets a `typing` frame; no event.
+/// state:"started|stopped"}`. Answers 200 with [`TypingAnswer`]. Sends the members' sockets a `typing` frame; no event.
 /// Errors: `NOT_FOUND`, `RELATION_REVOKED`.
 pub async fn typing(
     agent: Agent,
     limiter: Limiter,
     State(gateway): State<Arc<Gateway>>,
-    Json(body): Json<TypingBody>,
-) -> Result<Data<Typed>> {
+    Json(body): Json<SetTyping>,
+) -> Result<Data<TypingAnswer>> {
     limiter.take(Limit::AgentTyping, agent.id).await?;
-    let TypingBody {
+    let SetTyping {
         conversation_id,
         state,
     } = body;
@@ -169,10 +103,10 @@ pub async fn typing(
         .ephemeral
         .tell_typing(who, sender, conversation_id, state, None)
         .await?;
-    Ok(Data(Typed {
+    Ok(Data(TypingAnswer {
         conversation_id,
         state,
-        expires_at,
+        expires_at: expires_at.into(),
     }))
 }
 
@@ -182,7 +116,7 @@ pub async fn typing_frame(
     who: Principal,
     device: &str,
     conversation: ConversationId,
-    state: Typing,
+    state: TypingState,
     but: &Subscription,
 ) -> Result<()> {
     let limiter = Limiter::detached(gateway.limits.clone());
@@ -194,7 +128,10 @@ pub async fn typing_frame(
                 .await?
         }
     }
-    let sender = Sender::of(who, Some(device).filter(|device| !device.is_empty()));
+    let sender = Sender::of(
+        who,
+        Some(device.to_owned()).filter(|device| !device.is_empty()),
+    );
     gateway
         .ephemeral
         .tell_typing(who, sender, conversation, state, Some(but))
@@ -250,9 +187,9 @@ impl EphemeralEvents {
     async fn tell_typing(
         &self,
         who: Principal,
-        sender: Sender<'_>,
+        sender: Sender,
         conversation_id: ConversationId,
-        state: Typing,
+        state: TypingState,
         but: Option<&Subscription>,
     ) -> Result<DateTime<Utc>> {
         let listeners = self
@@ -261,16 +198,15 @@ impl EphemeralEvents {
             .await?;
         let now = self.clock.now();
         let expires_at = match state {
-            Typing::Started => now + TYPING_TTL,
-            Typing::Stopped => now,
+            TypingState::Started => now + TYPING_TTL,
+            TypingState::Stopped => now,
         };
-        let text = Frame::Typing {
+        let text = encode(ServerFrame::Typing(TypingNotice {
             conversation_id,
             sender,
             state,
-            expires_at,
-        }
-        .encode();
+            expires_at: expires_at.into(),
+        }));
         self.backplane
             .publish_ephemeral(&listeners, &EphemeralEvent { part: None, text }, but);
         Ok(expires_at)
@@ -286,7 +222,7 @@ impl EphemeralEvents {
         let key = key_of(who, stream)?;
         match action {
             StreamCommand::Begin(home) => self.begin(&key, home).await,
-            StreamCommand::Delta { n, data } => self.go_on(&key, n, &data).await,
+            StreamCommand::Delta { n, data } => self.go_on(&key, n, data).await,
             StreamCommand::Cancel { reason } => {
                 let home = self.streams.open(&key).ok_or(Code::NotFound)?;
                 self.cancel(&key, home.conversation, reason.as_deref(), true)
@@ -305,13 +241,12 @@ impl EphemeralEvents {
         self.streams.begin(key, home)?;
         self.backplane.claim_stream(key.agent, key.stream.clone());
         let sender = sender(key);
-        let text = Frame::Begin {
-            stream_id: &key.stream,
+        let text = encode(ServerFrame::StreamBegin(StreamBegin {
+            stream_id: key.stream.clone(),
             conversation_id,
             in_reply_to,
             sender,
-        }
-        .encode();
+        }));
         self.backplane.publish_ephemeral(
             &listeners,
             &ephemeral(key, conversation_id, StreamAction::Begin, text),
@@ -320,12 +255,12 @@ impl EphemeralEvents {
         Ok(())
     }
 
-    async fn go_on(&self, key: &Key, n: u64, data: &RawValue) -> Result<()> {
+    async fn go_on(&self, key: &Key, n: u64, data: Box<RawValue>) -> Result<()> {
         let StreamTarget {
             conversation: conversation_id,
             ..
         } = self.streams.open(key).ok_or(Code::NotFound)?;
-        if size(data) > MAX_DELTA_BYTES {
+        if size(&data) > MAX_DELTA_BYTES {
             return Err(Code::PayloadTooLarge.into());
         }
         let listeners = match self.listeners(key, conversation_id).await {
@@ -337,14 +272,13 @@ impl EphemeralEvents {
             other => other?,
         };
         let sender = sender(key);
-        let text = Frame::Delta {
-            stream_id: &key.stream,
+        let text = encode(ServerFrame::StreamDelta(StreamDelta {
+            stream_id: key.stream.clone(),
             conversation_id,
             n,
-            data,
+            data: RawJson(data),
             sender,
-        }
-        .encode();
+        }));
         self.streams.push(key, n, &text)?;
         self.backplane.publish_ephemeral(
             &listeners,
@@ -371,13 +305,12 @@ impl EphemeralEvents {
         own: bool,
     ) {
         let sender = sender(key);
-        let text = Frame::Cancel {
-            stream_id: &key.stream,
+        let text = encode(ServerFrame::StreamCancel(StreamCancel {
+            stream_id: key.stream.clone(),
             conversation_id,
-            reason,
+            reason: reason.map(str::to_owned),
             sender,
-        }
-        .encode();
+        }));
         if !self.streams.finish(key, &text) {
             return;
         }
@@ -398,13 +331,12 @@ impl EphemeralEvents {
     /// the listeners.
     pub async fn sent(&self, key: &Key, conversation_id: ConversationId, message_id: MessageId) {
         let sender = sender(key);
-        let text = Frame::End {
-            stream_id: &key.stream,
+        let text = encode(ServerFrame::StreamEnd(StreamEnd {
+            stream_id: key.stream.clone(),
             conversation_id,
             message_id,
             sender,
-        }
-        .encode();
+        }));
         let own = self.streams.is_own(key);
         let told = self.streams.finish(key, &text);
         if own != Some(true) && (told || own.is_none()) {
@@ -457,6 +389,6 @@ impl EphemeralEvents {
     }
 }
 
-fn sender(key: &Key) -> Sender<'static> {
+fn sender(key: &Key) -> Sender {
     Sender::of(Principal::Agent(key.agent), None)
 }
