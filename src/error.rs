@@ -11,74 +11,8 @@ use axum::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::catalogue;
-
-catalogue! {
-    /// Everything a caller can be refused with: (HTTP status, wire code, fallback message).
-    pub enum Code: (u16, &'static str, &'static str) {
-        ValidationError       = (400, "VALIDATION_ERROR",       "The request is not valid.");
-        CodeInvalid           = (400, "CODE_INVALID",           "The code is wrong, used or expired.");
-        ChallengeExpired      = (400, "CHALLENGE_EXPIRED",      "The challenge is unknown, used or expired; begin again.");
-        Unauthorized          = (401, "UNAUTHORIZED",           "The access token is missing, invalid or expired.");
-        TokenExpired          = (401, "TOKEN_EXPIRED",          "The refresh token is expired or revoked; log in again.");
-        InvalidCredentials    = (401, "INVALID_CREDENTIALS",    "The e-mail or the password is wrong.");
-        PasskeyInvalid        = (401, "PASSKEY_INVALID",        "The passkey or its answer is not valid.");
-        AgentTokenInvalid     = (401, "AGENT_TOKEN_INVALID",    "The agent token is invalid or revoked.");
-        TurnstileFailed       = (403, "TURNSTILE_FAILED",       "The human verification failed.");
-        Forbidden             = (403, "FORBIDDEN",              "The caller may not do this.");
-        TlsRequired           = (403, "TLS_REQUIRED",           "Only HTTPS is served here.");
-        OriginNotAllowed      = (403, "ORIGIN_NOT_ALLOWED",     "This origin may not call this endpoint.");
-        ReauthRequired        = (403, "REAUTH_REQUIRED",        "This needs a recent login; log in again.");
-        AgentLimitExceeded    = (403, "AGENT_LIMIT_EXCEEDED",   "The user already has as many agents as allowed.");
-        NotConversationMember = (403, "NOT_CONVERSATION_MEMBER", "The sender is not a member of the conversation.");
-        RelationRequired      = (403, "RELATION_REQUIRED",      "The user has no relation with this agent.");
-        RelationRevoked       = (403, "RELATION_REVOKED",       "The user has ended the relation with this agent.");
-        AgentLoopDetected     = (403, "AGENT_LOOP_DETECTED",    "Agents have answered each other too many times without a human.");
-        NotFound              = (404, "NOT_FOUND",              "There is nothing here.");
-        AgentNotRegistered    = (404, "AGENT_NOT_REGISTERED",   "The agent does not exist.");
-        MethodNotAllowed      = (405, "METHOD_NOT_ALLOWED",     "This method is not served here.");
-        RequestTimeout        = (408, "REQUEST_TIMEOUT",        "The request arrived too slowly.");
-        EmailTaken            = (409, "EMAIL_TAKEN",            "An account with this e-mail exists.");
-        DeviceMismatch        = (409, "DEVICE_MISMATCH",        "The session belongs to another device.");
-        VersionMismatch       = (409, "VERSION_MISMATCH",       "It was changed meanwhile; read it again.");
-        RecipientsMismatch    = (409, "RECIPIENTS_MISMATCH",    "The wrapped keys do not fit the members' current devices.");
-        AgentKeysMismatch     = (409, "AGENT_KEYS_MISMATCH",    "The private key held does not match the registered public key.");
-        IdempotencyConflict   = (409, "IDEMPOTENCY_CONFLICT",   "This id was used for another message within 24 hours.");
-        CursorExpired         = (409, "CURSOR_EXPIRED",         "The cursor is older than what is kept, or of another epoch.");
-        MessageTooLarge       = (413, "MESSAGE_TOO_LARGE",      "A message may have 1 MB.");
-        WebhookPayloadTooLarge = (413, "WEBHOOK_PAYLOAD_TOO_LARGE", "An agent's message may have 1 MB.");
-        ManifestTooLarge      = (413, "MANIFEST_TOO_LARGE",     "A manifest may have 128 KB.");
-        PayloadTooLarge       = (413, "PAYLOAD_TOO_LARGE",      "The request body is too large.");
-        AccountLocked         = (423, "ACCOUNT_LOCKED",         "Too many failed logins; try again later.");
-        RateLimited           = (429, "RATE_LIMITED",           "Too many requests; try again after the wait.");
-        InternalError         = (500, "INTERNAL_ERROR",         "Something broke on our side.");
-        NotAvailableInV1      = (501, "NOT_AVAILABLE_IN_V1",    "Planned, and not part of V1.");
-        ServiceUnavailable    = (503, "SERVICE_UNAVAILABLE",    "The service cannot answer now; try again shortly.");
-    }
-}
-
-impl Code {
-    /// The HTTP status.
-    pub fn status(self) -> StatusCode {
-        StatusCode::from_u16(self.row().0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-    }
-
-    /// The stable identifier on the wire.
-    pub fn wire(self) -> &'static str {
-        self.row().1
-    }
-
-    /// Whether the same request may succeed later without being changed.
-    pub fn retryable(self) -> bool {
-        matches!(
-            self,
-            Code::RateLimited
-                | Code::ServiceUnavailable
-                | Code::AccountLocked
-                | Code::RequestTimeout
-        )
-    }
-}
+pub use blindpipe_protocol::errors::Code;
+use blindpipe_protocol::errors::{ErrorBody, ErrorEnvelope, FieldFault};
 
 /// A refusal or a failure, on its way to the caller.
 pub struct Error {
@@ -111,8 +45,12 @@ impl Error {
         rule: impl Into<String>,
         message: impl Into<String>,
     ) -> Self {
-        let field = json!({ "path": path.into(), "rule": rule.into(), "message": message.into() });
-        Error::from(Code::ValidationError).with("fields", json!([field]))
+        let fault = FieldFault {
+            path: path.into(),
+            rule: rule.into(),
+            message: message.into(),
+        };
+        Error::from(Code::ValidationError).with("fields", json!([fault]))
     }
 
     /// A part of ours broke: 500, or 503 where `code` says so.
@@ -153,7 +91,7 @@ impl Error {
 
     /// Whether it is ours: the caller asked for nothing wrong.
     pub fn is_ours(&self) -> bool {
-        self.code.status().is_server_error()
+        self.status().is_server_error()
     }
 
     /// Whether Postgres gave up this transaction for another one (deadlock, serialisation): it may be tried again.
@@ -198,17 +136,14 @@ impl Error {
         self.cause.as_ref()?.downcast_ref()
     }
 
+    /// The HTTP status of the answer.
+    fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
     /// The object under `error` in the envelope, for answers and for frames.
-    pub fn body(&self) -> Value {
-        let (_, wire, message) = self.code.row();
-        let mut params = self.params.clone();
-        params.insert("retryable".to_owned(), self.code.retryable().into());
-        json!({
-            "code": wire,
-            "message": message,
-            "i18n_key": format!("errors.{}", wire.to_ascii_lowercase()),
-            "params": params,
-        })
+    pub fn body(&self) -> ErrorBody {
+        ErrorBody::new(self.code, self.params.clone())
     }
 
     /// Writes what broke to the log, where no answer will take it to the door.
@@ -260,8 +195,8 @@ pub struct Cause(pub std::sync::Arc<str>);
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         let mut response = (
-            self.code.status(),
-            axum::Json(json!({ "error": self.body() })),
+            self.status(),
+            axum::Json(ErrorEnvelope { error: self.body() }),
         )
             .into_response();
         if let Some(wait) = self.retry_after {

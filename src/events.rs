@@ -5,46 +5,16 @@
 
 use std::sync::Arc;
 
+pub use blindpipe_protocol::events::EventKind;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::{
-    catalogue,
     clock::iso,
     cursor::Cursor,
     ids::{ConversationId, EventId, MessageId, Principal},
 };
-
-catalogue! {
-    /// Durable events: (name on the wire, who gets it).
-    pub enum EventKind: (&'static str, &'static str) {
-        MessageCreated        = ("message.created",         "all members but the agent that sent it");
-        MessageRead           = ("message.read",            "members who are users");
-        ConversationCreated   = ("conversation.created",    "all members");
-        ConversationUpdated   = ("conversation.updated",    "all members");
-        MemberAdded           = ("member.added",            "all members and the one concerned");
-        MemberRemoved         = ("member.removed",          "all members and the one concerned");
-        RelationCreated       = ("relation.created",        "the user and the agent");
-        RelationRevoked       = ("relation.revoked",        "the user and the agent");
-        KeyDeviceAdded        = ("key.device_added",        "the user and everyone who shares a conversation");
-        KeyDeviceRemoved      = ("key.device_removed",      "the user and everyone who shares a conversation");
-        KeyBackupAccessed     = ("key.backup_accessed",     "the user");
-        KeyRotated            = ("key.rotated",             "each member, with its own wrapped keys");
-        KeyRotationRequested  = ("key.rotation_requested",  "the peer");
-        AgentKeyRegistered    = ("agent.key_registered",    "related users");
-        AgentStateChanged     = ("agent.state_changed",     "the owner");
-        AgentTokenRegenerated = ("agent.token_regenerated", "the owner");
-        AgentManifestUpdated  = ("agent.manifest_updated",  "the owner and related users");
-    }
-}
-
-impl EventKind {
-    /// The name on the wire.
-    pub fn name(self) -> &'static str {
-        self.row().0
-    }
-}
 
 /// Everything of an event that is the same for all its readers: the inside of a JSON object, without braces.
 pub type EncodedEvent = Arc<str>;
@@ -113,9 +83,9 @@ pub struct Message<'a> {
     pub created_at: DateTime<Utc>,
 }
 
-/// Who says something, as everybody sees it.
+/// The sender, as everybody sees it.
 #[derive(Serialize)]
-pub struct Sender<'a> {
+struct Sender<'a> {
     r#type: &'static str,
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,8 +93,7 @@ pub struct Sender<'a> {
 }
 
 impl<'a> Sender<'a> {
-    /// A principal, and the device of a user.
-    pub fn of(who: Principal, device_id: Option<&'a str>) -> Self {
+    fn of(who: Principal, device_id: Option<&'a str>) -> Self {
         Sender {
             r#type: who.kind(),
             id: who.wire_id(),
@@ -183,5 +152,41 @@ impl Message<'_> {
             self.created_at,
             &self.json(),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blindpipe_protocol::events::{Event, EventObject};
+
+    use super::*;
+
+    #[test]
+    fn a_message_that_is_written_by_hand_reads_as_its_type() {
+        let agent = Principal::Agent(crate::ids::AgentId(uuid::Uuid::from_u128(7)));
+        let message = Message {
+            id: MessageId(uuid::Uuid::from_u128(1)),
+            conversation: ConversationId(uuid::Uuid::from_u128(2)),
+            seq: 3,
+            sender: agent,
+            device_id: None,
+            payload: r#"{ "type":"t", "n": 1.00 }"#,
+            recipients: Some(&[agent.wire_id()]),
+            client_message_id: None,
+            in_reply_to: Some(MessageId(uuid::Uuid::from_u128(4))),
+            hop: 1,
+            created_at: DateTime::UNIX_EPOCH,
+        };
+        for payload in [message.payload, ""] {
+            let message = Message { payload, ..message };
+            let cursor = Cursor { epoch: 1, seq: 9 };
+            let text = object(cursor, &message.encoded());
+            let typed: EventObject = serde_json::from_str(&text).expect("an event");
+            let Event::MessageCreated(data) = &typed.event else {
+                panic!("a message: {text}");
+            };
+            assert_eq!(serde_json::to_string(data).expect("JSON"), message.json());
+            assert_eq!((typed.cursor, typed.seq), (cursor, 9));
+        }
     }
 }

@@ -12,6 +12,7 @@
 //!   them across nodes and sweeps behind the hints; [`gateway`] reads them out to sockets.
 //! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`work`], [`mail`], [`clock`], [`random`],
 //!   [`cursor`].
+//! - [`documents`]: OpenAPI and AsyncAPI, made of the tables and the protocol's types.
 //!
 //! Three rules hold everywhere: Postgres is the truth and Redis only hints; tell after commit; whether a credential
 //! counts is read in the request's own query.
@@ -19,12 +20,12 @@
 pub(crate) mod app;
 pub mod auth;
 mod breaker;
-pub(crate) mod catalogue;
 pub mod clock;
 pub mod config;
 pub(crate) mod cursor;
 pub mod db;
 pub mod delivery;
+pub mod documents;
 pub mod error;
 pub(crate) mod events;
 pub mod features;

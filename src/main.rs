@@ -6,7 +6,7 @@ use blindpipe::{
     clock::Clock,
     config,
     db::migrate,
-    healthcheck,
+    documents, healthcheck,
     node::{self, Node},
     telemetry,
 };
@@ -35,6 +35,10 @@ enum Command {
     Migrate,
     /// Print every setting as a Markdown table
     Settings,
+    /// Print the OpenAPI document of the routes
+    Openapi,
+    /// Print the AsyncAPI document of /ws
+    Asyncapi,
     /// Ask the admin listener at ADMIN_ADDR whether the node is ready; exit 0 if it is, 1 if not
     Healthcheck,
 }
@@ -47,7 +51,9 @@ async fn main() -> ExitCode {
         .ok();
     let outcome = match Arguments::parse().command {
         Command::Serve => serve().await,
-        Command::Settings => print_settings(),
+        Command::Settings => print(&config::as_markdown()),
+        Command::Openapi => print(&documents::openapi()),
+        Command::Asyncapi => print(&documents::asyncapi()),
         Command::Migrate => apply_migrations().await,
         Command::Healthcheck => check_health().await,
     };
@@ -99,9 +105,9 @@ async fn check_health() -> Outcome {
     Ok(healthcheck::run(admin).await?)
 }
 
-fn print_settings() -> Outcome {
+fn print(document: &str) -> Outcome {
     use std::io::Write;
-    Ok(std::io::stdout().write_all(config::as_markdown().as_bytes())?)
+    Ok(std::io::stdout().write_all(document.as_bytes())?)
 }
 
 async fn apply_migrations() -> Outcome {

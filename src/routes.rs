@@ -3,21 +3,28 @@
 
 use axum::{
     Router,
+    extract::{FromRequestParts, Request, State},
     http::Method,
-    middleware,
+    middleware::{self, Next},
+    response::Response,
     routing::{MethodRouter, delete, get, patch, post},
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     app::App,
-    error::Code,
+    auth::{agent::Agent, caller::Caller, user::User},
+    error::{Code, Result},
     features::{
         accounts, agents, budgets, conversations, devices, group_keys, groups, health, keys,
         messages, passkeys, relations, typing,
     },
     gateway,
-    http::{client, trace},
+    http::{
+        client::{self, ClientIp},
+        trace,
+    },
+    limits::{Limiter, table::Limit},
 };
 
 /// Who may call a route.
@@ -33,19 +40,101 @@ pub enum Access {
     Either,
 }
 
+/// What a route charges.
+#[derive(Clone, Copy, Debug)]
+pub struct Charges {
+    /// Whether each call costs one of the default budget of its caller: `default_user`, an agent's tier or
+    /// `default_ip`. The row charges it, before the body is read.
+    pub default: bool,
+    /// Budgets of its own. Its handler charges them, since what they count differs.
+    pub own: &'static [Limit],
+}
+
+/// The default budget only.
+const DEFAULT: Charges = default(&[]);
+/// No budget.
+const NOTHING: Charges = own(&[]);
+
+/// The default budget and others.
+const fn default(own: &'static [Limit]) -> Charges {
+    Charges { default: true, own }
+}
+
+/// Other budgets only.
+const fn own(own: &'static [Limit]) -> Charges {
+    Charges {
+        default: false,
+        own,
+    }
+}
+
 /// A route of the public listener.
 pub struct Route {
     pub method: Method,
     pub path: &'static str,
     pub caller: Access,
+    pub charges: Charges,
     handler: MethodRouter<App>,
 }
 
-fn route(method: Method, path: &'static str, caller: Access, handler: MethodRouter<App>) -> Route {
+impl Route {
+    /// The handler, behind what its row says of its caller and the default budget.
+    ///
+    /// A row without the default budget is guarded by its handler's extractors: a send is charged before Postgres is
+    /// asked whether its sender's credential counts.
+    fn guarded(self, app: &App) -> MethodRouter<App> {
+        if !self.charges.default {
+            return self.handler;
+        }
+        let state = (app.clone(), self.caller);
+        self.handler
+            .route_layer(middleware::from_fn_with_state(state, guard))
+    }
+}
+
+/// Authenticates the caller, leaves it for the handler's extractors, and charges its default budget.
+async fn guard(
+    State((app, access)): State<(App, Access)>,
+    request: Request,
+    next: Next,
+) -> Result<Response> {
+    let (mut parts, body) = request.into_parts();
+    let caller = match access {
+        Access::Public => None,
+        Access::User => Some(Caller::User(
+            User::from_request_parts(&mut parts, &app).await?,
+        )),
+        Access::Agent => Some(Caller::Agent(
+            Agent::from_request_parts(&mut parts, &app).await?,
+        )),
+        Access::Either => Some(Caller::from_request_parts(&mut parts, &app).await?),
+    };
+    let limiter = Limiter::from_request_parts(&mut parts, &app).await?;
+    match caller {
+        None => {
+            let ip = ClientIp::from_request_parts(&mut parts, &app).await?;
+            limiter.check_route(Limit::DefaultIp, ip).await?;
+        }
+        Some(caller) => {
+            limiter.check_default(caller.principal()).await?;
+            parts.extensions.insert(caller);
+        }
+    }
+    Ok(next.run(Request::from_parts(parts, body)).await)
+}
+
+fn route(
+    method: Method,
+    path: &'static str,
+    caller: Access,
+    charges: Charges,
+    handler: MethodRouter<App>,
+) -> Route {
     Route {
         method,
         path,
         caller,
+        charges,
         handler,
     }
 }
@@ -54,79 +143,85 @@ fn route(method: Method, path: &'static str, caller: Access, handler: MethodRout
 #[rustfmt::skip]
 pub fn table() -> Vec<Route> {
     use Access::{Agent, Either, Public, User};
+    use Limit::{
+        AgentConversationSend, AgentConversations, AgentManifestUpdate, AgentMessageSend, AgentPoll,
+        AgentTokenRegenerate, AgentTyping, CodeTries, GroupAgentInstance, GroupMemberAdd, KeysBackupRead,
+        KeysGroupRotate, KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail,
+        RegisterIp, SendCode, UserConversationsList, UserMessageSend, UserMessagesList, WsConnect, WsConnectIp,
+    };
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
     const PATCH: Method = Method::PATCH;
     const DELETE: Method = Method::DELETE;
     vec![
-        route(POST, "/auth/send-code",           Public, post(accounts::http::send_code)),
-        route(POST, "/auth/register",            Public, post(accounts::http::register)),
-        route(POST, "/auth/login",               Public, post(accounts::http::login)),
-        route(POST, "/auth/login-code",          Public, post(accounts::http::login_code)),
-        route(POST, "/auth/refresh",             Public, post(accounts::session::refresh)),
-        route(POST, "/auth/logout",              Public, post(accounts::session::logout)),
-        route(POST, "/auth/passkey/begin",       Public, post(passkeys::http::begin_login)),
-        route(POST, "/auth/passkey/complete",    Public, post(passkeys::http::login)),
-        route(POST, "/auth/reset-password",      Public, post(accounts::http::reset_password)),
-        route(POST, "/auth/device/code",         Public, post(planned)),
-        route(POST, "/auth/device/verify",       Public, post(planned)),
-        route(POST, "/auth/device/poll",         Public, post(planned)),
-        route(GET,  "/health",                   Public, get(health::health)),
-        route(GET,  "/version",                  Public, get(health::version)),
-        route(GET,  "/ws",                       Public, get(gateway::upgrade)),
+        route(POST,   "/auth/send-code",             Public, default(&[SendCode]), post(accounts::http::send_code)),
+        route(POST,   "/auth/register",              Public, own(&[RegisterIp, RegisterEmail, CodeTries]), post(accounts::http::register)),
+        route(POST,   "/auth/login",                 Public, own(&[LoginIp, LoginFail]), post(accounts::http::login)),
+        route(POST,   "/auth/login-code",            Public, default(&[CodeTries]), post(accounts::http::login_code)),
+        route(POST,   "/auth/refresh",               Public, own(&[Refresh]), post(accounts::session::refresh)),
+        route(POST,   "/auth/logout",                Public, DEFAULT, post(accounts::session::logout)),
+        route(POST,   "/auth/passkey/begin",         Public, own(&[PasskeyBegin]), post(passkeys::http::begin_login)),
+        route(POST,   "/auth/passkey/complete",      Public, DEFAULT, post(passkeys::http::login)),
+        route(POST,   "/auth/reset-password",        Public, default(&[CodeTries]), post(accounts::http::reset_password)),
+        route(POST,   "/auth/device/code",           Public, NOTHING, post(planned)),
+        route(POST,   "/auth/device/verify",         Public, NOTHING, post(planned)),
+        route(POST,   "/auth/device/poll",           Public, NOTHING, post(planned)),
+        route(GET,    "/health",                     Public, NOTHING, get(health::health)),
+        route(GET,    "/version",                    Public, NOTHING, get(health::version)),
+        route(GET,    "/ws",                         Public, own(&[WsConnectIp, WsConnect]), get(gateway::upgrade)),
 
-        route(GET,  "/users/me",                 User,   get(accounts::me::get)),
-        route(DELETE, "/users/me",               User,   delete(accounts::me::delete)),
-        route(POST, "/users/me/password",        User,   post(accounts::me::change_password)),
-        route(GET,  "/users/me/devices",         User,   get(devices::http::list)),
-        route(DELETE, "/users/me/devices/{device_id}", User, delete(devices::http::revoke)),
-        route(POST, "/users/me/passkeys/begin",  User,   post(passkeys::http::begin_enrolment)),
-        route(POST, "/users/me/passkeys/complete", User, post(passkeys::http::enrol)),
-        route(GET,  "/users/me/passkeys",        User,   get(passkeys::http::list)),
-        route(DELETE, "/users/me/passkeys/{passkey_id}", User, delete(passkeys::http::remove)),
-        route(POST, "/keys/backup",              User,   post(keys::http::put_backup)),
-        route(GET,  "/keys/backup",              User,   get(keys::http::read_backups)),
-        route(GET,  "/keys/users/{user_id}/devices", Either, get(keys::http::directory)),
-        route(POST, "/keys/groups/{conversation_id}/rotate", User, post(group_keys::http::rotate)),
-        route(GET,  "/keys/groups/{conversation_id}", Either, get(group_keys::http::read)),
-        route(POST, "/keys/rotation/request",    User,   post(group_keys::http::request)),
+        route(GET,    "/users/me",                   User,   DEFAULT, get(accounts::me::get)),
+        route(DELETE, "/users/me",                   User,   DEFAULT, delete(accounts::me::delete)),
+        route(POST,   "/users/me/password",          User,   default(&[LoginFail]), post(accounts::me::change_password)),
+        route(GET,    "/users/me/devices",           User,   DEFAULT, get(devices::http::list)),
+        route(DELETE, "/users/me/devices/{device_id}", User,   DEFAULT, delete(devices::http::revoke)),
+        route(POST,   "/users/me/passkeys/begin",    User,   DEFAULT, post(passkeys::http::begin_enrolment)),
+        route(POST,   "/users/me/passkeys/complete", User,   DEFAULT, post(passkeys::http::enrol)),
+        route(GET,    "/users/me/passkeys",          User,   DEFAULT, get(passkeys::http::list)),
+        route(DELETE, "/users/me/passkeys/{passkey_id}", User,   DEFAULT, delete(passkeys::http::remove)),
+        route(POST,   "/keys/backup",                User,   DEFAULT, post(keys::http::put_backup)),
+        route(GET,    "/keys/backup",                User,   own(&[KeysBackupRead]), get(keys::http::read_backups)),
+        route(GET,    "/keys/users/{user_id}/devices", Either, own(&[KeysLookup]), get(keys::http::directory)),
+        route(POST,   "/keys/groups/{conversation_id}/rotate", User,   own(&[KeysGroupRotate]), post(group_keys::http::rotate)),
+        route(GET,    "/keys/groups/{conversation_id}", Either, DEFAULT, get(group_keys::http::read)),
+        route(POST,   "/keys/rotation/request",      User,   own(&[KeysRotationRequest]), post(group_keys::http::request)),
 
-        route(POST, "/agents",                   User,   post(agents::http::create)),
-        route(GET,  "/agents",                   User,   get(agents::http::list)),
-        route(DELETE, "/agents/{agent_id}",      User,   delete(agents::http::delete)),
-        route(POST, "/agents/{agent_id}/token/regenerate", User, post(agents::http::regenerate_token)),
-        route(DELETE, "/agents/{agent_id}/token", User,  delete(agents::http::revoke_token)),
-        route(POST, "/conversations",            User,   post(conversations::http::open)),
-        route(GET,  "/conversations",            User,   get(conversations::http::list)),
-        route(GET,  "/conversations/{conversation_id}", Either, get(conversations::http::get)),
-        route(PATCH, "/conversations/{conversation_id}", User, patch(conversations::http::change)),
-        route(POST, "/conversations/{conversation_id}/read", Either, post(conversations::http::read)),
-        route(POST, "/conversations/{conversation_id}/messages", User, post(messages::http::send_as_user)),
-        route(GET,  "/conversations/{conversation_id}/messages", User, get(messages::history::of_user)),
-        route(GET,  "/relations",                User,   get(relations::http::list)),
-        route(DELETE, "/relations/{relation_id}", User,  delete(relations::http::revoke)),
-        route(POST, "/groups",                   User,   post(conversations::http::open_group)),
-        route(POST, "/groups/{conversation_id}/members", User, post(groups::http::add_members)),
-        route(PATCH, "/groups/{conversation_id}/members/{principal_id}", User, patch(groups::http::change_member)),
-        route(DELETE, "/groups/{conversation_id}/members/{principal_id}", Either, delete(groups::http::remove_member)),
-        route(POST, "/groups/{conversation_id}/agent-instances", User, post(groups::http::add_agent)),
-        route(DELETE, "/groups/{conversation_id}/agent-instances/{instance_id}", User, delete(groups::http::remove_agent)),
+        route(POST,   "/agents",                     User,   DEFAULT, post(agents::http::create)),
+        route(GET,    "/agents",                     User,   DEFAULT, get(agents::http::list)),
+        route(DELETE, "/agents/{agent_id}",          User,   DEFAULT, delete(agents::http::delete)),
+        route(POST,   "/agents/{agent_id}/token/regenerate", User,   own(&[AgentTokenRegenerate]), post(agents::http::regenerate_token)),
+        route(DELETE, "/agents/{agent_id}/token",    User,   NOTHING, delete(agents::http::revoke_token)),
+        route(POST,   "/conversations",              User,   DEFAULT, post(conversations::http::open)),
+        route(GET,    "/conversations",              User,   own(&[UserConversationsList]), get(conversations::http::list)),
+        route(GET,    "/conversations/{conversation_id}", Either, DEFAULT, get(conversations::http::get)),
+        route(PATCH,  "/conversations/{conversation_id}", User,   DEFAULT, patch(conversations::http::change)),
+        route(POST,   "/conversations/{conversation_id}/read", Either, DEFAULT, post(conversations::http::read)),
+        route(POST,   "/conversations/{conversation_id}/messages", User,   own(&[UserMessageSend]), post(messages::http::send_as_user)),
+        route(GET,    "/conversations/{conversation_id}/messages", User,   own(&[UserMessagesList]), get(messages::history::of_user)),
+        route(GET,    "/relations",                  User,   DEFAULT, get(relations::http::list)),
+        route(DELETE, "/relations/{relation_id}",    User,   DEFAULT, delete(relations::http::revoke)),
+        route(POST,   "/groups",                     User,   DEFAULT, post(conversations::http::open_group)),
+        route(POST,   "/groups/{conversation_id}/members", User,   own(&[GroupMemberAdd]), post(groups::http::add_members)),
+        route(PATCH,  "/groups/{conversation_id}/members/{principal_id}", User,   DEFAULT, patch(groups::http::change_member)),
+        route(DELETE, "/groups/{conversation_id}/members/{principal_id}", Either, DEFAULT, delete(groups::http::remove_member)),
+        route(POST,   "/groups/{conversation_id}/agent-instances", User,   own(&[GroupAgentInstance]), post(groups::http::add_agent)),
+        route(DELETE, "/groups/{conversation_id}/agent-instances/{instance_id}", User,   DEFAULT, delete(groups::http::remove_agent)),
 
-        route(GET,  "/limits",                   Either, get(budgets::http::list)),
-        route(GET,  "/agents/{agent_id}",        Either, get(agents::http::read)),
-        route(POST, "/agents/{agent_id}/keys/register", Either, post(agents::http::register_key)),
-        route(POST, "/agents/{agent_id}/keys/check", Either, post(agents::http::check_key)),
-        route(GET,  "/agents/{agent_id}/keys",   Either, get(agents::http::list_keys)),
+        route(GET,    "/limits",                     Either, DEFAULT, get(budgets::http::list)),
+        route(GET,    "/agents/{agent_id}",          Either, DEFAULT, get(agents::http::read)),
+        route(POST,   "/agents/{agent_id}/keys/register", Either, DEFAULT, post(agents::http::register_key)),
+        route(POST,   "/agents/{agent_id}/keys/check", Either, DEFAULT, post(agents::http::check_key)),
+        route(GET,    "/agents/{agent_id}/keys",     Either, DEFAULT, get(agents::http::list_keys)),
 
-        route(PATCH, "/agents/{agent_id}",       Agent,  patch(agents::http::update)),
-        route(POST, "/agents/{agent_id}/ack",    Agent,  post(agents::http::ack)),
+        route(PATCH,  "/agents/{agent_id}",          Agent,  default(&[AgentManifestUpdate]), patch(agents::http::update)),
+        route(POST,   "/agents/{agent_id}/ack",      Agent,  DEFAULT, post(agents::http::ack)),
 
-        route(POST, "/agents/{agent_id}/messages", Agent, post(messages::http::send_as_agent)),
-        route(POST, "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, post(messages::http::send_as_agent_to)),
-        route(POST, "/agents/{agent_id}/typing", Agent, post(typing::http::typing)),
-        route(GET,  "/agents/{agent_id}/conversations", Agent, get(conversations::http::list_of_agent)),
-        route(GET,  "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, get(messages::history::of_agent)),
-        route(GET,  "/agents/{agent_id}/messages/poll", Agent, get(gateway::long_poll::poll)),
+        route(POST,   "/agents/{agent_id}/messages", Agent,  own(&[AgentMessageSend]), post(messages::http::send_as_agent)),
+        route(POST,   "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  own(&[AgentConversationSend]), post(messages::http::send_as_agent_to)),
+        route(POST,   "/agents/{agent_id}/typing",   Agent,  own(&[AgentTyping]), post(typing::http::typing)),
+        route(GET,    "/agents/{agent_id}/conversations", Agent,  own(&[AgentConversations]), get(conversations::http::list_of_agent)),
+        route(GET,    "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  DEFAULT, get(messages::history::of_agent)),
+        route(GET,    "/agents/{agent_id}/messages/poll", Agent,  own(&[AgentPoll]), get(gateway::long_poll::poll)),
     ]
 }
 
@@ -134,7 +229,9 @@ pub fn table() -> Vec<Route> {
 pub fn public(app: App) -> Router {
     let mut plain = Router::new();
     let mut auth = Router::new();
-    for Route { path, handler, .. } in table() {
+    for route in table() {
+        let path = route.path;
+        let handler = route.guarded(&app);
         if path.starts_with("/auth/") {
             auth = auth.route(path, handler);
         } else {

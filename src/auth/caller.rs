@@ -22,7 +22,8 @@ use crate::{
     validation::Reverify,
 };
 
-/// Either principal, proven. Where the path names an agent, an agent's token must be that one's; what a user may do
+/// Either principal, proven. The guard of a route leaves it with the request, so that extractors need not ask again.
+/// Where the path names an agent, an agent's token must be that one's; what a user may do
 /// with it is for the handler to say.
 #[derive(Clone, Debug)]
 pub enum Caller {
@@ -101,6 +102,9 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        if let Some(caller) = parts.extensions.get::<Caller>() {
+            return Ok(caller.clone());
+        }
         let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
         if token.starts_with(agent::PREFIX) {
             Agent::from_request_parts(parts, state)

@@ -10,7 +10,6 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     ids::{AgentId, SessionId, TokenId, UserId},
-    limits::{Limiter, table::Limit},
 };
 
 /// A user and an agent of theirs. An agent of someone else is refused like one that does not exist.
@@ -49,26 +48,6 @@ pub struct AgentView {
     pub who: Caller,
     /// About whom.
     pub agent: AgentId,
-}
-
-impl AgentView {
-    /// Charges the budget of calls that have no row of their own.
-    pub async fn charge(&self, limiter: &Limiter) -> Result<()> {
-        match &self.who {
-            Caller::User(user) => limiter.check_route(Limit::DefaultUser, user.id).await,
-            Caller::Agent(agent) => limiter.check_agent_route(agent.id).await,
-        }
-    }
-}
-
-impl NamedAgent {
-    /// Charges the budget of calls that have no row of their own.
-    pub async fn charge(&self, limiter: &Limiter) -> Result<()> {
-        match self.by {
-            ActingAs::Owner(user, _) => limiter.check_route(Limit::DefaultUser, user).await,
-            ActingAs::Itself(_) => limiter.check_agent_route(self.id).await,
-        }
-    }
 }
 
 /// What is no agent's id names no agent.

@@ -10,9 +10,9 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
+use blindpipe_protocol::service::{Health, Version};
 use metrics_exporter_prometheus::PrometheusHandle;
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     db::Db,
@@ -57,29 +57,27 @@ pub async fn health(State(status): State<NodeStatus>) -> Response {
             .retry_after(std::time::Duration::from_secs(1))
             .into_response();
     }
-    Data(json!({ "status": "ok" })).into_response()
-}
-
-/// What `GET /version` says.
-#[derive(Serialize)]
-pub struct Version {
-    supported: [&'static str; 1],
-    default: &'static str,
-    build: &'static str,
+    Data(ok()).into_response()
 }
 
 /// `GET /version` (public).
 pub async fn version() -> Data<Version> {
     Data(Version {
-        supported: ["v1"],
-        default: "v1",
-        build: env!("CARGO_PKG_VERSION"),
+        supported: vec!["v1".to_owned()],
+        default: "v1".to_owned(),
+        build: env!("CARGO_PKG_VERSION").to_owned(),
     })
 }
 
 /// `GET /health/live` (admin): the process answers.
-pub async fn live() -> Data<Value> {
-    Data(json!({ "status": "ok" }))
+pub async fn live() -> Data<Health> {
+    Data(ok())
+}
+
+fn ok() -> Health {
+    Health {
+        status: "ok".to_owned(),
+    }
 }
 
 /// `GET /health/ready` (admin): 200 if requests should come here: Postgres answers and the node does not drain. Redis

@@ -1,12 +1,13 @@
 //! From the upgrade to `ready`: who is it, may it, and from where does it read?
 
+use blindpipe_protocol::frames::Empty;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::{
     Gateway,
     close::Close,
-    frames::{Auth, ServerFrame},
+    frames::{self, Auth, AuthErrorReason, ServerFrame},
     rate::Rate,
     socket::{Heard, Socket},
 };
@@ -54,13 +55,15 @@ pub async fn receive(
     };
     let Some(auth) = auth else {
         return Err(Some(
-            refuse(socket, "invalid_token", Close::AuthFailed).await,
+            refuse(socket, AuthErrorReason::InvalidToken, Close::AuthFailed).await,
         ));
     };
     match admit(gateway, auth).await {
         Ok(client) => {
             socket.let_in();
-            socket.say(ServerFrame::AuthOk.encode()).await?;
+            socket
+                .say(frames::encode(&ServerFrame::AuthOk(Empty {})))
+                .await?;
             Ok(client)
         }
         Err(Refusal::Frame) => Err(Some(Close::BadFrame)),
@@ -72,9 +75,9 @@ pub async fn receive(
     }
 }
 
-async fn refuse(socket: &mut Socket, reason: &'static str, close: Close) -> Close {
+async fn refuse(socket: &mut Socket, reason: AuthErrorReason, close: Close) -> Close {
     socket
-        .say(ServerFrame::AuthError { reason }.encode())
+        .say(frames::auth_error(reason))
         .await
         .err()
         .unwrap_or(close)
@@ -103,7 +106,7 @@ async fn first_frame(socket: &mut Socket) -> Result<Option<Auth>, Option<Close>>
 
 enum Refusal {
     Frame,
-    Reason(&'static str, Close),
+    Reason(AuthErrorReason, Close),
     Failure(Error),
 }
 
@@ -111,9 +114,9 @@ impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         match error.code() {
             Code::Unauthorized | Code::AgentTokenInvalid => {
-                Refusal::Reason("invalid_token", Close::AuthFailed)
+                Refusal::Reason(AuthErrorReason::InvalidToken, Close::AuthFailed)
             }
-            Code::RateLimited => Refusal::Reason("rate_limited", Close::Flood),
+            Code::RateLimited => Refusal::Reason(AuthErrorReason::RateLimited, Close::Flood),
             Code::ValidationError => Refusal::Frame,
             _ => Refusal::Failure(error),
         }
@@ -159,7 +162,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
             let claim =
                 UserToken::from_token(&gateway.access_tokens, &access_token).map_err(|error| {
                     if gateway.access_tokens.is_expired(&access_token) {
-                        Refusal::Reason("token_expired", Close::AuthFailed)
+                        Refusal::Reason(AuthErrorReason::TokenExpired, Close::AuthFailed)
                     } else {
                         error.into()
                     }
@@ -188,7 +191,10 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
 
 async fn slot(gateway: &Gateway, principal: Principal, device: &str) -> Result<Lease, Refusal> {
     let lease = gateway.slots.take(principal, Kind::Websocket, device).await;
-    lease.ok_or(Refusal::Reason("connection_limit", Close::ConnectionLimit))
+    lease.ok_or(Refusal::Reason(
+        AuthErrorReason::ConnectionLimit,
+        Close::ConnectionLimit,
+    ))
 }
 
 fn cursor(resume: Option<String>) -> Result<Option<Cursor>, Refusal> {

@@ -1,48 +1,45 @@
 //! The last words to a socket whose seat must be given up.
 
-use std::time::Duration;
+use blindpipe_protocol::{
+    frames::{
+        AuthError, AuthErrorReason, ReconnectHint, ResyncRequired, ServerFrame, SessionInvalidated,
+    },
+    revocation::RevocationReason,
+};
 
-use super::{Gateway, authenticate::AuthenticatedClient, close::Close, frames::ServerFrame};
+use super::{Gateway, authenticate::AuthenticatedClient, close::Close, frames};
 use crate::delivery::End;
 
 /// What `client`, who has been sent everything up to `sent`, is told, and the code to close with.
 pub fn to(client: &AuthenticatedClient, end: End, gateway: &Gateway, sent: i64) -> (String, Close) {
-    let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or_default();
     let (frame, close) = match &end {
-        End::Revoked { reason } => {
-            let device_id = Some(client.reader.device_id.as_str()).filter(|id| !id.is_empty());
-            let at = gateway.clock.now();
-            (
-                ServerFrame::SessionInvalidated {
-                    reason,
-                    device_id,
-                    at,
-                },
-                Close::Revoked,
-            )
-        }
+        End::Revoked { reason } => (
+            ServerFrame::SessionInvalidated(SessionInvalidated {
+                reason: reason.parse().unwrap_or(RevocationReason::TokenRevoked),
+                device_id: Some(client.reader.device_id.clone()).filter(|id| !id.is_empty()),
+                at: gateway.clock.now().into(),
+            }),
+            Close::Revoked,
+        ),
         End::Drain(after) => (
-            ServerFrame::Reconnect {
-                after_ms: millis(*after),
-            },
+            ServerFrame::Reconnect(ReconnectHint {
+                after_ms: u64::try_from(after.as_millis()).unwrap_or_default(),
+            }),
             Close::Restart,
         ),
         End::TooMany => (
-            ServerFrame::AuthError {
-                reason: "connection_limit",
-            },
+            ServerFrame::AuthError(AuthError {
+                reason: AuthErrorReason::ConnectionLimit,
+            }),
             Close::ConnectionLimit,
         ),
         End::EpochChanged => {
-            let head = gateway.inbox.cursor(sent).to_string();
+            let head = gateway.inbox.cursor(sent);
             (
-                ServerFrame::ResyncRequired {
-                    oldest: head.clone(),
-                    head,
-                },
+                ServerFrame::ResyncRequired(ResyncRequired { oldest: head, head }),
                 Close::Restart,
             )
         }
     };
-    (frame.encode(), close)
+    (frames::encode(&frame), close)
 }

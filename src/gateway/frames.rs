@@ -1,18 +1,20 @@
 //! THE FRAMES of `/ws`: what a client may say and what the server answers.
 
-use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
+pub use blindpipe_protocol::frames::{AuthErrorReason, ServerFrame};
+use blindpipe_protocol::{
+    frames::{AuthError, FrameError, RenewAuth},
+    inbox::AckFrame,
+    typing::{SendTyping, TypingState},
+};
+use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use crate::{
     cursor::Cursor,
     error::{Code, Error, Result},
-    features::{
-        streams::{StreamCommand, StreamId, StreamTarget},
-        typing::TypingState,
-    },
+    features::streams::{StreamCommand, StreamId, StreamTarget},
     http::json,
-    ids::{AgentId, ConnectionId, ConversationId, MessageId},
+    ids::{AgentId, ConversationId, MessageId},
     limits::quotas::HEARTBEAT_INTERVAL,
 };
 
@@ -107,28 +109,10 @@ struct AuthBody {
 }
 
 #[derive(Deserialize)]
-struct AckBody {
-    cursor: String,
-}
-
-#[derive(Deserialize)]
-struct RenewBody {
-    access_token: String,
-}
-
-#[derive(Deserialize)]
 struct SendBody {
     #[serde(default)]
     r#ref: Value,
     conversation_id: ConversationId,
-}
-
-#[derive(Deserialize)]
-struct TypingBody {
-    #[serde(default)]
-    r#ref: Value,
-    conversation_id: ConversationId,
-    state: TypingState,
 }
 
 #[derive(Deserialize)]
@@ -192,8 +176,8 @@ impl ClientFrame {
             serde_json::from_str(text).map_err(|_| Code::ValidationError.into())
         }
         Ok(match tag(&text)?.as_str() {
-            "ack" => ClientFrame::Ack(body::<AckBody>(&text)?.cursor.parse()?),
-            "auth.renew" => ClientFrame::Renew(body::<RenewBody>(&text)?.access_token),
+            "ack" => ClientFrame::Ack(body::<AckFrame>(&text)?.cursor),
+            "auth.renew" => ClientFrame::Renew(body::<RenewAuth>(&text)?.access_token.0),
             "ping" => ClientFrame::Ping,
             "message.send" => {
                 let SendBody {
@@ -207,7 +191,7 @@ impl ClientFrame {
                 }
             }
             "typing" => {
-                let TypingBody {
+                let SendTyping {
                     r#ref,
                     conversation_id,
                     state,
@@ -277,86 +261,26 @@ impl ClientFrame {
     }
 }
 
-/// What the server says, but for events, which are encoded where they are made.
-#[derive(Serialize)]
-#[serde(tag = "type")]
-pub enum ServerFrame<'a> {
-    #[serde(rename = "auth.ok")]
-    AuthOk,
-    #[serde(rename = "auth.error")]
-    AuthError { reason: &'static str },
-    #[serde(rename = "ready")]
-    Ready {
-        connection_id: ConnectionId,
-        cursor: String,
-        heartbeat_interval_ms: u64,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        token_expires_at: Option<String>,
-        replay: Replay,
-    },
-    #[serde(rename = "caught_up")]
-    CaughtUp { cursor: String },
-    #[serde(rename = "resync_required")]
-    ResyncRequired { oldest: String, head: String },
-    #[serde(rename = "message.sent")]
-    MessageSent {
-        r#ref: &'a Value,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        stream_id: Option<&'a StreamId>,
-        data: &'a RawValue,
-    },
-    #[serde(rename = "error")]
-    Error {
-        r#ref: &'a Value,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        stream_id: Option<&'a StreamId>,
-        error: Value,
-    },
-    #[serde(rename = "auth.renewed")]
-    AuthRenewed { expires_at: String },
-    #[serde(rename = "auth.expiring")]
-    AuthExpiring,
-    #[serde(rename = "session.invalidated")]
-    SessionInvalidated {
-        reason: &'static str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        device_id: Option<&'a str>,
-        #[serde(serialize_with = "crate::clock::as_iso")]
-        at: DateTime<Utc>,
-    },
-    #[serde(rename = "reconnect")]
-    Reconnect { after_ms: u64 },
-    #[serde(rename = "pong")]
-    Pong,
+/// The text of a frame.
+pub fn encode(frame: &ServerFrame) -> String {
+    serde_json::to_string(frame).unwrap_or_default()
 }
 
-/// What will be replayed before `caught_up`: the events after `from` up to `to`.
-#[derive(Serialize)]
-pub struct Replay {
-    /// The number before the first.
-    pub from: i64,
-    /// The last one as of now.
-    pub to: i64,
+/// The refusal of a client.
+pub fn auth_error(reason: AuthErrorReason) -> String {
+    encode(&ServerFrame::AuthError(AuthError { reason }))
 }
 
-impl ServerFrame<'_> {
-    /// As text.
-    pub fn encode(&self) -> String {
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
-    /// The heartbeat as `ready` says it.
-    pub fn heartbeat_ms() -> u64 {
-        u64::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or_default()
-    }
+/// The heartbeat as `ready` says it.
+pub fn heartbeat_ms() -> u64 {
+    u64::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or_default()
 }
 
 /// The answer to a frame that was refused.
 pub fn refused(reference: &Value, stream_id: Option<&StreamId>, error: &Error) -> String {
-    ServerFrame::Error {
-        r#ref: reference,
-        stream_id,
+    encode(&ServerFrame::Error(FrameError {
+        r#ref: reference.clone(),
+        stream_id: stream_id.cloned(),
         error: error.body(),
-    }
-    .encode()
+    }))
 }

@@ -2,7 +2,8 @@
 
 use std::{collections::VecDeque, pin::Pin};
 
-use serde_json::{Value, value::to_raw_value};
+use blindpipe_protocol::frames::MessageSent;
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::{
@@ -188,7 +189,7 @@ pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Opti
         outcome,
     } = answered;
     let sent = match outcome {
-        Ok(sent) => to_raw_value(sent).map_err(|_| Some(Close::Broken))?,
+        Ok(sent) => sent.clone(),
         Err(error) => {
             refuse(socket, reference, stream.as_ref(), error).await?;
             // A sender whose credential has died is not a listener any more either.
@@ -200,16 +201,11 @@ pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Opti
             };
         }
     };
-    let stream_id = stream.as_ref();
-    socket
-        .say(
-            ServerFrame::MessageSent {
-                r#ref: reference,
-                stream_id,
-                data: &sent,
-            }
-            .encode(),
-        )
-        .await?;
+    let frame = ServerFrame::MessageSent(MessageSent {
+        r#ref: reference.clone(),
+        stream_id: stream.clone(),
+        data: sent,
+    });
+    socket.say(frames::encode(&frame)).await?;
     Ok(())
 }

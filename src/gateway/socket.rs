@@ -357,7 +357,7 @@ impl Socket {
                 self.forget();
             }
             if !self.closed {
-                let payload = [&why.code().to_be_bytes(), why.row().1.as_bytes()].concat();
+                let payload = [&why.code().to_be_bytes(), why.reason().as_bytes()].concat();
                 self.push(Frame::plain(Kind::Close, &payload));
             }
         } else if !self.closed {

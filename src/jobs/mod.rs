@@ -9,13 +9,13 @@ mod worker;
 
 use std::time::Duration;
 
+use blindpipe_protocol::catalogue;
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use self::worker::{Perform, Worker};
 use crate::{
-    catalogue,
     error::{Code, Error, Result},
     ids::{AgentId, UserId},
     limits::quotas::CODE_TTL,

@@ -126,8 +126,6 @@ pub const MAX_READ_MARK_RECIPIENTS: i64 = 50;
 pub const MAX_RECIPIENTS: usize = 500;
 /// A body with the wrapped keys of a large group.
 pub const MAX_ROTATION_BYTES: usize = 2 * MB;
-/// One wrapped key, in characters.
-pub const MAX_WRAPPED_KEY_CHARS: usize = 4096;
 /// How long a peer may take to rotate when asked to.
 pub const ROTATION_REQUEST_TTL: Duration = Duration::from_secs(86_400);
 

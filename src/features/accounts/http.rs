@@ -1,8 +1,9 @@
 //! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`, `/auth/reset-password`.
 
 use axum::{extract::State, http::StatusCode, response::Response};
+use blindpipe_protocol::accounts::{CodeSent, PasswordReset};
 use secrecy::ExposeSecret;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{
     Codes,
@@ -52,14 +53,9 @@ pub struct SendCode {
     turnstile_token: TurnstileToken,
 }
 
-#[derive(Serialize)]
-pub struct CodeSent {
-    expires_in_seconds: u64,
-}
-
 /// `POST /auth/send-code`: mails a code.
 ///
-/// Caller: anyone. Limits: `default_ip` per IP, `auth_send_code` 1/60 s per e-mail. Body `{email, scene,
+/// Caller: anyone. Limit: `auth_send_code` 1/60 s per e-mail. Body `{email, scene,
 /// turnstile_token}`. Answers 200 `{expires_in_seconds}`, the same for known and unknown e-mails.
 /// Errors: `TURNSTILE_FAILED`.
 pub async fn send_code(
@@ -68,7 +64,6 @@ pub async fn send_code(
     ip: ClientIp,
     Json(body): Json<SendCode>,
 ) -> Result<Data<CodeSent>> {
-    limiter.check_route(Limit::DefaultIp, ip).await?;
     accounts
         .turnstile
         .verify(&body.turnstile_token.0, ip.ip())
@@ -263,7 +258,7 @@ pub struct LoginCode {
 
 /// `POST /auth/login-code`: signs in with a code that was mailed for it.
 ///
-/// Caller: anyone. Limits: `default_ip` per IP, `auth_code_tries` 10 wrong ones/h per e-mail. Works while the password is
+/// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Works while the password is
 /// locked. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `CODE_INVALID`,
 /// `TURNSTILE_FAILED` (a token is not required, but judged if there is one).
 pub async fn login_code(
@@ -272,7 +267,6 @@ pub async fn login_code(
     ip: ClientIp,
     Json(body): Json<LoginCode>,
 ) -> Result<Response> {
-    limiter.check_route(Limit::DefaultIp, ip).await?;
     if let Some(token) = &body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
@@ -294,14 +288,9 @@ pub struct ResetPassword {
     turnstile_token: Option<TurnstileToken>,
 }
 
-#[derive(Serialize)]
-pub struct Reset {
-    reset: bool,
-}
-
 /// `POST /auth/reset-password`: another password, by a code that was mailed for it. Keys and backups stay.
 ///
-/// Caller: anyone. Limits: `default_ip` per IP, `auth_code_tries` 10 wrong ones/h per e-mail. Answers 200 `{reset:true}`.
+/// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Answers 200 `{reset:true}`.
 /// Ends every session of the user (`session.invalidated`, `password_reset`) and the lock of the login. Errors:
 /// `CODE_INVALID`, `TURNSTILE_FAILED` (a token is not required, but judged if there is one).
 pub async fn reset_password(
@@ -309,8 +298,7 @@ pub async fn reset_password(
     limiter: Limiter,
     ip: ClientIp,
     Json(body): Json<ResetPassword>,
-) -> Result<Data<Reset>> {
-    limiter.check_route(Limit::DefaultIp, ip).await?;
+) -> Result<Data<PasswordReset>> {
     if let Some(token) = &body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
@@ -334,5 +322,5 @@ pub async fn reset_password(
         devices::end_all(tx, user, None, "password_reset").await
     });
     reset.await?;
-    Ok(Data(Reset { reset: true }))
+    Ok(Data(PasswordReset { reset: true }))
 }

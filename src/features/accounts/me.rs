@@ -17,7 +17,7 @@ use crate::{
     features::devices,
     http::{Data, Json},
     ids::UserId,
-    limits::{Limiter, table::Limit},
+    limits::Limiter,
 };
 
 /// The caller's account.
@@ -35,9 +35,8 @@ pub struct Me {
 
 /// `GET /users/me`: the caller's account.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Answers 200 with [`Me`].
-pub async fn get(user: User, limiter: Limiter, State(db): State<Db>) -> Result<Data<Me>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
+/// Caller: user. Answers 200 with [`Me`].
+pub async fn get(user: User, State(db): State<Db>) -> Result<Data<Me>> {
     let store::Profile {
         email,
         display_name,
@@ -68,7 +67,7 @@ pub struct Changed {
 
 /// `POST /users/me/password`: another password, by the one before.
 ///
-/// Caller: user. Limits: `default_user`, 120/min; a wrong password counts as a failed login of the e-mail. Answers 200
+/// Caller: user. A wrong password counts as a failed login of the e-mail. Answers 200
 /// `{changed:true}`. This session stays, and counts as just logged in; all others of the user end
 /// (`session.invalidated`, `password_reset`). Errors: `INVALID_CREDENTIALS`, `ACCOUNT_LOCKED`.
 pub async fn change_password(
@@ -77,7 +76,6 @@ pub async fn change_password(
     State(accounts): State<Accounts>,
     Json(body): Json<ChangePassword>,
 ) -> Result<Data<Changed>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let email = store::email_of(&accounts.db, user.id).await?;
     let known = accounts
         .prove_password(&limiter, &email, &body.current_password)
@@ -110,15 +108,10 @@ pub struct Deleted {
 /// `DELETE /users/me`: ends the account, its sessions, agents, keys and backups; its relations, too, and it leaves its
 /// conversations, within seconds. What it said stays with those who were told.
 ///
-/// Caller: user with a login less than 10 min old. Limit: `default_user`, 120/min. Answers 200 with [`Deleted`]. All
+/// Caller: user with a login less than 10 min old. Answers 200 with [`Deleted`]. All
 /// sockets of the user and its agents get `session.invalidated`, `account_deleted`. Errors: `REAUTH_REQUIRED`. Tells,
 /// within seconds, `key.device_removed`, `relation.revoked` and `member.removed`.
-pub async fn delete(
-    user: User,
-    limiter: Limiter,
-    State(accounts): State<Accounts>,
-) -> Result<Data<Deleted>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
+pub async fn delete(user: User, State(accounts): State<Accounts>) -> Result<Data<Deleted>> {
     user.must_be_recent()?;
     let deleted = accounts
         .work

@@ -290,7 +290,7 @@ mod tests {
 
     fn rule(text: &str) -> (String, String) {
         let body = read(text).map(|_| ()).expect_err(text).body();
-        let field = &body["params"]["fields"][0];
+        let field = &body.params.extra["fields"][0];
         let text = |name: &str| field[name].as_str().expect("a string").to_owned();
         (text("path"), text("rule"))
     }

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use axum::extract::State;
-use serde::Serialize;
+use blindpipe_protocol::limits::Bucket;
 
 use super::store;
 use crate::{
@@ -17,30 +17,15 @@ use crate::{
     },
 };
 
-/// A budget, and what is left of it where the caller has one only.
-#[derive(Serialize)]
-pub struct Bucket {
-    scope: &'static str,
-    limit: String,
-    count: u32,
-    window_seconds: u64,
-    per: Per,
-    /// Null where there is one for each route, group or conversation.
-    remaining: Option<u32>,
-    /// Until the oldest call leaves the window.
-    resets_in_ms: Option<u64>,
-}
-
 /// `GET /limits`: the caller's budgets, in the order of the interface.
 ///
-/// Caller: user or agent. Limit: `default_user`, 120/min, or the agent's tier. Answers 200 with a list of [`Bucket`]s, whole.
+/// Caller: user or agent. Answers 200 with a list of [`Bucket`]s, whole.
 pub async fn list(
     caller: Caller,
     limiter: Limiter,
     ip: ClientIp,
     State(db): State<Db>,
 ) -> Result<List<Bucket>> {
-    limiter.check_default(caller.principal()).await?;
     let (tier, guards) = match &caller {
         Caller::User(user) => {
             let budgets = [Limit::LoginFail, Limit::CodeTries].map(|limit| limiter.budget(limit));
@@ -80,7 +65,7 @@ pub async fn list(
         let budget = limiter.budget(*limit);
         let remaining = remaining.get(limit);
         Bucket {
-            scope: limit.scope(),
+            scope: limit.scope().to_owned(),
             limit: budget.to_string(),
             count: budget.count,
             window_seconds: budget.window.as_secs(),

@@ -9,6 +9,8 @@ pub(crate) mod http;
 mod naming;
 mod store;
 
+pub use blindpipe_protocol::text::DeviceId;
+
 pub use self::{
     naming::name,
     store::{NewSession, Refreshed, audience, end_all, end_session, refresh, remove_key, sign_in},

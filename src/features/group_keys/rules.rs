@@ -2,17 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
-
-use crate::ids::Principal;
-
-/// Who opens a wrapped key: a user's device, or an agent.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Recipient {
-    pub principal_id: Principal,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device_id: Option<String>,
-}
+pub use blindpipe_protocol::group_keys::KeyRecipient as Recipient;
 
 /// Who should have been given a key and was not, and who should not have been.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,7 +23,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::ids::{AgentId, UserId};
+    use crate::ids::{AgentId, Principal, UserId};
 
     #[test]
     fn a_mismatch_names_both_sides() {

@@ -9,7 +9,8 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use blindpipe_protocol::groups::{AddAgent, AddMembers, ChangeMember};
+pub use blindpipe_protocol::groups::{UserRole as Role, Visibility};
 
 use super::store::{self, Addition, Removal};
 use crate::{
@@ -21,7 +22,7 @@ use crate::{
     error::{Code, Error, Result},
     features::conversations::{self, Member},
     http::{Created, Data, Json, Path},
-    ids::{AgentId, ConversationId, InstanceId, Principal, UserId},
+    ids::{ConversationId, InstanceId, Principal, UserId},
     limits::{
         Limiter,
         quotas::{GROUP_ADDITIONS_PER_TRANSACTION, MAX_GROUP_ADDITIONS},
@@ -38,11 +39,6 @@ async fn administered(db: &Db, group: ConversationId, user: UserId) -> Result<()
     } else {
         Err(Code::Forbidden.into())
     }
-}
-
-#[derive(Deserialize)]
-pub struct AddMembers {
-    user_ids: Vec<UserId>,
 }
 
 /// `POST /groups/{conversation_id}/members`: adds users to a group, as far as they exist and there is room.
@@ -82,71 +78,35 @@ pub async fn add_members(
 /// `DELETE /groups/{conversation_id}/members/{principal_id}`: removes a member, or leaves.
 ///
 /// Caller: user who administers the group, or the member. An owner is removed by nobody else; when it leaves, the oldest
-/// admin, else the oldest member, is the owner. Limit: `default_user`, 120/min; agents their tier. Answers 200 with
+/// admin, else the oldest member, is the owner. Answers 200 with
 /// [`Removal`]. Tells the members and the one concerned `member.removed`, and of a new owner `conversation.updated`.
 /// Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn remove_member(
     caller: Caller,
-    limiter: Limiter,
     State(work): State<UnitOfWork>,
     Path((group, member)): Path<(ConversationId, Principal)>,
 ) -> Result<Data<Removal>> {
-    limiter.check_default(caller.principal()).await?;
     let removal = work.run("groups.remove_member", async |tx| {
         store::remove(tx, group, caller.principal(), member).await
     });
     removal.await.map(Data)
 }
 
-/// What a member who is a user may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    Owner,
-    Admin,
-    Member,
-}
-
-#[derive(Deserialize)]
-pub struct ChangeMember {
-    role: Role,
-}
-
 /// `PATCH /groups/{conversation_id}/members/{principal_id}`: makes a member an admin, a member again, or the owner; the
 /// owner before is an admin then.
 ///
-/// Caller: the group's owner. Limit: `default_user`, 120/min. Body `{role:"owner|admin|member"}`. Answers 200 with the
+/// Caller: the group's owner. Body `{role:"owner|admin|member"}`. Answers 200 with the
 /// [`Member`]. Tells the members `conversation.updated` if that changed anything. Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn change_member(
     user: User,
-    limiter: Limiter,
     State(work): State<UnitOfWork>,
     Path((group, member)): Path<(ConversationId, Principal)>,
     Json(body): Json<ChangeMember>,
 ) -> Result<Data<Member>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let member = work.run("groups.change_member", async |tx| {
         store::change_role(tx, group, user.id, member, body.role).await
     });
     member.await.map(Data)
-}
-
-#[derive(Deserialize)]
-pub struct AddAgent {
-    agent_id: AgentId,
-    #[serde(default)]
-    visibility: Visibility,
-}
-
-/// Which messages of a group an agent gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Visibility {
-    /// Those that name it.
-    #[default]
-    Addressed,
-    /// All.
-    All,
 }
 
 /// `POST /groups/{conversation_id}/agent-instances`: gives an agent a place in a group, or another visibility there.
@@ -186,15 +146,13 @@ pub async fn add_agent(
 
 /// `DELETE /groups/{conversation_id}/agent-instances/{instance_id}`: takes an agent's place away.
 ///
-/// Caller: user who administers the group. Limit: `default_user`, 120/min. Answers 200 with [`Removal`]. Tells the
+/// Caller: user who administers the group. Answers 200 with [`Removal`]. Tells the
 /// members and the agent `member.removed`. Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn remove_agent(
     user: User,
-    limiter: Limiter,
     State(work): State<UnitOfWork>,
     Path((group, instance)): Path<(ConversationId, InstanceId)>,
 ) -> Result<Data<Removal>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let removal = work.run("groups.remove_agent", async |tx| {
         store::remove_instance(tx, group, user.id, instance).await
     });

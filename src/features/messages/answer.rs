@@ -19,7 +19,7 @@ pub fn sent(send: &PendingSend, stored: &Stored) -> Sent {
         message_id: send.id,
         conversation_id: send.request.conversation,
         seq: stored.seq,
-        created_at: stored.created_at,
+        created_at: stored.created_at.into(),
         client_message_id: send.request.draft.client_message_id,
         duplicate: false,
     }
@@ -65,7 +65,7 @@ pub fn replay(request: &SendRequest, prior: Prior) -> Result<Sent> {
         message_id: prior.id,
         conversation_id: prior.conversation,
         seq: prior.seq,
-        created_at: prior.created_at,
+        created_at: prior.created_at.into(),
         client_message_id: prior.client_message_id,
         duplicate: true,
     })

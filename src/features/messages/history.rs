@@ -5,6 +5,7 @@ use axum::{
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
+use blindpipe_protocol::messages::Direction;
 use serde::Deserialize;
 
 use super::store;
@@ -16,17 +17,6 @@ use crate::{
     ids::{AgentId, ConversationId, MessageId, Principal},
     limits::{Limiter, table::Limit},
 };
-
-/// Which way a reader walks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Direction {
-    /// From the newest, or the cursor, to older ones.
-    #[default]
-    Backward,
-    /// From the oldest, or the cursor, to newer ones.
-    Forward,
-}
 
 /// The query of a history.
 #[derive(Deserialize)]
@@ -56,15 +46,13 @@ pub async fn of_user(
 /// `GET /agents/{agent_id}/conversations/{conversation_id}/messages`: the same for an agent. One that is only addressed
 /// sees the messages that name it.
 ///
-/// Caller: agent who is a member by an active relation. Limit: its tier.
+/// Caller: agent who is a member by an active relation.
 pub async fn of_agent(
     agent: Agent,
-    limiter: Limiter,
     State(db): State<Db>,
     Path((_, conversation)): Path<(AgentId, ConversationId)>,
     Query(walk): Query<Walk>,
 ) -> Result<Response> {
-    limiter.check_agent_route(agent.id).await?;
     answer(&db, conversation, Principal::Agent(agent.id), &walk).await
 }
 

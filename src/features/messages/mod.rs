@@ -15,15 +15,14 @@ pub(crate) mod http;
 mod store;
 mod writer;
 
-use chrono::{DateTime, Utc};
-use serde::Serialize;
+pub use blindpipe_protocol::messages::Sent;
 use uuid::Uuid;
 
 pub use self::{body::Draft, writer::MessageWriter};
 use crate::{
     db::Db,
     error::Result,
-    ids::{ConversationId, MessageId, Principal},
+    ids::{ConversationId, Principal},
 };
 
 /// A message that the limiter has admitted. The statement that stores it judges its sender.
@@ -33,20 +32,6 @@ pub struct SendRequest {
     pub credential: Uuid,
     pub conversation: ConversationId,
     pub draft: Draft,
-}
-
-/// The answer to a send.
-#[derive(Clone, Debug, Serialize)]
-pub struct Sent {
-    pub message_id: MessageId,
-    pub conversation_id: ConversationId,
-    /// The message's number in its conversation.
-    pub seq: i64,
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    pub created_at: DateTime<Utc>,
-    pub client_message_id: Option<MessageId>,
-    /// Whether this id had been sent before.
-    pub duplicate: bool,
 }
 
 /// Deletes some of the ids that are free again; true while there may be more.

@@ -84,16 +84,13 @@ pub struct Login {
 
 /// `POST /auth/passkey/complete`: signs in with a passkey, also while the password is locked.
 ///
-/// Caller: anyone. Limit: `default_ip` per IP. Answers 200 as every sign-in does, with the refresh cookie. The
+/// Caller: anyone. Answers 200 as every sign-in does, with the refresh cookie. The
 /// challenge is used up whatever its answer is worth. Errors: `CHALLENGE_EXPIRED`, `PASSKEY_INVALID`.
 pub async fn login(
-    limiter: Limiter,
-    ip: ClientIp,
     State(accounts): State<Accounts>,
     State(passkeys): State<Passkeys>,
     Json(body): Json<Login>,
 ) -> Result<Response> {
-    limiter.check_route(Limit::DefaultIp, ip).await?;
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let signed_in = accounts.work.run("passkeys.login", async |tx| {
         let Some(state) = store::take_challenge(tx, body.challenge_id, None).await? else {
@@ -163,15 +160,13 @@ pub struct EnrolmentChallenge {
 
 /// `POST /users/me/passkeys/begin`: a challenge to enrol a passkey with.
 ///
-/// Caller: user with a login less than 10 min old. Limit: `default_user`, 120/min. No body. Answers 200 `{challenge_id,
+/// Caller: user with a login less than 10 min old. No body. Answers 200 `{challenge_id,
 /// public_key, expires_at}`. Errors: `REAUTH_REQUIRED`.
 pub async fn begin_enrolment(
     user: User,
-    limiter: Limiter,
     State(work): State<UnitOfWork>,
     State(passkeys): State<Passkeys>,
 ) -> Result<Data<EnrolmentChallenge>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
     let begun = work.run("passkeys.begin_enrolment", async |tx| {
         let owner = store::owner(tx, user.id).await?;
@@ -212,17 +207,15 @@ pub struct Enrolled {
 
 /// `POST /users/me/passkeys/complete`: enrols a passkey.
 ///
-/// Caller: user with a login less than 10 min old. Limit: `default_user`, 120/min. Body `{challenge_id, credential,
+/// Caller: user with a login less than 10 min old. Body `{challenge_id, credential,
 /// name?}`. Answers 201 `{passkey_id, name, created_at}`. Errors: `REAUTH_REQUIRED`, `CHALLENGE_EXPIRED`,
 /// `PASSKEY_INVALID`, `FORBIDDEN` (as many as a user may have).
 pub async fn enrol(
     user: User,
-    limiter: Limiter,
     State(work): State<UnitOfWork>,
     State(passkeys): State<Passkeys>,
     Json(body): Json<Enrolment>,
 ) -> Result<Created<Enrolled>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
     let enrolled = work.run("passkeys.enrol", async |tx| {
         let challenge = store::take_challenge(tx, body.challenge_id, Some(user.id)).await?;
@@ -267,15 +260,13 @@ pub struct Listed {
 
 /// `GET /users/me/passkeys?limit=&cursor=`: the user's passkeys, oldest first.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Answers 200 `{data: [{passkey_id, name, created_at, last_used_at}],
+/// Caller: user. Answers 200 `{data: [{passkey_id, name, created_at, last_used_at}],
 /// next_cursor}`.
 pub async fn list(
     user: User,
-    limiter: Limiter,
     State(work): State<UnitOfWork>,
     Query(page): Query<Page<PasskeyId>>,
 ) -> Result<List<Listed>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let rows = work.run("passkeys.list", async |tx| {
         store::list(tx, user.id, page.cursor, page.rows()).await
     });
@@ -296,14 +287,12 @@ pub struct Removed {
 
 /// `DELETE /users/me/passkeys/{passkey_id}`: forgets a passkey; sessions that it opened go on.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Answers 200 `{passkey_id, deleted_at}`. Errors: `NOT_FOUND`.
+/// Caller: user. Answers 200 `{passkey_id, deleted_at}`. Errors: `NOT_FOUND`.
 pub async fn remove(
     user: User,
-    limiter: Limiter,
     State(work): State<UnitOfWork>,
     Path(passkey_id): Path<PasskeyId>,
 ) -> Result<Data<Removed>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let removed = work.run("passkeys.remove", async |tx| {
         store::remove(tx, user.id, passkey_id).await
     });

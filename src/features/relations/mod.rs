@@ -7,31 +7,10 @@
 pub(crate) mod http;
 mod store;
 
-use chrono::{DateTime, Utc};
-use serde::Serialize;
+pub use blindpipe_protocol::relations::Relation;
 
 pub(crate) use self::store::{active, end_next, open};
-use crate::{
-    db::Db,
-    error::Result,
-    ids::{AgentId, RelationId, UserId},
-};
-
-/// What ties a user and an agent.
-#[derive(Clone, Debug, Serialize)]
-pub struct Relation {
-    pub relation_id: RelationId,
-    pub user_id: UserId,
-    pub agent_id: AgentId,
-    pub state: String,
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    pub created_at: DateTime<Utc>,
-    #[serde(serialize_with = "crate::clock::as_iso_or_null")]
-    pub revoked_at: Option<DateTime<Utc>>,
-    /// When what was said under it is purged; null if it is not.
-    #[serde(serialize_with = "crate::clock::as_iso_or_null")]
-    pub purge_at: Option<DateTime<Utc>>,
-}
+use crate::{db::Db, error::Result};
 
 /// Purges some of what is due; true while there may be more.
 pub async fn purge(db: &Db) -> Result<bool> {

@@ -2,14 +2,10 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use blindpipe_protocol::frames::ServerFrame;
 use serde_json::value::RawValue;
 
-use super::id::{StreamId, StreamTarget};
-use crate::{
-    events::Sender,
-    ids::{ConversationId, MessageId},
-};
+use super::id::StreamTarget;
 
 /// What an agent does to its stream, but for the end, which is a send.
 pub enum StreamCommand {
@@ -29,48 +25,9 @@ pub enum StreamCommand {
     },
 }
 
-/// The frames that listeners are sent.
-#[derive(Serialize)]
-#[serde(tag = "type")]
-pub(super) enum Frame<'a> {
-    #[serde(rename = "stream.begin")]
-    Begin {
-        stream_id: &'a StreamId,
-        conversation_id: ConversationId,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        in_reply_to: Option<MessageId>,
-        sender: Sender<'a>,
-    },
-    #[serde(rename = "stream.delta")]
-    Delta {
-        stream_id: &'a StreamId,
-        conversation_id: ConversationId,
-        n: u64,
-        data: &'a RawValue,
-        sender: Sender<'a>,
-    },
-    #[serde(rename = "stream.end")]
-    End {
-        stream_id: &'a StreamId,
-        conversation_id: ConversationId,
-        message_id: MessageId,
-        sender: Sender<'a>,
-    },
-    #[serde(rename = "stream.cancel")]
-    Cancel {
-        stream_id: &'a StreamId,
-        conversation_id: ConversationId,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<&'a str>,
-        sender: Sender<'a>,
-    },
-}
-
-impl Frame<'_> {
-    /// As text.
-    pub(super) fn encode(&self) -> Arc<str> {
-        serde_json::to_string(self).unwrap_or_default().into()
-    }
+/// A frame as listeners are sent it.
+pub(super) fn encode(frame: &ServerFrame) -> Arc<str> {
+    serde_json::to_string(frame).unwrap_or_default().into()
 }
 
 /// A string counts as its characters, anything else as it is written.

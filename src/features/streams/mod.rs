@@ -12,6 +12,12 @@ mod table;
 
 use std::{sync::Arc, time::Duration};
 
+use blindpipe_protocol::{
+    frames::ServerFrame,
+    messages::Sender,
+    raw::RawJson,
+    streams::{StreamBegin, StreamCancel, StreamDelta, StreamEnd},
+};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -25,7 +31,7 @@ pub use self::{
     table::{ReplayChunk, StreamTable},
 };
 use self::{
-    frames::{Frame, size},
+    frames::{encode, size},
     messages::{StreamAction, StreamPosition},
     replays::ReplayRequests,
     table::Silent,
@@ -34,7 +40,6 @@ use crate::{
     clock::Clock,
     delivery::{Backplane, ephemeral::EphemeralEvent},
     error::{Code, Result},
-    events::Sender,
     features::conversations::Audience,
     ids::{ConversationId, MessageId, Principal},
     limits::quotas::MAX_DELTA_BYTES,
@@ -94,7 +99,7 @@ impl Streams {
         let key = key_of(who, stream)?;
         match action {
             StreamCommand::Begin(target) => self.begin(&key, target).await,
-            StreamCommand::Delta { n, data } => self.go_on(&key, n, &data).await,
+            StreamCommand::Delta { n, data } => self.go_on(&key, n, data).await,
             StreamCommand::Cancel { reason } => {
                 let target = self.table.open(&key).ok_or(Code::NotFound)?;
                 self.cancel(&key, target.conversation, reason.as_deref(), true)
@@ -117,13 +122,12 @@ impl Streams {
             stream: key.stream.clone(),
         });
         let sender = sender(key);
-        let text = Frame::Begin {
-            stream_id: &key.stream,
+        let text = encode(&ServerFrame::StreamBegin(StreamBegin {
+            stream_id: key.stream.clone(),
             conversation_id,
             in_reply_to,
             sender,
-        }
-        .encode();
+        }));
         self.backplane.publish_ephemeral(
             &listeners,
             &event(key, conversation_id, StreamAction::Begin, text),
@@ -132,12 +136,12 @@ impl Streams {
         Ok(())
     }
 
-    async fn go_on(&self, key: &StreamKey, n: u64, data: &RawValue) -> Result<()> {
+    async fn go_on(&self, key: &StreamKey, n: u64, data: Box<RawValue>) -> Result<()> {
         let StreamTarget {
             conversation: conversation_id,
             ..
         } = self.table.open(key).ok_or(Code::NotFound)?;
-        if size(data) > MAX_DELTA_BYTES {
+        if size(&data) > MAX_DELTA_BYTES {
             return Err(Code::PayloadTooLarge.into());
         }
         let listeners = match self.listeners(key, conversation_id).await {
@@ -149,14 +153,13 @@ impl Streams {
             other => other?,
         };
         let sender = sender(key);
-        let text = Frame::Delta {
-            stream_id: &key.stream,
+        let text = encode(&ServerFrame::StreamDelta(StreamDelta {
+            stream_id: key.stream.clone(),
             conversation_id,
             n,
-            data,
+            data: RawJson(data),
             sender,
-        }
-        .encode();
+        }));
         self.table.push(key, n, &text)?;
         self.backplane.publish_ephemeral(
             &listeners,
@@ -183,13 +186,12 @@ impl Streams {
         own: bool,
     ) {
         let sender = sender(key);
-        let text = Frame::Cancel {
-            stream_id: &key.stream,
+        let text = encode(&ServerFrame::StreamCancel(StreamCancel {
+            stream_id: key.stream.clone(),
             conversation_id,
-            reason,
+            reason: reason.map(str::to_owned),
             sender,
-        }
-        .encode();
+        }));
         if !self.table.finish(key, &text) {
             return;
         }
@@ -214,13 +216,12 @@ impl Streams {
         message_id: MessageId,
     ) {
         let sender = sender(key);
-        let text = Frame::End {
-            stream_id: &key.stream,
+        let text = encode(&ServerFrame::StreamEnd(StreamEnd {
+            stream_id: key.stream.clone(),
             conversation_id,
             message_id,
             sender,
-        }
-        .encode();
+        }));
         let own = self.table.is_own(key);
         let told = self.table.finish(key, &text);
         if own != Some(true) && (told || own.is_none()) {
@@ -273,7 +274,7 @@ impl Streams {
     }
 }
 
-fn sender(key: &StreamKey) -> Sender<'static> {
+fn sender(key: &StreamKey) -> Sender {
     Sender::of(Principal::Agent(key.agent), None)
 }
 

@@ -1,47 +1,30 @@
 //! `POST /agents/{agent_id}/typing`.
 
 use axum::extract::State;
-use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
+use blindpipe_protocol::typing::{SetTyping, TypingAnswer};
 
-use super::{Typing, TypingState};
+use super::Typing;
 use crate::{
     auth::agent::Agent,
     error::Result,
     http::{Data, Json},
-    ids::{ConversationId, Principal},
+    ids::Principal,
     limits::{Limiter, table::Limit},
 };
-
-/// The body of a typing call.
-#[derive(Deserialize)]
-pub struct TypingBody {
-    conversation_id: ConversationId,
-    state: TypingState,
-}
-
-/// The answer to a typing call.
-#[derive(Serialize)]
-pub struct TypingStatus {
-    conversation_id: ConversationId,
-    state: TypingState,
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    expires_at: DateTime<Utc>,
-}
 
 /// `POST /agents/{agent_id}/typing`: says that an agent writes, or has stopped to.
 ///
 /// Caller: agent. Limit: `agent_typing`, 10/s per agent, shared with its `typing` frames. Body `{conversation_id,
-/// state:"started|stopped"}`. Answers 200 with [`TypingStatus`]. Sends the members' sockets a `typing` frame; no event.
+/// state:"started|stopped"}`. Answers 200 with [`TypingAnswer`]. Sends the members' sockets a `typing` frame; no event.
 /// Errors: `NOT_FOUND`, `RELATION_REVOKED`.
 pub async fn typing(
     agent: Agent,
     limiter: Limiter,
     State(typing): State<Typing>,
-    Json(body): Json<TypingBody>,
-) -> Result<Data<TypingStatus>> {
+    Json(body): Json<SetTyping>,
+) -> Result<Data<TypingAnswer>> {
     limiter.check(Limit::AgentTyping, agent.id).await?;
-    let TypingBody {
+    let SetTyping {
         conversation_id,
         state,
     } = body;
@@ -49,9 +32,9 @@ pub async fn typing(
     let expires_at = typing
         .publish(sender, None, conversation_id, state, None)
         .await?;
-    Ok(Data(TypingStatus {
+    Ok(Data(TypingAnswer {
         conversation_id,
         state,
-        expires_at,
+        expires_at: expires_at.into(),
     }))
 }

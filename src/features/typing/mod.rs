@@ -2,37 +2,21 @@
 
 pub mod http;
 
+use blindpipe_protocol::{
+    frames::ServerFrame,
+    messages::Sender,
+    typing::{TypingNotice, TypingState},
+};
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::Clock,
     delivery::{Backplane, Subscription, ephemeral::EphemeralEvent},
     error::{Code, Result},
-    events::Sender,
     features::conversations::Audience,
     ids::{ConversationId, Principal},
     limits::{Limiter, quotas::TYPING_TTL, table::Limit},
 };
-
-/// Whether somebody writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TypingState {
-    Started,
-    Stopped,
-}
-
-/// The frame that sockets are sent.
-#[derive(Serialize)]
-#[serde(tag = "type", rename = "typing")]
-struct Frame<'a> {
-    conversation_id: ConversationId,
-    sender: Sender<'a>,
-    state: TypingState,
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    expires_at: DateTime<Utc>,
-}
 
 /// What the handlers of this feature work with.
 #[derive(Clone)]
@@ -84,12 +68,12 @@ impl Typing {
             TypingState::Started => now + TYPING_TTL,
             TypingState::Stopped => now,
         };
-        let frame = Frame {
+        let frame = ServerFrame::Typing(TypingNotice {
             conversation_id,
-            sender: Sender::of(sender, device),
+            sender: Sender::of(sender, device.map(str::to_owned)),
             state,
-            expires_at,
-        };
+            expires_at: expires_at.into(),
+        });
         let body = serde_json::to_string(&frame).unwrap_or_default();
         let event = EphemeralEvent::new(body.into());
         self.backplane.publish_ephemeral(&listeners, &event, but);

@@ -5,13 +5,14 @@
 
 mod telling;
 
+use blindpipe_protocol::frames::{AuthRenewed, CaughtUp, Empty, Ready, Replay, ResyncRequired};
 use chrono::{DateTime, Utc};
 
 use super::{
     Gateway,
     authenticate::{self, AuthenticatedClient},
     close::Close,
-    frames::{ClientFrame, Replay, ServerFrame},
+    frames::{self, AuthErrorReason, ClientFrame, ServerFrame},
     rate::Rate,
     reorder_buffer::ReorderBuffer,
     sends::{Sends, Target, answer, refuse},
@@ -19,7 +20,6 @@ use super::{
 };
 use crate::{
     auth::user::UserToken,
-    clock::iso,
     delivery::{End, Subscription, SubscriptionGuard, subscription::UNKNOWN_SEQ},
     error::{Code, Result},
     features::streams::{StreamCommand, StreamReplays},
@@ -148,21 +148,23 @@ impl<'a> Session<'a> {
             Start::Resync => bounds.head,
         };
         subscription.set_sent(from);
-        let ready = ServerFrame::Ready {
+        let ready = ServerFrame::Ready(Ready {
             connection_id: client.lease.id,
-            cursor: gateway.inbox.cursor(from).to_string(),
-            heartbeat_interval_ms: ServerFrame::heartbeat_ms(),
-            token_expires_at: client.expires_at.map(iso),
+            cursor: gateway.inbox.cursor(from),
+            heartbeat_interval_ms: frames::heartbeat_ms(),
+            token_expires_at: client.expires_at.map(Into::into),
             replay: Replay {
                 from,
                 to: bounds.head,
             },
-        };
-        socket.feed(&ready.encode());
+        });
+        socket.feed(&frames::encode(&ready));
         if let Start::Resync = start {
-            let oldest = gateway.inbox.cursor(bounds.oldest - 1).to_string();
-            let head = gateway.inbox.cursor(bounds.head).to_string();
-            socket.feed(&ServerFrame::ResyncRequired { oldest, head }.encode());
+            let oldest = gateway.inbox.cursor(bounds.oldest - 1);
+            let head = gateway.inbox.cursor(bounds.head);
+            socket.feed(&frames::encode(&ServerFrame::ResyncRequired(
+                ResyncRequired { oldest, head },
+            )));
         }
         let mut session = Session {
             gateway,
@@ -187,12 +189,9 @@ impl<'a> Session<'a> {
             // Postgres went away in the middle: better another node, or later, than a promise that is not true.
             return Err(Some(Close::Overload));
         }
-        let cursor = gateway
-            .inbox
-            .cursor(session.subscription.sent())
-            .to_string();
+        let cursor = gateway.inbox.cursor(session.subscription.sent());
         socket
-            .say(ServerFrame::CaughtUp { cursor }.encode())
+            .say(frames::encode(&ServerFrame::CaughtUp(CaughtUp { cursor })))
             .await?;
         Ok(session)
     }
@@ -259,7 +258,11 @@ impl<'a> Session<'a> {
             return Err(Some(Close::Flood));
         }
         match frame {
-            Ok(ClientFrame::Ping) => socket.say(ServerFrame::Pong.encode()).await?,
+            Ok(ClientFrame::Ping) => {
+                socket
+                    .say(frames::encode(&ServerFrame::Pong(Empty {})))
+                    .await?
+            }
             Ok(ClientFrame::Ack(cursor)) => {
                 // An ack of another epoch says nothing about this one.
                 if cursor.epoch == self.gateway.inbox.epoch() {
@@ -360,12 +363,9 @@ impl<'a> Session<'a> {
                 let waited = self.expiry == Expiry::Expired;
                 self.expiry = Expiry::Fresh;
                 socket
-                    .say(
-                        ServerFrame::AuthRenewed {
-                            expires_at: iso(expires_at),
-                        }
-                        .encode(),
-                    )
+                    .say(frames::encode(&ServerFrame::AuthRenewed(AuthRenewed {
+                        expires_at: expires_at.into(),
+                    })))
                     .await?;
                 if waited {
                     // The mailbox was emptied meanwhile; its head was not forgotten.
@@ -380,12 +380,7 @@ impl<'a> Session<'a> {
             }
             Err(_) => {
                 socket
-                    .say(
-                        ServerFrame::AuthError {
-                            reason: "invalid_token",
-                        }
-                        .encode(),
-                    )
+                    .say(frames::auth_error(AuthErrorReason::InvalidToken))
                     .await?;
                 Err(Some(Close::AuthFailed))
             }
@@ -407,12 +402,7 @@ impl<'a> Session<'a> {
         if let Some(at) = self.client.expires_at {
             if now >= at + EXPIRY_GRACE {
                 socket
-                    .say(
-                        ServerFrame::AuthError {
-                            reason: "token_expired",
-                        }
-                        .encode(),
-                    )
+                    .say(frames::auth_error(AuthErrorReason::TokenExpired))
                     .await?;
                 return Err(Some(Close::AuthFailed));
             }
@@ -420,7 +410,9 @@ impl<'a> Session<'a> {
                 self.expiry = Expiry::Expired;
             } else if now >= at - EXPIRY_NOTICE && self.expiry == Expiry::Fresh {
                 self.expiry = Expiry::Noticed;
-                socket.say(ServerFrame::AuthExpiring.encode()).await?;
+                socket
+                    .say(frames::encode(&ServerFrame::AuthExpiring(Empty {})))
+                    .await?;
             }
         }
         if now >= self.beat_at {

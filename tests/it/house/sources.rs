@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use blindpipe::{config, features};
+use blindpipe::{config, documents, features};
 
 use crate::support::{connect, nodes};
 
@@ -81,6 +81,20 @@ fn the_document_of_the_settings_is_the_table() {
         "docs/configuration.md must contain:\n{}",
         config::as_markdown()
     );
+}
+
+#[test]
+fn the_documents_of_the_interface_are_what_the_types_say() {
+    for (path, command, document) in [
+        ("docs/api/openapi.json", "openapi", documents::openapi()),
+        ("docs/api/asyncapi.yaml", "asyncapi", documents::asyncapi()),
+    ] {
+        let committed = fs::read_to_string(root().join(path)).expect(path);
+        assert!(
+            committed == document,
+            "{path} is stale; write it with `blindpipe {command} > {path}`"
+        );
+    }
 }
 
 /// Every string in the sources that begins like a statement: `-- name`.

@@ -10,7 +10,6 @@ use crate::{
     http::{Data, JsonOrNothing},
     ids::Principal,
     inbox::{self, Inbox, Reader},
-    limits::Limiter,
 };
 
 #[derive(Default, Deserialize)]
@@ -30,17 +29,15 @@ pub struct Acked {
 
 /// `POST /agents/{agent_id}/ack`: the agent is there, and has everything up to a number.
 ///
-/// Caller: agent. Limit: the agent's tier. Body `{up_to_seq?}` or none; without a number nothing is acked. An unreachable
+/// Caller: agent. Body `{up_to_seq?}` or none; without a number nothing is acked. An unreachable
 /// agent is `active` again. Answers 200 with [`Acked`]. Tells the owner `agent.state_changed` if it has.
 /// Errors: `VALIDATION_ERROR` for a number that was not given out yet.
 pub async fn ack(
     agent: Agent,
-    limiter: Limiter,
     Handle(agents): Handle<Agents>,
     Handle(inbox): Handle<Inbox>,
     JsonOrNothing(body): JsonOrNothing<Ack>,
 ) -> Result<Data<Acked>> {
-    limiter.check_agent_route(agent.id).await?;
     let reader = Reader::new(Principal::Agent(agent.id), "");
     let mut bounds = inbox.bounds(&reader).await?;
     if let Some(seq) = body.up_to_seq {

@@ -17,7 +17,6 @@ use crate::{
     events::EventKind,
     http::{Created, Data, Json},
     ids::AgentId,
-    limits::Limiter,
     work::Tx,
 };
 
@@ -32,18 +31,16 @@ pub struct RegisteredKey {
 
 /// `POST /agents/{agent_id}/keys/register`: an agent has a new key pair.
 ///
-/// Caller: the agent or its owner. Limit: the agent's tier or `default_user`. Body [`Registration`], signed by the new
+/// Caller: the agent or its owner. Body [`Registration`], signed by the new
 /// signing key. The key before it is good for 7 days more; an agent's first makes it `active`. Answers 201 with
 /// [`RegisteredKey`]; the current key once more changes nothing. Tells related users `agent.key_registered`, the owner
 /// `agent.state_changed` if it has. Errors: `VALIDATION_ERROR` (keys, time), `AGENT_KEYS_MISMATCH` (signature),
 /// `AGENT_NOT_REGISTERED`.
 pub async fn register_key(
     agent: NamedAgent,
-    limiter: Limiter,
     Handle(agents): Handle<Agents>,
     Json(body): Json<Registration>,
 ) -> Result<Created<RegisteredKey>> {
-    agent.charge(&limiter).await?;
     let keys = body.prove(agent.id, agents.clock.now())?;
     let previous = agents.work.run("agents.register_key", async |tx| {
         make_current(tx, &agent, &keys).await
@@ -92,15 +89,13 @@ pub struct CheckedKey {
 
 /// `POST /agents/{agent_id}/keys/check`: is a key that somebody holds one that is good?
 ///
-/// Caller: the agent, its owner, a related user. Limit: the agent's tier or `default_user`. Body `{key_id}`. Answers 200
+/// Caller: the agent, its owner, a related user. Body `{key_id}`. Answers 200
 /// with [`CheckedKey`]. Errors: `AGENT_KEYS_MISMATCH`, `params {expected_key_ids}`; `AGENT_NOT_REGISTERED`.
 pub async fn check_key(
     about: AgentView,
-    limiter: Limiter,
     Handle(agents): Handle<Agents>,
     Json(body): Json<CheckKey>,
 ) -> Result<Data<CheckedKey>> {
-    about.charge(&limiter).await?;
     let keys = keys_for(&agents.db, &about).await?;
     match keys.iter().find(|key| key.id == body.key_id) {
         Some(key) => Ok(Data(CheckedKey {
@@ -134,14 +129,12 @@ struct AgentKey {
 
 /// `GET /agents/{agent_id}/keys`: the keys by which an agent can be reached and known, the current one first.
 ///
-/// Caller: the agent, its owner, a related user. Limit: the agent's tier or `default_user`. Answers 200 with
+/// Caller: the agent, its owner, a related user. Answers 200 with
 /// [`AgentKeys`]. Errors: `AGENT_NOT_REGISTERED`.
 pub async fn list_keys(
     about: AgentView,
-    limiter: Limiter,
     Handle(agents): Handle<Agents>,
 ) -> Result<Data<AgentKeys>> {
-    about.charge(&limiter).await?;
     let keys = keys_for(&agents.db, &about)
         .await?
         .into_iter()

@@ -40,7 +40,7 @@ pub struct Updated {
 
 /// `PATCH /agents/{agent_id}`: replaces the agent's manifest.
 ///
-/// Caller: agent. Limits: the agent's tier, and `agent_manifest_update`, 1/min per agent, for what could be stored. Body `{manifest, if_version?}` or the bare manifest. Answers 200 with [`Updated`]. Tells the owner and
+/// Caller: agent. Limit: `agent_manifest_update`, for what could be stored. Body `{manifest, if_version?}` or the bare manifest. Answers 200 with [`Updated`]. Tells the owner and
 /// related users `agent.manifest_updated`. Errors: `MANIFEST_TOO_LARGE` over 128 KB, `VERSION_MISMATCH`,
 /// `params {current_version}`.
 pub async fn update(
@@ -49,8 +49,6 @@ pub async fn update(
     Handle(agents): Handle<Agents>,
     request: Request,
 ) -> Result<Data<Updated>> {
-    // Before anything is read: of what is refused afterwards, too, an agent may only ask for so much.
-    limiter.check_agent_route(agent.id).await?;
     let Update {
         manifest,
         if_version,

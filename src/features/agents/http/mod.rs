@@ -39,10 +39,8 @@ use crate::{
     ids::{AgentId, UserId},
     jobs::Job,
     limits::{
-        Limiter,
         quotas::{MANIFEST_ENVELOPE_BYTES, MAX_MANIFEST_BYTES},
         slots::Connection,
-        table::Limit,
     },
     validation::Text,
 };
@@ -66,16 +64,14 @@ pub struct CreatedAgent {
 
 /// `POST /agents`: makes an agent and its token.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Body `{display_name, description?, manifest?}`. Answers 201 with
+/// Caller: user. Body `{display_name, description?, manifest?}`. Answers 201 with
 /// [`CreatedAgent`]. Errors: `AGENT_LIMIT_EXCEEDED` for the 51st (operator's setting), `params {limit, alias}`;
 /// `MANIFEST_TOO_LARGE`.
 pub async fn create(
     user: User,
-    limiter: Limiter,
     Handle(agents): Handle<Agents>,
     request: Request,
 ) -> Result<Created<CreatedAgent>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let (body, manifest) = read_agent(request).await?;
     let id = AgentId::generate(agents.work.random());
     let new = store::NewAgent {
@@ -237,15 +233,13 @@ fn card(agent: AgentRow) -> AgentCard {
 
 /// `GET /agents?limit=&cursor=`: the caller's agents, oldest first.
 ///
-/// Caller: user. Limit: `default_user`, 120/min. Answers 200 with a list of [`FullAgent`]; a page may end early rather
+/// Caller: user. Answers 200 with a list of [`FullAgent`]; a page may end early rather
 /// than grow past 4 MB of manifests.
 pub async fn list(
     user: User,
-    limiter: Limiter,
     Handle(agents): Handle<Agents>,
     Query(query): Query<Page<AgentId>>,
 ) -> Result<List<FullAgent>> {
-    limiter.check_route(Limit::DefaultUser, user.id).await?;
     let (rows, cut) = store::list(&agents.db, user.id, query.cursor, query.rows()).await?;
     let List {
         data,
@@ -268,15 +262,10 @@ pub async fn list(
 
 /// `GET /agents/{agent_id}`: an agent.
 ///
-/// Caller: user or the agent itself. Limit: `default_user` or the agent's tier. Answers 200 with the [`FullAgent`] to its
+/// Caller: user or the agent itself. Answers 200 with the [`FullAgent`] to its
 /// owner and itself, with the [`AgentCard`] to users who have a relation or share a conversation with it.
 /// Errors: `AGENT_NOT_REGISTERED` for everybody else.
-pub async fn read(
-    about: AgentView,
-    limiter: Limiter,
-    Handle(agents): Handle<Agents>,
-) -> Result<Response> {
-    about.charge(&limiter).await?;
+pub async fn read(about: AgentView, Handle(agents): Handle<Agents>) -> Result<Response> {
     let seen = store::find_visible(&agents.db, about.agent, about.who.principal().id()).await?;
     match seen {
         Some((agent, Viewer::Insider)) => {
@@ -299,16 +288,14 @@ pub struct DeletedAgent {
 
 /// `DELETE /agents/{agent_id}`: ends an agent for good.
 ///
-/// Caller: its owner. Limit: `default_user`, 120/min. Tokens and keys are dead at once, sockets get
+/// Caller: its owner. Tokens and keys are dead at once, sockets get
 /// `session.invalidated` (`token_revoked`). Its relations end and it leaves its groups within seconds; conversations stay
 /// readable for their users. Answers 200 with [`DeletedAgent`]. Tells the owner `agent.state_changed`, then its users
 /// `relation.revoked`, its groups `member.removed`. Errors: `AGENT_NOT_REGISTERED`, also the second time.
 pub async fn delete(
     agent: OwnedAgent,
-    limiter: Limiter,
     Handle(agents): Handle<Agents>,
 ) -> Result<Data<DeletedAgent>> {
-    limiter.check_route(Limit::DefaultUser, agent.owner).await?;
     // Before the revocation closes them.
     let sockets = agents.count_sockets(agent.id).await;
     let deleted = agents.work.run("agents.delete", async |tx| {

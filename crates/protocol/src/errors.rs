@@ -1,0 +1,226 @@
+//! The errors: everything a caller can be refused with, and the envelope that says so.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+catalogue! {
+    /// Everything a caller can be refused with: (HTTP status, wire code, fallback message).
+    pub enum Code: (u16, &'static str, &'static str) {
+        ValidationError       = (400, "VALIDATION_ERROR",       "The request is not valid.");
+        CodeInvalid           = (400, "CODE_INVALID",           "The code is wrong, used or expired.");
+        ChallengeExpired      = (400, "CHALLENGE_EXPIRED",      "The challenge is unknown, used or expired; begin again.");
+        Unauthorized          = (401, "UNAUTHORIZED",           "The access token is missing, invalid or expired.");
+        TokenExpired          = (401, "TOKEN_EXPIRED",          "The refresh token is expired or revoked; log in again.");
+        InvalidCredentials    = (401, "INVALID_CREDENTIALS",    "The e-mail or the password is wrong.");
+        PasskeyInvalid        = (401, "PASSKEY_INVALID",        "The passkey or its answer is not valid.");
+        AgentTokenInvalid     = (401, "AGENT_TOKEN_INVALID",    "The agent token is invalid or revoked.");
+        TurnstileFailed       = (403, "TURNSTILE_FAILED",       "The human verification failed.");
+        Forbidden             = (403, "FORBIDDEN",              "The caller may not do this.");
+        TlsRequired           = (403, "TLS_REQUIRED",           "Only HTTPS is served here.");
+        OriginNotAllowed      = (403, "ORIGIN_NOT_ALLOWED",     "This origin may not call this endpoint.");
+        ReauthRequired        = (403, "REAUTH_REQUIRED",        "This needs a recent login; log in again.");
+        AgentLimitExceeded    = (403, "AGENT_LIMIT_EXCEEDED",   "The user already has as many agents as allowed.");
+        NotConversationMember = (403, "NOT_CONVERSATION_MEMBER", "The sender is not a member of the conversation.");
+        RelationRequired      = (403, "RELATION_REQUIRED",      "The user has no relation with this agent.");
+        RelationRevoked       = (403, "RELATION_REVOKED",       "The user has ended the relation with this agent.");
+        AgentLoopDetected     = (403, "AGENT_LOOP_DETECTED",    "Agents have answered each other too many times without a human.");
+        NotFound              = (404, "NOT_FOUND",              "There is nothing here.");
+        AgentNotRegistered    = (404, "AGENT_NOT_REGISTERED",   "The agent does not exist.");
+        MethodNotAllowed      = (405, "METHOD_NOT_ALLOWED",     "This method is not served here.");
+        RequestTimeout        = (408, "REQUEST_TIMEOUT",        "The request arrived too slowly.");
+        EmailTaken            = (409, "EMAIL_TAKEN",            "An account with this e-mail exists.");
+        DeviceMismatch        = (409, "DEVICE_MISMATCH",        "The session belongs to another device.");
+        VersionMismatch       = (409, "VERSION_MISMATCH",       "It was changed meanwhile; read it again.");
+        RecipientsMismatch    = (409, "RECIPIENTS_MISMATCH",    "The wrapped keys do not fit the members' current devices.");
+        AgentKeysMismatch     = (409, "AGENT_KEYS_MISMATCH",    "The private key held does not match the registered public key.");
+        IdempotencyConflict   = (409, "IDEMPOTENCY_CONFLICT",   "This id was used for another message within 24 hours.");
+        CursorExpired         = (409, "CURSOR_EXPIRED",         "The cursor is older than what is kept, or of another epoch.");
+        MessageTooLarge       = (413, "MESSAGE_TOO_LARGE",      "A message may have 1 MB.");
+        WebhookPayloadTooLarge = (413, "WEBHOOK_PAYLOAD_TOO_LARGE", "An agent's message may have 1 MB.");
+        ManifestTooLarge      = (413, "MANIFEST_TOO_LARGE",     "A manifest may have 128 KB.");
+        PayloadTooLarge       = (413, "PAYLOAD_TOO_LARGE",      "The request body is too large.");
+        AccountLocked         = (423, "ACCOUNT_LOCKED",         "Too many failed logins; try again later.");
+        RateLimited           = (429, "RATE_LIMITED",           "Too many requests; try again after the wait.");
+        InternalError         = (500, "INTERNAL_ERROR",         "Something broke on our side.");
+        NotAvailableInV1      = (501, "NOT_AVAILABLE_IN_V1",    "Planned, and not part of V1.");
+        ServiceUnavailable    = (503, "SERVICE_UNAVAILABLE",    "The service cannot answer now; try again shortly.");
+    }
+}
+
+impl Code {
+    /// The HTTP status.
+    pub const fn http_status(self) -> u16 {
+        self.row().0
+    }
+
+    /// The stable identifier on the wire.
+    pub const fn wire(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The English text for a client that has no translation.
+    pub const fn message(self) -> &'static str {
+        self.row().2
+    }
+
+    /// The key under which clients keep their translation: `errors.<wire code in lower case>`.
+    pub fn i18n_key(self) -> String {
+        format!("errors.{}", self.wire().to_ascii_lowercase())
+    }
+
+    /// Whether the same request may succeed later without being changed.
+    pub const fn retryable(self) -> bool {
+        matches!(
+            self,
+            Code::RateLimited
+                | Code::ServiceUnavailable
+                | Code::AccountLocked
+                | Code::RequestTimeout
+        )
+    }
+
+    /// The code of a wire name; `None` for one that a newer server has added.
+    pub fn from_wire(name: &str) -> Option<Self> {
+        Code::ALL.iter().copied().find(|code| code.wire() == name)
+    }
+}
+
+impl Serialize for Code {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.wire())
+    }
+}
+
+impl<'de> Deserialize<'de> for Code {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = std::borrow::Cow::<'de, str>::deserialize(from)?;
+        Code::from_wire(&name).ok_or_else(|| serde::de::Error::custom("value|unknown error code"))
+    }
+}
+
+string_schema!(Code, "The stable identifier of an error.", |object| object
+    .enum_values(Some(Code::ALL.iter().map(|code| code.wire()))));
+
+/// A word that is none of its list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownWord;
+
+impl fmt::Display for UnknownWord {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("unknown word")
+    }
+}
+
+impl std::error::Error for UnknownWord {}
+
+/// The object under `error`, in answers and in `error` frames.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ErrorBody {
+    /// The stable identifier, one of [`Code`]. A newer server may have more of them.
+    #[cfg_attr(feature = "schema", schema(value_type = Code))]
+    pub code: String,
+    /// English text for a client that has no translation.
+    pub message: String,
+    /// The key of a translation: `errors.<code in lower case>`.
+    pub i18n_key: String,
+    /// What the code needs to be understood.
+    pub params: ErrorParams,
+}
+
+impl ErrorBody {
+    /// The body of `code`; `retryable` is added to `params`.
+    pub fn new(code: Code, extra: Map<String, Value>) -> Self {
+        ErrorBody {
+            code: code.wire().to_owned(),
+            message: code.message().to_owned(),
+            i18n_key: code.i18n_key(),
+            params: ErrorParams {
+                retryable: code.retryable(),
+                extra,
+            },
+        }
+    }
+
+    /// The code, if this crate knows it.
+    pub fn known(&self) -> Option<Code> {
+        Code::from_wire(&self.code)
+    }
+}
+
+/// The parameters of an error: `retryable`, and what its code brings.
+///
+/// `VALIDATION_ERROR` brings `fields` (a list of [`FieldFault`]), `RATE_LIMITED` brings `retry_after_ms`, `limit` and
+/// `scope` ([`RateLimitParams`]), `ACCOUNT_LOCKED` `retry_after` (seconds), `AGENT_LIMIT_EXCEEDED` `limit` and `alias`,
+/// `VERSION_MISMATCH` `current_version` or `current_epoch`, `RECIPIENTS_MISMATCH` `missing` and `extra`,
+/// `AGENT_KEYS_MISMATCH` `expected_key_ids`, `CURSOR_EXPIRED` `oldest` and `head`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ErrorParams {
+    /// Whether the same request may succeed later without being changed.
+    pub retryable: bool,
+    /// What the code brings.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// A field of the request that is wrong: one item of `params.fields`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct FieldFault {
+    /// The place in the body or the query, such as `wrapped_keys[3].principal_id`; empty for the whole.
+    pub path: String,
+    /// The rule that is broken, such as `required`, `length` or `format`.
+    pub rule: String,
+    /// English text for developers.
+    pub message: String,
+}
+
+/// What `RATE_LIMITED` brings in `params`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RateLimitParams {
+    /// Wait before the next try, in milliseconds. The header `Retry-After` says it in whole seconds.
+    pub retry_after_ms: u64,
+    /// The budget, such as `5/s`.
+    pub limit: String,
+    /// The name of the budget, such as `agent_message_send`.
+    pub scope: String,
+}
+
+/// Every error answer: `{"error": {...}}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ErrorEnvelope {
+    /// What went wrong.
+    pub error: ErrorBody,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_body_says_whether_to_retry() {
+        let extra = Map::from_iter([("retry_after_ms".to_owned(), 250.into())]);
+        let body = ErrorBody::new(Code::RateLimited, extra);
+        let text = serde_json::to_string(&body).expect("JSON");
+        let read: ErrorBody = serde_json::from_str(&text).expect("a body");
+        assert_eq!(read, body);
+        assert_eq!(read.known(), Some(Code::RateLimited));
+        assert!(read.params.retryable);
+        assert_eq!(read.i18n_key, "errors.rate_limited");
+        assert_eq!(read.params.extra["retry_after_ms"], 250);
+    }
+
+    #[test]
+    fn codes_have_no_name_twice_and_find_themselves() {
+        for code in Code::ALL {
+            assert_eq!(Code::from_wire(code.wire()), Some(*code));
+            assert!((400..=599).contains(&code.http_status()));
+        }
+        assert_eq!(Code::from_wire("LATER"), None);
+    }
+}

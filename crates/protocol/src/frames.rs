@@ -1,0 +1,385 @@
+//! The frames of `/ws`: what a client may say and what the server says. Each is a JSON object with a `type`.
+
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::Value;
+
+use crate::{
+    cursor::Cursor,
+    errors::ErrorBody,
+    events::EventObject,
+    ids::{AgentId, ConnectionId, ConversationId, MessageId, Principal},
+    inbox::AckFrame,
+    messages::Sent,
+    raw::RawJson,
+    revocation::RevocationReason,
+    streams::{
+        BeginStream, CancelStream, EndStream, SendDelta, StreamBegin, StreamCancel, StreamDelta,
+        StreamEnd, SyncStream,
+    },
+    text::{Secret, StreamId},
+    time::Timestamp,
+    typing::{SendTyping, TypingNotice},
+};
+
+/// A frame without a body: `type` is all there is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Empty {}
+
+macro_rules! frames {
+    ($(#[doc = $doc:literal])+ pub enum $name:ident, pub enum $kind:ident {
+        $($(#[doc = $row_doc:literal])+ $variant:ident($body:ty) = $word:literal,)+
+    }) => {
+        words! {
+            /// The `type` of a frame.
+            pub enum $kind {
+                $($(#[doc = $row_doc])+ $variant = $word,)+
+            }
+        }
+
+        $(#[doc = $doc])+
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+        #[serde(tag = "type")]
+        pub enum $name {
+            $($(#[doc = $row_doc])+ #[serde(rename = $word)] $variant($body),)+
+        }
+
+        impl $name {
+            /// Which frame it is.
+            pub fn kind(&self) -> $kind {
+                match self { $($name::$variant(_) => $kind::$variant,)+ }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            // Payloads keep their bytes, which a tagged enum would lose.
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                #[derive(Deserialize)]
+                struct Tag {
+                    r#type: $kind,
+                }
+                let raw = RawJson::deserialize(from)?;
+                let Tag { r#type } = serde_json::from_str(raw.as_str()).map_err(D::Error::custom)?;
+                match r#type {
+                    $($kind::$variant => serde_json::from_str(raw.as_str()).map($name::$variant),)+
+                }
+                .map_err(D::Error::custom)
+            }
+        }
+    };
+}
+
+frames! {
+    /// What a client says.
+    pub enum ClientFrame, pub enum ClientFrameKind {
+        /// The first frame, within 5 s of the upgrade.
+        Auth(Auth) = "auth",
+        /// Everything up to a cursor has been taken.
+        Ack(AckFrame) = "ack",
+        /// A fresh access token of the same session.
+        AuthRenew(RenewAuth) = "auth.renew",
+        /// Sends a message; answered with `message.sent` or `error`.
+        MessageSend(SendMessageFrame) = "message.send",
+        /// The client's user or agent writes, or has stopped to.
+        Typing(SendTyping) = "typing",
+        /// Announces a stream; agents only.
+        StreamBegin(BeginStream) = "stream.begin",
+        /// The next piece of a stream.
+        StreamDelta(SendDelta) = "stream.delta",
+        /// Ends a stream with its message; answered as `message.send` is.
+        StreamEnd(EndStream) = "stream.end",
+        /// Ends a stream without a message.
+        StreamCancel(CancelStream) = "stream.cancel",
+        /// Asks for deltas again.
+        StreamSync(SyncStream) = "stream.sync",
+        /// Asks for a `pong`.
+        Ping(Empty) = "ping",
+    }
+}
+
+frames! {
+    /// What the server says.
+    pub enum ServerFrame, pub enum ServerFrameKind {
+        /// The client is known.
+        AuthOk(Empty) = "auth.ok",
+        /// The client is not known, or not any more; the socket is closed next.
+        AuthError(AuthError) = "auth.error",
+        /// Where reading starts; events follow.
+        Ready(Ready) = "ready",
+        /// Everything that waited has been sent; what follows is new.
+        CaughtUp(CaughtUp) = "caught_up",
+        /// Events are missing: the client reads its conversations anew.
+        ResyncRequired(ResyncRequired) = "resync_required",
+        /// A durable event.
+        Event(Box<EventObject>) = "event",
+        /// A message was stored.
+        MessageSent(MessageSent) = "message.sent",
+        /// A frame was refused.
+        Error(FrameError) = "error",
+        /// The socket goes on with the fresh token.
+        AuthRenewed(AuthRenewed) = "auth.renewed",
+        /// The access token ends in 60 s.
+        AuthExpiring(Empty) = "auth.expiring",
+        /// The session or token was revoked; the socket is closed next.
+        SessionInvalidated(SessionInvalidated) = "session.invalidated",
+        /// The node goes away; the socket is closed next.
+        Reconnect(ReconnectHint) = "reconnect",
+        /// The answer to a `ping`.
+        Pong(Empty) = "pong",
+        /// A member writes, or has stopped to.
+        Typing(TypingNotice) = "typing",
+        /// An agent has begun a stream.
+        StreamBegin(StreamBegin) = "stream.begin",
+        /// The next piece of a stream.
+        StreamDelta(StreamDelta) = "stream.delta",
+        /// A stream has become a message.
+        StreamEnd(StreamEnd) = "stream.end",
+        /// A stream has ended without a message.
+        StreamCancel(StreamCancel) = "stream.cancel",
+    }
+}
+
+/// `auth`: an agent by its token, a user by an access token.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum Auth {
+    /// An agent.
+    Agent(AgentAuth),
+    /// A user.
+    User(UserAuth),
+}
+
+/// `auth` of an agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct AgentAuth {
+    /// The agent that the token belongs to.
+    pub agent_id: AgentId,
+    /// The agent token.
+    pub token: Secret,
+    /// The cursor of the last event taken; reading starts after the last ack if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<Cursor>,
+}
+
+/// `auth` of a user.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct UserAuth {
+    /// The access token.
+    pub access_token: Secret,
+    /// The cursor of the last event taken; reading starts after the last ack if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<Cursor>,
+}
+
+/// `auth.renew`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RenewAuth {
+    /// An access token of the same user and session.
+    pub access_token: Secret,
+}
+
+/// `message.send`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct SendMessageFrame {
+    /// Comes back in the answer.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub r#ref: Value,
+    /// Where to.
+    pub conversation_id: ConversationId,
+    /// An object with a string `type`, at most 1 MB.
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
+    pub payload: RawJson,
+    /// The sender's own id, shown to readers; the same id sends one message within 24 hours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_message_id: Option<MessageId>,
+    /// The same under another name; readers are not shown it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<uuid::Uuid>,
+    /// The message that this one answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_reply_to: Option<MessageId>,
+    /// Members that the message names, 1 to 500.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipients: Option<Vec<Principal>>,
+}
+
+words! {
+    /// Why a client is refused.
+    pub enum AuthErrorReason {
+        /// The token is wrong, revoked, or of somebody else.
+        InvalidToken = "invalid_token",
+        /// The access token has ended.
+        TokenExpired = "token_expired",
+        /// Too many connections were opened in a minute.
+        RateLimited = "rate_limited",
+        /// The principal has as many connections as it may.
+        ConnectionLimit = "connection_limit",
+    }
+}
+
+/// `auth.error`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct AuthError {
+    /// Why.
+    pub reason: AuthErrorReason,
+}
+
+/// `ready`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Ready {
+    /// This connection.
+    pub connection_id: ConnectionId,
+    /// Reading starts after it.
+    pub cursor: Cursor,
+    /// The server pings this often, in milliseconds.
+    pub heartbeat_interval_ms: u64,
+    /// When the access token ends; absent for agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_expires_at: Option<Timestamp>,
+    /// What is sent before `caught_up`.
+    pub replay: Replay,
+}
+
+/// The events after `from` up to `to`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Replay {
+    /// The number before the first.
+    pub from: i64,
+    /// The number of the last as of now.
+    pub to: i64,
+}
+
+/// `caught_up`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct CaughtUp {
+    /// The last event sent.
+    pub cursor: Cursor,
+}
+
+/// `resync_required`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ResyncRequired {
+    /// The event before the oldest that is kept.
+    pub oldest: Cursor,
+    /// The newest event.
+    pub head: Cursor,
+}
+
+/// `message.sent`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct MessageSent {
+    /// As it came; null if the frame had none.
+    #[serde(default)]
+    pub r#ref: Value,
+    /// The stream that ended; absent for `message.send`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_id: Option<StreamId>,
+    /// The message.
+    pub data: Sent,
+}
+
+/// `error`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct FrameError {
+    /// As it came; null if the frame had none.
+    #[serde(default)]
+    pub r#ref: Value,
+    /// The stream that the frame named; absent if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_id: Option<StreamId>,
+    /// What went wrong.
+    pub error: ErrorBody,
+}
+
+/// `auth.renewed`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct AuthRenewed {
+    /// When the fresh token ends.
+    pub expires_at: Timestamp,
+}
+
+/// `session.invalidated`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct SessionInvalidated {
+    /// Why.
+    pub reason: RevocationReason,
+    /// The device of the session; absent for agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<String>,
+    /// When the socket was told.
+    pub at: Timestamp,
+}
+
+/// `reconnect`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ReconnectHint {
+    /// Wait this long before the next try, in milliseconds.
+    pub after_ms: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip<T>(text: &str) -> T
+    where
+        T: Serialize + for<'de> Deserialize<'de> + PartialEq + std::fmt::Debug,
+    {
+        let frame: T = serde_json::from_str(text).expect(text);
+        let written = serde_json::to_string(&frame).expect("JSON");
+        assert_eq!(written, text);
+        frame
+    }
+
+    #[test]
+    fn client_frames_read_what_they_write() {
+        for text in [
+            r#"{"type":"auth","agent_id":"0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e","token":"hsk_x","resume":"1-2"}"#,
+            r#"{"type":"auth","access_token":"x"}"#,
+            r#"{"type":"ack","cursor":"1-2"}"#,
+            r#"{"type":"message.send","ref":1,"conversation_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","payload":{ "type":"t","n":1.0 }}"#,
+            r#"{"type":"typing","conversation_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","state":"started"}"#,
+            r#"{"type":"stream.delta","stream_id":"s","n":0,"data":"x"}"#,
+            r#"{"type":"stream.sync","ref":"r","stream_id":"s","from_n":4}"#,
+            r#"{"type":"ping"}"#,
+        ] {
+            round_trip::<ClientFrame>(text);
+        }
+    }
+
+    #[test]
+    fn server_frames_read_what_they_write() {
+        for text in [
+            r#"{"type":"auth.ok"}"#,
+            r#"{"type":"auth.error","reason":"invalid_token"}"#,
+            r#"{"type":"caught_up","cursor":"10000-3"}"#,
+            r#"{"type":"error","ref":null,"error":{"code":"NOT_FOUND","message":"m","i18n_key":"errors.not_found","params":{"retryable":false}}}"#,
+            r#"{"type":"session.invalidated","reason":"logout","at":"2026-03-01T12:00:00.000Z"}"#,
+            r#"{"type":"stream.cancel","stream_id":"s","conversation_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","reason":"idle","sender":{"type":"agent","id":"0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e"}}"#,
+        ] {
+            round_trip::<ServerFrame>(text);
+        }
+    }
+
+    #[test]
+    fn an_unknown_frame_is_none() {
+        assert!(serde_json::from_str::<ClientFrame>(r#"{"type":"dance"}"#).is_err());
+        assert!(serde_json::from_str::<ClientFrame>("[]").is_err());
+    }
+}

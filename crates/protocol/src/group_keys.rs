@@ -1,0 +1,145 @@
+//! The keys of conversations: `/keys/groups/*`, `/keys/rotation/request`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ids::{ConversationId, EventId, Principal, UserId},
+    text::{RecipientDevice, RotationReason, WrappedKeyText},
+    time::Timestamp,
+};
+
+/// The body of `POST /keys/groups/{conversation_id}/rotate`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RotateKey {
+    /// The epoch that is to be followed; 0 before the first key.
+    pub base_epoch: i32,
+    /// Why, for the other members.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<RotationReason>,
+    /// One key for each device with keys of each member, and for each agent that has keys.
+    pub wrapped_keys: Vec<RecipientKey>,
+}
+
+/// A new key, encrypted for one recipient.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RecipientKey {
+    /// The member.
+    pub principal_id: Principal,
+    /// A user's device; left out for an agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<RecipientDevice>,
+    /// The key.
+    pub wrapped_key: WrappedKeyText,
+}
+
+/// What `POST /keys/groups/{conversation_id}/rotate` answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RotatedKey {
+    /// The epoch of the new key.
+    pub epoch: i32,
+    /// When it began.
+    pub rotated_at: Timestamp,
+}
+
+/// The opener of a wrapped key: an item of `missing` and `extra` of `RECIPIENTS_MISMATCH`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct KeyRecipient {
+    /// The member.
+    pub principal_id: Principal,
+    /// A user's device; absent for an agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<String>,
+}
+
+/// The query of `GET /keys/groups/{conversation_id}`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct GroupKeysQuery {
+    /// An earlier epoch; the current one if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<i32>,
+}
+
+/// The reader's keys of one epoch: what `GET /keys/groups/{conversation_id}` answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct OwnGroupKeys {
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// The epoch of the keys that follow.
+    pub epoch: i32,
+    /// The epoch that is current.
+    pub current_epoch: i32,
+    /// Whether a member should rotate the key.
+    pub rotation_required: bool,
+    /// The reader's keys; empty if it was no member then.
+    pub wrapped_keys: Vec<WrappedKey>,
+}
+
+/// A wrapped key, without its recipient: the reader is that.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WrappedKey {
+    /// The reader's device; absent for an agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<String>,
+    /// The key.
+    pub wrapped_key: String,
+}
+
+/// The body of `POST /keys/rotation/request`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RequestRotation {
+    /// A direct conversation of two users.
+    pub conversation_id: ConversationId,
+    /// Why, for the peer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<RotationReason>,
+}
+
+/// What `POST /keys/rotation/request` answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RotationRequested {
+    /// The request; also the id of the event that tells the peer.
+    pub request_id: EventId,
+    /// When the peer need not answer any more, 24 hours from now.
+    pub expires_at: Timestamp,
+}
+
+/// The data of `key.rotated`. Each member gets its own keys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct KeyRotation {
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// The epoch of the new key.
+    pub epoch: i32,
+    /// The user who rotated.
+    pub by: UserId,
+    /// The user's reason; null if none was given.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub reason: Option<String>,
+    /// The reader's keys.
+    pub wrapped_keys: Vec<WrappedKey>,
+}
+
+/// The data of `key.rotation_requested`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RotationRequest {
+    /// The request.
+    pub request_id: EventId,
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// The user who asks.
+    pub by: Principal,
+    /// The user's reason; null if none was given.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub reason: Option<String>,
+}

@@ -1,0 +1,43 @@
+//! The protocol of blindpipe as types: what a client sends, what the server answers, and what both call it.
+//!
+//! The crate does no I/O. The server, its tests, the load generator and Rust clients share it. OpenAPI and AsyncAPI
+//! documents are made of its schemas (feature `schema`).
+//!
+//! - Words of one meaning: [`ids`], [`time`], [`cursor`], [`text`], [`errors`], [`limits`], [`close`], [`revocation`].
+//! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`], [`agents`],
+//!   [`conversations`], [`messages`], [`groups`], [`relations`], [`inbox`], [`service`]; [`envelope`] wraps them.
+//! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of `/ws`).
+//!
+//! Absent optional fields of requests are left out. In responses a field is either always there, then null means
+//! "none", or left out where its documentation says so.
+#![deny(missing_docs)]
+
+#[macro_use]
+mod macros;
+
+pub mod accounts;
+pub mod agents;
+pub mod close;
+pub mod conversations;
+pub mod cursor;
+pub mod devices;
+pub mod envelope;
+pub mod errors;
+pub mod events;
+pub mod frames;
+pub mod group_keys;
+pub mod groups;
+pub mod ids;
+pub mod inbox;
+pub mod keys;
+pub mod limits;
+pub mod messages;
+pub mod passkeys;
+pub mod raw;
+pub mod relations;
+pub mod revocation;
+pub mod service;
+pub mod streams;
+pub mod text;
+pub mod time;
+pub mod typing;

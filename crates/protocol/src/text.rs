@@ -1,0 +1,288 @@
+//! Strings with a form of their own: names, device ids, stream ids, base64, secrets.
+//!
+//! Those that the server judges while it reads a body refuse with `rule|message`, which becomes the `rule` and
+//! `message` of the faulty field.
+
+use std::{fmt, str::FromStr, sync::Arc};
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// Why a string does not have the form asked for: `rule|message`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadText(pub String);
+
+impl fmt::Display for BadText {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadText {}
+
+fn check_text(text: &str, min: usize, max: usize) -> Result<(), BadText> {
+    if !(min..=max).contains(&text.len()) {
+        return Err(BadText(format!("length|must have {min} to {max} bytes")));
+    }
+    if text.chars().any(char::is_control) {
+        let fault = "characters|control characters are not allowed";
+        return Err(BadText(fault.to_owned()));
+    }
+    Ok(())
+}
+
+macro_rules! text {
+    ($(#[doc = $doc:literal] $name:ident: $min:literal to $max:literal;)+) => {$(
+        #[doc = $doc]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+        pub struct $name(pub String);
+
+        impl FromStr for $name {
+            type Err = BadText;
+
+            fn from_str(text: &str) -> Result<Self, BadText> {
+                check_text(text, $min, $max)?;
+                Ok($name(text.to_owned()))
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(from)?;
+                check_text(&text, $min, $max).map_err(D::Error::custom)?;
+                Ok($name(text))
+            }
+        }
+
+        string_schema!(
+            $name,
+            concat!($doc, " No control characters; the bounds count bytes of UTF-8.").trim(),
+            |object| object.min_length(Some($min)).max_length(Some($max))
+        );
+    )+};
+}
+
+text! {
+    /// What a user or an agent is called.
+    DisplayName: 1 to 200;
+    /// What a user calls a device.
+    DeviceName: 1 to 200;
+    /// What a device runs, such as `ios` or `web`.
+    Platform: 1 to 64;
+    /// A locale tag, such as `de-CH`.
+    Locale: 1 to 35;
+    /// A verification code that was mailed.
+    MailedCode: 1 to 64;
+    /// What a user calls a passkey.
+    PasskeyName: 1 to 200;
+    /// What a group is called.
+    Title: 1 to 200;
+    /// What an agent is for.
+    Description: 0 to 2000;
+    /// Why a key is rotated, in the words of its user.
+    RotationReason: 0 to 200;
+    /// A device that a wrapped key is for.
+    RecipientDevice: 1 to 128;
+    /// A conversation's key, encrypted for one recipient.
+    WrappedKeyText: 1 to 4096;
+}
+
+fn is_name(text: &str, max: usize) -> bool {
+    (1..=max).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte))
+}
+
+/// A device id: the client's choice, 1 to 128 of `A-Z a-z 0-9 . _ : -`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct DeviceId(pub String);
+
+impl DeviceId {
+    /// The text, if it is a device id.
+    pub fn read(text: String) -> Option<Self> {
+        is_name(&text, 128).then_some(DeviceId(text))
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for DeviceId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        DeviceId::read(String::deserialize(from)?)
+            .ok_or_else(|| D::Error::custom("format|must be 1 to 128 of A-Z a-z 0-9 . _ : -"))
+    }
+}
+
+string_schema!(DeviceId, "A device id, chosen by the client.", |object| {
+    object.pattern(Some("^[A-Za-z0-9._:-]{1,128}$"))
+});
+
+/// An agent's name for a stream: 1 to 64 of `A-Z a-z 0-9 . _ : -`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct StreamId(Arc<str>);
+
+impl StreamId {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for StreamId {
+    type Err = BadText;
+
+    fn from_str(text: &str) -> Result<Self, BadText> {
+        if is_name(text, 64) {
+            Ok(StreamId(text.into()))
+        } else {
+            let fault = "format|must be 1 to 64 of A-Z a-z 0-9 . _ : -";
+            Err(BadText(fault.to_owned()))
+        }
+    }
+}
+
+impl TryFrom<String> for StreamId {
+    type Error = BadText;
+
+    fn try_from(text: String) -> Result<Self, BadText> {
+        text.parse()
+    }
+}
+
+impl From<StreamId> for String {
+    fn from(id: StreamId) -> String {
+        id.0.as_ref().to_owned()
+    }
+}
+
+string_schema!(StreamId, "An agent's name for a stream.", |object| {
+    object.pattern(Some("^[A-Za-z0-9._:-]{1,64}$"))
+});
+
+/// A public key or a salt: base64 of exactly 32 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key32(pub [u8; 32]);
+
+impl Serialize for Key32 {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&BASE64.encode(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Key32 {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let bytes = BASE64
+            .decode(String::deserialize(from)?)
+            .ok()
+            .and_then(|bytes| bytes.try_into().ok());
+        bytes
+            .map(Key32)
+            .ok_or_else(|| D::Error::custom("key|must be base64 of 32 bytes"))
+    }
+}
+
+string_schema!(Key32, "Base64 of exactly 32 bytes.", |object| object
+    .content_encoding("base64")
+    .min_length(Some(44))
+    .max_length(Some(44)));
+
+/// Ciphertext or a key: base64 of 1 to 8,192 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blob(pub Vec<u8>);
+
+/// Bytes of a [`Blob`].
+const MAX_BLOB_BYTES: usize = 8192;
+
+impl Serialize for Blob {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&BASE64.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Blob {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let bytes = BASE64.decode(String::deserialize(from)?).ok();
+        let bytes = bytes.filter(|bytes| (1..=MAX_BLOB_BYTES).contains(&bytes.len()));
+        bytes
+            .map(Blob)
+            .ok_or_else(|| D::Error::custom("backup|must be base64 of 1 to 8192 bytes"))
+    }
+}
+
+string_schema!(Blob, "Base64 of 1 to 8,192 bytes.", |object| object
+    .content_encoding("base64"));
+
+/// A password, token or signature. It is not printed by `Debug`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(pub String);
+
+impl Secret {
+    /// The secret itself.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Secret(text.to_owned())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("Secret(..)")
+    }
+}
+
+string_schema!(Secret, "A secret: keep it out of logs.", |object| object
+    .format(Some(utoipa::openapi::SchemaFormat::KnownFormat(
+        utoipa::openapi::KnownFormat::Password
+    ))));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_has_its_length_and_no_control_characters() {
+        assert!("ios".parse::<Platform>().is_ok());
+        for (text, rule) in [("", "length"), ("a\u{7}", "characters")] {
+            let fault = serde_json::from_value::<Platform>(text.into()).expect_err(text);
+            assert!(fault.to_string().starts_with(rule), "{fault}");
+        }
+        assert!("x".repeat(65).parse::<Platform>().is_err());
+    }
+
+    #[test]
+    fn names_have_their_characters() {
+        assert!("a.b_c:d-1".parse::<StreamId>().is_ok());
+        for name in ["", "a b", "ä", &"x".repeat(65)] {
+            assert!(name.parse::<StreamId>().is_err(), "{name}");
+        }
+        assert!(DeviceId::read("x".repeat(128)).is_some());
+        assert!(DeviceId::read("x".repeat(129)).is_none());
+    }
+
+    #[test]
+    fn bytes_travel_as_base64() {
+        let key = Key32([7; 32]);
+        let text = serde_json::to_string(&key).expect("a string");
+        assert_eq!(text.len(), 46);
+        assert_eq!(serde_json::from_str::<Key32>(&text).expect("a key"), key);
+        assert!(serde_json::from_str::<Key32>(r#""AAAA""#).is_err());
+        assert!(serde_json::from_str::<Blob>(r#""""#).is_err());
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert!(!format!("{:?}", Secret::from("hunter2")).contains("hunter2"));
+    }
+}

@@ -1,0 +1,122 @@
+//! AsyncAPI 3: `/ws`, its frames, events and close codes.
+
+use blindpipe_protocol::{
+    close::Close,
+    events::EventKind,
+    frames::{ClientFrame, ClientFrameKind, ServerFrame, ServerFrameKind},
+};
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use super::schemas::Schemas;
+
+const DESCRIPTION: &str = "The WebSocket of Blindpipe. Each frame is a text message that holds one JSON object with a `type`. \
+    The first frame is `auth`, within 5 seconds. `ready` says where reading starts, events follow, `caught_up` ends the replay. \
+    A client acks with the cursor of the last event taken and resumes from it.";
+
+/// The whole document.
+pub fn document() -> Value {
+    let mut schemas = Schemas::default();
+    let mut messages = Map::new();
+    let says = frames::<ClientFrame>(
+        &mut schemas,
+        ClientFrameKind::ALL.iter().map(|k| k.as_str()),
+    );
+    let hears = frames::<ServerFrame>(
+        &mut schemas,
+        ServerFrameKind::ALL.iter().map(|k| k.as_str()),
+    );
+    let from_client = add(&mut messages, "client", says);
+    let from_server = add(&mut messages, "server", hears);
+    let on_channel: Map<String, Value> = messages
+        .keys()
+        .map(|name| {
+            let message = json!({ "$ref": format!("#/components/messages/{name}") });
+            (name.clone(), message)
+        })
+        .collect();
+    json!({
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Blindpipe",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": DESCRIPTION,
+            "license": { "name": "Apache-2.0" },
+        },
+        "channels": {
+            "ws": {
+                "address": "/ws",
+                "messages": on_channel,
+                "x-close-codes": close_codes(),
+                "x-events": events(),
+            },
+        },
+        "operations": {
+            "clientFrames": operation("receive", "What a client says.", &from_client),
+            "serverFrames": operation("send", "What the server says.", &from_server),
+        },
+        "components": { "messages": messages, "schemas": schemas.into_components() },
+    })
+}
+
+/// The payload of each frame, by its `type`: the choices of the enum's schema, which stand in the order of its kinds.
+fn frames<T: ToSchema>(
+    schemas: &mut Schemas,
+    kinds: impl Iterator<Item = &'static str>,
+) -> Vec<(&'static str, Value)> {
+    let schema = schemas.inline::<T>();
+    let choices = schema["oneOf"].as_array().cloned().unwrap_or_default();
+    kinds.zip(choices).collect()
+}
+
+/// Adds the messages of one side; returns their names.
+fn add(
+    messages: &mut Map<String, Value>,
+    side: &str,
+    frames: Vec<(&'static str, Value)>,
+) -> Vec<String> {
+    let mut names = Vec::new();
+    for (kind, payload) in frames {
+        let name = format!("{side}.{kind}");
+        let message = json!({
+            "name": kind,
+            "summary": payload["description"],
+            "contentType": "application/json",
+            "payload": payload,
+        });
+        messages.insert(name.clone(), message);
+        names.push(name);
+    }
+    names
+}
+
+fn operation(action: &str, summary: &str, names: &[String]) -> Value {
+    let messages: Vec<Value> = names
+        .iter()
+        .map(|name| json!({ "$ref": format!("#/channels/ws/messages/{name}") }))
+        .collect();
+    json!({
+        "action": action,
+        "summary": summary,
+        "channel": { "$ref": "#/channels/ws" },
+        "messages": messages,
+    })
+}
+
+fn close_codes() -> Value {
+    let rows = Close::ALL.iter().map(|close| {
+        json!({
+            "code": close.code(),
+            "reason": close.reason(),
+            "reconnect": close.reconnect(),
+        })
+    });
+    rows.collect()
+}
+
+fn events() -> Value {
+    let rows = EventKind::ALL
+        .iter()
+        .map(|kind| json!({ "event": kind.name(), "recipients": kind.recipients() }));
+    rows.collect()
+}

@@ -1,0 +1,277 @@
+//! OpenAPI 3.1: the table of the routes, joined with what each takes and answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use blindpipe_protocol::{errors::ErrorEnvelope, ids::*, text::DeviceId};
+use serde_json::{Map, Value, json};
+
+use super::{
+    operations::{Body, OPERATIONS, Operation},
+    schemas::{Schemas, of},
+};
+use crate::{
+    error::Code,
+    limits::table::Limit,
+    routes::{self, Access, Route},
+};
+
+const DESCRIPTION: &str = "A messaging backend for users and agents. Conversations are end-to-end encrypted; the service \
+    stores public keys, ciphertext and encrypted backups. Every path but those under `/auth` is served under `/v1` as well. \
+    Rate limits are defaults: `GET /limits` says what holds.";
+
+/// The whole document.
+pub fn document() -> Value {
+    let mut schemas = Schemas::default();
+    let error = json!({
+        "description": "Refused, or failed.",
+        "content": { "application/json": { "schema": of::<ErrorEnvelope>(&mut schemas) } },
+    });
+    let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    for route in routes::table() {
+        let name = format!("{} {}", route.method, route.path);
+        let Some(operation) = OPERATIONS.iter().find(|row| row.route == name) else {
+            continue;
+        };
+        let method = route.method.as_str().to_ascii_lowercase();
+        let described = describe(&route, operation, &mut schemas);
+        paths
+            .entry(route.path)
+            .or_default()
+            .insert(method, described);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Blindpipe",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": DESCRIPTION,
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "servers": [{ "url": "{base_url}", "variables": { "base_url": { "default": "https://localhost" } } }],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.into_components(),
+            "responses": { "Error": error },
+            "securitySchemes": {
+                "user": { "type": "http", "scheme": "bearer", "bearerFormat": "JWT", "description": "A user's access token." },
+                "agent": { "type": "http", "scheme": "bearer", "bearerFormat": "hsk_...", "description": "An agent token." },
+                "refresh": { "type": "apiKey", "in": "cookie", "name": "refresh_token", "description": "Sent to `/auth` only." },
+            },
+        },
+    })
+}
+
+fn describe(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Value {
+    let mut described = json!({
+        "operationId": operation_id(route),
+        "summary": operation.summary,
+        "tags": [tag(route.path)],
+        "security": security(route),
+        "responses": responses(route, operation, schemas),
+        "x-error-codes": errors(route, operation),
+    });
+    let parameters = parameters(route.path, operation, schemas);
+    if !parameters.is_empty() {
+        described["parameters"] = parameters.into();
+    }
+    let (schema, required) = match operation.body {
+        Body::Nothing => (None, false),
+        Body::Optional(schema) => (Some(schema), false),
+        Body::Required(schema) => (Some(schema), true),
+    };
+    if let Some(schema) = schema {
+        let content = json!({ "application/json": { "schema": schema(schemas) } });
+        described["requestBody"] = json!({ "required": required, "content": content });
+    }
+    let limits = limits(route);
+    if !limits.is_empty() {
+        described["x-rate-limits"] = limits.iter().map(|limit| described_limit(*limit)).collect();
+    }
+    described
+}
+
+/// `post_agents_agent_id_messages`
+fn operation_id(route: &Route) -> String {
+    let words = route
+        .path
+        .split(|byte: char| !byte.is_ascii_alphanumeric() && byte != '_')
+        .filter(|word| !word.is_empty());
+    let method = route.method.as_str().to_ascii_lowercase();
+    std::iter::once(method.as_str())
+        .chain(words)
+        .collect::<Vec<_>>()
+        .join("_")
+}
+
+fn tag(path: &str) -> &str {
+    path.split('/').nth(1).unwrap_or_default()
+}
+
+fn security(route: &Route) -> Value {
+    match route.caller {
+        Access::Public if matches!(route.path, "/auth/refresh" | "/auth/logout") => {
+            json!([{ "refresh": [] }])
+        }
+        Access::Public => json!([]),
+        Access::User => json!([{ "user": [] }]),
+        Access::Agent => json!([{ "agent": [] }]),
+        Access::Either => json!([{ "user": [] }, { "agent": [] }]),
+    }
+}
+
+/// Those of the row, the default ones by its caller.
+fn limits(route: &Route) -> Vec<Limit> {
+    use Limit::{AgentTier1, AgentTier2, AgentTier3, DefaultIp, DefaultUser};
+    let default: &[Limit] = match route.caller {
+        _ if !route.charges.default => &[],
+        Access::Public => &[DefaultIp],
+        Access::User => &[DefaultUser],
+        Access::Agent => &[AgentTier1, AgentTier2, AgentTier3],
+        Access::Either => &[DefaultUser, AgentTier1, AgentTier2, AgentTier3],
+    };
+    [default, route.charges.own].concat()
+}
+
+fn described_limit(limit: Limit) -> Value {
+    json!({
+        "scope": limit.scope(),
+        "limit": limit.default_budget().to_string(),
+        "per": limit.per(),
+    })
+}
+
+fn responses(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Value {
+    let mut responses = Map::new();
+    for (status, schema) in operation.success {
+        let content = json!({ "application/json": { "schema": schema(schemas) } });
+        let description = if *status == 201 { "Created." } else { "OK." };
+        let answer = json!({ "description": description, "content": content });
+        responses.insert(status.to_string(), answer);
+    }
+    if route.path == "/ws" {
+        let answer = json!({ "description": "Switching to WebSocket." });
+        responses.insert("101".to_owned(), answer);
+    }
+    let mut lines: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for code in errors(route, operation) {
+        let line = format!("- `{}`: {}", code.wire(), code.message());
+        lines.entry(code.http_status()).or_default().push(line);
+    }
+    for (status, lines) in lines {
+        // A reference may have a description of its own.
+        let answer =
+            json!({ "$ref": "#/components/responses/Error", "description": lines.join("\n") });
+        responses.insert(status.to_string(), answer);
+    }
+    responses.into()
+}
+
+/// What the row and the operation can be refused with.
+fn errors(route: &Route, operation: &Operation) -> BTreeSet<Code> {
+    let mut codes = BTreeSet::from([
+        Code::TlsRequired,
+        Code::InternalError,
+        Code::ServiceUnavailable,
+    ]);
+    codes.extend(operation.errors);
+    match route.caller {
+        Access::Public => {}
+        Access::User => codes.extend([Code::Unauthorized]),
+        Access::Agent => codes.extend([Code::AgentTokenInvalid]),
+        Access::Either => codes.extend([Code::Unauthorized, Code::AgentTokenInvalid]),
+    }
+    if route.path.starts_with("/auth/") {
+        codes.extend([Code::OriginNotAllowed]);
+    }
+    if !limits(route).is_empty() {
+        codes.extend([Code::RateLimited]);
+    }
+    if !operation.query.is_empty() {
+        codes.extend([Code::ValidationError]);
+    }
+    if !matches!(operation.body, Body::Nothing) {
+        codes.extend([
+            Code::ValidationError,
+            Code::RequestTimeout,
+            Code::PayloadTooLarge,
+        ]);
+    }
+    codes
+}
+
+fn parameters(path: &str, operation: &Operation, schemas: &mut Schemas) -> Vec<Value> {
+    let mut all = Vec::new();
+    for name in path
+        .split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+    {
+        let schema = path_schema(name, schemas);
+        all.push(json!({ "name": name, "in": "path", "required": true, "schema": schema }));
+    }
+    for query in operation.query {
+        let reference = query(schemas);
+        let object = schemas.resolve(&reference).clone();
+        for (name, schema) in object["properties"].as_object().into_iter().flatten() {
+            let schema = without_null(schema.clone());
+            all.push(json!({ "name": name, "in": "query", "required": false, "schema": schema }));
+        }
+    }
+    all
+}
+
+fn path_schema(name: &str, schemas: &mut Schemas) -> Value {
+    match name {
+        "agent_id" => schemas.reference::<AgentId>(),
+        "conversation_id" => schemas.reference::<ConversationId>(),
+        "device_id" => schemas.reference::<DeviceId>(),
+        "instance_id" => schemas.reference::<InstanceId>(),
+        "passkey_id" => schemas.reference::<PasskeyId>(),
+        "principal_id" => schemas.reference::<Principal>(),
+        "relation_id" => schemas.reference::<RelationId>(),
+        "user_id" => schemas.reference::<UserId>(),
+        _ => json!({ "type": "string" }),
+    }
+}
+
+/// A query leaves out what it does not say, so no choice of it is null.
+fn without_null(mut schema: Value) -> Value {
+    let choices = schema.pointer_mut("/oneOf").and_then(Value::as_array_mut);
+    if let Some(choices) = choices {
+        choices.retain(|choice| choice["type"] != "null");
+        return choices.pop().unwrap_or_default();
+    }
+    let kinds = schema.pointer_mut("/type").and_then(Value::as_array_mut);
+    if let Some(kinds) = kinds {
+        kinds.retain(|kind| kind != "null");
+        schema["type"] = kinds.pop().unwrap_or_default();
+    }
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_has_an_operation_and_no_other() {
+        let mut routes: Vec<String> = routes::table()
+            .iter()
+            .map(|route| format!("{} {}", route.method, route.path))
+            .collect();
+        let mut operations: Vec<&str> = OPERATIONS.iter().map(|row| row.route).collect();
+        routes.sort_unstable();
+        operations.sort_unstable();
+        assert_eq!(operations, routes);
+    }
+
+    #[test]
+    fn every_reference_is_a_component() {
+        for document in [document(), super::super::asyncapi::document()] {
+            let text = document.to_string();
+            for reference in text.split("\"$ref\":\"#").skip(1) {
+                let pointer = reference.split('"').next().expect("an end");
+                assert!(document.pointer(pointer).is_some(), "{pointer}");
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What each route takes and answers: one row per route, beside the table of the routes.
+
+use blindpipe_protocol::{
+    accounts::*, agents::*, conversations::*, devices::*, group_keys::*, groups::*, inbox::*,
+    keys::*, limits::Bucket, messages::*, passkeys::*, relations::*, service::*, typing::*,
+};
+
+use super::schemas::{SchemaOf, data, list, of};
+use crate::error::Code;
+
+/// What the documents say of a route.
+pub struct Operation {
+    /// Method and path, as in the table of the routes.
+    pub route: &'static str,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// The queries, whose fields are added up.
+    pub query: &'static [SchemaOf],
+    /// The body.
+    pub body: Body,
+    /// The answers of success: status and shape.
+    pub success: &'static [(u16, SchemaOf)],
+    /// Errors beyond those of its caller, its limits and its body.
+    pub errors: &'static [Code],
+}
+
+/// The body of a request.
+pub enum Body {
+    /// None is read.
+    Nothing,
+    /// It may be left out.
+    Optional(SchemaOf),
+    /// It must be there.
+    Required(SchemaOf),
+}
+
+macro_rules! operations {
+    ($($route:literal, $summary:literal
+        $(, query: [$($query:ty),+])?
+        $(, body: $body:ty)? $(, optional: $optional:ty)?
+        => $($status:literal $shape:ident<$answer:ty>),* $(; $($error:ident),+)?;
+    )+) => {
+        /// One row per route.
+        pub const OPERATIONS: &[Operation] = &[$(Operation {
+            route: $route,
+            summary: $summary,
+            query: &[$($(of::<$query>),+)?],
+            body: operations!(@body $($body)? $(, $optional)?),
+            success: &[$(($status, $shape::<$answer>)),*],
+            errors: &[$($(Code::$error),+)?],
+        }),+];
+    };
+    (@body) => { Body::Nothing };
+    (@body $body:ty) => { Body::Required(of::<$body>) };
+    (@body , $body:ty) => { Body::Optional(of::<$body>) };
+}
+
+use blindpipe_protocol::envelope::PageQuery;
+
+operations! {
+    "POST /auth/send-code", "Mail a verification code.", body: SendCode
+        => 200 data<CodeSent>; TurnstileFailed;
+    "POST /auth/register", "Make an account and sign in; sets the refresh cookie.", body: Register
+        => 201 data<SignedIn>; TurnstileFailed, CodeInvalid, EmailTaken;
+    "POST /auth/login", "Sign in with a password; sets the refresh cookie.", body: Login
+        => 200 data<SignedIn>; TurnstileFailed, InvalidCredentials, AccountLocked;
+    "POST /auth/login-code", "Sign in with a mailed code; sets the refresh cookie.", body: LoginCode
+        => 200 data<SignedIn>; TurnstileFailed, CodeInvalid;
+    "POST /auth/refresh", "Exchange the refresh cookie for the next one and an access token."
+        => 200 data<Refreshed>; TokenExpired;
+    "POST /auth/logout", "End the session of the refresh cookie and clear it."
+        => 200 data<LoggedOut>;
+    "POST /auth/passkey/begin", "Begin a sign-in with a passkey.", optional: BeginPasskeyLogin
+        => 200 data<LoginChallenge>; TurnstileFailed;
+    "POST /auth/passkey/complete", "Sign in with a passkey; sets the refresh cookie.", body: CompletePasskeyLogin
+        => 200 data<SignedIn>; ChallengeExpired, PasskeyInvalid;
+    "POST /auth/reset-password", "Set a password by a mailed code; ends every session.", body: ResetPassword
+        => 200 data<PasswordReset>; TurnstileFailed, CodeInvalid;
+    "POST /auth/device/code", "Planned for V2." =>; NotAvailableInV1;
+    "POST /auth/device/verify", "Planned for V2." =>; NotAvailableInV1;
+    "POST /auth/device/poll", "Planned for V2." =>; NotAvailableInV1;
+    "GET /health", "Whether this node takes traffic." => 200 data<Health>;
+    "GET /version", "The versions that are served." => 200 data<Version>;
+    "GET /ws", "Upgrade to a WebSocket; `asyncapi.yaml` describes its frames." =>; OriginNotAllowed;
+
+    "GET /users/me", "Read the caller's account." => 200 data<Account>;
+    "DELETE /users/me", "Delete the caller's account; needs a login less than 10 min old."
+        => 200 data<AccountDeleted>; ReauthRequired;
+    "POST /users/me/password", "Change the password; ends the user's other sessions.", body: ChangePassword
+        => 200 data<PasswordChanged>; InvalidCredentials, AccountLocked;
+    "GET /users/me/devices", "List the caller's devices, newest first.", query: [PageQuery]
+        => 200 list<Device>;
+    "DELETE /users/me/devices/{device_id}", "Revoke a device and its session."
+        => 200 data<RevokedDevice>; NotFound;
+    "POST /users/me/passkeys/begin", "Begin to enrol a passkey; needs a login less than 10 min old."
+        => 200 data<EnrolmentChallenge>; ReauthRequired;
+    "POST /users/me/passkeys/complete", "Enrol a passkey; needs a login less than 10 min old.", body: CompleteEnrolment
+        => 201 data<EnrolledPasskey>; ReauthRequired, ChallengeExpired, PasskeyInvalid, Forbidden;
+    "GET /users/me/passkeys", "List the caller's passkeys, oldest first.", query: [PageQuery]
+        => 200 list<Passkey>;
+    "DELETE /users/me/passkeys/{passkey_id}", "Forget a passkey." => 200 data<DeletedPasskey>; NotFound;
+    "POST /keys/backup", "Store a device's public keys and encrypted private keys.", body: PutKeyBackup
+        => 201 data<StoredKeyBackup>, 200 data<StoredKeyBackup>; DeviceMismatch, VersionMismatch, ReauthRequired;
+    "GET /keys/backup", "List the caller's key backups; needs a login less than 10 min old.", query: [KeyBackupQuery, PageQuery]
+        => 200 list<KeyBackup>; ReauthRequired;
+    "GET /keys/users/{user_id}/devices", "Read the public keys of a user's devices."
+        => 200 data<KeyDirectory>; NotFound;
+    "POST /keys/groups/{conversation_id}/rotate", "Give a conversation its next key.", body: RotateKey
+        => 201 data<RotatedKey>; NotFound, VersionMismatch, RecipientsMismatch;
+    "GET /keys/groups/{conversation_id}", "Read the caller's own wrapped keys.", query: [GroupKeysQuery]
+        => 200 data<OwnGroupKeys>; NotFound;
+    "POST /keys/rotation/request", "Ask the other user of a direct conversation to rotate its key.", body: RequestRotation
+        => 201 data<RotationRequested>; NotFound;
+
+    "POST /agents", "Make an agent and its token.", body: CreateAgent
+        => 201 data<CreatedAgent>; AgentLimitExceeded, ManifestTooLarge;
+    "GET /agents", "List the caller's agents, oldest first.", query: [PageQuery] => 200 list<Agent>;
+    "DELETE /agents/{agent_id}", "Delete an agent." => 200 data<DeletedAgent>; AgentNotRegistered;
+    "POST /agents/{agent_id}/token/regenerate", "Replace an agent's token.", body: RegenerateToken
+        => 200 data<RegeneratedToken>; AgentNotRegistered;
+    "DELETE /agents/{agent_id}/token", "Revoke an agent's token and keys."
+        => 200 data<RevokedToken>; AgentNotRegistered;
+    "POST /conversations", "Open a conversation; the one of a pair is found again.", body: OpenConversation
+        => 201 data<Conversation>, 200 data<Conversation>; NotFound, AgentNotRegistered;
+    "GET /conversations", "List the caller's conversations, latest activity first.", query: [PageQuery]
+        => 200 list<Conversation>;
+    "GET /conversations/{conversation_id}", "Read a conversation with its members."
+        => 200 data<Conversation>; NotFound;
+    "PATCH /conversations/{conversation_id}", "Require encryption, or change a group's title.", body: ChangeConversation
+        => 200 data<Conversation>; NotFound, Forbidden;
+    "POST /conversations/{conversation_id}/read", "Move the caller's read mark forward.", body: MarkRead
+        => 200 data<ReadMark>; NotFound;
+    "POST /conversations/{conversation_id}/messages", "Send a message as a user.", body: SendMessage
+        => 201 data<Sent>, 200 data<Sent>;
+        NotConversationMember, RelationRevoked, IdempotencyConflict, MessageTooLarge;
+    "GET /conversations/{conversation_id}/messages", "Read a user's history of a conversation.", query: [HistoryQuery]
+        => 200 list<Message>; NotFound;
+    "GET /relations", "List the caller's relations with agents, newest first.", query: [PageQuery]
+        => 200 list<Relation>;
+    "DELETE /relations/{relation_id}", "End a relation." => 200 data<Relation>; NotFound;
+    "POST /groups", "Open a group.", body: OpenGroup => 201 data<Conversation>; NotFound;
+    "POST /groups/{conversation_id}/members", "Add users to a group.", body: AddMembers
+        => 201 data<Addition>; NotFound, Forbidden;
+    "PATCH /groups/{conversation_id}/members/{principal_id}", "Change a member's role.", body: ChangeMember
+        => 200 data<Member>; NotFound, Forbidden;
+    "DELETE /groups/{conversation_id}/members/{principal_id}", "Remove a member, or leave."
+        => 200 data<Removal>; NotFound, Forbidden;
+    "POST /groups/{conversation_id}/agent-instances", "Give an agent a place in a group.", body: AddAgent
+        => 201 data<AgentInstance>, 200 data<AgentInstance>;
+        NotFound, Forbidden, AgentNotRegistered, RelationRequired;
+    "DELETE /groups/{conversation_id}/agent-instances/{instance_id}", "Take an agent out of a group."
+        => 200 data<Removal>; NotFound, Forbidden;
+
+    "GET /limits", "List the caller's budgets and what is left of them." => 200 list<Bucket>;
+    "GET /agents/{agent_id}", "Read an agent." => 200 data<AgentView>; AgentNotRegistered;
+    "POST /agents/{agent_id}/keys/register", "Register an agent's new key pair.", body: RegisterAgentKey
+        => 201 data<RegisteredAgentKey>; AgentNotRegistered, AgentKeysMismatch;
+    "POST /agents/{agent_id}/keys/check", "Check whether a key of an agent is good.", body: CheckAgentKey
+        => 200 data<CheckedAgentKey>; AgentNotRegistered, AgentKeysMismatch;
+    "GET /agents/{agent_id}/keys", "Read an agent's keys, the current one first."
+        => 200 data<AgentKeys>; AgentNotRegistered;
+
+    "PATCH /agents/{agent_id}", "Replace the agent's manifest.", body: UpdateManifest
+        => 200 data<UpdatedManifest>; ManifestTooLarge, VersionMismatch;
+    "POST /agents/{agent_id}/ack", "Say that the agent is there, and how far it has read.", optional: Ack
+        => 200 data<Acked>;
+
+    "POST /agents/{agent_id}/messages", "Send a message as an agent, the conversation in the body.", body: SendMessage
+        => 201 data<Sent>, 200 data<Sent>;
+        NotConversationMember, RelationRevoked, IdempotencyConflict, AgentLoopDetected, WebhookPayloadTooLarge;
+    "POST /agents/{agent_id}/conversations/{conversation_id}/messages", "Send a message as an agent.", body: SendMessage
+        => 201 data<Sent>, 200 data<Sent>;
+        NotConversationMember, RelationRevoked, IdempotencyConflict, AgentLoopDetected, WebhookPayloadTooLarge;
+    "POST /agents/{agent_id}/typing", "Say that the agent writes, or has stopped to.", body: SetTyping
+        => 200 data<TypingAnswer>; NotFound, RelationRevoked;
+    "GET /agents/{agent_id}/conversations", "List the agent's conversations, latest activity first.", query: [PageQuery]
+        => 200 list<Conversation>;
+    "GET /agents/{agent_id}/conversations/{conversation_id}/messages", "Read an agent's history of a conversation.", query: [HistoryQuery]
+        => 200 list<Message>; NotFound;
+    "GET /agents/{agent_id}/messages/poll", "Read the agent's inbox after a cursor, and ack up to it.", query: [PollQuery]
+        => 200 of<PollPage>; CursorExpired;
+}

@@ -1,0 +1,83 @@
+//! The schemas that a document refers to.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use utoipa::{
+    ToSchema,
+    openapi::{RefOr, schema::Schema},
+};
+
+/// The schemas that were referred to so far, by name.
+#[derive(Default)]
+pub struct Schemas(BTreeMap<String, Value>);
+
+/// How a table names a type: a function that registers it and returns the reference to it.
+pub type SchemaOf = fn(&mut Schemas) -> Value;
+
+/// The reference to `T`.
+pub fn of<T: ToSchema>(schemas: &mut Schemas) -> Value {
+    schemas.reference::<T>()
+}
+
+/// `{"data": T}`.
+pub fn data<T: ToSchema>(schemas: &mut Schemas) -> Value {
+    let data = schemas.reference::<T>();
+    json!({ "type": "object", "required": ["data"], "properties": { "data": data } })
+}
+
+/// `{"data": [T], "next_cursor": ...}`.
+pub fn list<T: ToSchema>(schemas: &mut Schemas) -> Value {
+    let item = schemas.reference::<T>();
+    json!({
+        "type": "object",
+        "required": ["data", "next_cursor"],
+        "properties": {
+            "data": { "type": "array", "items": item },
+            "next_cursor": {
+                "type": ["string", "null"],
+                "description": "Where the next page starts; null at the end.",
+            },
+        },
+    })
+}
+
+impl Schemas {
+    /// The reference to `T`, which is among the components from now on.
+    pub fn reference<T: ToSchema>(&mut self) -> Value {
+        let name = T::name().into_owned();
+        if !self.0.contains_key(&name) {
+            let mut found: Vec<(String, RefOr<Schema>)> = Vec::new();
+            T::schemas(&mut found);
+            self.0.insert(name.clone(), plain(&T::schema()));
+            for (name, schema) in found {
+                self.0.entry(name).or_insert_with(|| plain(&schema));
+            }
+        }
+        json!({ "$ref": format!("#/components/schemas/{name}") })
+    }
+
+    /// The schema of `T` itself.
+    pub fn inline<T: ToSchema>(&mut self) -> Value {
+        self.reference::<T>();
+        self.0[&*T::name()].clone()
+    }
+
+    /// A registered schema, by the reference to it.
+    pub fn resolve(&self, reference: &Value) -> &Value {
+        let name = reference["$ref"]
+            .as_str()
+            .and_then(|path| path.rsplit('/').next());
+        name.and_then(|name| self.0.get(name))
+            .unwrap_or(&Value::Null)
+    }
+
+    /// The `components.schemas` of a document.
+    pub fn into_components(self) -> Map<String, Value> {
+        self.0.into_iter().collect()
+    }
+}
+
+fn plain(schema: &RefOr<Schema>) -> Value {
+    serde_json::to_value(schema).unwrap_or_default()
+}
