@@ -327,8 +327,6 @@ async fn assemble(
     });
     let accounts = Accounts {
         work: work.clone(),
-        db: db.clone(),
-        random: random.clone(),
         codes: Codes::new(&config.server_secret),
         passwords: Hasher::new(),
         turnstile: Turnstile::new(config, random.clone())?,

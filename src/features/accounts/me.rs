@@ -78,7 +78,7 @@ pub async fn change_password(
     Json(body): Json<ChangePassword>,
 ) -> Result<Data<Changed>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    let email = store::email_of(&accounts.db, user.id).await?;
+    let email = store::email_of(accounts.work.db(), user.id).await?;
     let known = accounts
         .prove_password(&limiter, &email, &body.current_password)
         .await?;

@@ -33,7 +33,6 @@ use crate::{
 #[derive(Clone)]
 pub struct Agents {
     work: UnitOfWork,
-    db: Db,
     clock: Clock,
     hasher: Hasher,
     slots: Slots,
@@ -45,7 +44,6 @@ impl FromRef<App> for Agents {
     fn from_ref(app: &App) -> Self {
         Agents {
             work: app.work.clone(),
-            db: app.db.clone(),
             clock: app.clock.clone(),
             hasher: app.hasher.clone(),
             slots: app.slots.clone(),

@@ -101,7 +101,7 @@ pub async fn check_key(
     Json(body): Json<CheckKey>,
 ) -> Result<Data<CheckedKey>> {
     about.charge(&limiter).await?;
-    let keys = keys_for(&agents.db, &about).await?;
+    let keys = keys_for(agents.work.db(), &about).await?;
     match keys.iter().find(|key| key.id == body.key_id) {
         Some(key) => Ok(Data(CheckedKey {
             key_id: key.id.clone(),
@@ -142,7 +142,7 @@ pub async fn list_keys(
     Handle(agents): Handle<Agents>,
 ) -> Result<Data<AgentKeys>> {
     about.charge(&limiter).await?;
-    let keys = keys_for(&agents.db, &about)
+    let keys = keys_for(agents.work.db(), &about)
         .await?
         .into_iter()
         .map(|key| AgentKey {

@@ -54,7 +54,7 @@ pub async fn update(
     let Update {
         manifest,
         if_version,
-    } = admit(&agents.db, agent, request).await?;
+    } = admit(agents.work.db(), agent, request).await?;
     limiter.take(Limit::AgentManifestUpdate, agent.id).await?;
 
     let replaced = agents.work.run("agents.update_manifest", async |tx| {

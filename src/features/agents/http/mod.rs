@@ -245,7 +245,7 @@ pub async fn list(
     Query(query): Query<Page<AgentId>>,
 ) -> Result<List<FullAgent>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    let (rows, cut) = store::list(&agents.db, user.id, query.cursor, query.rows()).await?;
+    let (rows, cut) = store::list(agents.work.db(), user.id, query.cursor, query.rows()).await?;
     let List {
         data,
         mut next_cursor,
@@ -276,7 +276,8 @@ pub async fn read(
     Handle(agents): Handle<Agents>,
 ) -> Result<Response> {
     about.charge(&limiter).await?;
-    let seen = store::find_visible(&agents.db, about.agent, about.who.principal().id()).await?;
+    let seen =
+        store::find_visible(agents.work.db(), about.agent, about.who.principal().id()).await?;
     match seen {
         Some((agent, Viewer::Insider)) => {
             let connections = agents.slots.connections(&[about.agent.0]).await.concat();
