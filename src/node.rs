@@ -347,8 +347,6 @@ async fn assemble(
     });
     let accounts = Accounts {
         work: work.clone(),
-        db: db.clone(),
-        random: random.clone(),
         codes: Codes::new(&config.server_secret),
         passwords: Hasher::new(),
         turnstile: Turnstile::new(config, random.clone())?,
@@ -357,7 +355,6 @@ async fn assemble(
     };
     let agents = Agents {
         work: work.clone(),
-        db: db.clone(),
         clock: clock.clone(),
         hasher: hasher.clone(),
         slots: slots.clone(),

@@ -46,7 +46,7 @@ impl Schedule {
         let (db, wake) = (self.work.db().clone(), self.work.job_wakeup());
         tasks.spawn(Worker::new(db, wake, self.clone()).run(stop.clone()));
         for upkeep in Upkeep::ALL {
-            let (clock, until) = (self.clone().repeat(*upkeep), stop.clone());
+            let (clock, until) = (Box::pin(self.clone().repeat(*upkeep)), stop.clone());
             tasks.spawn(async move { until.run_until_cancelled(clock).await });
         }
     }

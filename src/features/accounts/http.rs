@@ -17,13 +17,11 @@ use crate::{
         secret::Hasher,
         turnstile::{self, Turnstile},
     },
-    db::Db,
     error::{Code, Error, Result},
     features::devices,
     http::{Data, Json, client::ClientIp},
     ids::UserId,
     limits::{Limiter, quotas::CODE_TTL, table::Limit},
-    random::Random,
     validation::{DeviceId, Email, Text},
     work::{Tx, UnitOfWork},
 };
@@ -32,8 +30,6 @@ use crate::{
 #[derive(Clone)]
 pub struct Accounts {
     pub work: UnitOfWork,
-    pub db: Db,
-    pub random: Random,
     pub codes: Codes,
     /// Apart from the pool of agent tokens, so that neither can starve the other.
     pub passwords: Hasher,
@@ -69,7 +65,7 @@ pub async fn send_code(
         .verify(&body.turnstile_token.0, ip.ip())
         .await?;
     limiter.check(Limit::SendCode, body.email.as_str()).await?;
-    let nonce = accounts.random.uuid_v7();
+    let nonce = accounts.work.random().uuid_v7();
     let put = accounts.work.run("accounts.send_code", async |tx| {
         store::put_code(tx, &body.email, body.scene, nonce).await
     });
@@ -126,7 +122,7 @@ pub async fn register(
         .passwords
         .hash_password(body.account_password.0.expose_secret().to_owned())
         .await?;
-    let user = UserId::generate(&accounts.random);
+    let user = UserId::generate(accounts.work.random());
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     // One transaction, so that a code is used up if and only if its account exists; a wrong try is kept either way.
     let budget = limiter.budget(Limit::CodeTries);
@@ -205,7 +201,7 @@ impl Accounts {
     ) -> Result<Option<store::Known>> {
         // Before the try is counted: our overload must not lock anybody out.
         let turn = self.passwords.turn()?;
-        let known = store::begin_login(&self.db, email, limiter.budget(Limit::LoginFail))
+        let known = store::begin_login(self.work.db(), email, limiter.budget(Limit::LoginFail))
             .await?
             .map_err(locked)?;
         let hash = known.as_ref().map(|known| known.password_hash.clone());

@@ -76,7 +76,7 @@ pub async fn change_password(
     State(accounts): State<Accounts>,
     Json(body): Json<ChangePassword>,
 ) -> Result<Data<Changed>> {
-    let email = store::email_of(&accounts.db, user.id).await?;
+    let email = store::email_of(accounts.work.db(), user.id).await?;
     let known = accounts
         .prove_password(&limiter, &email, &body.current_password)
         .await?;

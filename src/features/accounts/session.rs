@@ -49,10 +49,10 @@ impl Accounts {
         platform: Option<Text<1, 64>>,
     ) -> NewSession {
         NewSession {
-            id: SessionId::generate(&self.random),
+            id: SessionId::generate(self.work.random()),
             provisional: device.is_none(),
             device_id: device.map_or_else(
-                || format!("provisional-{}", self.random.uuid_v7().simple()),
+                || format!("provisional-{}", self.work.random().uuid_v7().simple()),
                 |device| device.0,
             ),
             device_name: name.map(|name| name.0),
@@ -117,7 +117,7 @@ pub async fn refresh(
     };
     // Each use gives another token, so a budget per token would never be met: it is the session's.
     limiter.check(Limit::Refresh, session).await?;
-    match devices::refresh(&accounts.db, session, generation).await? {
+    match devices::refresh(accounts.work.db(), session, generation).await? {
         Refreshed::Next {
             user,
             device_id,

@@ -31,7 +31,6 @@ use crate::{
 #[derive(Clone)]
 pub struct Agents {
     pub work: UnitOfWork,
-    pub db: Db,
     pub clock: Clock,
     pub hasher: Hasher,
     pub slots: Slots,

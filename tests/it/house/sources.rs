@@ -73,6 +73,19 @@ fn every_feature_is_listed() {
     }
 }
 
+/// The send path has a commit of its own.
+#[test]
+fn no_feature_begins_commits_or_publishes_by_hand() {
+    for (file, text) in sources(&root().join("src/features")) {
+        for word in [".begin(\"", ".commit()", ".publish(", ".invalidate("] {
+            assert!(
+                file.starts_with("src/features/messages/") || !text.contains(word),
+                "{file}: {word}"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_document_of_the_settings_is_the_table() {
     let document = fs::read_to_string(root().join("docs/configuration.md")).expect("the document");

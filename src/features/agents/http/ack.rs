@@ -56,7 +56,7 @@ pub async fn ack(
         bounds.acked = bounds.acked.max(seq);
     }
     agents.reachability.acked(&[agent.id]).await?;
-    let state = store::state(&agents.db, agent.id).await?;
+    let state = store::state(agents.work.db(), agent.id).await?;
     Ok(Data(Acked {
         state: state.name(),
         resumed_from_seq: bounds.acked,

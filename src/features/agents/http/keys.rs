@@ -96,7 +96,7 @@ pub async fn check_key(
     Handle(agents): Handle<Agents>,
     Json(body): Json<CheckKey>,
 ) -> Result<Data<CheckedKey>> {
-    let keys = keys_for(&agents.db, &about).await?;
+    let keys = keys_for(agents.work.db(), &about).await?;
     match keys.iter().find(|key| key.id == body.key_id) {
         Some(key) => Ok(Data(CheckedKey {
             key_id: key.id.clone(),
@@ -135,7 +135,7 @@ pub async fn list_keys(
     about: AgentView,
     Handle(agents): Handle<Agents>,
 ) -> Result<Data<AgentKeys>> {
-    let keys = keys_for(&agents.db, &about)
+    let keys = keys_for(agents.work.db(), &about)
         .await?
         .into_iter()
         .map(|key| AgentKey {

@@ -52,7 +52,7 @@ pub async fn update(
     let Update {
         manifest,
         if_version,
-    } = admit(&agents.db, agent, request).await?;
+    } = admit(agents.work.db(), agent, request).await?;
     limiter.check(Limit::AgentManifestUpdate, agent.id).await?;
 
     let replaced = agents.work.run("agents.update_manifest", async |tx| {

@@ -240,7 +240,7 @@ pub async fn list(
     Handle(agents): Handle<Agents>,
     Query(query): Query<Page<AgentId>>,
 ) -> Result<List<FullAgent>> {
-    let (rows, cut) = store::list(&agents.db, user.id, query.cursor, query.rows()).await?;
+    let (rows, cut) = store::list(agents.work.db(), user.id, query.cursor, query.rows()).await?;
     let List {
         data,
         mut next_cursor,
@@ -266,7 +266,8 @@ pub async fn list(
 /// owner and itself, with the [`AgentCard`] to users who have a relation or share a conversation with it.
 /// Errors: `AGENT_NOT_REGISTERED` for everybody else.
 pub async fn read(about: AgentView, Handle(agents): Handle<Agents>) -> Result<Response> {
-    let seen = store::find_visible(&agents.db, about.agent, about.who.principal().id()).await?;
+    let seen =
+        store::find_visible(agents.work.db(), about.agent, about.who.principal().id()).await?;
     match seen {
         Some((agent, Viewer::Insider)) => {
             let connections = agents.slots.connections(&[about.agent.0]).await.concat();
