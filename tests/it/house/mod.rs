@@ -2,4 +2,5 @@
 
 mod catalogues;
 mod operations;
+mod schema;
 mod sources;
