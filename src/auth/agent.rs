@@ -243,8 +243,8 @@ impl AgentTokens {
         let stmt = client
             .prepare_cached(
                 "-- auth.agent_token
-                select token_id, agent_id, bcrypt_hash from agent_token
-                where lookup = $1 and bcrypt_hash is not null and (valid_until is null or valid_until > app_now())",
+                select token_id, agent_id, bcrypt_hash from live_agent_token
+                where lookup = $1",
             )
             .await?;
         let row = client.query_opt(&stmt, &[&lookup]).await?;
@@ -287,8 +287,7 @@ impl AgentToken {
         let stmt = client
             .prepare_cached(
                 "-- auth.agent
-                select 1 from agent_token
-                where token_id = $1 and agent_id = $2 and revoked_at is null and (valid_until is null or valid_until > app_now())",
+                select 1 from live_agent_token where token_id = $1 and agent_id = $2",
             )
             .await?;
         if client
@@ -312,8 +311,7 @@ pub async fn lock_live_token(tx: &Tx, agent: AgentId, token: TokenId) -> Result<
     let stmt = tx
         .prepare_cached(
             "-- auth.hold_token
-            select 1 from agent_token where token_id = $1 and agent_id = $2 and revoked_at is null
-                and (valid_until is null or valid_until > app_now()) for share",
+            select 1 from live_agent_token where token_id = $1 and agent_id = $2 for share",
         )
         .await?;
     tx.query_opt(&stmt, &[&token, &agent])

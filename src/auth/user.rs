@@ -66,8 +66,8 @@ impl UserToken {
         let stmt = client
             .prepare_cached(
                 "-- auth.user
-                select device_id, user_id, authenticated_at > app_now() - make_interval(secs => $2) from session
-                where session_id = $1 and revoked_at is null and absolute_expires_at > app_now()",
+                select device_id, user_id, authenticated_at > app_now() - make_interval(secs => $2) from live_session
+                where session_id = $1",
             )
             .await?;
         let Some(row) = client
@@ -105,7 +105,7 @@ pub async fn lock_live_session(tx: &Tx, user: UserId, session: SessionId) -> Res
     let stmt = tx
         .prepare_cached(
             "-- auth.hold_session
-            select 1 from session where session_id = $1 and user_id = $2 and revoked_at is null for share",
+            select 1 from live_session where session_id = $1 and user_id = $2 for share",
         )
         .await?;
     tx.query_opt(&stmt, &[&session, &user])

@@ -49,9 +49,8 @@ pub async fn lock(tx: &Tx, id: ConversationId, caller: Principal) -> Result<Plac
     let stmt = tx
         .prepare_cached(
             "-- conversations.place
-            select c.kind, c.epoch, m.role, c.rotation_required from member m join conversation c using (conversation_id)
-            left join relation r on r.relation_id = m.relation_id
-            where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'",
+            select c.kind, c.epoch, m.role, c.rotation_required from active_member m join conversation c using (conversation_id)
+            where m.conversation_id = $1 and m.principal_id = $2",
         )
         .await?;
     let row = tx
@@ -89,9 +88,8 @@ pub async fn kind(db: &Db, id: ConversationId, caller: Principal) -> Result<Stri
     let stmt = client
         .prepare_cached(
             "-- conversations.kind
-            select c.kind from member m join conversation c using (conversation_id)
-            left join relation r on r.relation_id = m.relation_id
-            where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'",
+            select c.kind from active_member m join conversation c using (conversation_id)
+            where m.conversation_id = $1 and m.principal_id = $2",
         )
         .await?;
     Ok(client
@@ -106,8 +104,7 @@ pub async fn recipients(tx: &Tx, id: ConversationId) -> Result<Vec<Principal>> {
     let stmt = tx
         .prepare_cached(
             "-- conversations.recipients
-            select m.principal_kind, m.principal_id from member m left join relation r on r.relation_id = m.relation_id
-            where m.conversation_id = $1 and r.state is distinct from 'revoked' order by m.principal_id",
+            select principal_kind, principal_id from active_member where conversation_id = $1 order by principal_id",
         )
         .await?;
     let rows = tx.query(&stmt, &[&id]).await?;

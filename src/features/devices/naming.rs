@@ -25,8 +25,8 @@ pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Res
         .prepare_cached(
             "-- devices.of_session
             select d.device_id, d.provisional, s.authenticated_at > app_now() - make_interval(secs => $3)
-            from session s join device d using (user_id, device_id)
-            where s.session_id = $1 and s.user_id = $2 and s.revoked_at is null
+            from live_session s join device d using (user_id, device_id)
+            where s.session_id = $1 and s.user_id = $2
             for update of d",
         )
         .await?;

@@ -234,8 +234,8 @@ pub async fn list(
             select d.device_id, d.display_name, d.platform, d.created_at,
                    greatest(d.last_seen_at, s.rotated_at), d.device_id = $2, d.key_id is not null, d.renamed_from, app_now()
             from device d
-            left join session s on s.user_id = d.user_id and s.device_id = d.device_id and s.revoked_at is null
-                and s.refresh_expires_at > app_now() and s.absolute_expires_at > app_now()
+            left join live_session s on s.user_id = d.user_id and s.device_id = d.device_id
+                and s.refresh_expires_at > app_now()
             left join device seen on seen.user_id = d.user_id and seen.device_id = $3
             where d.user_id = $1 and d.revoked_at is null
               and (not d.provisional or d.key_id is not null or s.session_id is not null)
@@ -348,8 +348,8 @@ pub async fn audience(tx: &Tx, user: UserId) -> Result<Vec<Uuid>> {
             select $1::uuid
             union
             select m.principal_id
-            from member mine join member m using (conversation_id) left join relation r on r.relation_id = m.relation_id
-            where mine.principal_id = $1 and r.state is distinct from 'revoked'",
+            from member mine join active_member m using (conversation_id)
+            where mine.principal_id = $1",
         )
         .await?;
     Ok(tx

@@ -103,10 +103,9 @@ async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> 
             select 'user', m.principal_id, d.device_id from member m join device d on d.user_id = m.principal_id
             where m.conversation_id = $1 and d.key_id is not null and d.revoked_at is null
             union all
-            select 'agent', m.principal_id, null from member m
+            select 'agent', m.principal_id, null from active_member m
             join agent_key k on k.agent_id = m.principal_id and k.valid_until is null
-            left join relation r on r.relation_id = m.relation_id
-            where m.conversation_id = $1 and r.state is distinct from 'revoked'",
+            where m.conversation_id = $1",
         )
         .await?;
     let rows = tx.query(&stmt, &[&id]).await?;
@@ -169,10 +168,9 @@ pub async fn own(
         .prepare_cached(
             "-- group_keys.own
             select c.epoch, c.rotation_required, k.device_id, k.wrapped_key, coalesce($3, c.epoch)
-            from member m join conversation c using (conversation_id)
-            left join relation r on r.relation_id = m.relation_id
+            from active_member m join conversation c using (conversation_id)
             left join group_key k on k.conversation_id = $1 and k.principal_id = $2 and k.epoch = coalesce($3, c.epoch)
-            where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'
+            where m.conversation_id = $1 and m.principal_id = $2
             order by k.device_id",
         )
         .await?;

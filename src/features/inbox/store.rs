@@ -316,8 +316,7 @@ pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, seq: i64) -> 
         .prepare_cached(
             "-- inbox.ack_by_token
             with token as materialized (
-                select 1 from agent_token where token_id = $2 and agent_id = $1 and revoked_at is null
-                    and (valid_until is null or valid_until > app_now()) for share
+                select 1 from live_agent_token where token_id = $2 and agent_id = $1 for share
             ), moved as (
                 update inbox_reader r set acked_seq = least($3, i.head_seq) from inbox i
                 where r.principal_id = $1 and r.device_id = '' and i.principal_id = $1
@@ -356,20 +355,24 @@ pub async fn expire_entries(db: &Db, days: i32) -> Result<bool> {
         .prepare_cached(
             "-- inbox.expire_entries
             delete from inbox_entry where ctid = any(array(
-                select ctid from inbox_entry where created_at < app_now() - make_interval(days => $1) limit 5000
+                select ctid from inbox_entry where created_at < app_now() - make_interval(days => $1)
+                order by created_at limit 5000
             ))",
         )
         .await?;
     Ok(client.execute(&stmt, &[&days]).await? > 0)
 }
 
+/// Leaves alone the events that an entry refers to: an event is as old as its entries.
 pub async fn expire_events(db: &Db, days: i32) -> Result<bool> {
     let client = db.read().await?;
     let stmt = client
         .prepare_cached(
             "-- inbox.expire_events
             delete from event where ctid = any(array(
-                select ctid from event where created_at < app_now() - make_interval(days => $1) limit 5000
+                select ctid from event where created_at
+                    < least(app_now() - make_interval(days => $1), (select min(created_at) from inbox_entry))
+                order by created_at limit 5000
             ))",
         )
         .await?;

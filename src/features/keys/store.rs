@@ -280,7 +280,7 @@ pub async fn tell_accessed(tx: &Tx, event: EventId, user: &User) -> Result<Told>
     let stmt = tx
         .prepare_cached(
             "-- keys.accessed
-            select app_now() from session where session_id = $1 and revoked_at is null for share",
+            select app_now() from live_session where session_id = $1 for share",
         )
         .await?;
     let row = tx

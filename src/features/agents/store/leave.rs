@@ -89,8 +89,7 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
     let stmt = tx
         .prepare_cached(
             "-- agents.others
-            select m.principal_id from member m left join relation r on r.relation_id = m.relation_id
-            where m.conversation_id = $1 and r.state is distinct from 'revoked'",
+            select principal_id from active_member where conversation_id = $1",
         )
         .await?;
     let others: Vec<Uuid> = tx

@@ -228,10 +228,9 @@ pub async fn related_users(tx: &Tx, id: AgentId) -> Result<Vec<Uuid>> {
             "-- agents.related_users
             select user_id from relation where agent_id = $1 and state = 'active'
             union
-            select o.principal_id from member m
+            select o.principal_id from active_member m
             join member o on o.conversation_id = m.conversation_id and o.principal_kind = 'user'
-            left join relation r on r.relation_id = m.relation_id
-            where m.principal_id = $1 and r.state is distinct from 'revoked'",
+            where m.principal_id = $1",
         )
         .await?;
     Ok(tx

@@ -56,9 +56,8 @@ pub async fn find_visible(
                         when exists (select 1 from relation r where r.user_id = $2 and r.agent_id = $1 and r.state = 'active')
                           or exists (
                             select 1 from member m
-                            join member its on its.conversation_id = m.conversation_id and its.principal_id = $1
-                            left join relation r on r.relation_id = its.relation_id
-                            where m.principal_id = $2 and r.state is distinct from 'revoked') then 'related'
+                            join active_member its on its.conversation_id = m.conversation_id and its.principal_id = $1
+                            where m.principal_id = $2) then 'related'
                         else 'stranger' end
             from agent_shown a where agent_id = $1",
         )

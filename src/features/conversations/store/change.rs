@@ -75,10 +75,9 @@ pub async fn read_up_to(
     let stmt = tx
         .prepare_cached(
             "-- conversations.read
-            select m.seq, me.read_seq < m.seq from message m join member me using (conversation_id)
-            left join relation r on r.relation_id = me.relation_id
+            select m.seq, me.read_seq < m.seq from message m join active_member me using (conversation_id)
             where m.message_id = $3 and m.conversation_id = $1 and me.principal_id = $2 and m.seq > me.from_seq
-                and (me.visibility = 'all' or $2::text = any(m.recipients)) and r.state is distinct from 'revoked'",
+                and (me.visibility = 'all' or $2::text = any(m.recipients))",
         )
         .await?;
     let row = tx

@@ -98,9 +98,8 @@ async fn show(
                     and (me.visibility = 'all' or me.principal_id::text = any(latest.recipients))
             ) unread
             where c.conversation_id = any(coalesce($1::uuid[], array(
-                    select c.conversation_id from member me join conversation c using (conversation_id)
-                    left join relation r on r.relation_id = me.relation_id
-                    where me.principal_id = $2 and r.state is distinct from 'revoked'
+                    select c.conversation_id from active_member me join conversation c using (conversation_id)
+                    where me.principal_id = $2
                         and ($3::timestamptz is null
                              or (c.last_activity_at, coalesce(c.last_message_id, c.conversation_id)) < ($3, $4::uuid))
                     order by c.last_activity_at desc, coalesce(c.last_message_id, c.conversation_id) desc limit $5
