@@ -62,7 +62,8 @@ create table agent_token (
     revoked_at timestamp with time zone,
     revoke_reason text,
     constraint agent_token_lookup_key UNIQUE (lookup),
-    constraint agent_token_pkey PRIMARY KEY (token_id)
+    constraint agent_token_pkey PRIMARY KEY (token_id),
+    constraint agent_token_revoke_reason_check CHECK (revoke_reason = ANY (ARRAY['device_revoked'::text, 'logout'::text, 'password_reset'::text, 'refresh_reuse'::text, 'token_revoked'::text, 'token_regenerated'::text, 'account_deleted'::text]))
 );
 
 create table cluster (
@@ -312,7 +313,8 @@ create table session (
     authenticated_at timestamp with time zone not null default app_now(),
     revoked_at timestamp with time zone,
     revoke_reason text,
-    constraint session_pkey PRIMARY KEY (session_id)
+    constraint session_pkey PRIMARY KEY (session_id),
+    constraint session_revoke_reason_check CHECK (revoke_reason = ANY (ARRAY['device_revoked'::text, 'logout'::text, 'password_reset'::text, 'refresh_reuse'::text, 'token_revoked'::text, 'token_regenerated'::text, 'account_deleted'::text]))
 );
 
 create table user_account (

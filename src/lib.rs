@@ -41,3 +41,4 @@ pub mod random;
 pub mod redis;
 pub mod routes;
 pub mod telemetry;
+pub mod vocabulary;

@@ -48,7 +48,9 @@ create table session (
     absolute_expires_at timestamptz not null,                             -- does not
     authenticated_at    timestamptz not null default app_now(),           -- last proof of identity, for re-authentication
     revoked_at          timestamptz,
-    revoke_reason       text,                                             -- as its sockets are told
+    -- As its sockets are told.
+    revoke_reason       text check (revoke_reason in (
+        'device_revoked', 'logout', 'password_reset', 'refresh_reuse', 'token_revoked', 'token_regenerated', 'account_deleted')),
     foreign key (user_id, device_id) references device on update cascade
 );
 -- Not partial: renaming or deleting a device must find all its sessions, ended ones too.

@@ -31,7 +31,9 @@ create table agent_token (
     last_used_at    timestamptz,
     valid_until     timestamptz,                                          -- end of grace; null: the current token
     revoked_at      timestamptz,
-    revoke_reason   text                                                  -- as its sockets are told
+    -- As its sockets are told.
+    revoke_reason   text check (revoke_reason in (
+        'device_revoked', 'logout', 'password_reset', 'refresh_reuse', 'token_revoked', 'token_regenerated', 'account_deleted'))
 );
 create index agent_token_of_agent on agent_token (agent_id);
 create index agent_token_ending on agent_token (valid_until) where valid_until is not null and revoked_at is null;

@@ -251,10 +251,10 @@ impl AgentTokens {
         Ok(row.map(|row| {
             (
                 AgentToken {
-                    token: row.get(0),
-                    agent: row.get(1),
+                    token: row.get("token_id"),
+                    agent: row.get("agent_id"),
                 },
-                row.get(2),
+                row.get("bcrypt_hash"),
             )
         }))
     }

@@ -66,7 +66,7 @@ impl UserToken {
         let stmt = client
             .prepare_cached(
                 "-- auth.user
-                select device_id, user_id, authenticated_at > app_now() - make_interval(secs => $2) from live_session
+                select device_id, user_id, authenticated_at > app_now() - make_interval(secs => $2) as is_recent from live_session
                 where session_id = $1",
             )
             .await?;
@@ -77,14 +77,14 @@ impl UserToken {
             dead.mark_revoked(self.session.0).await;
             return Err(Code::Unauthorized.into());
         };
-        if row.get::<_, UserId>(1) != self.user {
+        if row.get::<_, UserId>("user_id") != self.user {
             return Err(Code::Unauthorized.into());
         }
         Ok(User {
             id: self.user,
             session: self.session,
-            device_id: row.get(0),
-            recent: row.get(2),
+            device_id: row.get("device_id"),
+            recent: row.get("is_recent"),
         })
     }
 }

@@ -38,6 +38,7 @@ use crate::{
     ids::{AgentId, NodeId},
     metrics,
     redis::{Redis, keys},
+    vocabulary::RevocationReason,
 };
 
 /// Messages that may wait to be published; more are dropped and left to the sweep.
@@ -294,14 +295,14 @@ impl Backplane {
     }
 
     /// Closes the sockets of credentials that have been revoked, here and everywhere, and sees to it that they stay so.
-    pub fn invalidate(&self, credentials: Vec<Uuid>, reason: &'static str) {
+    pub fn invalidate(&self, credentials: Vec<Uuid>, reason: RevocationReason) {
         self.tombstones.raise(&credentials, reason);
         self.registry.revoke(&credentials, reason);
         self.order(
             &self.orders,
             &ControlMessage::Invalidate {
                 credentials,
-                reason: reason.to_owned(),
+                reason: reason.to_string(),
             },
         );
     }

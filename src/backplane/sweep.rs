@@ -21,6 +21,7 @@ use crate::{
     features::inbox::Inbox,
     gateway::registry::{End, Registry},
     metrics,
+    vocabulary::RevocationReason,
 };
 
 /// Between two sweeps while the backplane's probe comes back,
@@ -140,13 +141,13 @@ impl Sweep {
 }
 
 /// Those of `credentials` that are no live session and no valid token, with the reason that is told.
-async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static str, Uuid)>> {
+async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(RevocationReason, Uuid)>> {
     let client = db.read().await?;
     let stmt = client
         .prepare_cached(
             "-- backplane.dead_credentials
-            select c.id, s.session_id is not null,
-                   coalesce(s.revoke_reason, t.revoke_reason, case when t.valid_until is not null then 'token_regenerated' end, '')
+            select c.id, s.session_id is not null as is_session,
+                   coalesce(s.revoke_reason, t.revoke_reason, case when t.valid_until is not null then 'token_regenerated' end, '') as reason
             from unnest($1::uuid[]) as c (id)
             left join session s on s.session_id = c.id
             left join agent_token t on t.token_id = c.id
@@ -157,6 +158,11 @@ async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static
     let rows = client.query(&stmt, &[&credentials]).await?;
     Ok(rows
         .iter()
-        .map(|row| (super::worker::reason_of(row.get(1), row.get(2)), row.get(0)))
+        .map(|row| {
+            (
+                super::worker::reason_of(row.get("is_session"), row.get("reason")),
+                row.get("id"),
+            )
+        })
         .collect())
 }

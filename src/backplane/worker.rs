@@ -27,6 +27,7 @@ use crate::{
     ids::NodeId,
     metrics,
     redis::{Redis, keys},
+    vocabulary::RevocationReason,
 };
 
 /// Messages of one pipeline.
@@ -427,28 +428,15 @@ fn pieces(batch: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
     pieces
 }
 
-/// Reasons are known words; what another node says is mapped onto them, never repeated as it came.
-pub fn known_reason(reason: &str) -> &'static str {
-    const KNOWN_REASONS: &[&str] = &[
-        "device_revoked",
-        "logout",
-        "password_reset",
-        "refresh_reuse",
-        "token_revoked",
-        "token_regenerated",
-        "account_deleted",
-    ];
-    KNOWN_REASONS
-        .iter()
-        .find(|known| **known == reason)
-        .copied()
-        .unwrap_or("token_revoked")
+/// What another node says is mapped onto known words, never repeated as it came.
+pub fn known_reason(reason: &str) -> RevocationReason {
+    RevocationReason::parse(reason).unwrap_or(RevocationReason::TokenRevoked)
 }
 
 /// What a socket is told when the sweep finds its credential dead.
-pub fn reason_of(session: bool, recorded: &str) -> &'static str {
+pub fn reason_of(session: bool, recorded: &str) -> RevocationReason {
     if session && recorded.is_empty() {
-        "logout"
+        RevocationReason::Logout
     } else {
         known_reason(recorded)
     }

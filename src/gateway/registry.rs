@@ -26,6 +26,7 @@ use crate::{
         NODE_LEASE,
     },
     metrics,
+    vocabulary::RevocationReason,
 };
 
 /// An event for one listener.
@@ -42,7 +43,7 @@ pub enum End {
     /// Its credential no longer counts.
     Revoked {
         /// As `session.invalidated` says it.
-        reason: &'static str,
+        reason: RevocationReason,
     },
     /// The node stops; come back after the wait.
     Drain(Duration),
@@ -385,7 +386,7 @@ impl Registry {
     }
 
     /// Ends the seats that were let in by one of `credentials`.
-    pub fn revoke(&self, credentials: &[Uuid], reason: &'static str) {
+    pub fn revoke(&self, credentials: &[Uuid], reason: RevocationReason) {
         self.for_each(|subscription| {
             if credentials.contains(&subscription.credential) {
                 subscription.end(End::Revoked { reason });

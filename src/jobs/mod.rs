@@ -112,7 +112,7 @@ impl Jobs {
         let lock = client
             .prepare_cached(
                 "-- jobs.lock
-            select pg_try_advisory_lock(hashtext($1))",
+            select pg_try_advisory_lock(hashtext($1)) as is_mine",
             )
             .await?;
         let unlock = client
@@ -122,7 +122,7 @@ impl Jobs {
             )
             .await?;
         // Session-level, so it must be given back on the same connection; a connection that dies gives it back itself.
-        let mine: bool = client.query_one(&lock, &[&name]).await?.get(0);
+        let mine: bool = client.query_one(&lock, &[&name]).await?.get("is_mine");
         if !mine {
             return Ok(());
         }

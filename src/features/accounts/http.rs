@@ -28,6 +28,7 @@ use crate::{
     ids::{MailId, UserId},
     limits::{Limiter, quotas::CODE_TTL, table::Limit},
     random::Random,
+    vocabulary::RevocationReason,
 };
 
 /// What the account handlers work with.
@@ -375,11 +376,11 @@ pub async fn reset_password(
     };
     store::set_password(&tx, user, &hash).await?;
     store::clear_failures(&tx, &body.email).await?;
-    let ended = devices::end_all(&tx, user, None, "password_reset").await?;
+    let ended = devices::end_all(&tx, user, None, RevocationReason::PasswordReset).await?;
     tx.commit().await?;
     accounts.backplane.invalidate(
         ended.iter().map(|session| session.0).collect(),
-        "password_reset",
+        RevocationReason::PasswordReset,
     );
     Ok(Data(Reset { reset: true }))
 }

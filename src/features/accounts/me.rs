@@ -18,6 +18,7 @@ use crate::{
     http::{Data, Json},
     ids::UserId,
     limits::{Limiter, table::Limit},
+    vocabulary::RevocationReason,
 };
 
 /// The caller's account.
@@ -93,11 +94,17 @@ pub async fn change_password(
     store::replace_password(&tx, &known, &hash).await?;
     store::clear_failures(&tx, &email).await?;
     store::note_proof(&tx, user.session).await?;
-    let ended = devices::end_all(&tx, user.id, Some(user.session), "password_reset").await?;
+    let ended = devices::end_all(
+        &tx,
+        user.id,
+        Some(user.session),
+        RevocationReason::PasswordReset,
+    )
+    .await?;
     tx.commit().await?;
     accounts.backplane.invalidate(
         ended.iter().map(|session| session.0).collect(),
-        "password_reset",
+        RevocationReason::PasswordReset,
     );
     Ok(Data(Changed { changed: true }))
 }
@@ -124,7 +131,7 @@ pub async fn delete(user: User, limiter: Limiter, accounts: Accounts) -> Result<
     tx.commit().await?;
     accounts
         .backplane
-        .invalidate(gone.credentials, "account_deleted");
+        .invalidate(gone.credentials, RevocationReason::AccountDeleted);
     accounts.erasure_notify.notify_one();
     Ok(Data(Deleted {
         user_id: user.id,

@@ -18,6 +18,7 @@ use crate::{
     ids::{SessionId, UserId},
     limits::{Limiter, quotas::ACCESS_TOKEN_TTL, table::Limit},
     metrics,
+    vocabulary::RevocationReason,
 };
 
 /// What every way of signing in answers, beside the refresh cookie.
@@ -79,8 +80,10 @@ impl Accounts {
             self.mail_notify.notify_one();
         }
         if !signed.replaced.is_empty() {
-            self.backplane
-                .invalidate(signed.replaced.iter().map(|old| old.0).collect(), "logout");
+            self.backplane.invalidate(
+                signed.replaced.iter().map(|old| old.0).collect(),
+                RevocationReason::Logout,
+            );
         }
         let data = SignedIn {
             user_id: user,
@@ -142,7 +145,7 @@ pub async fn refresh(
             tracing::warn!(%session, "an old refresh token came back; its session is over");
             accounts
                 .backplane
-                .invalidate(vec![session.0], "refresh_reuse");
+                .invalidate(vec![session.0], RevocationReason::RefreshReuse);
             Err(Code::TokenExpired.into())
         }
         Refreshed::RevokedCredentials => Err(Code::TokenExpired.into()),
@@ -167,10 +170,12 @@ pub async fn logout(
     limiter.check_route(Limit::DefaultIp, ip).await?;
     if let Some((session, _)) = accounts.refresh_tokens.read(&headers) {
         let tx = accounts.db.begin("accounts.logout").await?;
-        let ended = devices::end_session(&tx, session, "logout").await?;
+        let ended = devices::end_session(&tx, session, RevocationReason::Logout).await?;
         tx.commit().await?;
         if ended {
-            accounts.backplane.invalidate(vec![session.0], "logout");
+            accounts
+                .backplane
+                .invalidate(vec![session.0], RevocationReason::Logout);
         }
     }
     let cookie = accounts.refresh_tokens.no_cookie();

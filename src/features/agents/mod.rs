@@ -23,6 +23,7 @@ use crate::{
     auth::{agent::NewToken, secret::Hasher},
     backplane::Backplane,
     clock::{Clock, iso},
+    db::text_enum::text_enum,
     db::{Db, Tx},
     error::Result,
     events::EventKind,
@@ -30,6 +31,7 @@ use crate::{
     ids::{AgentId, EventId, UserId},
     limits::slots::{Kind, Slots},
     random::Random,
+    vocabulary::RevocationReason,
 };
 
 /// What the handlers of this feature work with.
@@ -77,7 +79,7 @@ impl Agents {
     }
 
     /// Closes an agent's sockets everywhere, all of whose tokens died; returns how many there were.
-    async fn close(&self, agent: AgentId, dead: Vec<Uuid>, reason: &'static str) -> usize {
+    async fn close(&self, agent: AgentId, dead: Vec<Uuid>, reason: RevocationReason) -> usize {
         if dead.is_empty() {
             return 0;
         }
@@ -112,43 +114,27 @@ struct Locked {
     state: State,
 }
 
-/// What an agent is. Whether it is online is not a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// It has no key yet.
-    Registered,
-    Active,
-    /// Its webhook failed too often; an ack of any kind brings it back.
-    Unreachable,
-    TokenRevoked,
-    /// Kept for those who talked with it; answers as if it were not there.
-    Deleted,
+text_enum! {
+    /// What an agent is. Whether it is online is not a state.
+    State {
+        /// It has no key yet.
+        Registered = "registered",
+        Active = "active",
+        /// Its webhook failed too often; an ack of any kind brings it back.
+        Unreachable = "unreachable",
+        TokenRevoked = "token_revoked",
+        /// Kept for those who talked with it; answers as if it were not there.
+        Deleted = "deleted",
+    }
 }
 
-impl State {
-    const ALL: [State; 5] = [
-        State::Registered,
-        State::Active,
-        State::Unreachable,
-        State::TokenRevoked,
-        State::Deleted,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            State::Registered => "registered",
-            State::Active => "active",
-            State::Unreachable => "unreachable",
-            State::TokenRevoked => "token_revoked",
-            State::Deleted => "deleted",
-        }
-    }
-
-    fn from_name(name: &str) -> Self {
-        Self::ALL
-            .into_iter()
-            .find(|state| state.name() == name)
-            .unwrap_or(State::Registered)
+text_enum! {
+    /// How an agent gets its events.
+    DeliveryMode {
+        /// It reads its inbox by socket or poll.
+        Pull = "pull",
+        /// It is called.
+        Webhook = "webhook",
     }
 }
 
@@ -158,8 +144,9 @@ async fn move_to(tx: &Tx, random: &Random, agent: &Locked, state: State) -> Resu
         return Ok(None);
     }
     let at = store::set_state(tx, agent.id, state).await?;
-    let previous = agent.state.name();
-    let data = json!({ "agent_id": agent.id, "state": state.name(), "previous_state": previous, "at": iso(at) });
+    let previous = agent.state;
+    let data =
+        json!({ "agent_id": agent.id, "state": state, "previous_state": previous, "at": iso(at) });
     let (id, kind) = (EventId::generate(random), EventKind::AgentStateChanged);
     inbox::append(tx, id, kind, None, &data.to_string(), &[agent.owner.0])
         .await

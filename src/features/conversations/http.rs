@@ -25,6 +25,7 @@ use crate::{
     ids::{AgentId, ConversationId, EventId, MessageId, Principal, RelationId, UserId},
     limits::{Limiter, quotas::MAX_GROUP_MEMBERS, table::Limit},
     random::Random,
+    vocabulary::Encryption,
 };
 
 /// With whom.
@@ -49,15 +50,6 @@ pub struct OpenGroup {
     encryption: Encryption,
 }
 
-/// What payloads a conversation takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Encryption {
-    #[default]
-    Optional,
-    Required,
-}
-
 impl OpenGroup {
     /// Without its maker, and nobody twice.
     fn by(self, user: UserId) -> Result<store::NewGroup> {
@@ -74,15 +66,10 @@ impl OpenGroup {
                 "a group has at most 500 members",
             ));
         }
-        let encryption = if self.encryption == Encryption::Required {
-            "required"
-        } else {
-            "optional"
-        };
         Ok(store::NewGroup {
             title: self.title.map(|text| text.0),
             members,
-            encryption,
+            encryption: self.encryption,
         })
     }
 }

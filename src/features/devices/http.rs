@@ -14,6 +14,7 @@ use crate::{
     ids::EventId,
     limits::{Limiter, slots::Slots, table::Limit},
     random::Random,
+    vocabulary::RevocationReason,
 };
 
 /// A device as its owner sees it.
@@ -81,7 +82,7 @@ pub async fn revoke(
     tx.commit().await?;
     backplane.invalidate(
         revoked.sessions.iter().map(|session| session.0).collect(),
-        "device_revoked",
+        RevocationReason::DeviceRevoked,
     );
     revoked.told.iter().for_each(|told| backplane.tell(told));
     Ok(Data(RevokedDevice {

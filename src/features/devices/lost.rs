@@ -41,10 +41,10 @@ pub async fn next_lost(tx: &Tx) -> Result<Option<Lost>> {
         )
         .await?;
     let lost = |row: tokio_postgres::Row| Lost {
-        loss: row.get(0),
-        user: row.get(1),
-        device_id: row.get(2),
-        seen_through: row.get(3),
+        loss: row.get("loss"),
+        user: row.get("user_id"),
+        device_id: row.get("device_id"),
+        seen_through: row.get("seen_through"),
     };
     Ok(tx.query_opt(&stmt, &[]).await?.map(lost))
 }

@@ -8,6 +8,7 @@ use crate::{
     error::{Code, Error, Result},
     features::inbox::{self, Reader},
     ids::{Principal, SessionId, UserId},
+    vocabulary::RevocationReason,
 };
 
 /// What a naming found.
@@ -24,7 +25,7 @@ pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Res
     let stmt = tx
         .prepare_cached(
             "-- devices.of_session
-            select d.device_id, d.provisional, s.authenticated_at > app_now() - make_interval(secs => $3)
+            select d.device_id, d.provisional, s.authenticated_at > app_now() - make_interval(secs => $3) as is_fresh
             from live_session s join device d using (user_id, device_id)
             where s.session_id = $1 and s.user_id = $2
             for update of d",
@@ -34,7 +35,11 @@ pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Res
         .query_opt(&stmt, &[&user.session, &user.id, &fresh_seconds])
         .await?;
     let row = row.ok_or(Code::Unauthorized)?;
-    let (current, provisional, fresh): (String, bool, bool) = (row.get(0), row.get(1), row.get(2));
+    let (current, provisional, fresh): (String, bool, bool) = (
+        row.get("device_id"),
+        row.get("provisional"),
+        row.get("is_fresh"),
+    );
     let mut replaced = Vec::new();
     if !provisional && current != wanted {
         return Err(Error::from(Code::DeviceMismatch).with("device_id", current));
@@ -43,7 +48,8 @@ pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Res
         if current == wanted || !exists(tx, user.id, wanted).await? {
             rename(tx, user.id, &current, wanted).await?;
         } else {
-            replaced = super::store::end_device(tx, user.id, wanted, "logout").await?;
+            replaced =
+                super::store::end_device(tx, user.id, wanted, RevocationReason::Logout).await?;
             merge(tx, user.id, &current, wanted).await?;
         }
         let principal = Principal::User(user.id);

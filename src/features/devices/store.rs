@@ -13,6 +13,7 @@ use crate::{
     features::inbox::{self, Reader, Told},
     ids::{EventId, Principal, SessionId, UserId},
     limits::quotas::{MAX_SESSION_DAYS, REFRESH_GRACE, REFRESH_TOKEN_TTL},
+    vocabulary::RevocationReason,
 };
 
 /// A session to be.
@@ -52,7 +53,7 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
             on conflict (user_id, device_id) do update set
                 display_name = coalesce(excluded.display_name, device.display_name),
                 platform = coalesce(excluded.platform, device.platform), last_seen_at = app_now(), revoked_at = null
-            returning xmax = 0 or coalesce((select revoked_at is not null from before), false)",
+            returning xmax = 0 or coalesce((select revoked_at is not null from before), false) as is_new",
         )
         .await?;
     let row = tx
@@ -67,8 +68,8 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
             ],
         )
         .await?;
-    let is_new_device = row.get(0);
-    let replaced = end_device(tx, user, &new.device_id, "logout").await?;
+    let is_new_device = row.get("is_new");
+    let replaced = end_device(tx, user, &new.device_id, RevocationReason::Logout).await?;
     let stmt = tx
         .prepare_cached(
             "-- devices.create_session
@@ -99,7 +100,7 @@ pub async fn end_device(
     tx: &Tx,
     user: UserId,
     device: &str,
-    reason: &'static str,
+    reason: RevocationReason,
 ) -> Result<Vec<SessionId>> {
     let stmt = tx
         .prepare_cached(
@@ -113,7 +114,7 @@ pub async fn end_device(
         .query(&stmt, &[&user, &device, &reason])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("session_id"))
         .collect())
 }
 
@@ -122,7 +123,7 @@ pub async fn end_all(
     tx: &Tx,
     user: UserId,
     except: Option<SessionId>,
-    reason: &'static str,
+    reason: RevocationReason,
 ) -> Result<Vec<SessionId>> {
     let stmt = tx
         .prepare_cached(
@@ -136,12 +137,12 @@ pub async fn end_all(
         .query(&stmt, &[&user, &except, &reason])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("session_id"))
         .collect())
 }
 
 /// Ends one session; false if it was over already.
-pub async fn end_session(tx: &Tx, session: SessionId, reason: &'static str) -> Result<bool> {
+pub async fn end_session(tx: &Tx, session: SessionId, reason: RevocationReason) -> Result<bool> {
     let stmt = tx
         .prepare_cached(
             "-- devices.end_session
@@ -181,7 +182,7 @@ pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Ref
                 revoked_at = case when generation <> $2 and not (generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3)) then app_now() end,
                 revoke_reason = case when generation <> $2 and not (generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3)) then 'refresh_reuse' end
             where session_id = $1 and revoked_at is null and refresh_expires_at > app_now() and absolute_expires_at > app_now()
-            returning user_id, device_id, generation, revoked_at is not null",
+            returning user_id, device_id, generation, revoked_at is not null as is_stolen",
         )
         .await?;
     let (grace, life) = (REFRESH_GRACE.as_secs_f64(), REFRESH_TOKEN_TTL.as_secs_f64());
@@ -191,13 +192,13 @@ pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Ref
     else {
         return Ok(Refreshed::RevokedCredentials);
     };
-    if row.get(3) {
+    if row.get("is_stolen") {
         return Ok(Refreshed::Stolen);
     }
     Ok(Refreshed::Next {
-        user: row.get(0),
-        device_id: row.get(1),
-        generation: row.get(2),
+        user: row.get("user_id"),
+        device_id: row.get("device_id"),
+        generation: row.get("generation"),
     })
 }
 
@@ -232,7 +233,8 @@ pub async fn list(
         .prepare_cached(
             "-- devices.list
             select d.device_id, d.display_name, d.platform, d.created_at,
-                   greatest(d.last_seen_at, s.rotated_at), d.device_id = $2, d.key_id is not null, d.renamed_from, app_now()
+                   greatest(d.last_seen_at, s.rotated_at) as last_seen_at, d.device_id = $2 as is_current,
+                   d.key_id is not null as has_keys, d.renamed_from, app_now() as now
             from device d
             left join live_session s on s.user_id = d.user_id and s.device_id = d.device_id
                 and s.refresh_expires_at > app_now()
@@ -248,18 +250,18 @@ pub async fn list(
         .query(&stmt, &[&user.id, &user.device_id, &cursor, &most])
         .await?;
     let devices = rows.iter().map(|row| {
-        let device_id: String = row.get(0);
-        let before: Option<String> = row.get(7);
+        let device_id: String = row.get("device_id");
+        let before: Option<String> = row.get("renamed_from");
         let online =
             online.contains(&device_id) || before.is_some_and(|before| online.contains(&before));
         Device {
             device_id,
-            display_name: row.get(1),
-            platform: row.get(2),
-            created_at: row.get(3),
-            last_seen_at: row.get(if online { 8 } else { 4 }),
-            current: row.get(5),
-            has_keys: row.get(6),
+            display_name: row.get("display_name"),
+            platform: row.get("platform"),
+            created_at: row.get("created_at"),
+            last_seen_at: row.get(if online { "now" } else { "last_seen_at" }),
+            current: row.get("is_current"),
+            has_keys: row.get("has_keys"),
             online,
         }
     });
@@ -297,8 +299,8 @@ pub async fn revoke(tx: &Tx, event: EventId, user: &User, device: &str) -> Resul
         .query_opt(&stmt, &[&user.id, &device])
         .await?
         .ok_or(Code::NotFound)?;
-    let sessions = end_device(tx, user.id, device, "device_revoked").await?;
-    let told = match row.get::<_, Option<String>>(1) {
+    let sessions = end_device(tx, user.id, device, RevocationReason::DeviceRevoked).await?;
+    let told = match row.get::<_, Option<String>>("key_id") {
         Some(key) => {
             lost::note(tx, user.id, device).await?;
             Some(tell_removed(tx, event, user.id, device, &key).await?)
@@ -307,7 +309,7 @@ pub async fn revoke(tx: &Tx, event: EventId, user: &User, device: &str) -> Resul
     };
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
     Ok(Revoked {
-        at: row.get(0),
+        at: row.get("revoked_at"),
         sessions,
         told,
     })
@@ -345,7 +347,7 @@ pub async fn audience(tx: &Tx, user: UserId) -> Result<Vec<Uuid>> {
     let stmt = tx
         .prepare_cached(
             "-- devices.audience
-            select $1::uuid
+            select $1::uuid as principal_id
             union
             select m.principal_id
             from member mine join active_member m using (conversation_id)
@@ -356,6 +358,6 @@ pub async fn audience(tx: &Tx, user: UserId) -> Result<Vec<Uuid>> {
         .query(&stmt, &[&user])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("principal_id"))
         .collect())
 }

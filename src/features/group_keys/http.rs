@@ -21,6 +21,7 @@ use crate::{
         table::Limit,
     },
     random::Random,
+    vocabulary::ConversationKind,
 };
 
 /// A new key of a conversation.
@@ -147,7 +148,7 @@ pub async fn request(
     Json(body): Json<AskRotation>,
 ) -> Result<Created<AskedRotation>> {
     let id = body.conversation_id;
-    if conversations::kind(&db, id, Principal::User(user.id)).await? != "direct" {
+    if conversations::kind(&db, id, Principal::User(user.id)).await? != ConversationKind::Direct {
         return Err(Error::field(
             "conversation_id",
             "direct",

@@ -9,7 +9,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::store::{self, Addition, Instance, Removal};
 use crate::{
@@ -33,6 +33,7 @@ use crate::{
         table::Limit,
     },
     random::Random,
+    vocabulary::{Role, Visibility},
 };
 
 /// What it takes to change a group.
@@ -126,18 +127,28 @@ pub async fn remove_member(
     Ok(Data(removal))
 }
 
-/// What a member who is a user may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// A role that a user can be given.
+#[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+enum GrantedRole {
     Owner,
     Admin,
     Member,
 }
 
+impl From<GrantedRole> for Role {
+    fn from(role: GrantedRole) -> Self {
+        match role {
+            GrantedRole::Owner => Role::Owner,
+            GrantedRole::Admin => Role::Admin,
+            GrantedRole::Member => Role::Member,
+        }
+    }
+}
+
 #[derive(Deserialize)]
 pub struct ChangeMember {
-    role: Role,
+    role: GrantedRole,
 }
 
 /// `PATCH /groups/{conversation_id}/members/{principal_id}`: makes a member an admin, a member again, or the owner; the
@@ -154,8 +165,15 @@ pub async fn change_member(
 ) -> Result<Data<Member>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
     let tx = groups.db.begin("groups.change_member").await?;
-    let (member, told) =
-        store::change_role(&tx, &groups.random, group, user.id, member, body.role).await?;
+    let (member, told) = store::change_role(
+        &tx,
+        &groups.random,
+        group,
+        user.id,
+        member,
+        body.role.into(),
+    )
+    .await?;
     tx.commit().await?;
     groups.tell(&told);
     Ok(Data(member))
@@ -166,17 +184,6 @@ pub struct AddAgent {
     agent_id: AgentId,
     #[serde(default)]
     visibility: Visibility,
-}
-
-/// Which messages of a group an agent gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Visibility {
-    /// Those that name it.
-    #[default]
-    Addressed,
-    /// All.
-    All,
 }
 
 /// `POST /groups/{conversation_id}/agent-instances`: gives an agent a place in a group, or another visibility there.

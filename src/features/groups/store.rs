@@ -4,10 +4,7 @@ use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{
-    http::{Role, Visibility},
-    rules,
-};
+use super::rules;
 use crate::{
     db::Tx,
     error::{Code, Error, Result},
@@ -21,6 +18,7 @@ use crate::{
     ids::{AgentId, ConversationId, EventId, InstanceId, Principal, RelationId, UserId},
     limits::quotas::MAX_GROUP_MEMBERS,
     random::Random,
+    vocabulary::{ConversationKind, Role, Visibility},
 };
 
 /// What became of the users that were to be added.
@@ -76,7 +74,7 @@ pub struct AddedAgent {
 /// Locks a group of the caller's; 404 if it is none.
 async fn lock(tx: &Tx, group: ConversationId, caller: Principal) -> Result<Place> {
     let place = conversations::lock(tx, group, caller).await?;
-    if place.kind == "group" {
+    if place.kind == ConversationKind::Group {
         Ok(place)
     } else {
         Err(Code::NotFound.into())
@@ -103,7 +101,7 @@ async fn members(tx: &Tx, group: ConversationId) -> Result<HashSet<Uuid>> {
         .query(&stmt, &[&group])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("principal_id"))
         .collect())
 }
 
@@ -125,7 +123,7 @@ pub async fn add_members(
         .query(&stmt, &[&asked])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("user_id"))
         .collect();
     let place = lock_as_admin(tx, group, by).await?;
     let members = members(tx, group).await?;
@@ -141,7 +139,7 @@ pub async fn add_members(
     let newly_required = place.epoch > 0 && !added.is_empty();
     let mut told = Vec::new();
     if !added.is_empty() {
-        conversations::add_member(tx, group, &added, "member", None).await?;
+        conversations::add_member(tx, group, &added, Role::Member, None).await?;
         conversations::touch(tx, group, newly_required).await?;
         told = tell_added(tx, random, group, Principal::User(by), &added).await?;
     }
@@ -214,7 +212,7 @@ pub async fn remove(
     let member = conversations::member(tx, group, who)
         .await?
         .ok_or(Code::NotFound)?;
-    if !rules::may_remove(&place.role, &member.role, by == who) {
+    if !rules::may_remove(place.role, member.role, by == who) {
         return Err(Code::Forbidden.into());
     }
     let mut to: Vec<Uuid> = conversations::recipients(tx, group)
@@ -234,7 +232,7 @@ pub async fn remove(
         .await?;
     tx.execute(&stmt, &[&group, &who.id()]).await?;
     conversations::touch(tx, group, true).await?;
-    let has_new_owner = member.role == "owner" && succeed(tx, group).await?;
+    let has_new_owner = member.role == Role::Owner && succeed(tx, group).await?;
     let removed = concerning(random, EventKind::MemberRemoved, group, &member, by, to)?;
     let mut told = inbox::append_all(tx, &[removed]).await?;
     if has_new_owner {
@@ -278,15 +276,10 @@ pub async fn change_role(
         .ok_or(Code::NotFound)?;
     // An owner becomes something else by making another one the owner; an agent is never more than that.
     let owner_steps_down = who == Principal::User(by) && role != Role::Owner;
-    if place.role != "owner" || owner_steps_down || member.role == "agent" {
+    if place.role != Role::Owner || owner_steps_down || member.role == Role::Agent {
         return Err(Code::Forbidden.into());
     }
-    let name = match role {
-        Role::Owner => "owner",
-        Role::Admin => "admin",
-        Role::Member => "member",
-    };
-    if member.role == name {
+    if member.role == role {
         return Ok((member, Vec::new()));
     }
     let stmt = tx
@@ -296,7 +289,7 @@ pub async fn change_role(
             where conversation_id = $1 and (principal_id = $2 or $3 = 'owner' and role = 'owner')",
         )
         .await?;
-    tx.execute(&stmt, &[&group, &who.id(), &name]).await?;
+    tx.execute(&stmt, &[&group, &who.id(), &role]).await?;
     conversations::touch(tx, group, false).await?;
     let told = conversations::updated(tx, group, EventId::generate(random)).await?;
     Ok((
@@ -327,11 +320,6 @@ pub async fn add_agent(
 ) -> Result<AddedAgent> {
     let place = lock_as_admin(tx, group, by).await?;
     let relation = related(tx, by, agent).await?;
-    let shown = if visibility == Visibility::All {
-        "all"
-    } else {
-        "addressed"
-    };
     // One whose relation has ended comes back by the caller's, and sees what is said from now on.
     let stmt = tx
         .prepare_cached(
@@ -345,12 +333,12 @@ pub async fn add_agent(
         )
         .await?;
     if let Some(row) = tx
-        .query_opt(&stmt, &[&group, &agent, &shown, &relation])
+        .query_opt(&stmt, &[&group, &agent, &visibility, &relation])
         .await?
     {
         conversations::touch(tx, group, false).await?;
         let instance = Instance {
-            instance_id: row.get(0),
+            instance_id: row.get("instance_id"),
             agent_id: agent,
             visibility,
         };
@@ -364,7 +352,7 @@ pub async fn add_agent(
         return Err(Error::from(Code::Forbidden).with("limit", MAX_GROUP_MEMBERS));
     }
     let who = Principal::Agent(agent);
-    conversations::add_member(tx, group, &[who], "agent", Some(relation)).await?;
+    conversations::add_member(tx, group, &[who], Role::Agent, Some(relation)).await?;
     let instance = Instance {
         instance_id: InstanceId::generate(random),
         agent_id: agent,
@@ -376,7 +364,7 @@ pub async fn add_agent(
             update member set visibility = $3, instance_id = $4 where conversation_id = $1 and principal_id = $2",
         )
         .await?;
-    tx.execute(&stmt, &[&group, &agent, &shown, &instance.instance_id])
+    tx.execute(&stmt, &[&group, &agent, &visibility, &instance.instance_id])
         .await?;
     conversations::touch(tx, group, place.epoch > 0).await?;
     let told = tell_added(tx, random, group, Principal::User(by), &[who]).await?;
@@ -410,7 +398,7 @@ pub async fn remove_instance(
         random,
         group,
         Principal::User(by),
-        Principal::Agent(row.get(0)),
+        Principal::Agent(row.get("principal_id")),
     )
     .await
 }

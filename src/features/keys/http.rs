@@ -22,6 +22,7 @@ use crate::{
     ids::{EventId, UserId},
     limits::{Limiter, table::Limit},
     random::Random,
+    vocabulary::RevocationReason,
 };
 
 /// A device's keys as it uploads them.
@@ -74,7 +75,7 @@ pub async fn put_backup(
             .iter()
             .map(|session| session.0)
             .collect();
-        backplane.invalidate(sessions, "logout");
+        backplane.invalidate(sessions, RevocationReason::Logout);
     }
     put.told.iter().for_each(|told| backplane.tell(told));
     let status = if put.is_first {

@@ -100,6 +100,7 @@ async fn current(tx: &Tx, user: UserId, device: &str) -> Result<Current> {
         .prepare_cached(
             "-- keys.current
             select d.key_id, coalesce((select max(version) from key_backup b where b.user_id = $1 and b.device_id = $2), 0)
+                       as newest_version
             from device d where d.user_id = $1 and d.device_id = $2",
         )
         .await?;
@@ -108,8 +109,8 @@ async fn current(tx: &Tx, user: UserId, device: &str) -> Result<Current> {
         .await?
         .ok_or(Code::Unauthorized)?;
     Ok(Current {
-        key_id: row.get(0),
-        newest: row.get(1),
+        key_id: row.get("key_id"),
+        newest: row.get("newest_version"),
     })
 }
 
@@ -168,7 +169,7 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
         device_id: device.to_owned(),
         key_id: key.to_owned(),
         version,
-        created_at: row.get(0),
+        created_at: row.get("created_at"),
     })
 }
 
@@ -258,20 +259,20 @@ pub async fn backups(
 
 fn backup(row: &Row) -> Backup {
     Backup {
-        device_id: row.get(0),
-        version: row.get(1),
-        key_id: row.get(2),
-        backup_a: Blob(row.get(3)),
-        backup_b: Blob(row.get(4)),
-        argon2_salt: Blob(row.get(5)),
+        device_id: row.get("device_id"),
+        version: row.get("version"),
+        key_id: row.get("key_id"),
+        backup_a: Blob(row.get("backup_a")),
+        backup_b: Blob(row.get("backup_b")),
+        argon2_salt: Blob(row.get("argon2_salt")),
         argon2_params: Argon2Params {
-            m: row.get(6),
-            t: row.get(7),
-            p: row.get(8),
+            m: row.get("argon2_m"),
+            t: row.get("argon2_t"),
+            p: row.get("argon2_p"),
         },
-        public_key: Blob(row.get(9)),
-        signing_public_key: Blob(row.get(10)),
-        created_at: row.get(11),
+        public_key: Blob(row.get("public_key")),
+        signing_public_key: Blob(row.get("signing_public_key")),
+        created_at: row.get("created_at"),
     }
 }
 
@@ -280,14 +281,14 @@ pub async fn tell_accessed(tx: &Tx, event: EventId, user: &User) -> Result<Told>
     let stmt = tx
         .prepare_cached(
             "-- keys.accessed
-            select app_now() from live_session where session_id = $1 for share",
+            select app_now() as now from live_session where session_id = $1 for share",
         )
         .await?;
     let row = tx
         .query_opt(&stmt, &[&user.session])
         .await?
         .ok_or(Code::Unauthorized)?;
-    let data = json!({ "device_id": user.device_id, "at": iso(row.get(0)) }).to_string();
+    let data = json!({ "device_id": user.device_id, "at": iso(row.get("now")) }).to_string();
     inbox::append(
         tx,
         event,
@@ -311,7 +312,7 @@ pub async fn backed_up_devices(tx: &Tx, user: UserId) -> Result<Vec<String>> {
         .query(&stmt, &[&user])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("device_id"))
         .collect())
 }
 
@@ -340,16 +341,16 @@ pub async fn directory(db: &Db, asker: Principal, user: UserId) -> Result<Option
     };
     let devices = rows.iter().filter_map(|row| {
         Some(DeviceKeys {
-            device_id: row.get::<_, Option<String>>(1)?,
-            key_id: row.get(2),
-            public_key: Blob(row.get(3)),
-            signing_public_key: Blob(row.get(4)),
-            created_at: row.get(5),
+            device_id: row.get::<_, Option<String>>("device_id")?,
+            key_id: row.get("key_id"),
+            public_key: Blob(row.get("public_key")),
+            signing_public_key: Blob(row.get("signing_public_key")),
+            created_at: row.get("key_since"),
         })
     });
     Ok(Some(Directory {
         user_id: user,
-        list_version: first.get(0),
+        list_version: first.get("key_list_version"),
         devices: devices.collect(),
     }))
 }

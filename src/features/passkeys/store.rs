@@ -32,7 +32,7 @@ pub async fn put_challenge(
             &[&id, &enrolling, &state, &CHALLENGE_TTL.as_secs_f64()],
         )
         .await?;
-    Ok(row.get(0))
+    Ok(row.get("expires_at"))
 }
 
 /// Takes a challenge away; of many who try, one gets it. None if it is unknown, another's, or too old.
@@ -45,11 +45,11 @@ pub async fn take_challenge(
         .prepare_cached(
             "-- passkeys.take_challenge
             delete from passkey_challenge where challenge_id = $1 and user_id is not distinct from $2
-            returning state, expires_at > app_now()",
+            returning state, expires_at > app_now() as is_open",
         )
         .await?;
     let row = tx.query_opt(&stmt, &[&id, &enrolling]).await?;
-    Ok(row.and_then(|row| row.get::<_, bool>(1).then(|| row.get(0))))
+    Ok(row.and_then(|row| row.get::<_, bool>("is_open").then(|| row.get("state"))))
 }
 
 pub async fn forget_challenges(tx: &Tx) -> Result<bool> {
@@ -76,7 +76,7 @@ pub async fn owner(tx: &Tx, user: UserId) -> Result<Owner> {
         .prepare_cached(
             "-- passkeys.owner
             select email, display_name,
-                   array(select credential_id from passkey where passkey.user_id = $1 order by passkey_id)
+                   array(select credential_id from passkey where passkey.user_id = $1 order by passkey_id) as credential_ids
             from user_account where user_id = $1",
         )
         .await?;
@@ -85,9 +85,9 @@ pub async fn owner(tx: &Tx, user: UserId) -> Result<Owner> {
         .await?
         .ok_or(Code::Unauthorized)?;
     Ok(Owner {
-        email: row.get(0),
-        display_name: row.get(1),
-        credential_ids: row.get(2),
+        email: row.get("email"),
+        display_name: row.get("display_name"),
+        credential_ids: row.get("credential_ids"),
     })
 }
 
@@ -132,7 +132,7 @@ pub async fn create(
         )
         .await;
     let row = row.on_constraint("passkey_credential_id_key", Code::PasskeyInvalid)?;
-    row.map(|row| row.get(0))
+    row.map(|row| row.get("created_at"))
         .ok_or_else(|| Error::from(Code::Forbidden).with("limit", MAX_PASSKEYS_PER_USER))
 }
 
@@ -162,8 +162,8 @@ pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option
         .await?;
     let row = tx.query_opt(&stmt, &[&user, &credential_id]).await?;
     Ok(row.map(|row| Claimed {
-        id: row.get(0),
-        credential: row.get(1),
+        id: row.get("passkey_id"),
+        credential: row.get("credential"),
     }))
 }
 
@@ -215,10 +215,10 @@ pub async fn list(
         .await?;
     let rows = tx.query(&stmt, &[&user, &cursor, &most]).await?;
     let shown = rows.iter().map(|row| PasskeyRow {
-        id: row.get(0),
-        name: row.get(1),
-        created_at: row.get(2),
-        last_used_at: row.get(3),
+        id: row.get("passkey_id"),
+        name: row.get("name"),
+        created_at: row.get("created_at"),
+        last_used_at: row.get("last_used_at"),
     });
     Ok(shown.collect())
 }
@@ -228,11 +228,11 @@ pub async fn remove(tx: &Tx, user: UserId, id: PasskeyId) -> Result<Option<DateT
     let stmt = tx
         .prepare_cached(
             "-- passkeys.remove
-            delete from passkey where user_id = $1 and passkey_id = $2 returning app_now()",
+            delete from passkey where user_id = $1 and passkey_id = $2 returning app_now() as removed_at",
         )
         .await?;
     Ok(tx
         .query_opt(&stmt, &[&user, &id])
         .await?
-        .map(|row| row.get(0)))
+        .map(|row| row.get("removed_at")))
 }

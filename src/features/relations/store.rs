@@ -15,13 +15,13 @@ const MAX_BATCH_RELATIONS: i64 = 100;
 
 fn relation(row: &Row) -> Relation {
     Relation {
-        relation_id: row.get(0),
-        user_id: row.get(1),
-        agent_id: row.get(2),
-        state: row.get(3),
-        created_at: row.get(4),
-        revoked_at: row.get(5),
-        purge_at: row.get(6),
+        relation_id: row.get("relation_id"),
+        user_id: row.get("user_id"),
+        agent_id: row.get("agent_id"),
+        state: row.get("state"),
+        created_at: row.get("created_at"),
+        revoked_at: row.get("revoked_at"),
+        purge_at: row.get("purge_at"),
     }
 }
 
@@ -74,7 +74,7 @@ pub async fn active(tx: &Tx, user: UserId, agent: AgentId) -> Result<Option<Rela
     Ok(tx
         .query_opt(&stmt, &[&user, &agent])
         .await?
-        .map(|row| row.get(0)))
+        .map(|row| row.get("relation_id")))
 }
 
 pub async fn list(
@@ -229,25 +229,25 @@ async fn due(tx: &Tx) -> Result<Option<(RelationId, Option<ConversationId>)>> {
     let stmt = tx
         .prepare_cached(
             "-- relations.due
-            select relation_id, least(user_id, agent_id), greatest(user_id, agent_id) from relation
+            select relation_id, least(user_id, agent_id) as pair_low, greatest(user_id, agent_id) as pair_high from relation
             where purge_due <= app_now() order by purge_due limit 1",
         )
         .await?;
     let Some(row) = tx.query_opt(&stmt, &[]).await? else {
         return Ok(None);
     };
-    let id: RelationId = row.get(0);
+    let id: RelationId = row.get("relation_id");
     let stmt = tx
         .prepare_cached(
             "-- relations.lock_pair
             select conversation_id from conversation where pair_low = $1 and pair_high = $2 for update",
         )
         .await?;
-    let (low, high): (uuid::Uuid, uuid::Uuid) = (row.get(1), row.get(2));
+    let (low, high): (uuid::Uuid, uuid::Uuid) = (row.get("pair_low"), row.get("pair_high"));
     let conversation = tx
         .query_opt(&stmt, &[&low, &high])
         .await?
-        .map(|row| row.get(0));
+        .map(|row| row.get("conversation_id"));
     let stmt = tx
         .prepare_cached(
             "-- relations.still_due

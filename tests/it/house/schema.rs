@@ -2,7 +2,15 @@
 
 use std::{fs, path::PathBuf};
 
-use blindpipe::db::migrate;
+use blindpipe::{
+    db::migrate,
+    features::{
+        accounts::Scene,
+        agents::{DeliveryMode, State},
+    },
+    ids::PrincipalKind,
+    vocabulary::{ConversationKind, Encryption, RelationState, RevocationReason, Role, Visibility},
+};
 use tokio_postgres::Client;
 
 use super::sources::statements;
@@ -72,6 +80,65 @@ async fn every_foreign_key_has_an_index_that_begins_with_its_columns() {
         .expect("a catalog");
     let missing: Vec<String> = rows.iter().map(|row| row.get("foreign_key")).collect();
     assert_eq!(missing, Vec::<String>::new());
+}
+
+fn words<T: Copy>(all: &[T], as_str: fn(T) -> &'static str) -> Vec<&'static str> {
+    all.iter().map(|one| as_str(*one)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
+    let client = migrated().await;
+    let reasons = words(RevocationReason::ALL, RevocationReason::as_str);
+    let scenes = words(Scene::ALL, Scene::as_str);
+    let enums = [
+        (
+            "agent_delivery_mode_check",
+            words(DeliveryMode::ALL, DeliveryMode::as_str),
+        ),
+        ("agent_state", words(State::ALL, State::as_str)),
+        ("agent_token_revoke_reason_check", reasons.clone()),
+        (
+            "conversation_encryption_check",
+            words(Encryption::ALL, Encryption::as_str),
+        ),
+        (
+            "conversation_kind_check",
+            words(ConversationKind::ALL, ConversationKind::as_str),
+        ),
+        ("email_code_scene_check", scenes.clone()),
+        ("mail_outbox_kind_check", scenes),
+        (
+            "member_principal_kind_check",
+            words(PrincipalKind::ALL, PrincipalKind::as_str),
+        ),
+        ("member_role_check", words(Role::ALL, Role::as_str)),
+        (
+            "member_visibility_check",
+            words(Visibility::ALL, Visibility::as_str),
+        ),
+        (
+            "relation_state_check",
+            words(RelationState::ALL, RelationState::as_str),
+        ),
+        ("session_revoke_reason_check", reasons),
+    ];
+    let checks = client
+        .query(
+            "select conname::text as name, pg_get_constraintdef(oid) as definition from pg_constraint
+            where contype = 'c' and connamespace = 'public'::regnamespace
+                and pg_get_constraintdef(oid) like '%ARRAY[%' order by conname",
+            &[],
+        )
+        .await
+        .expect("a catalog");
+    assert_eq!(checks.len(), enums.len());
+    for (row, (name, words)) in checks.iter().zip(enums) {
+        assert_eq!(row.get::<_, &str>("name"), name);
+        let definition: &str = row.get("definition");
+        let allowed: Vec<&str> = definition.split('\'').skip(1).step_by(2).collect();
+        assert_eq!(allowed, words, "{name}");
+    }
 }
 
 /// However full a table is, a batch reads the rows that it deletes and no others.

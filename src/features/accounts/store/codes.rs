@@ -46,7 +46,7 @@ pub async fn put_code(
         &stmt,
         &[
             &email.as_str(),
-            &scene.name(),
+            &scene,
             &nonce,
             &MAX_TRIES_PER_CODE,
             &life,
@@ -84,7 +84,7 @@ pub async fn use_code(
                 delete from email_code where email = $1 and scene = $2",
             )
             .await?;
-        tx.execute(&stmt, &[&email.as_str(), &scene.name()]).await?;
+        tx.execute(&stmt, &[&email.as_str(), &scene]).await?;
     }
     Ok(checked)
 }
@@ -104,13 +104,14 @@ pub async fn check_code(
             insert into code_guard as g (email, failures) values ($1, '{}')
             on conflict (email) do update
             set failures = array(select at from unnest(g.failures) as at where at > app_now() - make_interval(secs => $2) order by at)
-            returning failures, app_now()",
+            returning failures, app_now() as now",
         )
         .await?;
     let row = tx
         .query_one(&stmt, &[&email.as_str(), &budget.window.as_secs_f64()])
         .await?;
-    let (failures, now): (Vec<DateTime<Utc>>, DateTime<Utc>) = (row.get(0), row.get(1));
+    let (failures, now): (Vec<DateTime<Utc>>, DateTime<Utc>) =
+        (row.get("failures"), row.get("now"));
     // More are kept only after an operator has lowered the limit.
     if let Some(surplus) = failures.len().checked_sub(budget.count as usize) {
         let frees = failures[surplus] + budget.window;
@@ -126,9 +127,9 @@ pub async fn check_code(
         )
         .await?;
     let nonce: Option<Uuid> = tx
-        .query_opt(&stmt, &[&email.as_str(), &scene.name()])
+        .query_opt(&stmt, &[&email.as_str(), &scene])
         .await?
-        .map(|row| row.get(0));
+        .map(|row| row.get("nonce"));
     let right = nonce.is_some_and(|nonce| {
         codes
             .derive(email.as_str(), scene, nonce)
@@ -146,6 +147,6 @@ pub async fn check_code(
             update email_code set tries_left = tries_left - 1 where email = $1 and scene = $2",
         )
         .await?;
-    tx.execute(&stmt, &[&email.as_str(), &scene.name()]).await?;
+    tx.execute(&stmt, &[&email.as_str(), &scene]).await?;
     Ok(CodeCheck::Wrong)
 }

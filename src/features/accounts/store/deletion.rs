@@ -18,6 +18,7 @@ use crate::{
     },
     ids::{ConversationId, EventId, Principal, SessionId, TokenId, UserId},
     random::Random,
+    vocabulary::{RevocationReason, Role},
 };
 
 /// What ended with an account.
@@ -47,7 +48,7 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<Gone> {
             returning deleted_at",
         )
         .await?;
-    let at = tx.query_one(&stmt, &[&user.id]).await?.get(0);
+    let at = tx.query_one(&stmt, &[&user.id]).await?.get("deleted_at");
     let stmt = tx
         .prepare_cached(
             "-- accounts.strip_devices
@@ -58,7 +59,7 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<Gone> {
         )
         .await?;
     tx.execute(&stmt, &[&user.id]).await?;
-    let sessions = devices::end_all(tx, user.id, None, "account_deleted").await?;
+    let sessions = devices::end_all(tx, user.id, None, RevocationReason::AccountDeleted).await?;
     let credentials = sessions
         .iter()
         .map(|session: &SessionId| session.0)
@@ -95,7 +96,7 @@ async fn end_agents(tx: &Tx, owner: UserId) -> Result<Vec<Uuid>> {
         .query(&stmt, &[&owner])
         .await?
         .iter()
-        .map(|row| row.get::<_, TokenId>(0).0)
+        .map(|row| row.get::<_, TokenId>("token_id").0)
         .collect())
 }
 
@@ -115,7 +116,7 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
     let Some(row) = tx.query_opt(&stmt, &[]).await? else {
         return Ok(None);
     };
-    let user: UserId = row.get(0);
+    let user: UserId = row.get("user_id");
     if let Some(told) = remove_key(tx, random, user).await? {
         return Ok(Some(vec![told]));
     }
@@ -126,7 +127,7 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
         )
         .await?;
     if let Some(row) = tx.query_opt(&stmt, &[&user]).await? {
-        let ended = relations::end(tx, row.get(0), EventId::generate(random)).await?;
+        let ended = relations::end(tx, row.get("relation_id"), EventId::generate(random)).await?;
         return Ok(Some(ended.map(|(_, told)| told).unwrap_or_default()));
     }
     let stmt = tx
@@ -138,9 +139,9 @@ pub async fn erase_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
         )
         .await?;
     if let Some(row) = tx.query_opt(&stmt, &[&user]).await? {
-        let who = Principal::from_row(row.get(2), row.get(1));
+        let who = Principal::from_row(row.get("principal_kind"), row.get("principal_id"));
         return Ok(Some(
-            leave(tx, random, row.get(0), who)
+            leave(tx, random, row.get("conversation_id"), who)
                 .await?
                 .into_iter()
                 .collect(),
@@ -170,7 +171,7 @@ async fn remove_key(tx: &Tx, random: &Random, user: UserId) -> Result<Option<Tol
     let Some(row) = tx.query_opt(&stmt, &[&user]).await? else {
         return Ok(None);
     };
-    let (device, key): (String, String) = (row.get(0), row.get(1));
+    let (device, key): (String, String) = (row.get("device_id"), row.get("key_id"));
     let data = json!({ "user_id": user, "device_id": device, "key_id": key }).to_string();
     let (id, audience) = (
         EventId::generate(random),
@@ -205,8 +206,8 @@ async fn leave(
     let Some(row) = tx.query_opt(&stmt, &[&conversation, &who.id()]).await? else {
         return Ok(None);
     };
-    let (role, joined): (String, DateTime<Utc>) = (row.get(0), row.get(1));
-    if role == "owner" {
+    let (role, joined): (Role, DateTime<Utc>) = (row.get("role"), row.get("joined_at"));
+    if role == Role::Owner {
         let stmt = tx
             .prepare_cached(
                 "-- accounts.succeed_owner
@@ -228,7 +229,7 @@ async fn leave(
         .query(&stmt, &[&conversation])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("principal_id"))
         .collect();
     let data = json!({
         "conversation_id": conversation,

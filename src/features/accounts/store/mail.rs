@@ -27,16 +27,11 @@ pub async fn claim_mail(tx: &Tx) -> Result<Option<Mail>> {
     let Some(row) = tx.query_opt(&stmt, &[]).await? else {
         return Ok(None);
     };
-    let scene = match row.get(2) {
-        "register" => Scene::Register,
-        "login" => Scene::Login,
-        _ => Scene::Reset,
-    };
     Ok(Some(Mail {
-        id: row.get(0),
-        recipient: row.get(1),
-        scene,
-        nonce: row.get(3),
+        id: row.get("mail_id"),
+        recipient: row.get("recipient"),
+        scene: row.get("kind"),
+        nonce: row.get("nonce"),
     }))
 }
 

@@ -75,8 +75,8 @@ pub async fn begin_login(
                                 else least(g.failures, $2) + 1 end,
                 last_failure_at = case when g.failures >= $2 and g.last_failure_at > app_now() - make_interval(secs => $3)
                                        then g.last_failure_at else app_now() end
-            returning failures > $2,
-                      least($3, ceil(extract(epoch from last_failure_at - app_now()) + $3))::bigint",
+            returning failures > $2 as is_locked,
+                      least($3, ceil(extract(epoch from last_failure_at - app_now()) + $3))::bigint as wait_seconds",
         )
         .await?;
     let (count, window) = (
@@ -86,8 +86,8 @@ pub async fn begin_login(
     let row = client
         .query_one(&stmt, &[&email.as_str(), &count, &window])
         .await?;
-    if row.get(0) {
-        return Ok(Err(row.get::<_, i64>(1).max(1)));
+    if row.get("is_locked") {
+        return Ok(Err(row.get::<_, i64>("wait_seconds").max(1)));
     }
     let stmt = client
         .prepare_cached(
@@ -97,8 +97,8 @@ pub async fn begin_login(
         .await?;
     let row = client.query_opt(&stmt, &[&email.as_str()]).await?;
     Ok(Ok(row.map(|row| Known {
-        user: row.get(0),
-        password_hash: row.get(1),
+        user: row.get("user_id"),
+        password_hash: row.get("password_hash"),
     })))
 }
 
@@ -147,7 +147,7 @@ pub async fn user_of(tx: &Tx, email: &Email) -> Result<Option<UserId>> {
     Ok(tx
         .query_opt(&stmt, &[&email.as_str()])
         .await?
-        .map(|row| row.get(0)))
+        .map(|row| row.get("user_id")))
 }
 
 pub async fn set_password(tx: &Tx, user: UserId, hash: &str) -> Result<()> {
@@ -198,10 +198,10 @@ pub async fn profile(db: &Db, user: UserId) -> Result<Profile> {
         .await?
         .ok_or(Code::Unauthorized)?;
     Ok(Profile {
-        email: row.get(0),
-        display_name: row.get(1),
-        device_locale: row.get(2),
-        created_at: row.get(3),
+        email: row.get("email"),
+        display_name: row.get("display_name"),
+        device_locale: row.get("device_locale"),
+        created_at: row.get("created_at"),
     })
 }
 

@@ -53,12 +53,12 @@ pub async fn claim_notice(tx: &Tx) -> Result<Option<(Notice, String)>> {
         return Ok(None);
     };
     let notice = Notice {
-        user: row.get(0),
-        place: row.get(1),
-        device_name: row.get(2),
-        at: row.get(3),
+        user: row.get("user_id"),
+        place: row.get("place"),
+        device_name: row.get("device_name"),
+        at: row.get("noticed_at"),
     };
-    Ok(Some((notice, row.get(4))))
+    Ok(Some((notice, row.get("email"))))
 }
 
 /// It was sent, or will be tried again after 2, 4, 8 ... seconds, at most a minute.

@@ -23,7 +23,7 @@ pub use self::{
     tokens::{regenerate_token, revoke_token},
 };
 use super::{
-    Agents, State,
+    Agents, DeliveryMode, State,
     manifest::{Manifest, wrapped},
     move_to,
     store::{self, AgentRow, Viewer},
@@ -43,6 +43,7 @@ use crate::{
         slots::Connection,
         table::Limit,
     },
+    vocabulary::RevocationReason,
 };
 
 #[derive(Deserialize)]
@@ -57,7 +58,7 @@ pub struct CreatedAgent {
     agent_id: AgentId,
     token: String,
     display_name: String,
-    state: &'static str,
+    state: State,
     #[serde(serialize_with = "crate::clock::as_iso")]
     created_at: DateTime<Utc>,
 }
@@ -92,7 +93,7 @@ pub async fn create(
             agent_id: id,
             token,
             display_name: body.display_name.0,
-            state: State::Registered.name(),
+            state: State::Registered,
             created_at,
         })),
         Err(error) => {
@@ -149,8 +150,8 @@ pub struct FullAgent {
     owner_user_id: UserId,
     display_name: String,
     description: Option<String>,
-    state: String,
-    delivery_mode: String,
+    state: State,
+    delivery_mode: DeliveryMode,
     manifest: Option<Box<RawValue>>,
     manifest_version: i32,
     manifest_size_bytes: usize,
@@ -182,7 +183,7 @@ pub struct AgentCard {
     agent_id: AgentId,
     display_name: String,
     description: Option<String>,
-    state: String,
+    state: State,
     manifest: Option<Box<RawValue>>,
     manifest_version: i32,
     key_id: Option<String>,
@@ -313,13 +314,15 @@ pub async fn delete(
     limiter.check_route(Limit::DefaultUser, agent.owner).await?;
     let tx = agents.db.begin("agents.delete").await?;
     let locked = store::lock_owned(&tx, &agent).await?;
-    let dead = store::revoke_tokens(&tx, agent.id, "token_revoked").await?;
+    let dead = store::revoke_tokens(&tx, agent.id, RevocationReason::TokenRevoked).await?;
     store::end_keys(&tx, agent.id).await?;
     let told = move_to(&tx, &agents.random, &locked, State::Deleted).await?;
     let deleted_at = store::deleted_at(&tx, agent.id).await?;
     tx.commit().await?;
     agents.tell(told);
-    let connections_closed = agents.close(agent.id, dead, "token_revoked").await;
+    let connections_closed = agents
+        .close(agent.id, dead, RevocationReason::TokenRevoked)
+        .await;
     Ok(Data(DeletedAgent {
         agent_id: agent.id,
         deleted_at,

@@ -16,6 +16,7 @@ use crate::{
     http::{Data, Json},
     ids::{EventId, TokenId},
     limits::{Limiter, table::Limit},
+    vocabulary::RevocationReason,
 };
 
 #[derive(Deserialize)]
@@ -70,7 +71,7 @@ async fn replace_token(
     let (dead, previous_valid_until) = if emergency {
         store::end_keys(&tx, agent.id).await?;
         (
-            store::revoke_tokens(&tx, agent.id, "token_regenerated").await?,
+            store::revoke_tokens(&tx, agent.id, RevocationReason::TokenRegenerated).await?,
             None,
         )
     } else {
@@ -97,7 +98,9 @@ async fn replace_token(
     tx.commit().await?;
 
     agents.tell(told);
-    agents.close(agent.id, dead, "token_regenerated").await;
+    agents
+        .close(agent.id, dead, RevocationReason::TokenRegenerated)
+        .await;
     let token = token.token.expose_secret().to_owned();
     Ok(Regenerated {
         token,
@@ -126,13 +129,15 @@ pub async fn revoke_token(
 ) -> Result<Data<RevokedToken>> {
     let tx = agents.db.begin("agents.revoke_token").await?;
     let locked = store::lock_owned(&tx, &agent).await?;
-    let dead = store::revoke_tokens(&tx, agent.id, "token_revoked").await?;
+    let dead = store::revoke_tokens(&tx, agent.id, RevocationReason::TokenRevoked).await?;
     store::end_keys(&tx, agent.id).await?;
     let told = move_to(&tx, &agents.random, &locked, State::TokenRevoked).await?;
     let revoked_at = store::revoked_at(&tx, agent.id).await?;
     tx.commit().await?;
     agents.tell(told);
-    let connections_closed = agents.close(agent.id, dead, "token_revoked").await;
+    let connections_closed = agents
+        .close(agent.id, dead, RevocationReason::TokenRevoked)
+        .await;
     Ok(Data(RevokedToken {
         revoked_at,
         connections_closed,

@@ -10,8 +10,9 @@ use crate::{
         inbox::{self, Told},
         relations,
     },
-    ids::{AgentId, ConversationId, EventId, RelationId, UserId},
+    ids::{AgentId, ConversationId, EventId, PrincipalKind, RelationId, UserId},
     random::Random,
+    vocabulary::Role,
 };
 
 /// Ends one relation of a deleted agent, or takes it out of one group; none when there is nothing left to do.
@@ -26,7 +27,7 @@ pub async fn leave_next(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
     let Some(row) = tx.query_opt(&stmt, &[]).await? else {
         return Ok(None);
     };
-    let agent: AgentId = row.get(0);
+    let agent: AgentId = row.get("agent_id");
     if let Some(relation) = next_relation(tx, agent).await? {
         // Its user may have ended it just now; then the next turn looks for another.
         let ended = relations::end(tx, relation, EventId::generate(random)).await?;
@@ -56,7 +57,10 @@ async fn next_relation(tx: &Tx, agent: AgentId) -> Result<Option<RelationId>> {
             select relation_id from relation where agent_id = $1 and state = 'active' limit 1",
         )
         .await?;
-    Ok(tx.query_opt(&stmt, &[&agent]).await?.map(|row| row.get(0)))
+    Ok(tx
+        .query_opt(&stmt, &[&agent])
+        .await?
+        .map(|row| row.get("relation_id")))
 }
 
 /// None if it is in no group; nothing is told if another one has taken it out meanwhile.
@@ -73,7 +77,7 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
     let Some(row) = tx.query_opt(&stmt, &[&agent]).await? else {
         return Ok(None);
     };
-    let group: ConversationId = row.get(0);
+    let group: ConversationId = row.get("conversation_id");
     let stmt = tx
         .prepare_cached(
             "-- agents.leave_group
@@ -85,7 +89,11 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
     let Some(row) = tx.query_opt(&stmt, &[&group, &agent]).await? else {
         return Ok(Some(None));
     };
-    let (name, role, owner): (String, String, UserId) = (row.get(0), row.get(1), row.get(3));
+    let (name, role, owner): (String, Role, UserId) = (
+        row.get("display_name"),
+        row.get("role"),
+        row.get("owner_user_id"),
+    );
     let stmt = tx
         .prepare_cached(
             "-- agents.others
@@ -96,13 +104,13 @@ async fn leave_group(tx: &Tx, random: &Random, agent: AgentId) -> Result<Option<
         .query(&stmt, &[&group])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("principal_id"))
         .collect();
     let data = json!({
         "conversation_id": group,
         "member": {
-            "principal_type": "agent", "principal_id": agent, "display_name": name, "role": role,
-            "joined_at": iso(row.get(2)),
+            "principal_type": PrincipalKind::Agent, "principal_id": agent, "display_name": name, "role": role,
+            "joined_at": iso(row.get("joined_at")),
         },
         "by": owner,
     });

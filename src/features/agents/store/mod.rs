@@ -48,10 +48,10 @@ pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32)
     let stmt = tx
         .prepare_cached(
             "-- agents.count
-            select count(*) from agent where owner_user_id = $1 and state <> 'deleted'",
+            select count(*) as agents from agent where owner_user_id = $1 and state <> 'deleted'",
         )
         .await?;
-    let n: i64 = tx.query_one(&stmt, &[&new.owner]).await?.get(0);
+    let n: i64 = tx.query_one(&stmt, &[&new.owner]).await?.get("agents");
     if n >= i64::from(most) {
         return Err(Error::from(Code::AgentLimitExceeded)
             .with("limit", most)
@@ -84,7 +84,10 @@ pub async fn open(tx: &Tx, id: AgentId) -> Result<Option<DateTime<Utc>>> {
             update agent set state = 'registered' where agent_id = $1 and state = 'token_revoked' returning created_at",
         )
         .await?;
-    Ok(tx.query_opt(&stmt, &[&id]).await?.map(|row| row.get(0)))
+    Ok(tx
+        .query_opt(&stmt, &[&id])
+        .await?
+        .map(|row| row.get("created_at")))
 }
 
 /// Gives a reserved place back.
@@ -110,9 +113,9 @@ pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentSummary>> {
         .await?;
     let row = tx.query_opt(&stmt, &[&id]).await?;
     Ok(row.map(|row| AgentSummary {
-        id: row.get(0),
-        display_name: row.get(1),
-        owner: row.get(2),
+        id: row.get("agent_id"),
+        display_name: row.get("display_name"),
+        owner: row.get("owner_user_id"),
     }))
 }
 
@@ -127,8 +130,8 @@ pub async fn lock(tx: &Tx, id: AgentId) -> Result<Option<Locked>> {
     let row = tx.query_opt(&stmt, &[&id]).await?;
     Ok(row.map(|row| Locked {
         id,
-        owner: row.get(0),
-        state: State::from_name(row.get(1)),
+        owner: row.get("owner_user_id"),
+        state: row.get("state"),
     }))
 }
 
@@ -172,10 +175,10 @@ pub async fn set_state(tx: &Tx, id: AgentId, state: State) -> Result<DateTime<Ut
             update agent set state = $2,
                 unreachable_since = case when $2 = 'unreachable' then app_now() end,
                 deleted_at = case when $2 = 'deleted' then app_now() end
-            where agent_id = $1 returning app_now()",
+            where agent_id = $1 returning app_now() as at",
         )
         .await?;
-    Ok(tx.query_one(&stmt, &[&id, &state.name()]).await?.get(0))
+    Ok(tx.query_one(&stmt, &[&id, &state]).await?.get("at"))
 }
 
 /// When it was deleted.
@@ -186,7 +189,7 @@ pub async fn deleted_at(tx: &Tx, id: AgentId) -> Result<DateTime<Utc>> {
             select deleted_at from agent where agent_id = $1",
         )
         .await?;
-    Ok(tx.query_one(&stmt, &[&id]).await?.get(0))
+    Ok(tx.query_one(&stmt, &[&id]).await?.get("deleted_at"))
 }
 
 /// Those of `agents` that are unreachable.
@@ -202,7 +205,7 @@ pub async fn unreachable(db: &Db, agents: &[AgentId]) -> Result<Vec<AgentId>> {
         .query(&stmt, &[&agents])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("agent_id"))
         .collect())
 }
 
@@ -215,9 +218,7 @@ pub async fn state(db: &Db, id: AgentId) -> Result<State> {
             select state from agent where agent_id = $1",
         )
         .await?;
-    Ok(State::from_name(
-        client.query_one(&stmt, &[&id]).await?.get(0),
-    ))
+    Ok(client.query_one(&stmt, &[&id]).await?.get("state"))
 }
 
 /// Users who are told of the agent's keys and manifest: those with a live relation, and those who share a conversation
@@ -237,7 +238,7 @@ pub async fn related_users(tx: &Tx, id: AgentId) -> Result<Vec<Uuid>> {
         .query(&stmt, &[&id])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("user_id"))
         .collect())
 }
 
@@ -250,7 +251,7 @@ pub async fn manifest(tx: &Tx, id: AgentId) -> Result<(Option<String>, i32)> {
         )
         .await?;
     let row = tx.query_one(&stmt, &[&id]).await?;
-    Ok((row.get(0), row.get(1)))
+    Ok((row.get("manifest"), row.get("manifest_version")))
 }
 
 /// Its version alone, outside of a transaction.
@@ -262,7 +263,10 @@ pub async fn manifest_version(db: &Db, id: AgentId) -> Result<i32> {
             select manifest_version from agent where agent_id = $1",
         )
         .await?;
-    Ok(client.query_one(&stmt, &[&id]).await?.get(0))
+    Ok(client
+        .query_one(&stmt, &[&id])
+        .await?
+        .get("manifest_version"))
 }
 
 /// Returns the new version.
@@ -274,5 +278,8 @@ pub async fn put_manifest(tx: &Tx, id: AgentId, text: &str) -> Result<i32> {
             returning manifest_version",
         )
         .await?;
-    Ok(tx.query_one(&stmt, &[&id, &text]).await?.get(0))
+    Ok(tx
+        .query_one(&stmt, &[&id, &text])
+        .await?
+        .get("manifest_version"))
 }

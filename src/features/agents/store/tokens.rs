@@ -7,6 +7,7 @@ use crate::{
     error::Result,
     ids::{AgentId, TokenId},
     limits::quotas::AGENT_GRACE,
+    vocabulary::RevocationReason,
 };
 
 pub async fn add_token(
@@ -41,11 +42,11 @@ pub async fn end_current_token(tx: &Tx, agent: AgentId) -> Result<Option<DateTim
         .query(&stmt, &[&agent, &seconds(AGENT_GRACE)])
         .await?
         .first()
-        .map(|row| row.get(0)))
+        .map(|row| row.get("valid_until")))
 }
 
 /// Kills every token; returns those that still lived.
-pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: &str) -> Result<Vec<Uuid>> {
+pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: RevocationReason) -> Result<Vec<Uuid>> {
     let stmt = tx
         .prepare_cached(
             "-- agents.revoke_tokens
@@ -58,7 +59,7 @@ pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: &str) -> Result<Vec<
         .query(&stmt, &[&agent, &reason])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("token_id"))
         .collect())
 }
 
@@ -67,10 +68,10 @@ pub async fn revoked_at(tx: &Tx, agent: AgentId) -> Result<DateTime<Utc>> {
     let stmt = tx
         .prepare_cached(
             "-- agents.revoked_at
-            select coalesce(max(revoked_at), app_now()) from agent_token where agent_id = $1",
+            select coalesce(max(revoked_at), app_now()) as revoked_at from agent_token where agent_id = $1",
         )
         .await?;
-    Ok(tx.query_one(&stmt, &[&agent]).await?.get(0))
+    Ok(tx.query_one(&stmt, &[&agent]).await?.get("revoked_at"))
 }
 
 /// Clears some of the hashes whose grace is over; true while there may be more.

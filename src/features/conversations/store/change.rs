@@ -11,6 +11,7 @@ use crate::{
     },
     ids::{ConversationId, EventId, MessageId, Principal, UserId},
     limits::quotas::MAX_READ_MARK_RECIPIENTS,
+    vocabulary::ConversationKind,
 };
 
 /// What may be changed of a conversation.
@@ -31,7 +32,7 @@ pub async fn change(
 ) -> Result<(Conversation, Vec<Told>)> {
     let by = Principal::User(by);
     let place = lock(tx, id, by).await?;
-    if !place.is_admin() || (change.title.is_some() && place.kind != "group") {
+    if !place.is_admin() || (change.title.is_some() && place.kind != ConversationKind::Group) {
         return Err(Code::Forbidden.into());
     }
     let stmt = tx
@@ -75,7 +76,7 @@ pub async fn read_up_to(
     let stmt = tx
         .prepare_cached(
             "-- conversations.read
-            select m.seq, me.read_seq < m.seq from message m join active_member me using (conversation_id)
+            select m.seq, me.read_seq < m.seq as is_ahead from message m join active_member me using (conversation_id)
             where m.message_id = $3 and m.conversation_id = $1 and me.principal_id = $2 and m.seq > me.from_seq
                 and (me.visibility = 'all' or $2::text = any(m.recipients))",
         )
@@ -84,7 +85,7 @@ pub async fn read_up_to(
         .query_opt(&stmt, &[&id, &reader.id(), &message])
         .await?
         .ok_or(Code::NotFound)?;
-    let (seq, is_ahead): (i64, bool) = (row.get(0), row.get(1));
+    let (seq, is_ahead): (i64, bool) = (row.get("seq"), row.get("is_ahead"));
     let mut told = Vec::new();
     if is_ahead {
         // Before the reader's own row: who puts another one out may want that, too, to make its reader the owner.
@@ -119,7 +120,7 @@ async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result
     let stmt = tx
         .prepare_cached(
             "-- conversations.has_many
-            select count(*) > $2::bigint from (
+            select count(*) > $2::bigint as are_many from (
                 select from member where conversation_id = $1 and principal_kind = 'user' limit $2::bigint + 1
             ) few",
         )
@@ -127,7 +128,7 @@ async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result
     if tx
         .query_one(&stmt, &[&id, &MAX_READ_MARK_RECIPIENTS])
         .await?
-        .get(0)
+        .get("are_many")
     {
         return Ok(matches!(reader, Principal::User(_))
             .then_some(reader.id())
@@ -145,6 +146,6 @@ async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result
         .query(&stmt, &[&id])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("principal_id"))
         .collect())
 }

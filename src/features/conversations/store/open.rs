@@ -12,6 +12,7 @@ use crate::{
         relations,
     },
     ids::{AgentId, ConversationId, EventId, Principal, RelationId, UserId},
+    vocabulary::{ConversationKind, Encryption, Role},
 };
 
 /// Ids for whatever must be made.
@@ -33,7 +34,7 @@ pub struct NewGroup {
     pub title: Option<String>,
     /// Whom its maker wants in it; the maker is anyway.
     pub members: Vec<UserId>,
-    pub encryption: &'static str,
+    pub encryption: Encryption,
 }
 
 /// All of these users, or 404 with those who are not there. None of them goes before the transaction ends.
@@ -48,7 +49,7 @@ async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
         .query(&stmt, &[&users])
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("user_id"))
         .collect();
     let missing: Vec<String> = users
         .iter()
@@ -72,10 +73,17 @@ pub async fn open_direct(tx: &Tx, ids: &NewIds, user: UserId, other: UserId) -> 
     tx.query_opt(&stmt, &[&other])
         .await?
         .ok_or(Code::NotFound)?;
-    let (id, made) = insert(tx, ids.conversation, "direct", user, [user.0, other.0]).await?;
+    let (id, made) = insert(
+        tx,
+        ids.conversation,
+        ConversationKind::Direct,
+        user,
+        [user.0, other.0],
+    )
+    .await?;
     if made {
-        add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
-        add_member(tx, id, &[Principal::User(other)], "member", None).await?;
+        add_member(tx, id, &[Principal::User(user)], Role::Owner, None).await?;
+        add_member(tx, id, &[Principal::User(other)], Role::Member, None).await?;
     }
     opened(tx, ids, user, id, made, Vec::new()).await
 }
@@ -85,7 +93,7 @@ pub async fn open_agent(tx: &Tx, ids: &NewIds, user: UserId, agent: AgentId) -> 
         .await?
         .ok_or(Code::AgentNotRegistered)?;
     let pair = [user.0, agent.0];
-    let (id, made) = insert(tx, ids.conversation, "agent", user, pair).await?;
+    let (id, made) = insert(tx, ids.conversation, ConversationKind::Agent, user, pair).await?;
     let (relation, new_relation) = relations::open(tx, ids.relation, user, agent, id).await?;
     let mut told = Vec::new();
     if new_relation && !made {
@@ -102,9 +110,9 @@ pub async fn open_agent(tx: &Tx, ids: &NewIds, user: UserId, agent: AgentId) -> 
         told = inbox::append_all(tx, &[event]).await?;
     }
     if made {
-        add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
+        add_member(tx, id, &[Principal::User(user)], Role::Owner, None).await?;
         let relation = Some(relation.relation_id);
-        add_member(tx, id, &[Principal::Agent(agent)], "agent", relation).await?;
+        add_member(tx, id, &[Principal::Agent(agent)], Role::Agent, relation).await?;
     }
     opened(tx, ids, user, id, made, told).await
 }
@@ -120,9 +128,9 @@ pub async fn open_group(tx: &Tx, ids: &NewIds, user: UserId, group: &NewGroup) -
         .await?;
     tx.execute(&stmt, &[&id, &user, &group.title, &group.encryption])
         .await?;
-    add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
+    add_member(tx, id, &[Principal::User(user)], Role::Owner, None).await?;
     let others: Vec<Principal> = group.members.iter().copied().map(Principal::User).collect();
-    add_member(tx, id, &others, "member", None).await?;
+    add_member(tx, id, &others, Role::Member, None).await?;
     opened(tx, ids, user, id, true, Vec::new()).await
 }
 
@@ -147,7 +155,7 @@ async fn opened(
 async fn insert(
     tx: &Tx,
     id: ConversationId,
-    kind: &str,
+    kind: ConversationKind,
     by: UserId,
     pair: [Uuid; 2],
 ) -> Result<(ConversationId, bool)> {
@@ -163,7 +171,7 @@ async fn insert(
     let found: ConversationId = tx
         .query_one(&stmt, &[&id, &kind, &by, &low, &high])
         .await?
-        .get(0);
+        .get("conversation_id");
     Ok((found, found == id))
 }
 
