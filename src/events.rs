@@ -13,7 +13,7 @@ use crate::{
     catalogue,
     clock::iso,
     cursor::Cursor,
-    ids::{ConversationId, EventId, MessageId, Principal},
+    ids::{ConversationId, EventId, MessageId, Principal, PrincipalKind},
 };
 
 catalogue! {
@@ -116,7 +116,7 @@ pub struct Message<'a> {
 /// Who says something, as everybody sees it.
 #[derive(Serialize)]
 pub struct Sender<'a> {
-    r#type: &'static str,
+    r#type: PrincipalKind,
     id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     device_id: Option<&'a str>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 use uuid::Uuid;
 
-use crate::random::Random;
+use crate::{db::text_enum::text_enum, random::Random};
 
 /// A string that is no id of the kind asked for.
 #[derive(Debug)]
@@ -114,6 +114,14 @@ id! {
     ChallengeId: parse_ulid, show_ulid, ulid;
 }
 
+text_enum! {
+    /// What a principal is.
+    PrincipalKind {
+        User = "user",
+        Agent = "agent",
+    }
+}
+
 /// A user or an agent by the id that both kinds share: the owner of an inbox, a member, a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Principal {
@@ -131,20 +139,19 @@ impl Principal {
         }
     }
 
-    /// `user` or `agent`.
-    pub fn kind(self) -> &'static str {
+    /// Whether it is a user or an agent.
+    pub fn kind(self) -> PrincipalKind {
         match self {
-            Principal::User(_) => "user",
-            Principal::Agent(_) => "agent",
+            Principal::User(_) => PrincipalKind::User,
+            Principal::Agent(_) => PrincipalKind::Agent,
         }
     }
 
     /// From the two columns that every table uses.
-    pub fn from_row(kind: &str, id: Uuid) -> Self {
-        if kind == "agent" {
-            Principal::Agent(AgentId(id))
-        } else {
-            Principal::User(UserId(id))
+    pub fn from_row(kind: PrincipalKind, id: Uuid) -> Self {
+        match kind {
+            PrincipalKind::User => Principal::User(UserId(id)),
+            PrincipalKind::Agent => Principal::Agent(AgentId(id)),
         }
     }
 

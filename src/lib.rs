@@ -44,4 +44,5 @@ pub mod routes;
 pub mod schedule;
 pub mod telemetry;
 pub mod validation;
+pub mod vocabulary;
 pub mod work;

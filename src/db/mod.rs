@@ -4,6 +4,7 @@
 //! have a pool of their own, so that slow reads cannot starve them.
 
 pub mod migrate;
+pub(crate) mod text_enum;
 
 use std::{
     ops::Deref,

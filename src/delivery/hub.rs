@@ -20,7 +20,9 @@ use super::{
     heartbeat::Heartbeat,
     subscription::{End, Subscription, UNKNOWN_SEQ},
 };
-use crate::{events::EncodedEvent, inbox::Delivery, limits::quotas::NODE_LEASE};
+use crate::{
+    events::EncodedEvent, inbox::Delivery, limits::quotas::NODE_LEASE, vocabulary::RevocationReason,
+};
 
 /// The principal whose first listener came or whose last one went. The backplane then subscribes or unsubscribes.
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +185,7 @@ impl Hub {
     }
 
     /// Ends the subscriptions that one of `credentials` authorised.
-    pub fn revoke(&self, credentials: &[Uuid], reason: &'static str) {
+    pub fn revoke(&self, credentials: &[Uuid], reason: RevocationReason) {
         self.for_each(|subscription| {
             if credentials.contains(&subscription.credential) {
                 subscription.end(End::Revoked { reason });

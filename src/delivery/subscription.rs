@@ -18,6 +18,7 @@ use crate::{
     events::EncodedEvent,
     limits::quotas::{MAX_MAILBOX_BYTES, MAX_MAILBOX_FRAMES},
     metrics,
+    vocabulary::RevocationReason,
 };
 
 /// An event for one listener.
@@ -34,7 +35,7 @@ pub enum End {
     /// Its credential no longer counts.
     Revoked {
         /// As `session.invalidated` says it.
-        reason: &'static str,
+        reason: RevocationReason,
     },
     /// The node stops; come back after the wait.
     Drain(Duration),

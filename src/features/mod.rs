@@ -4,7 +4,7 @@
 //! A feature may call the `mod.rs` of those listed before it, and nothing else of another feature.
 
 pub mod accounts;
-pub(crate) mod agents;
+pub mod agents;
 pub(crate) mod budgets;
 pub(crate) mod conversations;
 pub(crate) mod devices;

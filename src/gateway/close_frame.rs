@@ -14,7 +14,7 @@ pub fn to(client: &AuthenticatedClient, end: End, gateway: &Gateway, sent: i64) 
             let at = gateway.clock.now();
             (
                 ServerFrame::SessionInvalidated {
-                    reason,
+                    reason: *reason,
                     device_id,
                     at,
                 },

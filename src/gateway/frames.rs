@@ -14,6 +14,7 @@ use crate::{
     http::json,
     ids::{AgentId, ConnectionId, ConversationId, MessageId},
     limits::quotas::HEARTBEAT_INTERVAL,
+    vocabulary::RevocationReason,
 };
 
 /// The first frame.
@@ -318,7 +319,7 @@ pub enum ServerFrame<'a> {
     AuthExpiring,
     #[serde(rename = "session.invalidated")]
     SessionInvalidated {
-        reason: &'static str,
+        reason: RevocationReason,
         #[serde(skip_serializing_if = "Option::is_none")]
         device_id: Option<&'a str>,
         #[serde(serialize_with = "crate::clock::as_iso")]

@@ -43,6 +43,7 @@ use crate::{
     inbox::{AppendedEvent, Delivery},
     metrics,
     redis::{Redis, keys},
+    vocabulary::RevocationReason,
 };
 
 /// Up to so many principals are told through their own channels, which only nodes that need to listen to. For more, one
@@ -207,12 +208,12 @@ impl Backplane {
     }
 
     /// Ends the subscriptions of revoked credentials on all nodes, and keeps tombstones of them.
-    pub fn invalidate(&self, credentials: Vec<Uuid>, reason: &'static str) {
+    pub fn invalidate(&self, credentials: Vec<Uuid>, reason: RevocationReason) {
         self.tombstones.raise(&credentials, reason);
         self.hub.revoke(&credentials, reason);
         let message = ControlMessage::Invalidate {
             credentials,
-            reason: reason.to_owned(),
+            reason: reason.to_string(),
         };
         self.control(Urgency::Control, &message);
     }

@@ -24,6 +24,7 @@ use crate::{
     limits::{Limiter, quotas::CODE_TTL, table::Limit},
     random::Random,
     validation::{DeviceId, Email, Text},
+    vocabulary::RevocationReason,
     work::{Tx, UnitOfWork},
 };
 
@@ -331,7 +332,7 @@ pub async fn reset_password(
         let user = accounts.use_code(tx, &limiter, Scene::Reset, given).await?;
         store::set_password(tx, user, &hash).await?;
         store::clear_failures(tx, &body.email).await?;
-        devices::end_all(tx, user, None, "password_reset").await
+        devices::end_all(tx, user, None, RevocationReason::PasswordReset).await
     });
     reset.await?;
     Ok(Data(Reset { reset: true }))

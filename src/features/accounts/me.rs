@@ -18,6 +18,7 @@ use crate::{
     http::{Data, Json},
     ids::UserId,
     limits::{Limiter, table::Limit},
+    vocabulary::RevocationReason,
 };
 
 /// The caller's account.
@@ -93,7 +94,13 @@ pub async fn change_password(
         store::replace_password(tx, &known, &hash).await?;
         store::clear_failures(tx, &email).await?;
         store::note_proof(tx, user.session).await?;
-        devices::end_all(tx, user.id, Some(user.session), "password_reset").await
+        devices::end_all(
+            tx,
+            user.id,
+            Some(user.session),
+            RevocationReason::PasswordReset,
+        )
+        .await
     });
     changed.await?;
     Ok(Data(Changed { changed: true }))

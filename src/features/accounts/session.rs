@@ -19,6 +19,7 @@ use crate::{
     limits::{Limiter, quotas::ACCESS_TOKEN_TTL, table::Limit},
     metrics,
     validation::{DeviceId, Text},
+    vocabulary::RevocationReason,
     work::Tx,
 };
 
@@ -133,7 +134,9 @@ pub async fn refresh(
         Refreshed::Stolen => {
             metrics::session_stolen();
             tracing::warn!(%session, "an old refresh token came back; its session is over");
-            accounts.work.revoked(vec![session.0], "refresh_reuse");
+            accounts
+                .work
+                .revoked(vec![session.0], RevocationReason::RefreshReuse);
             Err(Code::TokenExpired.into())
         }
         Refreshed::RevokedCredentials => Err(Code::TokenExpired.into()),
@@ -158,7 +161,7 @@ pub async fn logout(
     limiter.check_route(Limit::DefaultIp, ip).await?;
     if let Some((session, _)) = accounts.refresh_tokens.read(&headers) {
         let ended = accounts.work.run("accounts.logout", async |tx| {
-            devices::end_session(tx, session, "logout").await
+            devices::end_session(tx, session, RevocationReason::Logout).await
         });
         ended.await?;
     }

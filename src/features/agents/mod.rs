@@ -19,7 +19,7 @@ pub use self::reachability::ReachabilityTracker;
 use crate::{
     auth::{agent::NewToken, secret::Hasher},
     clock::{Clock, iso},
-    db::Db,
+    db::{Db, text_enum::text_enum},
     error::Result,
     events::EventKind,
     ids::{AgentId, UserId},
@@ -79,43 +79,27 @@ struct Locked {
     state: State,
 }
 
-/// What an agent is. Whether it is online is not a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// It has no key yet.
-    Registered,
-    Active,
-    /// Its webhook failed too often; an ack of any kind brings it back.
-    Unreachable,
-    TokenRevoked,
-    /// Kept for those who talked with it; answers as if it were not there.
-    Deleted,
+text_enum! {
+    /// What an agent is. Whether it is online is not a state.
+    State {
+        /// It has no key yet.
+        Registered = "registered",
+        Active = "active",
+        /// Its webhook failed too often; an ack of any kind brings it back.
+        Unreachable = "unreachable",
+        TokenRevoked = "token_revoked",
+        /// Kept for those who talked with it; answers as if it were not there.
+        Deleted = "deleted",
+    }
 }
 
-impl State {
-    const ALL: [State; 5] = [
-        State::Registered,
-        State::Active,
-        State::Unreachable,
-        State::TokenRevoked,
-        State::Deleted,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            State::Registered => "registered",
-            State::Active => "active",
-            State::Unreachable => "unreachable",
-            State::TokenRevoked => "token_revoked",
-            State::Deleted => "deleted",
-        }
-    }
-
-    fn from_name(name: &str) -> Self {
-        Self::ALL
-            .into_iter()
-            .find(|state| state.name() == name)
-            .unwrap_or(State::Registered)
+text_enum! {
+    /// How an agent gets its events.
+    DeliveryMode {
+        /// It reads its inbox by socket or poll.
+        Pull = "pull",
+        /// It is called.
+        Webhook = "webhook",
     }
 }
 
@@ -125,8 +109,9 @@ async fn move_to(tx: &Tx, agent: &Locked, state: State) -> Result<()> {
         return Ok(());
     }
     let at = store::set_state(tx, agent.id, state).await?;
-    let previous = agent.state.name();
-    let data = json!({ "agent_id": agent.id, "state": state.name(), "previous_state": previous, "at": iso(at) });
+    let previous = agent.state;
+    let data =
+        json!({ "agent_id": agent.id, "state": state, "previous_state": previous, "at": iso(at) });
     tx.emit(
         EventKind::AgentStateChanged,
         None,

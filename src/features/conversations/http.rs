@@ -23,6 +23,7 @@ use crate::{
     ids::{AgentId, ConversationId, MessageId, Principal, UserId},
     limits::{Limiter, quotas::MAX_GROUP_MEMBERS, table::Limit},
     validation::Text,
+    vocabulary::Encryption,
     work::UnitOfWork,
 };
 
@@ -48,15 +49,6 @@ pub struct OpenGroup {
     encryption: Encryption,
 }
 
-/// What payloads a conversation takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Encryption {
-    #[default]
-    Optional,
-    Required,
-}
-
 impl OpenGroup {
     /// Without its maker, and nobody twice.
     fn by(self, user: UserId) -> Result<store::NewGroup> {
@@ -73,15 +65,10 @@ impl OpenGroup {
                 "a group has at most 500 members",
             ));
         }
-        let encryption = if self.encryption == Encryption::Required {
-            "required"
-        } else {
-            "optional"
-        };
         Ok(store::NewGroup {
             title: self.title.map(|text| text.0),
             members,
-            encryption,
+            encryption: self.encryption,
         })
     }
 }

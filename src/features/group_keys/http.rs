@@ -20,6 +20,7 @@ use crate::{
         table::Limit,
     },
     validation::Text,
+    vocabulary::ConversationKind,
     work::UnitOfWork,
 };
 
@@ -143,7 +144,9 @@ pub async fn request(
     Json(body): Json<AskRotation>,
 ) -> Result<Created<AskedRotation>> {
     let id = body.conversation_id;
-    if conversations::kind(work.db(), id, Principal::User(user.id)).await? != "direct" {
+    if conversations::kind(work.db(), id, Principal::User(user.id)).await?
+        != ConversationKind::Direct
+    {
         return Err(Error::field(
             "conversation_id",
             "direct",

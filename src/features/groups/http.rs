@@ -9,7 +9,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::store::{self, Addition, Removal};
 use crate::{
@@ -27,6 +27,7 @@ use crate::{
         quotas::{GROUP_ADDITIONS_PER_TRANSACTION, MAX_GROUP_ADDITIONS},
         table::Limit,
     },
+    vocabulary::{Role, Visibility},
     work::UnitOfWork,
 };
 
@@ -98,18 +99,28 @@ pub async fn remove_member(
     removal.await.map(Data)
 }
 
-/// What a member who is a user may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// A role that a user can be given.
+#[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+enum GrantedRole {
     Owner,
     Admin,
     Member,
 }
 
+impl From<GrantedRole> for Role {
+    fn from(role: GrantedRole) -> Self {
+        match role {
+            GrantedRole::Owner => Role::Owner,
+            GrantedRole::Admin => Role::Admin,
+            GrantedRole::Member => Role::Member,
+        }
+    }
+}
+
 #[derive(Deserialize)]
 pub struct ChangeMember {
-    role: Role,
+    role: GrantedRole,
 }
 
 /// `PATCH /groups/{conversation_id}/members/{principal_id}`: makes a member an admin, a member again, or the owner; the
@@ -126,7 +137,7 @@ pub async fn change_member(
 ) -> Result<Data<Member>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
     let member = work.run("groups.change_member", async |tx| {
-        store::change_role(tx, group, user.id, member, body.role).await
+        store::change_role(tx, group, user.id, member, body.role.into()).await
     });
     member.await.map(Data)
 }
@@ -136,17 +147,6 @@ pub struct AddAgent {
     agent_id: AgentId,
     #[serde(default)]
     visibility: Visibility,
-}
-
-/// Which messages of a group an agent gets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Visibility {
-    /// Those that name it.
-    #[default]
-    Addressed,
-    /// All.
-    All,
 }
 
 /// `POST /groups/{conversation_id}/agent-instances`: gives an agent a place in a group, or another visibility there.

@@ -15,6 +15,7 @@ use crate::{
     db::Db,
     error::Result,
     ids::{AgentId, RelationId, UserId},
+    vocabulary::RelationState,
 };
 
 /// What ties a user and an agent.
@@ -23,7 +24,7 @@ pub struct Relation {
     pub relation_id: RelationId,
     pub user_id: UserId,
     pub agent_id: AgentId,
-    pub state: String,
+    pub state: RelationState,
     #[serde(serialize_with = "crate::clock::as_iso")]
     pub created_at: DateTime<Utc>,
     #[serde(serialize_with = "crate::clock::as_iso_or_null")]

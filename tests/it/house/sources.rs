@@ -84,7 +84,7 @@ fn the_document_of_the_settings_is_the_table() {
 }
 
 /// Every string in the sources that begins like a statement: `-- name`.
-fn statements() -> Vec<(String, String)> {
+pub fn statements() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for (file, text) in sources(&root().join("src")) {
         for piece in text.split("\"-- ").skip(1) {

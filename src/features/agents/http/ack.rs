@@ -3,7 +3,7 @@
 use axum::extract::State as Handle;
 use serde::{Deserialize, Serialize};
 
-use super::super::{Agents, store};
+use super::super::{Agents, State, store};
 use crate::{
     auth::agent::{Agent, lock_live_token},
     error::{Error, Result},
@@ -21,7 +21,7 @@ pub struct Ack {
 /// Where an agent stands after an ack.
 #[derive(Serialize)]
 pub struct Acked {
-    state: &'static str,
+    state: State,
     /// Everything up to here is acknowledged; what is delivered next comes after it.
     resumed_from_seq: i64,
     /// Events that wait.
@@ -61,7 +61,7 @@ pub async fn ack(
     agents.reachability.acked(&[agent.id]).await?;
     let state = store::state(&agents.db, agent.id).await?;
     Ok(Data(Acked {
-        state: state.name(),
+        state,
         resumed_from_seq: bounds.acked,
         queued: bounds.head - bounds.acked,
     }))

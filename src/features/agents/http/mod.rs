@@ -23,7 +23,7 @@ pub use self::{
     tokens::{regenerate_token, revoke_token},
 };
 use super::{
-    Agents, State,
+    Agents, DeliveryMode, State,
     manifest::{Manifest, wrapped},
     move_to,
     store::{self, AgentRow, Viewer},
@@ -45,6 +45,7 @@ use crate::{
         table::Limit,
     },
     validation::Text,
+    vocabulary::RevocationReason,
 };
 
 #[derive(Deserialize)]
@@ -59,7 +60,7 @@ pub struct CreatedAgent {
     agent_id: AgentId,
     token: String,
     display_name: String,
-    state: &'static str,
+    state: State,
     #[serde(serialize_with = "crate::clock::as_iso")]
     created_at: DateTime<Utc>,
 }
@@ -95,7 +96,7 @@ pub async fn create(
             agent_id: id,
             token,
             display_name: body.display_name.0,
-            state: State::Registered.name(),
+            state: State::Registered,
             created_at,
         })),
         Err(error) => {
@@ -147,8 +148,8 @@ pub struct FullAgent {
     owner_user_id: UserId,
     display_name: String,
     description: Option<String>,
-    state: String,
-    delivery_mode: String,
+    state: State,
+    delivery_mode: DeliveryMode,
     manifest: Option<Box<RawValue>>,
     manifest_version: i32,
     manifest_size_bytes: usize,
@@ -180,7 +181,7 @@ pub struct AgentCard {
     agent_id: AgentId,
     display_name: String,
     description: Option<String>,
-    state: String,
+    state: State,
     manifest: Option<Box<RawValue>>,
     manifest_version: i32,
     key_id: Option<String>,
@@ -313,7 +314,7 @@ pub async fn delete(
     let sockets = agents.count_sockets(agent.id).await;
     let deleted = agents.work.run("agents.delete", async |tx| {
         let locked = store::lock_owned(tx, &agent).await?;
-        let had_token = store::revoke_tokens(tx, agent.id, "token_revoked").await?;
+        let had_token = store::revoke_tokens(tx, agent.id, RevocationReason::TokenRevoked).await?;
         store::end_keys(tx, agent.id).await?;
         move_to(tx, &locked, State::Deleted).await?;
         tx.enqueue(Job::EraseAgent {

@@ -14,6 +14,7 @@ use crate::{
     events::EventKind,
     http::{Data, Json},
     limits::{Limiter, table::Limit},
+    vocabulary::RevocationReason,
 };
 
 #[derive(Deserialize)]
@@ -67,7 +68,7 @@ async fn replace_token(
         let locked = store::lock_owned(tx, agent).await?;
         let previous_valid_until = if emergency {
             store::end_keys(tx, agent.id).await?;
-            store::revoke_tokens(tx, agent.id, "token_regenerated").await?;
+            store::revoke_tokens(tx, agent.id, RevocationReason::TokenRegenerated).await?;
             None
         } else {
             store::end_current_key(tx, agent.id, "").await?;
@@ -112,7 +113,7 @@ pub async fn revoke_token(
     let sockets = agents.count_sockets(agent.id).await;
     let revoked = agents.work.run("agents.revoke_token", async |tx| {
         let locked = store::lock_owned(tx, &agent).await?;
-        let had_token = store::revoke_tokens(tx, agent.id, "token_revoked").await?;
+        let had_token = store::revoke_tokens(tx, agent.id, RevocationReason::TokenRevoked).await?;
         store::end_keys(tx, agent.id).await?;
         move_to(tx, &locked, State::TokenRevoked).await?;
         Ok(RevokedToken {
