@@ -32,6 +32,7 @@ pub const ORDER: &[&str] = &[
     "groups",
     "group_keys",
     "messages",
+    "typing",
     "streams",
     "budgets",
     "erasure",
