@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories units load autobahn measure clean-dev toolchain
+.PHONY: help run test check fmt fmt-check lint docs deps advisories units schema load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -46,6 +46,9 @@ units: toolchain ## all tests, against real Postgres, Redis and a browser
 	@echo "== tests" && $(CARGO) test --locked --workspace --no-run
 	@$(TARGET)/debug/devcluster fetch
 	@$(CARGO) test --locked --workspace
+
+schema: toolchain ## write sql/schema.sql, the schema that the migrations make
+	@UPDATE_SCHEMA=1 $(CARGO) test --locked --test it the_committed_dump
 
 # Licences, bans and sources are also held by a test among the units, without any tool.
 deps: toolchain ## licences, bans and known advisories of the dependencies

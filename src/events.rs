@@ -95,7 +95,7 @@ struct Sender<'a> {
 impl<'a> Sender<'a> {
     fn of(who: Principal, device_id: Option<&'a str>) -> Self {
         Sender {
-            r#type: who.kind(),
+            r#type: who.kind().as_str(),
             id: who.wire_id(),
             device_id,
         }

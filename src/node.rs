@@ -488,7 +488,7 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
         let stmt = client
             .prepare_cached(
                 "-- node.setting
-            select current_setting($1)",
+            select current_setting($1) as value",
             )
             .await
             .map_err(said)?;
@@ -496,7 +496,7 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
             .query_one(&stmt, &[&name])
             .await
             .map_err(said)?
-            .get(0))
+            .get("value"))
     };
     let version: i32 = setting("server_version_num").await?.parse()?;
     if version < 150_000 {
@@ -510,9 +510,13 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
         );
     }
     let history = "-- node.schema
-            select coalesce(max(version), 0)::bigint from refinery_schema_history";
+            select coalesce(max(version), 0)::bigint as version from refinery_schema_history";
     let applied: i64 = match client.prepare_cached(history).await {
-        Ok(stmt) => client.query_one(&stmt, &[]).await.map_err(said)?.get(0),
+        Ok(stmt) => client
+            .query_one(&stmt, &[])
+            .await
+            .map_err(said)?
+            .get("version"),
         // No history: nothing was ever applied.
         Err(_) => 0,
     };

@@ -7,12 +7,17 @@ create table relation (
     state           text        not null default 'active' check (state in ('active', 'revoked')),
     created_at      timestamptz not null default app_now(),
     revoked_at      timestamptz,
-    purge_at        timestamptz                                           -- revoked_at + 7 days
+    purge_at        timestamptz,                                          -- revoked_at + 7 days, as callers are told
+    purge_due       timestamptz,                                          -- when the purge looks next; null: not at all
+    purge_through   bigint                                                -- the purge ends here if there is a newer relation
 );
 create unique index relation_active on relation (user_id, agent_id) where state = 'active';
+create index relation_of_user on relation (user_id, relation_id);
+create index relation_of_agent on relation (agent_id, state);
+create index relation_purge on relation (purge_due) where purge_due is not null;
 
--- One row a conversation, updated by every send: the lock on it is what orders the messages. fillfactor leaves room
--- for updates on the same page, and nothing that a send changes is indexed.
+-- One row per conversation, updated by every send: the lock on it orders the messages. fillfactor leaves room for
+-- updates on the same page, and no column that a send changes is indexed.
 create table conversation (
     conversation_id  uuid        primary key,                             -- ULID
     kind             text        not null check (kind in ('direct', 'agent', 'group')),
@@ -22,30 +27,38 @@ create table conversation (
     encryption       text        not null default 'optional' check (encryption in ('optional', 'required')),
     epoch            integer     not null default 0,                      -- of the group key
     rotation_required boolean    not null default false,
-    pair_low         uuid,                                                -- the two of a direct or agent conversation,
-    pair_high        uuid,                                                -- in order, so that a pair has one only
+    pair_low         uuid,                                                -- the two principals of a direct or agent
+    pair_high        uuid,                                                -- conversation, sorted: a pair has only one
     last_seq         bigint      not null default 0,                      -- of its messages: 1, 2, 3 without gaps
     last_message_id  uuid,
-    last_sender_id   uuid,                                                -- for the guard against agents that answer
+    last_sender_id   uuid,                                                -- with last_hop: stops agents that would answer
     last_sender_kind text,                                                -- each other for ever
     last_hop         smallint    not null default 0,
     last_activity_at timestamptz not null default app_now(),
+    purged_seq       bigint      not null default 0,                      -- messages up to this have lost their payload
     constraint conversation_pair unique (pair_low, pair_high)
 ) with (fillfactor = 60);
+create index conversation_of_creator on conversation (created_by);
 
 create table member (
     conversation_id uuid        not null references conversation,
     principal_id    uuid        not null,                                 -- user or agent
     principal_kind  text        not null check (principal_kind in ('user', 'agent')),
     role            text        not null check (role in ('owner', 'admin', 'member', 'agent')),
-    relation_id     uuid        references relation,                      -- what lets an agent be here
+    relation_id     uuid        references relation,                      -- the relation that admits an agent
+    visibility      text        not null default 'all' check (visibility in ('all', 'addressed')),
+    instance_id     uuid,                                                 -- ULID, of an agent in a group
+    from_seq        bigint      not null default 0,                       -- sees the messages after this one
+    read_seq        bigint      not null default 0,                       -- has read up to this one
     joined_at       timestamptz not null default app_now(),
     primary key (conversation_id, principal_id)
 );
 create index member_of on member (principal_id, conversation_id);
+-- The conversations that the end of a relation concerns.
+create index member_of_relation on member (relation_id) where relation_id is not null;
 
--- No foreign keys: the sender's right and the conversation's existence are proven in the statement that inserts, and
--- each key would cost a lock per message.
+-- No foreign keys: the statement that inserts proves the sender's right and the conversation's existence, and each key
+-- would cost a lock per message.
 create table message (
     conversation_id   uuid        not null,
     seq               bigint      not null,                               -- gapless; commit order
@@ -58,17 +71,26 @@ create table message (
     hop               smallint    not null,                               -- agents' answers since a human spoke
     created_at        timestamptz not null,
     payload           text        not null,                               -- JSON as it was sent; opaque
+    recipients        text[],                                             -- principals the sender named, as wire ids; null: all
     primary key (conversation_id, seq)
 );
--- Ciphertext does not compress; do not try.
+-- Ciphertext does not compress, so Postgres does not try.
 alter table message alter column payload set storage external;
+-- An agent with visibility `addressed` reads only these.
+create index message_addressed on message (conversation_id, seq) where recipients is not null;
 
--- What a sender has sent in the last 24 hours, by the id it chose (ULID or UUID: both are 128 bits).
+-- The keys that a sender chose for its messages of the last 24 hours (ULID or UUID: both are 128 bits). The primary key
+-- begins with the key, not with the sender: keys rise with time, so all senders write to the same few index pages, and
+-- retention empties whole pages.
 create table idempotency (
-    sender_id       uuid        not null,
     key             uuid        not null,
+    sender_id       uuid        not null,
     message_id      uuid        not null,
     created_at      timestamptz not null default app_now(),
-    primary key (sender_id, key)
+    primary key (key, sender_id)
 );
-create index idempotency_age on idempotency using brin (created_at);
+-- Retention walks by age. A btree, not brin: a brin range that rows were deleted from and added to matches any age.
+create index idempotency_age on idempotency (created_at);
+
+-- Concatenates arrays: a batch can bring several conversations' messages to one inbox.
+create aggregate array_concat (anycompatiblearray) (sfunc = array_cat, stype = anycompatiblearray);

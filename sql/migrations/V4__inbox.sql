@@ -1,12 +1,12 @@
--- The inbox: one durable, numbered sequence of events per principal, read by sockets, polls and webhooks alike.
+-- The inbox: one durable, numbered sequence of events per principal. Sockets, polls and webhooks all read it.
 
--- The head of each inbox. The lock on this row, held to commit, is what makes numbers gapless and in commit order.
+-- The head of each inbox. The lock on this row, held to commit, makes the numbers gapless and puts them in commit order.
 create table inbox (
     principal_id    uuid        primary key,                              -- user or agent
     head_seq        bigint      not null default 0
 ) with (fillfactor = 40);
 
--- What an event says, unless it is a message (then the message row says it).
+-- The content of an event. An event that announces a message has no row here: the message row is its content.
 create table event (
     event_id        uuid        primary key,                              -- ULID
     kind            text        not null,                                 -- a name of the event catalogue
@@ -14,16 +14,19 @@ create table event (
     created_at      timestamptz not null default app_now(),
     data            text        not null                                  -- JSON
 );
+create index event_age on event (created_at);
 
+-- All events that one statement brings to one inbox are one row: a burst of messages into a large group costs a row per
+-- member, not one per member and message.
 create table inbox_entry (
     principal_id    uuid        not null,
-    seq             bigint      not null,
-    event_id        uuid        not null,                                 -- an event, or the message it announces
+    seq             bigint      not null,                                 -- number of the last event in event_ids
     created_at      timestamptz not null default app_now(),
+    event_ids       uuid[]      not null,                                 -- events, or the messages that they announce
     primary key (principal_id, seq)
 );
--- Retention walks by age; brin costs a send next to nothing.
-create index inbox_entry_age on inbox_entry using brin (created_at);
+-- Retention walks by age, oldest first. This btree grows at its right edge only.
+create index inbox_entry_age on inbox_entry (created_at);
 
 -- How far a reader has come: one row per agent (all its connections share it), one per device of a user.
 create table inbox_reader (
@@ -33,7 +36,7 @@ create table inbox_reader (
     primary key (principal_id, device_id)
 ) with (fillfactor = 40);
 
--- What an operator raises after restoring a backup, so that every cursor given out before is refused.
+-- An operator raises `restores` after restoring a backup; every cursor given out before is then refused.
 create table cluster (
     only_row        boolean     primary key default true check (only_row),
     restores        integer     not null default 0

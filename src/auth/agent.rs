@@ -243,18 +243,18 @@ impl AgentTokens {
         let row = client
             .query_opt(
                 "-- auth.agent_token
-                select token_id, agent_id, bcrypt_hash from agent_token
-                where lookup = $1 and bcrypt_hash is not null and (valid_until is null or valid_until > app_now())",
+                select token_id, agent_id, bcrypt_hash from live_agent_token
+                where lookup = $1",
                 &[&lookup],
             )
             .await?;
         Ok(row.map(|row| {
             (
                 AgentToken {
-                    token: row.get(0),
-                    agent: row.get(1),
+                    token: row.get("token_id"),
+                    agent: row.get("agent_id"),
                 },
-                row.get(2),
+                row.get("bcrypt_hash"),
             )
         }))
     }
@@ -287,8 +287,7 @@ impl AgentToken {
         if client
             .query_opt(
                 "-- auth.agent
-                select 1 from agent_token
-                where token_id = $1 and agent_id = $2 and revoked_at is null and (valid_until is null or valid_until > app_now())",
+                select 1 from live_agent_token where token_id = $1 and agent_id = $2",
                 &[&self.token, &self.agent],
             )
             .await?
@@ -309,8 +308,7 @@ impl AgentToken {
 pub async fn lock_live_token(tx: &Tx, agent: AgentId, token: TokenId) -> Result<()> {
     tx.query_opt(
         "-- auth.hold_token
-        select 1 from agent_token where token_id = $1 and agent_id = $2 and revoked_at is null
-            and (valid_until is null or valid_until > app_now()) for share",
+        select 1 from live_agent_token where token_id = $1 and agent_id = $2 for share",
         &[&token, &agent],
     )
     .await?

@@ -71,8 +71,8 @@ impl UserToken {
         let Some(row) = client
             .query_opt(
                 "-- auth.user
-                select device_id, user_id, authenticated_at > app_now() - make_interval(secs => $2) from session
-                where session_id = $1 and revoked_at is null and absolute_expires_at > app_now()",
+                select device_id, user_id, authenticated_at > app_now() - make_interval(secs => $2) as is_recent from live_session
+                where session_id = $1",
                 &[&self.session, &REAUTH_WINDOW.as_secs_f64()],
             )
             .await?
@@ -80,14 +80,14 @@ impl UserToken {
             dead.mark_revoked(self.session.0).await;
             return Err(Code::Unauthorized.into());
         };
-        if row.get::<_, UserId>(1) != self.user {
+        if row.get::<_, UserId>("user_id") != self.user {
             return Err(Code::Unauthorized.into());
         }
         Ok(User {
             id: self.user,
             session: self.session,
-            device_id: row.get(0),
-            recent: row.get(2),
+            device_id: row.get("device_id"),
+            recent: row.get("is_recent"),
         })
     }
 }
@@ -105,7 +105,7 @@ pub async fn lock_live_session(tx: &Tx, user: UserId, session: SessionId) -> Res
     // A statement of its own: one that has waited for the user would see the session as it was before.
     tx.query_opt(
         "-- auth.hold_session
-        select 1 from session where session_id = $1 and user_id = $2 and revoked_at is null for share",
+        select 1 from live_session where session_id = $1 and user_id = $2 for share",
         &[&session, &user],
     )
     .await?

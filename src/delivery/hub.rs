@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -183,7 +184,7 @@ impl Hub {
     }
 
     /// Ends the subscriptions that one of `credentials` authorised.
-    pub fn revoke(&self, credentials: &[Uuid], reason: &'static str) {
+    pub fn revoke(&self, credentials: &[Uuid], reason: RevocationReason) {
         self.for_each(|subscription| {
             if credentials.contains(&subscription.credential) {
                 subscription.end(End::Revoked { reason });

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use blindpipe_protocol::revocation::RevocationReason;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -133,13 +134,13 @@ impl Reconciler {
 }
 
 /// Those of `credentials` that are no live session and no valid token, each with its reason.
-async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static str, Uuid)>> {
+async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(RevocationReason, Uuid)>> {
     let client = db.read().await?;
     let rows = client
         .query(
             "-- backplane.dead_credentials
-            select c.id, s.session_id is not null,
-                   coalesce(s.revoke_reason, t.revoke_reason, case when t.valid_until is not null then 'token_regenerated' end, '')
+            select c.id, s.session_id is not null as is_session,
+                   coalesce(s.revoke_reason, t.revoke_reason, case when t.valid_until is not null then 'token_regenerated' end, '') as reason
             from unnest($1::uuid[]) as c (id)
             left join session s on s.session_id = c.id
             left join agent_token t on t.token_id = c.id
@@ -150,6 +151,11 @@ async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static
         .await?;
     Ok(rows
         .iter()
-        .map(|row| (reason_of(row.get(1), row.get(2)), row.get(0)))
+        .map(|row| {
+            (
+                reason_of(row.get("is_session"), row.get("reason")),
+                row.get("id"),
+            )
+        })
         .collect())
 }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -34,7 +35,7 @@ pub enum End {
     /// Its credential no longer counts.
     Revoked {
         /// As `session.invalidated` says it.
-        reason: &'static str,
+        reason: RevocationReason,
     },
     /// The node stops; come back after the wait.
     Drain(Duration),

@@ -3,7 +3,7 @@
 //!
 //! A feature may call the `mod.rs` of those listed before it, and nothing else of another feature.
 
-pub mod accounts;
+pub(crate) mod accounts;
 pub(crate) mod agents;
 pub(crate) mod budgets;
 pub(crate) mod conversations;
@@ -32,6 +32,7 @@ pub const ORDER: &[&str] = &[
     "groups",
     "group_keys",
     "messages",
+    "typing",
     "streams",
     "budgets",
     "erasure",

@@ -1,10 +1,7 @@
 //! The last words to a socket whose seat must be given up.
 
-use blindpipe_protocol::{
-    frames::{
-        AuthError, AuthErrorReason, ReconnectHint, ResyncRequired, ServerFrame, SessionInvalidated,
-    },
-    revocation::RevocationReason,
+use blindpipe_protocol::frames::{
+    AuthError, AuthErrorReason, ReconnectHint, ResyncRequired, ServerFrame, SessionInvalidated,
 };
 
 use super::{Gateway, authenticate::AuthenticatedClient, close::Close, frames};
@@ -15,7 +12,7 @@ pub fn to(client: &AuthenticatedClient, end: End, gateway: &Gateway, sent: i64) 
     let (frame, close) = match &end {
         End::Revoked { reason } => (
             ServerFrame::SessionInvalidated(SessionInvalidated {
-                reason: reason.parse().unwrap_or(RevocationReason::TokenRevoked),
+                reason: *reason,
                 device_id: Some(client.reader.device_id.clone()).filter(|id| !id.is_empty()),
                 at: gateway.clock.now().into(),
             }),

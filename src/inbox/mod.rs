@@ -255,11 +255,17 @@ pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<AppendedEven
     Ok(appended.collect())
 }
 
-/// Deletes entries that are older than `days`, and then what the events said that only such entries referred to: an event
-/// gets its entries in the statement that writes it and never another, so a day later none of them is left. Messages are
-/// no events; they stay. Small batches, each a transaction.
+/// Deletes entries that are older than `days`, and events that no entry refers to any more. Messages are no events; they
+/// stay. Works in small batches, each a transaction. If one half fails, the other still runs.
 pub async fn expire(db: &Db, days: i32) -> Result<()> {
-    while store::expire_entries(db, days).await? {}
-    while store::expire_events(db, days + 1).await? {}
-    Ok(())
+    let entries = async {
+        while store::expire_entries(db, days).await? {}
+        Ok(())
+    };
+    let events = async {
+        while store::expire_events(db, days + 1).await? {}
+        Ok(())
+    };
+    let outcome = entries.await;
+    outcome.and(events.await)
 }

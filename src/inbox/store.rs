@@ -35,12 +35,12 @@ pub async fn epoch(db: &Db) -> Result<u64> {
     let row = client
         .query_one(
             "-- inbox.epoch
-            select substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), restores from cluster",
+    select substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) as timeline, restores from cluster",
             &[],
         )
         .await?;
-    let timeline = u64::from_str_radix(row.get(0), 16).unwrap_or_default();
-    let restores: i32 = row.get(1);
+    let timeline = u64::from_str_radix(row.get("timeline"), 16).unwrap_or_default();
+    let restores: i32 = row.get("restores");
     Ok(timeline << 16 | u64::from(restores.unsigned_abs() & 0xffff))
 }
 
@@ -135,22 +135,25 @@ pub async fn append_all(
                 insert into inbox_entry (principal_id, seq, event_ids)
                 select principal_id, head_seq + cardinality(ids), ids from held
             )
-            select app_now(), null::uuid, null::bigint, null::int4[]
+            select app_now() as created_at, null::uuid as principal_id, null::bigint as head_seq, null::int4[] as ns
             union all select null, principal_id, head_seq, ns from held",
             &[&ids, &kinds, &conversations, &data, &ns, &principals],
         )
         .await?;
-    let at: DateTime<Utc> = rows.iter().find_map(|row| row.get(0)).unwrap_or_default();
+    let at: DateTime<Utc> = rows
+        .iter()
+        .find_map(|row| row.get("created_at"))
+        .unwrap_or_default();
     let mut told: Vec<_> = events
         .iter()
         .map(|event| (at, Vec::with_capacity(event.recipients.len())))
         .collect();
     for row in rows
         .iter()
-        .filter(|row| row.get::<_, Option<Uuid>>(1).is_some())
+        .filter(|row| row.get::<_, Option<Uuid>>("principal_id").is_some())
     {
-        let (principal, head): (_, i64) = (row.get(1), row.get(2));
-        for (seq, n) in (head + 1..).zip(row.get::<_, Vec<i32>>(3)) {
+        let (principal, head): (_, i64) = (row.get("principal_id"), row.get("head_seq"));
+        for (seq, n) in (head + 1..).zip(row.get::<_, Vec<i32>>("ns")) {
             let event = usize::try_from(n - 1).ok().and_then(|n| told.get_mut(n));
             event
                 .into_iter()
@@ -167,16 +170,17 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
             "-- inbox.bounds
             select i.head_seq,
                    coalesce((select seq - cardinality(event_ids) + 1 from inbox_entry e
-                             where e.principal_id = $1 order by seq limit 1), i.head_seq + 1),
+                             where e.principal_id = $1 order by seq limit 1), i.head_seq + 1) as oldest_seq,
                    coalesce((select acked_seq from inbox_reader r where r.principal_id = $1 and r.device_id = $2), i.head_seq)
+                       as acked_seq
             from inbox i where i.principal_id = $1",
             &[&reader.principal, &reader.device_id],
         )
         .await?;
     Ok(Bounds {
-        head: row.get(0),
-        oldest: row.get(1),
-        acked: row.get(2),
+        head: row.get("head_seq"),
+        oldest: row.get("oldest_seq"),
+        acked: row.get("acked_seq"),
     })
 }
 
@@ -215,11 +219,11 @@ pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Ve
 }
 
 fn entry(row: &tokio_postgres::Row) -> Entry {
-    let id: EventId = row.get(1);
-    let at: DateTime<Utc> = row.get(2);
-    let conversation: Option<ConversationId> = row.get(4);
-    let recipients: Option<Vec<String>> = row.get(14);
-    let encoded = match (row.get::<_, Option<&str>>(3), conversation) {
+    let id: EventId = row.get("event_id");
+    let at: DateTime<Utc> = row.get("created_at");
+    let conversation: Option<ConversationId> = row.get("conversation_id");
+    let recipients: Option<Vec<String>> = row.get("recipients");
+    let encoded = match (row.get::<_, Option<&str>>("kind"), conversation) {
         // No event row: the entry announces a message, which carries the event's id.
         (None, Some(conversation)) => message(
             row,
@@ -229,12 +233,16 @@ fn entry(row: &tokio_postgres::Row) -> Entry {
             recipients.as_deref(),
         )
         .encoded(),
-        (kind, conversation) => {
-            events::encoded(id, kind.unwrap_or_default(), conversation, at, row.get(5))
-        }
+        (kind, conversation) => events::encoded(
+            id,
+            kind.unwrap_or_default(),
+            conversation,
+            at,
+            row.get("data"),
+        ),
     };
     Entry {
-        seq: row.get(0),
+        seq: row.get("seq"),
         encoded,
     }
 }
@@ -249,14 +257,14 @@ fn message<'a>(
     Message {
         id,
         conversation,
-        seq: row.get(6),
-        sender: Principal::from_row(row.get(7), row.get(8)),
-        device_id: row.get(9),
-        payload: row.get(10),
+        seq: row.get("message_seq"),
+        sender: Principal::from_row(row.get("sender_kind"), row.get("sender_id")),
+        device_id: row.get("sender_device"),
+        payload: row.get("payload"),
         recipients,
-        client_message_id: row.get(11),
-        in_reply_to: row.get(12),
-        hop: row.get(13),
+        client_message_id: row.get("client_message_id"),
+        in_reply_to: row.get("in_reply_to"),
+        hop: row.get("hop"),
         created_at: at,
     }
 }
@@ -298,18 +306,17 @@ pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, seq: i64) -> 
         .query_one(
             "-- inbox.ack_by_token
             with token as materialized (
-                select 1 from agent_token where token_id = $2 and agent_id = $1 and revoked_at is null
-                    and (valid_until is null or valid_until > app_now()) for share
+                select 1 from live_agent_token where token_id = $2 and agent_id = $1 for share
             ), moved as (
                 update inbox_reader r set acked_seq = least($3, i.head_seq) from inbox i
                 where r.principal_id = $1 and r.device_id = '' and i.principal_id = $1
                     and r.acked_seq < least($3, i.head_seq) and exists (select from token)
             )
-            select exists (select from token)",
+            select exists (select from token) as is_live",
             &[&agent, &token, &seq],
         )
         .await?
-        .get(0))
+        .get("is_live"))
 }
 
 pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
@@ -324,8 +331,8 @@ pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
     Ok(rows
         .iter()
         .map(|row| Delivery {
-            principal: row.get(0),
-            seq: row.get(1),
+            principal: row.get("principal_id"),
+            seq: row.get("head_seq"),
         })
         .collect())
 }
@@ -336,7 +343,8 @@ pub async fn expire_entries(db: &Db, days: i32) -> Result<bool> {
         .execute(
             "-- inbox.expire_entries
             delete from inbox_entry where ctid = any(array(
-                select ctid from inbox_entry where created_at < app_now() - make_interval(days => $1) limit 5000
+                select ctid from inbox_entry where created_at < app_now() - make_interval(days => $1)
+                order by created_at limit 5000
             ))",
             &[&days],
         )
@@ -344,13 +352,16 @@ pub async fn expire_entries(db: &Db, days: i32) -> Result<bool> {
         > 0)
 }
 
+/// Leaves alone the events that an entry refers to: an event is as old as its entries.
 pub async fn expire_events(db: &Db, days: i32) -> Result<bool> {
     let client = db.read().await?;
     Ok(client
         .execute(
             "-- inbox.expire_events
             delete from event where ctid = any(array(
-                select ctid from event where created_at < app_now() - make_interval(days => $1) limit 5000
+                select ctid from event where created_at
+                    < least(app_now() - make_interval(days => $1), (select min(created_at) from inbox_entry))
+                order by created_at limit 5000
             ))",
             &[&days],
         )

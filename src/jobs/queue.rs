@@ -85,13 +85,13 @@ pub async fn claim(db: &Db, room: &[(Kind, i32)]) -> Result<Vec<(Claim, Option<J
         )
         .await?;
     let claims = rows.iter().filter_map(|row| {
-        let kind = Kind::from_name(row.get(1))?;
+        let kind = Kind::from_name(row.get("kind"))?;
         let claim = Claim {
             kind,
-            attempts: row.get(2),
-            id: row.get(0),
+            attempts: row.get("attempts"),
+            id: row.get("job_id"),
         };
-        Some((claim, Job::from_payload(row.get(3))))
+        Some((claim, Job::from_payload(row.get("payload"))))
     });
     Ok(claims.collect())
 }

@@ -47,7 +47,7 @@ impl Tiers {
         let stmt = client
             .prepare_cached(
                 "-- limits.largest_group
-                select coalesce(max(size), 0) from (
+                select coalesce(max(size), 0) as largest from (
                     select count(*) as size from member g
                     join conversation c on c.conversation_id = g.conversation_id and c.kind = 'group'
                     join member m on m.conversation_id = g.conversation_id
@@ -56,7 +56,7 @@ impl Tiers {
                 ) as groups",
             )
             .await?;
-        Ok(client.query_one(&stmt, &[&agent]).await?.get(0))
+        Ok(client.query_one(&stmt, &[&agent]).await?.get("largest"))
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
+use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::Notify;
@@ -54,7 +55,7 @@ struct Effects {
 
 struct Revocation {
     credentials: Vec<Uuid>,
-    reason: &'static str,
+    reason: RevocationReason,
 }
 
 impl UnitOfWork {
@@ -124,7 +125,7 @@ impl UnitOfWork {
     }
 
     /// Closes the sockets of credentials that a statement of its own has revoked.
-    pub fn revoked(&self, credentials: Vec<Uuid>, reason: &'static str) {
+    pub fn revoked(&self, credentials: Vec<Uuid>, reason: RevocationReason) {
         self.backplane.invalidate(credentials, reason);
     }
 }
@@ -166,7 +167,7 @@ impl Tx {
     }
 
     /// Closes the sockets of credentials that this transaction revokes, on every node, once it is committed.
-    pub fn revoke(&self, credentials: Vec<Uuid>, reason: &'static str) {
+    pub fn revoke(&self, credentials: Vec<Uuid>, reason: RevocationReason) {
         if credentials.is_empty() {
             return;
         }

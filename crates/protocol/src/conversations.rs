@@ -47,6 +47,13 @@ words! {
     }
 }
 
+impl Role {
+    /// Whether it may manage a group.
+    pub fn is_admin(self) -> bool {
+        matches!(self, Role::Owner | Role::Admin)
+    }
+}
+
 /// The body of `POST /conversations`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

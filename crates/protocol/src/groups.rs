@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    conversations::Member,
+    conversations::{Member, Role},
     ids::{AgentId, ConversationId, InstanceId, Principal, UserId},
 };
 
@@ -16,6 +16,16 @@ words! {
         Admin = "admin",
         /// Any other user.
         Member = "member",
+    }
+}
+
+impl From<UserRole> for Role {
+    fn from(role: UserRole) -> Self {
+        match role {
+            UserRole::Owner => Role::Owner,
+            UserRole::Admin => Role::Admin,
+            UserRole::Member => Role::Member,
+        }
     }
 }
 

@@ -160,8 +160,6 @@ id! {
     PasskeyId: parse_ulid, show_ulid, ulid;
     /// A challenge that a passkey is to answer.
     ChallengeId: parse_ulid, show_ulid, ulid;
-    /// A mail that waits to be sent.
-    MailId: parse_ulid, show_ulid, ulid;
 }
 
 words! {
@@ -192,24 +190,18 @@ impl Principal {
     }
 
     /// Whether it is a user or an agent.
-    pub fn principal_kind(self) -> PrincipalKind {
+    pub fn kind(self) -> PrincipalKind {
         match self {
             Principal::User(_) => PrincipalKind::User,
             Principal::Agent(_) => PrincipalKind::Agent,
         }
     }
 
-    /// `user` or `agent`.
-    pub fn kind(self) -> &'static str {
-        self.principal_kind().as_str()
-    }
-
     /// From the two columns that every table uses.
-    pub fn from_row(kind: &str, id: Uuid) -> Self {
-        if kind == "agent" {
-            Principal::Agent(AgentId(id))
-        } else {
-            Principal::User(UserId(id))
+    pub fn from_row(kind: PrincipalKind, id: Uuid) -> Self {
+        match kind {
+            PrincipalKind::User => Principal::User(UserId(id)),
+            PrincipalKind::Agent => Principal::Agent(AgentId(id)),
         }
     }
 
@@ -292,7 +284,7 @@ mod tests {
         ] {
             let principal: Principal = text.parse().expect(text);
             assert_eq!(
-                (principal.principal_kind(), principal.to_string()),
+                (principal.kind(), principal.to_string()),
                 (kind, text.to_owned())
             );
         }

@@ -71,7 +71,7 @@ impl Sender {
     /// A principal, and the device of a user.
     pub fn of(who: Principal, device_id: Option<String>) -> Self {
         Sender {
-            r#type: who.principal_kind(),
+            r#type: who.kind(),
             id: who,
             device_id,
         }

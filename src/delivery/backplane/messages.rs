@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
+use blindpipe_protocol::revocation::RevocationReason;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -113,27 +114,14 @@ pub enum ControlMessage {
 }
 
 /// Maps the reason that another node gives onto a known word. It is never repeated as it came.
-pub fn known_reason(reason: &str) -> &'static str {
-    const KNOWN_REASONS: &[&str] = &[
-        "device_revoked",
-        "logout",
-        "password_reset",
-        "refresh_reuse",
-        "token_revoked",
-        "token_regenerated",
-        "account_deleted",
-    ];
-    KNOWN_REASONS
-        .iter()
-        .find(|known| **known == reason)
-        .copied()
-        .unwrap_or("token_revoked")
+pub fn known_reason(reason: &str) -> RevocationReason {
+    reason.parse().unwrap_or(RevocationReason::TokenRevoked)
 }
 
 /// The reason that a socket is told when the reconciler finds its credential revoked.
-pub fn reason_of(session: bool, recorded: &str) -> &'static str {
+pub fn reason_of(session: bool, recorded: &str) -> RevocationReason {
     if session && recorded.is_empty() {
-        "logout"
+        RevocationReason::Logout
     } else {
         known_reason(recorded)
     }

@@ -17,6 +17,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::Notify;
@@ -207,12 +208,12 @@ impl Backplane {
     }
 
     /// Ends the subscriptions of revoked credentials on all nodes, and keeps tombstones of them.
-    pub fn invalidate(&self, credentials: Vec<Uuid>, reason: &'static str) {
+    pub fn invalidate(&self, credentials: Vec<Uuid>, reason: RevocationReason) {
         self.tombstones.raise(&credentials, reason);
         self.hub.revoke(&credentials, reason);
         let message = ControlMessage::Invalidate {
             credentials,
-            reason: reason.to_owned(),
+            reason: reason.to_string(),
         };
         self.control(Urgency::Control, &message);
     }

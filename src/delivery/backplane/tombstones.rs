@@ -7,6 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use blindpipe_protocol::revocation::RevocationReason;
 use subtle::ConstantTimeEq;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -62,9 +63,11 @@ impl Tombstones {
     }
 
     /// For credentials whose end has been committed.
-    pub fn raise(&self, credentials: &[Uuid], reason: &str) {
+    pub fn raise(&self, credentials: &[Uuid], reason: RevocationReason) {
         for credential in credentials {
-            self.queue.try_send(self.entry(*credential, reason)).ok();
+            self.queue
+                .try_send(self.entry(*credential, reason.as_str()))
+                .ok();
         }
     }
 
@@ -91,7 +94,7 @@ impl Tombstones {
             let Ok(entries) = self.page(page * MAX_BATCH_TOMBSTONES as i64).await else {
                 return Ok(false);
             };
-            let (ids, reasons): (Vec<Uuid>, Vec<&'static str>) =
+            let (ids, reasons): (Vec<Uuid>, Vec<RevocationReason>) =
                 entries.iter().filter_map(|entry| self.read(entry)).unzip();
             if !ids.is_empty() {
                 mark_revoked(db, &ids, &reasons).await?;
@@ -117,7 +120,7 @@ impl Tombstones {
         format!("{} {reason} {}", credential.simple(), keys::hex(&seal))
     }
 
-    fn read(&self, entry: &str) -> Option<(Uuid, &'static str)> {
+    fn read(&self, entry: &str) -> Option<(Uuid, RevocationReason)> {
         let mut parts = entry.split(' ');
         let (credential, reason) = (parts.next()?.parse().ok()?, parts.next()?);
         let ours: bool = self
@@ -130,7 +133,7 @@ impl Tombstones {
 }
 
 /// Revokes those that live, in the order of their ids.
-async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[&str]) -> Result<()> {
+async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[RevocationReason]) -> Result<()> {
     let client = db.read().await?;
     let again: i64 = client
         .query_one(
@@ -150,11 +153,11 @@ async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[&str]) -> Result
                 update agent_token t set revoked_at = app_now(), revoke_reason = reason, bcrypt_hash = null
                 from token_row r where t.token_id = r.token_id returning 1
             )
-            select (select count(*) from sessions) + (select count(*) from tokens)",
+            select (select count(*) from sessions) + (select count(*) from tokens) as revoked",
             &[&credentials, &reasons],
         )
         .await?
-        .get(0);
+        .get("revoked");
     if again > 0 {
         tracing::error!(
             credentials = again,

@@ -1,7 +1,10 @@
 //! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`, `/auth/reset-password`.
 
 use axum::{extract::State, http::StatusCode, response::Response};
-use blindpipe_protocol::accounts::{CodeSent, PasswordReset};
+use blindpipe_protocol::{
+    accounts::{CodeSent, PasswordReset},
+    revocation::RevocationReason,
+};
 use secrecy::ExposeSecret;
 use serde::Deserialize;
 
@@ -315,7 +318,7 @@ pub async fn reset_password(
         let user = accounts.use_code(tx, &limiter, Scene::Reset, given).await?;
         store::set_password(tx, user, &hash).await?;
         store::clear_failures(tx, &body.email).await?;
-        devices::end_all(tx, user, None, "password_reset").await
+        devices::end_all(tx, user, None, RevocationReason::PasswordReset).await
     });
     reset.await?;
     Ok(Data(PasswordReset { reset: true }))

@@ -8,7 +8,7 @@ use crate::{
     db::Db,
     error::{Error, Result},
     ids::UserId,
-    jobs::JobError,
+    jobs::{JobError, queue},
     limits::table::Overrides,
     mail::Mailer,
     metrics,
@@ -30,7 +30,10 @@ pub struct LoginNotice {
 
 /// Mails a code.
 pub async fn mail_code(mailer: &Mailer, codes: &Codes, mail: &CodeMail) -> Result<(), JobError> {
-    let scene = Scene::from_name(&mail.scene);
+    let scene = mail
+        .scene
+        .parse::<Scene>()
+        .map_err(|_| JobError::Fail(queue::unreadable()))?;
     let code = codes.derive(&mail.recipient, scene, mail.nonce);
     send(mailer, &mail.recipient, subject(scene), &text(&code)).await
 }

@@ -1,6 +1,7 @@
 //! `GET /users/me`, `DELETE /users/me`, `POST /users/me/password`.
 
 use axum::extract::State;
+use blindpipe_protocol::revocation::RevocationReason;
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
@@ -91,7 +92,13 @@ pub async fn change_password(
         store::replace_password(tx, &known, &hash).await?;
         store::clear_failures(tx, &email).await?;
         store::note_proof(tx, user.session).await?;
-        devices::end_all(tx, user.id, Some(user.session), "password_reset").await
+        devices::end_all(
+            tx,
+            user.id,
+            Some(user.session),
+            RevocationReason::PasswordReset,
+        )
+        .await
     });
     changed.await?;
     Ok(Data(Changed { changed: true }))

@@ -16,7 +16,7 @@ mod store;
 use crate::{auth::secret::MacKey, config::ServerSecret};
 
 pub(crate) use http::Accounts;
-pub(crate) use rules::Scene;
+pub use rules::Scene;
 
 /// Derives codes; clones share the key.
 #[derive(Clone)]

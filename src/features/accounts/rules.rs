@@ -1,5 +1,6 @@
 //! What a password and a code are.
 
+pub use blindpipe_protocol::accounts::Scene;
 use secrecy::SecretString;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use uuid::Uuid;
@@ -58,44 +59,14 @@ impl<'de> Deserialize<'de> for GivenPassword {
     }
 }
 
-/// What a code is for. A code of one scene is worth nothing in another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scene {
-    /// A new account.
-    Register,
-    /// A login without a password.
-    Login,
-    /// A forgotten password.
-    Reset,
-}
-
-impl Scene {
-    /// As it is stored.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scene::Register => "register",
-            Scene::Login => "login",
-            Scene::Reset => "reset",
-        }
-    }
-
-    /// The one of a name that was stored.
-    pub fn from_name(name: &str) -> Self {
-        match name {
-            "register" => Scene::Register,
-            "login" => Scene::Login,
-            _ => Scene::Reset,
-        }
-    }
-}
-
 impl Codes {
     /// The code of a nonce: digits from a MAC over whom and what it is for. Never stored, so a stolen database has none.
     pub fn derive(&self, email: &str, scene: Scene, nonce: Uuid) -> String {
-        let mac = self
-            .0
-            .mac(&[email.as_bytes(), scene.name().as_bytes(), nonce.as_bytes()]);
+        let mac = self.0.mac(&[
+            email.as_bytes(),
+            scene.as_str().as_bytes(),
+            nonce.as_bytes(),
+        ]);
         let number = mac[..16]
             .iter()
             .fold(0u128, |sum, byte| sum << 8 | u128::from(*byte));

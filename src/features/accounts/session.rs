@@ -5,6 +5,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use blindpipe_protocol::revocation::RevocationReason;
 use serde::Serialize;
 
 use super::{http::Accounts, store};
@@ -133,7 +134,9 @@ pub async fn refresh(
         Refreshed::Stolen => {
             metrics::session_stolen();
             tracing::warn!(%session, "an old refresh token came back; its session is over");
-            accounts.work.revoked(vec![session.0], "refresh_reuse");
+            accounts
+                .work
+                .revoked(vec![session.0], RevocationReason::RefreshReuse);
             Err(Code::TokenExpired.into())
         }
         Refreshed::RevokedCredentials => Err(Code::TokenExpired.into()),
@@ -152,7 +155,7 @@ pub struct LoggedOut {
 pub async fn logout(State(accounts): State<Accounts>, headers: HeaderMap) -> Result<Response> {
     if let Some((session, _)) = accounts.refresh_tokens.read(&headers) {
         let ended = accounts.work.run("accounts.logout", async |tx| {
-            devices::end_session(tx, session, "logout").await
+            devices::end_session(tx, session, RevocationReason::Logout).await
         });
         ended.await?;
     }

@@ -16,6 +16,8 @@ use secrecy::ExposeSecret;
 use serde_json::json;
 
 pub use self::reachability::ReachabilityTracker;
+pub use blindpipe_protocol::agents::{AgentState, DeliveryMode};
+
 use crate::{
     auth::{agent::NewToken, secret::Hasher},
     clock::{Clock, iso},
@@ -75,57 +77,18 @@ pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
 struct Locked {
     id: AgentId,
     owner: UserId,
-    state: State,
-}
-
-/// What an agent is. Whether it is online is not a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// It has no key yet.
-    Registered,
-    Active,
-    /// Its webhook failed too often; an ack of any kind brings it back.
-    Unreachable,
-    TokenRevoked,
-    /// Kept for those who talked with it; answers as if it were not there.
-    Deleted,
-}
-
-impl State {
-    const ALL: [State; 5] = [
-        State::Registered,
-        State::Active,
-        State::Unreachable,
-        State::TokenRevoked,
-        State::Deleted,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            State::Registered => "registered",
-            State::Active => "active",
-            State::Unreachable => "unreachable",
-            State::TokenRevoked => "token_revoked",
-            State::Deleted => "deleted",
-        }
-    }
-
-    fn from_name(name: &str) -> Self {
-        Self::ALL
-            .into_iter()
-            .find(|state| state.name() == name)
-            .unwrap_or(State::Registered)
-    }
+    state: AgentState,
 }
 
 /// Moves an agent to another state and tells its owner; nothing if it is there already.
-async fn move_to(tx: &Tx, agent: &Locked, state: State) -> Result<()> {
+async fn move_to(tx: &Tx, agent: &Locked, state: AgentState) -> Result<()> {
     if agent.state == state {
         return Ok(());
     }
     let at = store::set_state(tx, agent.id, state).await?;
-    let previous = agent.state.name();
-    let data = json!({ "agent_id": agent.id, "state": state.name(), "previous_state": previous, "at": iso(at) });
+    let previous = agent.state;
+    let data =
+        json!({ "agent_id": agent.id, "state": state, "previous_state": previous, "at": iso(at) });
     tx.emit(
         EventKind::AgentStateChanged,
         None,
@@ -144,7 +107,9 @@ pub async fn retire(work: &UnitOfWork) -> Result<()> {
             };
             let has_key = store::retire_keys(tx, agent).await?;
             match locked.state {
-                State::Active if !has_key => move_to(tx, &locked, State::Registered).await,
+                AgentState::Active if !has_key => {
+                    move_to(tx, &locked, AgentState::Registered).await
+                }
                 _ => Ok(()),
             }
         });

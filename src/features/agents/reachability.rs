@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{State, move_to, store};
+use super::{AgentState, move_to, store};
 use crate::{error::Result, ids::AgentId, work::UnitOfWork};
 
 /// How long the sign of life of a socket may wait for company: nearly none has an effect.
@@ -66,8 +66,8 @@ impl ReachabilityTracker {
     async fn reactivate(&self, agent: AgentId) -> Result<()> {
         let revived = self.work.run("agents.revive", async |tx| {
             match store::lock(tx, agent).await? {
-                Some(locked) if locked.state == State::Unreachable => {
-                    move_to(tx, &locked, State::Active).await
+                Some(locked) if locked.state == AgentState::Unreachable => {
+                    move_to(tx, &locked, AgentState::Active).await
                 }
                 _ => Ok(()),
             }

@@ -19,9 +19,11 @@ pub async fn guards(db: &Db, user: UserId, [logins, codes]: [Budget; 2]) -> Resu
         .query_one(
             "-- budgets.guards
             select u.email,
-                   case when g.last_failure_at > app_now() - make_interval(secs => $2) then g.failures else 0 end,
-                   greatest(0, coalesce(extract(epoch from g.last_failure_at + make_interval(secs => $2) - app_now()), 0))::float8,
-                   w.n, coalesce(extract(epoch from w.oldest + make_interval(secs => $3) - app_now()), $3)::float8
+                   case when g.last_failure_at > app_now() - make_interval(secs => $2) then g.failures else 0 end as login_failures,
+                   greatest(0, coalesce(extract(epoch from g.last_failure_at + make_interval(secs => $2) - app_now()), 0))::float8
+                       as login_seconds,
+                   w.n as wrong_codes, coalesce(extract(epoch from w.oldest + make_interval(secs => $3) - app_now()), $3)::float8
+                       as code_seconds
             from user_account u
             left join login_guard g on g.email = u.email
             left join code_guard c on c.email = u.email,
@@ -39,8 +41,8 @@ pub async fn guards(db: &Db, user: UserId, [logins, codes]: [Budget; 2]) -> Resu
         )
     };
     Ok(Guards {
-        email: row.get(0),
-        logins: left(logins, row.get(1), row.get(2)),
-        codes: left(codes, row.get(3), row.get(4)),
+        email: row.get("email"),
+        logins: left(logins, row.get("login_failures"), row.get("login_seconds")),
+        codes: left(codes, row.get("wrong_codes"), row.get("code_seconds")),
     })
 }

@@ -85,7 +85,8 @@ impl Audience {
         let rows = client
             .query(
                 "-- conversations.audience
-                select m.principal_id, coalesce(r.state = 'revoked', false), m.visibility = 'all'
+                select m.principal_id, coalesce(r.state = 'revoked', false) as is_apart,
+                       m.visibility = 'all' as is_told
                 from member m left join relation r on r.relation_id = m.relation_id
                 where m.conversation_id = $1",
                 &[&conversation],
@@ -94,9 +95,9 @@ impl Audience {
         Ok(rows
             .iter()
             .map(|row| Member {
-                id: row.get(0),
-                apart: row.get(1),
-                told: row.get(2),
+                id: row.get("principal_id"),
+                apart: row.get("is_apart"),
+                told: row.get("is_told"),
             })
             .collect())
     }

@@ -42,7 +42,7 @@ fn new_group(group: OpenGroup, maker: UserId) -> Result<store::NewGroup> {
     Ok(store::NewGroup {
         title: group.title.map(|text| text.0),
         members,
-        encryption: group.encryption.as_str(),
+        encryption: group.encryption,
     })
 }
 

@@ -7,6 +7,7 @@ mod audience;
 pub(crate) mod http;
 mod store;
 
+use blindpipe_protocol::conversations::{ConversationKind, Encryption, Role};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
@@ -18,18 +19,18 @@ pub use self::{
     },
 };
 use super::relations::Relation;
-use crate::ids::{ConversationId, MessageId, Principal, UserId};
+use crate::ids::{ConversationId, MessageId, Principal, PrincipalKind, UserId};
 
 /// A conversation as its members see it. What differs between them is absent where all are told at once.
 #[derive(Clone, Debug, Serialize)]
 pub struct Conversation {
     pub conversation_id: ConversationId,
-    pub r#type: String,
+    pub r#type: ConversationKind,
     pub title: Option<String>,
     pub created_by: UserId,
     #[serde(serialize_with = "crate::clock::as_iso")]
     pub created_at: DateTime<Utc>,
-    pub encryption: String,
+    pub encryption: Encryption,
     pub epoch: i32,
     pub rotation_required: bool,
     pub member_count: i64,
@@ -50,16 +51,16 @@ pub struct Conversation {
 pub struct Mine {
     /// Messages of others after the read mark, as far as the newest thousand messages tell.
     pub unread_count: i64,
-    pub my_role: String,
+    pub my_role: Role,
 }
 
 /// One of its members.
 #[derive(Clone, Debug, Serialize)]
 pub struct Member {
-    pub principal_type: &'static str,
+    pub principal_type: PrincipalKind,
     pub principal_id: Principal,
     pub display_name: String,
-    pub role: String,
+    pub role: Role,
     #[serde(serialize_with = "crate::clock::as_iso")]
     pub joined_at: DateTime<Utc>,
 }

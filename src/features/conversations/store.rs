@@ -5,6 +5,7 @@ mod leave;
 mod open;
 mod read;
 
+use blindpipe_protocol::conversations::{ConversationKind, Role};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -19,22 +20,22 @@ use crate::{
     db::{Conn, Db},
     error::{Code, Result},
     events::EventKind,
-    ids::{ConversationId, Principal, RelationId},
+    ids::{ConversationId, Principal, PrincipalKind, RelationId},
     work::Tx,
 };
 
 /// A conversation that is locked until the transaction ends, and the caller's place in it.
 pub struct Place {
-    pub kind: String,
+    pub kind: ConversationKind,
     pub epoch: i32,
-    pub role: String,
+    pub role: Role,
     pub rotation_required: bool,
 }
 
 impl Place {
     /// Whether the caller may manage it: a group has admins, the two of a pair are equal.
     pub fn is_admin(&self) -> bool {
-        self.kind != "group" || matches!(self.role.as_str(), "owner" | "admin")
+        self.kind != ConversationKind::Group || self.role.is_admin()
     }
 }
 
@@ -55,18 +56,17 @@ pub async fn lock(tx: &Tx, id: ConversationId, caller: Principal) -> Result<Plac
     let row = tx
         .query_opt(
             "-- conversations.place
-            select c.kind, c.epoch, m.role, c.rotation_required from member m join conversation c using (conversation_id)
-            left join relation r on r.relation_id = m.relation_id
-            where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'",
+            select c.kind, c.epoch, m.role, c.rotation_required from active_member m join conversation c using (conversation_id)
+            where m.conversation_id = $1 and m.principal_id = $2",
             &[&id, &caller.id()],
         )
         .await?
         .ok_or(Code::NotFound)?;
     Ok(Place {
-        kind: row.get(0),
-        epoch: row.get(1),
-        role: row.get(2),
-        rotation_required: row.get(3),
+        kind: row.get("kind"),
+        epoch: row.get("epoch"),
+        role: row.get("role"),
+        rotation_required: row.get("rotation_required"),
     })
 }
 
@@ -76,29 +76,28 @@ pub async fn is_admin(client: &Conn, id: ConversationId, caller: Principal) -> R
     let row = client
         .query_opt(
             "-- conversations.is_admin
-            select m.role in ('owner', 'admin') from member m join conversation c using (conversation_id)
+            select m.role in ('owner', 'admin') as is_admin from member m join conversation c using (conversation_id)
             where m.conversation_id = $1 and m.principal_id = $2 and c.kind = 'group'",
             &[&id, &caller.id()],
         )
         .await?
         .ok_or(Code::NotFound)?;
-    Ok(row.get(0))
+    Ok(row.get("is_admin"))
 }
 
 /// What kind of conversation this is; 404 to who is no member of it.
-pub async fn kind(db: &Db, id: ConversationId, caller: Principal) -> Result<String> {
+pub async fn kind(db: &Db, id: ConversationId, caller: Principal) -> Result<ConversationKind> {
     let client = db.read().await?;
     Ok(client
         .query_opt(
             "-- conversations.kind
-            select c.kind from member m join conversation c using (conversation_id)
-            left join relation r on r.relation_id = m.relation_id
-            where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'",
+            select c.kind from active_member m join conversation c using (conversation_id)
+            where m.conversation_id = $1 and m.principal_id = $2",
             &[&id, &caller.id()],
         )
         .await?
         .ok_or(Code::NotFound)?
-        .get(0))
+        .get("kind"))
 }
 
 /// Who is told what happens in a conversation: an agent whose relation has ended hears nothing.
@@ -106,14 +105,13 @@ pub async fn recipients(tx: &Tx, id: ConversationId) -> Result<Vec<Principal>> {
     let rows = tx
         .query(
             "-- conversations.recipients
-            select m.principal_kind, m.principal_id from member m left join relation r on r.relation_id = m.relation_id
-            where m.conversation_id = $1 and r.state is distinct from 'revoked' order by m.principal_id",
+            select principal_kind, principal_id from active_member where conversation_id = $1 order by principal_id",
             &[&id],
         )
         .await?;
     Ok(rows
         .iter()
-        .map(|row| Principal::from_row(row.get(0), row.get(1)))
+        .map(|row| Principal::from_row(row.get("principal_kind"), row.get("principal_id")))
         .collect())
 }
 
@@ -122,11 +120,11 @@ pub async fn add_member(
     tx: &Tx,
     conversation: ConversationId,
     who: &[Principal],
-    role: &str,
+    role: Role,
     relation: Option<RelationId>,
 ) -> Result<()> {
     let ids: Vec<Uuid> = who.iter().map(|who| who.id()).collect();
-    let kinds: Vec<&str> = who.iter().map(|who| who.kind()).collect();
+    let kinds: Vec<PrincipalKind> = who.iter().map(|who| who.kind()).collect();
     tx.execute(
         "-- conversations.add_member
         insert into member (conversation_id, principal_id, principal_kind, role, relation_id, from_seq)
@@ -164,7 +162,7 @@ pub async fn members(
     let rows = client
         .query(
             "-- conversations.members
-            select m.principal_kind, m.principal_id, coalesce(u.display_name, a.display_name, ''), m.role, m.joined_at
+            select m.principal_kind, m.principal_id, coalesce(u.display_name, a.display_name, '') as display_name, m.role, m.joined_at
             from member m
             left join user_account u on u.user_id = m.principal_id
             left join agent a on a.agent_id = m.principal_id
@@ -174,13 +172,13 @@ pub async fn members(
         )
         .await?;
     let member = |row: &Row| {
-        let who = Principal::from_row(row.get(0), row.get(1));
+        let who = Principal::from_row(row.get("principal_kind"), row.get("principal_id"));
         Member {
             principal_type: who.kind(),
             principal_id: who,
-            display_name: row.get(2),
-            role: row.get(3),
-            joined_at: row.get(4),
+            display_name: row.get("display_name"),
+            role: row.get("role"),
+            joined_at: row.get("joined_at"),
         }
     };
     Ok(rows.iter().map(member).collect())
@@ -189,7 +187,7 @@ pub async fn members(
 /// A conversation as all its members are told of it: a group without its members, who may be many.
 pub async fn public(tx: &Tx, id: ConversationId) -> Result<Conversation> {
     let mut conversation = view(tx, None, &[id]).await?.pop().ok_or(Code::NotFound)?;
-    if conversation.r#type != "group" {
+    if conversation.r#type != ConversationKind::Group {
         conversation.members = Some(members(tx, id, None).await?);
     }
     Ok(conversation)

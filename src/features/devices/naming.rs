@@ -2,6 +2,8 @@
 //!
 //! All locks are taken in one order: the user's row (by the caller), devices, sessions.
 
+use blindpipe_protocol::revocation::RevocationReason;
+
 use crate::{
     auth::user::User,
     error::{Code, Error, Result},
@@ -17,15 +19,19 @@ pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Res
     let row = tx
         .query_opt(
             "-- devices.of_session
-            select d.device_id, d.provisional, s.authenticated_at > app_now() - make_interval(secs => $3)
-            from session s join device d using (user_id, device_id)
-            where s.session_id = $1 and s.user_id = $2 and s.revoked_at is null
+            select d.device_id, d.provisional, s.authenticated_at > app_now() - make_interval(secs => $3) as is_fresh
+            from live_session s join device d using (user_id, device_id)
+            where s.session_id = $1 and s.user_id = $2
             for update of d",
             &[&user.session, &user.id, &fresh_seconds],
         )
         .await?;
     let row = row.ok_or(Code::Unauthorized)?;
-    let (current, provisional, fresh): (String, bool, bool) = (row.get(0), row.get(1), row.get(2));
+    let (current, provisional, fresh): (String, bool, bool) = (
+        row.get("device_id"),
+        row.get("provisional"),
+        row.get("is_fresh"),
+    );
     if !provisional && current != wanted {
         return Err(Error::from(Code::DeviceMismatch).with("device_id", current));
     }
@@ -33,7 +39,7 @@ pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Res
         if current == wanted || !exists(tx, user.id, wanted).await? {
             rename(tx, user.id, &current, wanted).await?;
         } else {
-            super::store::end_device(tx, user.id, wanted, "logout").await?;
+            super::store::end_device(tx, user.id, wanted, RevocationReason::Logout).await?;
             merge(tx, user.id, &current, wanted).await?;
         }
         let principal = Principal::User(user.id);

@@ -1,5 +1,6 @@
 use std::{collections::HashSet, time::Duration};
 
+use blindpipe_protocol::revocation::RevocationReason;
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
@@ -48,7 +49,7 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
             on conflict (user_id, device_id) do update set
                 display_name = coalesce(excluded.display_name, device.display_name),
                 platform = coalesce(excluded.platform, device.platform), last_seen_at = app_now(), revoked_at = null
-            returning xmax = 0 or coalesce((select revoked_at is not null from before), false)",
+            returning xmax = 0 or coalesce((select revoked_at is not null from before), false) as is_new",
             &[
                 &user,
                 &new.device_id,
@@ -58,8 +59,8 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
             ],
         )
         .await?;
-    let is_new_device = row.get(0);
-    end_device(tx, user, &new.device_id, "logout").await?;
+    let is_new_device = row.get("is_new");
+    end_device(tx, user, &new.device_id, RevocationReason::Logout).await?;
     tx.execute(
         "-- devices.create_session
         insert into session (session_id, user_id, device_id, refresh_expires_at, absolute_expires_at)
@@ -78,7 +79,12 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
 }
 
 /// Ends the sessions of one device.
-pub async fn end_device(tx: &Tx, user: UserId, device: &str, reason: &'static str) -> Result<()> {
+pub async fn end_device(
+    tx: &Tx,
+    user: UserId,
+    device: &str,
+    reason: RevocationReason,
+) -> Result<()> {
     let ended = tx
         .query(
             "-- devices.end_device
@@ -88,7 +94,10 @@ pub async fn end_device(tx: &Tx, user: UserId, device: &str, reason: &'static st
             &[&user, &device, &reason],
         )
         .await?;
-    tx.revoke(ended.iter().map(|row| row.get(0)).collect(), reason);
+    tx.revoke(
+        ended.iter().map(|row| row.get("session_id")).collect(),
+        reason,
+    );
     Ok(())
 }
 
@@ -97,7 +106,7 @@ pub async fn end_all(
     tx: &Tx,
     user: UserId,
     except: Option<SessionId>,
-    reason: &'static str,
+    reason: RevocationReason,
 ) -> Result<()> {
     let ended = tx
         .query(
@@ -108,12 +117,15 @@ pub async fn end_all(
             &[&user, &except, &reason],
         )
         .await?;
-    tx.revoke(ended.iter().map(|row| row.get(0)).collect(), reason);
+    tx.revoke(
+        ended.iter().map(|row| row.get("session_id")).collect(),
+        reason,
+    );
     Ok(())
 }
 
 /// Ends one session; nothing happens if it was over already.
-pub async fn end_session(tx: &Tx, session: SessionId, reason: &'static str) -> Result<()> {
+pub async fn end_session(tx: &Tx, session: SessionId, reason: RevocationReason) -> Result<()> {
     let ended = tx
         .query(
             "-- devices.end_session
@@ -123,7 +135,10 @@ pub async fn end_session(tx: &Tx, session: SessionId, reason: &'static str) -> R
             &[&session, &reason],
         )
         .await?;
-    tx.revoke(ended.iter().map(|row| row.get(0)).collect(), reason);
+    tx.revoke(
+        ended.iter().map(|row| row.get("session_id")).collect(),
+        reason,
+    );
     Ok(())
 }
 
@@ -157,20 +172,20 @@ pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Ref
                 revoked_at = case when generation <> $2 and not (generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3)) then app_now() end,
                 revoke_reason = case when generation <> $2 and not (generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3)) then 'refresh_reuse' end
             where session_id = $1 and revoked_at is null and refresh_expires_at > app_now() and absolute_expires_at > app_now()
-            returning user_id, device_id, generation, revoked_at is not null",
+            returning user_id, device_id, generation, revoked_at is not null as is_stolen",
             &[&session, &generation, &grace, &life],
         )
         .await?
     else {
         return Ok(Refreshed::RevokedCredentials);
     };
-    if row.get(3) {
+    if row.get("is_stolen") {
         return Ok(Refreshed::Stolen);
     }
     Ok(Refreshed::Next {
-        user: row.get(0),
-        device_id: row.get(1),
-        generation: row.get(2),
+        user: row.get("user_id"),
+        device_id: row.get("device_id"),
+        generation: row.get("generation"),
     })
 }
 
@@ -200,10 +215,11 @@ pub async fn list(
         .query(
             "-- devices.list
             select d.device_id, d.display_name, d.platform, d.created_at,
-                   greatest(d.last_seen_at, s.rotated_at), d.device_id = $2, d.key_id is not null, d.renamed_from, app_now()
+                   greatest(d.last_seen_at, s.rotated_at) as last_seen_at, d.device_id = $2 as is_current,
+                   d.key_id is not null as has_keys, d.renamed_from, app_now() as now
             from device d
-            left join session s on s.user_id = d.user_id and s.device_id = d.device_id and s.revoked_at is null
-                and s.refresh_expires_at > app_now() and s.absolute_expires_at > app_now()
+            left join live_session s on s.user_id = d.user_id and s.device_id = d.device_id
+                and s.refresh_expires_at > app_now()
             left join device seen on seen.user_id = d.user_id and seen.device_id = $3
             where d.user_id = $1 and d.revoked_at is null
               and (not d.provisional or d.key_id is not null or s.session_id is not null)
@@ -214,18 +230,18 @@ pub async fn list(
         )
         .await?;
     let devices = rows.iter().map(|row| {
-        let device_id: String = row.get(0);
-        let before: Option<String> = row.get(7);
+        let device_id: String = row.get("device_id");
+        let before: Option<String> = row.get("renamed_from");
         let online =
             online.contains(&device_id) || before.is_some_and(|before| online.contains(&before));
         Device {
             device_id,
-            display_name: row.get(1),
-            platform: row.get(2),
-            created_at: row.get(3),
-            last_seen_at: row.get(if online { 8 } else { 4 }),
-            current: row.get(5),
-            has_keys: row.get(6),
+            display_name: row.get("display_name"),
+            platform: row.get("platform"),
+            created_at: row.get("created_at"),
+            last_seen_at: row.get(if online { "now" } else { "last_seen_at" }),
+            current: row.get("is_current"),
+            has_keys: row.get("has_keys"),
             online,
         }
     });
@@ -252,14 +268,14 @@ pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>>
         )
         .await?
         .ok_or(Code::NotFound)?;
-    end_device(tx, user.id, device, "device_revoked").await?;
-    if let Some(key) = row.get::<_, Option<String>>(1) {
+    end_device(tx, user.id, device, RevocationReason::DeviceRevoked).await?;
+    if let Some(key) = row.get::<_, Option<String>>("key_id") {
         replace_keys(tx, user.id, device);
         bump_list(tx, user.id).await?;
         tell_removed(tx, user.id, device, &key).await?;
     }
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
-    Ok(row.get(0))
+    Ok(row.get("revoked_at"))
 }
 
 /// Has the conversations ask for other keys, the current ones of which the device holds. Twice: the second time finds the
@@ -305,7 +321,7 @@ pub async fn remove_key(tx: &Tx, user: UserId) -> Result<bool> {
         )
         .await?;
     let Some(row) = removed else { return Ok(false) };
-    tell_removed(tx, user, row.get(0), row.get(1)).await?;
+    tell_removed(tx, user, row.get("device_id"), row.get("key_id")).await?;
     Ok(true)
 }
 
@@ -314,15 +330,15 @@ pub async fn audience(tx: &Tx, user: UserId) -> Result<Vec<Uuid>> {
     Ok(tx
         .query(
             "-- devices.audience
-            select $1::uuid
+            select $1::uuid as principal_id
             union
             select m.principal_id
-            from member mine join member m using (conversation_id) left join relation r on r.relation_id = m.relation_id
-            where mine.principal_id = $1 and r.state is distinct from 'revoked'",
+            from member mine join active_member m using (conversation_id)
+            where mine.principal_id = $1",
             &[&user],
         )
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("principal_id"))
         .collect())
 }

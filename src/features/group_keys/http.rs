@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use blindpipe_protocol::group_keys::{
-    GroupKeysQuery, RecipientKey, RequestRotation, RotateKey, RotatedKey, RotationRequested,
+use blindpipe_protocol::{
+    conversations::ConversationKind,
+    group_keys::{
+        GroupKeysQuery, RecipientKey, RequestRotation, RotateKey, RotatedKey, RotationRequested,
+    },
 };
 use chrono::TimeDelta;
 
@@ -102,7 +105,9 @@ pub async fn request(
     Json(body): Json<RequestRotation>,
 ) -> Result<Created<RotationRequested>> {
     let id = body.conversation_id;
-    if conversations::kind(work.db(), id, Principal::User(user.id)).await? != "direct" {
+    if conversations::kind(work.db(), id, Principal::User(user.id)).await?
+        != ConversationKind::Direct
+    {
         return Err(Error::field(
             "conversation_id",
             "direct",

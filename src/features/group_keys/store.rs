@@ -81,12 +81,12 @@ pub async fn rotate(
                 insert into group_key (conversation_id, epoch, principal_id, device_id, wrapped_key)
                 select $1, $2, * from unnest($3::uuid[], $4::text[], $5::text[])
             )
-            update conversation set epoch = $2, rotation_required = false where conversation_id = $1 returning app_now()",
+            update conversation set epoch = $2, rotation_required = false where conversation_id = $1 returning app_now() as rotated_at",
             &[&id, &epoch, &principals, &devices, &wrapped],
         )
         .await?;
     tell(tx, id, epoch, rotation).await?;
-    Ok((epoch, row.get(0)))
+    Ok((epoch, row.get("rotated_at")))
 }
 
 /// Everybody who must be able to open the key now: the devices with keys of the members, and the agents that have keys.
@@ -94,19 +94,18 @@ async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> 
     let rows = tx
         .query(
             "-- group_keys.recipients
-            select 'user', m.principal_id, d.device_id from member m join device d on d.user_id = m.principal_id
+            select 'user' as principal_kind, m.principal_id, d.device_id from member m join device d on d.user_id = m.principal_id
             where m.conversation_id = $1 and d.key_id is not null and d.revoked_at is null
             union all
-            select 'agent', m.principal_id, null from member m
+            select 'agent', m.principal_id, null from active_member m
             join agent_key k on k.agent_id = m.principal_id and k.valid_until is null
-            left join relation r on r.relation_id = m.relation_id
-            where m.conversation_id = $1 and r.state is distinct from 'revoked'",
+            where m.conversation_id = $1",
             &[&id],
         )
         .await?;
     let recipient = |row: &Row| Recipient {
-        principal_id: Principal::from_row(row.get(0), row.get(1)),
-        device_id: row.get(2),
+        principal_id: Principal::from_row(row.get("principal_kind"), row.get("principal_id")),
+        device_id: row.get("device_id"),
     };
     Ok(rows.iter().map(recipient).collect())
 }
@@ -148,29 +147,28 @@ pub async fn own(
     let rows = client
         .query(
             "-- group_keys.own
-            select c.epoch, c.rotation_required, k.device_id, k.wrapped_key, coalesce($3, c.epoch)
-            from member m join conversation c using (conversation_id)
-            left join relation r on r.relation_id = m.relation_id
+            select c.epoch, c.rotation_required, k.device_id, k.wrapped_key, coalesce($3, c.epoch) as asked_epoch
+            from active_member m join conversation c using (conversation_id)
             left join group_key k on k.conversation_id = $1 and k.principal_id = $2 and k.epoch = coalesce($3, c.epoch)
-            where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'
+            where m.conversation_id = $1 and m.principal_id = $2
             order by k.device_id",
             &[&id, &who.id(), &epoch],
         )
         .await?;
     let first = rows.first().ok_or(Code::NotFound)?;
     let keys = rows.iter().filter_map(|row| {
-        let device: Option<String> = row.get(2);
+        let device: Option<String> = row.get("device_id");
         let device_id = device.filter(|device| !device.is_empty());
         Some(WrappedKey {
             device_id,
-            wrapped_key: row.get::<_, Option<String>>(3)?,
+            wrapped_key: row.get::<_, Option<String>>("wrapped_key")?,
         })
     });
     Ok(OwnKeys {
         conversation_id: id,
-        epoch: first.get(4),
-        current_epoch: first.get(0),
-        rotation_required: first.get(1),
+        epoch: first.get("asked_epoch"),
+        current_epoch: first.get("epoch"),
+        rotation_required: first.get("rotation_required"),
         wrapped_keys: keys.collect(),
     })
 }
@@ -196,11 +194,11 @@ pub async fn request(
     let at = tx
         .query_one(
             "-- group_keys.now
-            select app_now()",
+            select app_now() as now",
             &[],
         )
         .await?
-        .get(0);
+        .get("now");
     Ok((request, at))
 }
 
@@ -227,7 +225,7 @@ pub async fn replace_next(
         )
         .await?;
     let Some(row) = next else { return Ok(None) };
-    let (id, epoch): (ConversationId, i32) = (row.get(0), row.get(1));
+    let (id, epoch): (ConversationId, i32) = (row.get("conversation_id"), row.get("epoch"));
     // A rotation may have been faster, and this epoch be over.
     let asked = tx
         .execute(

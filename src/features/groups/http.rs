@@ -10,7 +10,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use blindpipe_protocol::groups::{AddAgent, AddMembers, ChangeMember};
-pub use blindpipe_protocol::groups::{UserRole as Role, Visibility};
 
 use super::store::{self, Addition, Removal};
 use crate::{
@@ -104,7 +103,7 @@ pub async fn change_member(
     Json(body): Json<ChangeMember>,
 ) -> Result<Data<Member>> {
     let member = work.run("groups.change_member", async |tx| {
-        store::change_role(tx, group, user.id, member, body.role).await
+        store::change_role(tx, group, user.id, member, body.role.into()).await
     });
     member.await.map(Data)
 }

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use blindpipe_protocol::conversations::Role;
+
 use crate::ids::UserId;
 
 /// What becomes of each user that is to be added.
@@ -39,8 +41,8 @@ pub fn sort(
 }
 
 /// Whether `by` may remove a member: everyone may leave, admins may remove all but the owner.
-pub fn may_remove(by: &str, member: &str, oneself: bool) -> bool {
-    oneself || (matches!(by, "owner" | "admin") && member != "owner")
+pub fn may_remove(by: Role, member: Role, oneself: bool) -> bool {
+    oneself || (by.is_admin() && member != Role::Owner)
 }
 
 #[cfg(test)]
@@ -76,16 +78,16 @@ mod tests {
     #[test]
     fn admins_remove_all_but_the_owner_and_everyone_leaves() {
         for (by, member, oneself, may) in [
-            ("owner", "admin", false, true),
-            ("owner", "agent", false, true),
-            ("admin", "admin", false, true),
-            ("admin", "owner", false, false),
-            ("member", "member", false, false),
-            ("member", "agent", false, false),
-            ("agent", "member", false, false),
-            ("owner", "owner", true, true),
-            ("member", "member", true, true),
-            ("agent", "agent", true, true),
+            (Role::Owner, Role::Admin, false, true),
+            (Role::Owner, Role::Agent, false, true),
+            (Role::Admin, Role::Admin, false, true),
+            (Role::Admin, Role::Owner, false, false),
+            (Role::Member, Role::Member, false, false),
+            (Role::Member, Role::Agent, false, false),
+            (Role::Agent, Role::Member, false, false),
+            (Role::Owner, Role::Owner, true, true),
+            (Role::Member, Role::Member, true, true),
+            (Role::Agent, Role::Agent, true, true),
         ] {
             assert_eq!(
                 may_remove(by, member, oneself),

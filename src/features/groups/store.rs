@@ -1,13 +1,14 @@
 use std::collections::HashSet;
 
+use blindpipe_protocol::{
+    conversations::{ConversationKind, Role},
+    groups::Visibility,
+};
 use serde::Serialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{
-    http::{Role, Visibility},
-    rules,
-};
+use super::rules;
 use crate::{
     error::{Code, Error, Result},
     events::EventKind,
@@ -72,7 +73,7 @@ pub struct AddedAgent {
 /// Locks a group of the caller's; 404 if it is none.
 async fn lock(tx: &Tx, group: ConversationId, caller: Principal) -> Result<Place> {
     let place = conversations::lock(tx, group, caller).await?;
-    if place.kind == "group" {
+    if place.kind == ConversationKind::Group {
         Ok(place)
     } else {
         Err(Code::NotFound.into())
@@ -97,7 +98,7 @@ async fn members(tx: &Tx, group: ConversationId) -> Result<HashSet<Uuid>> {
         )
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("principal_id"))
         .collect())
 }
 
@@ -116,7 +117,7 @@ pub async fn add_members(
         )
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("user_id"))
         .collect();
     let place = lock_as_admin(tx, group, by).await?;
     let members = members(tx, group).await?;
@@ -131,7 +132,7 @@ pub async fn add_members(
     // A key that the others share is one that these do not have.
     let newly_required = place.epoch > 0 && !added.is_empty();
     if !added.is_empty() {
-        conversations::add_member(tx, group, &added, "member", None).await?;
+        conversations::add_member(tx, group, &added, Role::Member, None).await?;
         conversations::touch(tx, group, newly_required).await?;
         tell_added(tx, group, Principal::User(by), &added).await?;
     }
@@ -177,7 +178,7 @@ pub async fn remove(
     let member = conversations::member(tx, group, who)
         .await?
         .ok_or(Code::NotFound)?;
-    if !rules::may_remove(&place.role, &member.role, by == who) {
+    if !rules::may_remove(place.role, member.role, by == who) {
         return Err(Code::Forbidden.into());
     }
     conversations::remove_member(tx, group, &member, by).await?;
@@ -201,22 +202,17 @@ pub async fn change_role(
         .ok_or(Code::NotFound)?;
     // An owner becomes something else by making another one the owner; an agent is never more than that.
     let owner_steps_down = who == Principal::User(by) && role != Role::Owner;
-    if place.role != "owner" || owner_steps_down || member.role == "agent" {
+    if place.role != Role::Owner || owner_steps_down || member.role == Role::Agent {
         return Err(Code::Forbidden.into());
     }
-    let name = match role {
-        Role::Owner => "owner",
-        Role::Admin => "admin",
-        Role::Member => "member",
-    };
-    if member.role == name {
+    if member.role == role {
         return Ok(member);
     }
     tx.execute(
         "-- groups.change_role
         update member set role = case when principal_id = $2 then $3 else 'admin' end
         where conversation_id = $1 and (principal_id = $2 or $3 = 'owner' and role = 'owner')",
-        &[&group, &who.id(), &name],
+        &[&group, &who.id(), &role],
     )
     .await?;
     conversations::touch(tx, group, false).await?;
@@ -245,11 +241,6 @@ pub async fn add_agent(
 ) -> Result<AddedAgent> {
     let place = lock_as_admin(tx, group, by).await?;
     let relation = related(tx, by, agent).await?;
-    let shown = if visibility == Visibility::All {
-        "all"
-    } else {
-        "addressed"
-    };
     // One whose relation has ended comes back by the caller's, and sees what is said from now on.
     if let Some(row) = tx
         .query_opt(
@@ -260,13 +251,13 @@ pub async fn add_agent(
             from conversation c, relation r
             where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1 and r.relation_id = m.relation_id
             returning m.instance_id",
-            &[&group, &agent, &shown, &relation],
+            &[&group, &agent, &visibility, &relation],
         )
         .await?
     {
         conversations::touch(tx, group, false).await?;
         let instance = Instance {
-            instance_id: row.get(0),
+            instance_id: row.get("instance_id"),
             agent_id: agent,
             visibility,
         };
@@ -279,7 +270,7 @@ pub async fn add_agent(
         return Err(Error::from(Code::Forbidden).with("limit", MAX_GROUP_MEMBERS));
     }
     let who = Principal::Agent(agent);
-    conversations::add_member(tx, group, &[who], "agent", Some(relation)).await?;
+    conversations::add_member(tx, group, &[who], Role::Agent, Some(relation)).await?;
     let instance = Instance {
         instance_id: InstanceId::generate(tx.random()),
         agent_id: agent,
@@ -288,7 +279,7 @@ pub async fn add_agent(
     tx.execute(
         "-- groups.place_agent
         update member set visibility = $3, instance_id = $4 where conversation_id = $1 and principal_id = $2",
-        &[&group, &agent, &shown, &instance.instance_id],
+        &[&group, &agent, &visibility, &instance.instance_id],
     )
     .await?;
     conversations::touch(tx, group, place.epoch > 0).await?;
@@ -314,5 +305,11 @@ pub async fn remove_instance(
         )
         .await?
         .ok_or(Code::NotFound)?;
-    remove(tx, group, Principal::User(by), Principal::Agent(row.get(0))).await
+    remove(
+        tx,
+        group,
+        Principal::User(by),
+        Principal::Agent(row.get("principal_id")),
+    )
+    .await
 }

@@ -76,14 +76,15 @@ async fn current(tx: &Tx, user: UserId, device: &str) -> Result<Current> {
         .query_opt(
             "-- keys.current
             select d.key_id, coalesce((select max(version) from key_backup b where b.user_id = $1 and b.device_id = $2), 0)
+                       as newest_version
             from device d where d.user_id = $1 and d.device_id = $2",
             &[&user, &device],
         )
         .await?
         .ok_or(Code::Unauthorized)?;
     Ok(Current {
-        key_id: row.get(0),
-        newest: row.get(1),
+        key_id: row.get("key_id"),
+        newest: row.get("newest_version"),
     })
 }
 
@@ -132,7 +133,7 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
         device_id: device.to_owned(),
         key_id: key.to_owned(),
         version,
-        created_at: row.get(0),
+        created_at: row.get("created_at"),
     })
 }
 
@@ -179,7 +180,7 @@ pub async fn backups(
     if cursor.is_some() {
         tx.query_opt(
             "-- keys.find_cursor
-                select 1 from key_backup where user_id = $1 and device_id = $2 and version = $3",
+            select 1 from key_backup where user_id = $1 and device_id = $2 and version = $3",
             &[&user, &after_device, &after_version],
         )
         .await?
@@ -204,20 +205,20 @@ pub async fn backups(
 
 fn backup(row: &Row) -> Backup {
     Backup {
-        device_id: row.get(0),
-        version: row.get(1),
-        key_id: row.get(2),
-        backup_a: Blob(row.get(3)),
-        backup_b: Blob(row.get(4)),
-        argon2_salt: Blob(row.get(5)),
+        device_id: row.get("device_id"),
+        version: row.get("version"),
+        key_id: row.get("key_id"),
+        backup_a: Blob(row.get("backup_a")),
+        backup_b: Blob(row.get("backup_b")),
+        argon2_salt: Blob(row.get("argon2_salt")),
         argon2_params: Argon2Params {
-            m: row.get(6),
-            t: row.get(7),
-            p: row.get(8),
+            m: row.get("argon2_m"),
+            t: row.get("argon2_t"),
+            p: row.get("argon2_p"),
         },
-        public_key: Blob(row.get(9)),
-        signing_public_key: Blob(row.get(10)),
-        created_at: row.get(11),
+        public_key: Blob(row.get("public_key")),
+        signing_public_key: Blob(row.get("signing_public_key")),
+        created_at: row.get("created_at"),
     }
 }
 
@@ -226,12 +227,12 @@ pub async fn tell_accessed(tx: &Tx, user: &User) -> Result<()> {
     let row = tx
         .query_opt(
             "-- keys.accessed
-            select app_now() from session where session_id = $1 and revoked_at is null for share",
+            select app_now() as now from live_session where session_id = $1 for share",
             &[&user.session],
         )
         .await?
         .ok_or(Code::Unauthorized)?;
-    let data = json!({ "device_id": user.device_id, "at": iso(row.get(0)) });
+    let data = json!({ "device_id": user.device_id, "at": iso(row.get("now")) });
     tx.emit(EventKind::KeyBackupAccessed, None, &data, vec![user.id.0])
 }
 
@@ -245,7 +246,7 @@ pub async fn backed_up_devices(tx: &Tx, user: UserId) -> Result<Vec<String>> {
         )
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("device_id"))
         .collect())
 }
 
@@ -272,16 +273,16 @@ pub async fn directory(db: &Db, asker: Principal, user: UserId) -> Result<Option
     };
     let devices = rows.iter().filter_map(|row| {
         Some(DeviceKeys {
-            device_id: row.get::<_, Option<String>>(1)?,
-            key_id: row.get(2),
-            public_key: Blob(row.get(3)),
-            signing_public_key: Blob(row.get(4)),
-            created_at: row.get(5),
+            device_id: row.get::<_, Option<String>>("device_id")?,
+            key_id: row.get("key_id"),
+            public_key: Blob(row.get("public_key")),
+            signing_public_key: Blob(row.get("signing_public_key")),
+            created_at: row.get("key_since"),
         })
     });
     Ok(Some(Directory {
         user_id: user,
-        list_version: first.get(0),
+        list_version: first.get("key_list_version"),
         devices: devices.collect(),
     }))
 }

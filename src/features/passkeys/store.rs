@@ -28,7 +28,7 @@ pub async fn put_challenge(
             &[&id, &enrolling, &state, &CHALLENGE_TTL.as_secs_f64()],
         )
         .await?;
-    Ok((id, row.get(0)))
+    Ok((id, row.get("expires_at")))
 }
 
 /// Takes a challenge away; of many who try, one gets it. None if it is unknown, another's, or too old.
@@ -41,11 +41,11 @@ pub async fn take_challenge(
         .query_opt(
             "-- passkeys.take_challenge
             delete from passkey_challenge where challenge_id = $1 and user_id is not distinct from $2
-            returning state, expires_at > app_now()",
+            returning state, expires_at > app_now() as is_open",
             &[&id, &enrolling],
         )
         .await?;
-    Ok(row.and_then(|row| row.get::<_, bool>(1).then(|| row.get(0))))
+    Ok(row.and_then(|row| row.get::<_, bool>("is_open").then(|| row.get("state"))))
 }
 
 pub async fn forget_challenges(tx: &db::Tx) -> Result<bool> {
@@ -73,16 +73,16 @@ pub async fn owner(tx: &Tx, user: UserId) -> Result<Owner> {
         .query_opt(
             "-- passkeys.owner
             select email, display_name,
-                   array(select credential_id from passkey where passkey.user_id = $1 order by passkey_id)
+                   array(select credential_id from passkey where passkey.user_id = $1 order by passkey_id) as credential_ids
             from user_account where user_id = $1",
             &[&user],
         )
         .await?
         .ok_or(Code::Unauthorized)?;
     Ok(Owner {
-        email: row.get(0),
-        display_name: row.get(1),
-        credential_ids: row.get(2),
+        email: row.get("email"),
+        display_name: row.get("display_name"),
+        credential_ids: row.get("credential_ids"),
     })
 }
 
@@ -121,7 +121,7 @@ pub async fn create(
         )
         .await;
     let row = row.on_constraint("passkey_credential_id_key", Code::PasskeyInvalid)?;
-    row.map(|row| (id, row.get(0)))
+    row.map(|row| (id, row.get("created_at")))
         .ok_or_else(|| Error::from(Code::Forbidden).with("limit", MAX_PASSKEYS_PER_USER))
 }
 
@@ -153,8 +153,8 @@ pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option
         )
         .await?;
     Ok(row.map(|row| Claimed {
-        id: row.get(0),
-        credential: row.get(1),
+        id: row.get("passkey_id"),
+        credential: row.get("credential"),
     }))
 }
 
@@ -187,7 +187,7 @@ pub async fn list(
     if let Some(cursor) = cursor {
         tx.query_opt(
             "-- passkeys.find_cursor
-                select 1 from passkey where user_id = $1 and passkey_id = $2",
+            select 1 from passkey where user_id = $1 and passkey_id = $2",
             &[&user, &cursor],
         )
         .await?
@@ -203,10 +203,10 @@ pub async fn list(
         )
         .await?;
     let shown = rows.iter().map(|row| PasskeyRow {
-        id: row.get(0),
-        name: row.get(1),
-        created_at: row.get(2),
-        last_used_at: row.get(3),
+        id: row.get("passkey_id"),
+        name: row.get("name"),
+        created_at: row.get("created_at"),
+        last_used_at: row.get("last_used_at"),
     });
     Ok(shown.collect())
 }
@@ -214,11 +214,8 @@ pub async fn list(
 /// Removes a passkey of the user; when, or none if there is no such.
 pub async fn remove(tx: &Tx, user: UserId, id: PasskeyId) -> Result<Option<DateTime<Utc>>> {
     Ok(tx
-        .query_opt(
-            "-- passkeys.remove
-            delete from passkey where user_id = $1 and passkey_id = $2 returning app_now()",
-            &[&user, &id],
-        )
+        .query_opt("-- passkeys.remove
+        delete from passkey where user_id = $1 and passkey_id = $2 returning app_now() as removed_at", &[&user, &id])
         .await?
-        .map(|row| row.get(0)))
+        .map(|row| row.get("removed_at")))
 }

@@ -15,13 +15,13 @@ const MAX_BATCH_RELATIONS: i64 = 100;
 
 fn relation(row: &Row) -> Relation {
     Relation {
-        relation_id: row.get(0),
-        user_id: row.get(1),
-        agent_id: row.get(2),
-        state: row.get(3),
-        created_at: row.get(4),
-        revoked_at: row.get(5),
-        purge_at: row.get(6),
+        relation_id: row.get("relation_id"),
+        user_id: row.get("user_id"),
+        agent_id: row.get("agent_id"),
+        state: row.get("state"),
+        created_at: row.get("created_at"),
+        revoked_at: row.get("revoked_at"),
+        purge_at: row.get("purge_at"),
     }
 }
 
@@ -72,7 +72,7 @@ pub async fn active(tx: &Tx, user: UserId, agent: AgentId) -> Result<Option<Rela
             &[&user, &agent],
         )
         .await?
-        .map(|row| row.get(0)))
+        .map(|row| row.get("relation_id")))
 }
 
 pub async fn list(
@@ -171,7 +171,7 @@ pub async fn end_next(tx: &Tx, who: Principal) -> Result<bool> {
     };
     let Some(next) = next else { return Ok(false) };
     // The other one may have ended it just now; then the next turn looks for another.
-    end(tx, next.get(0)).await?;
+    end(tx, next.get("relation_id")).await?;
     Ok(true)
 }
 
@@ -243,7 +243,7 @@ async fn due(tx: &db::Tx) -> Result<Option<(RelationId, Option<ConversationId>)>
     let Some(row) = tx
         .query_opt(
             "-- relations.due
-            select relation_id, least(user_id, agent_id), greatest(user_id, agent_id) from relation
+            select relation_id, least(user_id, agent_id) as pair_low, greatest(user_id, agent_id) as pair_high from relation
             where purge_due <= app_now() order by purge_due limit 1",
             &[],
         )
@@ -251,8 +251,8 @@ async fn due(tx: &db::Tx) -> Result<Option<(RelationId, Option<ConversationId>)>
     else {
         return Ok(None);
     };
-    let id: RelationId = row.get(0);
-    let (low, high): (uuid::Uuid, uuid::Uuid) = (row.get(1), row.get(2));
+    let id: RelationId = row.get("relation_id");
+    let (low, high): (uuid::Uuid, uuid::Uuid) = (row.get("pair_low"), row.get("pair_high"));
     let conversation = tx
         .query_opt(
             "-- relations.lock_pair
@@ -260,7 +260,7 @@ async fn due(tx: &db::Tx) -> Result<Option<(RelationId, Option<ConversationId>)>
             &[&low, &high],
         )
         .await?
-        .map(|row| row.get(0));
+        .map(|row| row.get("conversation_id"));
     // Called off while we waited for the lock: nothing is to be done in this turn.
     let still = tx
         .query_opt(

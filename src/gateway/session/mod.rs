@@ -114,7 +114,7 @@ impl<'a> Session<'a> {
         client: AuthenticatedClient,
         socket: &mut Socket,
     ) -> Result<Session<'a>, Option<Close>> {
-        let counted = Counted::new(client.principal.kind());
+        let counted = Counted::new(client.principal.kind().as_str());
         // Before the bounds are read: what is committed from now on rings this seat.
         let subscription = gateway.hub.join(
             Subscription::new(client.principal.id(), client.credential, UNKNOWN_SEQ)

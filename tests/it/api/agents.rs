@@ -425,7 +425,7 @@ async fn a_relation_that_ends_by_itself_meanwhile_does_not_keep_the_others() {
     let agent = a.agent(&alice, "helper").await;
     let first = bob.talk_to(&agent).await;
     let second = carol.talk_to(&agent).await;
-    let mut hers = carol.on(&a).connect().await;
+    let mut carol_socket = carol.on(&a).connect().await;
     // As its user would end it, and not committed yet.
     let first: uuid::Uuid = first.parse::<ulid::Ulid>().expect("a ULID").into();
     let mut client = connect(&a.world.database).await;
@@ -442,7 +442,7 @@ async fn a_relation_that_ends_by_itself_meanwhile_does_not_keep_the_others() {
     blocked(&tx, 1).await;
     tx.commit().await.expect("committed");
     assert_eq!(
-        hers.event("relation.revoked").await["data"]["agent_id"],
+        carol_socket.event("relation.revoked").await["data"]["agent_id"],
         agent.id
     );
     carol.say(&second, "are you there?").await.expect(201);

@@ -83,9 +83,9 @@ async fn an_unreachable_agent_comes_back_by_any_ack_and_by_nothing_else() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let mut hers = alice.on(&b).connect().await;
+    let mut alice_socket = alice.on(&b).connect().await;
     let mut came_back = async || {
-        let event = hers.event("agent.state_changed").await;
+        let event = alice_socket.event("agent.state_changed").await;
         let data = &event["data"];
         assert_eq!(
             (&data["state"], &data["previous_state"]),

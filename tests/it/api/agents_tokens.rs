@@ -40,7 +40,7 @@ async fn an_ordinary_regenerate_leaves_the_old_token_seven_days() {
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
     let mut socket = agent.on(&b).connect().await;
-    let mut hers = alice.on(&b).connect().await;
+    let mut alice_socket = alice.on(&b).connect().await;
 
     let answer = regenerate(&alice, &agent, false).await.expect(200);
     let data = answer.data();
@@ -54,7 +54,7 @@ async fn an_ordinary_regenerate_leaves_the_old_token_seven_days() {
         .to_owned();
     let new = renewed(&agent, &answer);
     assert_ne!(new.token, agent.token);
-    let event = hers.event("agent.token_regenerated").await;
+    let event = alice_socket.event("agent.token_regenerated").await;
     assert_eq!(
         event["data"],
         json!({ "agent_id": agent.id, "emergency": false, "previous_valid_until": until })
@@ -137,7 +137,7 @@ async fn a_revoked_agent_comes_back_by_a_regenerate() {
     let agent = a.agent(&alice, "helper").await;
     let path = format!("/agents/{}", agent.id);
     let sockets = [agent.on(&a).connect().await, agent.on(&b).connect().await];
-    let mut hers = alice.connect().await;
+    let mut alice_socket = alice.connect().await;
     let first = alice
         .on(&a)
         .delete(format!("{path}/token"))
@@ -158,7 +158,7 @@ async fn a_revoked_agent_comes_back_by_a_regenerate() {
             "token_revoked"
         );
     }
-    let event = hers.event("agent.state_changed").await;
+    let event = alice_socket.event("agent.state_changed").await;
     assert_eq!(event["data"]["state"], "token_revoked");
     // Once more changes nothing, as often as one likes.
     for _ in 0..10 {
@@ -180,7 +180,7 @@ async fn a_revoked_agent_comes_back_by_a_regenerate() {
     assert_eq!(answer.data()["previous_valid_until"], json!(null));
     renewed(&agent, &answer).on(&b).poll("").await.expect(200);
     agent.poll("").await.refused(401, "AGENT_TOKEN_INVALID");
-    let event = hers.event("agent.state_changed").await;
+    let event = alice_socket.event("agent.state_changed").await;
     let data = &event["data"];
     assert_eq!(
         (&data["state"], &data["previous_state"]),

@@ -61,8 +61,8 @@ async fn opening_tells_both_and_makes_the_relation() {
     let [a, b] = nodes().await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let agent = a.agent(&bob, "helper").await;
-    let mut its = agent.on(&b).connect().await;
-    let mut hers = alice.on(&b).connect().await;
+    let mut agent_socket = agent.on(&b).connect().await;
+    let mut alice_socket = alice.on(&b).connect().await;
     let answer = alice
         .post(
             "/conversations",
@@ -83,7 +83,7 @@ async fn opening_tells_both_and_makes_the_relation() {
         .map(|member| &member["display_name"])
         .collect();
     assert_eq!(names, ["alice", "helper"]);
-    for socket in [&mut its, &mut hers] {
+    for socket in [&mut agent_socket, &mut alice_socket] {
         assert_eq!(
             socket.event("relation.created").await["data"]["agent_id"],
             agent.id
@@ -360,8 +360,8 @@ async fn a_read_mark_moves_forward_and_its_users_are_told() {
         (unread(&bob).await, unread(&alice).await),
         (json!(5), json!(1))
     );
-    let mut hers = alice.on(&b).connect().await;
-    let mut his = bob.on(&b).connect().await;
+    let mut alice_socket = alice.on(&b).connect().await;
+    let mut bob_socket = bob.on(&b).connect().await;
     let read = async |caller: &Caller, id: &str| {
         caller
             .post(
@@ -375,7 +375,7 @@ async fn a_read_mark_moves_forward_and_its_users_are_told() {
         mark.data(),
         &json!({ "conversation_id": group, "message_id": ids[2], "unread_count": 2 })
     );
-    for socket in [&mut hers, &mut his] {
+    for socket in [&mut alice_socket, &mut bob_socket] {
         let event = socket.event("message.read").await;
         assert_eq!(
             event["data"],
@@ -392,7 +392,7 @@ async fn a_read_mark_moves_forward_and_its_users_are_told() {
     }
     read(&bob, &ids[5]).await.expect(200);
     assert_eq!(
-        his.event("message.read").await["data"]["message_id"],
+        bob_socket.event("message.read").await["data"]["message_id"],
         ids[5]
     );
     assert_eq!(unread(&bob).await, json!(0));
@@ -428,7 +428,7 @@ async fn encryption_once_required_stays_so() {
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let mut its = agent.on(&b).connect().await;
+    let mut agent_socket = agent.on(&b).connect().await;
     let path = format!("/conversations/{conversation}");
     for bad in [
         json!({}),
@@ -453,7 +453,7 @@ async fn encryption_once_required_stays_so() {
         .expect(200);
     assert_eq!(changed.data()["encryption"], "required");
     assert_eq!(
-        its.event("conversation.updated").await["data"]["encryption"],
+        agent_socket.event("conversation.updated").await["data"]["encryption"],
         "required"
     );
     alice

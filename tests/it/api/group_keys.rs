@@ -71,8 +71,8 @@ async fn a_key_is_rotated_for_exactly_the_devices_that_are_there() {
         )
         .await
         .expect(201);
-    let mut hers = phone.on(&b).connect().await;
-    let mut his = bob.on(&b).connect().await;
+    let mut phone_socket = phone.on(&b).connect().await;
+    let mut bob_socket = bob.on(&b).connect().await;
     let expected = json!({
         "conversation_id": group, "epoch": 0, "current_epoch": 0, "rotation_required": false, "wrapped_keys": [],
     });
@@ -87,7 +87,7 @@ async fn a_key_is_rotated_for_exactly_the_devices_that_are_there() {
     assert_eq!(rotated.data()["epoch"], 1);
     assert!(rotated.data()["rotated_at"].is_string());
     // Each is told of its own keys and of no others.
-    let told = hers.event("key.rotated").await;
+    let told = phone_socket.event("key.rotated").await;
     let keys = json!([
         { "device_id": alice.device_id, "wrapped_key": format!("first for {}", alice.device_id) },
         { "device_id": "phone", "wrapped_key": "first for phone" },
@@ -100,7 +100,7 @@ async fn a_key_is_rotated_for_exactly_the_devices_that_are_there() {
         (&told["data"]["by"], &told["data"]["conversation_id"]),
         (&json!(bob.id), &json!(group))
     );
-    let told = his.event("key.rotated").await;
+    let told = bob_socket.event("key.rotated").await;
     assert!(!told.to_string().contains("phone"), "{told}");
     assert_eq!(
         told["data"]["wrapped_keys"].as_array().map(Vec::len),
@@ -308,8 +308,8 @@ async fn a_peer_is_asked_to_rotate_and_a_group_is_not() {
         .expect("an id")
         .to_owned();
     let group = alice.group_with(&[&bob]).await;
-    let mut hers = alice.on(&b).connect().await;
-    let mut his = bob.on(&b).connect().await;
+    let mut alice_socket = alice.on(&b).connect().await;
+    let mut bob_socket = bob.on(&b).connect().await;
     let ask = async |user: &User, id: &str| {
         user.post(
             "/keys/rotation/request",
@@ -326,7 +326,7 @@ async fn a_peer_is_asked_to_rotate_and_a_group_is_not() {
         ask(&alice, &group).await.refused(400, "VALIDATION_ERROR");
     }
     let asked = ask(&alice, &direct).await.expect(201);
-    let told = his.event("key.rotation_requested").await;
+    let told = bob_socket.event("key.rotation_requested").await;
     let expected = json!({
         "request_id": asked.data()["request_id"], "conversation_id": direct, "by": alice.id, "reason": "lost a phone",
     });
@@ -348,7 +348,7 @@ async fn a_peer_is_asked_to_rotate_and_a_group_is_not() {
     );
     // She hears of his requests, not of her own.
     assert_eq!(
-        hers.event("key.rotation_requested").await["data"]["by"],
+        alice_socket.event("key.rotation_requested").await["data"]["by"],
         bob.id
     );
 
@@ -457,7 +457,7 @@ async fn a_revoked_device_has_the_keys_replaced_that_it_holds() {
     seen_to(&a).await;
     assert!(!is_required(&bob, two).await);
 
-    let mut his = bob.on(&b).connect().await;
+    let mut bob_socket = bob.on(&b).connect().await;
     alice
         .on(&b)
         .delete("/users/me/devices/phone")
@@ -465,7 +465,7 @@ async fn a_revoked_device_has_the_keys_replaced_that_it_holds() {
         .expect(200);
     let mut told = Vec::new();
     for _ in 0..3 {
-        let event = his.event("conversation.updated").await;
+        let event = bob_socket.event("conversation.updated").await;
         assert_eq!(
             (&event["data"]["rotation_required"], &event["data"]["epoch"]),
             (&json!(true), &json!(1))
@@ -515,9 +515,9 @@ async fn a_revoked_device_has_the_keys_replaced_that_it_holds() {
         .await
         .expect("a count");
     assert_eq!(noted.get::<_, i64>(0), 0);
-    his.say(json!({ "type": "ping" })).await;
+    bob_socket.say(json!({ "type": "ping" })).await;
     loop {
-        let frame = his.next().await.expect("open");
+        let frame = bob_socket.next().await.expect("open");
         assert_ne!(frame["event"], "conversation.updated");
         if frame["type"] == "pong" {
             break;

@@ -53,7 +53,7 @@ async fn a_group_from_its_opening_to_its_last_member() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let [carol, dave] = [a.user("carol").await, a.user("dave").await];
-    let mut his = bob.on(&b).connect().await;
+    let mut bob_socket = bob.on(&b).connect().await;
     // One's own id and one named twice count once.
     let body = json!({ "title": "four", "member_ids": [bob.id, bob.id, alice.id] });
     let made = alice.post("/groups", body).await.expect(201);
@@ -69,7 +69,7 @@ async fn a_group_from_its_opening_to_its_last_member() {
         (&made.data()["epoch"], &made.data()["rotation_required"]),
         (&json!(0), &json!(false))
     );
-    let told = his.event("conversation.created").await;
+    let told = bob_socket.event("conversation.created").await;
     assert_eq!(
         (&told["data"]["conversation_id"], &told["data"]["title"]),
         (&json!(group), &json!("four"))
@@ -86,7 +86,7 @@ async fn a_group_from_its_opening_to_its_last_member() {
     let failed = json!([{ "user_id": nobody, "reason": "NOT_FOUND" }]);
     let expected = json!({ "added": [carol.id], "already": [bob.id], "failed": failed, "rotation_required": false });
     assert_eq!(added.data(), &expected);
-    let told = his.event("member.added").await;
+    let told = bob_socket.event("member.added").await;
     assert_eq!(told["data"]["member"]["principal_id"], carol.id);
     assert_eq!(told["data"]["member"]["role"], "member");
     assert_eq!(
@@ -94,10 +94,13 @@ async fn a_group_from_its_opening_to_its_last_member() {
         (&json!(alice.id), &json!(group))
     );
     // Carol was told too, of herself.
-    let mut hers = carol
+    let mut carol_socket = carol
         .connect_from(Some(&carol.start_of_inbox().await))
         .await;
-    assert_eq!(hers.event("member.added").await["data"], told["data"]);
+    assert_eq!(
+        carol_socket.event("member.added").await["data"],
+        told["data"]
+    );
 
     // Members are no admins.
     add(&bob, &group, &[&dave.id])
@@ -125,7 +128,7 @@ async fn a_group_from_its_opening_to_its_last_member() {
         role(&alice, &carol, "admin").await.expect(200).data()["role"],
         "admin"
     );
-    his.event("conversation.updated").await;
+    bob_socket.event("conversation.updated").await;
     role(&carol, &bob, "admin").await.refused(403, "FORBIDDEN");
     add(&carol, &group, &[&dave.id]).await.expect(201);
     remove(&carol, &group, &alice.id)
@@ -150,7 +153,7 @@ async fn a_group_from_its_opening_to_its_last_member() {
         json!({ "conversation_id": group, "principal_id": bob.id, "rotation_required": true });
     assert_eq!(gone.data(), &expected);
     assert_eq!(
-        his.event("member.removed").await["data"]["member"]["principal_id"],
+        bob_socket.event("member.removed").await["data"]["member"]["principal_id"],
         bob.id
     );
     bob.get(format!("/conversations/{group}"))
@@ -320,8 +323,8 @@ async fn a_hundred_join_a_large_group_in_one_call() {
         .as_str()
         .expect("an id")
         .to_owned();
-    let mut his = bob.on(&b).connect().await;
-    his.expect("caught_up").await;
+    let mut bob_socket = bob.on(&b).connect().await;
+    bob_socket.expect("caught_up").await;
     let started = std::time::Instant::now();
     let ids: Vec<&str> = new[..100].iter().map(String::as_str).collect();
     let adding = async {
@@ -347,7 +350,7 @@ async fn a_hundred_join_a_large_group_in_one_call() {
     // Told of each once, and of every message.
     let (mut joined, mut said) = (Vec::new(), 0);
     while joined.len() < 99 || said < 20 {
-        let frame = his.next().await.expect("an event");
+        let frame = bob_socket.next().await.expect("an event");
         match frame["event"].as_str() {
             Some("member.added") => {
                 assert_eq!(frame["data"]["conversation_id"], group);
@@ -441,9 +444,9 @@ async fn an_agent_that_is_addressed_hears_what_names_it() {
         .await
         .expect(201);
 
-    let mut its = quiet.on(&b).connect().await;
+    let mut quiet_socket = quiet.on(&b).connect().await;
     let mut others = loud.on(&b).connect().await;
-    let mut his = bob.on(&b).connect().await;
+    let mut bob_socket = bob.on(&b).connect().await;
     let say = async |text: &str, named: Value| {
         let body = json!({ "payload": { "type": "text", "text": text }, "recipients": named });
         alice
@@ -457,16 +460,16 @@ async fn an_agent_that_is_addressed_hears_what_names_it() {
         "type": "message.send", "ref": 1, "conversation_id": group, "recipients": [quiet.id],
         "payload": { "type": "text", "text": "by frame" },
     });
-    his.say(frame).await;
-    his.expect("message.sent").await;
+    bob_socket.say(frame).await;
+    bob_socket.expect("message.sent").await;
     for text in ["to quiet", "by frame"] {
         assert_eq!(
-            its.event("message.created").await["data"]["payload"]["text"],
+            quiet_socket.event("message.created").await["data"]["payload"]["text"],
             text
         );
     }
     for text in ["to all", "to loud", "to quiet", "by frame"] {
-        for socket in [&mut others, &mut his] {
+        for socket in [&mut others, &mut bob_socket] {
             assert_eq!(
                 socket.event("message.created").await["data"]["payload"]["text"],
                 text
@@ -531,7 +534,7 @@ async fn an_agent_that_is_addressed_hears_what_names_it() {
     assert_eq!(again.data()["instance_id"], place.data()["instance_id"]);
     alice.say(&group, "now it hears").await.expect(201);
     assert_eq!(
-        its.event("message.created").await["data"]["payload"]["text"],
+        quiet_socket.event("message.created").await["data"]["payload"]["text"],
         "now it hears"
     );
     let instance = place.data()["instance_id"].as_str().expect("an id");
@@ -540,7 +543,7 @@ async fn an_agent_that_is_addressed_hears_what_names_it() {
         .refused(403, "FORBIDDEN");
     alice.delete(format!("{path}/{instance}")).await.expect(200);
     assert_eq!(
-        its.event("member.removed").await["data"]["member"]["principal_id"],
+        quiet_socket.event("member.removed").await["data"]["member"]["principal_id"],
         quiet.id
     );
     quiet
@@ -619,8 +622,8 @@ async fn who_is_removed_in_mid_stream_gets_nothing_that_commits_after() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let start = bob.start_of_inbox().await;
-    let mut his = bob.on(&b).connect().await;
-    his.expect("caught_up").await;
+    let mut bob_socket = bob.on(&b).connect().await;
+    bob_socket.expect("caught_up").await;
     for round in 0..5 {
         let group = alice.group_with(&[&bob]).await;
         let senders = [alice.on(&a), alice.on(&b)];
@@ -647,7 +650,7 @@ async fn who_is_removed_in_mid_stream_gets_nothing_that_commits_after() {
         // What he heard is a beginning of it without gaps; then his removal, and nothing behind it.
         let mut heard = 0;
         loop {
-            let frame = his.next().await.expect("a frame");
+            let frame = bob_socket.next().await.expect("a frame");
             if frame["event"] == "message.created" {
                 heard += 1;
                 assert_eq!(frame["data"]["seq"], heard);
@@ -656,7 +659,7 @@ async fn who_is_removed_in_mid_stream_gets_nothing_that_commits_after() {
             }
         }
         assert!(heard < after, "heard {heard}, removed before {after}");
-        his.expect_silence(Duration::from_millis(100)).await;
+        bob_socket.expect_silence(Duration::from_millis(100)).await;
         let replayed = bob.connect_from(Some(&start)).await;
         let count = messages_of(replayed, &group).await;
         assert_eq!(count, heard, "his inbox has what his socket had");

@@ -83,7 +83,7 @@ async fn where_many_read_only_the_reader_s_devices_are_told() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let client = connect(&a.world.database).await;
-    let mut his = bob.on(&b).connect().await;
+    let mut bob_socket = bob.on(&b).connect().await;
     for members in [TOLD, TOLD + 1, 500] {
         let group = group(&alice, &bob, &a.world.database, members).await;
         let messages = [say(&alice, &group).await, say(&alice, &group).await];
@@ -95,7 +95,7 @@ async fn where_many_read_only_the_reader_s_devices_are_told() {
                 0
             );
         }
-        let event = his.event("message.read").await;
+        let event = bob_socket.event("message.read").await;
         assert_eq!(
             event["data"],
             json!({ "principal_id": bob.id, "message_id": messages[1] })
@@ -125,7 +125,7 @@ async fn a_mark_is_told_only_when_it_moves() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let group = alice.group_with(&[&bob]).await;
-    let mut hers = alice.connect().await;
+    let mut alice_socket = alice.connect().await;
     let mut messages = Vec::new();
     for _ in 0..30 {
         messages.push(say(&alice, &group).await);
@@ -140,7 +140,7 @@ async fn a_mark_is_told_only_when_it_moves() {
     }
     let mut reached = None;
     while reached != Some(29) {
-        let event = hers.event("message.read").await;
+        let event = alice_socket.event("message.read").await;
         assert_eq!(event["data"]["principal_id"], bob.id);
         let at = messages
             .iter()
@@ -148,7 +148,9 @@ async fn a_mark_is_told_only_when_it_moves() {
         assert!(at > reached, "{at:?} after {reached:?}");
         reached = at;
     }
-    hers.expect_silence(Duration::from_millis(300)).await;
+    alice_socket
+        .expect_silence(Duration::from_millis(300))
+        .await;
     let shown = bob.get(format!("/conversations/{group}")).await.expect(200);
     assert_eq!(shown.data()["unread_count"], 0);
 }

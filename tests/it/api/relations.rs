@@ -52,8 +52,8 @@ async fn the_user_ends_a_relation_and_the_agent_is_cut_off_everywhere() {
         .post(format!("/groups/{group}/agent-instances"), place.clone())
         .await
         .expect(201);
-    let mut its = agent.on(&b).connect().await;
-    let mut hers = alice.on(&b).connect().await;
+    let mut agent_socket = agent.on(&b).connect().await;
+    let mut alice_socket = alice.on(&b).connect().await;
     agent.say(&group, "in time").await.expect(201);
 
     let id = relation_of(&alice, &agent).await;
@@ -73,7 +73,7 @@ async fn the_user_ends_a_relation_and_the_agent_is_cut_off_everywhere() {
         at("purge_at") - at("revoked_at"),
         chrono::TimeDelta::days(7)
     );
-    for socket in [&mut its, &mut hers] {
+    for socket in [&mut agent_socket, &mut alice_socket] {
         assert_eq!(&socket.event("relation.revoked").await["data"], relation);
     }
     for node in [&a, &b] {
@@ -153,7 +153,7 @@ async fn the_user_ends_a_relation_and_the_agent_is_cut_off_everywhere() {
     // What was said in between never reaches it.
     alice.say(&group, "for it").await.expect(201);
     assert_eq!(
-        its.event("message.created").await["data"]["payload"]["text"],
+        agent_socket.event("message.created").await["data"]["payload"]["text"],
         "for it"
     );
     let ended = alice.get("/relations").await.expect(200).body["data"]

@@ -202,8 +202,8 @@ async fn a_session_that_dies_loses_its_socket_and_its_requests_on_every_node() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let hers = alice.on(&b).connect().await;
-    let its = agent.on(&b).connect().await;
+    let alice_socket = alice.on(&b).connect().await;
+    let agent_socket = agent.on(&b).connect().await;
     agent
         .on(&b)
         .say(&conversation, "known to both nodes")
@@ -232,7 +232,7 @@ async fn a_session_that_dies_loses_its_socket_and_its_requests_on_every_node() {
             .await
             .refused(401, "UNAUTHORIZED");
     }
-    let before = hers.expect_close(4403).await;
+    let before = alice_socket.expect_close(4403).await;
     assert!(started.elapsed() < Duration::from_secs(1));
     let last = before.last().expect("a frame");
     assert_eq!(
@@ -260,7 +260,7 @@ async fn a_session_that_dies_loses_its_socket_and_its_requests_on_every_node() {
             .refused(401, "AGENT_TOKEN_INVALID");
     }
     let started = Instant::now();
-    let before = its.expect_close(4403).await;
+    let before = agent_socket.expect_close(4403).await;
     assert!(started.elapsed() < Duration::from_secs(3));
     assert_eq!(before.last().expect("a frame")["reason"], "token_revoked");
 }

@@ -503,17 +503,17 @@ async fn a_stream_whose_node_dies_is_cancelled_for_those_who_listen_elsewhere() 
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let mut hers = alice.connect().await;
-    caught_up(&mut hers).await;
-    let mut its = agent.at(&other.base).connect().await;
-    begin(&mut its, "s", &conversation).await;
-    say(&mut its, "s", 0).await;
-    expect_deltas(&mut hers, "s", 0..1).await;
+    let mut alice_socket = alice.connect().await;
+    caught_up(&mut alice_socket).await;
+    let mut agent_socket = agent.at(&other.base).connect().await;
+    begin(&mut agent_socket, "s", &conversation).await;
+    say(&mut agent_socket, "s", 0).await;
+    expect_deltas(&mut alice_socket, "s", 0..1).await;
     other.kill();
     a.advance(Duration::from_secs(60)).await;
-    quiet([&mut hers]).await;
+    quiet([&mut alice_socket]).await;
     a.advance(Duration::from_secs(5)).await;
-    assert_eq!(hers.expect("stream.cancel").await["reason"], "idle");
+    assert_eq!(alice_socket.expect("stream.cancel").await["reason"], "idle");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -659,13 +659,13 @@ async fn another_nodes_stream_is_told_to_members_only_and_from_where_they_like()
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let mut its = agent.connect().await;
-    begin(&mut its, "s", &conversation).await;
+    let mut agent_socket = agent.connect().await;
+    begin(&mut agent_socket, "s", &conversation).await;
     for n in 0..10 {
-        say(&mut its, "s", n).await;
+        say(&mut agent_socket, "s", n).await;
     }
-    say(&mut its, "s", 99).await;
-    its.expect("error").await;
+    say(&mut agent_socket, "s", 99).await;
+    agent_socket.expect("error").await;
     let mallory = a.user("mallory").await;
     let mut stranger = mallory.on(&b).connect().await;
     for n in 0..40 {
@@ -678,15 +678,17 @@ async fn another_nodes_stream_is_told_to_members_only_and_from_where_they_like()
             .say(json!({ "type": "stream.sync", "ref": n, "stream_id": stream, "from_n": 0 }))
             .await;
     }
-    let mut hers = alice.on(&b).connect().await;
-    caught_up(&mut hers).await;
-    hers.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 8 }))
+    let mut alice_socket = alice.on(&b).connect().await;
+    caught_up(&mut alice_socket).await;
+    alice_socket
+        .say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 8 }))
         .await;
-    expect_deltas(&mut hers, "s", 8..10).await;
+    expect_deltas(&mut alice_socket, "s", 8..10).await;
     // What came before was not asked for, so it is asked for now.
-    hers.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 3 }))
+    alice_socket
+        .say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 3 }))
         .await;
-    expect_deltas(&mut hers, "s", 3..10).await;
+    expect_deltas(&mut alice_socket, "s", 3..10).await;
     for n in 0..2 {
         let refused = stranger.expect("error").await;
         assert_eq!(

@@ -74,8 +74,8 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let mut its = agent.on(&b).connect().await;
-    let hers = alice.connect().await;
+    let mut agent_socket = agent.on(&b).connect().await;
+    let alice_socket = alice.connect().await;
     let mut last = Value::Null;
     for n in 0..5 {
         last = insist(&alice, &conversation, &format!("kept {n}")).await;
@@ -104,10 +104,10 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     }
     let mut seen = 0;
     while seen < 10 {
-        its.event("message.created").await;
+        agent_socket.event("message.created").await;
         seen += 1;
     }
-    let old = its.cursor.clone();
+    let old = agent_socket.cursor.clone();
     agent.poll(&format!("cursor={old}")).await.expect(200);
 
     let [primary, standby] = tokio::task::spawn_blocking(move || {
@@ -137,7 +137,7 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     assert_eq!(new[0]["seq"], lost[0]["seq"]);
 
     // Every socket is told, and closed.
-    for socket in [its, hers] {
+    for socket in [agent_socket, alice_socket] {
         let before = socket.expect_close(1012).await;
         assert_eq!(
             before.last().expect("a frame")["type"],

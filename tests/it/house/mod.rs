@@ -3,4 +3,5 @@
 mod catalogues;
 mod jobs;
 mod operations;
+mod schema;
 mod sources;

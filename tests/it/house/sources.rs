@@ -111,7 +111,7 @@ fn the_documents_of_the_interface_are_what_the_types_say() {
 }
 
 /// Every string in the sources that begins like a statement: `-- name`.
-fn statements() -> Vec<(String, String)> {
+pub fn statements() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for (file, text) in sources(&root().join("src")) {
         for piece in text.split("\"-- ").skip(1) {

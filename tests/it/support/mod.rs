@@ -24,8 +24,8 @@ pub use self::{
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
     services::{
-        blocked, connect, crowd, db, followed_postgres, private_redis, psql, redis_client,
-        redis_cluster, redis_link, services, spawn, waiting,
+        blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
+        redis_client, redis_cluster, redis_link, services, spawn, waiting,
     },
     siteverify::{FaultMode, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},

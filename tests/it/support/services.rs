@@ -130,6 +130,20 @@ fn url_of(database: &str) -> String {
     format!("{server}/{database}")
 }
 
+/// A fresh database without any schema; returns its URL.
+pub async fn empty_database() -> String {
+    tokio::task::spawn_blocking(services)
+        .await
+        .expect("no panic");
+    let name = format!("t{}", uuid::Uuid::from(super::ulid()).simple());
+    let admin = connect(&services().postgres.url()).await;
+    admin
+        .batch_execute(&format!("create database {name}"))
+        .await
+        .expect("created");
+    url_of(&name)
+}
+
 /// A fresh database with the schema; returns its URL.
 pub async fn database() -> String {
     tokio::task::spawn_blocking(services)

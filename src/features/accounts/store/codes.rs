@@ -28,7 +28,7 @@ pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid) -> Resu
         set nonce = excluded.nonce, tries_left = excluded.tries_left, expires_at = excluded.expires_at",
         &[
             &email.as_str(),
-            &scene.name(),
+            &scene,
             &nonce,
             &MAX_TRIES_PER_CODE,
             &CODE_TTL.as_secs_f64(),
@@ -37,7 +37,7 @@ pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid) -> Resu
     .await?;
     tx.enqueue(Job::Mail {
         recipient: email.as_str().to_owned(),
-        scene: scene.name().to_owned(),
+        scene: scene.to_string(),
         nonce,
     });
     Ok(())
@@ -67,7 +67,7 @@ pub async fn use_code(
         tx.execute(
             "-- accounts.burn_code
             delete from email_code where email = $1 and scene = $2",
-            &[&email.as_str(), &scene.name()],
+            &[&email.as_str(), &scene],
         )
         .await?;
     }
@@ -89,11 +89,12 @@ pub async fn check_code(
             insert into code_guard as g (email, failures) values ($1, '{}')
             on conflict (email) do update
             set failures = array(select at from unnest(g.failures) as at where at > app_now() - make_interval(secs => $2) order by at)
-            returning failures, app_now()",
+            returning failures, app_now() as now",
             &[&email.as_str(), &budget.window.as_secs_f64()],
         )
         .await?;
-    let (failures, now): (Vec<DateTime<Utc>>, DateTime<Utc>) = (row.get(0), row.get(1));
+    let (failures, now): (Vec<DateTime<Utc>>, DateTime<Utc>) =
+        (row.get("failures"), row.get("now"));
     // More are kept only after an operator has lowered the limit.
     if let Some(surplus) = failures.len().checked_sub(budget.count as usize) {
         let frees = failures[surplus] + budget.window;
@@ -106,10 +107,10 @@ pub async fn check_code(
             "-- accounts.try_code
             select nonce from email_code
             where email = $1 and scene = $2 and expires_at > app_now() and tries_left > 0 for update",
-            &[&email.as_str(), &scene.name()],
+            &[&email.as_str(), &scene],
         )
         .await?
-        .map(|row| row.get(0));
+        .map(|row| row.get("nonce"));
     let right = nonce.is_some_and(|nonce| {
         codes
             .derive(email.as_str(), scene, nonce)
@@ -124,7 +125,7 @@ pub async fn check_code(
         "-- accounts.wrong_code
         with counted as (update code_guard set failures = failures || app_now() where email = $1)
         update email_code set tries_left = tries_left - 1 where email = $1 and scene = $2",
-        &[&email.as_str(), &scene.name()],
+        &[&email.as_str(), &scene],
     )
     .await?;
     Ok(CodeCheck::Wrong)

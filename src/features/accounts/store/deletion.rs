@@ -1,6 +1,7 @@
 //! The end of an account: what must be dead at once, in the transaction that is answered. It takes no lock that a send waits
 //! for. What others hear of it follows as a job ([`Job::EraseAccount`]).
 
+use blindpipe_protocol::revocation::RevocationReason;
 use chrono::{DateTime, Utc};
 
 use crate::{
@@ -32,7 +33,7 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
             &[&user.id],
         )
         .await?
-        .get(0);
+        .get("deleted_at");
     tx.execute(
         "-- accounts.strip_devices
         with backups as (delete from key_backup where user_id = $1), passkeys as (delete from passkey where user_id = $1),
@@ -42,7 +43,7 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
         &[&user.id],
     )
     .await?;
-    devices::end_all(tx, user.id, None, "account_deleted").await?;
+    devices::end_all(tx, user.id, None, RevocationReason::AccountDeleted).await?;
     tx.enqueue(Job::EraseAccount { user: user.id });
     Ok(at)
 }
@@ -71,7 +72,7 @@ async fn end_agents(tx: &Tx, owner: UserId) -> Result<()> {
             &[&owner],
         )
         .await?;
-    let tokens = tokens.iter().map(|row| row.get(0)).collect();
-    tx.revoke(tokens, "account_deleted");
+    let tokens = tokens.iter().map(|row| row.get("token_id")).collect();
+    tx.revoke(tokens, RevocationReason::AccountDeleted);
     Ok(())
 }

@@ -73,13 +73,13 @@ pub async fn begin_login(
                                 else least(g.failures, $2) + 1 end,
                 last_failure_at = case when g.failures >= $2 and g.last_failure_at > app_now() - make_interval(secs => $3)
                                        then g.last_failure_at else app_now() end
-            returning failures > $2,
-                      least($3, ceil(extract(epoch from last_failure_at - app_now()) + $3))::bigint",
+            returning failures > $2 as is_locked,
+                      least($3, ceil(extract(epoch from last_failure_at - app_now()) + $3))::bigint as wait_seconds",
             &[&email.as_str(), &count, &window],
         )
         .await?;
-    if row.get(0) {
-        return Ok(Err(row.get::<_, i64>(1).max(1)));
+    if row.get("is_locked") {
+        return Ok(Err(row.get::<_, i64>("wait_seconds").max(1)));
     }
     let row = client
         .query_opt(
@@ -89,8 +89,8 @@ pub async fn begin_login(
         )
         .await?;
     Ok(Ok(row.map(|row| Known {
-        user: row.get(0),
-        password_hash: row.get(1),
+        user: row.get("user_id"),
+        password_hash: row.get("password_hash"),
     })))
 }
 
@@ -133,7 +133,7 @@ pub async fn user_of(tx: &Tx, email: &Email) -> Result<Option<UserId>> {
             &[&email.as_str()],
         )
         .await?
-        .map(|row| row.get(0)))
+        .map(|row| row.get("user_id")))
 }
 
 pub async fn set_password(tx: &Tx, user: UserId, hash: &str) -> Result<()> {
@@ -183,10 +183,10 @@ pub async fn profile(db: &Db, user: UserId) -> Result<Profile> {
         .await?
         .ok_or(Code::Unauthorized)?;
     Ok(Profile {
-        email: row.get(0),
-        display_name: row.get(1),
-        device_locale: row.get(2),
-        created_at: row.get(3),
+        email: row.get("email"),
+        display_name: row.get("display_name"),
+        device_locale: row.get("device_locale"),
+        created_at: row.get("created_at"),
     })
 }
 
@@ -213,46 +213,46 @@ const FORGET: [(Option<Limit>, &str); 6] = [
     (
         None,
         "-- accounts.forget_codes
-    delete from email_code where ctid = any(array(
-        select ctid from email_code where expires_at < app_now() limit $1 for update skip locked))",
+        delete from email_code where ctid = any(array(
+            select ctid from email_code where expires_at < app_now() limit $1 for update skip locked))",
     ),
     (
         None,
         "-- accounts.forget_notices
-    delete from login_notice where ctid = any(array(
-        select ctid from login_notice where noticed_at < app_now() - interval '1 day' limit $1 for update skip locked))",
+        delete from login_notice where ctid = any(array(
+            select ctid from login_notice where noticed_at < app_now() - interval '1 day' limit $1 for update skip locked))",
     ),
     (
         Some(Limit::LoginFail),
         "-- accounts.forget_logins
-    delete from login_guard where ctid = any(array(
-        select ctid from login_guard
-        where last_failure_at < app_now() - make_interval(secs => $2) limit $1 for update skip locked))",
+        delete from login_guard where ctid = any(array(
+            select ctid from login_guard
+            where last_failure_at < app_now() - make_interval(secs => $2) limit $1 for update skip locked))",
     ),
     (
         Some(Limit::CodeTries),
         "-- accounts.forget_wrong_codes
-    delete from code_guard where ctid = any(array(
-        select ctid from code_guard
-        where coalesce(failures[array_upper(failures, 1)], '-infinity') < app_now() - make_interval(secs => $2)
-        limit $1 for update skip locked))",
+        delete from code_guard where ctid = any(array(
+            select ctid from code_guard
+            where coalesce(failures[array_upper(failures, 1)], '-infinity') < app_now() - make_interval(secs => $2)
+            limit $1 for update skip locked))",
     ),
     (
         None,
         "-- accounts.forget_sessions
-    delete from session where ctid = any(array(
-        select ctid from session
-        where least(revoked_at, refresh_expires_at, absolute_expires_at) < app_now() - interval '30 days'
-        limit $1 for update skip locked))",
+        delete from session where ctid = any(array(
+            select ctid from session
+            where least(revoked_at, refresh_expires_at, absolute_expires_at) < app_now() - interval '30 days'
+            limit $1 for update skip locked))",
     ),
     (
         None,
         "-- accounts.forget_devices
-    delete from device where ctid = any(array(
-        select ctid from device d
-        where provisional and created_at < app_now() - interval '30 days'
-            and not exists (select from session s where s.user_id = d.user_id and s.device_id = d.device_id)
-        limit $1 for update skip locked))",
+        delete from device where ctid = any(array(
+            select ctid from device d
+            where provisional and created_at < app_now() - interval '30 days'
+                and not exists (select from session s where s.user_id = d.user_id and s.device_id = d.device_id)
+            limit $1 for update skip locked))",
     ),
 ];
 

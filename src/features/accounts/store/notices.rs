@@ -26,7 +26,7 @@ pub async fn put_notice(tx: &Tx, user: UserId, device_name: Option<&str>) -> Res
         tx.enqueue(Job::LoginNotice {
             user,
             device_name: device_name.map(str::to_owned),
-            at: row.get(0),
+            at: row.get("noticed_at"),
         });
     }
     Ok(())
@@ -42,5 +42,5 @@ pub async fn address_of(db: &Db, user: UserId) -> Result<Option<String>> {
             &[&user],
         )
         .await?;
-    Ok(row.map(|row| row.get(0)))
+    Ok(row.map(|row| row.get("email")))
 }

@@ -3,7 +3,7 @@
 use axum::extract::State as Handle;
 use serde::{Deserialize, Serialize};
 
-use super::super::{Agents, store};
+use super::super::{AgentState, Agents, store};
 use crate::{
     auth::agent::{Agent, lock_live_token},
     error::{Error, Result},
@@ -20,7 +20,7 @@ pub struct Ack {
 /// Where an agent stands after an ack.
 #[derive(Serialize)]
 pub struct Acked {
-    state: &'static str,
+    state: AgentState,
     /// Everything up to here is acknowledged; what is delivered next comes after it.
     resumed_from_seq: i64,
     /// Events that wait.
@@ -58,7 +58,7 @@ pub async fn ack(
     agents.reachability.acked(&[agent.id]).await?;
     let state = store::state(agents.work.db(), agent.id).await?;
     Ok(Data(Acked {
-        state: state.name(),
+        state,
         resumed_from_seq: bounds.acked,
         queued: bounds.head - bounds.acked,
     }))

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::super::{
-    Agents, State, move_to,
+    AgentState, Agents, move_to,
     proof::{Keys, Registration, encode},
     store::{self, Key, Viewer},
 };
@@ -63,8 +63,8 @@ async fn make_current(tx: &Tx, agent: &NamedAgent, keys: &Keys) -> Result<Option
     if !before.iter().any(is_current) {
         store::end_current_key(tx, agent.id, &key_id).await?;
         store::put_key(tx, agent.id, keys).await?;
-        if locked.state == State::Registered {
-            move_to(tx, &locked, State::Active).await?;
+        if locked.state == AgentState::Registered {
+            move_to(tx, &locked, AgentState::Active).await?;
         }
         let users = store::related_users(tx, agent.id).await?;
         let data = json!({ "agent_id": agent.id, "key_id": key_id });

@@ -10,6 +10,7 @@ use axum::{
     extract::{Request, State as Handle},
     response::{IntoResponse, Response},
 };
+use blindpipe_protocol::revocation::RevocationReason;
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
@@ -23,7 +24,7 @@ pub use self::{
     tokens::{regenerate_token, revoke_token},
 };
 use super::{
-    Agents, State,
+    AgentState, Agents, DeliveryMode,
     manifest::{Manifest, wrapped},
     move_to,
     store::{self, AgentRow, Viewer},
@@ -57,7 +58,7 @@ pub struct CreatedAgent {
     agent_id: AgentId,
     token: String,
     display_name: String,
-    state: &'static str,
+    state: AgentState,
     #[serde(serialize_with = "crate::clock::as_iso")]
     created_at: DateTime<Utc>,
 }
@@ -91,7 +92,7 @@ pub async fn create(
             agent_id: id,
             token,
             display_name: body.display_name.0,
-            state: State::Registered.name(),
+            state: AgentState::Registered,
             created_at,
         })),
         Err(error) => {
@@ -143,8 +144,8 @@ pub struct FullAgent {
     owner_user_id: UserId,
     display_name: String,
     description: Option<String>,
-    state: String,
-    delivery_mode: String,
+    state: AgentState,
+    delivery_mode: DeliveryMode,
     manifest: Option<Box<RawValue>>,
     manifest_version: i32,
     manifest_size_bytes: usize,
@@ -176,7 +177,7 @@ pub struct AgentCard {
     agent_id: AgentId,
     display_name: String,
     description: Option<String>,
-    state: String,
+    state: AgentState,
     manifest: Option<Box<RawValue>>,
     manifest_version: i32,
     key_id: Option<String>,
@@ -301,9 +302,9 @@ pub async fn delete(
     let sockets = agents.count_sockets(agent.id).await;
     let deleted = agents.work.run("agents.delete", async |tx| {
         let locked = store::lock_owned(tx, &agent).await?;
-        let had_token = store::revoke_tokens(tx, agent.id, "token_revoked").await?;
+        let had_token = store::revoke_tokens(tx, agent.id, RevocationReason::TokenRevoked).await?;
         store::end_keys(tx, agent.id).await?;
-        move_to(tx, &locked, State::Deleted).await?;
+        move_to(tx, &locked, AgentState::Deleted).await?;
         tx.enqueue(Job::EraseAgent {
             agent: agent.id,
             owner: agent.owner,

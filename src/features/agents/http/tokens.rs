@@ -1,12 +1,13 @@
 //! `POST /agents/{agent_id}/token/regenerate`, `DELETE /agents/{agent_id}/token`.
 
 use axum::extract::State as Handle;
+use blindpipe_protocol::revocation::RevocationReason;
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::super::{Agents, State, move_to, store};
+use super::super::{AgentState, Agents, move_to, store};
 use crate::{
     auth::owned::OwnedAgent,
     clock::iso,
@@ -67,7 +68,7 @@ async fn replace_token(
         let locked = store::lock_owned(tx, agent).await?;
         let previous_valid_until = if emergency {
             store::end_keys(tx, agent.id).await?;
-            store::revoke_tokens(tx, agent.id, "token_regenerated").await?;
+            store::revoke_tokens(tx, agent.id, RevocationReason::TokenRegenerated).await?;
             None
         } else {
             store::end_current_key(tx, agent.id, "").await?;
@@ -76,8 +77,8 @@ async fn replace_token(
         store::add_token(tx, agent.id, &token.lookup, &hash).await?;
         let data = json!({ "agent_id": agent.id, "emergency": emergency, "previous_valid_until": previous_valid_until });
         tx.emit(EventKind::AgentTokenRegenerated, None, &data, vec![agent.owner.0])?;
-        if emergency || locked.state == State::TokenRevoked {
-            move_to(tx, &locked, State::Registered).await?;
+        if emergency || locked.state == AgentState::TokenRevoked {
+            move_to(tx, &locked, AgentState::Registered).await?;
         }
         Ok(previous_valid_until)
     });
@@ -112,9 +113,9 @@ pub async fn revoke_token(
     let sockets = agents.count_sockets(agent.id).await;
     let revoked = agents.work.run("agents.revoke_token", async |tx| {
         let locked = store::lock_owned(tx, &agent).await?;
-        let had_token = store::revoke_tokens(tx, agent.id, "token_revoked").await?;
+        let had_token = store::revoke_tokens(tx, agent.id, RevocationReason::TokenRevoked).await?;
         store::end_keys(tx, agent.id).await?;
-        move_to(tx, &locked, State::TokenRevoked).await?;
+        move_to(tx, &locked, AgentState::TokenRevoked).await?;
         Ok(RevokedToken {
             revoked_at: store::revoked_at(tx, agent.id).await?,
             connections_closed: if had_token { sockets } else { 0 },

@@ -24,11 +24,11 @@ pub struct Key {
 /// The valid keys, the current one first, then by what is left of their grace.
 pub async fn keys(client: &Conn, agent: AgentId) -> Result<Vec<Key>> {
     let key = |row: &Row| Key {
-        id: row.get(0),
-        public: row.get(1),
-        signing: row.get(2),
-        created_at: row.get(3),
-        valid_until: row.get(4),
+        id: row.get("key_id"),
+        public: row.get("public_key"),
+        signing: row.get("signing_public_key"),
+        created_at: row.get("created_at"),
+        valid_until: row.get("valid_until"),
     };
     Ok(client
         .query(
@@ -107,7 +107,7 @@ pub async fn with_ended_keys(db: &Db) -> Result<Vec<AgentId>> {
         )
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("agent_id"))
         .collect())
 }
 

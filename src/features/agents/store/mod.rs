@@ -10,7 +10,7 @@ pub use self::{
     tokens::{add_token, end_current_token, retire_tokens, revoke_tokens, revoked_at},
     view::{AgentRow, Viewer, find_visible, list},
 };
-use super::{Locked, State, seconds};
+use super::{AgentState, Locked, seconds};
 use crate::{
     auth::{
         agent::lock_live_token,
@@ -47,11 +47,11 @@ pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32)
     let n: i64 = tx
         .query_one(
             "-- agents.count
-            select count(*) from agent where owner_user_id = $1 and state <> 'deleted'",
+            select count(*) as agents from agent where owner_user_id = $1 and state <> 'deleted'",
             &[&new.owner],
         )
         .await?
-        .get(0);
+        .get("agents");
     if n >= i64::from(most) {
         return Err(Error::from(Code::AgentLimitExceeded)
             .with("limit", most)
@@ -83,7 +83,7 @@ pub async fn open(tx: &Tx, id: AgentId) -> Result<Option<DateTime<Utc>>> {
             &[&id],
         )
         .await?
-        .map(|row| row.get(0)))
+        .map(|row| row.get("created_at")))
 }
 
 /// Gives a reserved place back. Its owner may have found it meanwhile, and talked with it.
@@ -110,7 +110,7 @@ pub async fn of_owner(db: &Db, owner: UserId) -> Result<Vec<AgentId>> {
             &[&owner],
         )
         .await?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
+    Ok(rows.iter().map(|row| row.get("agent_id")).collect())
 }
 
 /// The lock holds off a deletion until the end of the transaction, and nothing else.
@@ -136,8 +136,8 @@ pub async fn lock(tx: &Tx, id: AgentId) -> Result<Option<Locked>> {
         .await?;
     Ok(row.map(|row| Locked {
         id,
-        owner: row.get(0),
-        state: State::from_name(row.get(1)),
+        owner: row.get("owner_user_id"),
+        state: row.get("state"),
     }))
 }
 
@@ -174,18 +174,18 @@ pub async fn lock_named(tx: &Tx, agent: &NamedAgent) -> Result<Locked> {
 }
 
 /// Returns when.
-pub async fn set_state(tx: &Tx, id: AgentId, state: State) -> Result<DateTime<Utc>> {
+pub async fn set_state(tx: &Tx, id: AgentId, state: AgentState) -> Result<DateTime<Utc>> {
     Ok(tx
         .query_one(
             "-- agents.set_state
             update agent set state = $2,
                 unreachable_since = case when $2 = 'unreachable' then app_now() end,
                 deleted_at = case when $2 = 'deleted' then app_now() end
-            where agent_id = $1 returning app_now()",
-            &[&id, &state.name()],
+            where agent_id = $1 returning app_now() as at",
+            &[&id, &state],
         )
         .await?
-        .get(0))
+        .get("at"))
 }
 
 /// When it was deleted.
@@ -197,7 +197,7 @@ pub async fn deleted_at(tx: &Tx, id: AgentId) -> Result<DateTime<Utc>> {
             &[&id],
         )
         .await?
-        .get(0))
+        .get("deleted_at"))
 }
 
 /// Those of `agents` that are unreachable.
@@ -211,23 +211,21 @@ pub async fn unreachable(db: &Db, agents: &[AgentId]) -> Result<Vec<AgentId>> {
         )
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("agent_id"))
         .collect())
 }
 
 /// The agent's state now.
-pub async fn state(db: &Db, id: AgentId) -> Result<State> {
+pub async fn state(db: &Db, id: AgentId) -> Result<AgentState> {
     let client = db.read().await?;
-    Ok(State::from_name(
-        client
-            .query_one(
-                "-- agents.state
-                select state from agent where agent_id = $1",
-                &[&id],
-            )
-            .await?
-            .get(0),
-    ))
+    Ok(client
+        .query_one(
+            "-- agents.state
+            select state from agent where agent_id = $1",
+            &[&id],
+        )
+        .await?
+        .get("state"))
 }
 
 /// Users who are told of the agent's keys and manifest: those with a live relation, and those who share a conversation
@@ -238,15 +236,14 @@ pub async fn related_users(tx: &Tx, id: AgentId) -> Result<Vec<Uuid>> {
             "-- agents.related_users
             select user_id from relation where agent_id = $1 and state = 'active'
             union
-            select o.principal_id from member m
+            select o.principal_id from active_member m
             join member o on o.conversation_id = m.conversation_id and o.principal_kind = 'user'
-            left join relation r on r.relation_id = m.relation_id
-            where m.principal_id = $1 and r.state is distinct from 'revoked'",
+            where m.principal_id = $1",
             &[&id],
         )
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("user_id"))
         .collect())
 }
 
@@ -259,7 +256,7 @@ pub async fn manifest(tx: &Tx, id: AgentId) -> Result<(Option<String>, i32)> {
             &[&id],
         )
         .await?;
-    Ok((row.get(0), row.get(1)))
+    Ok((row.get("manifest"), row.get("manifest_version")))
 }
 
 /// Its version alone, outside of a transaction.
@@ -272,7 +269,7 @@ pub async fn manifest_version(db: &Db, id: AgentId) -> Result<i32> {
             &[&id],
         )
         .await?
-        .get(0))
+        .get("manifest_version"))
 }
 
 /// Returns the new version.
@@ -285,5 +282,5 @@ pub async fn put_manifest(tx: &Tx, id: AgentId, text: &str) -> Result<i32> {
             &[&id, &text],
         )
         .await?
-        .get(0))
+        .get("manifest_version"))
 }

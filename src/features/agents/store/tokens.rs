@@ -1,3 +1,4 @@
+use blindpipe_protocol::revocation::RevocationReason;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
@@ -33,11 +34,11 @@ pub async fn end_current_token(tx: &Tx, agent: AgentId) -> Result<Option<DateTim
         )
         .await?
         .first()
-        .map(|row| row.get(0)))
+        .map(|row| row.get("valid_until")))
 }
 
 /// Revokes every token; whether any of them still lived.
-pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: &'static str) -> Result<bool> {
+pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: RevocationReason) -> Result<bool> {
     let revoked: Vec<Uuid> = tx
         .query(
             "-- agents.revoke_tokens
@@ -48,7 +49,7 @@ pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: &'static str) -> Res
         )
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("token_id"))
         .collect();
     let any = !revoked.is_empty();
     tx.revoke(revoked, reason);
@@ -60,11 +61,11 @@ pub async fn revoked_at(tx: &Tx, agent: AgentId) -> Result<DateTime<Utc>> {
     Ok(tx
         .query_one(
             "-- agents.revoked_at
-            select coalesce(max(revoked_at), app_now()) from agent_token where agent_id = $1",
+    select coalesce(max(revoked_at), app_now()) as revoked_at from agent_token where agent_id = $1",
             &[&agent],
         )
         .await?
-        .get(0))
+        .get("revoked_at"))
 }
 
 /// Clears some of the hashes whose grace is over; true while there may be more.

@@ -2,6 +2,7 @@ use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::super::{AgentState, DeliveryMode};
 use crate::{
     db::Db,
     error::{Error, Result},
@@ -15,8 +16,8 @@ pub struct AgentRow {
     pub owner: UserId,
     pub display_name: String,
     pub description: Option<String>,
-    pub state: String,
-    pub delivery_mode: String,
+    pub state: AgentState,
+    pub delivery_mode: DeliveryMode,
     pub manifest: Option<String>,
     pub manifest_version: i32,
     pub key_id: Option<String>,
@@ -56,16 +57,15 @@ pub async fn find_visible(
                         when exists (select 1 from relation r where r.user_id = $2 and r.agent_id = $1 and r.state = 'active')
                           or exists (
                             select 1 from member m
-                            join member its on its.conversation_id = m.conversation_id and its.principal_id = $1
-                            left join relation r on r.relation_id = its.relation_id
-                            where m.principal_id = $2 and r.state is distinct from 'revoked') then 'related'
-                        else 'stranger' end
+                            join active_member its on its.conversation_id = m.conversation_id and its.principal_id = $1
+                            where m.principal_id = $2) then 'related'
+                        else 'stranger' end as viewer
             from agent_shown a where agent_id = $1",
             &[&id, &viewer],
         )
         .await?;
     Ok(row.map(|row| {
-        let viewer = match row.get(16) {
+        let viewer = match row.get("viewer") {
             "insider" => Viewer::Insider,
             "related" => Viewer::Related,
             _ => Viewer::Stranger,
@@ -96,14 +96,15 @@ pub async fn list(
     let rows = client
         .query(
             "-- agents.list
-            select *, sum(coalesce(octet_length(manifest), 0)) over (order by agent_id) from agent_shown
+            select *, sum(coalesce(octet_length(manifest), 0)) over (order by agent_id) as manifest_bytes from agent_shown
             where owner_user_id = $1 and ($2::uuid is null or agent_id > $2)
             order by agent_id limit $3",
             &[&owner, &cursor, &rows],
         )
         .await?;
     // One agent is always there, however large its manifest.
-    let fits = |(n, row): &(usize, &Row)| *n == 0 || row.get::<_, i64>(16) <= MAX_PAGE_BYTES;
+    let fits =
+        |(n, row): &(usize, &Row)| *n == 0 || row.get::<_, i64>("manifest_bytes") <= MAX_PAGE_BYTES;
     let page: Vec<AgentRow> = rows
         .iter()
         .enumerate()
@@ -115,22 +116,22 @@ pub async fn list(
 }
 
 fn shown(row: &Row) -> AgentRow {
-    let made: Option<DateTime<Utc>> = row.get(9);
+    let made: Option<DateTime<Utc>> = row.get("token_created_at");
     AgentRow {
-        id: row.get(0),
-        owner: row.get(1),
-        display_name: row.get(2),
-        description: row.get(3),
-        state: row.get(4),
-        delivery_mode: row.get(5),
-        manifest: row.get(6),
-        manifest_version: row.get(7),
-        key_id: row.get(8),
-        token: made.map(|made| (made, row.get(10))),
-        grace_until: row.get(11),
-        head_seq: row.get(12),
-        acked_seq: row.get(13),
-        unreachable_since: row.get(14),
-        created_at: row.get(15),
+        id: row.get("agent_id"),
+        owner: row.get("owner_user_id"),
+        display_name: row.get("display_name"),
+        description: row.get("description"),
+        state: row.get("state"),
+        delivery_mode: row.get("delivery_mode"),
+        manifest: row.get("manifest"),
+        manifest_version: row.get("manifest_version"),
+        key_id: row.get("key_id"),
+        token: made.map(|made| (made, row.get("token_last_used_at"))),
+        grace_until: row.get("grace_until"),
+        head_seq: row.get("head_seq"),
+        acked_seq: row.get("acked_seq"),
+        unreachable_since: row.get("unreachable_since"),
+        created_at: row.get("created_at"),
     }
 }

@@ -1,3 +1,4 @@
+use blindpipe_protocol::conversations::ConversationKind;
 use uuid::Uuid;
 
 use super::{lock, updated, whole};
@@ -27,7 +28,7 @@ pub async fn change(
 ) -> Result<Conversation> {
     let by = Principal::User(by);
     let place = lock(tx, id, by).await?;
-    if !place.is_admin() || (change.title.is_some() && place.kind != "group") {
+    if !place.is_admin() || (change.title.is_some() && place.kind != ConversationKind::Group) {
         return Err(Code::Forbidden.into());
     }
     let changed = tx
@@ -66,15 +67,14 @@ pub async fn read_up_to(
     let row = tx
         .query_opt(
             "-- conversations.read
-            select m.seq, me.read_seq < m.seq from message m join member me using (conversation_id)
-            left join relation r on r.relation_id = me.relation_id
+            select m.seq, me.read_seq < m.seq as is_ahead from message m join active_member me using (conversation_id)
             where m.message_id = $3 and m.conversation_id = $1 and me.principal_id = $2 and m.seq > me.from_seq
-                and (me.visibility = 'all' or $2::text = any(m.recipients)) and r.state is distinct from 'revoked'",
+                and (me.visibility = 'all' or $2::text = any(m.recipients))",
             &[&id, &reader.id(), &message],
         )
         .await?
         .ok_or(Code::NotFound)?;
-    let (seq, is_ahead): (i64, bool) = (row.get(0), row.get(1));
+    let (seq, is_ahead): (i64, bool) = (row.get("seq"), row.get("is_ahead"));
     if is_ahead {
         // Before the reader's own row: who puts another one out may want that, too, to make its reader the owner.
         let to = told_of_marks(tx, id, reader).await?;
@@ -107,13 +107,13 @@ async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result
     if tx
         .query_one(
             "-- conversations.has_many
-            select count(*) > $2::bigint from (
+            select count(*) > $2::bigint as are_many from (
                 select from member where conversation_id = $1 and principal_kind = 'user' limit $2::bigint + 1
             ) few",
             &[&id, &MAX_READ_MARK_RECIPIENTS],
         )
         .await?
-        .get(0)
+        .get("are_many")
     {
         return Ok(matches!(reader, Principal::User(_))
             .then_some(reader.id())
@@ -129,6 +129,6 @@ async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result
         )
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("principal_id"))
         .collect())
 }

@@ -1,3 +1,4 @@
+use blindpipe_protocol::conversations::Role;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -34,7 +35,7 @@ pub async fn leave_next(
         )
         .await?;
     let Some(next) = next else { return Ok(false) };
-    let id: ConversationId = next.get(0);
+    let id: ConversationId = next.get("conversation_id");
     lock_row(tx, id).await?;
     // Somebody else may have taken it out meanwhile.
     if let Some(member) = member(tx, id, who).await? {
@@ -73,7 +74,7 @@ pub async fn remove_member(
     .await?;
     let data = json!({ "conversation_id": id, "member": member, "by": by });
     tx.emit(EventKind::MemberRemoved, Some(id), &data, to)?;
-    if member.role == "owner" && succeed(tx, id).await? {
+    if member.role == Role::Owner && succeed(tx, id).await? {
         updated(tx, id).await?;
     }
     Ok(())

@@ -1,3 +1,4 @@
+use blindpipe_protocol::conversations::{ConversationKind, Encryption, Role};
 use uuid::Uuid;
 
 use super::{add_member, tell, whole};
@@ -20,7 +21,7 @@ pub struct NewGroup {
     pub title: Option<String>,
     /// Whom its maker wants in it; the maker is anyway.
     pub members: Vec<UserId>,
-    pub encryption: &'static str,
+    pub encryption: Encryption,
 }
 
 /// All of these users, or 404 with those who are not there. None of them goes before the transaction ends.
@@ -33,7 +34,7 @@ async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
         )
         .await?
         .iter()
-        .map(|row| row.get(0))
+        .map(|row| row.get("user_id"))
         .collect();
     let missing: Vec<String> = users
         .iter()
@@ -55,10 +56,10 @@ pub async fn open_direct(tx: &Tx, user: UserId, other: UserId) -> Result<Opened>
     )
     .await?
     .ok_or(Code::NotFound)?;
-    let (id, made) = insert(tx, "direct", user, [user.0, other.0]).await?;
+    let (id, made) = insert(tx, ConversationKind::Direct, user, [user.0, other.0]).await?;
     if made {
-        add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
-        add_member(tx, id, &[Principal::User(other)], "member", None).await?;
+        add_member(tx, id, &[Principal::User(user)], Role::Owner, None).await?;
+        add_member(tx, id, &[Principal::User(other)], Role::Member, None).await?;
     }
     opened(tx, user, id, made).await
 }
@@ -68,7 +69,7 @@ pub async fn open_agent(tx: &Tx, user: UserId, agent: AgentId) -> Result<Opened>
         .await?
         .ok_or(Code::AgentNotRegistered)?;
     let pair = [user.0, agent.0];
-    let (id, made) = insert(tx, "agent", user, pair).await?;
+    let (id, made) = insert(tx, ConversationKind::Agent, user, pair).await?;
     let (relation, new_relation) = relations::open(tx, user, agent, id).await?;
     if new_relation && !made {
         renew_relation(tx, id, agent, relation.relation_id).await?;
@@ -77,9 +78,9 @@ pub async fn open_agent(tx: &Tx, user: UserId, agent: AgentId) -> Result<Opened>
         tx.emit(EventKind::RelationCreated, None, &relation, pair.to_vec())?;
     }
     if made {
-        add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
+        add_member(tx, id, &[Principal::User(user)], Role::Owner, None).await?;
         let relation = Some(relation.relation_id);
-        add_member(tx, id, &[Principal::Agent(agent)], "agent", relation).await?;
+        add_member(tx, id, &[Principal::Agent(agent)], Role::Agent, relation).await?;
     }
     opened(tx, user, id, made).await
 }
@@ -93,9 +94,9 @@ pub async fn open_group(tx: &Tx, user: UserId, group: &NewGroup) -> Result<Opene
         &[&id, &user, &group.title, &group.encryption],
     )
     .await?;
-    add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
+    add_member(tx, id, &[Principal::User(user)], Role::Owner, None).await?;
     let others: Vec<Principal> = group.members.iter().copied().map(Principal::User).collect();
-    add_member(tx, id, &others, "member", None).await?;
+    add_member(tx, id, &others, Role::Member, None).await?;
     opened(tx, user, id, true).await
 }
 
@@ -113,7 +114,7 @@ async fn opened(tx: &Tx, user: UserId, id: ConversationId, is_new: bool) -> Resu
 /// The pair's conversation and whether it was made now. The unique pair decides a race; the row is locked either way.
 async fn insert(
     tx: &Tx,
-    kind: &str,
+    kind: ConversationKind,
     by: UserId,
     pair: [Uuid; 2],
 ) -> Result<(ConversationId, bool)> {
@@ -128,7 +129,7 @@ async fn insert(
             &[&id, &kind, &by, &low, &high],
         )
         .await?
-        .get(0);
+        .get("conversation_id");
     Ok((found, found == id))
 }
 

@@ -1,3 +1,4 @@
+use blindpipe_protocol::conversations::Role;
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
@@ -33,7 +34,7 @@ pub async fn page(
                 &[&viewer.id(), &cursor],
             )
             .await?;
-        after = Some(row.ok_or_else(page::unknown)?.get(0));
+        after = Some(row.ok_or_else(page::unknown)?.get("created_at"));
     }
     show(
         client,
@@ -89,9 +90,10 @@ async fn show(
             "-- conversations.show
             select c.conversation_id, c.kind, c.title, c.created_by, c.created_at, c.encryption, c.epoch, c.rotation_required,
                    c.last_message_id, c.last_activity_at,
-                   (select count(*) from member x where x.conversation_id = c.conversation_id),
-                   me.role, unread.n,
-                   r.relation_id, r.user_id, r.agent_id, r.state, r.created_at, r.revoked_at, r.purge_at
+                   (select count(*) from member x where x.conversation_id = c.conversation_id) as member_count,
+                   me.role as my_role, unread.n as unread_count,
+                   r.relation_id, r.user_id, r.agent_id, r.state as relation_state, r.created_at as relation_created_at,
+                   r.revoked_at, r.purge_at
             from conversation c
             left join member me on me.conversation_id = c.conversation_id and me.principal_id = $2
             left join relation mine on mine.relation_id = me.relation_id
@@ -107,9 +109,8 @@ async fn show(
                     and (me.visibility = 'all' or me.principal_id::text = any(latest.recipients))
             ) unread
             where c.conversation_id = any(coalesce($1::uuid[], array(
-                    select c.conversation_id from member me join conversation c using (conversation_id)
-                    left join relation r on r.relation_id = me.relation_id
-                    where me.principal_id = $2 and r.state is distinct from 'revoked'
+                    select c.conversation_id from active_member me join conversation c using (conversation_id)
+                    where me.principal_id = $2
                         and ($3::timestamptz is null
                              or (c.last_activity_at, coalesce(c.last_message_id, c.conversation_id)) < ($3, $4::uuid))
                     order by c.last_activity_at desc, coalesce(c.last_message_id, c.conversation_id) desc limit $5
@@ -124,31 +125,31 @@ async fn show(
 
 fn conversation(row: &Row) -> Conversation {
     let relation = row
-        .get::<_, Option<RelationId>>(13)
+        .get::<_, Option<RelationId>>("relation_id")
         .map(|relation_id| Relation {
             relation_id,
-            user_id: row.get(14),
-            agent_id: row.get(15),
-            state: row.get(16),
-            created_at: row.get(17),
-            revoked_at: row.get(18),
-            purge_at: row.get(19),
+            user_id: row.get("user_id"),
+            agent_id: row.get("agent_id"),
+            state: row.get("relation_state"),
+            created_at: row.get("relation_created_at"),
+            revoked_at: row.get("revoked_at"),
+            purge_at: row.get("purge_at"),
         });
     Conversation {
-        conversation_id: row.get(0),
-        r#type: row.get(1),
-        title: row.get(2),
-        created_by: row.get(3),
-        created_at: row.get(4),
-        encryption: row.get(5),
-        epoch: row.get(6),
-        rotation_required: row.get(7),
-        member_count: row.get(10),
+        conversation_id: row.get("conversation_id"),
+        r#type: row.get("kind"),
+        title: row.get("title"),
+        created_by: row.get("created_by"),
+        created_at: row.get("created_at"),
+        encryption: row.get("encryption"),
+        epoch: row.get("epoch"),
+        rotation_required: row.get("rotation_required"),
+        member_count: row.get("member_count"),
         members: None,
-        last_message_id: row.get(8),
-        last_activity_at: row.get(9),
-        mine: row.get::<_, Option<String>>(11).map(|my_role| Mine {
-            unread_count: row.get(12),
+        last_message_id: row.get("last_message_id"),
+        last_activity_at: row.get("last_activity_at"),
+        mine: row.get::<_, Option<Role>>("my_role").map(|my_role| Mine {
+            unread_count: row.get("unread_count"),
             my_role,
         }),
         relation,

@@ -23,9 +23,9 @@ pub struct Page {
 const HISTORY: &str = "-- messages.history
 with me as materialized (
     select me.from_seq, me.visibility, seen.seq as cursor_seq
-    from member me left join relation r on r.relation_id = me.relation_id
+    from active_member me
     left join message seen on seen.message_id = $3 and seen.conversation_id = $1 and seen.seq > me.from_seq
-    where me.conversation_id = $1 and me.principal_id = $2 and r.state is distinct from 'revoked'
+    where me.conversation_id = $1 and me.principal_id = $2
 )
 select me.cursor_seq, page.seq, page.message_id, page.sender_kind, page.sender_id, page.sender_device, page.payload,
        page.client_message_id, page.in_reply_to, page.hop, page.created_at, page.recipients, page.found
@@ -82,16 +82,19 @@ pub async fn history(
         )
         .await?;
     let first = found.first().ok_or(Code::NotFound)?;
-    if cursor.is_some() && first.get::<_, Option<i64>>(0).is_none() {
+    if cursor.is_some() && first.get::<_, Option<i64>>("cursor_seq").is_none() {
         return Err(page::unknown());
     }
     let messages: Vec<&Row> = found
         .iter()
-        .filter(|row| row.get::<_, Option<i64>>(1).is_some())
+        .filter(|row| row.get::<_, Option<i64>>("seq").is_some())
         .collect();
-    let there_are = messages.first().map_or(0, |row| row.get::<_, i64>(12));
+    let there_are = messages.first().map_or(0, |row| row.get::<_, i64>("found"));
     let more = there_are > i64::try_from(messages.len()).unwrap_or(i64::MAX);
-    let next = messages.last().filter(|_| more).map(|row| row.get(2));
+    let next = messages
+        .last()
+        .filter(|_| more)
+        .map(|row| row.get("message_id"));
     Ok(Page {
         messages: messages
             .into_iter()
@@ -102,19 +105,19 @@ pub async fn history(
 }
 
 fn json(row: &Row, conversation: ConversationId) -> String {
-    let recipients: Option<Vec<String>> = row.get(11);
+    let recipients: Option<Vec<String>> = row.get("recipients");
     Message {
-        id: row.get(2),
+        id: row.get("message_id"),
         conversation,
-        seq: row.get(1),
-        sender: Principal::from_row(row.get(3), row.get(4)),
-        device_id: row.get(5),
-        payload: row.get(6),
+        seq: row.get("seq"),
+        sender: Principal::from_row(row.get("sender_kind"), row.get("sender_id")),
+        device_id: row.get("sender_device"),
+        payload: row.get("payload"),
         recipients: recipients.as_deref(),
-        client_message_id: row.get(7),
-        in_reply_to: row.get(8),
-        hop: row.get(9),
-        created_at: row.get(10),
+        client_message_id: row.get("client_message_id"),
+        in_reply_to: row.get("in_reply_to"),
+        hop: row.get("hop"),
+        created_at: row.get("created_at"),
     }
     .json()
 }

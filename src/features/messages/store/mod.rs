@@ -164,7 +164,8 @@ pub async fn forget_keys(db: &Db) -> Result<bool> {
         .prepare_cached(
             "-- messages.forget_keys
             delete from idempotency where ctid = any(array(
-                select ctid from idempotency where created_at < app_now() - interval '25 hours' limit 5000
+                select ctid from idempotency where created_at < app_now() - interval '25 hours'
+                order by created_at limit 5000
             ))",
         )
         .await?;

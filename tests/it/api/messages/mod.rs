@@ -14,13 +14,13 @@ async fn a_user_and_an_agent_talk_across_two_nodes() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let mut hers = alice.on(&b).connect().await;
-    let mut its = agent.on(&b).connect().await;
+    let mut alice_socket = alice.on(&b).connect().await;
+    let mut agent_socket = agent.on(&b).connect().await;
 
     let sent = alice.say(&conversation, "hello").await.expect(201);
     assert_eq!(sent.data()["seq"], 1);
     assert_eq!(sent.data()["duplicate"], false);
-    let event = its.event("message.created").await;
+    let event = agent_socket.event("message.created").await;
     assert_eq!(
         event["data"]["payload"],
         json!({ "type": "text", "text": "hello" })
@@ -33,18 +33,18 @@ async fn a_user_and_an_agent_talk_across_two_nodes() {
     assert_eq!(event["conversation_id"], conversation);
 
     agent.on(&a).say(&conversation, "by REST").await.expect(201);
-    its.say(json!({ "type": "message.send", "ref": 7, "conversation_id": conversation, "payload": { "type": "text", "text": "by frame" } }))
+    agent_socket.say(json!({ "type": "message.send", "ref": 7, "conversation_id": conversation, "payload": { "type": "text", "text": "by frame" } }))
         .await;
-    let reply = its.expect("message.sent").await;
+    let reply = agent_socket.expect("message.sent").await;
     assert_eq!(
         (&reply["ref"], &reply["data"]["seq"]),
         (&json!(7), &json!(3))
     );
 
     let texts = [
-        hers.event("message.created").await,
-        hers.event("message.created").await,
-        hers.event("message.created").await,
+        alice_socket.event("message.created").await,
+        alice_socket.event("message.created").await,
+        alice_socket.event("message.created").await,
     ];
     let texts = texts.map(|event| {
         (
@@ -152,8 +152,8 @@ async fn concurrent_sends_on_two_nodes_are_numbered_without_gaps_and_read_alike(
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    let mut its = agent.on(&b).connect().await;
-    let mut hers = alice.on(&a).connect().await;
+    let mut agent_socket = agent.on(&b).connect().await;
+    let mut alice_socket = alice.on(&a).connect().await;
 
     let sends = (0..300).map(|n| {
         let (alice, agent) = if n % 2 == 0 {
@@ -190,7 +190,7 @@ async fn concurrent_sends_on_two_nodes_are_numbered_without_gaps_and_read_alike(
 
     let mut last_inbox = 0;
     for (seq, id) in &by_seq {
-        let event = hers.event("message.created").await;
+        let event = alice_socket.event("message.created").await;
         assert_eq!(
             (
                 event["data"]["seq"].as_i64(),
@@ -208,7 +208,7 @@ async fn concurrent_sends_on_two_nodes_are_numbered_without_gaps_and_read_alike(
     // The agent hears what the user said, in the same order, and never itself.
     let mut last = 0;
     for _ in 0..200 {
-        let event = its.event("message.created").await;
+        let event = agent_socket.event("message.created").await;
         let seq = event["data"]["seq"].as_i64().expect("a number");
         assert_eq!(event["data"]["sender"]["type"], "user");
         assert!(seq > last);
@@ -425,12 +425,17 @@ async fn agents_that_answer_each_other_are_stopped() {
         assert_eq!(event["data"]["message_id"], id);
         (id, event["data"]["hop"].as_i64().expect("a number"))
     };
-    let mut hers = alice.on(&b).connect().await;
-    let (first, zero) = hop(alice.say(&conversation, "go").await, &mut hers).await;
+    let mut alice_socket = alice.on(&b).connect().await;
+    let (first, zero) = hop(alice.say(&conversation, "go").await, &mut alice_socket).await;
     assert_eq!(zero, 0);
-    assert_eq!(hop(one.say(&conversation, "1").await, &mut hers).await.1, 1);
     assert_eq!(
-        hop(one.say(&conversation, "1 again").await, &mut hers)
+        hop(one.say(&conversation, "1").await, &mut alice_socket)
+            .await
+            .1,
+        1
+    );
+    assert_eq!(
+        hop(one.say(&conversation, "1 again").await, &mut alice_socket)
             .await
             .1,
         1
@@ -438,9 +443,12 @@ async fn agents_that_answer_each_other_are_stopped() {
     for expected in 2..=8 {
         let agent = if expected % 2 == 0 { &two } else { &one };
         assert_eq!(
-            hop(agent.on(&b).say(&conversation, "and").await, &mut hers)
-                .await
-                .1,
+            hop(
+                agent.on(&b).say(&conversation, "and").await,
+                &mut alice_socket
+            )
+            .await
+            .1,
             expected
         );
     }
@@ -448,24 +456,35 @@ async fn agents_that_answer_each_other_are_stopped() {
         .await
         .refused(403, "AGENT_LOOP_DETECTED");
     assert_eq!(
-        hop(two.say(&conversation, "still mine").await, &mut hers)
-            .await
-            .1,
+        hop(
+            two.say(&conversation, "still mine").await,
+            &mut alice_socket
+        )
+        .await
+        .1,
         8
     );
     // An answer to the human's message counts from there.
     let body = json!({ "conversation_id": conversation, "payload": { "type": "text" }, "in_reply_to": first });
     let path = format!("/agents/{}/messages", one.id);
-    assert_eq!(hop(one.post(&path, body).await, &mut hers).await.1, 1);
+    assert_eq!(
+        hop(one.post(&path, body).await, &mut alice_socket).await.1,
+        1
+    );
     let body = json!({ "conversation_id": conversation, "payload": { "type": "text" }, "in_reply_to": ulid().to_string() });
     one.post(&path, body).await.refused(400, "VALIDATION_ERROR");
     assert_eq!(
-        hop(alice.say(&conversation, "human").await, &mut hers)
+        hop(alice.say(&conversation, "human").await, &mut alice_socket)
             .await
             .1,
         0
     );
-    assert_eq!(hop(two.say(&conversation, "1").await, &mut hers).await.1, 1);
+    assert_eq!(
+        hop(two.say(&conversation, "1").await, &mut alice_socket)
+            .await
+            .1,
+        1
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -581,7 +600,7 @@ async fn one_inbox_written_from_many_conversations_on_two_nodes_has_no_gaps() {
         let conversation = alice.talk_to(&agent).await;
         pairs.push((agent, conversation));
     }
-    let mut hers = alice
+    let mut alice_socket = alice
         .on(&b)
         .connect_from(Some(&alice.start_of_inbox().await))
         .await;
@@ -600,7 +619,7 @@ async fn one_inbox_written_from_many_conversations_on_two_nodes_has_no_gaps() {
     // Ten events were there before: a relation and a conversation with each agent.
     for n in 1..=410 {
         let event = loop {
-            let frame = hers.next().await.expect("an event");
+            let frame = alice_socket.next().await.expect("an event");
             if frame["type"] == "event" {
                 break frame;
             }

@@ -1,0 +1,492 @@
+-- The schema after all migrations. Written by `make schema`; a test compares it. The reasons stand in migrations/.
+
+CREATE OR REPLACE FUNCTION app_now()
+ RETURNS timestamp with time zone
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+AS $function$select statement_timestamp()$function$;
+
+CREATE OR REPLACE FUNCTION key_backup_is_append_only()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+begin
+    if tg_op = 'DELETE' then
+        if exists (select 1 from user_account where user_id = old.user_id and deleted_at is not null)
+            or (select count(*) from key_backup where user_id = old.user_id and device_id = old.device_id
+                                                  and version > old.version) >= 10 then
+            return old;
+        end if;
+    end if;
+    raise exception 'key_backup is append-only' using errcode = 'insufficient_privilege';
+end $function$;
+
+create aggregate array_concat (anycompatiblearray) (sfunc = array_cat, stype = anycompatiblearray);
+
+create table agent (
+    agent_id uuid not null,
+    owner_user_id uuid not null,
+    display_name text not null,
+    description text,
+    state text not null default 'registered'::text,
+    delivery_mode text not null default 'pull'::text,
+    manifest text,
+    manifest_version integer not null default 0,
+    created_at timestamp with time zone not null default app_now(),
+    unreachable_since timestamp with time zone,
+    deleted_at timestamp with time zone,
+    constraint agent_delivery_mode_check CHECK (delivery_mode = ANY (ARRAY['pull'::text, 'webhook'::text])),
+    constraint agent_pkey PRIMARY KEY (agent_id),
+    constraint agent_state CHECK (state = ANY (ARRAY['registered'::text, 'active'::text, 'unreachable'::text, 'token_revoked'::text, 'deleted'::text]))
+);
+
+create table agent_key (
+    agent_id uuid not null,
+    key_id text not null,
+    public_key bytea not null,
+    signing_public_key bytea not null,
+    created_at timestamp with time zone not null default app_now(),
+    valid_until timestamp with time zone,
+    constraint agent_key_pkey PRIMARY KEY (agent_id, key_id)
+);
+
+create table agent_token (
+    token_id uuid not null,
+    agent_id uuid not null,
+    lookup text not null,
+    bcrypt_hash text,
+    created_at timestamp with time zone not null default app_now(),
+    last_used_at timestamp with time zone,
+    valid_until timestamp with time zone,
+    revoked_at timestamp with time zone,
+    revoke_reason text,
+    constraint agent_token_lookup_key UNIQUE (lookup),
+    constraint agent_token_pkey PRIMARY KEY (token_id),
+    constraint agent_token_revoke_reason_check CHECK (revoke_reason = ANY (ARRAY['device_revoked'::text, 'logout'::text, 'password_reset'::text, 'refresh_reuse'::text, 'token_revoked'::text, 'token_regenerated'::text, 'account_deleted'::text]))
+);
+
+create table cluster (
+    only_row boolean not null default true,
+    restores integer not null default 0,
+    constraint cluster_only_row_check CHECK (only_row),
+    constraint cluster_pkey PRIMARY KEY (only_row)
+);
+
+create table code_guard (
+    email text not null,
+    failures timestamp with time zone[] not null,
+    constraint code_guard_pkey PRIMARY KEY (email)
+);
+
+create table conversation (
+    conversation_id uuid not null,
+    kind text not null,
+    title text,
+    created_by uuid not null,
+    created_at timestamp with time zone not null default app_now(),
+    encryption text not null default 'optional'::text,
+    epoch integer not null default 0,
+    rotation_required boolean not null default false,
+    pair_low uuid,
+    pair_high uuid,
+    last_seq bigint not null default 0,
+    last_message_id uuid,
+    last_sender_id uuid,
+    last_sender_kind text,
+    last_hop smallint not null default 0,
+    last_activity_at timestamp with time zone not null default app_now(),
+    purged_seq bigint not null default 0,
+    constraint conversation_encryption_check CHECK (encryption = ANY (ARRAY['optional'::text, 'required'::text])),
+    constraint conversation_kind_check CHECK (kind = ANY (ARRAY['direct'::text, 'agent'::text, 'group'::text])),
+    constraint conversation_pair UNIQUE (pair_low, pair_high),
+    constraint conversation_pkey PRIMARY KEY (conversation_id)
+) with (fillfactor=60);
+
+create table device (
+    user_id uuid not null,
+    device_id text not null,
+    display_name text,
+    platform text,
+    provisional boolean not null,
+    renamed_from text,
+    key_id text,
+    key_version integer,
+    key_since timestamp with time zone,
+    created_at timestamp with time zone not null default app_now(),
+    last_seen_at timestamp with time zone not null default app_now(),
+    revoked_at timestamp with time zone,
+    constraint device_pkey PRIMARY KEY (user_id, device_id)
+);
+
+create table email_code (
+    email text not null,
+    scene text not null,
+    nonce uuid not null,
+    tries_left integer not null,
+    expires_at timestamp with time zone not null,
+    constraint email_code_pkey PRIMARY KEY (email, scene),
+    constraint email_code_scene_check CHECK (scene = ANY (ARRAY['register'::text, 'login'::text, 'reset'::text]))
+);
+
+create table event (
+    event_id uuid not null,
+    kind text not null,
+    conversation_id uuid,
+    created_at timestamp with time zone not null default app_now(),
+    data text not null,
+    constraint event_pkey PRIMARY KEY (event_id)
+);
+
+create table group_key (
+    conversation_id uuid not null,
+    epoch integer not null,
+    principal_id uuid not null,
+    device_id text not null,
+    wrapped_key text not null,
+    rotated_at timestamp with time zone not null default app_now(),
+    constraint group_key_pkey PRIMARY KEY (conversation_id, principal_id, epoch, device_id)
+);
+
+create table idempotency (
+    key uuid not null,
+    sender_id uuid not null,
+    message_id uuid not null,
+    created_at timestamp with time zone not null default app_now(),
+    constraint idempotency_pkey PRIMARY KEY (key, sender_id)
+);
+
+create table inbox (
+    principal_id uuid not null,
+    head_seq bigint not null default 0,
+    constraint inbox_pkey PRIMARY KEY (principal_id)
+) with (fillfactor=40);
+
+create table inbox_entry (
+    principal_id uuid not null,
+    seq bigint not null,
+    created_at timestamp with time zone not null default app_now(),
+    event_ids uuid[] not null,
+    constraint inbox_entry_pkey PRIMARY KEY (principal_id, seq)
+);
+
+create table inbox_reader (
+    principal_id uuid not null,
+    device_id text not null default ''::text,
+    acked_seq bigint not null,
+    constraint inbox_reader_pkey PRIMARY KEY (principal_id, device_id)
+) with (fillfactor=40);
+
+create table job (
+    job_id bigint generated always as identity not null,
+    kind text not null,
+    payload text not null,
+    unique_key text,
+    run_at timestamp with time zone not null default app_now(),
+    expires_at timestamp with time zone,
+    attempts integer not null default 0,
+    leased_until timestamp with time zone,
+    last_error text,
+    failed_at timestamp with time zone,
+    constraint job_pkey PRIMARY KEY (job_id)
+);
+
+create table key_backup (
+    user_id uuid not null,
+    device_id text not null,
+    version integer not null,
+    session_id uuid not null,
+    key_id text not null,
+    public_key bytea not null,
+    signing_public_key bytea not null,
+    backup_a bytea not null,
+    backup_b bytea not null,
+    argon2_salt bytea not null,
+    argon2_m integer not null,
+    argon2_t integer not null,
+    argon2_p integer not null,
+    created_at timestamp with time zone not null default app_now(),
+    constraint key_backup_pkey PRIMARY KEY (user_id, device_id, version)
+);
+
+create table login_guard (
+    email text not null,
+    failures integer not null,
+    last_failure_at timestamp with time zone not null,
+    constraint login_guard_pkey PRIMARY KEY (email)
+);
+
+create table login_notice (
+    user_id uuid not null,
+    place integer not null,
+    noticed_at timestamp with time zone not null default app_now(),
+    constraint login_notice_pkey PRIMARY KEY (user_id, place)
+);
+
+create table member (
+    conversation_id uuid not null,
+    principal_id uuid not null,
+    principal_kind text not null,
+    role text not null,
+    relation_id uuid,
+    visibility text not null default 'all'::text,
+    instance_id uuid,
+    from_seq bigint not null default 0,
+    read_seq bigint not null default 0,
+    joined_at timestamp with time zone not null default app_now(),
+    constraint member_pkey PRIMARY KEY (conversation_id, principal_id),
+    constraint member_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text])),
+    constraint member_role_check CHECK (role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'agent'::text])),
+    constraint member_visibility_check CHECK (visibility = ANY (ARRAY['all'::text, 'addressed'::text]))
+);
+
+create table message (
+    conversation_id uuid not null,
+    seq bigint not null,
+    message_id uuid not null,
+    sender_id uuid not null,
+    sender_kind text not null,
+    sender_device text,
+    client_message_id uuid,
+    in_reply_to uuid,
+    hop smallint not null,
+    created_at timestamp with time zone not null,
+    payload text not null,
+    recipients text[],
+    constraint message_id_key UNIQUE (message_id),
+    constraint message_pkey PRIMARY KEY (conversation_id, seq)
+);
+
+create table passkey (
+    passkey_id uuid not null,
+    user_id uuid not null,
+    credential_id bytea not null,
+    name text not null,
+    credential text not null,
+    created_at timestamp with time zone not null default app_now(),
+    last_used_at timestamp with time zone,
+    constraint passkey_credential_id_key UNIQUE (credential_id),
+    constraint passkey_pkey PRIMARY KEY (passkey_id)
+);
+
+create table passkey_challenge (
+    challenge_id uuid not null,
+    user_id uuid,
+    state text not null,
+    expires_at timestamp with time zone not null,
+    constraint passkey_challenge_pkey PRIMARY KEY (challenge_id)
+);
+
+create table relation (
+    relation_id uuid not null,
+    user_id uuid not null,
+    agent_id uuid not null,
+    state text not null default 'active'::text,
+    created_at timestamp with time zone not null default app_now(),
+    revoked_at timestamp with time zone,
+    purge_at timestamp with time zone,
+    purge_due timestamp with time zone,
+    purge_through bigint,
+    constraint relation_pkey PRIMARY KEY (relation_id),
+    constraint relation_state_check CHECK (state = ANY (ARRAY['active'::text, 'revoked'::text]))
+);
+
+create table session (
+    session_id uuid not null,
+    user_id uuid not null,
+    device_id text not null,
+    generation integer not null default 0,
+    rotated_at timestamp with time zone not null default app_now(),
+    refresh_expires_at timestamp with time zone not null,
+    absolute_expires_at timestamp with time zone not null,
+    authenticated_at timestamp with time zone not null default app_now(),
+    revoked_at timestamp with time zone,
+    revoke_reason text,
+    constraint session_pkey PRIMARY KEY (session_id),
+    constraint session_revoke_reason_check CHECK (revoke_reason = ANY (ARRAY['device_revoked'::text, 'logout'::text, 'password_reset'::text, 'refresh_reuse'::text, 'token_revoked'::text, 'token_regenerated'::text, 'account_deleted'::text]))
+);
+
+create table user_account (
+    user_id uuid not null,
+    email text not null,
+    display_name text not null,
+    device_locale text not null,
+    password_hash text not null,
+    key_list_version integer not null default 0,
+    created_at timestamp with time zone not null default app_now(),
+    deleted_at timestamp with time zone,
+    constraint user_account_email_key UNIQUE (email),
+    constraint user_account_pkey PRIMARY KEY (user_id)
+);
+
+alter table message alter column payload set storage external;
+
+alter table agent add constraint agent_owner_user_id_fkey FOREIGN KEY (owner_user_id) REFERENCES user_account(user_id);
+
+alter table agent_key add constraint agent_key_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
+
+alter table agent_token add constraint agent_token_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
+
+alter table conversation add constraint conversation_created_by_fkey FOREIGN KEY (created_by) REFERENCES user_account(user_id);
+
+alter table device add constraint device_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
+
+alter table group_key add constraint group_key_conversation_id_fkey FOREIGN KEY (conversation_id) REFERENCES conversation(conversation_id);
+
+alter table key_backup add constraint key_backup_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
+
+alter table login_notice add constraint login_notice_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
+
+alter table member add constraint member_conversation_id_fkey FOREIGN KEY (conversation_id) REFERENCES conversation(conversation_id);
+
+alter table member add constraint member_relation_id_fkey FOREIGN KEY (relation_id) REFERENCES relation(relation_id);
+
+alter table passkey add constraint passkey_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id) ON DELETE CASCADE;
+
+alter table passkey_challenge add constraint passkey_challenge_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id) ON DELETE CASCADE;
+
+alter table relation add constraint relation_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
+
+alter table relation add constraint relation_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
+
+alter table session add constraint session_user_id_device_id_fkey FOREIGN KEY (user_id, device_id) REFERENCES device(user_id, device_id) ON UPDATE CASCADE;
+
+CREATE UNIQUE INDEX agent_key_current ON agent_key USING btree (agent_id) WHERE valid_until IS NULL;
+
+CREATE INDEX agent_key_ending ON agent_key USING btree (valid_until) WHERE valid_until IS NOT NULL;
+
+CREATE INDEX agent_of_owner ON agent USING btree (owner_user_id);
+
+CREATE INDEX agent_token_ending ON agent_token USING btree (valid_until) WHERE valid_until IS NOT NULL AND revoked_at IS NULL;
+
+CREATE INDEX agent_token_of_agent ON agent_token USING btree (agent_id);
+
+CREATE INDEX agent_unreachable ON agent USING btree (agent_id) WHERE state = 'unreachable'::text;
+
+CREATE INDEX code_guard_age ON code_guard USING btree (COALESCE(failures[array_upper(failures, 1)], '-infinity'::timestamp with time zone));
+
+CREATE INDEX conversation_of_creator ON conversation USING btree (created_by);
+
+CREATE INDEX device_unnamed ON device USING btree (created_at) WHERE provisional;
+
+CREATE INDEX email_code_age ON email_code USING btree (expires_at);
+
+CREATE INDEX event_age ON event USING btree (created_at);
+
+CREATE INDEX idempotency_age ON idempotency USING btree (created_at);
+
+CREATE INDEX inbox_entry_age ON inbox_entry USING btree (created_at);
+
+CREATE INDEX job_age ON job USING btree (expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE INDEX job_due ON job USING btree (kind, run_at) WHERE failed_at IS NULL;
+
+CREATE UNIQUE INDEX job_unique ON job USING btree (kind, unique_key) WHERE unique_key IS NOT NULL AND failed_at IS NULL;
+
+CREATE INDEX login_guard_age ON login_guard USING btree (last_failure_at);
+
+CREATE INDEX login_notice_age ON login_notice USING btree (noticed_at);
+
+CREATE INDEX member_of ON member USING btree (principal_id, conversation_id);
+
+CREATE INDEX member_of_relation ON member USING btree (relation_id) WHERE relation_id IS NOT NULL;
+
+CREATE INDEX message_addressed ON message USING btree (conversation_id, seq) WHERE recipients IS NOT NULL;
+
+CREATE INDEX passkey_challenge_expiry ON passkey_challenge USING btree (expires_at);
+
+CREATE INDEX passkey_challenge_of_user ON passkey_challenge USING btree (user_id) WHERE user_id IS NOT NULL;
+
+CREATE INDEX passkey_of_user ON passkey USING btree (user_id, passkey_id);
+
+CREATE UNIQUE INDEX relation_active ON relation USING btree (user_id, agent_id) WHERE state = 'active'::text;
+
+CREATE INDEX relation_of_agent ON relation USING btree (agent_id, state);
+
+CREATE INDEX relation_of_user ON relation USING btree (user_id, relation_id);
+
+CREATE INDEX relation_purge ON relation USING btree (purge_due) WHERE purge_due IS NOT NULL;
+
+CREATE INDEX session_age ON session USING btree (LEAST(revoked_at, refresh_expires_at, absolute_expires_at));
+
+CREATE INDEX session_of_any_device ON session USING btree (user_id, device_id);
+
+create view live_session as
+ SELECT session.session_id,
+    session.user_id,
+    session.device_id,
+    session.generation,
+    session.rotated_at,
+    session.refresh_expires_at,
+    session.absolute_expires_at,
+    session.authenticated_at,
+    session.revoked_at,
+    session.revoke_reason
+   FROM session
+  WHERE session.revoked_at IS NULL AND session.absolute_expires_at > app_now();
+
+create view live_agent_token as
+ SELECT agent_token.token_id,
+    agent_token.agent_id,
+    agent_token.lookup,
+    agent_token.bcrypt_hash,
+    agent_token.created_at,
+    agent_token.last_used_at,
+    agent_token.valid_until,
+    agent_token.revoked_at,
+    agent_token.revoke_reason
+   FROM agent_token
+  WHERE agent_token.revoked_at IS NULL AND (agent_token.valid_until IS NULL OR agent_token.valid_until > app_now());
+
+create view active_member as
+ SELECT m.conversation_id,
+    m.principal_id,
+    m.principal_kind,
+    m.role,
+    m.relation_id,
+    m.visibility,
+    m.instance_id,
+    m.from_seq,
+    m.read_seq,
+    m.joined_at
+   FROM member m
+     LEFT JOIN relation r ON r.relation_id = m.relation_id
+  WHERE r.state IS DISTINCT FROM 'revoked'::text;
+
+create view agent_shown as
+ SELECT a.agent_id,
+    a.owner_user_id,
+    a.display_name,
+    a.description,
+    a.state,
+    a.delivery_mode,
+    a.manifest,
+    a.manifest_version,
+    k.key_id,
+    t.created_at AS token_created_at,
+    t.last_used_at AS token_last_used_at,
+    g.grace_until,
+    COALESCE(i.head_seq, 0::bigint) AS head_seq,
+    COALESCE(r.acked_seq, 0::bigint) AS acked_seq,
+    a.unreachable_since,
+    a.created_at
+   FROM agent a
+     LEFT JOIN LATERAL ( SELECT live_agent_token.created_at,
+            live_agent_token.last_used_at
+           FROM live_agent_token
+          WHERE live_agent_token.agent_id = a.agent_id AND live_agent_token.valid_until IS NULL
+         LIMIT 1) t ON true
+     LEFT JOIN LATERAL ( SELECT max(live_agent_token.valid_until) AS grace_until
+           FROM live_agent_token
+          WHERE live_agent_token.agent_id = a.agent_id) g ON true
+     LEFT JOIN LATERAL ( SELECT agent_key.key_id
+           FROM agent_key
+          WHERE agent_key.agent_id = a.agent_id AND (agent_key.valid_until IS NULL OR agent_key.valid_until > app_now())
+          ORDER BY agent_key.valid_until DESC
+         LIMIT 1) k ON true
+     LEFT JOIN inbox i ON i.principal_id = a.agent_id
+     LEFT JOIN inbox_reader r ON r.principal_id = a.agent_id AND r.device_id = ''::text
+  WHERE a.state <> 'deleted'::text;
+
+CREATE TRIGGER key_backup_rows BEFORE DELETE OR UPDATE ON key_backup FOR EACH ROW EXECUTE FUNCTION key_backup_is_append_only();
+
+CREATE TRIGGER key_backup_truncate BEFORE TRUNCATE ON key_backup FOR EACH STATEMENT EXECUTE FUNCTION key_backup_is_append_only();
