@@ -10,17 +10,19 @@ use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::{
     auth::{agent::AgentTokens, jwt::AccessTokens, secret::Hasher},
-    backplane::Backplane,
     clock::Clock,
     db::Db,
+    delivery::{backplane::Backplane, hub::Registry},
     features::{
-        accounts::Accounts, agents::ReachabilityTracker, inbox::Inbox, messages::MessageWriter,
+        accounts::Accounts, agents::ReachabilityTracker, messages::MessageWriter,
         passkeys::Passkeys,
     },
-    gateway::{Gateway, registry::Registry},
+    gateway::Gateway,
     http::client::IngressPolicy,
+    inbox::Inbox,
     limits::{Limits, slots::Slots},
     random::Random,
+    work::UnitOfWork,
 };
 
 /// Everything a request may need, behind one pointer: it is cloned for each request.
@@ -46,6 +48,7 @@ handles! {
     clock: Clock,
     random: Random,
     db: Db,
+    work: UnitOfWork,
     ingress: IngressPolicy,
     hasher: Hasher,
     access_tokens: AccessTokens,

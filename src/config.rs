@@ -7,7 +7,8 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ipnet::IpNet;
 use secrecy::SecretString;
 
-use crate::limits::table::Overrides;
+/// A variable, and what is wrong with its text. For a setting that stays text here because another room knows its form.
+pub type Check = (&'static str, fn(&str) -> Result<(), String>);
 
 /// A value that can be read from the environment.
 trait Setting: Sized {
@@ -26,8 +27,16 @@ macro_rules! settings {
             /// Reads all settings through `get` (the environment, in production). `NAME_FILE` names a file that holds
             /// the value of `NAME`, for secrets that are mounted.
             pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Faults> {
+                Self::read_checked(get, &[])
+            }
+
+            /// Reads all settings, with `checks` of other rooms: their faults are in the same list.
+            pub fn read_checked(
+                get: impl Fn(&str) -> Option<String>,
+                checks: &[Check],
+            ) -> Result<Self, Faults> {
                 let mut faults = Vec::new();
-                $(let $field = read_one::<$kind>($variable, $default, &get, &mut faults);)+
+                $(let $field = read_one::<$kind>($variable, $default, &get, checks, &mut faults);)+
                 match ($($field,)+) {
                     ($(Some($field),)+) if faults.is_empty() => {
                         let config = Config { $($field),+ };
@@ -98,7 +107,7 @@ settings! {
     /// Comma list of actions that a Turnstile token may have been earned for; empty: any.
     turnstile_actions: List<String> = "TURNSTILE_ACTIONS", Some("");
     /// Changes of the limits table, `scope=count/window` comma separated, such as `agent_message_send=10/s`; see `GET /limits`.
-    limits: Overrides = "LIMIT_OVERRIDES", Some("");
+    limits: String = "LIMIT_OVERRIDES", Some("");
     /// Counts no call against a limit, to measure what limits cost; in the dev profile only.
     limits_off: Switch = "LIMITS_OFF", Some("false");
     /// Agents a user may have.
@@ -119,7 +128,7 @@ impl Config {
         let setting = SETTINGS.iter().find(|(name, ..)| *name == "ADMIN_ADDR");
         let default = setting.and_then(|(_, default, _)| *default);
         let mut faults = Vec::new();
-        read_one("ADMIN_ADDR", default, &get, &mut faults).ok_or(Faults(faults))
+        read_one("ADMIN_ADDR", default, &get, &[], &mut faults).ok_or(Faults(faults))
     }
 
     /// What only shows when settings are seen together.
@@ -188,6 +197,7 @@ fn read_one<T: Setting>(
     name: &str,
     default: Option<&str>,
     get: &impl Fn(&str) -> Option<String>,
+    checks: &[Check],
     faults: &mut Vec<String>,
 ) -> Option<T> {
     let file = format!("{name}_FILE");
@@ -207,7 +217,12 @@ fn read_one<T: Setting>(
         faults.push(format!("{name}: must be set"));
         return None;
     };
-    T::read(text)
+    let checks = checks.iter().filter(|(variable, _)| *variable == name);
+    let checked = checks
+        .map(|(_, check)| check(text))
+        .collect::<Result<(), _>>();
+    checked
+        .and_then(|()| T::read(text))
         .map_err(|fault| faults.push(format!("{name}: {fault}")))
         .ok()
 }
@@ -334,12 +349,6 @@ impl Setting for SocketAddr {
     }
 }
 
-impl Setting for Overrides {
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
 /// One key of access tokens. Cannot be printed.
 #[derive(Clone)]
 pub enum TokenKey {
@@ -456,6 +465,21 @@ mod tests {
             ("file:///var/mail", false),
         ] {
             assert_eq!(sends_password_in_the_clear(url), clear, "{url}");
+        }
+    }
+
+    #[test]
+    fn faults_of_other_rooms_are_in_the_same_list() {
+        let checks: &[Check] = &[("LIMIT_OVERRIDES", |text| Err(format!("{text:?} is bad")))];
+        let get = |name: &str| (name == "LIMIT_OVERRIDES").then(|| "x=1/s".to_owned());
+        let faults = Config::read_checked(get, checks)
+            .expect_err("faults")
+            .to_string();
+        for fault in [
+            "LIMIT_OVERRIDES: \"x=1/s\" is bad",
+            "DATABASE_URL: must be set",
+        ] {
+            assert!(faults.contains(fault), "{faults}");
         }
     }
 

@@ -8,7 +8,7 @@ use crate::error::Error;
 /// to an asynchronous standby, restored backup), so that equal numbers need not name equal events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// See [`crate::features::inbox::Inbox::epoch`].
+    /// See [`crate::inbox::Inbox::epoch`].
     pub epoch: u64,
     /// 0 is before the first event.
     pub seq: i64,

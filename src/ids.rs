@@ -112,8 +112,6 @@ id! {
     PasskeyId: parse_ulid, show_ulid, ulid;
     /// A challenge that a passkey is to answer.
     ChallengeId: parse_ulid, show_ulid, ulid;
-    /// A mail that waits to be sent.
-    MailId: parse_ulid, show_ulid, ulid;
 }
 
 /// A user or an agent by the id that both kinds share: the owner of an inbox, a member, a sender.

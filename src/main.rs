@@ -3,7 +3,12 @@
 use std::process::ExitCode;
 
 use blindpipe::{
-    clock::Clock, config, config::Config, db::migrate, healthcheck, node::Node, telemetry,
+    clock::Clock,
+    config,
+    db::migrate,
+    healthcheck,
+    node::{self, Node},
+    telemetry,
 };
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -72,8 +77,8 @@ fn raise_file_limit() {
 
 async fn serve() -> Outcome {
     raise_file_limit();
-    let config =
-        Config::read(|name| std::env::var(name).ok()).inspect_err(|_| telemetry::start("info"));
+    let config = node::read_settings(|name| std::env::var(name).ok())
+        .inspect_err(|_| telemetry::start("info"));
     let config = config.map_err(|faults| faults.to_string())?;
     telemetry::start(&config.log);
     let mut term = signal(SignalKind::terminate())?;
@@ -89,7 +94,7 @@ async fn serve() -> Outcome {
 
 async fn check_health() -> Outcome {
     telemetry::start("info");
-    let admin = Config::read_admin_address(|name| std::env::var(name).ok());
+    let admin = config::Config::read_admin_address(|name| std::env::var(name).ok());
     let admin = admin.map_err(|faults| faults.to_string())?;
     Ok(healthcheck::run(admin).await?)
 }

@@ -17,40 +17,43 @@ use crate::{
         agent::AgentTokens, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
         revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
     },
-    backplane::{
-        Backplane, PubSubWorker, RedisPubSub,
-        message::ControlMessage,
-        sweep::{self, Sweep},
-        tombstones::Tombstones,
-    },
     clock::Clock,
-    config::Config,
+    config::{Config, Faults},
     db::{Db, Plans, migrate},
+    delivery::{
+        backplane::{
+            Backplane, PubSubWorker, RedisPubSub, messages::ControlMessage, tombstones::Tombstones,
+        },
+        hub::{End, Registry},
+        reconcile::{self, Sweep},
+    },
     error::Error,
     features::{
         accounts::{Accounts, Codes},
         agents::ReachabilityTracker,
-        inbox::{Acks, Inbox},
+        conversations::audience::Audience,
         messages::MessageWriter,
         passkeys::Passkeys,
+        streams::{EphemeralEvents, table::Streams},
     },
-    gateway::{
-        Gateway,
-        audience::Audience,
-        ephemeral::EphemeralEvents,
-        registry::{End, Registry},
-        streams::Streams,
-    },
+    gateway::Gateway,
     http::{client::IngressPolicy, listener},
     ids::NodeId,
-    jobs::Jobs,
-    limits::{Limits, slots::Slots, unauthenticated::UnauthenticatedConnections},
+    inbox::{Acks, Inbox},
+    limits::{Limits, slots::Slots, table::Overrides, unauthenticated::UnauthenticatedConnections},
     mail::Mailer,
     metrics,
     random::Random,
     redis::Redis,
     routes,
+    schedule::Schedule,
+    work::UnitOfWork,
 };
+
+/// Reads the settings through `get`. Faults that only other rooms can see are in the same list.
+pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
+    Config::read_checked(get, &[("LIMIT_OVERRIDES", Overrides::check)])
+}
 
 /// Why a node did not start.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -90,8 +93,10 @@ struct Stores {
     db: Db,
     /// For the send lanes alone, so that slow reads cannot starve them.
     send_db: Db,
-    /// For the sweep, the acks and the jobs, so that a storm of requests cannot.
+    /// For the sweep and the acks, so that a storm of requests cannot.
     quiet_db: Db,
+    /// For the jobs, so that they keep neither waiting.
+    jobs_db: Db,
     redis: Redis,
     subscriber: SubscriberClient,
 }
@@ -108,6 +113,7 @@ impl Stores {
             Plans::Pinned,
         )?;
         let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
+        let jobs_db = pool(&format!("{name} jobs"), 3, Plans::Free)?;
         check_postgres(&db, config.database_durable.0).await?;
         let (redis, subscriber) = Redis::start(
             &config.redis_url,
@@ -119,6 +125,7 @@ impl Stores {
             db,
             send_db,
             quiet_db,
+            jobs_db,
             redis,
             subscriber,
         })
@@ -249,6 +256,7 @@ async fn assemble(
         db,
         send_db,
         quiet_db,
+        jobs_db,
         redis,
         subscriber,
     } = stores;
@@ -267,18 +275,18 @@ async fn assemble(
     let acks = Acks::default();
     workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
     let swept = Sweep::new(&quiet_db, &inbox, &backplane);
-    workers.spawn(sweep::run(swept, backplane.state(), stopping.clone()));
+    workers.spawn(reconcile::run(swept, backplane.state(), stopping.clone()));
 
     let (hasher, dead) = (Hasher::new(), RevokedCredentials::default());
     let (wake, issuer) = (&config.access_token_keys, &config.public_url);
     let access_tokens =
         AccessTokens::new(wake, issuer, clock.clone(), random.clone(), dead.clone())?;
-    let (budgets, off) = (config.limits.clone(), config.limits_off.0);
+    let (budgets, off) = (config.limits.parse::<Overrides>()?, config.limits_off.0);
     let limits = Limits::start(
         redis.clone(),
         db.clone(),
         clock.clone(),
-        budgets,
+        budgets.clone(),
         off,
         workers,
     );
@@ -294,13 +302,8 @@ async fn assemble(
         dead.clone(),
         used,
     );
-    let reachability = ReachabilityTracker::start(
-        quiet_db.clone(),
-        random.clone(),
-        backplane.clone(),
-        workers,
-        stopping,
-    );
+    let work = UnitOfWork::new(db.clone(), random.clone(), backplane.clone());
+    let reachability = ReachabilityTracker::start(work.over(quiet_db.clone()), workers, stopping);
     let lanes = config.send_lanes.0 as usize;
     let message_writer =
         MessageWriter::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
@@ -325,6 +328,7 @@ async fn assemble(
         max_sockets: config.max_sockets.0 as usize,
     });
     let accounts = Accounts {
+        work: work.clone(),
         db: db.clone(),
         random: random.clone(),
         codes: Codes::new(&config.server_secret),
@@ -332,15 +336,13 @@ async fn assemble(
         turnstile: Turnstile::new(config, random.clone())?,
         access_tokens: access_tokens.clone(),
         refresh_tokens: RefreshTokens::new(&config.server_secret),
-        backplane: backplane.clone(),
-        mail_notify: Arc::default(),
-        erasure_notify: Arc::default(),
     };
-    start_jobs(config, &accounts, quiet_db, workers, stopping)?;
+    start_jobs(config, budgets, &accounts, jobs_db, workers, stopping)?;
     Ok(App::from(Handles {
         clock,
         random,
         db,
+        work,
         ingress: ingress(config),
         hasher,
         access_tokens,
@@ -410,23 +412,20 @@ fn ingress(config: &Config) -> IngressPolicy {
 
 fn start_jobs(
     config: &Config,
+    budgets: Overrides,
     accounts: &Accounts,
     db: Db,
     workers: &TaskTracker,
     stopping: &CancellationToken,
 ) -> Result<(), Failure> {
     let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
-    let jobs = Jobs {
-        db,
-        budgets: config.limits.clone(),
+    let schedule = Schedule {
+        work: accounts.work.over(db),
+        budgets,
         codes: accounts.codes.clone(),
         mailer,
-        mail_notify: accounts.mail_notify.clone(),
-        erasure_notify: accounts.erasure_notify.clone(),
-        random: accounts.random.clone(),
-        backplane: accounts.backplane.clone(),
     };
-    jobs.spawn(workers, stopping);
+    schedule.spawn(workers, stopping);
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use crate::{
     error::Code,
     features::{
         accounts, agents, budgets, conversations, devices, group_keys, groups, health, keys,
-        messages, passkeys, relations,
+        messages, passkeys, relations, streams,
     },
     gateway,
     http::{client, trace},
@@ -123,7 +123,7 @@ pub fn table() -> Vec<Route> {
 
         route(POST, "/agents/{agent_id}/messages", Agent, post(messages::http::send_as_agent)),
         route(POST, "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, post(messages::http::send_as_agent_to)),
-        route(POST, "/agents/{agent_id}/typing", Agent, post(gateway::ephemeral::typing)),
+        route(POST, "/agents/{agent_id}/typing", Agent, post(streams::typing)),
         route(GET,  "/agents/{agent_id}/conversations", Agent, get(conversations::http::list_of_agent)),
         route(GET,  "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent, get(messages::history::of_agent)),
         route(GET,  "/agents/{agent_id}/messages/poll", Agent, get(messages::http::poll)),
@@ -186,4 +186,33 @@ async fn other_method() -> crate::error::Error {
 /// `POST /auth/device/*`: planned for V2.
 async fn planned() -> crate::error::Error {
     Code::NotAvailableInV1.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use fred::util::redis_keyslot;
+
+    use super::table;
+    use crate::redis::keys::window;
+
+    #[test]
+    fn all_rules_of_one_key_share_its_hash_slot_whatever_the_route() {
+        let slot = |route: &str, key: &str| {
+            redis_keyslot(format!("prefix:{}", window("scope", route, key)).as_bytes())
+        };
+        let routes: Vec<&str> = table().iter().map(|route| route.path).collect();
+        for key in [
+            "01JZX3N4Q5R6S7T8V9WAXBYCZD",
+            "10.0.0.1",
+            "alice@example.org",
+        ] {
+            for route in &routes {
+                assert_eq!(
+                    slot(&format!("GET {route}"), key),
+                    redis_keyslot(key.as_bytes()),
+                    "{route}"
+                );
+            }
+        }
+    }
 }

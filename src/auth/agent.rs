@@ -240,14 +240,14 @@ impl AgentTokens {
     async fn find(&self, lookup: &str) -> Result<Option<(AgentToken, String)>> {
         let _turn = turn(&self.looks).await?;
         let client = self.db.read().await?;
-        let stmt = client
-            .prepare_cached(
+        let row = client
+            .query_opt(
                 "-- auth.agent_token
                 select token_id, agent_id, bcrypt_hash from agent_token
                 where lookup = $1 and bcrypt_hash is not null and (valid_until is null or valid_until > app_now())",
+                &[&lookup],
             )
             .await?;
-        let row = client.query_opt(&stmt, &[&lookup]).await?;
         Ok(row.map(|row| {
             (
                 AgentToken {
@@ -284,15 +284,13 @@ impl AgentToken {
     /// Asks Postgres whether the token still counts.
     pub async fn verify(&self, db: &Db, dead: &RevokedCredentials) -> Result<Agent> {
         let client = db.read().await?;
-        let stmt = client
-            .prepare_cached(
+        if client
+            .query_opt(
                 "-- auth.agent
                 select 1 from agent_token
                 where token_id = $1 and agent_id = $2 and revoked_at is null and (valid_until is null or valid_until > app_now())",
+                &[&self.token, &self.agent],
             )
-            .await?;
-        if client
-            .query_opt(&stmt, &[&self.token, &self.agent])
             .await?
             .is_none()
         {
@@ -309,16 +307,14 @@ impl AgentToken {
 /// Refuses a token that has died since it was proven; it does not die before the transaction ends. For what must not
 /// outlive it.
 pub async fn lock_live_token(tx: &Tx, agent: AgentId, token: TokenId) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- auth.hold_token
-            select 1 from agent_token where token_id = $1 and agent_id = $2 and revoked_at is null
-                and (valid_until is null or valid_until > app_now()) for share",
-        )
-        .await?;
-    tx.query_opt(&stmt, &[&token, &agent])
-        .await?
-        .ok_or(Code::AgentTokenInvalid)?;
+    tx.query_opt(
+        "-- auth.hold_token
+        select 1 from agent_token where token_id = $1 and agent_id = $2 and revoked_at is null
+            and (valid_until is null or valid_until > app_now()) for share",
+        &[&token, &agent],
+    )
+    .await?
+    .ok_or(Code::AgentTokenInvalid)?;
     Ok(())
 }
 
@@ -360,9 +356,7 @@ where
         let claim = AgentToken::from_request_parts(parts, state).await?;
         let (db, dead) = (Db::from_ref(state), AgentTokens::from_ref(state).dead);
         let agent = claim.verify(&db, &dead).await?;
-        parts
-            .extensions
-            .insert(VerifiedCredential::agent(claim, db, dead));
+        VerifiedCredential::agent(claim, db, dead).attach(parts);
         Ok(agent)
     }
 }

@@ -1,9 +1,12 @@
 //! A user or an agent, for routes that both may call.
 
+use std::sync::Arc;
+
 use axum::{
     extract::{FromRef, FromRequestParts},
     http::request::Parts,
 };
+use futures_util::future::BoxFuture;
 
 use super::{
     agent::{self, Agent, AgentToken, AgentTokens},
@@ -16,6 +19,7 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     ids::Principal,
+    validation::Reverify,
 };
 
 /// Either principal, proven. Where the path names an agent, an agent's token must be that one's; what a user may do
@@ -38,8 +42,7 @@ impl Caller {
     }
 }
 
-/// By what a caller was proven. Left with a request by the extractors that prove: whoever waits for the rest of the
-/// request asks again afterwards, or a caller that was revoked meanwhile would be heard to the end.
+/// The credential of a verified caller, for the second look ([`Reverify`]).
 #[derive(Clone)]
 pub struct VerifiedCredential {
     claim: CallerToken,
@@ -54,7 +57,12 @@ enum CallerToken {
 }
 
 impl VerifiedCredential {
-    /// By a session.
+    /// Leaves it with a request.
+    pub fn attach(self, parts: &mut Parts) {
+        parts.extensions.insert::<Arc<dyn Reverify>>(Arc::new(self));
+    }
+
+    /// A user's session.
     pub fn user(claim: UserToken, db: Db, dead: RevokedCredentials) -> Self {
         VerifiedCredential {
             claim: CallerToken::User(claim),
@@ -63,7 +71,7 @@ impl VerifiedCredential {
         }
     }
 
-    /// By an agent's token.
+    /// An agent's token.
     pub fn agent(claim: AgentToken, db: Db, dead: RevokedCredentials) -> Self {
         VerifiedCredential {
             claim: CallerToken::Agent(claim),
@@ -71,13 +79,16 @@ impl VerifiedCredential {
             dead,
         }
     }
+}
 
-    /// Asks Postgres once more.
-    pub async fn reverify(&self) -> Result<()> {
-        match &self.claim {
-            CallerToken::User(claim) => claim.verify(&self.db, &self.dead).await.map(drop),
-            CallerToken::Agent(claim) => claim.verify(&self.db, &self.dead).await.map(drop),
-        }
+impl Reverify for VerifiedCredential {
+    fn reverify(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async {
+            match &self.claim {
+                CallerToken::User(claim) => claim.verify(&self.db, &self.dead).await.map(drop),
+                CallerToken::Agent(claim) => claim.verify(&self.db, &self.dead).await.map(drop),
+            }
+        })
     }
 }
 

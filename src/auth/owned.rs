@@ -85,14 +85,12 @@ async fn named<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<AgentId> 
 
 async fn must_own(db: &Db, owner: UserId, agent: AgentId) -> Result<()> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    client
+        .query_opt(
             "-- auth.owned_agent
             select 1 from agent where agent_id = $1 and owner_user_id = $2 and state <> 'deleted'",
+            &[&agent, &owner],
         )
-        .await?;
-    client
-        .query_opt(&stmt, &[&agent, &owner])
         .await?
         .ok_or(Code::AgentNotRegistered)?;
     Ok(())

@@ -13,9 +13,9 @@ use crate::{
     breaker::Breaker,
     config::{Config, Profile},
     error::{Code, Error, Result},
-    http::json::Text,
     metrics,
     random::Random,
+    validation::Text,
 };
 
 /// One call; there are two at most, so that all is over in three seconds.

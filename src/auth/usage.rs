@@ -64,15 +64,15 @@ async fn write(db: Db, mut waiting: mpsc::Receiver<TokenId>, stop: CancellationT
 /// Waits for nobody: a row that is being changed will be used again.
 async fn touch(db: &Db, tokens: &[TokenId]) -> Result<()> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    client
+        .execute(
             "-- auth.token_used
             with free as materialized (
                 select token_id from agent_token where token_id = any($1) and revoked_at is null for update skip locked
             )
             update agent_token t set last_used_at = app_now() from free where t.token_id = free.token_id",
+            &[&tokens],
         )
         .await?;
-    client.execute(&stmt, &[&tokens]).await?;
     Ok(())
 }

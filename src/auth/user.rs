@@ -63,15 +63,13 @@ impl UserToken {
     /// Asks Postgres whether the session still lives.
     pub async fn verify(&self, db: &Db, dead: &RevokedCredentials) -> Result<User> {
         let client = db.read().await?;
-        let stmt = client
-            .prepare_cached(
+        let Some(row) = client
+            .query_opt(
                 "-- auth.user
                 select device_id, user_id, authenticated_at > app_now() - make_interval(secs => $2) from session
                 where session_id = $1 and revoked_at is null and absolute_expires_at > app_now()",
+                &[&self.session, &REAUTH_WINDOW.as_secs_f64()],
             )
-            .await?;
-        let Some(row) = client
-            .query_opt(&stmt, &[&self.session, &REAUTH_WINDOW.as_secs_f64()])
             .await?
         else {
             dead.mark_revoked(self.session.0).await;
@@ -92,25 +90,21 @@ impl UserToken {
 /// Refuses a session that has ended since it was proven, or whose user has; neither ends before the transaction does.
 /// For what must not outlive them, such as a token. Comes before all other locks.
 pub async fn lock_live_session(tx: &Tx, user: UserId, session: SessionId) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- auth.hold_user
-            select 1 from user_account where user_id = $1 and deleted_at is null for share",
-        )
-        .await?;
-    tx.query_opt(&stmt, &[&user])
-        .await?
-        .ok_or(Code::Unauthorized)?;
+    tx.query_opt(
+        "-- auth.hold_user
+        select 1 from user_account where user_id = $1 and deleted_at is null for share",
+        &[&user],
+    )
+    .await?
+    .ok_or(Code::Unauthorized)?;
     // A statement of its own: one that has waited for the user would see the session as it was before.
-    let stmt = tx
-        .prepare_cached(
-            "-- auth.hold_session
-            select 1 from session where session_id = $1 and user_id = $2 and revoked_at is null for share",
-        )
-        .await?;
-    tx.query_opt(&stmt, &[&session, &user])
-        .await?
-        .ok_or(Code::Unauthorized)?;
+    tx.query_opt(
+        "-- auth.hold_session
+        select 1 from session where session_id = $1 and user_id = $2 and revoked_at is null for share",
+        &[&session, &user],
+    )
+    .await?
+    .ok_or(Code::Unauthorized)?;
     Ok(())
 }
 
@@ -137,9 +131,7 @@ where
         let claim = UserToken::from_request_parts(parts, state).await?;
         let (db, dead) = (Db::from_ref(state), AccessTokens::from_ref(state).dead);
         let user = claim.verify(&db, &dead).await?;
-        parts
-            .extensions
-            .insert(VerifiedCredential::user(claim, db, dead));
+        VerifiedCredential::user(claim, db, dead).attach(parts);
         Ok(user)
     }
 }

@@ -30,6 +30,26 @@ pub struct Db {
     deadline: Duration,
 }
 
+/// A statement: its text, which a connection prepares once, or one that is prepared already.
+pub enum Sql<'a> {
+    /// Prepared by the connection when it is first used there.
+    Text(&'a str),
+    /// For callers that must not wait between two statements.
+    Prepared(&'a Statement),
+}
+
+impl<'a> From<&'a str> for Sql<'a> {
+    fn from(text: &'a str) -> Self {
+        Sql::Text(text)
+    }
+}
+
+impl<'a> From<&'a Statement> for Sql<'a> {
+    fn from(stmt: &'a Statement) -> Self {
+        Sql::Prepared(stmt)
+    }
+}
+
 /// A connection whose every statement has a deadline here too: Postgres's own does not help when its process or the
 /// network hangs, or a commit waits for a standby that is gone. A connection that hung is not used again.
 pub struct Conn {
@@ -63,32 +83,52 @@ impl Conn {
         self.within(self.client().prepare_cached(sql)).await
     }
 
+    async fn prepare(&self, sql: Sql<'_>) -> Result<Statement> {
+        match sql {
+            // Boxed: all futures that query would carry it along.
+            Sql::Text(text) => Box::pin(self.prepare_cached(text)).await,
+            Sql::Prepared(stmt) => Ok(stmt.clone()),
+        }
+    }
+
     /// All rows.
-    pub async fn query(
+    pub async fn query<'a>(
         &self,
-        stmt: &Statement,
+        sql: impl Into<Sql<'a>>,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
-        self.within(self.client().query(stmt, params)).await
+        let stmt = self.prepare(sql.into()).await?;
+        self.within(self.client().query(&stmt, params)).await
     }
 
     /// The one row that there must be.
-    pub async fn query_one(&self, stmt: &Statement, params: &[&(dyn ToSql + Sync)]) -> Result<Row> {
-        self.within(self.client().query_one(stmt, params)).await
+    pub async fn query_one<'a>(
+        &self,
+        sql: impl Into<Sql<'a>>,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Row> {
+        let stmt = self.prepare(sql.into()).await?;
+        self.within(self.client().query_one(&stmt, params)).await
     }
 
     /// The row that there may be.
-    pub async fn query_opt(
+    pub async fn query_opt<'a>(
         &self,
-        stmt: &Statement,
+        sql: impl Into<Sql<'a>>,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Row>> {
-        self.within(self.client().query_opt(stmt, params)).await
+        let stmt = self.prepare(sql.into()).await?;
+        self.within(self.client().query_opt(&stmt, params)).await
     }
 
     /// How many rows were touched.
-    pub async fn execute(&self, stmt: &Statement, params: &[&(dyn ToSql + Sync)]) -> Result<u64> {
-        self.within(self.client().execute(stmt, params)).await
+    pub async fn execute<'a>(
+        &self,
+        sql: impl Into<Sql<'a>>,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<u64> {
+        let stmt = self.prepare(sql.into()).await?;
+        self.within(self.client().execute(&stmt, params)).await
     }
 
     /// Statements without parameters.
@@ -143,34 +183,6 @@ impl Tx {
             futures_util::join!(self.query(stmt, params), self.batch_execute("commit"));
         let ended = self.end(outcome);
         rows.and_then(|rows| ended.map(|()| rows))
-    }
-
-    /// The same for a transaction that is not begun yet, and commits as soon as `gate` opens: one round trip, beside the
-    /// gate's own. If that stays shut nothing is stored, and its reason is told at once.
-    async fn begin_query_and_commit<R>(
-        self,
-        stmt: &Statement,
-        params: &[&(dyn ToSql + Sync)],
-        gate: impl Future<Output = Result<(), R>>,
-    ) -> Result<Result<Vec<Row>, R>> {
-        enum End<R> {
-            Failed(Error),
-            Shut(R),
-        }
-        let begin = async { self.batch_execute("begin").await.map_err(End::Failed) };
-        let query = async { self.query(stmt, params).await.map_err(End::Failed) };
-        let commit = async {
-            gate.await.map_err(End::Shut)?;
-            self.batch_execute("commit")
-                .await
-                .map_err(|error| End::Failed(error.into_unavailable()))
-        };
-        // In this order on the wire; a failed query turns the commit into a rollback.
-        match futures_util::try_join!(begin, query, commit) {
-            Ok(((), rows, ())) => self.end(Ok(())).map(|()| Ok(rows)),
-            Err(End::Shut(reason)) => Ok(Err(reason)),
-            Err(End::Failed(error)) => Err(error),
-        }
     }
 
     fn end(mut self, outcome: Result<()>) -> Result<()> {
@@ -288,26 +300,16 @@ impl Db {
         Ok(tx)
     }
 
-    /// A statement in a transaction of its own that is committed only once `gate` opens; else nothing is stored, and what
-    /// the gate says is told. The statement does not wait for the gate, but holds its locks while it does: `gate` has to
-    /// end soon.
-    pub async fn query_gated<R>(
+    /// Runs `work` in one transaction and commits; an error rolls it back. For work that publishes nothing.
+    pub async fn run<T>(
         &self,
         name: &'static str,
-        sql: &str,
-        params: &[&(dyn ToSql + Sync)],
-        gate: impl Future<Output = Result<(), R>>,
-    ) -> Result<Result<Vec<Row>, R>> {
-        let started = Instant::now();
-        let conn = self.read().await?;
-        let stmt = conn.prepare_cached(sql).await?;
-        Tx {
-            conn: Some(conn),
-            name,
-            started,
-        }
-        .begin_query_and_commit(&stmt, params, gate)
-        .await
+        work: impl AsyncFnOnce(&Tx) -> Result<T>,
+    ) -> Result<T> {
+        let tx = self.begin(name).await?;
+        let outcome = work(&tx).await?;
+        tx.commit().await?;
+        Ok(outcome)
     }
 
     /// Connections in use and the most there may be.

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::{
     app::NodeStatus,
-    backplane::Backplane,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Code, Error},
     http::Data,
     metrics,

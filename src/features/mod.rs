@@ -8,19 +8,19 @@ pub(crate) mod agents;
 pub(crate) mod budgets;
 pub(crate) mod conversations;
 pub(crate) mod devices;
+pub(crate) mod erasure;
 pub(crate) mod group_keys;
 pub(crate) mod groups;
-pub mod inbox;
 pub(crate) mod keys;
 pub(crate) mod messages;
 pub mod passkeys;
 pub mod relations;
+pub(crate) mod streams;
 
 pub(crate) mod health;
 
 /// The order in which features may call each other: each those before it. A test holds the code to it.
 pub const ORDER: &[&str] = &[
-    "inbox",
     "relations",
     "devices",
     "keys",
@@ -31,5 +31,7 @@ pub const ORDER: &[&str] = &[
     "groups",
     "group_keys",
     "messages",
+    "streams",
     "budgets",
+    "erasure",
 ];

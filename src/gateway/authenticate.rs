@@ -14,8 +14,8 @@ use crate::{
     auth::{caller::VerifiedCredential, user::UserToken},
     cursor::Cursor,
     error::{Code, Error, Result},
-    features::inbox::Reader,
     ids::Principal,
+    inbox::Reader,
     limits::{
         Limiter,
         quotas::{AUTH_DEADLINE, MAX_FRAMES_PER_SECOND},
@@ -136,7 +136,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
                 .verify(&gateway.db, &gateway.agent_tokens.dead)
                 .await?;
             gateway.agent_tokens.used.note(agent.token);
-            limiter.take(Limit::WsConnect, agent.id).await?;
+            limiter.check(Limit::WsConnect, agent.id).await?;
             let principal = Principal::Agent(agent.id);
             Ok(AuthenticatedClient {
                 principal,
@@ -167,7 +167,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
             let user = claim
                 .verify(&gateway.db, &gateway.access_tokens.dead)
                 .await?;
-            limiter.take(Limit::WsConnect, user.id).await?;
+            limiter.check(Limit::WsConnect, user.id).await?;
             let principal = Principal::User(user.id);
             Ok(AuthenticatedClient {
                 principal,

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::{
-    Gateway, authenticate::AuthenticatedClient, close::Close, frames::ServerFrame, registry::End,
-};
+use super::{Gateway, authenticate::AuthenticatedClient, close::Close, frames::ServerFrame};
+use crate::delivery::hub::End;
 
 /// What `client`, who has been sent everything up to `sent`, is told, and the code to close with.
 pub fn to(client: &AuthenticatedClient, end: End, gateway: &Gateway, sent: i64) -> (String, Close) {

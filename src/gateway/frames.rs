@@ -4,13 +4,13 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
-use super::{
-    ephemeral::{StreamCommand, Typing},
-    streams::{StreamId, StreamTarget},
-};
 use crate::{
     cursor::Cursor,
     error::{Code, Error, Result},
+    features::streams::{
+        StreamCommand, Typing,
+        table::{StreamId, StreamTarget},
+    },
     http::json,
     ids::{AgentId, ConnectionId, ConversationId, MessageId},
     limits::quotas::HEARTBEAT_INTERVAL,

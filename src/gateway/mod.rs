@@ -3,24 +3,17 @@
 //! Owns the handshake (upgrade, `auth` within 5 s), the sessions of this node and how they end. A session is a cursor
 //! over one inbox with a mailbox of hints in front; see [`session`].
 
-pub(crate) mod audience;
 mod authenticate;
 pub mod close;
 mod close_frame;
 mod codec;
-pub(crate) mod ephemeral;
 pub(crate) mod frames;
 pub mod handshake;
-mod heartbeat;
 mod rate;
-pub(crate) mod registry;
 mod reorder_buffer;
-mod replays;
-mod requests;
 mod sends;
 mod session;
 pub mod socket;
-pub(crate) mod streams;
 
 use std::sync::{
     Arc,
@@ -37,20 +30,16 @@ use crate::{
     auth::{agent::AgentTokens, jwt::AccessTokens},
     clock::Clock,
     db::Db,
+    delivery::hub::Registry,
     error::{Error, Result},
-    features::{
-        agents::ReachabilityTracker,
-        inbox::{Acks, Inbox},
-        messages::MessageWriter,
-    },
+    features::{agents::ReachabilityTracker, messages::MessageWriter, streams::EphemeralEvents},
     http::client::{ClientIp, IngressPolicy},
+    inbox::{Acks, Inbox},
     limits::{
         Limiter, Limits, slots::Slots, table::Limit, unauthenticated::UnauthenticatedConnections,
     },
     random::Random,
 };
-use ephemeral::EphemeralEvents;
-use registry::Registry;
 
 /// What sessions work with.
 pub struct Gateway {
@@ -89,7 +78,7 @@ pub async fn upgrade(
 ) -> Result<Response> {
     ingress.check_origin(request.headers())?;
     let response = handshake::accept(request.version(), request.headers())?;
-    limiter.take(Limit::WsConnectIp, ip).await?;
+    limiter.check(Limit::WsConnectIp, ip).await?;
     let stranger = gateway.unauthenticated.enter(ip);
     let stranger = stranger
         .ok_or_else(|| Error::unavailable("too many unauthenticated sockets of one address"))?;

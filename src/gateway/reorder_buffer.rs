@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::registry::Item;
-use crate::{events::EncodedEvent, limits::quotas::MAX_MAILBOX_FRAMES};
+use crate::{delivery::hub::Item, events::EncodedEvent, limits::quotas::MAX_MAILBOX_FRAMES};
 
 /// How long an event that is missing is waited for before the inbox is read. Much longer than hints take, also on a busy
 /// machine: where reading makes them later still, nobody would ever stop reading.

@@ -3,19 +3,24 @@
 use std::{collections::VecDeque, pin::Pin};
 
 use serde_json::{Value, value::to_raw_value};
+use uuid::Uuid;
 
 use super::{
     Gateway,
     authenticate::AuthenticatedClient,
     close::Close,
-    ephemeral::key_of,
     frames::{self, ServerFrame},
     socket::Socket,
-    streams::StreamId,
 };
 use crate::{
     error::{Code, Error, Result},
-    features::messages::{Draft, Outgoing, Sent},
+    features::{
+        messages::{Draft, MessageWriter, SendRequest, Sent},
+        streams::{
+            EphemeralEvents, key_of,
+            table::{Key, StreamId},
+        },
+    },
     ids::{ConversationId, Principal},
     limits::{Limiter, quotas::MB, table::Limit},
 };
@@ -43,13 +48,10 @@ pub enum Target {
     Stream(StreamId, Option<ConversationId>),
 }
 
-/// The answer of a send under way.
-type Sending = Pin<Box<dyn Future<Output = Answered> + Send>>;
-
 /// What is under way and what waits.
 #[derive(Default)]
 pub struct Sends {
-    sending: Option<Sending>,
+    sending: Option<Pin<Box<dyn Future<Output = Answered> + Send>>>,
     pending: VecDeque<(Value, Target, String)>,
     pending_bytes: usize,
 }
@@ -75,57 +77,15 @@ impl Sends {
             return;
         };
         self.pending_bytes -= body.len();
-        let (sender, credential) = (client.principal, client.credential);
-        let limiter = Limiter::detached(gateway.limits.clone());
-        let (message_writer, ephemeral) =
-            (gateway.message_writer.clone(), gateway.ephemeral.clone());
+        let sending = Sending {
+            limiter: Limiter::detached(gateway.limits.clone()),
+            message_writer: gateway.message_writer.clone(),
+            ephemeral: gateway.ephemeral.clone(),
+            sender: client.principal,
+            credential: client.credential,
+        };
         self.sending = Some(Box::pin(async move {
-            let work = async {
-                let (mut pass, too_large) = match sender {
-                    Principal::Agent(id) => (
-                        limiter.pass(Limit::AgentConversationSend, id),
-                        Code::WebhookPayloadTooLarge,
-                    ),
-                    Principal::User(id) => (
-                        limiter.pass(Limit::UserMessageSend, id),
-                        Code::MessageTooLarge,
-                    ),
-                };
-                let read = async {
-                    let mut draft = Draft::from_frame(&body, too_large)?;
-                    let (stream, named) = match &target {
-                        Target::Conversation(conversation) => {
-                            return Ok((draft, *conversation, None));
-                        }
-                        Target::Stream(stream, named) => (key_of(sender, stream.clone())?, *named),
-                    };
-                    let home = ephemeral.streams.home(&stream);
-                    let conversation = home
-                        .map(|home| home.conversation)
-                        .or(named)
-                        .ok_or(Code::NotFound)?;
-                    draft.in_reply_to =
-                        draft.in_reply_to.or(home.and_then(|home| home.in_reply_to));
-                    Ok((draft, conversation, Some(stream)))
-                };
-                let (draft, conversation, stream) = pass.during(read).await?;
-                let sent = message_writer
-                    .send(
-                        pass,
-                        Outgoing {
-                            sender,
-                            credential,
-                            conversation,
-                            draft,
-                        },
-                    )
-                    .await?;
-                if let Some(stream) = stream {
-                    ephemeral.sent(&stream, conversation, sent.message_id).await;
-                }
-                Ok(sent)
-            };
-            let outcome = work.await;
+            let outcome = sending.send(&target, &body).await;
             let stream = match target {
                 Target::Conversation(_) => None,
                 Target::Stream(stream, _) => Some(stream),
@@ -146,6 +106,66 @@ impl Sends {
         let answer = sending.await;
         self.sending = None;
         answer
+    }
+}
+
+/// What one send needs of its socket and node.
+struct Sending {
+    limiter: Limiter,
+    message_writer: MessageWriter,
+    ephemeral: EphemeralEvents,
+    sender: Principal,
+    credential: Uuid,
+}
+
+impl Sending {
+    async fn send(&self, target: &Target, body: &str) -> Result<Sent> {
+        let (draft, conversation, stream) = match self.sender {
+            Principal::Agent(id) => {
+                let read = async { self.read(target, body, Code::WebhookPayloadTooLarge) };
+                let limit = Limit::AgentConversationSend;
+                self.limiter.check_during(limit, id, read).await?
+            }
+            Principal::User(id) => {
+                let read = async { self.read(target, body, Code::MessageTooLarge) };
+                let limit = Limit::UserMessageSend;
+                self.limiter.check_during(limit, id, read).await?
+            }
+        };
+        let request = SendRequest {
+            sender: self.sender,
+            credential: self.credential,
+            conversation,
+            draft,
+        };
+        let sent = self.message_writer.send(request).await?;
+        if let Some(stream) = stream {
+            self.ephemeral
+                .sent(&stream, conversation, sent.message_id)
+                .await;
+        }
+        Ok(sent)
+    }
+
+    /// The draft, its conversation, and the stream that it ends.
+    fn read(
+        &self,
+        target: &Target,
+        body: &str,
+        too_large: Code,
+    ) -> Result<(Draft, ConversationId, Option<Key>)> {
+        let mut draft = Draft::from_frame(body, too_large)?;
+        let (stream, named) = match target {
+            Target::Conversation(conversation) => return Ok((draft, *conversation, None)),
+            Target::Stream(stream, named) => (key_of(self.sender, stream.clone())?, *named),
+        };
+        let home = self.ephemeral.streams.home(&stream);
+        let conversation = home
+            .map(|home| home.conversation)
+            .or(named)
+            .ok_or(Code::NotFound)?;
+        draft.in_reply_to = draft.in_reply_to.or(home.and_then(|home| home.in_reply_to));
+        Ok((draft, conversation, Some(stream)))
     }
 }
 

@@ -65,7 +65,7 @@ pub enum Heard {
 struct Frame {
     head: Vec<u8>,
     body: Option<Arc<str>>,
-    encoded: &'static str,
+    suffix: &'static str,
     pong: bool,
 }
 
@@ -74,7 +74,7 @@ impl Frame {
         Frame {
             head: codec::frame(kind, payload),
             body: None,
-            encoded: "",
+            suffix: "",
             pong: false,
         }
     }
@@ -83,7 +83,7 @@ impl Frame {
         [
             &self.head,
             self.body.as_deref().unwrap_or_default().as_bytes(),
-            self.encoded.as_bytes(),
+            self.suffix.as_bytes(),
         ]
     }
 
@@ -237,7 +237,7 @@ impl Socket {
         self.push(Frame {
             head,
             body: Some(text),
-            encoded: "",
+            suffix: "",
             pong: false,
         });
     }
@@ -252,7 +252,7 @@ impl Socket {
         self.push(Frame {
             head,
             body: Some(encoded),
-            encoded: events::FRAME_SUFFIX,
+            suffix: events::FRAME_SUFFIX,
             pong: false,
         });
     }

@@ -1,6 +1,6 @@
 //! Extractors that refuse with `VALIDATION_ERROR` and nothing else.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -15,9 +15,9 @@ use serde::de::DeserializeOwned;
 
 use super::json;
 use crate::{
-    auth::caller::VerifiedCredential,
     error::{Code, Error, Result},
     limits::quotas::MAX_BODY_BYTES,
+    validation::Reverify,
 };
 
 /// A body may be as slow as it likes for this long,
@@ -26,14 +26,13 @@ const UNPACED_TIME: Duration = Duration::from_secs(10);
 const MIN_BYTES_PER_SECOND: u64 = 16 * 1024;
 
 /// Reads the JSON that came with `parts`, at most `most` bytes. A longer body is refused with `too_large` before it is
-/// read, where its length is declared, else as soon as it shows; a slow one is 408. A caller who was proven before and
-/// had us wait for the body is proven once more.
+/// read, where its length is declared, else as soon as it shows; a slow one is 408. If the body was late, the caller's
+/// credential is verified once more.
 pub async fn read(parts: &Parts, body: Body, most: usize, too_large: Code) -> Result<Bytes> {
     must_be_json(&parts.headers)?;
     let (bytes, waited) = gather(body, most, too_large).await?;
-    match parts.extensions.get::<VerifiedCredential>() {
-        // Boxed, because it is large and few bodies are late.
-        Some(proven) if waited => Box::pin(proven.reverify()).await?,
+    match parts.extensions.get::<Arc<dyn Reverify>>() {
+        Some(credential) if waited => credential.reverify().await?,
         _ => {}
     }
     Ok(bytes)

@@ -8,7 +8,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -27,19 +27,34 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// From the first byte of a request to the end of its head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whose turn it is on a connection: even while a head is awaited, odd while a request is answered. Clones share it.
+/// After an answer that ends the connection, the client has this long to read it and to stop sending.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Whose turn it is on a connection, and how it ends. Clones share it.
 #[derive(Clone, Default)]
-pub struct RequestPhase(Arc<AtomicU64>);
+pub struct RequestPhase(Arc<Phase>);
+
+#[derive(Default)]
+struct Phase {
+    /// Even while a head is awaited, odd while a request is answered.
+    turn: AtomicU64,
+    lingers: AtomicBool,
+}
 
 impl RequestPhase {
     /// A head has come whole, or its answer is there.
     pub fn next(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.turn.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The client may still be sending when the answer ends the connection.
+    pub fn linger(&self) {
+        self.0.lingers.store(true, Ordering::Relaxed);
     }
 
     /// Which head is awaited.
     fn awaited(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|turn| turn.is_multiple_of(2))
+        Some(self.0.turn.load(Ordering::Relaxed)).filter(|turn| turn.is_multiple_of(2))
     }
 }
 
@@ -52,6 +67,8 @@ pub struct Guarded<S> {
     patience: Duration,
     active_at: Instant,
     timer: Pin<Box<Sleep>>,
+    /// Nothing more is written; what still comes is dropped.
+    lingering: bool,
 }
 
 impl<S> Guarded<S> {
@@ -65,6 +82,7 @@ impl<S> Guarded<S> {
             patience: PREFACE_TIMEOUT,
             active_at: Instant::now(),
             timer,
+            lingering: false,
         }
     }
 
@@ -114,7 +132,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -144,6 +162,25 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        if !self.lingering {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+            if !self.turns.0.lingers.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+            self.lingering = true;
+            self.timer.as_mut().reset(Instant::now() + LINGER_TIMEOUT);
+        }
+        // Closing while bytes arrive resets the connection, and a reset can overtake the answer.
+        let mut dropped = [0; 4096];
+        loop {
+            if self.timer.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            let mut buffer = ReadBuf::new(&mut dropped);
+            let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer));
+            if read.is_err() || buffer.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
     }
 }

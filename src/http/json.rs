@@ -4,11 +4,8 @@
 
 use std::{collections::HashSet, fmt};
 
-use serde::{
-    Deserialize,
-    de::{
-        DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
-    },
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
 };
 
 use crate::{
@@ -145,30 +142,10 @@ impl<'de> Visitor<'de> for Form {
     }
 }
 
-/// A string of `MIN..=MAX` bytes once trimmed of nothing; no control characters.
-#[derive(Clone, Debug)]
-pub struct Text<const MIN: usize, const MAX: usize>(pub String);
-
-impl<'de, const MIN: usize, const MAX: usize> Deserialize<'de> for Text<MIN, MAX> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let length = text.len();
-        if length < MIN || length > MAX {
-            return Err(D::Error::custom(format_args!(
-                "length|must have {MIN} to {MAX} bytes"
-            )));
-        }
-        if text.chars().any(char::is_control) {
-            return Err(D::Error::custom(
-                "characters|control characters are not allowed",
-            ));
-        }
-        Ok(Text(text))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+
     use super::*;
 
     fn rule(text: &str) -> String {

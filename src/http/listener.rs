@@ -1,9 +1,14 @@
 //! Accepting connections: our own loop, because `axum::serve` sets no deadlines (a slow client would hold its connection
 //! for ever; see [`super::idle`]) and does not know about upgraded sockets when it stops.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, http::StatusCode};
+use axum::{
+    Router,
+    http::{HeaderValue, StatusCode, header},
+    response::Response,
+};
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -21,6 +26,7 @@ use tower::{Service, ServiceExt};
 use super::{
     client::Peer,
     idle::{Guarded, RequestPhase},
+    unread,
 };
 
 /// From the first byte of a connection to the end of its TLS handshake.
@@ -130,26 +136,14 @@ where
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
         meet.cancel();
         request.extensions_mut().insert(Peer(peer));
-        let (mut router, turns) = (router.clone(), turns.clone());
+        let (router, turns) = (router.clone(), turns.clone());
         async move {
-            if !h2 {
-                turns.next();
+            // Streams of HTTP/2 end one by one, so its connections outlive an unread body.
+            if h2 {
+                call(router, request).await
+            } else {
+                answer_in_turn(router, request, &turns).await
             }
-            let response = router
-                .as_service::<Incoming>()
-                .ready()
-                .await?
-                .call(request)
-                .await;
-            // What follows an upgrade is no head.
-            if !h2
-                && response
-                    .as_ref()
-                    .is_ok_and(|response| response.status() != StatusCode::SWITCHING_PROTOCOLS)
-            {
-                turns.next();
-            }
-            response
         }
     });
     // Guessing the protocol from the first bytes would wait for them without a deadline, so it is settled before.
@@ -184,6 +178,38 @@ where
         _ = tokio::time::timeout(LAST_ACCEPT_WINDOW, met.cancelled()) => connection.as_mut().graceful_shutdown(),
     }
     log_end(connection.await);
+}
+
+async fn call<B>(mut router: Router, request: hyper::Request<B>) -> Result<Response, Infallible>
+where
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    router.as_service::<B>().ready().await?.call(request).await
+}
+
+/// Answers one request of an HTTP/1.1 connection, and settles whether the connection goes on.
+async fn answer_in_turn(
+    router: Router,
+    request: hyper::Request<Incoming>,
+    turns: &RequestPhase,
+) -> Result<Response, Infallible> {
+    turns.next();
+    let (request, rest) = unread::track(request);
+    let mut response = call(router, request).await?;
+    // What follows an upgrade is no head.
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(response);
+    }
+    if !rest.discard().await {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
+    if response.headers().contains_key(header::CONNECTION) {
+        turns.linger();
+    }
+    turns.next();
+    Ok(response)
 }
 
 fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {

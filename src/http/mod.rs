@@ -11,6 +11,7 @@ pub(crate) mod json;
 pub mod listener;
 pub(crate) mod page;
 pub(crate) mod trace;
+mod unread;
 
 pub(crate) use self::{
     answer::{Created, Data, List},

@@ -13,7 +13,7 @@ use tracing::Instrument;
 
 use crate::{
     error::{Cause, Code, Error},
-    limits::Charged,
+    limits::ChargedQuotas,
     metrics,
     random::Random,
 };
@@ -37,7 +37,7 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
         .extensions()
         .get::<MatchedPath>()
         .map_or("none".to_owned(), |path| path.as_str().to_owned());
-    let charged = Charged::default();
+    let charged = ChargedQuotas::default();
     request.extensions_mut().insert(charged.clone());
 
     // A span and a line per request were about a seventh of a node's work, so both are for debugging;

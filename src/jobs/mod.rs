@@ -1,161 +1,207 @@
-//! THE SCHEDULE: what runs by itself. Jobs that clean up run on one node at a time, in small batches; whoever holds
-//! the advisory lock does the work and the others skip their turn.
+//! THE JOBS: what happens after an answer, on any node, once or until it succeeds. A transaction puts jobs into the queue
+//! ([`crate::work::Tx::enqueue`]); workers on all nodes claim them.
+//!
+//! Promises: a committed job runs at least once, whichever nodes die; a job that fails waits longer each time and never
+//! stands before others; a job that expires is not done any more.
 
-use std::{sync::Arc, time::Duration};
+pub mod queue;
+mod worker;
 
-use tokio::sync::Notify;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use std::time::Duration;
 
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+pub use self::worker::{Perform, Worker};
 use crate::{
-    backplane::Backplane,
-    db::Db,
-    error::Result,
-    features::{
-        accounts::{self, Codes},
-        agents, group_keys, inbox, messages, passkeys, relations,
-    },
-    limits::table::Overrides,
-    mail::Mailer,
-    metrics,
-    random::Random,
+    catalogue,
+    error::{Code, Error, Result},
+    ids::{AgentId, UserId},
+    limits::quotas::CODE_TTL,
 };
 
-/// Days that inbox entries are kept.
-const INBOX_RETENTION_DAYS: i32 = 30;
-
-/// (name, every so many seconds, on one node at a time).
-const SCHEDULE: &[(Job, &str, u64, bool)] = &[
-    (Job::Mail, "mail", 1, false),
-    (Job::EraseAccounts, "erase_accounts", 5, false),
-    (Job::LeaveDeleted, "leave_deleted_agents", 1, false),
-    (Job::AskForKeys, "ask_for_other_keys", 1, false),
-    (Job::RetireCredentials, "retire_agent_credentials", 5, false),
-    (Job::ForgetCodes, "forget_codes", 600, true),
-    (Job::ForgetChallenges, "forget_challenges", 60, true),
-    (Job::ForgetKeys, "forget_idempotency_keys", 300, true),
-    (Job::ExpireInboxes, "expire_inboxes", 600, true),
-    (Job::PurgeRelations, "purge_relations", 600, true),
-];
-
-#[derive(Clone, Copy)]
-enum Job {
-    Mail,
-    EraseAccounts,
-    LeaveDeleted,
-    AskForKeys,
-    RetireCredentials,
-    ForgetCodes,
-    ForgetChallenges,
-    ForgetKeys,
-    ExpireInboxes,
-    PurgeRelations,
+catalogue! {
+    /// The kinds of jobs: (name, how many at once on one node, longest wait between two tries in seconds).
+    pub enum Kind: (&'static str, i32, u64) {
+        Mail         = ("mail",          8, 60);
+        LoginNotice  = ("login_notice",  4, 60);
+        ReplaceKeys  = ("replace_keys",  2, 600);
+        EraseAccount = ("erase_account", 2, 600);
+        EraseAgent   = ("erase_agent",   2, 600);
+        Upkeep       = ("upkeep",        7, 600);
+    }
 }
 
-/// What jobs work with.
-#[derive(Clone)]
-pub struct Jobs {
-    pub db: Db,
-    pub budgets: Overrides,
-    pub codes: Codes,
-    pub mailer: Mailer,
-    /// Rung when a mail has been put into the outbox.
-    pub mail_notify: Arc<Notify>,
-    /// Rung when an account has been deleted.
-    pub erasure_notify: Arc<Notify>,
-    pub random: Random,
-    pub backplane: Backplane,
+catalogue! {
+    /// What every node asks for at intervals and one of them does: (name, seconds between two turns).
+    pub enum Upkeep: (&'static str, u64) {
+        RetireCredentials = ("retire_agent_credentials", 5);
+        ForgetChallenges  = ("forget_challenges",        60);
+        ForgetKeys        = ("forget_idempotency_keys",  300);
+        ForgetCodes       = ("forget_codes",             600);
+        ForgetJobs        = ("forget_jobs",              600);
+        ExpireInboxes     = ("expire_inboxes",           600);
+        PurgeRelations    = ("purge_relations",          600);
+    }
 }
 
-impl Jobs {
-    /// Spawns every job; they end with `stop`.
-    pub fn spawn(&self, tasks: &TaskTracker, stop: &CancellationToken) {
-        for (job, name, every, alone) in SCHEDULE {
-            let again = self.clone().repeat(
-                *job,
-                name,
-                Duration::from_secs(*every),
-                *alone,
-                stop.clone(),
-            );
-            tasks.spawn(again);
+/// One job, with all that its worker needs to know.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Job {
+    /// Mails a code.
+    Mail {
+        /// The address.
+        recipient: String,
+        /// What the code is for.
+        scene: String,
+        /// What the code is derived from.
+        nonce: Uuid,
+    },
+    /// Mails a user that somebody has logged in on a device that was not known.
+    LoginNotice {
+        /// Whom.
+        user: UserId,
+        /// The device, as the login named it.
+        device_name: Option<String>,
+        /// When the login was.
+        at: DateTime<Utc>,
+    },
+    /// Has the conversations ask for other keys, the current ones of which a revoked device holds.
+    ReplaceKeys {
+        /// Whose device.
+        user: UserId,
+        /// Which.
+        device_id: String,
+    },
+    /// Ends what a deleted account has left behind.
+    EraseAccount {
+        /// Whose.
+        user: UserId,
+    },
+    /// Ends what a deleted agent has left behind.
+    EraseAgent {
+        /// Which.
+        agent: AgentId,
+        /// Whose it was.
+        owner: UserId,
+    },
+    /// By its name.
+    Upkeep(String),
+}
+
+/// Why a job has not been done.
+pub enum JobError {
+    /// It is tried again after a while.
+    Retry(Error),
+    /// It never will be.
+    Fail(Error),
+}
+
+impl From<Error> for JobError {
+    fn from(error: Error) -> Self {
+        JobError::Retry(error)
+    }
+}
+
+impl Kind {
+    fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.row().0 == name)
+    }
+
+    /// For how long a job of this kind is worth doing; always, if none.
+    fn life(self) -> Option<Duration> {
+        match self {
+            Kind::Mail => Some(CODE_TTL),
+            Kind::LoginNotice => Some(Duration::from_secs(86_400)),
+            _ => None,
         }
     }
 
-    async fn repeat(
-        self,
-        job: Job,
-        name: &'static str,
-        every: Duration,
-        alone: bool,
-        stop: CancellationToken,
-    ) {
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(every) => {}
-                () = self.mail_notify.notified(), if matches!(job, Job::Mail) => {}
-                () = self.erasure_notify.notified(), if matches!(job, Job::EraseAccounts) => {}
-                () = stop.cancelled() => return,
-            }
-            let started = std::time::Instant::now();
-            if let Err(error) = self.turn(job, name, alone).await {
-                error.log();
-            }
-            metrics::job(name, started.elapsed());
+    /// The wait after so many attempts: 2, 4, 8 ... seconds.
+    fn backoff(self, attempts: i32) -> Duration {
+        let doubled = 2_u64.saturating_pow(attempts.unsigned_abs());
+        Duration::from_secs(doubled.min(self.row().2))
+    }
+}
+
+impl Upkeep {
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|one| one.row().0 == name)
+    }
+
+    /// As a job.
+    pub fn job(self) -> Job {
+        Job::Upkeep(self.row().0.to_owned())
+    }
+}
+
+impl Job {
+    fn kind(&self) -> Kind {
+        match self {
+            Job::Mail { .. } => Kind::Mail,
+            Job::LoginNotice { .. } => Kind::LoginNotice,
+            Job::ReplaceKeys { .. } => Kind::ReplaceKeys,
+            Job::EraseAccount { .. } => Kind::EraseAccount,
+            Job::EraseAgent { .. } => Kind::EraseAgent,
+            Job::Upkeep(_) => Kind::Upkeep,
         }
     }
 
-    async fn turn(&self, job: Job, name: &str, alone: bool) -> Result<()> {
-        if !alone {
-            return self.work(job).await;
+    /// What the metrics and the log call it.
+    fn name(&self) -> &'static str {
+        match self {
+            Job::Upkeep(name) => Upkeep::from_name(name).map_or("upkeep", |one| one.row().0),
+            _ => self.kind().row().0,
         }
-        let client = self.db.read().await?;
-        let lock = client
-            .prepare_cached(
-                "-- jobs.lock
-            select pg_try_advisory_lock(hashtext($1))",
-            )
-            .await?;
-        let unlock = client
-            .prepare_cached(
-                "-- jobs.unlock
-            select pg_advisory_unlock(hashtext($1))",
-            )
-            .await?;
-        // Session-level, so it must be given back on the same connection; a connection that dies gives it back itself.
-        let mine: bool = client.query_one(&lock, &[&name]).await?.get(0);
-        if !mine {
-            return Ok(());
-        }
-        let outcome = self.work(job).await;
-        client.query_one(&unlock, &[&name]).await?;
-        outcome
     }
 
-    async fn work(&self, job: Job) -> Result<()> {
-        match job {
-            Job::Mail => accounts::jobs::send_mail(&self.db, &self.codes, &self.mailer).await,
-            Job::EraseAccounts => {
-                accounts::jobs::erase(&self.db, &self.random, &self.backplane).await
-            }
-            Job::LeaveDeleted => agents::leave(&self.db, &self.random, &self.backplane).await,
-            Job::AskForKeys => {
-                group_keys::ask_for_others(&self.db, &self.random, &self.backplane).await
-            }
-            Job::RetireCredentials => agents::retire(&self.db, &self.random, &self.backplane).await,
-            Job::ForgetCodes => accounts::jobs::forget(&self.db, &self.budgets).await,
-            Job::ForgetChallenges => {
-                while passkeys::forget_challenges(&self.db).await? {}
-                Ok(())
-            }
-            Job::ForgetKeys => {
-                while messages::forget_keys(&self.db).await? {}
-                Ok(())
-            }
-            Job::ExpireInboxes => inbox::expire(&self.db, INBOX_RETENTION_DAYS).await,
-            Job::PurgeRelations => {
-                while relations::purge(&self.db).await? {}
-                Ok(())
-            }
+    /// Of jobs of one kind with one key, one waits or runs at a time.
+    fn unique_key(&self) -> Option<String> {
+        match self {
+            Job::EraseAccount { user } => Some(user.to_string()),
+            Job::EraseAgent { agent, .. } => Some(agent.to_string()),
+            Job::Upkeep(name) => Some(name.clone()),
+            _ => None,
+        }
+    }
+
+    fn payload(&self) -> Result<String> {
+        serde_json::to_string(self).map_err(|error| Error::internal(Code::InternalError, error))
+    }
+
+    fn from_payload(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_try_waits_twice_as_long_up_to_a_bound() {
+        let waits = |kind: Kind| [1, 2, 5, 6, 90].map(|n| kind.backoff(n).as_secs());
+        assert_eq!(waits(Kind::Mail), [2, 4, 32, 60, 60]);
+        assert_eq!(waits(Kind::EraseAccount), [2, 4, 32, 64, 600]);
+    }
+
+    #[test]
+    fn a_job_is_read_as_it_was_written() {
+        let job = Job::ReplaceKeys {
+            user: UserId(Uuid::nil()),
+            device_id: "phone".to_owned(),
+        };
+        let text = job.payload().expect("JSON");
+        assert!(matches!(
+            Job::from_payload(&text),
+            Some(Job::ReplaceKeys { device_id, .. }) if device_id == "phone"
+        ));
+        assert!(Job::from_payload(r#"{"of_a_newer_build":{}}"#).is_none());
+        for upkeep in Upkeep::ALL {
+            assert_eq!(Upkeep::from_name(upkeep.row().0), Some(*upkeep));
         }
     }
 }

@@ -1,166 +1,46 @@
-//! The limiter as a handler sees it: what it charges shows in the answer's headers.
+//! The limiter as a handler sees it: the answer's headers show what it charges.
 
-use std::{
-    fmt::{Display, Write},
-    pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::{fmt::Display, pin::pin, time::Duration};
 
 use axum::{
     extract::{FromRef, FromRequestParts, MatchedPath},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, request::Parts},
+    http::{Method, request::Parts},
 };
-use parking_lot::Mutex;
-
 use futures_util::future::{Either, select};
-use sync_wrapper::SyncWrapper;
 
 use super::{
     Decision, Limits, QuotaStatus, Rule,
+    headers::{ChargedQuotas, refusal},
     table::{Budget, Limit},
 };
 use crate::{
-    auth::caller::Caller,
-    error::{Code, Error, Result},
-    ids::AgentId,
+    error::{Error, Result},
+    ids::{AgentId, Principal},
     metrics,
 };
 
-/// The 429 with everything that a client needs to wait rightly.
-pub fn refusal(limit: Limit, budget: Budget, wait: Duration) -> Error {
-    let ms = u64::try_from(wait.as_micros().div_ceil(1000))
-        .unwrap_or(u64::MAX)
-        .max(1);
-    let status = QuotaStatus {
-        limit,
-        budget,
-        left: 0,
-        resets_in: wait,
-    };
-    let mut error = Error::from(Code::RateLimited)
-        .with("retry_after_ms", ms)
-        .with("limit", budget.to_string())
-        .with("scope", limit.scope())
-        .retry_after(Duration::from_millis(ms));
-    for (name, value) in headers(&[status]) {
-        error = error.header(name, value);
-    }
-    error
-}
-
-/// `RateLimit` and `RateLimit-Policy` of all that was charged.
-fn headers(statuses: &[QuotaStatus]) -> [(&'static str, String); 2] {
-    let [mut left, mut policy] = [(); 2].map(|()| String::with_capacity(64 * statuses.len()));
-    for status in statuses {
-        let (separator, scope) = (
-            if left.is_empty() { "" } else { ", " },
-            status.limit.scope(),
-        );
-        let resets = status.resets_in.as_millis().div_ceil(1000);
-        let Budget { count, window } = status.budget;
-        // Nothing fails to be written into memory.
-        write!(left, "{separator}\"{scope}\";r={};t={resets}", status.left).ok();
-        write!(
-            policy,
-            "{separator}\"{scope}\";q={count};w={}",
-            window.as_secs()
-        )
-        .ok();
-    }
-    [("ratelimit", left), ("ratelimit-policy", policy)]
-}
-
-/// Where one request's decisions wait until its answer takes them along as headers.
-#[derive(Clone, Default)]
-pub struct Charged(Arc<Mutex<Vec<QuotaStatus>>>);
-
-impl Charged {
-    /// Writes `RateLimit` and `RateLimit-Policy` if the request was charged. A refusal has brought its own.
-    pub fn write(&self, to: &mut HeaderMap) {
-        let statuses = self.0.lock();
-        if statuses.is_empty() {
-            return;
-        }
-        for (name, value) in headers(&statuses) {
-            if let Ok(value) = HeaderValue::try_from(value) {
-                to.entry(HeaderName::from_static(name)).or_insert(value);
-            }
-        }
-    }
-}
-
-/// One call of a budget, which may be given back.
-#[must_use = "what cost nothing in the end is given back"]
-pub struct Charge {
+/// One call of a budget, which may be given back ([`Limiter::refund`]).
+#[must_use = "a call that turns out to cost nothing is given back"]
+pub struct Reservation {
     rules: [Rule; 1],
     decision: Decision,
 }
 
-impl Charge {
+impl Reservation {
     /// How many calls are left.
-    pub fn left(&self) -> u32 {
+    pub fn remaining(&self) -> u32 {
         self.decision
             .statuses
             .first()
-            .map_or(0, |status| status.left)
+            .map_or(0, |status| status.remaining)
     }
 }
 
-/// A decision under way, for who has something to do meanwhile. Awaited as often as one likes, it tells a refusal once.
-#[must_use = "nothing is charged unless it is awaited"]
-pub enum Pass {
-    /// Not yet known.
-    Pending(SyncWrapper<Pin<Box<dyn Future<Output = Result<()>> + Send>>>),
-    /// Charged.
-    Admitted,
-}
-
-impl Pass {
-    /// What is still being decided.
-    pub fn pending(decision: impl Future<Output = Result<()>> + Send + 'static) -> Self {
-        Pass::Pending(SyncWrapper::new(Box::pin(decision)))
-    }
-
-    /// Whether it is still to be told.
-    pub fn is_pending(&self) -> bool {
-        matches!(self, Pass::Pending(_))
-    }
-
-    /// Works while it is decided; a refusal ends the work and comes before the work's own errors.
-    pub async fn during<T>(&mut self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let outcome = match select(&mut *self, pin!(work)).await {
-            Either::Left((verdict, work)) => {
-                verdict?;
-                work.await
-            }
-            Either::Right((outcome, _)) => outcome,
-        };
-        if outcome.is_err() {
-            self.await?;
-        }
-        outcome
-    }
-}
-
-impl Future for Pass {
-    type Output = Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        if let Pass::Pending(decision) = &mut *self {
-            ready!(decision.get_mut().as_mut().poll(context))?;
-            *self = Pass::Admitted;
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// What handlers charge.
+/// What handlers charge; clones share what is charged.
 #[derive(Clone)]
 pub struct Limiter {
     limits: Limits,
-    charged: Charged,
+    charged: ChargedQuotas,
     /// For budgets that each route has its own of.
     route: Option<(Method, MatchedPath)>,
 }
@@ -170,19 +50,24 @@ impl Limiter {
     pub fn detached(limits: Limits) -> Self {
         Limiter {
             limits,
-            charged: Charged::default(),
+            charged: ChargedQuotas::default(),
             route: None,
         }
     }
 
     /// Charges one rule for `key`, or refuses.
-    pub async fn take(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
+    pub async fn check(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
         self.decide(&[Rule::charge(limit, key)]).await.map(drop)
     }
 
-    /// The same, without waiting for it.
-    pub fn pass(self, limit: Limit, key: impl Display + Send + 'static) -> Pass {
-        Pass::pending(async move { self.take(limit, key).await })
+    /// Charges one rule while `work` runs. A refusal ends the work and comes before the work's own errors.
+    pub async fn check_during<T>(
+        &self,
+        limit: Limit,
+        key: impl Display + Send,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        refusal_first(self.check(limit, key), work).await
     }
 
     /// Charges one rule that counts each route by itself.
@@ -198,38 +83,26 @@ impl Limiter {
     }
 
     /// Charges a route without a row of its own that principals of both kinds may call.
-    pub async fn check_default(&self, caller: &Caller) -> Result<()> {
+    pub async fn check_default(&self, caller: Principal) -> Result<()> {
         match caller {
-            Caller::User(user) => self.check_route(Limit::DefaultUser, user.id).await,
-            Caller::Agent(agent) => self.check_agent_route(agent.id).await,
+            Principal::User(user) => self.check_route(Limit::DefaultUser, user).await,
+            Principal::Agent(agent) => self.check_agent_route(agent).await,
         }
     }
 
-    /// Charges one rule for a call that may turn out to cost nothing: for budgets that only failures use, so that
-    /// those under way count, too. Who gives up waiting has paid.
-    pub async fn charge(&self, limit: Limit, key: impl Display + Send) -> Result<Charge> {
+    /// Charges one rule for a call that may turn out to cost nothing, such as one of a budget that only failures use.
+    /// Calls under way count too. A reservation that is dropped stays charged.
+    pub async fn reserve(&self, limit: Limit, key: impl Display + Send) -> Result<Reservation> {
         let rules = [Rule::charge(limit, key)];
         let decision = self.decide(&rules).await?;
-        Ok(Charge { rules, decision })
+        Ok(Reservation { rules, decision })
     }
 
-    /// Takes it back; the answer shows what is left without it.
-    pub async fn refund(&self, charge: Charge) {
-        let Charge {
-            rules: [rule],
-            decision,
-        } = charge;
-        {
-            let mut charged = self.charged.0.lock();
-            if let Some(status) = charged
-                .iter_mut()
-                .rev()
-                .find(|status| status.limit == rule.limit)
-            {
-                status.left += 1;
-            }
-        }
-        self.limits.refund(&[rule], &decision).await;
+    /// Gives a reserved call back; the answer's headers show it as left.
+    pub async fn refund(&self, reservation: Reservation) {
+        let Reservation { rules, decision } = reservation;
+        self.charged.refund(rules[0].limit);
+        self.limits.refund(&rules, &decision).await;
     }
 
     /// The refusal of a budget that is counted elsewhere.
@@ -269,7 +142,7 @@ impl Limiter {
             let limit = rules[denier].limit;
             return Err(refusal(limit, self.limits.budget(limit), wait));
         }
-        self.charged.0.lock().extend(&decision.statuses);
+        self.charged.add(&decision.statuses);
         Ok(decision)
     }
 }
@@ -283,7 +156,7 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let charged = parts
             .extensions
-            .get::<Charged>()
+            .get::<ChargedQuotas>()
             .cloned()
             .unwrap_or_default();
         let route = parts
@@ -298,25 +171,46 @@ where
     }
 }
 
+/// Runs both; the work's outcome counts only once it is admitted.
+async fn refusal_first<T>(
+    check: impl Future<Output = Result<()>>,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    match select(pin!(check), pin!(work)).await {
+        Either::Left((verdict, work)) => {
+            verdict?;
+            work.await
+        }
+        Either::Right((outcome, check)) => {
+            check.await?;
+            outcome
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
 
     use super::*;
+    use crate::error::Code;
 
-    fn pass(decision: impl Future<Output = Result<()>> + Send + 'static) -> Pass {
-        Pass::pending(decision)
+    fn refused() -> impl Future<Output = Result<()>> {
+        ready(Err(Code::RateLimited.into()))
     }
 
-    fn refused() -> Pass {
-        pass(ready(Err(Code::RateLimited.into())))
+    async fn later<T>(outcome: Result<T>) -> Result<T> {
+        tokio::task::yield_now().await;
+        outcome
     }
 
     async fn outcome<T>(
-        mut pass: Pass,
+        check: impl Future<Output = Result<()>>,
         work: impl Future<Output = Result<T>>,
     ) -> std::result::Result<T, Code> {
-        pass.during(work).await.map_err(|error| error.code())
+        refusal_first(check, work)
+            .await
+            .map_err(|error| error.code())
     }
 
     #[tokio::test]
@@ -327,22 +221,17 @@ mod tests {
             Err(Code::RateLimited)
         );
         assert_eq!(outcome(refused(), fault()).await, Err(Code::RateLimited));
-        let late = pass(async {
-            tokio::task::yield_now().await;
-            Err(Code::RateLimited.into())
-        });
+        let late = later(Err(Code::RateLimited.into()));
         assert_eq!(outcome(late, fault()).await, Err(Code::RateLimited));
-        assert_eq!(
-            outcome(pass(ready(Ok(()))), fault()).await,
-            Err(Code::NotFound)
-        );
+        assert_eq!(outcome(ready(Ok(())), fault()).await, Err(Code::NotFound));
     }
 
     #[tokio::test]
-    async fn work_that_is_done_does_not_wait_for_the_decision() {
-        assert_eq!(outcome(pass(pending()), ready(Ok(7))).await, Ok(7));
-        let mut admitted = pass(ready(Ok(())));
-        (&mut admitted).await.expect("admitted");
-        admitted.await.expect("still admitted");
+    async fn work_counts_only_once_it_is_admitted() {
+        assert_eq!(outcome(ready(Ok(())), later(Ok(7))).await, Ok(7));
+        assert_eq!(outcome(later(Ok(())), ready(Ok(7))).await, Ok(7));
+        let undecided = refusal_first(pending(), ready(Ok(7)));
+        let waited = tokio::time::timeout(Duration::from_millis(10), undecided).await;
+        assert!(waited.is_err(), "nothing comes of it before the decision");
     }
 }

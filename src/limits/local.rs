@@ -29,8 +29,8 @@ struct Windows {
 const MAX_LOCAL_KEYS: usize = 100_000;
 
 impl LocalWindows {
-    /// Charges all rules or none; returns the denier with its wait, and what is left of each rule.
-    pub fn take(
+    /// Charges all rules or none; returns the denier with its wait, and the calls that remain of each rule.
+    pub fn decide(
         &self,
         rules: &[Rule],
         budgets: &[Budget],
@@ -47,7 +47,7 @@ impl LocalWindows {
             *crowd = 2 * logs.len();
         }
         let mut denied: Option<(usize, Duration)> = None;
-        let mut left = Vec::with_capacity(rules.len());
+        let mut remaining = Vec::with_capacity(rules.len());
         for (n, (rule, budget)) in rules.iter().zip(budgets).enumerate() {
             let log = logs.entry(rule.log.clone()).or_default();
             let since = now - budget.window;
@@ -55,7 +55,7 @@ impl LocalWindows {
                 log.pop_front();
             }
             let used = u32::try_from(log.len()).unwrap_or(u32::MAX);
-            left.push(budget.count.saturating_sub(used));
+            remaining.push(budget.count.saturating_sub(used));
             if used >= budget.count {
                 // More than the share are logged only after nodes have joined.
                 let wait = log
@@ -69,12 +69,16 @@ impl LocalWindows {
             }
         }
         if denied.is_none() {
-            for (rule, left) in rules.iter().zip(&mut left).filter(|(rule, _)| rule.charge) {
+            for (rule, remaining) in rules
+                .iter()
+                .zip(&mut remaining)
+                .filter(|(rule, _)| rule.charge)
+            {
                 logs.entry(rule.log.clone()).or_default().push_back(now);
-                *left -= 1;
+                *remaining -= 1;
             }
         }
-        (denied, left)
+        (denied, remaining)
     }
 
     /// Takes back what was charged last.
@@ -100,15 +104,15 @@ mod tests {
         }];
         let start = DateTime::<Utc>::UNIX_EPOCH;
         let at = |ms| start + Duration::from_millis(ms);
-        assert!(windows.take(&rules, &budgets, at(0)).0.is_none());
-        assert!(windows.take(&rules, &budgets, at(400)).0.is_none());
+        assert!(windows.decide(&rules, &budgets, at(0)).0.is_none());
+        assert!(windows.decide(&rules, &budgets, at(400)).0.is_none());
         for ms in [401, 600, 999] {
-            let (denied, _) = windows.take(&rules, &budgets, at(ms));
+            let (denied, _) = windows.decide(&rules, &budgets, at(ms));
             assert_eq!(denied, Some((0, Duration::from_millis(1000 - ms))));
         }
-        assert!(windows.take(&rules, &budgets, at(1000)).0.is_none());
-        assert!(windows.take(&rules, &budgets, at(1001)).0.is_some());
+        assert!(windows.decide(&rules, &budgets, at(1000)).0.is_none());
+        assert!(windows.decide(&rules, &budgets, at(1001)).0.is_some());
         windows.refund(&rules);
-        assert!(windows.take(&rules, &budgets, at(1002)).0.is_none());
+        assert!(windows.decide(&rules, &budgets, at(1002)).0.is_none());
     }
 }

@@ -1,11 +1,12 @@
 //! The limiter: exact sliding windows over all nodes, in Redis on Redis's clock.
 //!
 //! All rules of a request are decided together, all or nothing, in one round trip: by one script call, which under load
-//! decides other requests as well ([`gather`]), or in a Redis Cluster by one call per hash slot at the same time, where
+//! decides other requests as well ([`batcher`]), or in a Redis Cluster by one call per hash slot at the same time, where
 //! what was charged is given back if another one denies. When Redis is away each node falls back to its own share
 //! (limit ÷ live nodes): never open. Login locks and code tries do not live here but in Postgres.
 
 mod batcher;
+mod headers;
 mod limiter;
 mod local;
 pub(crate) mod quotas;
@@ -25,12 +26,15 @@ use std::{
 use bytes::Bytes;
 use tokio_util::task::TaskTracker;
 
-pub(crate) use self::limiter::{Charged, Limiter, Pass, refusal};
 use self::{
     batcher::{DecisionBatcher, Request, Response},
     local::LocalWindows,
     table::{Budget, Limit, Overrides},
     tiers::Tiers,
+};
+pub use self::{
+    headers::{ChargedQuotas, refusal},
+    limiter::{Limiter, Reservation},
 };
 use crate::{
     clock::Clock,
@@ -49,7 +53,7 @@ struct Parts {
     clock: Clock,
     overrides: Overrides,
     windows: Windows,
-    gather: DecisionBatcher,
+    batcher: DecisionBatcher,
     refund: Script,
     tiers: Tiers,
     local: LocalWindows,
@@ -97,7 +101,7 @@ pub struct QuotaStatus {
     /// What it allows.
     pub budget: Budget,
     /// Calls left now.
-    pub left: u32,
+    pub remaining: u32,
     /// Until the oldest call leaves the window.
     pub resets_in: Duration,
 }
@@ -131,8 +135,8 @@ impl Limits {
             script: Arc::new(Script::new(include_str!("sliding_window.lua"))),
         };
         Limits(Arc::new(Parts {
-            gather: DecisionBatcher::start(windows.clone(), tasks),
-            refund: Script::new(include_str!("give_back.lua")),
+            batcher: DecisionBatcher::start(windows.clone(), tasks),
+            refund: Script::new(include_str!("refund.lua")),
             tiers: Tiers::new(db),
             local: LocalWindows::default(),
             redis,
@@ -267,7 +271,8 @@ impl Limits {
             } = answer?;
             for ((n, mut status), moment) in group.iter().zip(statuses).zip(moments) {
                 // What was given back is left again.
-                status.left += u32::from(denied.is_some() && own.is_none() && rules[*n].charge);
+                status.remaining +=
+                    u32::from(denied.is_some() && own.is_none() && rules[*n].charge);
                 found.push((*n, status, moment));
             }
         }
@@ -298,7 +303,7 @@ impl Limits {
                 at: Instant::now(),
             }
         } else {
-            self.0.gather.ask(question).await?
+            self.0.batcher.ask(question).await?
         };
         let [moment, denier, wait, ref statuses @ ..] = answer.numbers[..] else {
             return None;
@@ -309,7 +314,7 @@ impl Limits {
             .map(|(rule, status)| QuotaStatus {
                 limit: rule.limit,
                 budget: self.budget(rule.limit),
-                left: u32::try_from(status[0]).unwrap_or_default(),
+                remaining: u32::try_from(status[0]).unwrap_or_default(),
                 resets_in: from_micros(status[1]),
             });
         let denied = usize::try_from(denier)
@@ -338,17 +343,18 @@ impl Limits {
                 }
             })
             .collect();
-        let (denied, left) = self.0.local.take(rules, &shares, self.0.clock.now());
-        let statuses = rules
-            .iter()
-            .zip(shares)
-            .zip(left)
-            .map(|((rule, budget), left)| QuotaStatus {
-                limit: rule.limit,
-                budget,
-                left,
-                resets_in: budget.window,
-            });
+        let (denied, remaining) = self.0.local.decide(rules, &shares, self.0.clock.now());
+        let statuses =
+            rules
+                .iter()
+                .zip(shares)
+                .zip(remaining)
+                .map(|((rule, budget), remaining)| QuotaStatus {
+                    limit: rule.limit,
+                    budget,
+                    remaining,
+                    resets_in: budget.window,
+                });
         Decision {
             denied,
             statuses: statuses.collect(),

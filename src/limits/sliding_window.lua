@@ -50,17 +50,17 @@ while at <= last do
   told = told + 1
   answer[told] = pack('<dd', denier, wait)
   for i = 1, rules do
-    local room = left[i]
+    local remaining = left[i]
     if denier == 0 and costs[i] == 1 then
       if anew[i] then
         call('SET', KEYS[first + i], anew[i] .. stamp, 'PX', math.ceil(3 * windows[i] / 1000))
       else
         call('APPEND', KEYS[first + i], stamp)
       end
-      room = room - 1
+      remaining = remaining - 1
     end
     told = told + 1
-    answer[told] = pack('<dd', room > 0 and room or 0, resets[i])
+    answer[told] = pack('<dd', remaining > 0 and remaining or 0, resets[i])
   end
   first = first + rules
 end

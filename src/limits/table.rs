@@ -150,6 +150,11 @@ impl FromStr for Budget {
 pub struct Overrides(Arc<HashMap<Limit, Budget>>);
 
 impl Overrides {
+    /// Says what is wrong with the operator's text, if anything is.
+    pub fn check(text: &str) -> Result<(), String> {
+        text.parse::<Overrides>().map(drop)
+    }
+
     /// What holds for `limit`.
     pub fn budget(&self, limit: Limit) -> Budget {
         let (_, count, seconds, _) = limit.row();

@@ -71,34 +71,3 @@ pub fn many_channel() -> String {
 pub fn control_channel() -> String {
     "all".to_owned()
 }
-
-#[cfg(test)]
-mod tests {
-    use fred::util::redis_keyslot;
-
-    use super::*;
-
-    #[test]
-    fn all_rules_of_one_key_share_its_hash_slot_whatever_the_route() {
-        let slot = |route: &str, key: &str| {
-            redis_keyslot(format!("prefix:{}", window("scope", route, key)).as_bytes())
-        };
-        let routes: Vec<&str> = crate::routes::table()
-            .iter()
-            .map(|route| route.path)
-            .collect();
-        for key in [
-            "01JZX3N4Q5R6S7T8V9WAXBYCZD",
-            "10.0.0.1",
-            "alice@example.org",
-        ] {
-            for route in &routes {
-                assert_eq!(
-                    slot(&format!("GET {route}"), key),
-                    redis_keyslot(key.as_bytes()),
-                    "{route}"
-                );
-            }
-        }
-    }
-}

@@ -185,7 +185,7 @@ fn ratios(rounds: &[Compared]) -> Vec<Ratio> {
         Ratio {
             what: "added by limits / send p50, alone",
             value: of("alone", added),
-            goal: Goal::AtMost(0.1, 0.05),
+            goal: Goal::AtMost(0.25, 0.1),
         },
         Ratio {
             what: "added by limits / send p50, many at once",

@@ -1,7 +1,5 @@
 //! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`, `/auth/reset-password`.
 
-use std::sync::Arc;
-
 use axum::{
     extract::{FromRef, FromRequestParts},
     http::{StatusCode, request::Parts},
@@ -9,30 +7,34 @@ use axum::{
 };
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
 
 use super::{
     Codes,
-    rules::{Email, GivenPassword, Password, Scene},
+    rules::{GivenPassword, Password, Scene},
     store::{self, CodeCheck},
 };
 use crate::{
     auth::{
-        jwt::AccessTokens, refresh::RefreshTokens, secret::Hasher, turnstile, turnstile::Turnstile,
+        jwt::AccessTokens,
+        refresh::RefreshTokens,
+        secret::Hasher,
+        turnstile::{self, Turnstile},
     },
-    backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
-    features::devices::{self, DeviceId},
-    http::{Data, Json, client::ClientIp, json::Text},
-    ids::{MailId, UserId},
+    features::devices,
+    http::{Data, Json, client::ClientIp},
+    ids::UserId,
     limits::{Limiter, quotas::CODE_TTL, table::Limit},
     random::Random,
+    validation::{DeviceId, Email, Text},
+    work::{Tx, UnitOfWork},
 };
 
 /// What the account handlers work with.
 #[derive(Clone)]
 pub struct Accounts {
+    pub work: UnitOfWork,
     pub db: Db,
     pub random: Random,
     pub codes: Codes,
@@ -41,10 +43,6 @@ pub struct Accounts {
     pub turnstile: Turnstile,
     pub access_tokens: AccessTokens,
     pub refresh_tokens: RefreshTokens,
-    pub backplane: Backplane,
-    pub mail_notify: Arc<Notify>,
-    /// Rung when an account has been deleted.
-    pub erasure_notify: Arc<Notify>,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Accounts
@@ -90,14 +88,12 @@ pub async fn send_code(
         .turnstile
         .verify(&body.turnstile_token.0, ip.ip())
         .await?;
-    limiter.take(Limit::SendCode, body.email.as_str()).await?;
-    let mail = MailId::generate(&accounts.random);
+    limiter.check(Limit::SendCode, body.email.as_str()).await?;
     let nonce = accounts.random.uuid_v7();
-    let tx = accounts.db.begin("accounts.send_code").await?;
-    store::put_code(&tx, &body.email, body.scene, nonce, mail).await?;
-    tx.commit().await?;
-    // The schedule would find it too, a second later.
-    accounts.mail_notify.notify_one();
+    let put = accounts.work.run("accounts.send_code", async |tx| {
+        store::put_code(tx, &body.email, body.scene, nonce).await
+    });
+    put.await?;
     Ok(Data(CodeSent {
         expires_in_seconds: CODE_TTL.as_secs(),
     }))
@@ -138,13 +134,13 @@ pub async fn register(
     ip: ClientIp,
     Json(body): Json<Register>,
 ) -> Result<Response> {
-    limiter.take(Limit::RegisterIp, ip).await?;
+    limiter.check(Limit::RegisterIp, ip).await?;
     accounts
         .turnstile
         .verify(&body.turnstile_token.0, ip.ip())
         .await?;
     limiter
-        .take(Limit::RegisterEmail, body.email.as_str())
+        .check(Limit::RegisterEmail, body.email.as_str())
         .await?;
     let hash = accounts
         .passwords
@@ -154,32 +150,20 @@ pub async fn register(
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     // One transaction, so that a code is used up if and only if its account exists; a wrong try is kept either way.
     let budget = limiter.budget(Limit::CodeTries);
-    let tx = accounts.db.begin("accounts.register").await?;
-    let checked = store::use_code(
-        &tx,
-        &accounts.codes,
-        &body.email,
-        Scene::Register,
-        &body.code.0,
-        budget,
-    )
-    .await?;
-    if let Some(refusal) = refusal_of(checked, &limiter) {
-        tx.commit().await?;
-        return Err(refusal);
-    }
-    store::create_user(
-        &tx,
-        user,
-        &body.email,
-        &body.display_name.0,
-        &body.device_locale.0,
-        &hash,
-    )
-    .await?;
-    accounts
-        .sign_in(tx, StatusCode::CREATED, user, session)
-        .await
+    let registered = accounts.work.run("accounts.register", async |tx| {
+        let (email, code) = (&body.email, &body.code.0);
+        let checked =
+            store::use_code(tx, &accounts.codes, email, Scene::Register, code, budget).await?;
+        if let Some(refusal) = refusal_of(checked, &limiter) {
+            return tx.commit_with(refusal);
+        }
+        let (name, locale) = (&body.display_name.0, &body.device_locale.0);
+        store::create_user(tx, user, email, name, locale, &hash).await?;
+        accounts
+            .sign_in(tx, StatusCode::CREATED, user, session)
+            .await
+    });
+    registered.await
 }
 
 /// Why a code was not taken, if it was not. What a try has counted must be committed all the same.
@@ -203,7 +187,7 @@ pub async fn login(
     Json(body): Json<Login>,
 ) -> Result<Response> {
     // Before anything is judged, so that a burst gets no more; only a failure keeps it.
-    let charge = limiter.charge(Limit::LoginIp, ip).await?;
+    let reservation = limiter.reserve(Limit::LoginIp, ip).await?;
     let proven = async {
         accounts
             .turnstile
@@ -215,17 +199,19 @@ pub async fn login(
     };
     let proven = proven.await;
     if !matches!(proven, Ok(None)) {
-        limiter.refund(charge).await;
+        limiter.refund(reservation).await;
     }
     let known = proven?.ok_or(Code::InvalidCredentials)?;
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
-    let tx = accounts.db.begin("accounts.sign_in").await?;
-    // A reset that came in between has ended all sessions; the password it replaced must not begin another.
-    store::still_holds(&tx, &known).await?;
-    store::clear_failures(&tx, &body.email).await?;
-    accounts
-        .sign_in(tx, StatusCode::OK, known.user, session)
-        .await
+    let signed_in = accounts.work.run("accounts.sign_in", async |tx| {
+        // A reset that came in between has ended all sessions; the password it replaced must not begin another.
+        store::still_holds(tx, &known).await?;
+        store::clear_failures(tx, &body.email).await?;
+        accounts
+            .sign_in(tx, StatusCode::OK, known.user, session)
+            .await
+    });
+    signed_in.await
 }
 
 impl Accounts {
@@ -248,6 +234,27 @@ impl Accounts {
             .verify_password(turn, password.0.expose_secret().to_owned(), hash)
             .await?;
         Ok(known.filter(|_| matches))
+    }
+}
+
+impl Accounts {
+    /// Uses a code that was mailed to an account; whose it is. What a refused try has counted is committed all the same.
+    async fn use_code(
+        &self,
+        tx: &Tx,
+        limiter: &Limiter,
+        scene: Scene,
+        (email, code): (&Email, &str),
+    ) -> Result<UserId> {
+        let budget = limiter.budget(Limit::CodeTries);
+        let checked = store::use_code(tx, &self.codes, email, scene, code, budget).await?;
+        let user = store::user_of(tx, email).await?;
+        match (refusal_of(checked, limiter), user) {
+            (None, Some(user)) => Ok(user),
+            (Some(refusal), _) => tx.commit_with(refusal),
+            // A right code without an account was asked for by the holder of the mailbox: it says no more than a wrong one.
+            (None, None) => tx.commit_with(Code::CodeInvalid),
+        }
     }
 }
 
@@ -285,26 +292,12 @@ pub async fn login_code(
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
-    let budget = limiter.budget(Limit::CodeTries);
-    let tx = accounts.db.begin("accounts.login_code").await?;
-    let checked = store::use_code(
-        &tx,
-        &accounts.codes,
-        &body.email,
-        Scene::Login,
-        &body.code.0,
-        budget,
-    )
-    .await?;
-    let user = store::user_of(&tx, &body.email).await?;
-    // A right code without an account was asked for by whoever holds the mailbox: it says no more than a wrong one.
-    let refusal =
-        refusal_of(checked, &limiter).or(user.is_none().then(|| Code::CodeInvalid.into()));
-    let (None, Some(user)) = (&refusal, user) else {
-        tx.commit().await?;
-        return Err(refusal.unwrap_or(Code::CodeInvalid.into()));
-    };
-    accounts.sign_in(tx, StatusCode::OK, user, session).await
+    let signed_in = accounts.work.run("accounts.login_code", async |tx| {
+        let given = (&body.email, body.code.0.as_str());
+        let user = accounts.use_code(tx, &limiter, Scene::Login, given).await?;
+        accounts.sign_in(tx, StatusCode::OK, user, session).await
+    });
+    signed_in.await
 }
 
 #[derive(Deserialize)]
@@ -336,50 +329,25 @@ pub async fn reset_password(
     if let Some(token) = &body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
-    let budget = limiter.budget(Limit::CodeTries);
     // Looked at before the costly hash, so that guessing does not buy one; used up below, with the change.
-    let tx = accounts.db.begin("accounts.check_reset").await?;
-    let checked = store::check_code(
-        &tx,
-        &accounts.codes,
-        &body.email,
-        Scene::Reset,
-        &body.code.0,
-        budget,
-    )
-    .await?;
-    tx.commit().await?;
-    if let Some(refusal) = refusal_of(checked, &limiter) {
+    let budget = limiter.budget(Limit::CodeTries);
+    let given = (&body.email, body.code.0.as_str());
+    let checked = accounts.work.run("accounts.check_reset", async |tx| {
+        store::check_code(tx, &accounts.codes, given.0, Scene::Reset, given.1, budget).await
+    });
+    if let Some(refusal) = refusal_of(checked.await?, &limiter) {
         return Err(refusal);
     }
     let hash = accounts
         .passwords
         .hash_password(body.new_account_password.0.expose_secret().to_owned())
         .await?;
-    let tx = accounts.db.begin("accounts.reset").await?;
-    let checked = store::use_code(
-        &tx,
-        &accounts.codes,
-        &body.email,
-        Scene::Reset,
-        &body.code.0,
-        budget,
-    )
-    .await?;
-    let user = store::user_of(&tx, &body.email).await?;
-    let refusal =
-        refusal_of(checked, &limiter).or(user.is_none().then(|| Code::CodeInvalid.into()));
-    let (None, Some(user)) = (&refusal, user) else {
-        tx.commit().await?;
-        return Err(refusal.unwrap_or(Code::CodeInvalid.into()));
-    };
-    store::set_password(&tx, user, &hash).await?;
-    store::clear_failures(&tx, &body.email).await?;
-    let ended = devices::end_all(&tx, user, None, "password_reset").await?;
-    tx.commit().await?;
-    accounts.backplane.invalidate(
-        ended.iter().map(|session| session.0).collect(),
-        "password_reset",
-    );
+    let reset = accounts.work.run("accounts.reset", async |tx| {
+        let user = accounts.use_code(tx, &limiter, Scene::Reset, given).await?;
+        store::set_password(tx, user, &hash).await?;
+        store::clear_failures(tx, &body.email).await?;
+        devices::end_all(tx, user, None, "password_reset").await
+    });
+    reset.await?;
     Ok(Data(Reset { reset: true }))
 }

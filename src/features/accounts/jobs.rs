@@ -1,88 +1,52 @@
-//! What accounts do outside of requests: mailing codes, forgetting old ones, leaving conversations when they are gone.
+//! What accounts do outside of requests: mailing codes and notices, forgetting old ones.
 
-use std::time::Duration;
-
-use tokio::task::JoinSet;
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
 
 use super::{Codes, Scene, store};
 use crate::{
-    backplane::Backplane, db::Db, error::Result, limits::table::Overrides, mail::Mailer, metrics,
-    random::Random,
+    db::Db,
+    error::{Error, Result},
+    ids::UserId,
+    jobs::JobError,
+    limits::table::Overrides,
+    mail::Mailer,
+    metrics,
 };
 
-/// Mails handed over at once.
-const MAX_CONCURRENT_MAILS: usize = 8;
-/// While some are under way, new ones are looked for this often.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Something to be mailed.
-enum Letter {
-    Code(store::Mail),
-    /// And whom it goes to.
-    Notice(store::Notice, String),
+/// A code that is to be mailed.
+pub struct CodeMail {
+    pub recipient: String,
+    pub scene: String,
+    pub nonce: Uuid,
 }
 
-/// Sends what waits in the outbox, so that a server that is slow with one mail does not hold up the others; returns
-/// when nothing is due or under way.
-pub async fn send_mail(db: &Db, codes: &Codes, mailer: &Mailer) -> Result<()> {
-    let mut under_way = JoinSet::new();
-    loop {
-        while under_way.len() < MAX_CONCURRENT_MAILS
-            && let Some(letter) = claim(db).await?
-        {
-            under_way.spawn(deliver(db.clone(), codes.clone(), mailer.clone(), letter));
-        }
-        tokio::select! {
-            settled = under_way.join_next() => match settled {
-                None => return Ok(()),
-                Some(Ok(Err(error))) => error.log(),
-                // A panic has been logged by its hook; the mail's claim runs out.
-                Some(_) => {}
-            },
-            () = tokio::time::sleep(POLL_INTERVAL) => {}
-        }
+/// A login on a device that was not known.
+pub struct LoginNotice {
+    pub user: UserId,
+    pub device_name: Option<String>,
+    pub at: DateTime<Utc>,
+}
+
+/// Mails a code.
+pub async fn mail_code(mailer: &Mailer, codes: &Codes, mail: &CodeMail) -> Result<(), JobError> {
+    let scene = Scene::from_name(&mail.scene);
+    let code = codes.derive(&mail.recipient, scene, mail.nonce);
+    send(mailer, &mail.recipient, subject(scene), &text(&code)).await
+}
+
+/// Mails a user of a login. It is no news to an account that is gone.
+pub async fn mail_notice(db: &Db, mailer: &Mailer, notice: &LoginNotice) -> Result<(), JobError> {
+    match store::address_of(db, notice.user).await? {
+        Some(address) => send(mailer, &address, NEW_DEVICE_SUBJECT, &news(notice)).await,
+        None => Ok(()),
     }
 }
 
-/// Hands one mail over. Whoever dies before it is settled has claimed it for a minute; then another takes it.
-async fn deliver(db: Db, codes: Codes, mailer: Mailer, letter: Letter) -> Result<()> {
-    let sent = match &letter {
-        Letter::Code(mail) => {
-            let code = codes.derive(&mail.recipient, mail.scene, mail.nonce);
-            mailer
-                .send(&mail.recipient, subject(mail.scene), &text(&code))
-                .await
-        }
-        Letter::Notice(notice, recipient) => {
-            mailer
-                .send(recipient, NEW_DEVICE_SUBJECT, &news(notice))
-                .await
-        }
-    };
+async fn send(mailer: &Mailer, to: &str, subject: &str, text: &str) -> Result<(), JobError> {
+    let sent = mailer.send(to, subject, text).await;
     metrics::mail(if sent.is_ok() { "sent" } else { "failed" });
-    if let Err(error) = &sent {
-        tracing::warn!(%error, "a mail was not taken");
-    }
-    let tx = db.begin("accounts.settle_mail").await?;
-    match letter {
-        Letter::Code(mail) if sent.is_ok() => store::delete_mail(&tx, mail.id).await?,
-        Letter::Code(mail) => store::retry_mail(&tx, mail.id).await?,
-        Letter::Notice(notice, _) => store::settle_notice(&tx, &notice, sent.is_ok()).await?,
-    }
-    tx.commit().await
-}
-
-/// Codes first: somebody waits for them.
-async fn claim(db: &Db) -> Result<Option<Letter>> {
-    let tx = db.begin("accounts.claim_mail").await?;
-    let letter = match store::claim_mail(&tx).await? {
-        Some(mail) => Some(Letter::Code(mail)),
-        None => store::claim_notice(&tx)
-            .await?
-            .map(|(notice, to)| Letter::Notice(notice, to)),
-    };
-    tx.commit().await?;
-    Ok(letter)
+    sent.map_err(|failure| JobError::Retry(Error::unavailable(failure)))
 }
 
 fn subject(scene: Scene) -> &'static str {
@@ -101,7 +65,7 @@ fn text(code: &str) -> String {
 
 const NEW_DEVICE_SUBJECT: &str = "A login on a new device";
 
-fn news(notice: &store::Notice) -> String {
+fn news(notice: &LoginNotice) -> String {
     let device = notice.device_name.as_deref().unwrap_or("without a name");
     let at = notice.at.format("%Y-%m-%d %H:%M UTC");
     format!(
@@ -113,16 +77,4 @@ fn news(notice: &store::Notice) -> String {
 /// Deletes codes, guards and sessions that have run out.
 pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
     store::forget(db, budgets).await
-}
-
-/// Ends what deleted accounts have left behind: keys, relations, places in conversations, one a transaction.
-pub async fn erase(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
-    loop {
-        let tx = db.begin("accounts.erase").await?;
-        let Some(told) = store::erase_next(&tx, random).await? else {
-            return Ok(());
-        };
-        tx.commit().await?;
-        told.iter().for_each(|told| backplane.tell(told));
-    }
 }

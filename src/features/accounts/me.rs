@@ -89,16 +89,13 @@ pub async fn change_password(
         .passwords
         .hash_password(body.new_account_password.0.expose_secret().to_owned())
         .await?;
-    let tx = accounts.db.begin("accounts.change_password").await?;
-    store::replace_password(&tx, &known, &hash).await?;
-    store::clear_failures(&tx, &email).await?;
-    store::note_proof(&tx, user.session).await?;
-    let ended = devices::end_all(&tx, user.id, Some(user.session), "password_reset").await?;
-    tx.commit().await?;
-    accounts.backplane.invalidate(
-        ended.iter().map(|session| session.0).collect(),
-        "password_reset",
-    );
+    let changed = accounts.work.run("accounts.change_password", async |tx| {
+        store::replace_password(tx, &known, &hash).await?;
+        store::clear_failures(tx, &email).await?;
+        store::note_proof(tx, user.session).await?;
+        devices::end_all(tx, user.id, Some(user.session), "password_reset").await
+    });
+    changed.await?;
     Ok(Data(Changed { changed: true }))
 }
 
@@ -119,15 +116,12 @@ pub struct Deleted {
 pub async fn delete(user: User, limiter: Limiter, accounts: Accounts) -> Result<Data<Deleted>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
-    let tx = accounts.db.begin("accounts.delete").await?;
-    let gone = store::delete(&tx, &user).await?;
-    tx.commit().await?;
-    accounts
-        .backplane
-        .invalidate(gone.credentials, "account_deleted");
-    accounts.erasure_notify.notify_one();
+    let deleted = accounts
+        .work
+        .run("accounts.delete", async |tx| store::delete(tx, &user).await);
+    let deleted_at = deleted.await?;
     Ok(Data(Deleted {
         user_id: user.id,
-        deleted_at: gone.at,
+        deleted_at,
     }))
 }

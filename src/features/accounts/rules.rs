@@ -1,6 +1,4 @@
-//! What an e-mail, a password and a code are.
-
-use std::fmt;
+//! What a password and a code are.
 
 use secrecy::SecretString;
 use serde::{Deserialize, Deserializer, de::Error as _};
@@ -8,48 +6,6 @@ use uuid::Uuid;
 
 use super::Codes;
 use crate::limits::quotas::CODE_DIGITS;
-
-/// An address as limits and rows know it: lower case. Not printable by accident.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Email(String);
-
-impl Email {
-    /// The address.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Email {
-    /// An account's own, which was read when it was made.
-    pub(super) fn of_account(email: String) -> Self {
-        Email(email)
-    }
-}
-
-impl fmt::Debug for Email {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("Email")
-    }
-}
-
-impl<'de> Deserialize<'de> for Email {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let plain = text.len() <= 254
-            && text.is_ascii()
-            && !text
-                .bytes()
-                .any(|byte| byte.is_ascii_control() || b" <>\",;:\\()[]".contains(&byte));
-        // The mail library knows what an address is.
-        match text.parse::<lettre::Address>() {
-            Ok(address) if plain && address.domain().contains('.') => {
-                Ok(Email(text.to_ascii_lowercase()))
-            }
-            _ => Err(D::Error::custom("email|is no e-mail address")),
-        }
-    }
-}
 
 /// Tries that whoever guesses by a list needs for its last word: as many as the library's has, of which eleven thousand
 /// are long enough to be chosen here. What takes no more than that is refused, listed or not.
@@ -123,6 +79,15 @@ impl Scene {
             Scene::Reset => "reset",
         }
     }
+
+    /// The one of a name that was stored.
+    pub fn from_name(name: &str) -> Self {
+        match name {
+            "register" => Scene::Register,
+            "login" => Scene::Login,
+            _ => Scene::Reset,
+        }
+    }
 }
 
 impl Codes {
@@ -145,34 +110,6 @@ impl Codes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn email(text: &str) -> Option<String> {
-        let json = serde_json::to_string(text).expect("a string");
-        serde_json::from_str::<Email>(&json)
-            .ok()
-            .map(|email| email.0)
-    }
-
-    #[test]
-    fn an_address_is_one_address_in_lower_case() {
-        assert_eq!(
-            email("A.b+c@Example.org").as_deref(),
-            Some("a.b+c@example.org")
-        );
-        for text in [
-            "",
-            "a",
-            "a@b",
-            "a@b.c\r\nBcc: x@y.z",
-            "a@b.c,d@e.f",
-            "<a@b.c>",
-            "a b@c.d",
-            "ä@b.c",
-            "a@b.c\u{0}",
-        ] {
-            assert_eq!(email(text), None, "{text:?}");
-        }
-    }
 
     /// Of well-known lists, from their heads and from further down.
     const COMMON: &str = "password 12345678 123456789 1234567890 qwertyuiop iloveyou sunshine princess football baseball \

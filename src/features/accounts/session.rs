@@ -8,16 +8,17 @@ use serde::Serialize;
 
 use super::{http::Accounts, store};
 use crate::{
-    db::Tx,
     error::{Code, Result},
     features::{
-        devices::{self, DeviceId, NewSession, Refreshed},
+        devices::{self, NewSession, Refreshed},
         keys,
     },
-    http::{Data, client::ClientIp, json::Text},
+    http::{Data, client::ClientIp},
     ids::{SessionId, UserId},
     limits::{Limiter, quotas::ACCESS_TOKEN_TTL, table::Limit},
     metrics,
+    validation::{DeviceId, Text},
+    work::Tx,
 };
 
 /// What every way of signing in answers, beside the refresh cookie.
@@ -58,29 +59,20 @@ impl Accounts {
         }
     }
 
-    /// The end of every way of signing in: makes the session in `tx`, which has proven who it is for, commits, answers,
-    /// closes the sockets of the session that the device had before, and has the user mailed of a device that was not
-    /// known.
+    /// The end of every way of signing in: makes the session in `tx`, which has proven who it is for. Ends the session that
+    /// the device had before, and has the user mailed of a device that was not known. The answer is for after the commit.
     pub async fn sign_in(
         &self,
-        tx: Tx,
+        tx: &Tx,
         status: StatusCode,
         user: UserId,
         session: NewSession,
     ) -> Result<Response> {
-        let signed = devices::sign_in(&tx, user, &session).await?;
-        let backups = keys::backed_up_devices(&tx, user).await?;
+        let is_new_device = devices::sign_in(tx, user, &session).await?;
+        let backups = keys::backed_up_devices(tx, user).await?;
         // Who registers is told nothing new. Last, so that another login of the user hardly waits for it.
-        let is_news = signed.is_new_device && status != StatusCode::CREATED;
-        let noticed =
-            is_news && store::put_notice(&tx, user, session.device_name.as_deref()).await?;
-        tx.commit().await?;
-        if noticed {
-            self.mail_notify.notify_one();
-        }
-        if !signed.replaced.is_empty() {
-            self.backplane
-                .invalidate(signed.replaced.iter().map(|old| old.0).collect(), "logout");
+        if is_new_device && status != StatusCode::CREATED {
+            store::put_notice(tx, user, session.device_name.as_deref()).await?;
         }
         let data = SignedIn {
             user_id: user,
@@ -89,7 +81,7 @@ impl Accounts {
                 .sign(user, &session.device_id, session.id)?,
             expires_in_seconds: ACCESS_TOKEN_TTL.as_secs(),
             device_id: session.device_id,
-            is_new_device: signed.is_new_device,
+            is_new_device,
             key_backup: KeyBackup {
                 exists: !backups.is_empty(),
                 device_ids: backups,
@@ -123,7 +115,7 @@ pub async fn refresh(
         return Err(Code::TokenExpired.into());
     };
     // Each use gives another token, so a budget per token would never be met: it is the session's.
-    limiter.take(Limit::Refresh, session).await?;
+    limiter.check(Limit::Refresh, session).await?;
     match devices::refresh(&accounts.db, session, generation).await? {
         Refreshed::Next {
             user,
@@ -140,9 +132,7 @@ pub async fn refresh(
         Refreshed::Stolen => {
             metrics::session_stolen();
             tracing::warn!(%session, "an old refresh token came back; its session is over");
-            accounts
-                .backplane
-                .invalidate(vec![session.0], "refresh_reuse");
+            accounts.work.revoked(vec![session.0], "refresh_reuse");
             Err(Code::TokenExpired.into())
         }
         Refreshed::RevokedCredentials => Err(Code::TokenExpired.into()),
@@ -166,12 +156,10 @@ pub async fn logout(
 ) -> Result<Response> {
     limiter.check_route(Limit::DefaultIp, ip).await?;
     if let Some((session, _)) = accounts.refresh_tokens.read(&headers) {
-        let tx = accounts.db.begin("accounts.logout").await?;
-        let ended = devices::end_session(&tx, session, "logout").await?;
-        tx.commit().await?;
-        if ended {
-            accounts.backplane.invalidate(vec![session.0], "logout");
-        }
+        let ended = accounts.work.run("accounts.logout", async |tx| {
+            devices::end_session(tx, session, "logout").await
+        });
+        ended.await?;
     }
     let cookie = accounts.refresh_tokens.no_cookie();
     Ok((

@@ -15,32 +15,28 @@ use std::time::Duration;
 use axum::extract::FromRef;
 use secrecy::ExposeSecret;
 use serde_json::json;
-use uuid::Uuid;
 
 pub use self::reachability::ReachabilityTracker;
 use crate::{
     app::{App, Quotas},
     auth::{agent::NewToken, secret::Hasher},
-    backplane::Backplane,
     clock::{Clock, iso},
-    db::{Db, Tx},
+    db::Db,
     error::Result,
     events::EventKind,
-    features::inbox::{self, Told},
-    ids::{AgentId, EventId, UserId},
+    ids::{AgentId, UserId},
     limits::slots::{Kind, Slots},
-    random::Random,
+    work::{Tx, UnitOfWork},
 };
 
 /// What the handlers of this feature work with.
 #[derive(Clone)]
 pub struct Agents {
+    work: UnitOfWork,
     db: Db,
     clock: Clock,
-    random: Random,
     hasher: Hasher,
     slots: Slots,
-    backplane: Backplane,
     reachability: ReachabilityTracker,
     quotas: Quotas,
 }
@@ -48,12 +44,11 @@ pub struct Agents {
 impl FromRef<App> for Agents {
     fn from_ref(app: &App) -> Self {
         Agents {
+            work: app.work.clone(),
             db: app.db.clone(),
             clock: app.clock.clone(),
-            random: app.random.clone(),
             hasher: app.hasher.clone(),
             slots: app.slots.clone(),
-            backplane: app.backplane.clone(),
             reachability: app.reachability.clone(),
             quotas: app.quotas,
         }
@@ -63,7 +58,7 @@ impl FromRef<App> for Agents {
 impl Agents {
     /// A token and what is stored of it.
     async fn generate(&self) -> Result<(NewToken, String)> {
-        let token = NewToken::generate(&self.random);
+        let token = NewToken::generate(self.work.random());
         let hash = self
             .hasher
             .hash_token(token.token.expose_secret().to_owned())
@@ -71,18 +66,9 @@ impl Agents {
         Ok((token, hash))
     }
 
-    /// Tells what was appended, once it is committed.
-    fn tell(&self, told: impl IntoIterator<Item = Told>) {
-        told.into_iter().for_each(|told| self.backplane.tell(&told));
-    }
-
-    /// Closes an agent's sockets everywhere, all of whose tokens died; returns how many there were.
-    async fn close(&self, agent: AgentId, dead: Vec<Uuid>, reason: &'static str) -> usize {
-        if dead.is_empty() {
-            return 0;
-        }
+    /// How many sockets an agent has on all nodes.
+    async fn count_sockets(&self, agent: AgentId) -> usize {
         let connections = self.slots.connections(&[agent.0]).await.concat();
-        self.backplane.invalidate(dead, reason);
         connections
             .iter()
             .filter(|connection| connection.kind == Kind::Websocket)
@@ -143,49 +129,43 @@ impl State {
 }
 
 /// Moves an agent to another state and tells its owner; nothing if it is there already.
-async fn move_to(tx: &Tx, random: &Random, agent: &Locked, state: State) -> Result<Option<Told>> {
+async fn move_to(tx: &Tx, agent: &Locked, state: State) -> Result<()> {
     if agent.state == state {
-        return Ok(None);
+        return Ok(());
     }
     let at = store::set_state(tx, agent.id, state).await?;
     let previous = agent.state.name();
     let data = json!({ "agent_id": agent.id, "state": state.name(), "previous_state": previous, "at": iso(at) });
-    let (id, kind) = (EventId::generate(random), EventKind::AgentStateChanged);
-    inbox::append(tx, id, kind, None, &data.to_string(), &[agent.owner.0])
-        .await
-        .map(Some)
+    tx.emit(
+        EventKind::AgentStateChanged,
+        None,
+        &data,
+        vec![agent.owner.0],
+    )
 }
 
 /// Buries what has outlived its grace: tokens and keys. An agent whose last key it was is `registered` again.
-pub async fn retire(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
-    while store::retire_tokens(db).await? {}
-    for agent in store::with_ended_keys(db).await? {
-        let tx = db.begin("agents.retire_keys").await?;
-        let Some(locked) = store::lock(&tx, agent).await? else {
-            continue;
-        };
-        let has_key = store::retire_keys(&tx, agent).await?;
-        let told = match locked.state {
-            State::Active if !has_key => move_to(&tx, random, &locked, State::Registered).await?,
-            _ => None,
-        };
-        tx.commit().await?;
-        told.iter().for_each(|told| backplane.tell(told));
+pub async fn retire(work: &UnitOfWork) -> Result<()> {
+    while store::retire_tokens(work.db()).await? {}
+    for agent in store::with_ended_keys(work.db()).await? {
+        let retired = work.run("agents.retire_keys", async |tx| {
+            let Some(locked) = store::lock(tx, agent).await? else {
+                return Ok(());
+            };
+            let has_key = store::retire_keys(tx, agent).await?;
+            match locked.state {
+                State::Active if !has_key => move_to(tx, &locked, State::Registered).await,
+                _ => Ok(()),
+            }
+        });
+        retired.await?;
     }
     Ok(())
 }
 
-/// Ends the relations of deleted agents and takes them out of their groups, each in a transaction: an agent may have
-/// talked with a great many.
-pub async fn leave(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
-    loop {
-        let tx = db.begin("agents.leave").await?;
-        let Some(told) = store::leave_next(&tx, random).await? else {
-            return Ok(());
-        };
-        tx.commit().await?;
-        told.iter().for_each(|told| backplane.tell(told));
-    }
+/// All agents of a user, deleted ones too.
+pub async fn of_owner(db: &Db, owner: UserId) -> Result<Vec<AgentId>> {
+    store::of_owner(db, owner).await
 }
 
 /// Seconds of a span, as statements take them.

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{State, move_to, store};
-use crate::{backplane::Backplane, db::Db, error::Result, ids::AgentId, random::Random};
+use crate::{error::Result, ids::AgentId, work::UnitOfWork};
 
 /// How long the sign of life of a socket may wait for company: nearly none has an effect.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
@@ -15,26 +15,16 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 /// Brings agents back; clones share what is noted.
 #[derive(Clone)]
 pub struct ReachabilityTracker {
-    db: Db,
-    random: Random,
-    backplane: Backplane,
+    work: UnitOfWork,
     noted: Arc<Mutex<HashSet<AgentId>>>,
     bell: Arc<Notify>,
 }
 
 impl ReachabilityTracker {
     /// Spawns the worker that looks after those who are noted; it ends with `stop`.
-    pub fn start(
-        db: Db,
-        random: Random,
-        backplane: Backplane,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-    ) -> Self {
+    pub fn start(work: UnitOfWork, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         let reachability = ReachabilityTracker {
-            db,
-            random,
-            backplane,
+            work,
             noted: Arc::default(),
             bell: Arc::default(),
         };
@@ -67,21 +57,21 @@ impl ReachabilityTracker {
 
     /// These agents have acked: those that were unreachable are active when this returns.
     pub async fn acked(&self, agents: &[AgentId]) -> Result<()> {
-        for agent in store::unreachable(&self.db, agents).await? {
+        for agent in store::unreachable(self.work.db(), agents).await? {
             self.reactivate(agent).await?;
         }
         Ok(())
     }
 
     async fn reactivate(&self, agent: AgentId) -> Result<()> {
-        let tx = self.db.begin("agents.revive").await?;
-        let locked = store::lock(&tx, agent)
-            .await?
-            .filter(|agent| agent.state == State::Unreachable);
-        let Some(locked) = locked else { return Ok(()) };
-        let told = move_to(&tx, &self.random, &locked, State::Active).await?;
-        tx.commit().await?;
-        told.iter().for_each(|told| self.backplane.tell(told));
-        Ok(())
+        let revived = self.work.run("agents.revive", async |tx| {
+            match store::lock(tx, agent).await? {
+                Some(locked) if locked.state == State::Unreachable => {
+                    move_to(tx, &locked, State::Active).await
+                }
+                _ => Ok(()),
+            }
+        });
+        revived.await
     }
 }

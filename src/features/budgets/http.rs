@@ -40,7 +40,7 @@ pub async fn list(
     ip: ClientIp,
     State(db): State<Db>,
 ) -> Result<List<Bucket>> {
-    limiter.check_default(&caller).await?;
+    limiter.check_default(caller.principal()).await?;
     let (tier, guards) = match &caller {
         Caller::User(user) => {
             let budgets = [Limit::LoginFail, Limit::CodeTries].map(|limit| limiter.budget(limit));
@@ -62,13 +62,13 @@ pub async fn list(
         .filter_map(|limit| Some(Rule::ask(*limit, key_of(*limit)?)))
         .collect();
     let statuses = limiter.look(&rules).await;
-    let mut left: HashMap<Limit, (u32, Duration)> = statuses
+    let mut remaining: HashMap<Limit, (u32, Duration)> = statuses
         .iter()
-        .map(|status| (status.limit, (status.left, status.resets_in)))
+        .map(|status| (status.limit, (status.remaining, status.resets_in)))
         .collect();
     if let Some(guards) = &guards {
-        left.insert(Limit::LoginFail, guards.logins);
-        left.insert(Limit::CodeTries, guards.codes);
+        remaining.insert(Limit::LoginFail, guards.logins);
+        remaining.insert(Limit::CodeTries, guards.codes);
     }
     let mine = |limit: &Limit| match (limit.per(), &caller) {
         (Per::AgentAndRoute, _) => tier == Some(*limit),
@@ -78,15 +78,15 @@ pub async fn list(
     };
     let data = Limit::ALL.iter().filter(|limit| mine(limit)).map(|limit| {
         let budget = limiter.budget(*limit);
-        let left = left.get(limit);
+        let remaining = remaining.get(limit);
         Bucket {
             scope: limit.scope(),
             limit: budget.to_string(),
             count: budget.count,
             window_seconds: budget.window.as_secs(),
             per: limit.per(),
-            remaining: left.map(|(left, _)| *left),
-            resets_in_ms: left
+            remaining: remaining.map(|(calls, _)| *calls),
+            resets_in_ms: remaining
                 .map(|(_, resets)| u64::try_from(resets.as_millis()).unwrap_or(u64::MAX)),
         }
     });

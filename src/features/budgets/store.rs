@@ -14,8 +14,9 @@ pub struct Guards {
 /// What is left of the budgets of failed logins and of wrong codes.
 pub async fn guards(db: &Db, user: UserId, [logins, codes]: [Budget; 2]) -> Result<Guards> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let windows = [logins, codes].map(|budget| budget.window.as_secs_f64());
+    let row = client
+        .query_one(
             "-- budgets.guards
             select u.email,
                    case when g.last_failure_at > app_now() - make_interval(secs => $2) then g.failures else 0 end,
@@ -27,11 +28,8 @@ pub async fn guards(db: &Db, user: UserId, [logins, codes]: [Budget; 2]) -> Resu
             lateral (select count(*)::int as n, min(at) as oldest from unnest(c.failures) as at
                      where at > app_now() - make_interval(secs => $3)) as w
             where u.user_id = $1",
+            &[&user, &windows[0], &windows[1]],
         )
-        .await?;
-    let windows = [logins, codes].map(|budget| budget.window.as_secs_f64());
-    let row = client
-        .query_one(&stmt, &[&user, &windows[0], &windows[1]])
         .await?;
     let left = |budget: Budget, used: i32, seconds: f64| {
         let used = u32::try_from(used).unwrap_or_default();

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use axum::{
-    extract::{FromRequestParts, State},
+    extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -12,19 +12,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{Conversation, store};
 use crate::{
-    app::App,
     auth::{
         agent::Agent,
         caller::Caller,
         user::{User, lock_live_session},
     },
-    backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
-    http::{Data, Json, List, Path, Query, json::Text, page::Page},
-    ids::{AgentId, ConversationId, EventId, MessageId, Principal, RelationId, UserId},
+    http::{Data, Json, List, Path, Query, page::Page},
+    ids::{AgentId, ConversationId, MessageId, Principal, UserId},
     limits::{Limiter, quotas::MAX_GROUP_MEMBERS, table::Limit},
-    random::Random,
+    validation::Text,
+    work::UnitOfWork,
 };
 
 /// With whom.
@@ -96,11 +95,11 @@ impl OpenGroup {
 pub async fn open(
     user: User,
     limiter: Limiter,
-    opener: Opener,
+    State(work): State<UnitOfWork>,
     Json(body): Json<OpenConversation>,
 ) -> Result<Response> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    opener.open(&user, body).await
+    open_one(&work, &user, body).await
 }
 
 /// `POST /groups`: opens a group.
@@ -110,66 +109,36 @@ pub async fn open(
 pub async fn open_group(
     user: User,
     limiter: Limiter,
-    opener: Opener,
+    State(work): State<UnitOfWork>,
     Json(body): Json<OpenGroup>,
 ) -> Result<Response> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    opener.open(&user, OpenConversation::Group(body)).await
+    open_one(&work, &user, OpenConversation::Group(body)).await
 }
 
-/// What it takes to open a conversation.
-#[derive(FromRequestParts)]
-#[from_request(state(App))]
-pub struct Opener {
-    #[from_request(via(State))]
-    db: Db,
-    #[from_request(via(State))]
-    random: Random,
-    #[from_request(via(State))]
-    backplane: Backplane,
-}
-
-impl Opener {
-    async fn open(&self, user: &User, body: OpenConversation) -> Result<Response> {
-        let id = ConversationId::generate(&self.random);
-        let ids = store::NewIds {
-            conversation: id,
-            relation: RelationId::generate(&self.random),
-            events: [
-                EventId::generate(&self.random),
-                EventId::generate(&self.random),
-            ],
-        };
-        let tx = self.db.begin("conversations.open").await?;
-        lock_live_session(&tx, user.id, user.session).await?;
+async fn open_one(work: &UnitOfWork, user: &User, body: OpenConversation) -> Result<Response> {
+    let opened = work.run("conversations.open", async |tx| {
+        lock_live_session(tx, user.id, user.session).await?;
         let user = user.id;
-        let opened = match body {
+        match body {
             OpenConversation::Direct { user_id } if user_id == user => {
-                return Err(Error::field("user_id", "self", "a conversation needs two"));
+                Err(Error::field("user_id", "self", "a conversation needs two"))
             }
-            OpenConversation::Direct { user_id } => {
-                store::open_direct(&tx, &ids, user, user_id).await?
-            }
-            OpenConversation::Agent { agent_id } => {
-                store::open_agent(&tx, &ids, user, agent_id).await?
-            }
-            OpenConversation::Group(group) => {
-                store::open_group(&tx, &ids, user, &group.by(user)?).await?
-            }
-        };
-        tx.commit().await?;
-        opened
-            .told
-            .iter()
-            .for_each(|told| self.backplane.tell(told));
-        let conversation = opened.conversation.ok_or(Code::NotFound)?;
-        let status = if conversation.conversation_id == id {
-            StatusCode::CREATED
-        } else {
-            StatusCode::OK
-        };
-        Ok((status, Data(conversation)).into_response())
-    }
+            OpenConversation::Direct { user_id } => store::open_direct(tx, user, user_id).await,
+            OpenConversation::Agent { agent_id } => store::open_agent(tx, user, agent_id).await,
+            OpenConversation::Group(group) => store::open_group(tx, user, &group.by(user)?).await,
+        }
+    });
+    let store::Opened {
+        conversation,
+        is_new,
+    } = opened.await?;
+    let status = if is_new {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok((status, Data(conversation)).into_response())
 }
 
 /// `GET /conversations`: the caller's conversations, latest activity first, without their members.
@@ -182,7 +151,7 @@ pub async fn list(
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    limiter.take(Limit::UserConversationsList, user.id).await?;
+    limiter.check(Limit::UserConversationsList, user.id).await?;
     page_of(&db, Principal::User(user.id), &page).await
 }
 
@@ -195,7 +164,7 @@ pub async fn list_of_agent(
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    limiter.take(Limit::AgentConversations, agent.id).await?;
+    limiter.check(Limit::AgentConversations, agent.id).await?;
     page_of(&db, Principal::Agent(agent.id), &page).await
 }
 
@@ -222,7 +191,7 @@ pub async fn get(
     State(db): State<Db>,
     Path(id): Path<ConversationId>,
 ) -> Result<Data<Conversation>> {
-    limiter.check_default(&caller).await?;
+    limiter.check_default(caller.principal()).await?;
     let client = db.read().await?;
     let conversation = store::whole(&client, caller.principal(), id).await?;
     Ok(Data(conversation.ok_or(Code::NotFound)?))
@@ -242,9 +211,7 @@ pub struct ChangeConversation {
 pub async fn change(
     user: User,
     limiter: Limiter,
-    State(db): State<Db>,
-    State(random): State<Random>,
-    State(backplane): State<Backplane>,
+    State(work): State<UnitOfWork>,
     Path(id): Path<ConversationId>,
     Json(body): Json<ChangeConversation>,
 ) -> Result<Data<Conversation>> {
@@ -267,11 +234,11 @@ pub async fn change(
         encryption_required: body.encryption.is_some(),
         title: body.title.map(|text| text.0),
     };
-    let tx = db.begin("conversations.change").await?;
-    let (conversation, told) =
-        store::change(&tx, id, user.id, &change, EventId::generate(&random)).await?;
-    tx.commit().await?;
-    told.iter().for_each(|told| backplane.tell(told));
+    let conversation = work
+        .run("conversations.change", async |tx| {
+            store::change(tx, id, user.id, &change).await
+        })
+        .await?;
     Ok(Data(conversation))
 }
 
@@ -296,18 +263,16 @@ pub struct Marked {
 pub async fn read(
     caller: Caller,
     limiter: Limiter,
-    State(db): State<Db>,
-    State(random): State<Random>,
-    State(backplane): State<Backplane>,
+    State(work): State<UnitOfWork>,
     Path(id): Path<ConversationId>,
     Json(body): Json<MarkRead>,
 ) -> Result<Data<Marked>> {
-    limiter.check_default(&caller).await?;
-    let tx = db.begin("conversations.read").await?;
-    let event = EventId::generate(&random);
-    let mark = store::read_up_to(&tx, id, caller.principal(), body.message_id, event).await?;
-    tx.commit().await?;
-    mark.told.iter().for_each(|told| backplane.tell(told));
+    limiter.check_default(caller.principal()).await?;
+    let mark = work
+        .run("conversations.read", async |tx| {
+            store::read_up_to(tx, id, caller.principal(), body.message_id).await
+        })
+        .await?;
     Ok(Data(Marked {
         conversation_id: id,
         message_id: mark.message,

@@ -3,6 +3,7 @@
 //! Promises: two principals have at most one conversation of their own, however many requests race to open it; nobody
 //! but a member learns that a conversation exists; `encryption: required` is never taken back.
 
+pub(crate) mod audience;
 pub(crate) mod http;
 mod store;
 
@@ -10,7 +11,8 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 
 pub use self::store::{
-    Place, add_member, is_admin, kind, lock, member, members, recipients, touch, updated,
+    MembershipScope, Place, add_member, is_admin, kind, leave_next, lock, member, members,
+    recipients, remove_member, touch, updated,
 };
 use super::relations::Relation;
 use crate::ids::{ConversationId, MessageId, Principal, UserId};

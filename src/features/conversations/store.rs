@@ -1,6 +1,7 @@
 //! What is common to all that changes a conversation: its lock, its members, what they are told.
 
 mod change;
+mod leave;
 mod open;
 mod read;
 
@@ -9,16 +10,17 @@ use uuid::Uuid;
 
 pub use self::{
     change::{Change, change, read_up_to},
-    open::{NewGroup, NewIds, open_agent, open_direct, open_group},
+    leave::{MembershipScope, leave_next, remove_member},
+    open::{NewGroup, Opened, open_agent, open_direct, open_group},
     read::{page, view},
 };
 use super::{Conversation, Member};
 use crate::{
-    db::{Conn, Db, Tx},
+    db::{Conn, Db},
     error::{Code, Result},
     events::EventKind,
-    features::inbox::{self, NewEvent, Told},
-    ids::{ConversationId, EventId, Principal, RelationId},
+    ids::{ConversationId, Principal, RelationId},
+    work::Tx,
 };
 
 /// A conversation that is locked until the transaction ends, and the caller's place in it.
@@ -36,26 +38,28 @@ impl Place {
     }
 }
 
+async fn lock_row(tx: &Tx, id: ConversationId) -> Result<()> {
+    tx.execute(
+        "-- conversations.lock
+        select 1 from conversation where conversation_id = $1 for update",
+        &[&id],
+    )
+    .await?;
+    Ok(())
+}
+
 /// Locks a conversation of the caller's; 404 if it is none.
 pub async fn lock(tx: &Tx, id: ConversationId, caller: Principal) -> Result<Place> {
-    let stmt = tx
-        .prepare_cached(
-            "-- conversations.lock
-            select 1 from conversation where conversation_id = $1 for update",
-        )
-        .await?;
-    tx.execute(&stmt, &[&id]).await?;
+    lock_row(tx, id).await?;
     // A statement of its own, so that it sees what was committed under the lock.
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- conversations.place
             select c.kind, c.epoch, m.role, c.rotation_required from member m join conversation c using (conversation_id)
             left join relation r on r.relation_id = m.relation_id
             where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'",
+            &[&id, &caller.id()],
         )
-        .await?;
-    let row = tx
-        .query_opt(&stmt, &[&id, &caller.id()])
         .await?
         .ok_or(Code::NotFound)?;
     Ok(Place {
@@ -69,15 +73,13 @@ pub async fn lock(tx: &Tx, id: ConversationId, caller: Principal) -> Result<Plac
 /// Whether the caller may manage this group; 404 if it is no group of theirs. For budgets that are the group's: the
 /// answer is asked for again under the lock.
 pub async fn is_admin(client: &Conn, id: ConversationId, caller: Principal) -> Result<bool> {
-    let stmt = client
-        .prepare_cached(
+    let row = client
+        .query_opt(
             "-- conversations.is_admin
             select m.role in ('owner', 'admin') from member m join conversation c using (conversation_id)
             where m.conversation_id = $1 and m.principal_id = $2 and c.kind = 'group'",
+            &[&id, &caller.id()],
         )
-        .await?;
-    let row = client
-        .query_opt(&stmt, &[&id, &caller.id()])
         .await?
         .ok_or(Code::NotFound)?;
     Ok(row.get(0))
@@ -86,16 +88,14 @@ pub async fn is_admin(client: &Conn, id: ConversationId, caller: Principal) -> R
 /// What kind of conversation this is; 404 to who is no member of it.
 pub async fn kind(db: &Db, id: ConversationId, caller: Principal) -> Result<String> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    Ok(client
+        .query_opt(
             "-- conversations.kind
             select c.kind from member m join conversation c using (conversation_id)
             left join relation r on r.relation_id = m.relation_id
             where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'",
+            &[&id, &caller.id()],
         )
-        .await?;
-    Ok(client
-        .query_opt(&stmt, &[&id, &caller.id()])
         .await?
         .ok_or(Code::NotFound)?
         .get(0))
@@ -103,14 +103,14 @@ pub async fn kind(db: &Db, id: ConversationId, caller: Principal) -> Result<Stri
 
 /// Who is told what happens in a conversation: an agent whose relation has ended hears nothing.
 pub async fn recipients(tx: &Tx, id: ConversationId) -> Result<Vec<Principal>> {
-    let stmt = tx
-        .prepare_cached(
+    let rows = tx
+        .query(
             "-- conversations.recipients
             select m.principal_kind, m.principal_id from member m left join relation r on r.relation_id = m.relation_id
             where m.conversation_id = $1 and r.state is distinct from 'revoked' order by m.principal_id",
+            &[&id],
         )
         .await?;
-    let rows = tx.query(&stmt, &[&id]).await?;
     Ok(rows
         .iter()
         .map(|row| Principal::from_row(row.get(0), row.get(1)))
@@ -127,28 +127,25 @@ pub async fn add_member(
 ) -> Result<()> {
     let ids: Vec<Uuid> = who.iter().map(|who| who.id()).collect();
     let kinds: Vec<&str> = who.iter().map(|who| who.kind()).collect();
-    let stmt = tx
-        .prepare_cached(
-            "-- conversations.add_member
-            insert into member (conversation_id, principal_id, principal_kind, role, relation_id, from_seq)
-            select conversation_id, who.id, who.kind, $4, $5, last_seq
-            from conversation, unnest($2::uuid[], $3::text[]) as who (id, kind) where conversation_id = $1",
-        )
-        .await?;
-    tx.execute(&stmt, &[&conversation, &ids, &kinds, &role, &relation])
-        .await?;
+    tx.execute(
+        "-- conversations.add_member
+        insert into member (conversation_id, principal_id, principal_kind, role, relation_id, from_seq)
+        select conversation_id, who.id, who.kind, $4, $5, last_seq
+        from conversation, unnest($2::uuid[], $3::text[]) as who (id, kind) where conversation_id = $1",
+        &[&conversation, &ids, &kinds, &role, &relation],
+    )
+    .await?;
     Ok(())
 }
 
 /// Says that the members have changed: a send that has read them before finds its conversation stale.
 pub async fn touch(tx: &Tx, id: ConversationId, rotation_required: bool) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- conversations.touch
-            update conversation set rotation_required = rotation_required or $2 where conversation_id = $1",
-        )
-        .await?;
-    tx.execute(&stmt, &[&id, &rotation_required]).await?;
+    tx.execute(
+        "-- conversations.touch
+        update conversation set rotation_required = rotation_required or $2 where conversation_id = $1",
+        &[&id, &rotation_required],
+    )
+    .await?;
     Ok(())
 }
 
@@ -164,8 +161,8 @@ pub async fn members(
     only: Option<&[Principal]>,
 ) -> Result<Vec<Member>> {
     let only: Option<Vec<Uuid>> = only.map(|some| some.iter().map(|who| who.id()).collect());
-    let stmt = client
-        .prepare_cached(
+    let rows = client
+        .query(
             "-- conversations.members
             select m.principal_kind, m.principal_id, coalesce(u.display_name, a.display_name, ''), m.role, m.joined_at
             from member m
@@ -173,9 +170,9 @@ pub async fn members(
             left join agent a on a.agent_id = m.principal_id
             where m.conversation_id = $1 and ($2::uuid[] is null or m.principal_id = any($2))
             order by m.joined_at, m.principal_kind = 'agent', m.principal_id",
+            &[&id, &only],
         )
         .await?;
-    let rows = client.query(&stmt, &[&id, &only]).await?;
     let member = |row: &Row| {
         let who = Principal::from_row(row.get(0), row.get(1));
         Member {
@@ -199,18 +196,14 @@ pub async fn public(tx: &Tx, id: ConversationId) -> Result<Conversation> {
 }
 
 /// Tells the members what the conversation is now.
-pub async fn updated(tx: &Tx, id: ConversationId, event: EventId) -> Result<Vec<Told>> {
-    tell(tx, id, event, EventKind::ConversationUpdated).await
+pub async fn updated(tx: &Tx, id: ConversationId) -> Result<()> {
+    tell(tx, id, EventKind::ConversationUpdated).await
 }
 
-async fn tell(tx: &Tx, id: ConversationId, event: EventId, kind: EventKind) -> Result<Vec<Told>> {
-    let to = recipients(tx, id)
-        .await?
-        .into_iter()
-        .map(Principal::id)
-        .collect();
-    let event = NewEvent::new(event, kind, Some(id), &public(tx, id).await?, to)?;
-    inbox::append_all(tx, &[event]).await
+async fn tell(tx: &Tx, id: ConversationId, kind: EventKind) -> Result<()> {
+    let to = recipients(tx, id).await?;
+    let to = to.into_iter().map(Principal::id).collect();
+    tx.emit(kind, Some(id), &public(tx, id).await?, to)
 }
 
 /// A conversation as one of its members sees it, with all of them; `None` to who is not.

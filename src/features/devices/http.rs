@@ -4,16 +4,15 @@ use axum::extract::State;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::{rules::DeviceId, store};
+use super::store;
 use crate::{
     auth::user::User,
-    backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
     http::{Data, List, Page, Path, Query},
-    ids::EventId,
     limits::{Limiter, slots::Slots, table::Limit},
-    random::Random,
+    validation::DeviceId,
+    work::UnitOfWork,
 };
 
 /// A device as its owner sees it.
@@ -69,23 +68,16 @@ pub struct RevokedDevice {
 pub async fn revoke(
     user: User,
     limiter: Limiter,
-    State(db): State<Db>,
-    State(random): State<Random>,
-    State(backplane): State<Backplane>,
+    State(work): State<UnitOfWork>,
     Path(device_id): Path<String>,
 ) -> Result<Data<RevokedDevice>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
     let device = DeviceId::read(device_id).ok_or_else(|| Error::from(Code::NotFound))?;
-    let tx = db.begin("devices.revoke").await?;
-    let revoked = store::revoke(&tx, EventId::generate(&random), &user, &device.0).await?;
-    tx.commit().await?;
-    backplane.invalidate(
-        revoked.sessions.iter().map(|session| session.0).collect(),
-        "device_revoked",
-    );
-    revoked.told.iter().for_each(|told| backplane.tell(told));
+    let revoked = work.run("devices.revoke", async |tx| {
+        store::revoke(tx, &user, &device.0).await
+    });
     Ok(Data(RevokedDevice {
+        revoked_at: revoked.await?,
         device_id: device.0,
-        revoked_at: revoked.at,
     }))
 }

@@ -6,14 +6,10 @@
 //! revoked device holds ask for others (`group_keys`).
 
 pub(crate) mod http;
-mod lost;
 mod naming;
-mod rules;
 mod store;
 
 pub use self::{
-    lost::{lost_round, lost_seen, next_lost},
     naming::name,
-    rules::DeviceId,
-    store::{NewSession, Refreshed, audience, end_all, end_session, refresh, sign_in},
+    store::{NewSession, Refreshed, audience, end_all, end_session, refresh, remove_key, sign_in},
 };

@@ -1,19 +1,24 @@
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{http::Device, lost};
+use super::http::Device;
 use crate::{
     auth::user::{User, lock_live_session},
-    db::{Db, Tx},
+    db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::inbox::{self, Reader, Told},
-    ids::{EventId, Principal, SessionId, UserId},
+    ids::{Principal, SessionId, UserId},
+    inbox::{self, Reader},
+    jobs::Job,
     limits::quotas::{MAX_SESSION_DAYS, REFRESH_GRACE, REFRESH_TOKEN_TTL},
+    work::Tx,
 };
+
+/// After this long a transaction is over, however slow its statements are.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A session to be.
 pub struct NewSession {
@@ -25,27 +30,18 @@ pub struct NewSession {
     pub platform: Option<String>,
 }
 
-/// What a sign-in found.
-pub struct SignedIn {
-    /// It was not known, or had been revoked.
-    pub is_new_device: bool,
-    /// Sessions that the device had before; they are over.
-    pub replaced: Vec<SessionId>,
-}
-
-/// Makes a session of a user's device; the one it had before ends. Refused for an account that is gone.
-pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn> {
-    let stmt = tx
-        .prepare_cached(
-            "-- devices.may_sign_in
-            select 1 from user_account where user_id = $1 and deleted_at is null for share",
-        )
-        .await?;
-    tx.query_opt(&stmt, &[&user])
-        .await?
-        .ok_or(Code::InvalidCredentials)?;
-    let stmt = tx
-        .prepare_cached(
+/// Makes a session of a user's device; the one it had before ends. True if the device was not known, or had been revoked.
+/// Refused for an account that is gone.
+pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
+    tx.query_opt(
+        "-- devices.may_sign_in
+        select 1 from user_account where user_id = $1 and deleted_at is null for share",
+        &[&user],
+    )
+    .await?
+    .ok_or(Code::InvalidCredentials)?;
+    let row = tx
+        .query_one(
             "-- devices.see
             with before as (select revoked_at from device where user_id = $1 and device_id = $2)
             insert into device (user_id, device_id, display_name, platform, provisional) values ($1, $2, $3, $4, $5)
@@ -53,11 +49,6 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
                 display_name = coalesce(excluded.display_name, device.display_name),
                 platform = coalesce(excluded.platform, device.platform), last_seen_at = app_now(), revoked_at = null
             returning xmax = 0 or coalesce((select revoked_at is not null from before), false)",
-        )
-        .await?;
-    let row = tx
-        .query_one(
-            &stmt,
             &[
                 &user,
                 &new.device_id,
@@ -68,16 +59,11 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
         )
         .await?;
     let is_new_device = row.get(0);
-    let replaced = end_device(tx, user, &new.device_id, "logout").await?;
-    let stmt = tx
-        .prepare_cached(
-            "-- devices.create_session
-            insert into session (session_id, user_id, device_id, refresh_expires_at, absolute_expires_at)
-            values ($1, $2, $3, app_now() + make_interval(secs => $4), app_now() + make_interval(days => $5))",
-        )
-        .await?;
+    end_device(tx, user, &new.device_id, "logout").await?;
     tx.execute(
-        &stmt,
+        "-- devices.create_session
+        insert into session (session_id, user_id, device_id, refresh_expires_at, absolute_expires_at)
+        values ($1, $2, $3, app_now() + make_interval(secs => $4), app_now() + make_interval(days => $5))",
         &[
             &new.id,
             &user,
@@ -88,33 +74,22 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<SignedIn
     )
     .await?;
     inbox::create_reader(tx, &Reader::new(Principal::User(user), &new.device_id)).await?;
-    Ok(SignedIn {
-        is_new_device,
-        replaced,
-    })
+    Ok(is_new_device)
 }
 
 /// Ends the sessions of one device.
-pub async fn end_device(
-    tx: &Tx,
-    user: UserId,
-    device: &str,
-    reason: &'static str,
-) -> Result<Vec<SessionId>> {
-    let stmt = tx
-        .prepare_cached(
+pub async fn end_device(tx: &Tx, user: UserId, device: &str, reason: &'static str) -> Result<()> {
+    let ended = tx
+        .query(
             "-- devices.end_device
             update session set revoked_at = app_now(), revoke_reason = $3
             where user_id = $1 and device_id = $2 and revoked_at is null
             returning session_id",
+            &[&user, &device, &reason],
         )
         .await?;
-    Ok(tx
-        .query(&stmt, &[&user, &device, &reason])
-        .await?
-        .iter()
-        .map(|row| row.get(0))
-        .collect())
+    tx.revoke(ended.iter().map(|row| row.get(0)).collect(), reason);
+    Ok(())
 }
 
 /// Ends all sessions of a user but one.
@@ -123,33 +98,33 @@ pub async fn end_all(
     user: UserId,
     except: Option<SessionId>,
     reason: &'static str,
-) -> Result<Vec<SessionId>> {
-    let stmt = tx
-        .prepare_cached(
+) -> Result<()> {
+    let ended = tx
+        .query(
             "-- devices.end_all
             update session set revoked_at = app_now(), revoke_reason = $3
             where user_id = $1 and session_id is distinct from $2 and revoked_at is null
             returning session_id",
+            &[&user, &except, &reason],
         )
         .await?;
-    Ok(tx
-        .query(&stmt, &[&user, &except, &reason])
-        .await?
-        .iter()
-        .map(|row| row.get(0))
-        .collect())
+    tx.revoke(ended.iter().map(|row| row.get(0)).collect(), reason);
+    Ok(())
 }
 
-/// Ends one session; false if it was over already.
-pub async fn end_session(tx: &Tx, session: SessionId, reason: &'static str) -> Result<bool> {
-    let stmt = tx
-        .prepare_cached(
+/// Ends one session; nothing happens if it was over already.
+pub async fn end_session(tx: &Tx, session: SessionId, reason: &'static str) -> Result<()> {
+    let ended = tx
+        .query(
             "-- devices.end_session
             update session set revoked_at = app_now(), revoke_reason = $2
-            where session_id = $1 and revoked_at is null",
+            where session_id = $1 and revoked_at is null
+            returning session_id",
+            &[&session, &reason],
         )
         .await?;
-    Ok(tx.execute(&stmt, &[&session, &reason]).await? > 0)
+    tx.revoke(ended.iter().map(|row| row.get(0)).collect(), reason);
+    Ok(())
 }
 
 /// What a refresh token was worth.
@@ -170,8 +145,9 @@ pub enum Refreshed {
 /// older was stolen. One statement, so that many tabs at once wait for each other no longer than it takes.
 pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Refreshed> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let (grace, life) = (REFRESH_GRACE.as_secs_f64(), REFRESH_TOKEN_TTL.as_secs_f64());
+    let Some(row) = client
+        .query_opt(
             "-- devices.refresh
             update session set
                 generation = case when generation = $2 then generation + 1 else generation end,
@@ -182,11 +158,8 @@ pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Ref
                 revoke_reason = case when generation <> $2 and not (generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3)) then 'refresh_reuse' end
             where session_id = $1 and revoked_at is null and refresh_expires_at > app_now() and absolute_expires_at > app_now()
             returning user_id, device_id, generation, revoked_at is not null",
+            &[&session, &generation, &grace, &life],
         )
-        .await?;
-    let (grace, life) = (REFRESH_GRACE.as_secs_f64(), REFRESH_TOKEN_TTL.as_secs_f64());
-    let Some(row) = client
-        .query_opt(&stmt, &[&session, &generation, &grace, &life])
         .await?
     else {
         return Ok(Refreshed::RevokedCredentials);
@@ -214,22 +187,17 @@ pub async fn list(
 ) -> Result<Vec<Device>> {
     let client = db.read().await?;
     if let Some(cursor) = cursor {
-        let stmt = client
-            .prepare_cached(
+        client
+            .query_opt(
                 "-- devices.find_cursor
                 select 1 from device where user_id = $1 and device_id = $2",
+                &[&user.id, &cursor],
             )
-            .await?;
-        if client
-            .query_opt(&stmt, &[&user.id, &cursor])
             .await?
-            .is_none()
-        {
-            return Err(Error::field("cursor", "unknown", "is no id of this list"));
-        }
+            .ok_or_else(|| Error::field("cursor", "unknown", "is no id of this list"))?;
     }
-    let stmt = client
-        .prepare_cached(
+    let rows = client
+        .query(
             "-- devices.list
             select d.device_id, d.display_name, d.platform, d.created_at,
                    greatest(d.last_seen_at, s.rotated_at), d.device_id = $2, d.key_id is not null, d.renamed_from, app_now()
@@ -242,10 +210,8 @@ pub async fn list(
               and ($3::text is null or (d.created_at, d.device_id) < (seen.created_at, seen.device_id))
             order by d.created_at desc, d.device_id desc
             limit $4",
+            &[&user.id, &user.device_id, &cursor, &most],
         )
-        .await?;
-    let rows = client
-        .query(&stmt, &[&user.id, &user.device_id, &cursor, &most])
         .await?;
     let devices = rows.iter().map(|row| {
         let device_id: String = row.get(0);
@@ -266,94 +232,95 @@ pub async fn list(
     Ok(devices.collect())
 }
 
-/// What a revocation ended.
-pub struct Revoked {
-    pub at: DateTime<Utc>,
-    pub sessions: Vec<SessionId>,
-    /// To be told after commit.
-    pub told: Option<Told>,
-}
-
-/// Revokes a device of the user's whose session still counts.
-pub async fn revoke(tx: &Tx, event: EventId, user: &User, device: &str) -> Result<Revoked> {
-    let stmt = tx
-        .prepare_cached(
-            "-- devices.lock_user
-            select 1 from user_account where user_id = $1 for update",
-        )
-        .await?;
-    tx.execute(&stmt, &[&user.id]).await?;
+/// Revokes a device of the user's whose session still counts; when.
+pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>> {
+    tx.execute(
+        "-- devices.lock_user
+        select 1 from user_account where user_id = $1 for update",
+        &[&user.id],
+    )
+    .await?;
     lock_live_session(tx, user.id, user.session).await?;
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- devices.revoke
             with before as (select key_id from device where user_id = $1 and device_id = $2)
             update device set revoked_at = app_now(), key_id = null, key_version = null, key_since = null
             where user_id = $1 and device_id = $2 and revoked_at is null
             returning revoked_at, (select key_id from before)",
+            &[&user.id, &device],
         )
-        .await?;
-    let row = tx
-        .query_opt(&stmt, &[&user.id, &device])
         .await?
         .ok_or(Code::NotFound)?;
-    let sessions = end_device(tx, user.id, device, "device_revoked").await?;
-    let told = match row.get::<_, Option<String>>(1) {
-        Some(key) => {
-            lost::note(tx, user.id, device).await?;
-            Some(tell_removed(tx, event, user.id, device, &key).await?)
-        }
-        None => None,
-    };
+    end_device(tx, user.id, device, "device_revoked").await?;
+    if let Some(key) = row.get::<_, Option<String>>(1) {
+        replace_keys(tx, user.id, device);
+        bump_list(tx, user.id).await?;
+        tell_removed(tx, user.id, device, &key).await?;
+    }
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
-    Ok(Revoked {
-        at: row.get(0),
-        sessions,
-        told,
-    })
+    Ok(row.get(0))
 }
 
-async fn tell_removed(
-    tx: &Tx,
-    event: EventId,
-    user: UserId,
-    device: &str,
-    key: &str,
-) -> Result<Told> {
-    let stmt = tx
-        .prepare_cached(
-            "-- devices.bump_list
-            update user_account set key_list_version = key_list_version + 1 where user_id = $1",
+/// Has the conversations ask for other keys, the current ones of which the device holds. Twice: the second time finds the
+/// keys that transactions under way gave it after the first.
+fn replace_keys(tx: &Tx, user: UserId, device: &str) {
+    for delay in [Duration::ZERO, TRANSACTION_TIMEOUT] {
+        let job = Job::ReplaceKeys {
+            user,
+            device_id: device.to_owned(),
+        };
+        tx.enqueue_in(job, delay);
+    }
+}
+
+/// The directory of the user's keys has changed.
+async fn bump_list(tx: &Tx, user: UserId) -> Result<()> {
+    tx.execute(
+        "-- devices.bump_list
+        update user_account set key_list_version = key_list_version + 1 where user_id = $1",
+        &[&user],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Tells everybody who could see it that a key is gone.
+async fn tell_removed(tx: &Tx, user: UserId, device: &str, key: &str) -> Result<()> {
+    let data = json!({ "user_id": user, "device_id": device, "key_id": key });
+    let audience = audience(tx, user).await?;
+    tx.emit(EventKind::KeyDeviceRemoved, None, &data, audience)
+}
+
+/// Takes one key of a deleted user's out of the directory; false if none is left there.
+pub async fn remove_key(tx: &Tx, user: UserId) -> Result<bool> {
+    let removed = tx
+        .query_opt(
+            "-- devices.remove_key
+            with next as (select device_id, key_id from device where user_id = $1 and key_id is not null limit 1)
+            update device d set key_id = null, key_version = null, key_since = null from next
+            where d.user_id = $1 and d.device_id = next.device_id
+            returning next.device_id, next.key_id",
+            &[&user],
         )
         .await?;
-    tx.execute(&stmt, &[&user]).await?;
-    let data = json!({ "user_id": user, "device_id": device, "key_id": key }).to_string();
-    let audience = audience(tx, user).await?;
-    inbox::append(
-        tx,
-        event,
-        EventKind::KeyDeviceRemoved,
-        None,
-        &data,
-        &audience,
-    )
-    .await
+    let Some(row) = removed else { return Ok(false) };
+    tell_removed(tx, user, row.get(0), row.get(1)).await?;
+    Ok(true)
 }
 
 /// Who hears of a user's devices: the user, and everyone who shares a conversation.
 pub async fn audience(tx: &Tx, user: UserId) -> Result<Vec<Uuid>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query(
             "-- devices.audience
             select $1::uuid
             union
             select m.principal_id
             from member mine join member m using (conversation_id) left join relation r on r.relation_id = m.relation_id
             where mine.principal_id = $1 and r.state is distinct from 'revoked'",
+            &[&user],
         )
-        .await?;
-    Ok(tx
-        .query(&stmt, &[&user])
         .await?
         .iter()
         .map(|row| row.get(0))

@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use super::{rules::Recipient, store};
 use crate::{
     auth::{caller::Caller, user::User},
-    backplane::Backplane,
     db::Db,
     error::{Error, Result},
     features::conversations,
-    http::{Created, Data, Json, Path, Query, json::Text},
+    http::{Created, Data, Json, Path, Query},
     ids::{ConversationId, EventId, Principal},
     limits::{
         Limiter,
         quotas::{MAX_ROTATION_BYTES, MAX_WRAPPED_KEY_CHARS, ROTATION_REQUEST_TTL},
         table::Limit,
     },
-    random::Random,
+    validation::Text,
+    work::UnitOfWork,
 };
 
 /// A new key of a conversation.
@@ -76,9 +76,7 @@ pub struct Rotated {
 pub async fn rotate(
     user: User,
     limiter: Limiter,
-    State(db): State<Db>,
-    State(random): State<Random>,
-    State(backplane): State<Backplane>,
+    State(work): State<UnitOfWork>,
     Path(id): Path<ConversationId>,
     Json(body): Json<Rotate, MAX_ROTATION_BYTES>,
 ) -> Result<Created<Rotated>> {
@@ -88,12 +86,12 @@ pub async fn rotate(
         reason: body.reason.map(|text| text.0),
         keys: by_recipient(body.wrapped_keys)?,
     };
-    conversations::kind(&db, id, Principal::User(user.id)).await?;
-    limiter.take(Limit::KeysGroupRotate, id).await?;
-    let tx = db.begin("group_keys.rotate").await?;
-    let (epoch, rotated_at, told) = store::rotate(&tx, &random, id, rotation).await?;
-    tx.commit().await?;
-    told.iter().for_each(|told| backplane.tell(told));
+    conversations::kind(work.db(), id, Principal::User(user.id)).await?;
+    limiter.check(Limit::KeysGroupRotate, id).await?;
+    let rotated = work.run("group_keys.rotate", async |tx| {
+        store::rotate(tx, id, rotation).await
+    });
+    let (epoch, rotated_at) = rotated.await?;
     Ok(Created(Rotated { epoch, rotated_at }))
 }
 
@@ -114,7 +112,7 @@ pub async fn read(
     Path(id): Path<ConversationId>,
     Query(query): Query<OfEpoch>,
 ) -> Result<Data<store::OwnKeys>> {
-    limiter.check_default(&caller).await?;
+    limiter.check_default(caller.principal()).await?;
     Ok(Data(
         store::own(&db, id, caller.principal(), query.epoch).await?,
     ))
@@ -141,26 +139,23 @@ pub struct AskedRotation {
 pub async fn request(
     user: User,
     limiter: Limiter,
-    State(db): State<Db>,
-    State(random): State<Random>,
-    State(backplane): State<Backplane>,
+    State(work): State<UnitOfWork>,
     Json(body): Json<AskRotation>,
 ) -> Result<Created<AskedRotation>> {
     let id = body.conversation_id;
-    if conversations::kind(&db, id, Principal::User(user.id)).await? != "direct" {
+    if conversations::kind(work.db(), id, Principal::User(user.id)).await? != "direct" {
         return Err(Error::field(
             "conversation_id",
             "direct",
             "must be a direct conversation of two users",
         ));
     }
-    limiter.take(Limit::KeysRotationRequest, id).await?;
-    let request_id = EventId::generate(&random);
+    limiter.check(Limit::KeysRotationRequest, id).await?;
     let reason = body.reason.map(|text| text.0);
-    let tx = db.begin("group_keys.request").await?;
-    let (at, told) = store::request(&tx, id, user.id, request_id, reason).await?;
-    tx.commit().await?;
-    told.iter().for_each(|told| backplane.tell(told));
+    let requested = work.run("group_keys.request", async |tx| {
+        store::request(tx, id, user.id, reason).await
+    });
+    let (request_id, at) = requested.await?;
     let life = TimeDelta::from_std(ROTATION_REQUEST_TTL).unwrap_or_default();
     Ok(Created(AskedRotation {
         request_id,

@@ -8,16 +8,25 @@ pub(crate) mod http;
 mod rules;
 mod store;
 
-use crate::{backplane::Backplane, db::Db, error::Result, random::Random};
+use uuid::Uuid;
 
-/// Has the conversations whose keys revoked devices hold ask for others, each in a transaction: there may be thousands.
-pub async fn ask_for_others(db: &Db, random: &Random, backplane: &Backplane) -> Result<()> {
-    loop {
-        let tx = db.begin("group_keys.ask_for_others").await?;
-        let Some(told) = store::ask_for_another(&tx, random).await? else {
-            return Ok(());
-        };
-        tx.commit().await?;
-        told.iter().for_each(|told| backplane.tell(told));
+use crate::{
+    error::Result,
+    ids::{ConversationId, UserId},
+    work::UnitOfWork,
+};
+
+/// Has the conversations ask for other keys, the current ones of which a revoked device holds. Each in a transaction: there
+/// may be thousands.
+pub async fn replace_held(work: &UnitOfWork, user: UserId, device: &str) -> Result<()> {
+    let mut after = ConversationId(Uuid::nil());
+    while let Some(next) = work
+        .run("group_keys.replace_next", async |tx| {
+            store::replace_next(tx, user, device, after).await
+        })
+        .await?
+    {
+        after = next;
     }
+    Ok(())
 }

@@ -8,15 +8,12 @@ use uuid::Uuid;
 
 use super::rules::{self, Recipient};
 use crate::{
-    db::{Db, Tx},
+    db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::{
-        conversations, devices,
-        inbox::{self, NewEvent, Told},
-    },
+    features::conversations,
     ids::{ConversationId, EventId, Principal, UserId},
-    random::Random,
+    work::Tx,
 };
 
 /// A rotation that is asked for.
@@ -49,10 +46,9 @@ pub struct OwnKeys {
 /// Moves a conversation to its next epoch; the lock on it makes racing rotations compare one after the other.
 pub async fn rotate(
     tx: &Tx,
-    random: &Random,
     id: ConversationId,
     rotation: Rotation,
-) -> Result<(i32, DateTime<Utc>, Vec<Told>)> {
+) -> Result<(i32, DateTime<Utc>)> {
     let place = conversations::lock(tx, id, Principal::User(rotation.by)).await?;
     if place.epoch != rotation.base_epoch {
         return Err(Error::from(Code::VersionMismatch).with("current_epoch", place.epoch));
@@ -78,27 +74,25 @@ pub async fn rotate(
         .map(|to| to.device_id.as_deref().unwrap_or_default())
         .collect();
     let wrapped: Vec<&str> = rotation.keys.values().map(String::as_str).collect();
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_one(
             "-- group_keys.rotate
             with keys as (
                 insert into group_key (conversation_id, epoch, principal_id, device_id, wrapped_key)
                 select $1, $2, * from unnest($3::uuid[], $4::text[], $5::text[])
             )
             update conversation set epoch = $2, rotation_required = false where conversation_id = $1 returning app_now()",
+            &[&id, &epoch, &principals, &devices, &wrapped],
         )
         .await?;
-    let row = tx
-        .query_one(&stmt, &[&id, &epoch, &principals, &devices, &wrapped])
-        .await?;
-    let told = tell(tx, random, id, epoch, rotation).await?;
-    Ok((epoch, row.get(0), told))
+    tell(tx, id, epoch, rotation).await?;
+    Ok((epoch, row.get(0)))
 }
 
 /// Everybody who must be able to open the key now: the devices with keys of the members, and the agents that have keys.
 async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> {
-    let stmt = tx
-        .prepare_cached(
+    let rows = tx
+        .query(
             "-- group_keys.recipients
             select 'user', m.principal_id, d.device_id from member m join device d on d.user_id = m.principal_id
             where m.conversation_id = $1 and d.key_id is not null and d.revoked_at is null
@@ -107,9 +101,9 @@ async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> 
             join agent_key k on k.agent_id = m.principal_id and k.valid_until is null
             left join relation r on r.relation_id = m.relation_id
             where m.conversation_id = $1 and r.state is distinct from 'revoked'",
+            &[&id],
         )
         .await?;
-    let rows = tx.query(&stmt, &[&id]).await?;
     let recipient = |row: &Row| Recipient {
         principal_id: Principal::from_row(row.get(0), row.get(1)),
         device_id: row.get(2),
@@ -118,13 +112,7 @@ async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> 
 }
 
 /// To each member an event of its own, with the keys that were wrapped for it.
-async fn tell(
-    tx: &Tx,
-    random: &Random,
-    id: ConversationId,
-    epoch: i32,
-    rotation: Rotation,
-) -> Result<Vec<Told>> {
+async fn tell(tx: &Tx, id: ConversationId, epoch: i32, rotation: Rotation) -> Result<()> {
     let mut keys: BTreeMap<Principal, Vec<WrappedKey>> = BTreeMap::new();
     for (
         Recipient {
@@ -139,22 +127,14 @@ async fn tell(
             wrapped_key,
         });
     }
-    let mut events = Vec::new();
     for who in conversations::recipients(tx, id).await? {
         let data = json!({
             "conversation_id": id, "epoch": epoch, "by": rotation.by, "reason": rotation.reason,
             "wrapped_keys": keys.remove(&who).unwrap_or_default(),
         });
-        let event = EventId::generate(random);
-        events.push(NewEvent::new(
-            event,
-            EventKind::KeyRotated,
-            Some(id),
-            &data,
-            vec![who.id()],
-        )?);
+        tx.emit(EventKind::KeyRotated, Some(id), &data, vec![who.id()])?;
     }
-    inbox::append_all(tx, &events).await
+    Ok(())
 }
 
 /// What was wrapped for one member; 404 to who is none.
@@ -165,8 +145,8 @@ pub async fn own(
     epoch: Option<i32>,
 ) -> Result<OwnKeys> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let rows = client
+        .query(
             "-- group_keys.own
             select c.epoch, c.rotation_required, k.device_id, k.wrapped_key, coalesce($3, c.epoch)
             from member m join conversation c using (conversation_id)
@@ -174,9 +154,9 @@ pub async fn own(
             left join group_key k on k.conversation_id = $1 and k.principal_id = $2 and k.epoch = coalesce($3, c.epoch)
             where m.conversation_id = $1 and m.principal_id = $2 and r.state is distinct from 'revoked'
             order by k.device_id",
+            &[&id, &who.id(), &epoch],
         )
         .await?;
-    let rows = client.query(&stmt, &[&id, &who.id(), &epoch]).await?;
     let first = rows.first().ok_or(Code::NotFound)?;
     let keys = rows.iter().filter_map(|row| {
         let device: Option<String> = row.get(2);
@@ -195,14 +175,13 @@ pub async fn own(
     })
 }
 
-/// Tells the peer; answers when that was.
+/// Tells the peer; the request's id, which is its event's, and when that was.
 pub async fn request(
     tx: &Tx,
     id: ConversationId,
     by: UserId,
-    request: EventId,
     reason: Option<String>,
-) -> Result<(DateTime<Utc>, Vec<Told>)> {
+) -> Result<(EventId, DateTime<Utc>)> {
     let by = Principal::User(by);
     conversations::lock(tx, id, by).await?;
     let peers = conversations::recipients(tx, id)
@@ -210,33 +189,32 @@ pub async fn request(
         .into_iter()
         .filter(|who| *who != by);
     let peers = peers.map(Principal::id).collect();
+    let request = EventId::generate(tx.random());
     let data = json!({ "request_id": request, "conversation_id": id, "by": by, "reason": reason });
-    let event = NewEvent::new(
-        request,
-        EventKind::KeyRotationRequested,
-        Some(id),
-        &data,
-        peers,
-    )?;
-    let stmt = tx
-        .prepare_cached(
+    let kind = EventKind::KeyRotationRequested;
+    tx.emit_as(request, kind, Some(id), &data, peers)?;
+    let at = tx
+        .query_one(
             "-- group_keys.now
             select app_now()",
+            &[],
         )
-        .await?;
-    let at = tx.query_one(&stmt, &[]).await?.get(0);
-    Ok((at, inbox::append_all(tx, &[event]).await?))
+        .await?
+        .get(0);
+    Ok((request, at))
 }
 
-/// Has one conversation ask for another key, the current one of which a revoked device holds; none when nothing is to be
-/// done for any device.
-pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told>>> {
-    let Some(lost) = devices::next_lost(tx).await? else {
-        return Ok(None);
-    };
+/// Has the next conversation after `after` ask for another key, the current one of which a revoked device holds; which,
+/// or none if there is none.
+pub async fn replace_next(
+    tx: &Tx,
+    user: UserId,
+    device: &str,
+    after: ConversationId,
+) -> Result<Option<ConversationId>> {
     // A key that a device was given after it came back, with keys of its own, is its own.
-    let stmt = tx
-        .prepare_cached(
+    let next = tx
+        .query_opt(
             "-- group_keys.next_held
             select c.conversation_id, c.epoch from member m join conversation c using (conversation_id)
             join group_key k on k.conversation_id = c.conversation_id and k.epoch = c.epoch
@@ -245,30 +223,23 @@ pub async fn ask_for_another(tx: &Tx, random: &Random) -> Result<Option<Vec<Told
                 and not exists (select from device d where d.user_id = $1 and d.device_id = $2 and d.revoked_at is null
                                                        and d.key_since <= k.rotated_at)
             order by m.conversation_id limit 1",
+            &[&user, &device, &after],
         )
         .await?;
-    let Some(row) = tx
-        .query_opt(&stmt, &[&lost.user, &lost.device_id, &lost.seen_through])
-        .await?
-    else {
-        devices::lost_round(tx, &lost).await?;
-        return Ok(Some(Vec::new()));
-    };
+    let Some(row) = next else { return Ok(None) };
     let (id, epoch): (ConversationId, i32) = (row.get(0), row.get(1));
     // A rotation may have been faster, and this epoch be over.
-    let stmt = tx
-        .prepare_cached(
+    let asked = tx
+        .execute(
             "-- group_keys.require
             update conversation set rotation_required = true
             where conversation_id = $1 and epoch = $2 and not rotation_required",
+            &[&id, &epoch],
         )
-        .await?;
-    let asked = tx.execute(&stmt, &[&id, &epoch]).await? > 0;
-    devices::lost_seen(tx, &lost, id).await?;
-    let told = if asked {
-        conversations::updated(tx, id, EventId::generate(random)).await?
-    } else {
-        Vec::new()
-    };
-    Ok(Some(told))
+        .await?
+        > 0;
+    if asked {
+        conversations::updated(tx, id).await?;
+    }
+    Ok(Some(id))
 }

@@ -5,26 +5,21 @@
 use std::collections::HashSet;
 
 use axum::{
-    extract::{FromRequestParts, State},
+    extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
 
-use super::store::{self, Addition, Instance, Removal};
+use super::store::{self, Addition, Removal};
 use crate::{
-    app::App,
     auth::{
         caller::Caller,
         user::{User, lock_live_session},
     },
-    backplane::Backplane,
     db::Db,
     error::{Code, Error, Result},
-    features::{
-        conversations::{self, Member},
-        inbox::Told,
-    },
+    features::conversations::{self, Member},
     http::{Created, Data, Json, Path},
     ids::{AgentId, ConversationId, InstanceId, Principal, UserId},
     limits::{
@@ -32,35 +27,16 @@ use crate::{
         quotas::{GROUP_ADDITIONS_PER_TRANSACTION, MAX_GROUP_ADDITIONS},
         table::Limit,
     },
-    random::Random,
+    work::UnitOfWork,
 };
 
-/// What it takes to change a group.
-#[derive(FromRequestParts)]
-#[from_request(state(App))]
-pub struct Groups {
-    #[from_request(via(State))]
-    db: Db,
-    #[from_request(via(State))]
-    random: Random,
-    #[from_request(via(State))]
-    backplane: Backplane,
-}
-
-impl Groups {
-    /// Proves that the caller administers the group, before a budget of the group's is charged.
-    async fn administered(&self, group: ConversationId, user: UserId) -> Result<()> {
-        let client = self.db.read().await?;
-        let admin = conversations::is_admin(&client, group, Principal::User(user)).await?;
-        if admin {
-            Ok(())
-        } else {
-            Err(Code::Forbidden.into())
-        }
-    }
-
-    fn tell(&self, told: &[Told]) {
-        told.iter().for_each(|told| self.backplane.tell(told));
+/// Proves that the caller administers the group, before a budget of the group's is charged.
+async fn administered(db: &Db, group: ConversationId, user: UserId) -> Result<()> {
+    let client = db.read().await?;
+    if conversations::is_admin(&client, group, Principal::User(user)).await? {
+        Ok(())
+    } else {
+        Err(Code::Forbidden.into())
     }
 }
 
@@ -77,7 +53,7 @@ pub struct AddMembers {
 pub async fn add_members(
     user: User,
     limiter: Limiter,
-    groups: Groups,
+    State(work): State<UnitOfWork>,
     Path(group): Path<ConversationId>,
     Json(mut body): Json<AddMembers>,
 ) -> Result<Created<Addition>> {
@@ -88,19 +64,17 @@ pub async fn add_members(
             "must name 1 to 100 users",
         ));
     }
-    groups.administered(group, user.id).await?;
-    limiter.take(Limit::GroupMemberAdd, group).await?;
+    administered(work.db(), group, user.id).await?;
+    limiter.check(Limit::GroupMemberAdd, group).await?;
     let mut seen = HashSet::new();
     body.user_ids.retain(|id| seen.insert(*id));
     let mut all = Addition::default();
     for some in body.user_ids.chunks(GROUP_ADDITIONS_PER_TRANSACTION) {
-        let tx = groups.db.begin("groups.add_members").await?;
-        lock_live_session(&tx, user.id, user.session).await?;
-        let (addition, told) =
-            store::add_members(&tx, &groups.random, group, user.id, some).await?;
-        tx.commit().await?;
-        groups.tell(&told);
-        all.join(addition);
+        let addition = work.run("groups.add_members", async |tx| {
+            lock_live_session(tx, user.id, user.session).await?;
+            store::add_members(tx, group, user.id, some).await
+        });
+        all.join(addition.await?);
     }
     Ok(Created(all))
 }
@@ -114,16 +88,14 @@ pub async fn add_members(
 pub async fn remove_member(
     caller: Caller,
     limiter: Limiter,
-    groups: Groups,
+    State(work): State<UnitOfWork>,
     Path((group, member)): Path<(ConversationId, Principal)>,
 ) -> Result<Data<Removal>> {
-    limiter.check_default(&caller).await?;
-    let tx = groups.db.begin("groups.remove_member").await?;
-    let (removal, told) =
-        store::remove(&tx, &groups.random, group, caller.principal(), member).await?;
-    tx.commit().await?;
-    groups.tell(&told);
-    Ok(Data(removal))
+    limiter.check_default(caller.principal()).await?;
+    let removal = work.run("groups.remove_member", async |tx| {
+        store::remove(tx, group, caller.principal(), member).await
+    });
+    removal.await.map(Data)
 }
 
 /// What a member who is a user may be.
@@ -148,17 +120,15 @@ pub struct ChangeMember {
 pub async fn change_member(
     user: User,
     limiter: Limiter,
-    groups: Groups,
+    State(work): State<UnitOfWork>,
     Path((group, member)): Path<(ConversationId, Principal)>,
     Json(body): Json<ChangeMember>,
 ) -> Result<Data<Member>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    let tx = groups.db.begin("groups.change_member").await?;
-    let (member, told) =
-        store::change_role(&tx, &groups.random, group, user.id, member, body.role).await?;
-    tx.commit().await?;
-    groups.tell(&told);
-    Ok(Data(member))
+    let member = work.run("groups.change_member", async |tx| {
+        store::change_role(tx, group, user.id, member, body.role).await
+    });
+    member.await.map(Data)
 }
 
 #[derive(Deserialize)]
@@ -182,39 +152,35 @@ pub enum Visibility {
 /// `POST /groups/{conversation_id}/agent-instances`: gives an agent a place in a group, or another visibility there.
 ///
 /// Caller: user who administers the group and has an active relation with the agent. Limit: `group_agent_instance`,
-/// 1/min per group. Body `{agent_id, visibility?}`. Answers 201 with [`Instance`], 200 if the agent was there. Tells the
+/// 1/min per group. Body `{agent_id, visibility?}`. Answers 201 with [`Instance`](store::Instance), 200 if the agent was there. Tells the
 /// members `member.added`. Errors: `NOT_FOUND`, `FORBIDDEN` (also with `params.limit` when the group is full),
 /// `AGENT_NOT_REGISTERED`, `RELATION_REQUIRED`.
 pub async fn add_agent(
     user: User,
     limiter: Limiter,
-    groups: Groups,
+    State(work): State<UnitOfWork>,
     Path(group): Path<ConversationId>,
     Json(body): Json<AddAgent>,
 ) -> Result<Response> {
-    groups.administered(group, user.id).await?;
-    let tx = groups.db.begin("groups.agent_right").await?;
-    store::related(&tx, user.id, body.agent_id).await?;
-    tx.commit().await?;
-    limiter.take(Limit::GroupAgentInstance, group).await?;
-    let tx = groups.db.begin("groups.add_agent").await?;
-    let added: store::AddedAgent = store::add_agent(
-        &tx,
-        &groups.random,
-        group,
-        user.id,
-        body.agent_id,
-        body.visibility,
-    )
-    .await?;
-    tx.commit().await?;
-    groups.tell(&added.told);
-    let status = if added.made {
+    administered(work.db(), group, user.id).await?;
+    let AddAgent {
+        agent_id,
+        visibility,
+    } = body;
+    let related = work.run("groups.agent_right", async |tx| {
+        store::related(tx, user.id, agent_id).await
+    });
+    related.await?;
+    limiter.check(Limit::GroupAgentInstance, group).await?;
+    let added = work.run("groups.add_agent", async |tx| {
+        store::add_agent(tx, group, user.id, agent_id, visibility).await
+    });
+    let store::AddedAgent { instance, is_new } = added.await?;
+    let status = if is_new {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
-    let instance: Instance = added.instance;
     Ok((status, Data(instance)).into_response())
 }
 
@@ -225,14 +191,12 @@ pub async fn add_agent(
 pub async fn remove_agent(
     user: User,
     limiter: Limiter,
-    groups: Groups,
+    State(work): State<UnitOfWork>,
     Path((group, instance)): Path<(ConversationId, InstanceId)>,
 ) -> Result<Data<Removal>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    let tx = groups.db.begin("groups.remove_agent").await?;
-    let (removal, told) =
-        store::remove_instance(&tx, &groups.random, group, user.id, instance).await?;
-    tx.commit().await?;
-    groups.tell(&told);
-    Ok(Data(removal))
+    let removal = work.run("groups.remove_agent", async |tx| {
+        store::remove_instance(tx, group, user.id, instance).await
+    });
+    removal.await.map(Data)
 }

@@ -9,18 +9,16 @@ use super::{
     rules,
 };
 use crate::{
-    db::Tx,
     error::{Code, Error, Result},
     events::EventKind,
     features::{
         agents,
         conversations::{self, Member, Place},
-        inbox::{self, NewEvent, Told},
         relations,
     },
-    ids::{AgentId, ConversationId, EventId, InstanceId, Principal, RelationId, UserId},
+    ids::{AgentId, ConversationId, InstanceId, Principal, RelationId, UserId},
     limits::quotas::MAX_GROUP_MEMBERS,
-    random::Random,
+    work::Tx,
 };
 
 /// What became of the users that were to be added.
@@ -68,9 +66,7 @@ pub struct Instance {
 
 pub struct AddedAgent {
     pub instance: Instance,
-    pub made: bool,
-    /// To be told after commit.
-    pub told: Vec<Told>,
+    pub is_new: bool,
 }
 
 /// Locks a group of the caller's; 404 if it is none.
@@ -93,14 +89,12 @@ async fn lock_as_admin(tx: &Tx, group: ConversationId, user: UserId) -> Result<P
 }
 
 async fn members(tx: &Tx, group: ConversationId) -> Result<HashSet<Uuid>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query(
             "-- groups.members
             select principal_id from member where conversation_id = $1",
+            &[&group],
         )
-        .await?;
-    Ok(tx
-        .query(&stmt, &[&group])
         .await?
         .iter()
         .map(|row| row.get(0))
@@ -109,20 +103,17 @@ async fn members(tx: &Tx, group: ConversationId) -> Result<HashSet<Uuid>> {
 
 pub async fn add_members(
     tx: &Tx,
-    random: &Random,
     group: ConversationId,
     by: UserId,
     asked: &[UserId],
-) -> Result<(Addition, Vec<Told>)> {
+) -> Result<Addition> {
     // Before the group is locked: users come first. Those who are there do not go before they are members.
-    let stmt = tx
-        .prepare_cached(
+    let known = tx
+        .query(
             "-- groups.find_users
             select user_id from user_account where user_id = any($1) and deleted_at is null order by user_id for share",
+            &[&asked],
         )
-        .await?;
-    let known = tx
-        .query(&stmt, &[&asked])
         .await?
         .iter()
         .map(|row| row.get(0))
@@ -139,77 +130,49 @@ pub async fn add_members(
     let added: Vec<Principal> = sorted.added.iter().copied().map(Principal::User).collect();
     // A key that the others share is one that these do not have.
     let newly_required = place.epoch > 0 && !added.is_empty();
-    let mut told = Vec::new();
     if !added.is_empty() {
         conversations::add_member(tx, group, &added, "member", None).await?;
         conversations::touch(tx, group, newly_required).await?;
-        told = tell_added(tx, random, group, Principal::User(by), &added).await?;
+        tell_added(tx, group, Principal::User(by), &added).await?;
     }
     let failed = |ids: Vec<UserId>, reason| {
         ids.into_iter()
             .map(move |user_id| Failed { user_id, reason })
     };
-    Ok((
-        Addition {
-            added: sorted.added,
-            already: sorted.already,
-            failed: failed(sorted.unknown, "NOT_FOUND")
-                .chain(failed(sorted.too_many, "GROUP_FULL"))
-                .collect(),
-            rotation_required: place.rotation_required || newly_required,
-        },
-        told,
-    ))
+    Ok(Addition {
+        added: sorted.added,
+        already: sorted.already,
+        failed: failed(sorted.unknown, "NOT_FOUND")
+            .chain(failed(sorted.too_many, "GROUP_FULL"))
+            .collect(),
+        rotation_required: place.rotation_required || newly_required,
+    })
 }
 
 async fn tell_added(
     tx: &Tx,
-    random: &Random,
     group: ConversationId,
     by: Principal,
     added: &[Principal],
-) -> Result<Vec<Told>> {
+) -> Result<()> {
     let to: Vec<Uuid> = conversations::recipients(tx, group)
         .await?
         .into_iter()
         .map(Principal::id)
         .collect();
-    let joined = conversations::members(tx, group, Some(added)).await?;
-    let events: Result<Vec<NewEvent>> = joined
-        .iter()
-        .map(|member| {
-            concerning(
-                random,
-                EventKind::MemberAdded,
-                group,
-                member,
-                by,
-                to.clone(),
-            )
-        })
-        .collect();
-    inbox::append_all(tx, &events?).await
-}
-
-fn concerning(
-    random: &Random,
-    kind: EventKind,
-    group: ConversationId,
-    member: &Member,
-    by: Principal,
-    to: Vec<Uuid>,
-) -> Result<NewEvent> {
-    let data = json!({ "conversation_id": group, "member": member, "by": by });
-    NewEvent::new(EventId::generate(random), kind, Some(group), &data, to)
+    for member in conversations::members(tx, group, Some(added)).await? {
+        let data = json!({ "conversation_id": group, "member": member, "by": by });
+        tx.emit(EventKind::MemberAdded, Some(group), &data, to.clone())?;
+    }
+    Ok(())
 }
 
 pub async fn remove(
     tx: &Tx,
-    random: &Random,
     group: ConversationId,
     by: Principal,
     who: Principal,
-) -> Result<(Removal, Vec<Told>)> {
+) -> Result<Removal> {
     let place = lock(tx, group, by).await?;
     let member = conversations::member(tx, group, who)
         .await?
@@ -217,61 +180,21 @@ pub async fn remove(
     if !rules::may_remove(&place.role, &member.role, by == who) {
         return Err(Code::Forbidden.into());
     }
-    let mut to: Vec<Uuid> = conversations::recipients(tx, group)
-        .await?
-        .into_iter()
-        .map(Principal::id)
-        .collect();
-    // Also an agent that hears nothing any more is told that it is out.
-    if !to.contains(&who.id()) {
-        to.push(who.id());
-    }
-    let stmt = tx
-        .prepare_cached(
-            "-- groups.remove
-            delete from member where conversation_id = $1 and principal_id = $2",
-        )
-        .await?;
-    tx.execute(&stmt, &[&group, &who.id()]).await?;
-    conversations::touch(tx, group, true).await?;
-    let has_new_owner = member.role == "owner" && succeed(tx, group).await?;
-    let removed = concerning(random, EventKind::MemberRemoved, group, &member, by, to)?;
-    let mut told = inbox::append_all(tx, &[removed]).await?;
-    if has_new_owner {
-        told.extend(conversations::updated(tx, group, EventId::generate(random)).await?);
-    }
-    Ok((
-        Removal {
-            conversation_id: group,
-            principal_id: who,
-            rotation_required: true,
-        },
-        told,
-    ))
-}
-
-/// The oldest admin, else the oldest member, is the owner now; false if nobody is left.
-async fn succeed(tx: &Tx, group: ConversationId) -> Result<bool> {
-    let stmt = tx
-        .prepare_cached(
-            "-- groups.succeed
-            update member set role = 'owner' where conversation_id = $1 and principal_id = (
-                select principal_id from member where conversation_id = $1 and principal_kind = 'user'
-                order by role = 'admin' desc, joined_at, principal_id limit 1
-            )",
-        )
-        .await?;
-    Ok(tx.execute(&stmt, &[&group]).await? > 0)
+    conversations::remove_member(tx, group, &member, by).await?;
+    Ok(Removal {
+        conversation_id: group,
+        principal_id: who,
+        rotation_required: true,
+    })
 }
 
 pub async fn change_role(
     tx: &Tx,
-    random: &Random,
     group: ConversationId,
     by: UserId,
     who: Principal,
     role: Role,
-) -> Result<(Member, Vec<Told>)> {
+) -> Result<Member> {
     let place = lock(tx, group, Principal::User(by)).await?;
     let member = conversations::member(tx, group, who)
         .await?
@@ -287,24 +210,20 @@ pub async fn change_role(
         Role::Member => "member",
     };
     if member.role == name {
-        return Ok((member, Vec::new()));
+        return Ok(member);
     }
-    let stmt = tx
-        .prepare_cached(
-            "-- groups.change_role
-            update member set role = case when principal_id = $2 then $3 else 'admin' end
-            where conversation_id = $1 and (principal_id = $2 or $3 = 'owner' and role = 'owner')",
-        )
-        .await?;
-    tx.execute(&stmt, &[&group, &who.id(), &name]).await?;
+    tx.execute(
+        "-- groups.change_role
+        update member set role = case when principal_id = $2 then $3 else 'admin' end
+        where conversation_id = $1 and (principal_id = $2 or $3 = 'owner' and role = 'owner')",
+        &[&group, &who.id(), &name],
+    )
+    .await?;
     conversations::touch(tx, group, false).await?;
-    let told = conversations::updated(tx, group, EventId::generate(random)).await?;
-    Ok((
-        conversations::member(tx, group, who)
-            .await?
-            .ok_or(Code::NotFound)?,
-        told,
-    ))
+    conversations::updated(tx, group).await?;
+    conversations::member(tx, group, who)
+        .await?
+        .ok_or_else(|| Code::NotFound.into())
 }
 
 /// The caller's relation with an agent that is to join.
@@ -319,7 +238,6 @@ pub async fn related(tx: &Tx, user: UserId, agent: AgentId) -> Result<RelationId
 
 pub async fn add_agent(
     tx: &Tx,
-    random: &Random,
     group: ConversationId,
     by: UserId,
     agent: AgentId,
@@ -333,8 +251,8 @@ pub async fn add_agent(
         "addressed"
     };
     // One whose relation has ended comes back by the caller's, and sees what is said from now on.
-    let stmt = tx
-        .prepare_cached(
+    if let Some(row) = tx
+        .query_opt(
             "-- groups.renew_agent
             update member m set visibility = $3,
                 relation_id = case when r.state = 'revoked' then $4 else m.relation_id end,
@@ -342,10 +260,8 @@ pub async fn add_agent(
             from conversation c, relation r
             where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1 and r.relation_id = m.relation_id
             returning m.instance_id",
+            &[&group, &agent, &shown, &relation],
         )
-        .await?;
-    if let Some(row) = tx
-        .query_opt(&stmt, &[&group, &agent, &shown, &relation])
         .await?
     {
         conversations::touch(tx, group, false).await?;
@@ -356,8 +272,7 @@ pub async fn add_agent(
         };
         return Ok(AddedAgent {
             instance,
-            made: false,
-            told: Vec::new(),
+            is_new: false,
         });
     }
     if members(tx, group).await?.len() >= MAX_GROUP_MEMBERS {
@@ -366,51 +281,38 @@ pub async fn add_agent(
     let who = Principal::Agent(agent);
     conversations::add_member(tx, group, &[who], "agent", Some(relation)).await?;
     let instance = Instance {
-        instance_id: InstanceId::generate(random),
+        instance_id: InstanceId::generate(tx.random()),
         agent_id: agent,
         visibility,
     };
-    let stmt = tx
-        .prepare_cached(
-            "-- groups.place_agent
-            update member set visibility = $3, instance_id = $4 where conversation_id = $1 and principal_id = $2",
-        )
-        .await?;
-    tx.execute(&stmt, &[&group, &agent, &shown, &instance.instance_id])
-        .await?;
+    tx.execute(
+        "-- groups.place_agent
+        update member set visibility = $3, instance_id = $4 where conversation_id = $1 and principal_id = $2",
+        &[&group, &agent, &shown, &instance.instance_id],
+    )
+    .await?;
     conversations::touch(tx, group, place.epoch > 0).await?;
-    let told = tell_added(tx, random, group, Principal::User(by), &[who]).await?;
+    tell_added(tx, group, Principal::User(by), &[who]).await?;
     Ok(AddedAgent {
         instance,
-        made: true,
-        told,
+        is_new: true,
     })
 }
 
 pub async fn remove_instance(
     tx: &Tx,
-    random: &Random,
     group: ConversationId,
     by: UserId,
     instance: InstanceId,
-) -> Result<(Removal, Vec<Told>)> {
+) -> Result<Removal> {
     lock_as_admin(tx, group, by).await?;
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- groups.find_instance
             select principal_id from member where conversation_id = $1 and instance_id = $2",
+            &[&group, &instance],
         )
-        .await?;
-    let row = tx
-        .query_opt(&stmt, &[&group, &instance])
         .await?
         .ok_or(Code::NotFound)?;
-    remove(
-        tx,
-        random,
-        group,
-        Principal::User(by),
-        Principal::Agent(row.get(0)),
-    )
-    .await
+    remove(tx, group, Principal::User(by), Principal::Agent(row.get(0))).await
 }

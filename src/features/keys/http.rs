@@ -14,14 +14,13 @@ use super::{
 };
 use crate::{
     auth::{caller::Caller, user::User},
-    backplane::Backplane,
     db::Db,
     error::{Code, Result},
-    features::devices::DeviceId,
     http::{Data, Json, List, Page, Path, Query},
-    ids::{EventId, UserId},
+    ids::UserId,
     limits::{Limiter, table::Limit},
-    random::Random,
+    validation::DeviceId,
+    work::UnitOfWork,
 };
 
 /// A device's keys as it uploads them.
@@ -58,31 +57,20 @@ pub struct Kept {
 pub async fn put_backup(
     user: User,
     limiter: Limiter,
-    State(db): State<Db>,
-    State(random): State<Random>,
-    State(backplane): State<Backplane>,
+    State(work): State<UnitOfWork>,
     Json(body): Json<Upload>,
 ) -> Result<Response> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    let events = [EventId::generate(&random), EventId::generate(&random)];
-    let tx = db.begin("keys.put_backup").await?;
-    let put = store::put(&tx, events, &user, &body).await?;
-    tx.commit().await?;
-    if !put.replaced_sessions.is_empty() {
-        let sessions = put
-            .replaced_sessions
-            .iter()
-            .map(|session| session.0)
-            .collect();
-        backplane.invalidate(sessions, "logout");
-    }
-    put.told.iter().for_each(|told| backplane.tell(told));
-    let status = if put.is_first {
+    let kept = work.run("keys.put_backup", async |tx| {
+        store::put(tx, &user, &body).await
+    });
+    let kept = kept.await?;
+    let status = if kept.version == 1 {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
-    Ok((status, Data(put.kept)).into_response())
+    Ok((status, Data(kept)).into_response())
 }
 
 /// A kept backup, as its owner gets it back.
@@ -115,31 +103,22 @@ pub struct Which {
 pub async fn read_backups(
     user: User,
     limiter: Limiter,
-    State(db): State<Db>,
-    State(random): State<Random>,
-    State(backplane): State<Backplane>,
+    State(work): State<UnitOfWork>,
     Query(which): Query<Which>,
     Query(page): Query<Page<BackupId>>,
 ) -> Result<List<Backup>> {
     user.must_be_recent()?;
-    limiter.take(Limit::KeysBackupRead, user.id).await?;
+    limiter.check(Limit::KeysBackupRead, user.id).await?;
     let device = which.device_id.map(|device| device.0);
-    let tx = db.begin("keys.read_backups").await?;
-    let backups = store::backups(
-        &tx,
-        user.id,
-        device.as_deref(),
-        page.cursor.as_ref(),
-        page.rows(),
-    )
-    .await?;
-    let told = match backups.is_empty() {
-        true => None,
-        false => Some(store::tell_accessed(&tx, EventId::generate(&random), &user).await?),
-    };
-    tx.commit().await?;
-    told.iter().for_each(|told| backplane.tell(told));
-    Ok(page.of(backups, |backup| {
+    let backups = work.run("keys.read_backups", async |tx| {
+        let (device, cursor) = (device.as_deref(), page.cursor.as_ref());
+        let backups = store::backups(tx, user.id, device, cursor, page.rows()).await?;
+        if !backups.is_empty() {
+            store::tell_accessed(tx, &user).await?;
+        }
+        Ok(backups)
+    });
+    Ok(page.of(backups.await?, |backup| {
         BackupId(backup.device_id.clone(), backup.version)
     }))
 }
@@ -175,7 +154,7 @@ pub async fn directory(
     Path(user): Path<UserId>,
 ) -> Result<Data<Directory>> {
     limiter
-        .take(Limit::KeysLookup, caller.principal().wire_id())
+        .check(Limit::KeysLookup, caller.principal().wire_id())
         .await?;
     let directory = store::directory(&db, caller.principal(), user).await?;
     Ok(Data(directory.ok_or(Code::NotFound)?))

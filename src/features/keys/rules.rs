@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use sha2::{Digest, Sha256};
 
-use crate::features::devices::DeviceId;
+use crate::validation::DeviceId;
 
 /// Bytes of an encrypted private key at most.
 const BACKUP_BYTES: usize = 8192;

@@ -8,27 +8,14 @@ use super::{
 use crate::{
     auth::user::User,
     clock::iso,
-    db::{Db, Tx},
+    db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::{
-        devices,
-        inbox::{self, Told},
-    },
-    ids::{EventId, Principal, SessionId, UserId},
+    features::devices,
+    ids::{Principal, UserId},
     limits::quotas::{MAX_KEY_BACKUP_VERSIONS, REAUTH_WINDOW_FOR_KEYS},
+    work::Tx,
 };
-
-/// What an upload did.
-pub struct Put {
-    pub kept: Kept,
-    /// The device had no backup before.
-    pub is_first: bool,
-    /// To be told after commit.
-    pub told: Vec<Told>,
-    /// Sessions that the device had under its name before it was known to be that one.
-    pub replaced_sessions: Vec<SessionId>,
-}
 
 /// What the directory shows of a device, and the newest of its backups.
 struct Current {
@@ -38,10 +25,10 @@ struct Current {
 
 /// Keeps an upload as the next version, names the device if it has no name of its own, and brings the directory up to
 /// date.
-pub async fn put(tx: &Tx, events: [EventId; 2], user: &User, upload: &Upload) -> Result<Put> {
+pub async fn put(tx: &Tx, user: &User, upload: &Upload) -> Result<Kept> {
     let device = upload.device_id.0.as_str();
     lock_user(tx, user.id).await?;
-    let named = devices::name(tx, user, device, REAUTH_WINDOW_FOR_KEYS.as_secs_f64()).await?;
+    let fresh = devices::name(tx, user, device, REAUTH_WINDOW_FOR_KEYS.as_secs_f64()).await?;
     let Current {
         key_id: shown,
         newest,
@@ -54,57 +41,44 @@ pub async fn put(tx: &Tx, events: [EventId; 2], user: &User, upload: &Upload) ->
         shown.as_ref().is_some_and(|shown| *shown != key),
         newest >= MAX_KEY_BACKUP_VERSIONS,
     );
-    if (other || pushes_out) && !named.fresh {
+    if (other || pushes_out) && !fresh {
         return Err(Code::ReauthRequired.into());
     }
     let kept = keep(tx, user, upload, &key, newest + 1).await?;
-    let mut told = Vec::new();
-    if shown.as_ref() != Some(&key) {
-        show(tx, user.id, &kept).await?;
-        let audience = devices::audience(tx, user.id).await?;
-        let data = |key: &str| {
-            json!({ "user_id": user.id, "device_id": device, "key_id": key }).to_string()
-        };
-        if let Some(before) = shown {
-            let kind = EventKind::KeyDeviceRemoved;
-            told.push(inbox::append(tx, events[0], kind, None, &data(&before), &audience).await?);
-        }
-        let kind = EventKind::KeyDeviceAdded;
-        told.push(inbox::append(tx, events[1], kind, None, &data(&key), &audience).await?);
-    } else {
+    if shown.as_ref() == Some(&key) {
         repoint(tx, user.id, &kept).await?;
+        return Ok(kept);
     }
-    Ok(Put {
-        kept,
-        is_first: newest == 0,
-        told,
-        replaced_sessions: named.replaced,
-    })
+    show(tx, user.id, &kept).await?;
+    let audience = devices::audience(tx, user.id).await?;
+    let data = |key: &str| json!({ "user_id": user.id, "device_id": device, "key_id": key });
+    if let Some(before) = shown {
+        let kind = EventKind::KeyDeviceRemoved;
+        tx.emit(kind, None, &data(&before), audience.clone())?;
+    }
+    tx.emit(EventKind::KeyDeviceAdded, None, &data(&key), audience)?;
+    Ok(kept)
 }
 
 async fn lock_user(tx: &Tx, user: UserId) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- keys.lock_user
-            select 1 from user_account where user_id = $1 and deleted_at is null for update",
-        )
-        .await?;
-    tx.query_opt(&stmt, &[&user])
-        .await?
-        .ok_or(Code::Unauthorized)?;
+    tx.query_opt(
+        "-- keys.lock_user
+        select 1 from user_account where user_id = $1 and deleted_at is null for update",
+        &[&user],
+    )
+    .await?
+    .ok_or(Code::Unauthorized)?;
     Ok(())
 }
 
 async fn current(tx: &Tx, user: UserId, device: &str) -> Result<Current> {
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- keys.current
             select d.key_id, coalesce((select max(version) from key_backup b where b.user_id = $1 and b.device_id = $2), 0)
             from device d where d.user_id = $1 and d.device_id = $2",
+            &[&user, &device],
         )
-        .await?;
-    let row = tx
-        .query_opt(&stmt, &[&user, &device])
         .await?
         .ok_or(Code::Unauthorized)?;
     Ok(Current {
@@ -114,15 +88,6 @@ async fn current(tx: &Tx, user: UserId, device: &str) -> Result<Current> {
 }
 
 async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) -> Result<Kept> {
-    let stmt = tx
-        .prepare_cached(
-            "-- keys.keep
-            insert into key_backup (user_id, device_id, version, session_id, key_id, public_key, signing_public_key,
-                                    backup_a, backup_b, argon2_salt, argon2_m, argon2_t, argon2_p)
-            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-            returning created_at",
-        )
-        .await?;
     let Upload {
         public_key,
         signing_public_key,
@@ -135,7 +100,11 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
     let device = upload.device_id.0.as_str();
     let row = tx
         .query_one(
-            &stmt,
+            "-- keys.keep
+            insert into key_backup (user_id, device_id, version, session_id, key_id, public_key, signing_public_key,
+                                    backup_a, backup_b, argon2_salt, argon2_m, argon2_t, argon2_p)
+            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+            returning created_at",
             &[
                 &user.id,
                 &device,
@@ -153,14 +122,9 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
             ],
         )
         .await?;
-    let stmt = tx
-        .prepare_cached(
-            "-- keys.forget_old
-            delete from key_backup where user_id = $1 and device_id = $2 and version <= $3",
-        )
-        .await?;
     tx.execute(
-        &stmt,
+        "-- keys.forget_old
+        delete from key_backup where user_id = $1 and device_id = $2 and version <= $3",
         &[&user.id, &device, &(version - MAX_KEY_BACKUP_VERSIONS)],
     )
     .await?;
@@ -174,15 +138,10 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
 
 /// The directory shows these keys from now on.
 async fn show(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- keys.show
-            with listed as (update user_account set key_list_version = key_list_version + 1 where user_id = $1)
-            update device set key_id = $3, key_version = $4, key_since = $5 where user_id = $1 and device_id = $2",
-        )
-        .await?;
     tx.execute(
-        &stmt,
+        "-- keys.show
+        with listed as (update user_account set key_list_version = key_list_version + 1 where user_id = $1)
+        update device set key_id = $3, key_version = $4, key_since = $5 where user_id = $1 and device_id = $2",
         &[
             &user,
             &kept.device_id,
@@ -197,14 +156,12 @@ async fn show(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
 
 /// The same keys stand in a newer version now.
 async fn repoint(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- keys.repoint
-            update device set key_version = $3 where user_id = $1 and device_id = $2",
-        )
-        .await?;
-    tx.execute(&stmt, &[&user, &kept.device_id, &kept.version])
-        .await?;
+    tx.execute(
+        "-- keys.repoint
+        update device set key_version = $3 where user_id = $1 and device_id = $2",
+        &[&user, &kept.device_id, &kept.version],
+    )
+    .await?;
     Ok(())
 }
 
@@ -220,22 +177,16 @@ pub async fn backups(
         .map(|BackupId(device, version)| (device, version))
         .unzip();
     if cursor.is_some() {
-        let stmt = tx
-            .prepare_cached(
-                "-- keys.find_cursor
+        tx.query_opt(
+            "-- keys.find_cursor
                 select 1 from key_backup where user_id = $1 and device_id = $2 and version = $3",
-            )
-            .await?;
-        if tx
-            .query_opt(&stmt, &[&user, &after_device, &after_version])
-            .await?
-            .is_none()
-        {
-            return Err(Error::field("cursor", "unknown", "is no id of this list"));
-        }
+            &[&user, &after_device, &after_version],
+        )
+        .await?
+        .ok_or_else(|| Error::field("cursor", "unknown", "is no id of this list"))?;
     }
-    let stmt = tx
-        .prepare_cached(
+    let rows = tx
+        .query(
             "-- keys.backups
             select b.device_id, b.version, b.key_id, b.backup_a, b.backup_b, b.argon2_salt, b.argon2_m, b.argon2_t, b.argon2_p,
                    b.public_key, b.signing_public_key, b.created_at
@@ -245,11 +196,6 @@ pub async fn backups(
               and ($3::text is null or (b.created_at, b.device_id, b.version) < (seen.created_at, seen.device_id, seen.version))
             order by b.created_at desc, b.device_id desc, b.version desc
             limit $5",
-        )
-        .await?;
-    let rows = tx
-        .query(
-            &stmt,
             &[&user, &device, &after_device, &after_version, &most],
         )
         .await?;
@@ -276,39 +222,27 @@ fn backup(row: &Row) -> Backup {
 }
 
 /// Tells the user's devices that one of them has read backups; not if its session has ended meanwhile.
-pub async fn tell_accessed(tx: &Tx, event: EventId, user: &User) -> Result<Told> {
-    let stmt = tx
-        .prepare_cached(
+pub async fn tell_accessed(tx: &Tx, user: &User) -> Result<()> {
+    let row = tx
+        .query_opt(
             "-- keys.accessed
             select app_now() from session where session_id = $1 and revoked_at is null for share",
+            &[&user.session],
         )
-        .await?;
-    let row = tx
-        .query_opt(&stmt, &[&user.session])
         .await?
         .ok_or(Code::Unauthorized)?;
-    let data = json!({ "device_id": user.device_id, "at": iso(row.get(0)) }).to_string();
-    inbox::append(
-        tx,
-        event,
-        EventKind::KeyBackupAccessed,
-        None,
-        &data,
-        &[user.id.0],
-    )
-    .await
+    let data = json!({ "device_id": user.device_id, "at": iso(row.get(0)) });
+    tx.emit(EventKind::KeyBackupAccessed, None, &data, vec![user.id.0])
 }
 
 /// The devices of a user's that have backups, the last one that made one first.
 pub async fn backed_up_devices(tx: &Tx, user: UserId) -> Result<Vec<String>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query(
             "-- keys.backed_up_devices
             select device_id from key_backup where user_id = $1 group by device_id order by max(created_at) desc, device_id",
+            &[&user],
         )
-        .await?;
-    Ok(tx
-        .query(&stmt, &[&user])
         .await?
         .iter()
         .map(|row| row.get(0))
@@ -318,8 +252,8 @@ pub async fn backed_up_devices(tx: &Tx, user: UserId) -> Result<Vec<String>> {
 /// The directory of `user`, if `asker` may see it.
 pub async fn directory(db: &Db, asker: Principal, user: UserId) -> Result<Option<Directory>> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let rows = client
+        .query(
             "-- keys.directory
             select u.key_list_version, d.device_id, d.key_id, b.public_key, b.signing_public_key, d.key_since
             from user_account u
@@ -330,10 +264,8 @@ pub async fn directory(db: &Db, asker: Principal, user: UserId) -> Result<Option
                 else $1 = $2 or exists (select 1 from member mine join member theirs using (conversation_id)
                                         where mine.principal_id = $2 and theirs.principal_id = $1) end
             order by d.created_at, d.device_id",
+            &[&user, &asker.id(), &asker.kind()],
         )
-        .await?;
-    let rows = client
-        .query(&stmt, &[&user, &asker.id(), &asker.kind()])
         .await?;
     let Some(first) = rows.first() else {
         return Ok(None);

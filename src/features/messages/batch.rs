@@ -1,93 +1,110 @@
 //! Which sends share a transaction.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use uuid::Uuid;
 
-use super::{Outgoing, PendingSend};
-use crate::ids::{ConversationId, Principal};
+use super::{SendRequest, Sent};
+use crate::{
+    error::Result,
+    ids::{ConversationId, MessageId, Principal},
+};
 
-/// Messages of one transaction,
+/// Messages of one transaction.
 const MAX_BATCH_MESSAGES: usize = 64;
-/// and bytes of their payloads, after which no more are added.
+/// Bytes of payloads after which a transaction takes no more messages.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// What shares a transaction.
+/// A send that the limiter has admitted, with the caller that waits for its answer.
+pub struct PendingSend {
+    pub id: MessageId,
+    pub request: SendRequest,
+    pub answer: oneshot::Sender<Result<Sent>>,
+    /// Batches that have left it undecided.
+    pub attempts: u32,
+    /// Its part of the memory for waiting sends.
+    #[expect(dead_code, reason = "held, not read")]
+    pub queued_bytes: Option<OwnedSemaphorePermit>,
+}
+
+/// Sends that one statement can judge and number together.
 #[derive(Default)]
 pub struct Batch {
-    /// In the order in which they are numbered.
-    pub messages: Vec<PendingSend>,
-    company: Company,
-}
-
-impl Batch {
-    /// Takes from the front what may join. The rest stays in order, and what follows something that stays in its
-    /// conversation stays too. Once the conversations are locked no other may join: locks are taken in order.
-    pub fn fill(&mut self, held: &mut VecDeque<PendingSend>, any_conversation: bool) {
-        self.company.held.clear();
-        let mut rest = VecDeque::new();
-        // Whoever has given up waiting is not answered any more, so nothing is stored for them.
-        for one in held.drain(..).filter(|one| !one.answer.is_closed()) {
-            let may =
-                any_conversation || self.company.senders.contains_key(&one.message.conversation);
-            if may && self.messages.len() < MAX_BATCH_MESSAGES && self.company.admits(&one.message)
-            {
-                self.messages.push(one);
-            } else {
-                self.company.held.insert(one.message.conversation);
-                rest.push_back(one);
-            }
-        }
-        *held = rest;
-        // As the statement numbers them, so that what one inbox gets is told in its order.
-        self.messages.sort_by_key(|one| one.message.conversation);
-    }
-}
-
-/// What is already in a batch, as far as it decides what may join.
-#[derive(Default)]
-struct Company {
+    /// In the order in which the statement numbers them.
+    pub sends: Vec<PendingSend>,
+    /// Senders with their own ids of the messages.
     keys: HashSet<(Uuid, Uuid)>,
-    /// By conversation: its sender if all of its messages leave an agent's `hop` as Postgres will compute it.
-    senders: HashMap<ConversationId, Option<Principal>>,
-    held: HashSet<ConversationId>,
+    /// By conversation: the agent whose hop Postgres computes alike for all messages of it in here, if there is one.
+    agents: HashMap<ConversationId, Option<Principal>>,
     bytes: usize,
 }
 
-impl Company {
-    fn admits(&mut self, message: &Outgoing) -> bool {
-        let Outgoing {
+impl Batch {
+    /// Moves compatible sends out of `waiting`, oldest first.
+    ///
+    /// A skipped send blocks later sends of its conversation, so the order within a conversation is kept.
+    pub fn select(waiting: &mut Vec<PendingSend>) -> Self {
+        let mut batch = Batch::default();
+        batch.fill(waiting, |_, _| true);
+        batch
+    }
+
+    /// Adds sends to conversations that are in the batch already. Others have to wait once the batch holds its locks,
+    /// because transactions take them in the order of conversations.
+    pub fn add_to_locked(&mut self, waiting: &mut Vec<PendingSend>) {
+        self.fill(waiting, |batch, send| {
+            batch.agents.contains_key(&send.request.conversation)
+        });
+    }
+
+    fn fill(
+        &mut self,
+        waiting: &mut Vec<PendingSend>,
+        may_join: impl Fn(&Self, &PendingSend) -> bool,
+    ) {
+        // A caller that has given up gets no answer, so its send is not stored.
+        waiting.retain(|send| !send.answer.is_closed());
+        let mut blocked = HashSet::new();
+        let capacity = MAX_BATCH_MESSAGES - self.sends.len();
+        let joining = waiting.extract_if(.., |send| {
+            let conversation = send.request.conversation;
+            let joins = !blocked.contains(&conversation)
+                && may_join(self, send)
+                && self.admit(&send.request);
+            if !joins {
+                blocked.insert(conversation);
+            }
+            joins
+        });
+        let joining: Vec<PendingSend> = joining.take(capacity).collect();
+        self.sends.extend(joining);
+        // Stable, as the statement numbers them: an inbox then gets its events in order.
+        self.sends.sort_by_key(|send| send.request.conversation);
+    }
+
+    /// Notes a send as part of the batch, unless the statement could not judge it beside those that are in it.
+    fn admit(&mut self, request: &SendRequest) -> bool {
+        let SendRequest {
             sender,
             conversation,
             draft,
             ..
-        } = message;
-        if self.held.contains(conversation) || self.bytes > MAX_BATCH_BYTES {
-            return false;
-        }
-        // The same id twice in one statement cannot be told apart; the second finds the first in the next batch.
+        } = request;
         let key = draft.key.map(|key| (sender.id(), key));
-        if key.is_some_and(|key| self.keys.contains(&key)) {
+        // Within one statement a second use of a key does not see the first one.
+        if self.bytes > MAX_BATCH_BYTES || key.is_some_and(|key| self.keys.contains(&key)) {
             return false;
         }
-        // An agent's hop counts from the conversation's latest message as Postgres knows it, so nothing else may
-        // come before it in its batch but messages of its own that count the same.
-        let alike = (matches!(sender, Principal::Agent(_)) && draft.in_reply_to.is_none())
-            .then_some(*sender);
-        match self.senders.get(conversation) {
-            Some(before)
-                if matches!(sender, Principal::Agent(_))
-                    && (alike.is_none() || *before != alike) =>
-            {
-                return false;
-            }
-            Some(_) => {
-                if alike.is_none() {
-                    self.senders.insert(*conversation, None);
-                }
-            }
+        // An agent's hop follows from the latest message that the snapshot holds. So nothing may come before it in its
+        // batch but messages of its own with the same hop.
+        let is_agent = matches!(sender, Principal::Agent(_));
+        let alike = (is_agent && draft.in_reply_to.is_none()).then_some(*sender);
+        match self.agents.get_mut(conversation) {
+            Some(before) if is_agent && (alike.is_none() || *before != alike) => return false,
+            Some(before) => *before = before.and(alike),
             None => {
-                self.senders.insert(*conversation, alike);
+                self.agents.insert(*conversation, alike);
             }
         }
         self.keys.extend(key);
@@ -97,21 +114,12 @@ impl Company {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use tokio::sync::oneshot;
-
-    use super::{
-        super::{Draft, Sent},
-        *,
-    };
-    use crate::{
-        error::Result,
-        ids::{AgentId, MessageId, UserId},
-        limits::Pass,
-    };
+mod tests {
+    use super::{super::Draft, *};
+    use crate::ids::{AgentId, UserId};
 
     /// A send that somebody waits for.
-    pub fn waiting(
+    fn waiting(
         sender: Principal,
         conversation: u128,
         key: Option<u128>,
@@ -126,7 +134,7 @@ pub(super) mod tests {
             recipients: None,
         };
         let conversation = ConversationId(Uuid::from_u128(conversation));
-        let message = Outgoing {
+        let request = SendRequest {
             sender,
             credential: Uuid::nil(),
             conversation,
@@ -134,22 +142,10 @@ pub(super) mod tests {
         };
         PendingSend {
             id: MessageId(Uuid::nil()),
-            message,
+            request,
             answer: kept_open(),
-            pass: Pass::Admitted,
-            tries: 0,
-            place: None,
-        }
-    }
-
-    /// The same send, which the limiter is still being asked about.
-    pub fn decided_by(
-        decision: impl Future<Output = Result<()>> + Send + 'static,
-        one: PendingSend,
-    ) -> PendingSend {
-        PendingSend {
-            pass: Pass::pending(decision),
-            ..one
+            attempts: 0,
+            queued_bytes: None,
         }
     }
 
@@ -160,13 +156,10 @@ pub(super) mod tests {
         answer
     }
 
-    fn sizes(sends: Vec<PendingSend>) -> Vec<usize> {
-        let mut held = VecDeque::from(sends);
+    fn sizes(mut waiting: Vec<PendingSend>) -> Vec<usize> {
         let mut sizes = Vec::new();
-        while !held.is_empty() {
-            let mut batch = Batch::default();
-            batch.fill(&mut held, true);
-            sizes.push(batch.messages.len());
+        while !waiting.is_empty() {
+            sizes.push(Batch::select(&mut waiting).sends.len());
         }
         sizes
     }
@@ -207,25 +200,45 @@ pub(super) mod tests {
             [2, 2]
         );
     }
+
     #[test]
     fn only_what_is_for_locked_conversations_joins_later() {
         let user = Principal::User(UserId(Uuid::from_u128(1)));
         let agent = Principal::Agent(AgentId(Uuid::from_u128(2)));
         let of = |sender, conversation| waiting(sender, conversation, None, None);
-        let (mut batch, mut held) = (
-            Batch::default(),
-            VecDeque::from([of(user, 2), of(user, 1), of(agent, 1)]),
-        );
-        batch.fill(&mut held, true);
+        let mut held = vec![of(user, 2), of(user, 1), of(agent, 1)];
+        let mut batch = Batch::select(&mut held);
         held.extend([of(user, 1), of(user, 3), of(user, 2)]);
-        batch.fill(&mut held, false);
-        let conversations = |messages: &mut dyn Iterator<Item = &PendingSend>| -> Vec<u128> {
-            messages
-                .map(|one| one.message.conversation.0.as_u128())
+        batch.add_to_locked(&mut held);
+        let conversations = |sends: &[PendingSend]| -> Vec<u128> {
+            sends
+                .iter()
+                .map(|send| send.request.conversation.0.as_u128())
                 .collect()
         };
-        assert_eq!(conversations(&mut batch.messages.iter()), [1, 2, 2]);
+        assert_eq!(conversations(&batch.sends), [1, 2, 2]);
         // The agent's turn in the first conversation is in the next batch, and so is what follows it there.
-        assert_eq!(conversations(&mut held.iter()), [1, 1, 3]);
+        assert_eq!(conversations(&held), [1, 1, 3]);
+    }
+
+    #[test]
+    fn a_full_batch_leaves_the_rest_in_order_and_what_nobody_waits_for_is_dropped() {
+        let user = Principal::User(UserId(Uuid::from_u128(1)));
+        let mut held: Vec<PendingSend> = (0..MAX_BATCH_MESSAGES as u128 + 3)
+            .map(|n| waiting(user, n % 2, Some(n), None))
+            .collect();
+        let (answer, given_up) = oneshot::channel();
+        held[0].answer = answer;
+        drop(given_up);
+        let keys = |sends: &[PendingSend]| -> Vec<u128> {
+            let keys = sends.iter().filter_map(|send| send.request.draft.key);
+            keys.map(|key| key.as_u128()).collect()
+        };
+        let batch = Batch::select(&mut held);
+        let of_first = (2..=MAX_BATCH_MESSAGES as u128).step_by(2);
+        let of_second = (1..=MAX_BATCH_MESSAGES as u128).step_by(2);
+        let expected: Vec<u128> = of_first.chain(of_second).collect();
+        assert_eq!(keys(&batch.sends), expected);
+        assert_eq!(keys(&held), [65, 66]);
     }
 }

@@ -49,7 +49,7 @@ pub async fn of_user(
     Path(conversation): Path<ConversationId>,
     Query(walk): Query<Walk>,
 ) -> Result<Response> {
-    limiter.take(Limit::UserMessagesList, user.id).await?;
+    limiter.check(Limit::UserMessagesList, user.id).await?;
     answer(&db, conversation, Principal::User(user.id), &walk).await
 }
 

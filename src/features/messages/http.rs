@@ -11,22 +11,20 @@ use axum::{
 };
 use serde::Deserialize;
 
-use super::{Draft, MessageWriter, Outgoing, Sent};
+use super::{Draft, MessageWriter, SendRequest, Sent};
 use crate::{
     auth::{
         agent::{Agent, AgentToken, AgentTokens},
         user::UserToken,
     },
     cursor::Cursor,
+    delivery::hub::{End, Registry, Subscription},
     error::{Code, Error, Result},
     events,
-    features::{
-        agents::ReachabilityTracker,
-        inbox::{Inbox, Reader, Start},
-    },
-    gateway::registry::{End, Registry, Subscription},
+    features::agents::ReachabilityTracker,
     http::{Data, Path, Query, body},
     ids::{AgentId, ConversationId, Principal},
+    inbox::{Inbox, Reader, Start},
     limits::{
         Limiter,
         quotas::{
@@ -48,7 +46,6 @@ pub async fn send_as_agent(
     State(message_writer): State<MessageWriter>,
     request: Request,
 ) -> Result<Response> {
-    let mut pass = limiter.pass(Limit::AgentMessageSend, caller.agent);
     let read = async {
         let (draft, conversation) = read_draft(request, Code::WebhookPayloadTooLarge).await?;
         let missing = || {
@@ -60,10 +57,12 @@ pub async fn send_as_agent(
         };
         Ok((draft, conversation.ok_or_else(missing)?))
     };
-    let (draft, conversation) = pass.during(read).await?;
+    let (draft, conversation) = limiter
+        .check_during(Limit::AgentMessageSend, caller.agent, read)
+        .await?;
     answer(
         message_writer
-            .send(pass, by_agent(caller, conversation, draft))
+            .send(by_agent(caller, conversation, draft))
             .await?,
     )
 }
@@ -78,13 +77,13 @@ pub async fn send_as_agent_to(
     Path((_, conversation)): Path<(AgentId, ConversationId)>,
     request: Request,
 ) -> Result<Response> {
-    let mut pass = limiter.pass(Limit::AgentConversationSend, caller.agent);
-    let (draft, _) = pass
-        .during(read_draft(request, Code::WebhookPayloadTooLarge))
+    let read = read_draft(request, Code::WebhookPayloadTooLarge);
+    let (draft, _) = limiter
+        .check_during(Limit::AgentConversationSend, caller.agent, read)
         .await?;
     answer(
         message_writer
-            .send(pass, by_agent(caller, conversation, draft))
+            .send(by_agent(caller, conversation, draft))
             .await?,
     )
 }
@@ -99,28 +98,21 @@ pub async fn send_as_user(
     Path(conversation): Path<ConversationId>,
     request: Request,
 ) -> Result<Response> {
-    let mut pass = limiter.pass(Limit::UserMessageSend, caller.user);
-    let (draft, _) = pass
-        .during(read_draft(request, Code::MessageTooLarge))
+    let read = read_draft(request, Code::MessageTooLarge);
+    let (draft, _) = limiter
+        .check_during(Limit::UserMessageSend, caller.user, read)
         .await?;
-    let sender = Principal::User(caller.user);
-    answer(
-        message_writer
-            .send(
-                pass,
-                Outgoing {
-                    sender,
-                    credential: caller.session.0,
-                    conversation,
-                    draft,
-                },
-            )
-            .await?,
-    )
+    let request = SendRequest {
+        sender: Principal::User(caller.user),
+        credential: caller.session.0,
+        conversation,
+        draft,
+    };
+    answer(message_writer.send(request).await?)
 }
 
-fn by_agent(caller: AgentToken, conversation: ConversationId, draft: Draft) -> Outgoing {
-    Outgoing {
+fn by_agent(caller: AgentToken, conversation: ConversationId, draft: Draft) -> SendRequest {
+    SendRequest {
         sender: Principal::Agent(caller.agent),
         credential: caller.token.0,
         conversation,
@@ -193,7 +185,7 @@ pub async fn poll(
         .as_deref()
         .map(str::parse::<Cursor>)
         .transpose()?;
-    limiter.take(Limit::AgentPoll, caller.id).await?;
+    limiter.check(Limit::AgentPoll, caller.id).await?;
 
     let reader = Reader::new(Principal::Agent(caller.id), "");
     let bounds = inbox.bounds(&reader).await?;

@@ -1,165 +1,230 @@
-//! One writer: gathers what waits, commits it as one transaction, answers each, tells all.
+//! The writer: gathers admitted sends, commits them batch by batch, answers each and publishes what was stored.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, HashSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
 use super::{
-    Outgoing, PendingSend, Sent,
-    ahead::{Ahead, Outcome},
-    batch::Batch,
-    entrance::Entrance,
-    store,
+    SendRequest, Sent, answer,
+    batch::{Batch, PendingSend},
+    store::{self, Decision},
 };
 use crate::{
-    backplane::Backplane,
+    auth::revoked::RevokedCredentials,
     db::Db,
+    delivery::backplane::Backplane,
     error::{Code, Error, Result},
-    events::Message,
-    features::inbox::Told,
-    ids::{ConversationId, Principal},
-    limits::quotas::MAX_HOPS,
+    ids::{ConversationId, MessageId},
     metrics,
+    random::Random,
 };
 
-/// Batches a send may be in without a decision (its conversation changed meanwhile, or its key was to be freed first).
+/// Sends in the queue of one shard; more are refused with 503.
+const QUEUE_CAPACITY: usize = 4096;
+/// Bytes of payloads that may wait in all shards.
+const MAX_QUEUED_BYTES: usize = 128 * 1024 * 1024;
+/// Sends that a shard takes out of its queue before they are committed.
+const MAX_HELD_SENDS: usize = 1024;
+/// Longest wait for an answer. The outcome is then unknown, not undone: the same id tried again tells it.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// Batches that may leave a send undecided: its conversation changed meanwhile, or its key was to be freed first.
 const MAX_ATTEMPTS: u32 = 5;
 
-/// How often all tasks that can run have their turn before a batch is made: those who are about to send join it, and then
-/// the limiter has been asked. Where cores are few, Redis would else wait for one until Postgres has done its part.
-const YIELDS: u32 = 2;
-
-/// Commits batch after batch until all senders are gone.
-pub async fn run(db: Db, backplane: Backplane, entrance: Entrance) {
-    let (held, rivalry, ahead) = (
-        VecDeque::new(),
-        ContentionTracker::default(),
-        Ahead::default(),
-    );
-    let mut lane = WriterShard {
-        db,
-        backplane,
-        entrance,
-        held,
-        rivalry,
-        ahead,
-    };
-    while lane.step().await {}
+/// Takes sends; clones share the shards.
+#[derive(Clone)]
+pub struct MessageWriter {
+    random: Random,
+    revoked: RevokedCredentials,
+    /// Bytes that may still be queued.
+    capacity: Arc<Semaphore>,
+    shards: Arc<[mpsc::Sender<PendingSend>]>,
 }
 
+impl MessageWriter {
+    /// Spawns `shards` shards. They end once the last clone is dropped and all sends are answered.
+    pub fn start(
+        db: &Db,
+        backplane: &Backplane,
+        random: Random,
+        revoked: RevokedCredentials,
+        shards: usize,
+        tasks: &TaskTracker,
+    ) -> Self {
+        let shards = (0..shards).map(|_| {
+            let (sender, queue) = mpsc::channel(QUEUE_CAPACITY);
+            tasks.spawn(WriterShard::new(db.clone(), backplane.clone(), queue).run());
+            sender
+        });
+        MessageWriter {
+            random,
+            revoked,
+            capacity: Arc::new(Semaphore::new(MAX_QUEUED_BYTES)),
+            shards: shards.collect(),
+        }
+    }
+
+    /// Stores a message, if its sender may send it, and publishes it. Returns once it is durable.
+    pub async fn send(&self, request: SendRequest) -> Result<Sent> {
+        let credential = request.credential;
+        let outcome = match tokio::time::timeout(SEND_TIMEOUT, self.enqueue(request)?).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(Error::unavailable("the writer's shard is gone")),
+            Err(_) => Err(Error::unavailable("no commit in time")),
+        };
+        match &outcome {
+            Ok(sent) if sent.duplicate => metrics::send("replayed"),
+            Ok(_) => metrics::send("stored"),
+            Err(error) => {
+                if matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid) {
+                    self.revoked.mark_revoked(credential).await;
+                }
+                metrics::send(error.code().wire());
+            }
+        }
+        outcome
+    }
+
+    /// Puts a send into the queue of its conversation's shard.
+    fn enqueue(&self, request: SendRequest) -> Result<oneshot::Receiver<Result<Sent>>> {
+        let bytes = u32::try_from(request.draft.payload.len()).unwrap_or(u32::MAX);
+        let Ok(permit) = self.capacity.clone().try_acquire_many_owned(bytes) else {
+            return Err(Error::unavailable("the waiting sends take too much memory"));
+        };
+        // The low half of an id is chance.
+        let shard = request.conversation.0.as_u64_pair().1 as usize % self.shards.len();
+        let (answer, answered) = oneshot::channel();
+        let send = PendingSend {
+            id: MessageId::generate(&self.random),
+            request,
+            answer,
+            attempts: 0,
+            queued_bytes: Some(permit),
+        };
+        match self.shards[shard].try_send(send) {
+            Ok(()) => Ok(answered),
+            Err(_) => Err(Error::unavailable("the writer's queue is full")),
+        }
+    }
+}
+
+/// Commits the sends of its conversations, one batch at a time.
 struct WriterShard {
     db: Db,
     backplane: Backplane,
-    entrance: Entrance,
-    /// Those who are inside, in order.
-    held: VecDeque<PendingSend>,
-    rivalry: ContentionTracker,
-    ahead: Ahead,
+    queue: mpsc::Receiver<PendingSend>,
+    /// Sends out of the queue that no batch has decided yet, in order.
+    held: Vec<PendingSend>,
+    contention: ContentionTracker,
 }
 
 impl WriterShard {
-    /// One batch; false once there will be none any more.
-    async fn step(&mut self) -> bool {
-        let open = self.ahead.may();
-        if self.held.is_empty() && !self.entrance.wait(&mut self.held, open).await {
+    fn new(db: Db, backplane: Backplane, queue: mpsc::Receiver<PendingSend>) -> Self {
+        WriterShard {
+            db,
+            backplane,
+            queue,
+            held: Vec::new(),
+            contention: ContentionTracker::default(),
+        }
+    }
+
+    /// Runs until the queue is closed and all sends are answered.
+    async fn run(mut self) {
+        while self.receive().await {
+            let mut batch = Batch::select(&mut self.held);
+            if batch.sends.is_empty() {
+                continue;
+            }
+            let started = Instant::now();
+            let outcome = if self.contention.has(&batch.sends) {
+                self.commit_locked(&mut batch).await
+            } else {
+                store::commit(&self.db, &batch.sends, None).await
+            };
+            self.conclude(batch.sends, outcome, started).await;
+        }
+    }
+
+    /// Waits for a send unless some are held, then takes all that have come; false once there will be none any more.
+    async fn receive(&mut self) -> bool {
+        if self.held.is_empty() && self.queue.recv_many(&mut self.held, MAX_HELD_SENDS).await == 0 {
             return false;
         }
-        for _ in 0..YIELDS {
-            tokio::task::yield_now().await;
-        }
-        self.entrance.look(&mut self.held, open);
-        let mut batch = self.next_batch();
-        let started = Instant::now();
-        if self.rivalry.concerns(&batch.messages) {
-            // Locks that others wait for, too, are not held for the limiter.
-            self.hold(batch.messages.into());
-            self.entrance.look(&mut self.held, false);
-            batch = self.next_batch();
-            if !batch.messages.is_empty() {
-                self.commit_locked(batch, started).await;
-            }
-        } else if batch.messages.iter().any(|one| one.pass.is_pending()) {
-            match self.ahead.send(&self.db, batch.messages).await {
-                Outcome::Tried(batch, outcome) => self.conclude(batch, outcome, started).await,
-                Outcome::Waits(batch) => batch
-                    .into_iter()
-                    .for_each(|one| self.entrance.put_back(one)),
-            }
-        } else if !batch.messages.is_empty() {
-            let outcome = store::send(&self.db, &batch.messages, None).await;
-            self.conclude(batch.messages, outcome, started).await;
-        }
+        // Tasks that are about to send have their turn first: batches grow, and where cores are few the limiter's
+        // calls reach Redis before Postgres is busy.
+        tokio::task::yield_now().await;
+        self.take_queued();
         true
     }
 
-    fn next_batch(&mut self) -> Batch {
-        let mut batch = Batch::default();
-        batch.fill(&mut self.held, true);
-        batch
+    fn take_queued(&mut self) {
+        while self.held.len() < MAX_HELD_SENDS
+            && let Ok(send) = self.queue.try_recv()
+        {
+            self.held.push(send);
+        }
     }
 
-    /// Locked first: two executions of the statement, of which one finds it all stale, cost more. What comes while the
-    /// other node has the lock joins the batch.
-    async fn commit_locked(&mut self, mut batch: Batch, started: Instant) {
-        let locked = store::lock(&self.db, &batch.messages).await;
-        self.entrance.look(&mut self.held, false);
-        batch.fill(&mut self.held, false);
-        let outcome = match locked {
-            Ok(locked) => store::send(&self.db, &batch.messages, Some(locked)).await,
-            Err(error) => Err(error),
-        };
-        self.conclude(batch.messages, outcome, started).await;
+    /// Locks the conversations first. That costs less than a statement that finds them changed and is run again. What
+    /// comes while another node has the locks joins the batch.
+    async fn commit_locked(&mut self, batch: &mut Batch) -> Result<Vec<Decision>> {
+        let locked = store::lock(&self.db, &batch.sends).await?;
+        self.take_queued();
+        batch.add_to_locked(&mut self.held);
+        store::commit(&self.db, &batch.sends, Some(locked)).await
     }
 
-    /// Answers what is decided. What is not is held, or tried once more by itself.
+    /// Answers the decided sends. The others are held again, or tried once more one by one.
     async fn conclude(
         &mut self,
         batch: Vec<PendingSend>,
-        outcome: Result<Vec<store::Decision>>,
+        outcome: Result<Vec<Decision>>,
         started: Instant,
     ) {
-        let n = batch.len();
+        let size = batch.len();
         match outcome {
             Ok(decisions) => {
-                metrics::send_batch(n, started.elapsed());
-                let undecided = answer(&self.backplane, batch, decisions);
-                self.rivalry.note(&undecided);
-                self.hold(undecided);
+                metrics::send_batch(size, started.elapsed());
+                let undecided = publish_and_answer(&self.backplane, batch, decisions);
+                self.contention.record(&undecided);
+                self.requeue(undecided);
             }
+            // Postgres refuses one of them, or one waits for a lock or has too many recipients: the others pass.
             Err(error)
-                if n > 1 && (error.code() == Code::InternalError || error.is_out_of_time()) =>
+                if size > 1 && (error.code() == Code::InternalError || error.is_out_of_time()) =>
             {
-                // One of them is something that Postgres refuses, waits for a lock, or has too many recipients: let the
-                // others through.
                 error.log();
-                self.one_by_one(batch).await;
+                self.commit_one_by_one(batch).await;
             }
             Err(error) => refuse_all(batch, &error),
         }
     }
 
-    /// Each in a transaction of its own. What comes after one that is undecided waits behind it, and what comes after one
-    /// that took too long is not tried: nor would it be in time.
-    async fn one_by_one(&mut self, batch: Vec<PendingSend>) {
-        let mut undecided: VecDeque<PendingSend> = VecDeque::new();
+    /// Each in a transaction of its own. A send behind an undecided one of its conversation waits for it. A send behind
+    /// one that took too long is refused, because it would not be in time either.
+    async fn commit_one_by_one(&mut self, batch: Vec<PendingSend>) {
+        let (mut undecided, mut blocked) = (Vec::new(), HashSet::new());
         let mut slow = HashSet::new();
-        for one in batch {
-            let conversation = one.message.conversation;
-            if undecided
-                .iter()
-                .any(|before| before.message.conversation == conversation)
-            {
-                undecided.push_back(one);
+        for send in batch {
+            let conversation = send.request.conversation;
+            if blocked.contains(&conversation) {
+                undecided.push(send);
             } else if slow.contains(&conversation) {
-                refuse_all(
-                    vec![one],
-                    &Error::unavailable("the conversation is too slow"),
-                );
-            } else if !one.answer.is_closed() {
-                let single = vec![one];
-                match store::send(&self.db, &single, None).await {
-                    Ok(decisions) => undecided.extend(answer(&self.backplane, single, decisions)),
+                let error = Error::unavailable("the conversation is too slow");
+                refuse_all(vec![send], &error);
+            } else if !send.answer.is_closed() {
+                let single = vec![send];
+                match store::commit(&self.db, &single, None).await {
+                    Ok(decisions) => {
+                        let rest = publish_and_answer(&self.backplane, single, decisions);
+                        blocked.extend(rest.iter().map(|send| send.request.conversation));
+                        undecided.extend(rest);
+                    }
                     Err(error) => {
                         if error.is_out_of_time() {
                             slow.insert(conversation);
@@ -169,168 +234,91 @@ impl WriterShard {
                 }
             }
         }
-        self.hold(undecided);
+        self.requeue(undecided);
     }
 
-    /// Puts what is undecided back in front.
-    fn hold(&mut self, mut undecided: VecDeque<PendingSend>) {
+    /// Puts undecided sends in front of those that came after them.
+    fn requeue(&mut self, mut undecided: Vec<PendingSend>) {
         undecided.append(&mut self.held);
         self.held = undecided;
     }
 }
 
-/// Conversations that another node was just sending into, too.
+/// Conversations that another node has just sent into, too.
 #[derive(Default)]
 struct ContentionTracker(HashMap<ConversationId, Instant>);
 
 impl ContentionTracker {
-    /// How long a conversation stays here, and how many do.
+    /// How long a conversation stays here.
     const CONTENTION_MEMORY: Duration = Duration::from_secs(2);
     const MAX_TRACKED_CONVERSATIONS: usize = 4096;
 
-    fn concerns(&self, batch: &[PendingSend]) -> bool {
-        let recent = |at: &Instant| at.elapsed() < Self::CONTENTION_MEMORY;
-        batch
-            .iter()
-            .any(|one| one.tries > 0 || self.0.get(&one.message.conversation).is_some_and(recent))
+    /// Whether a batch is likely to meet another node's locks.
+    fn has(&self, batch: &[PendingSend]) -> bool {
+        let is_recent = |at: &Instant| at.elapsed() < Self::CONTENTION_MEMORY;
+        batch.iter().any(|send| {
+            send.attempts > 0
+                || self
+                    .0
+                    .get(&send.request.conversation)
+                    .is_some_and(is_recent)
+        })
     }
 
-    fn note(&mut self, undecided: &VecDeque<PendingSend>) {
+    fn record(&mut self, undecided: &[PendingSend]) {
         if self.0.len() > Self::MAX_TRACKED_CONVERSATIONS {
             self.0.clear();
         }
+        let now = Instant::now();
         self.0.extend(
             undecided
                 .iter()
-                .map(|one| (one.message.conversation, Instant::now())),
+                .map(|send| (send.request.conversation, now)),
         );
     }
 }
 
 fn refuse_all(batch: Vec<PendingSend>, error: &Error) {
     error.log();
-    for one in batch {
-        let failure = match error.code() {
+    for send in batch {
+        let refusal = match error.code() {
             Code::ServiceUnavailable => Error::unavailable("the batch failed"),
             code => code.into(),
         };
         // Nobody waits any more if the request was cut.
-        one.answer.send(Err(failure)).ok();
+        send.answer.send(Err(refusal)).ok();
     }
 }
 
-/// Tells and answers what is decided, and returns the rest.
-fn answer(
+/// Publishes what was stored, answers what is decided, and returns the rest.
+fn publish_and_answer(
     backplane: &Backplane,
     batch: Vec<PendingSend>,
-    decisions: Vec<store::Decision>,
-) -> VecDeque<PendingSend> {
-    let mut undecided = VecDeque::new();
-    let mut news = Vec::new();
+    decisions: Vec<Decision>,
+) -> Vec<PendingSend> {
+    let (mut undecided, mut events) = (Vec::new(), Vec::new());
     let mut answers = Vec::with_capacity(batch.len());
-    for (mut one, decision) in batch.into_iter().zip(decisions) {
+    for (mut send, decision) in batch.into_iter().zip(decisions) {
         let outcome = match decision {
-            store::Decision::Stored(stored) => {
-                let sent = sent(&one, &stored);
-                news.push(told(&one, stored));
+            Decision::Stored(stored) => {
+                let sent = answer::sent(&send, &stored);
+                events.push(answer::event(&send, stored));
                 Ok(sent)
             }
-            store::Decision::Replay(prior) => replay(&one, prior),
-            store::Decision::Refused(refusal) => Err(refused(&one.message, refusal)),
-            store::Decision::Undecided if one.tries < MAX_ATTEMPTS => {
-                one.tries += 1;
-                undecided.push_back(one);
+            Decision::Replay(prior) => answer::replay(&send.request, prior),
+            Decision::Refused(refusal) => Err(answer::refused(send.request.sender, refusal)),
+            Decision::Undecided if send.attempts < MAX_ATTEMPTS => {
+                send.attempts += 1;
+                undecided.push(send);
                 continue;
             }
-            store::Decision::Undecided => {
-                Err(Error::unavailable("its conversation stays contended"))
-            }
+            Decision::Undecided => Err(Error::unavailable("its conversation stays contended")),
         };
-        answers.push((one.answer, outcome));
+        answers.push((send.answer, outcome));
     }
-    backplane.tell_all(&news);
+    backplane.publish(&events);
     for (answer, outcome) in answers {
         answer.send(outcome).ok();
     }
     undecided
-}
-
-fn sent(one: &PendingSend, stored: &store::Stored) -> Sent {
-    Sent {
-        message_id: one.id,
-        conversation_id: one.message.conversation,
-        seq: stored.seq,
-        created_at: stored.created_at,
-        client_message_id: one.message.draft.client_message_id,
-        duplicate: false,
-    }
-}
-
-fn told(one: &PendingSend, stored: store::Stored) -> Told {
-    let draft = &one.message.draft;
-    let recipients: Option<Vec<String>> = draft
-        .recipients
-        .as_ref()
-        .map(|named| named.iter().map(|who| who.wire_id()).collect());
-    let message = Message {
-        id: one.id,
-        conversation: one.message.conversation,
-        seq: stored.seq,
-        sender: one.message.sender,
-        device_id: stored.device_id.as_deref(),
-        payload: &draft.payload,
-        recipients: recipients.as_deref(),
-        client_message_id: draft.client_message_id,
-        in_reply_to: draft.in_reply_to,
-        hop: stored.hop,
-        created_at: stored.created_at,
-    };
-    Told {
-        encoded: message.encoded(),
-        deliveries: stored.deliveries,
-    }
-}
-
-/// The first send's answer, if this is the same message; compared by meaning, so spacing and key order do not matter.
-fn replay(one: &PendingSend, prior: store::Prior) -> Result<Sent> {
-    let meaning = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
-    let same = prior.conversation == one.message.conversation
-        && (prior.payload == one.message.draft.payload
-            || meaning(&prior.payload) == meaning(&one.message.draft.payload));
-    if !same {
-        return Err(Code::IdempotencyConflict.into());
-    }
-    Ok(Sent {
-        message_id: prior.id,
-        conversation_id: prior.conversation,
-        seq: prior.seq,
-        created_at: prior.created_at,
-        client_message_id: prior.client_message_id,
-        duplicate: true,
-    })
-}
-
-fn refused(message: &Outgoing, refusal: store::Refusal) -> Error {
-    match (refusal, message.sender) {
-        (store::Refusal::Credential, Principal::User(_)) => Code::Unauthorized.into(),
-        (store::Refusal::Credential, Principal::Agent(_)) => Code::AgentTokenInvalid.into(),
-        (store::Refusal::NotMember, _) => Code::NotConversationMember.into(),
-        (store::Refusal::RelationRevoked, _) => Code::RelationRevoked.into(),
-        (store::Refusal::Plaintext, _) => Error::field(
-            "payload.type",
-            "encryption",
-            "this conversation takes encrypted payloads only",
-        ),
-        (store::Refusal::UnknownReference, _) => Error::field(
-            "in_reply_to",
-            "reference",
-            "is no message of this conversation",
-        ),
-        (store::Refusal::Loop, _) => Error::from(Code::AgentLoopDetected).with("limit", MAX_HOPS),
-        (store::Refusal::UnknownRecipient, _) => Error::field(
-            "recipients",
-            "member",
-            "names someone who is no member of this conversation",
-        ),
-    }
 }

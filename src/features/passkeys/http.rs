@@ -15,16 +15,14 @@ use super::{Passkeys, store};
 use crate::{
     auth::{turnstile, user::User},
     clock,
-    db::{Db, Tx},
     error::{Code, Error, Result},
-    features::{accounts::Accounts, devices::DeviceId},
-    http::{
-        Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp, json::Text,
-    },
+    features::accounts::Accounts,
+    http::{Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp},
     ids::{ChallengeId, PasskeyId, UserId},
     limits::{Limiter, table::Limit},
     metrics,
-    random::Random,
+    validation::{DeviceId, Text},
+    work::{Tx, UnitOfWork},
 };
 
 #[derive(Default, Deserialize)]
@@ -54,7 +52,7 @@ pub async fn begin_login(
     State(passkeys): State<Passkeys>,
     JsonOrNothing(body): JsonOrNothing<BeginLogin>,
 ) -> Result<Data<LoginChallenge>> {
-    limiter.take(Limit::PasskeyBegin, ip).await?;
+    limiter.check(Limit::PasskeyBegin, ip).await?;
     if let Some(token) = body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
@@ -62,8 +60,10 @@ pub async fn begin_login(
         .webauthn
         .start_discoverable_authentication()
         .map_err(broken)?;
-    let challenge_id = ChallengeId::generate(&accounts.random);
-    let expires_at = keep(&accounts.db, challenge_id, None, &state).await?;
+    let kept = accounts.work.run("passkeys.begin_login", async |tx| {
+        store::put_challenge(tx, None, &written(&state)?).await
+    });
+    let (challenge_id, expires_at) = kept.await?;
     Ok(Data(LoginChallenge {
         challenge_id,
         public_key: options.public_key,
@@ -94,18 +94,20 @@ pub async fn login(
     Json(body): Json<Login>,
 ) -> Result<Response> {
     limiter.check_route(Limit::DefaultIp, ip).await?;
-    let tx = accounts.db.begin("passkeys.login").await?;
-    let Some(state) = store::take_challenge(&tx, body.challenge_id, None).await? else {
-        metrics::passkey_login("expired");
-        return refuse(tx, Code::ChallengeExpired).await;
-    };
-    let proven = passkeys.prove(&tx, &body.credential, read(&state)?).await?;
-    metrics::passkey_login(proven.map_or_else(|outcome| outcome, |_| "signed_in"));
-    let Ok(user) = proven else {
-        return refuse(tx, Code::PasskeyInvalid).await;
-    };
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
-    accounts.sign_in(tx, StatusCode::OK, user, session).await
+    let signed_in = accounts.work.run("passkeys.login", async |tx| {
+        let Some(state) = store::take_challenge(tx, body.challenge_id, None).await? else {
+            metrics::passkey_login("expired");
+            return tx.commit_with(Code::ChallengeExpired);
+        };
+        let proven = passkeys.prove(tx, &body.credential, read(&state)?).await?;
+        metrics::passkey_login(proven.map_or_else(|outcome| outcome, |_| "signed_in"));
+        match proven {
+            Ok(user) => accounts.sign_in(tx, StatusCode::OK, user, session).await,
+            Err(_) => tx.commit_with(Code::PasskeyInvalid),
+        }
+    });
+    signed_in.await
 }
 
 impl Passkeys {
@@ -166,32 +168,31 @@ pub struct EnrolmentChallenge {
 pub async fn begin_enrolment(
     user: User,
     limiter: Limiter,
-    State(db): State<Db>,
-    State(random): State<Random>,
+    State(work): State<UnitOfWork>,
     State(passkeys): State<Passkeys>,
 ) -> Result<Data<EnrolmentChallenge>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
-    let tx = db.begin("passkeys.begin_enrolment").await?;
-    let owner = store::owner(&tx, user.id).await?;
-    let known = Some(owner.credential_ids);
-    let (mut options, state) = passkeys
-        .webauthn
-        .start_passkey_registration(user.id.0, &owner.email, &owner.display_name, known)
-        .map_err(broken)?;
-    if let Some(selection) = &mut options.public_key.authenticator_selection {
-        // The library would discourage it, and a key that is not discoverable is never offered at a login.
-        selection.resident_key = Some(ResidentKeyRequirement::Preferred);
-    }
-    let challenge_id = ChallengeId::generate(&random);
-    let expires_at =
-        store::put_challenge(&tx, challenge_id, Some(user.id), &written(&state)?).await?;
-    tx.commit().await?;
-    Ok(Data(EnrolmentChallenge {
-        challenge_id,
-        public_key: options.public_key,
-        expires_at,
-    }))
+    let begun = work.run("passkeys.begin_enrolment", async |tx| {
+        let owner = store::owner(tx, user.id).await?;
+        let known = Some(owner.credential_ids);
+        let (mut options, state) = passkeys
+            .webauthn
+            .start_passkey_registration(user.id.0, &owner.email, &owner.display_name, known)
+            .map_err(broken)?;
+        if let Some(selection) = &mut options.public_key.authenticator_selection {
+            // The library would discourage it, and a key that is not discoverable is never offered at a login.
+            selection.resident_key = Some(ResidentKeyRequirement::Preferred);
+        }
+        let (challenge_id, expires_at) =
+            store::put_challenge(tx, Some(user.id), &written(&state)?).await?;
+        Ok(EnrolmentChallenge {
+            challenge_id,
+            public_key: options.public_key,
+            expires_at,
+        })
+    });
+    begun.await.map(Data)
 }
 
 #[derive(Deserialize)]
@@ -217,40 +218,41 @@ pub struct Enrolled {
 pub async fn enrol(
     user: User,
     limiter: Limiter,
-    State(db): State<Db>,
-    State(random): State<Random>,
+    State(work): State<UnitOfWork>,
     State(passkeys): State<Passkeys>,
     Json(body): Json<Enrolment>,
 ) -> Result<Created<Enrolled>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
     user.must_be_recent()?;
-    let tx = db.begin("passkeys.enrol").await?;
-    let Some(state) = store::take_challenge(&tx, body.challenge_id, Some(user.id)).await? else {
-        return refuse(tx, Code::ChallengeExpired).await;
-    };
-    let state: PasskeyRegistration = read(&state)?;
-    let passkey = match passkeys
-        .webauthn
-        .finish_passkey_registration(&body.credential, &state)
-    {
-        Ok(passkey) => passkey,
-        Err(why) => {
-            tracing::debug!(%why, "an enrolment is refused");
-            return refuse(tx, Code::PasskeyInvalid).await;
-        }
-    };
-    let id = PasskeyId::generate(&random);
-    let name = body
-        .name
-        .map_or_else(|| "Passkey".to_owned(), |name| name.0);
-    let credential = written(&passkey)?;
-    let created_at = store::create(&tx, id, &user, passkey.cred_id(), &name, &credential).await?;
-    tx.commit().await?;
-    Ok(Created(Enrolled {
-        passkey_id: id,
-        name,
-        created_at,
-    }))
+    let enrolled = work.run("passkeys.enrol", async |tx| {
+        let challenge = store::take_challenge(tx, body.challenge_id, Some(user.id)).await?;
+        let Some(state) = challenge else {
+            return tx.commit_with(Code::ChallengeExpired);
+        };
+        let state: PasskeyRegistration = read(&state)?;
+        let finished = passkeys
+            .webauthn
+            .finish_passkey_registration(&body.credential, &state);
+        let passkey = match finished {
+            Ok(passkey) => passkey,
+            Err(why) => {
+                tracing::debug!(%why, "an enrolment is refused");
+                return tx.commit_with(Code::PasskeyInvalid);
+            }
+        };
+        let name = body
+            .name
+            .map_or_else(|| "Passkey".to_owned(), |name| name.0);
+        let credential = written(&passkey)?;
+        let (passkey_id, created_at) =
+            store::create(tx, &user, passkey.cred_id(), &name, &credential).await?;
+        Ok(Enrolled {
+            passkey_id,
+            name,
+            created_at,
+        })
+    });
+    enrolled.await.map(Created)
 }
 
 /// A passkey as its owner sees it.
@@ -270,14 +272,14 @@ pub struct Listed {
 pub async fn list(
     user: User,
     limiter: Limiter,
-    State(db): State<Db>,
+    State(work): State<UnitOfWork>,
     Query(page): Query<Page<PasskeyId>>,
 ) -> Result<List<Listed>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    let tx = db.begin("passkeys.list").await?;
-    let rows = store::list(&tx, user.id, page.cursor, page.rows()).await?;
-    tx.commit().await?;
-    Ok(page.of(rows, |row| row.id).map(|row| Listed {
+    let rows = work.run("passkeys.list", async |tx| {
+        store::list(tx, user.id, page.cursor, page.rows()).await
+    });
+    Ok(page.of(rows.await?, |row| row.id).map(|row| Listed {
         passkey_id: row.id,
         name: row.name,
         created_at: row.created_at,
@@ -298,37 +300,17 @@ pub struct Removed {
 pub async fn remove(
     user: User,
     limiter: Limiter,
-    State(db): State<Db>,
+    State(work): State<UnitOfWork>,
     Path(passkey_id): Path<PasskeyId>,
 ) -> Result<Data<Removed>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    let tx = db.begin("passkeys.remove").await?;
-    let deleted_at = store::remove(&tx, user.id, passkey_id)
-        .await?
-        .ok_or(Code::NotFound)?;
-    tx.commit().await?;
+    let removed = work.run("passkeys.remove", async |tx| {
+        store::remove(tx, user.id, passkey_id).await
+    });
     Ok(Data(Removed {
         passkey_id,
-        deleted_at,
+        deleted_at: removed.await?.ok_or(Code::NotFound)?,
     }))
-}
-
-/// Refuses, keeping what was done so far: a challenge that was answered wrongly is used up.
-async fn refuse<T>(tx: Tx, code: Code) -> Result<T> {
-    tx.commit().await?;
-    Err(code.into())
-}
-
-async fn keep(
-    db: &Db,
-    id: ChallengeId,
-    user: Option<UserId>,
-    state: &impl Serialize,
-) -> Result<DateTime<Utc>> {
-    let tx = db.begin("passkeys.begin_login").await?;
-    let expires_at = store::put_challenge(&tx, id, user, &written(state)?).await?;
-    tx.commit().await?;
-    Ok(expires_at)
 }
 
 fn written(value: &impl Serialize) -> Result<String> {

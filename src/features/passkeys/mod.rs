@@ -38,8 +38,8 @@ impl Passkeys {
 
 /// Deletes some of the challenges that have run out; whether there may be more.
 pub async fn forget_challenges(db: &Db) -> Result<bool> {
-    let tx = db.begin("passkeys.forget_challenges").await?;
-    let more = store::forget_challenges(&tx).await?;
-    tx.commit().await?;
-    Ok(more)
+    db.run("passkeys.forget_challenges", async |tx| {
+        store::forget_challenges(tx).await
+    })
+    .await
 }

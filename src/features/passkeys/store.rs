@@ -2,37 +2,33 @@ use chrono::{DateTime, Utc};
 
 use crate::{
     auth::user::{User, lock_live_session},
-    db::Tx,
+    db,
     error::{Code, Error, OnConstraint, Result},
     ids::{ChallengeId, PasskeyId, UserId},
     limits::quotas::{CHALLENGE_TTL, MAX_PASSKEYS_PER_USER},
+    work::Tx,
 };
 
 /// Challenges deleted at once.
 const MAX_BATCH_CHALLENGES: i64 = 1000;
 
-/// Keeps what the answer to a challenge will be checked against; returns when it ends.
+/// Keeps what the answer to a challenge will be checked against; returns its id and when it ends.
 pub async fn put_challenge(
     tx: &Tx,
-    id: ChallengeId,
     enrolling: Option<UserId>,
     state: &str,
-) -> Result<DateTime<Utc>> {
-    let stmt = tx
-        .prepare_cached(
+) -> Result<(ChallengeId, DateTime<Utc>)> {
+    let id = ChallengeId::generate(tx.random());
+    let row = tx
+        .query_one(
             "-- passkeys.put_challenge
             insert into passkey_challenge (challenge_id, user_id, state, expires_at)
             values ($1, $2, $3, app_now() + make_interval(secs => $4))
             returning expires_at",
-        )
-        .await?;
-    let row = tx
-        .query_one(
-            &stmt,
             &[&id, &enrolling, &state, &CHALLENGE_TTL.as_secs_f64()],
         )
         .await?;
-    Ok(row.get(0))
+    Ok((id, row.get(0)))
 }
 
 /// Takes a challenge away; of many who try, one gets it. None if it is unknown, another's, or too old.
@@ -41,27 +37,28 @@ pub async fn take_challenge(
     id: ChallengeId,
     enrolling: Option<UserId>,
 ) -> Result<Option<String>> {
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- passkeys.take_challenge
             delete from passkey_challenge where challenge_id = $1 and user_id is not distinct from $2
             returning state, expires_at > app_now()",
+            &[&id, &enrolling],
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&id, &enrolling]).await?;
     Ok(row.and_then(|row| row.get::<_, bool>(1).then(|| row.get(0))))
 }
 
-pub async fn forget_challenges(tx: &Tx) -> Result<bool> {
-    let stmt = tx
-        .prepare_cached(
+pub async fn forget_challenges(tx: &db::Tx) -> Result<bool> {
+    Ok(tx
+        .execute(
             "-- passkeys.forget_challenges
             delete from passkey_challenge where challenge_id in (
                 select challenge_id from passkey_challenge where expires_at <= app_now() limit $1 for update skip locked
             )",
+            &[&MAX_BATCH_CHALLENGES],
         )
-        .await?;
-    Ok(tx.execute(&stmt, &[&MAX_BATCH_CHALLENGES]).await? == MAX_BATCH_CHALLENGES.unsigned_abs())
+        .await?
+        == MAX_BATCH_CHALLENGES.unsigned_abs())
 }
 
 /// Who enrols, as an authenticator shows it, and what must not be enrolled twice.
@@ -72,16 +69,14 @@ pub struct Owner {
 }
 
 pub async fn owner(tx: &Tx, user: UserId) -> Result<Owner> {
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- passkeys.owner
             select email, display_name,
                    array(select credential_id from passkey where passkey.user_id = $1 order by passkey_id)
             from user_account where user_id = $1",
+            &[&user],
         )
-        .await?;
-    let row = tx
-        .query_opt(&stmt, &[&user])
         .await?
         .ok_or(Code::Unauthorized)?;
     Ok(Owner {
@@ -96,31 +91,25 @@ pub async fn owner(tx: &Tx, user: UserId) -> Result<Owner> {
 /// meanwhile.
 pub async fn create(
     tx: &Tx,
-    id: PasskeyId,
     user: &User,
     credential_id: &[u8],
     name: &str,
     credential: &str,
-) -> Result<DateTime<Utc>> {
-    let stmt = tx
-        .prepare_cached(
-            "-- passkeys.lock_owner
-            select 1 from user_account where user_id = $1 for update",
-        )
-        .await?;
-    tx.execute(&stmt, &[&user.id]).await?;
+) -> Result<(PasskeyId, DateTime<Utc>)> {
+    let id = PasskeyId::generate(tx.random());
+    tx.execute(
+        "-- passkeys.lock_owner
+        select 1 from user_account where user_id = $1 for update",
+        &[&user.id],
+    )
+    .await?;
     lock_live_session(tx, user.id, user.session).await?;
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- passkeys.create
             insert into passkey (passkey_id, user_id, credential_id, name, credential)
             select $1, $2, $3, $4, $5 where (select count(*) from passkey where user_id = $2) < $6
             returning created_at",
-        )
-        .await?;
-    let row = tx
-        .query_opt(
-            &stmt,
             &[
                 &id,
                 &user.id,
@@ -132,7 +121,7 @@ pub async fn create(
         )
         .await;
     let row = row.on_constraint("passkey_credential_id_key", Code::PasskeyInvalid)?;
-    row.map(|row| row.get(0))
+    row.map(|row| (id, row.get(0)))
         .ok_or_else(|| Error::from(Code::Forbidden).with("limit", MAX_PASSKEYS_PER_USER))
 }
 
@@ -145,22 +134,24 @@ pub struct Claimed {
 /// The passkey of a user, locked, so that logins with it see each other's counter. The user's row comes first in the
 /// order of locks; signing in would take it afterwards.
 pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option<Claimed>> {
-    let stmt = tx
-        .prepare_cached(
+    if tx
+        .query_opt(
             "-- passkeys.hold_owner
             select 1 from user_account where user_id = $1 and deleted_at is null for share",
+            &[&user],
         )
-        .await?;
-    if tx.query_opt(&stmt, &[&user]).await?.is_none() {
+        .await?
+        .is_none()
+    {
         return Ok(None);
     }
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- passkeys.claim
             select passkey_id, credential from passkey where user_id = $1 and credential_id = $2 for update",
+            &[&user, &credential_id],
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&user, &credential_id]).await?;
     Ok(row.map(|row| Claimed {
         id: row.get(0),
         credential: row.get(1),
@@ -169,13 +160,12 @@ pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option
 
 /// Notes a login: the time, and the counter that the next one must exceed.
 pub async fn used(tx: &Tx, id: PasskeyId, credential: &str) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- passkeys.used
-            update passkey set credential = $2, last_used_at = app_now() where passkey_id = $1",
-        )
-        .await?;
-    tx.execute(&stmt, &[&id, &credential]).await?;
+    tx.execute(
+        "-- passkeys.used
+        update passkey set credential = $2, last_used_at = app_now() where passkey_id = $1",
+        &[&id, &credential],
+    )
+    .await?;
     Ok(())
 }
 
@@ -195,25 +185,23 @@ pub async fn list(
     most: i64,
 ) -> Result<Vec<PasskeyRow>> {
     if let Some(cursor) = cursor {
-        let stmt = tx
-            .prepare_cached(
-                "-- passkeys.find_cursor
+        tx.query_opt(
+            "-- passkeys.find_cursor
                 select 1 from passkey where user_id = $1 and passkey_id = $2",
-            )
-            .await?;
-        if tx.query_opt(&stmt, &[&user, &cursor]).await?.is_none() {
-            return Err(Error::field("cursor", "unknown", "is no id of this list"));
-        }
+            &[&user, &cursor],
+        )
+        .await?
+        .ok_or_else(|| Error::field("cursor", "unknown", "is no id of this list"))?;
     }
-    let stmt = tx
-        .prepare_cached(
+    let rows = tx
+        .query(
             "-- passkeys.list
             select passkey_id, name, created_at, last_used_at from passkey
             where user_id = $1 and ($2::uuid is null or passkey_id > $2)
             order by passkey_id limit $3",
+            &[&user, &cursor, &most],
         )
         .await?;
-    let rows = tx.query(&stmt, &[&user, &cursor, &most]).await?;
     let shown = rows.iter().map(|row| PasskeyRow {
         id: row.get(0),
         name: row.get(1),
@@ -225,14 +213,12 @@ pub async fn list(
 
 /// Removes a passkey of the user; when, or none if there is no such.
 pub async fn remove(tx: &Tx, user: UserId, id: PasskeyId) -> Result<Option<DateTime<Utc>>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query_opt(
             "-- passkeys.remove
             delete from passkey where user_id = $1 and passkey_id = $2 returning app_now()",
+            &[&user, &id],
         )
-        .await?;
-    Ok(tx
-        .query_opt(&stmt, &[&user, &id])
         .await?
         .map(|row| row.get(0)))
 }

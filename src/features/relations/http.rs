@@ -5,13 +5,12 @@ use axum::extract::State;
 use super::{Relation, store};
 use crate::{
     auth::user::User,
-    backplane::Backplane,
     db::Db,
     error::Result,
     http::{Data, List, Path, Query, page::Page},
-    ids::{EventId, RelationId},
+    ids::RelationId,
     limits::{Limiter, table::Limit},
-    random::Random,
+    work::UnitOfWork,
 };
 
 /// `GET /relations`: the caller's relations, ended ones too, newest first.
@@ -35,15 +34,14 @@ pub async fn list(
 pub async fn revoke(
     user: User,
     limiter: Limiter,
-    State(db): State<Db>,
-    State(random): State<Random>,
-    State(backplane): State<Backplane>,
+    State(work): State<UnitOfWork>,
     Path(id): Path<RelationId>,
 ) -> Result<Data<Relation>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
-    let tx = db.begin("relations.revoke").await?;
-    let (relation, told) = store::revoke(&tx, user.id, id, EventId::generate(&random)).await?;
-    tx.commit().await?;
-    told.iter().for_each(|told| backplane.tell(told));
+    let relation = work
+        .run("relations.revoke", async |tx| {
+            store::revoke(tx, user.id, id).await
+        })
+        .await?;
     Ok(Data(relation))
 }

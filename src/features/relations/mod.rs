@@ -10,7 +10,7 @@ mod store;
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-pub(crate) use self::store::{active, end, open};
+pub use self::store::{active, end_next, open};
 use crate::{
     db::Db,
     error::Result,

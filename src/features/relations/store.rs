@@ -2,12 +2,12 @@ use tokio_postgres::Row;
 
 use super::Relation;
 use crate::{
-    db::{Db, Tx},
+    db::{self, Db},
     error::{Code, Result},
     events::EventKind,
-    features::inbox::{self, NewEvent, Told},
     http::page,
-    ids::{AgentId, ConversationId, EventId, RelationId, UserId},
+    ids::{AgentId, ConversationId, Principal, RelationId, UserId},
+    work::Tx,
 };
 
 /// Messages that one transaction of the purge empties. They may have a megabyte each.
@@ -30,49 +30,47 @@ fn relation(row: &Row) -> Relation {
 /// A purge that is not due yet is called off; one that is goes on, as far as the conversation has come.
 pub async fn open(
     tx: &Tx,
-    id: RelationId,
     user: UserId,
     agent: AgentId,
     conversation: ConversationId,
 ) -> Result<(Relation, bool)> {
-    let stmt = tx
-        .prepare_cached(
+    let id = RelationId::generate(tx.random());
+    let opened = relation(
+        &tx.query_one(
             "-- relations.open
             insert into relation (relation_id, user_id, agent_id) values ($1, $2, $3)
             on conflict (user_id, agent_id) where state = 'active' do update set state = 'active'
             returning relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at",
+            &[&id, &user, &agent],
         )
-        .await?;
-    let opened = relation(&tx.query_one(&stmt, &[&id, &user, &agent]).await?);
+        .await?,
+    );
     let made = opened.relation_id == id;
     if made {
-        let stmt = tx
-            .prepare_cached(
-                "-- relations.keep
-                update relation r set
-                    purge_at = case when r.purge_at > app_now() then null else r.purge_at end,
-                    purge_due = case when r.purge_due > app_now() then null else r.purge_due end,
-                    purge_through = coalesce(r.purge_through, c.last_seq)
-                from conversation c
-                where r.user_id = $1 and r.agent_id = $2 and r.state = 'revoked' and r.purge_due is not null
-                    and c.conversation_id = $3",
-            )
-            .await?;
-        tx.execute(&stmt, &[&user, &agent, &conversation]).await?;
+        tx.execute(
+            "-- relations.keep
+            update relation r set
+                purge_at = case when r.purge_at > app_now() then null else r.purge_at end,
+                purge_due = case when r.purge_due > app_now() then null else r.purge_due end,
+                purge_through = coalesce(r.purge_through, c.last_seq)
+            from conversation c
+            where r.user_id = $1 and r.agent_id = $2 and r.state = 'revoked' and r.purge_due is not null
+                and c.conversation_id = $3",
+            &[&user, &agent, &conversation],
+        )
+        .await?;
     }
     Ok((opened, made))
 }
 
 /// The active relation of the two, which cannot end before the transaction does.
 pub async fn active(tx: &Tx, user: UserId, agent: AgentId) -> Result<Option<RelationId>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query_opt(
             "-- relations.active
             select relation_id from relation where user_id = $1 and agent_id = $2 and state = 'active' for share",
+            &[&user, &agent],
         )
-        .await?;
-    Ok(tx
-        .query_opt(&stmt, &[&user, &agent])
         .await?
         .map(|row| row.get(0)))
 }
@@ -85,90 +83,106 @@ pub async fn list(
 ) -> Result<Vec<Relation>> {
     let client = db.read().await?;
     if let Some(cursor) = cursor {
-        let stmt = client
-            .prepare_cached(
+        client
+            .query_opt(
                 "-- relations.cursor
                 select 1 from relation where relation_id = $1 and user_id = $2",
+                &[&cursor, &user],
             )
-            .await?;
-        client
-            .query_opt(&stmt, &[&cursor, &user])
             .await?
             .ok_or_else(page::unknown)?;
     }
-    let stmt = client
-        .prepare_cached(
+    let rows = client
+        .query(
             "-- relations.list
             select relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at from relation
             where user_id = $1 and ($2::uuid is null or relation_id < $2) order by relation_id desc limit $3",
+            &[&user, &cursor, &rows],
         )
         .await?;
-    let rows = client.query(&stmt, &[&user, &cursor, &rows]).await?;
     Ok(rows.iter().map(relation).collect())
 }
 
 /// Ends a relation of the user's; as it is, if it had ended before.
-pub async fn revoke(
-    tx: &Tx,
-    user: UserId,
-    id: RelationId,
-    event: EventId,
-) -> Result<(Relation, Vec<Told>)> {
-    find(tx, user, id).await?.ok_or(Code::NotFound)?;
-    if let Some(ended) = end(tx, id, event).await? {
-        return Ok(ended);
+pub async fn revoke(tx: &Tx, user: UserId, id: RelationId) -> Result<Relation> {
+    let found = find(tx, user, id).await?.ok_or(Code::NotFound)?;
+    // Another request may have ended it meanwhile: then it is read once more.
+    match end(tx, id).await? {
+        Some(ended) => Ok(ended),
+        None => Ok(find(tx, user, id).await?.unwrap_or(found)),
     }
-    Ok((find(tx, user, id).await?.ok_or(Code::NotFound)?, Vec::new()))
 }
 
 /// Ends a relation; none if it had ended before. Every conversation that the agent is in by it gets a new row version, so
 /// that a send which has read the relation before and commits later finds itself stale.
-pub async fn end(tx: &Tx, id: RelationId, event: EventId) -> Result<Option<(Relation, Vec<Told>)>> {
-    let stmt = tx
-        .prepare_cached(
-            "-- relations.lock
-            select 1 from conversation where conversation_id in (select conversation_id from member where relation_id = $1)
-            order by conversation_id for update",
-        )
-        .await?;
-    tx.execute(&stmt, &[&id]).await?;
-    let stmt = tx
-        .prepare_cached(
+async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
+    tx.execute(
+        "-- relations.lock
+        select 1 from conversation where conversation_id in (select conversation_id from member where relation_id = $1)
+        order by conversation_id for update",
+        &[&id],
+    )
+    .await?;
+    let Some(row) = tx
+        .query_opt(
             "-- relations.end
             update relation set state = 'revoked', revoked_at = app_now(),
                 purge_at = app_now() + interval '7 days', purge_due = app_now() + interval '7 days'
             where relation_id = $1 and state = 'active'
             returning relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at",
+            &[&id],
         )
-        .await?;
-    let Some(row) = tx.query_opt(&stmt, &[&id]).await? else {
+        .await?
+    else {
         return Ok(None);
     };
     let ended = relation(&row);
-    let stmt = tx
-        .prepare_cached(
-            "-- relations.outdate
-            update conversation set last_seq = last_seq
-            where conversation_id in (select conversation_id from member where relation_id = $1)",
-        )
-        .await?;
-    tx.execute(&stmt, &[&id]).await?;
+    tx.execute(
+        "-- relations.outdate
+        update conversation set last_seq = last_seq
+        where conversation_id in (select conversation_id from member where relation_id = $1)",
+        &[&id],
+    )
+    .await?;
     let both = vec![ended.user_id.0, ended.agent_id.0];
-    let event = NewEvent::new(event, EventKind::RelationRevoked, None, &ended, both)?;
-    let told = inbox::append_all(tx, &[event]).await?;
-    Ok(Some((ended, told)))
+    tx.emit(EventKind::RelationRevoked, None, &ended, both)?;
+    Ok(Some(ended))
+}
+
+/// Ends the next relation of a principal; false if it has none.
+pub async fn end_next(tx: &Tx, who: Principal) -> Result<bool> {
+    let next = match who {
+        Principal::User(user) => {
+            tx.query_opt(
+                "-- relations.next_of_user
+                select relation_id from relation where user_id = $1 and state = 'active' limit 1",
+                &[&user],
+            )
+            .await?
+        }
+        Principal::Agent(agent) => {
+            tx.query_opt(
+                "-- relations.next_of_agent
+                select relation_id from relation where agent_id = $1 and state = 'active' limit 1",
+                &[&agent],
+            )
+            .await?
+        }
+    };
+    let Some(next) = next else { return Ok(false) };
+    // The other one may have ended it just now; then the next turn looks for another.
+    end(tx, next.get(0)).await?;
+    Ok(true)
 }
 
 async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query_opt(
             "-- relations.find
             select relation_id, user_id, agent_id, state, created_at, revoked_at, purge_at from relation
             where relation_id = $1 and user_id = $2",
+            &[&id, &user],
         )
-        .await?;
-    Ok(tx
-        .query_opt(&stmt, &[&id, &user])
         .await?
         .as_ref()
         .map(relation))
@@ -180,81 +194,81 @@ async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>>
 /// the next turn: its sender may still repeat it. As long as the two are apart, a turn comes every week, because the
 /// user can go on writing there.
 pub async fn purge(db: &Db) -> Result<bool> {
-    let tx = db.begin("relations.purge").await?;
-    let Some((id, conversation)) = due(&tx).await? else {
+    db.run("relations.purge", async |tx| purge_next(tx).await)
+        .await
+}
+
+async fn purge_next(tx: &db::Tx) -> Result<bool> {
+    let Some((id, conversation)) = due(tx).await? else {
         return Ok(false);
     };
-    let stmt = tx
-        .prepare_cached(
-            "-- relations.purge
-            with span as (
-                select max(seq) as top from (
-                    select m.seq, m.created_at from conversation c
-                    join message m on m.conversation_id = c.conversation_id and m.seq > c.purged_seq
-                    join relation r on r.relation_id = $2
-                    where c.conversation_id = $1 and (r.purge_through is null or m.seq <= r.purge_through)
-                    order by m.seq limit $3
-                ) next where created_at < app_now() - interval '24 hours'
-            ), emptied as (
-                update message m set payload = '' from span, conversation c
-                where c.conversation_id = $1 and m.conversation_id = $1 and m.seq > c.purged_seq and m.seq <= span.top
-            )
-            update conversation set purged_seq = span.top from span where conversation_id = $1 and span.top is not null",
-        )
-        .await?;
     let moved = match conversation {
         Some(conversation) => {
-            tx.execute(&stmt, &[&conversation, &id, &MAX_BATCH_RELATIONS])
-                .await?
+            tx.execute(
+                "-- relations.purge
+                with span as (
+                    select max(seq) as top from (
+                        select m.seq, m.created_at from conversation c
+                        join message m on m.conversation_id = c.conversation_id and m.seq > c.purged_seq
+                        join relation r on r.relation_id = $2
+                        where c.conversation_id = $1 and (r.purge_through is null or m.seq <= r.purge_through)
+                        order by m.seq limit $3
+                    ) next where created_at < app_now() - interval '24 hours'
+                ), emptied as (
+                    update message m set payload = '' from span, conversation c
+                    where c.conversation_id = $1 and m.conversation_id = $1 and m.seq > c.purged_seq and m.seq <= span.top
+                )
+                update conversation set purged_seq = span.top from span where conversation_id = $1 and span.top is not null",
+                &[&conversation, &id, &MAX_BATCH_RELATIONS],
+            )
+            .await?
                 > 0
         }
         None => false,
     };
     if !moved {
-        let stmt = tx
-            .prepare_cached(
-                "-- relations.purged
-                update relation set purge_due = case when purge_through is null then app_now() + interval '7 days' end
-                where relation_id = $1",
-            )
-            .await?;
-        tx.execute(&stmt, &[&id]).await?;
+        tx.execute(
+            "-- relations.purged
+            update relation set purge_due = case when purge_through is null then app_now() + interval '7 days' end
+            where relation_id = $1",
+            &[&id],
+        )
+        .await?;
     }
-    tx.commit().await?;
     Ok(true)
 }
 
 /// A relation whose purge is due, and its conversation, locked. Whoever opens the relation again locks it too.
-async fn due(tx: &Tx) -> Result<Option<(RelationId, Option<ConversationId>)>> {
-    let stmt = tx
-        .prepare_cached(
+async fn due(tx: &db::Tx) -> Result<Option<(RelationId, Option<ConversationId>)>> {
+    let Some(row) = tx
+        .query_opt(
             "-- relations.due
             select relation_id, least(user_id, agent_id), greatest(user_id, agent_id) from relation
             where purge_due <= app_now() order by purge_due limit 1",
+            &[],
         )
-        .await?;
-    let Some(row) = tx.query_opt(&stmt, &[]).await? else {
+        .await?
+    else {
         return Ok(None);
     };
     let id: RelationId = row.get(0);
-    let stmt = tx
-        .prepare_cached(
-            "-- relations.lock_pair
-            select conversation_id from conversation where pair_low = $1 and pair_high = $2 for update",
-        )
-        .await?;
     let (low, high): (uuid::Uuid, uuid::Uuid) = (row.get(1), row.get(2));
     let conversation = tx
-        .query_opt(&stmt, &[&low, &high])
+        .query_opt(
+            "-- relations.lock_pair
+            select conversation_id from conversation where pair_low = $1 and pair_high = $2 for update",
+            &[&low, &high],
+        )
         .await?
         .map(|row| row.get(0));
-    let stmt = tx
-        .prepare_cached(
+    // Called off while we waited for the lock: nothing is to be done in this turn.
+    let still = tx
+        .query_opt(
             "-- relations.still_due
             select 1 from relation where relation_id = $1 and purge_due <= app_now()",
+            &[&id],
         )
-        .await?;
-    // Called off while we waited for the lock: nothing is to be done in this turn.
-    let still = tx.query_opt(&stmt, &[&id]).await?.is_some();
+        .await?
+        .is_some();
     Ok(Some((id, conversation.filter(|_| still))))
 }

@@ -4,16 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Expiry, Session};
 use crate::{
+    delivery::hub::End,
     events::EncodedEvent,
-    gateway::{
-        close::Close,
-        close_frame,
-        registry::End,
+    features::streams::{
         replays::{self, Found},
-        sends::refuse,
-        socket::Socket,
-        streams::ReplayChunk,
+        table::ReplayChunk,
     },
+    gateway::{close::Close, close_frame, sends::refuse, socket::Socket},
     limits::quotas::MAX_PAGE_EVENTS,
 };
 

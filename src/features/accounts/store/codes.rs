@@ -7,53 +7,39 @@ use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
 use crate::{
-    db::Tx,
     error::Result,
-    features::accounts::{
-        Codes,
-        rules::{Email, Scene},
-    },
-    ids::MailId,
+    features::accounts::{Codes, rules::Scene},
+    jobs::Job,
     limits::{
         quotas::{CODE_TTL, MAX_TRIES_PER_CODE},
         table::Budget,
     },
+    validation::Email,
+    work::Tx,
 };
 
-/// The newest code of an e-mail and scene, and the mail that carries it.
-pub async fn put_code(
-    tx: &Tx,
-    email: &Email,
-    scene: Scene,
-    nonce: Uuid,
-    mail: MailId,
-) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.put_code
-            with code as (
-                insert into email_code (email, scene, nonce, tries_left, expires_at)
-                values ($1, $2, $3, $4, app_now() + make_interval(secs => $5))
-                on conflict (email, scene) do update
-                set nonce = excluded.nonce, tries_left = excluded.tries_left, expires_at = excluded.expires_at
-            )
-            insert into mail_outbox (mail_id, recipient, kind, nonce, expires_at)
-            values ($6, $1, $2, $3, app_now() + make_interval(secs => $5))",
-        )
-        .await?;
-    let life = CODE_TTL.as_secs_f64();
+/// Makes a code the newest one of an e-mail and scene, and has it mailed.
+pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid) -> Result<()> {
     tx.execute(
-        &stmt,
+        "-- accounts.put_code
+        insert into email_code (email, scene, nonce, tries_left, expires_at)
+        values ($1, $2, $3, $4, app_now() + make_interval(secs => $5))
+        on conflict (email, scene) do update
+        set nonce = excluded.nonce, tries_left = excluded.tries_left, expires_at = excluded.expires_at",
         &[
             &email.as_str(),
             &scene.name(),
             &nonce,
             &MAX_TRIES_PER_CODE,
-            &life,
-            &mail,
+            &CODE_TTL.as_secs_f64(),
         ],
     )
     .await?;
+    tx.enqueue(Job::Mail {
+        recipient: email.as_str().to_owned(),
+        scene: scene.name().to_owned(),
+        nonce,
+    });
     Ok(())
 }
 
@@ -78,13 +64,12 @@ pub async fn use_code(
 ) -> Result<CodeCheck> {
     let checked = check_code(tx, codes, email, scene, given, budget).await?;
     if matches!(checked, CodeCheck::Right) {
-        let stmt = tx
-            .prepare_cached(
-                "-- accounts.burn_code
-                delete from email_code where email = $1 and scene = $2",
-            )
-            .await?;
-        tx.execute(&stmt, &[&email.as_str(), &scene.name()]).await?;
+        tx.execute(
+            "-- accounts.burn_code
+            delete from email_code where email = $1 and scene = $2",
+            &[&email.as_str(), &scene.name()],
+        )
+        .await?;
     }
     Ok(checked)
 }
@@ -98,17 +83,15 @@ pub async fn check_code(
     given: &str,
     budget: Budget,
 ) -> Result<CodeCheck> {
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_one(
             "-- accounts.guard_code
             insert into code_guard as g (email, failures) values ($1, '{}')
             on conflict (email) do update
             set failures = array(select at from unnest(g.failures) as at where at > app_now() - make_interval(secs => $2) order by at)
             returning failures, app_now()",
+            &[&email.as_str(), &budget.window.as_secs_f64()],
         )
-        .await?;
-    let row = tx
-        .query_one(&stmt, &[&email.as_str(), &budget.window.as_secs_f64()])
         .await?;
     let (failures, now): (Vec<DateTime<Utc>>, DateTime<Utc>) = (row.get(0), row.get(1));
     // More are kept only after an operator has lowered the limit.
@@ -118,15 +101,13 @@ pub async fn check_code(
             (frees - now).to_std().unwrap_or_default(),
         ));
     }
-    let stmt = tx
-        .prepare_cached(
+    let nonce: Option<Uuid> = tx
+        .query_opt(
             "-- accounts.try_code
             select nonce from email_code
             where email = $1 and scene = $2 and expires_at > app_now() and tries_left > 0 for update",
+            &[&email.as_str(), &scene.name()],
         )
-        .await?;
-    let nonce: Option<Uuid> = tx
-        .query_opt(&stmt, &[&email.as_str(), &scene.name()])
         .await?
         .map(|row| row.get(0));
     let right = nonce.is_some_and(|nonce| {
@@ -139,13 +120,12 @@ pub async fn check_code(
     if right {
         return Ok(CodeCheck::Right);
     }
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.wrong_code
-            with counted as (update code_guard set failures = failures || app_now() where email = $1)
-            update email_code set tries_left = tries_left - 1 where email = $1 and scene = $2",
-        )
-        .await?;
-    tx.execute(&stmt, &[&email.as_str(), &scene.name()]).await?;
+    tx.execute(
+        "-- accounts.wrong_code
+        with counted as (update code_guard set failures = failures || app_now() where email = $1)
+        update email_code set tries_left = tries_left - 1 where email = $1 and scene = $2",
+        &[&email.as_str(), &scene.name()],
+    )
+    .await?;
     Ok(CodeCheck::Wrong)
 }

@@ -1,6 +1,5 @@
 mod codes;
 mod deletion;
-mod mail;
 mod notices;
 
 use chrono::{DateTime, Utc};
@@ -8,17 +7,17 @@ use tokio_postgres::types::ToSql;
 
 pub use self::{
     codes::{CodeCheck, check_code, put_code, use_code},
-    deletion::{delete, erase_next},
-    mail::{Mail, claim_mail, delete_mail, retry_mail},
-    notices::{Notice, claim_notice, put_notice, settle_notice},
+    deletion::delete,
+    notices::{address_of, put_notice},
 };
-use super::rules::Email;
 use crate::{
-    db::{Db, Tx},
+    db::Db,
     error::{Code, OnConstraint, Result},
-    features::inbox,
     ids::{SessionId, UserId},
+    inbox,
     limits::table::{Budget, Limit, Overrides},
+    validation::Email,
+    work::Tx,
 };
 
 pub async fn create_user(
@@ -29,14 +28,9 @@ pub async fn create_user(
     locale: &str,
     password_hash: &str,
 ) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.create_user
-            insert into user_account (user_id, email, display_name, device_locale, password_hash) values ($1, $2, $3, $4, $5)",
-        )
-        .await?;
     tx.execute(
-        &stmt,
+        "-- accounts.create_user
+        insert into user_account (user_id, email, display_name, device_locale, password_hash) values ($1, $2, $3, $4, $5)",
         &[
             &user,
             &email.as_str(),
@@ -66,8 +60,12 @@ pub async fn begin_login(
     budget: Budget,
 ) -> Result<Result<Option<Known>, i64>> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let (count, window) = (
+        i32::try_from(budget.count).unwrap_or(i32::MAX - 1),
+        budget.window.as_secs_f64(),
+    );
+    let row = client
+        .query_one(
             "-- accounts.count_login
             insert into login_guard as g (email, failures, last_failure_at) values ($1, 1, app_now())
             on conflict (email) do update set
@@ -77,25 +75,19 @@ pub async fn begin_login(
                                        then g.last_failure_at else app_now() end
             returning failures > $2,
                       least($3, ceil(extract(epoch from last_failure_at - app_now()) + $3))::bigint",
+            &[&email.as_str(), &count, &window],
         )
-        .await?;
-    let (count, window) = (
-        i32::try_from(budget.count).unwrap_or(i32::MAX - 1),
-        budget.window.as_secs_f64(),
-    );
-    let row = client
-        .query_one(&stmt, &[&email.as_str(), &count, &window])
         .await?;
     if row.get(0) {
         return Ok(Err(row.get::<_, i64>(1).max(1)));
     }
-    let stmt = client
-        .prepare_cached(
+    let row = client
+        .query_opt(
             "-- accounts.find
             select user_id, password_hash from user_account where email = $1",
+            &[&email.as_str()],
         )
         .await?;
-    let row = client.query_opt(&stmt, &[&email.as_str()]).await?;
     Ok(Ok(row.map(|row| Known {
         user: row.get(0),
         password_hash: row.get(1),
@@ -104,29 +96,25 @@ pub async fn begin_login(
 
 /// The password that was proven is still the account's, and stays so until commit.
 pub async fn still_holds(tx: &Tx, known: &Known) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.still_holds
-            select 1 from user_account where user_id = $1 and password_hash = $2 and deleted_at is null for share",
-        )
-        .await?;
-    tx.query_opt(&stmt, &[&known.user, &known.password_hash])
-        .await?
-        .ok_or(Code::InvalidCredentials)?;
+    tx.query_opt(
+        "-- accounts.still_holds
+        select 1 from user_account where user_id = $1 and password_hash = $2 and deleted_at is null for share",
+        &[&known.user, &known.password_hash],
+    )
+    .await?
+    .ok_or(Code::InvalidCredentials)?;
     Ok(())
 }
 
 /// Another password for the one that was proven, unless that has been replaced meanwhile. One statement: of those who
 /// had read the row before they wrote it, two would wait for each other.
 pub async fn replace_password(tx: &Tx, known: &Known, hash: &str) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
+    let replaced = tx
+        .execute(
             "-- accounts.replace_password
             update user_account set password_hash = $3 where user_id = $1 and password_hash = $2 and deleted_at is null",
+            &[&known.user, &known.password_hash, &hash],
         )
-        .await?;
-    let replaced = tx
-        .execute(&stmt, &[&known.user, &known.password_hash, &hash])
         .await?
         > 0;
     if replaced {
@@ -138,38 +126,37 @@ pub async fn replace_password(tx: &Tx, known: &Known, hash: &str) -> Result<()> 
 
 /// Whose e-mail this is.
 pub async fn user_of(tx: &Tx, email: &Email) -> Result<Option<UserId>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query_opt(
             "-- accounts.user_of
             select user_id from user_account where email = $1",
+            &[&email.as_str()],
         )
-        .await?;
-    Ok(tx
-        .query_opt(&stmt, &[&email.as_str()])
         .await?
         .map(|row| row.get(0)))
 }
 
 pub async fn set_password(tx: &Tx, user: UserId, hash: &str) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.set_password
-            update user_account set password_hash = $2 where user_id = $1",
-        )
-        .await?;
-    tx.execute(&stmt, &[&user, &hash]).await?;
+    tx.execute(
+        "-- accounts.set_password
+        update user_account set password_hash = $2 where user_id = $1",
+        &[&user, &hash],
+    )
+    .await?;
     Ok(())
 }
 
 /// The session's user has proven who they are just now; refused if the session is over.
 pub async fn note_proof(tx: &Tx, session: SessionId) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
+    if tx
+        .execute(
             "-- accounts.note_proof
             update session set authenticated_at = app_now() where session_id = $1 and revoked_at is null",
+            &[&session],
         )
-        .await?;
-    if tx.execute(&stmt, &[&session]).await? == 0 {
+        .await?
+        == 0
+    {
         Err(Code::Unauthorized.into())
     } else {
         Ok(())
@@ -186,15 +173,13 @@ pub struct Profile {
 
 pub async fn profile(db: &Db, user: UserId) -> Result<Profile> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let row = client
+        .query_opt(
             "-- accounts.profile
             select email, display_name, device_locale, created_at from user_account
             where user_id = $1 and deleted_at is null",
+            &[&user],
         )
-        .await?;
-    let row = client
-        .query_opt(&stmt, &[&user])
         .await?
         .ok_or(Code::Unauthorized)?;
     Ok(Profile {
@@ -208,35 +193,28 @@ pub async fn profile(db: &Db, user: UserId) -> Result<Profile> {
 /// The user's e-mail, for whoever must prove the password again.
 pub async fn email_of(db: &Db, user: UserId) -> Result<Email> {
     let Profile { email, .. } = profile(db, user).await?;
-    Ok(Email::of_account(email))
+    Ok(Email::from_stored(email))
 }
 
 /// Comes after the account's row, whoever takes both.
 pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.clear_failures
-            delete from login_guard where email = $1",
-        )
-        .await?;
-    tx.execute(&stmt, &[&email.as_str()]).await?;
+    tx.execute(
+        "-- accounts.clear_failures
+        delete from login_guard where email = $1",
+        &[&email.as_str()],
+    )
+    .await?;
     Ok(())
 }
 
-/// What no longer says anything: old codes, mails that nobody took, notices, guards, sessions that ended long ago, devices of ours without any. Each
+/// What no longer says anything: old codes, places of notices, guards, sessions that ended long ago, devices of ours without any. Each
 /// deletes at most so many, and leaves alone what somebody is using; a guard is needed for the window of its limit.
-const FORGET: [(Option<Limit>, &str); 7] = [
+const FORGET: [(Option<Limit>, &str); 6] = [
     (
         None,
         "-- accounts.forget_codes
     delete from email_code where ctid = any(array(
         select ctid from email_code where expires_at < app_now() limit $1 for update skip locked))",
-    ),
-    (
-        None,
-        "-- accounts.forget_mails
-    delete from mail_outbox where ctid = any(array(
-        select ctid from mail_outbox where expires_at < app_now() limit $1 for update skip locked))",
     ),
     (
         None,

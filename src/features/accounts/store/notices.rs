@@ -1,77 +1,46 @@
-//! Notices of logins on new devices, which wait for the mail server beside the codes.
+//! Notices of logins on new devices: how many a user gets in a day, and where they go.
 
-use chrono::{DateTime, Utc};
+use crate::{
+    db::Db, error::Result, ids::UserId, jobs::Job, limits::quotas::MAX_LOGIN_NOTICES_PER_DAY,
+    work::Tx,
+};
 
-use crate::{db::Tx, error::Result, ids::UserId, limits::quotas::MAX_LOGIN_NOTICES_PER_DAY};
-
-/// A notice that is due, claimed by its caller for a minute.
-pub struct Notice {
-    pub user: UserId,
-    place: i32,
-    pub device_name: Option<String>,
-    pub at: DateTime<Utc>,
-}
-
-/// Puts a notice into one of the day's places; false if none is free. Of logins at the very same moment, one has it: they
-/// would take the same place.
-pub async fn put_notice(tx: &Tx, user: UserId, device_name: Option<&str>) -> Result<bool> {
-    let stmt = tx
-        .prepare_cached(
+/// Has a user mailed of a login, unless the places of the day are taken. Of logins at the very same moment, one has the
+/// place: they would take the same.
+pub async fn put_notice(tx: &Tx, user: UserId, device_name: Option<&str>) -> Result<()> {
+    let placed = tx
+        .query_opt(
             "-- accounts.put_notice
-            insert into login_notice as n (user_id, place, device_name)
-            select $1, free.place, $2 from generate_series(1, $3::int4) as free (place)
+            insert into login_notice as n (user_id, place)
+            select $1, free.place from generate_series(1, $2::int4) as free (place)
             where not exists (select from login_notice taken where taken.user_id = $1 and taken.place = free.place
                                                                and taken.noticed_at > app_now() - interval '1 day')
             order by free.place limit 1
-            on conflict (user_id, place) do update
-                set device_name = excluded.device_name, noticed_at = excluded.noticed_at, attempts = 0, due_at = excluded.due_at
-                where n.noticed_at <= app_now() - interval '1 day'",
+            on conflict (user_id, place) do update set noticed_at = excluded.noticed_at
+                where n.noticed_at <= app_now() - interval '1 day'
+            returning noticed_at",
+            &[&user, &MAX_LOGIN_NOTICES_PER_DAY],
         )
         .await?;
-    Ok(tx
-        .execute(&stmt, &[&user, &device_name, &MAX_LOGIN_NOTICES_PER_DAY])
-        .await?
-        > 0)
-}
-
-/// With the address that it goes to. What is a day old, or an account's that is gone, is no news any more.
-pub async fn claim_notice(tx: &Tx) -> Result<Option<(Notice, String)>> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.claim_notice
-            update login_notice n set due_at = app_now() + interval '1 minute', attempts = attempts + 1
-            from user_account u
-            where (n.user_id, n.place) = (
-                select w.user_id, w.place from login_notice w join user_account using (user_id)
-                where w.due_at <= app_now() and w.noticed_at > app_now() - interval '1 day' and deleted_at is null
-                order by w.due_at limit 1 for update of w skip locked
-            ) and u.user_id = n.user_id
-            returning n.user_id, n.place, n.device_name, n.noticed_at, u.email",
-        )
-        .await?;
-    let Some(row) = tx.query_opt(&stmt, &[]).await? else {
-        return Ok(None);
-    };
-    let notice = Notice {
-        user: row.get(0),
-        place: row.get(1),
-        device_name: row.get(2),
-        at: row.get(3),
-    };
-    Ok(Some((notice, row.get(4))))
-}
-
-/// It was sent, or will be tried again after 2, 4, 8 ... seconds, at most a minute.
-pub async fn settle_notice(tx: &Tx, notice: &Notice, sent: bool) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- accounts.settle_notice
-            update login_notice
-            set due_at = case when not $4 then app_now() + make_interval(secs => least(60, 2 ^ attempts)) end
-            where user_id = $1 and place = $2 and noticed_at = $3",
-        )
-        .await?;
-    tx.execute(&stmt, &[&notice.user, &notice.place, &notice.at, &sent])
-        .await?;
+    if let Some(row) = placed {
+        tx.enqueue(Job::LoginNotice {
+            user,
+            device_name: device_name.map(str::to_owned),
+            at: row.get(0),
+        });
+    }
     Ok(())
+}
+
+/// Where a user's mail goes; nowhere, if the account is gone.
+pub async fn address_of(db: &Db, user: UserId) -> Result<Option<String>> {
+    let client = db.read().await?;
+    let row = client
+        .query_opt(
+            "-- accounts.address_of
+            select email from user_account where user_id = $1 and deleted_at is null",
+            &[&user],
+        )
+        .await?;
+    Ok(row.map(|row| row.get(0)))
 }

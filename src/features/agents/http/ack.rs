@@ -7,9 +7,9 @@ use super::super::{Agents, store};
 use crate::{
     auth::agent::{Agent, lock_live_token},
     error::{Error, Result},
-    features::inbox::{self, Inbox, Reader},
     http::{Data, JsonOrNothing},
     ids::Principal,
+    inbox::{self, Inbox, Reader},
     limits::Limiter,
 };
 
@@ -51,10 +51,11 @@ pub async fn ack(
                 "must be a number that was given out",
             ));
         }
-        let tx = agents.db.begin("agents.ack").await?;
-        lock_live_token(&tx, agent.id, agent.token).await?;
-        inbox::ack(&tx, &reader, seq).await?;
-        tx.commit().await?;
+        let acked = agents.work.run("agents.ack", async |tx| {
+            lock_live_token(tx, agent.id, agent.token).await?;
+            inbox::ack(tx, &reader, seq).await
+        });
+        acked.await?;
         bounds.acked = bounds.acked.max(seq);
     }
     agents.reachability.acked(&[agent.id]).await?;

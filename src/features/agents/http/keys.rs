@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::super::{
     Agents, State, move_to,
-    proof::{Registration, encode},
+    proof::{Keys, Registration, encode},
     store::{self, Key, Viewer},
 };
 use crate::{
@@ -15,10 +15,10 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::inbox,
     http::{Created, Data, Json},
-    ids::{AgentId, EventId},
+    ids::AgentId,
     limits::Limiter,
+    work::Tx,
 };
 
 /// A key that is the current one now.
@@ -45,47 +45,36 @@ pub async fn register_key(
 ) -> Result<Created<RegisteredKey>> {
     agent.charge(&limiter).await?;
     let keys = body.prove(agent.id, agents.clock.now())?;
-    let key_id = keys.id();
-
-    let tx = agents.db.begin("agents.register_key").await?;
-    let locked = store::lock_named(&tx, &agent).await?;
-    let before = store::keys(&tx, agent.id).await?;
-    let is_current = |key: &Key| key.valid_until.is_none() && key.id == key_id;
-    let mut told = Vec::new();
-    if !before.iter().any(is_current) {
-        store::end_current_key(&tx, agent.id, &key_id).await?;
-        store::put_key(&tx, agent.id, &keys).await?;
-        let users = store::related_users(&tx, agent.id).await?;
-        let data = json!({ "agent_id": agent.id, "key_id": key_id }).to_string();
-        let kind = EventKind::AgentKeyRegistered;
-        if locked.state == State::Registered {
-            told.extend(move_to(&tx, &agents.random, &locked, State::Active).await?);
-        }
-        told.push(
-            inbox::append(
-                &tx,
-                EventId::generate(&agents.random),
-                kind,
-                None,
-                &data,
-                &users,
-            )
-            .await?,
-        );
-    }
-    let previous = store::keys(&tx, agent.id)
-        .await?
-        .into_iter()
-        .find(|key| key.id != key_id);
-    tx.commit().await?;
-
-    agents.tell(told);
+    let previous = agents.work.run("agents.register_key", async |tx| {
+        make_current(tx, &agent, &keys).await
+    });
+    let previous = previous.await?;
     let previous_valid_until = previous.as_ref().and_then(|key| key.valid_until).map(iso);
     Ok(Created(RegisteredKey {
-        key_id,
+        key_id: keys.id(),
         previous_key_id: previous.map(|key| key.id),
         previous_valid_until,
     }))
+}
+
+/// Makes `keys` the agent's current ones, unless they are already; the ones before, as long as they are good.
+async fn make_current(tx: &Tx, agent: &NamedAgent, keys: &Keys) -> Result<Option<Key>> {
+    let key_id = keys.id();
+    let locked = store::lock_named(tx, agent).await?;
+    let before = store::keys(tx, agent.id).await?;
+    let is_current = |key: &Key| key.valid_until.is_none() && key.id == key_id;
+    if !before.iter().any(is_current) {
+        store::end_current_key(tx, agent.id, &key_id).await?;
+        store::put_key(tx, agent.id, keys).await?;
+        if locked.state == State::Registered {
+            move_to(tx, &locked, State::Active).await?;
+        }
+        let users = store::related_users(tx, agent.id).await?;
+        let data = json!({ "agent_id": agent.id, "key_id": key_id });
+        tx.emit(EventKind::AgentKeyRegistered, None, &data, users)?;
+    }
+    let now = store::keys(tx, agent.id).await?;
+    Ok(now.into_iter().find(|key| key.id != key_id))
 }
 
 #[derive(Deserialize)]

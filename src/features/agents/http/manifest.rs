@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::super::{
     Agents,
-    manifest::{Update, Warning},
+    manifest::{Manifest, Update, Warning},
     store,
 };
 use crate::{
@@ -20,14 +20,13 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::inbox,
     http::{Data, body},
-    ids::EventId,
     limits::{
         Limiter,
         quotas::{MANIFEST_ENVELOPE_BYTES, MAX_MANIFEST_BYTES},
         table::Limit,
     },
+    work::Tx,
 };
 
 /// What became of a manifest.
@@ -56,38 +55,12 @@ pub async fn update(
         manifest,
         if_version,
     } = admit(&agents.db, agent, request).await?;
-    limiter.take(Limit::AgentManifestUpdate, agent.id).await?;
+    limiter.check(Limit::AgentManifestUpdate, agent.id).await?;
 
-    let tx = agents.db.begin("agents.update_manifest").await?;
-    let named = NamedAgent {
-        id: agent.id,
-        by: ActingAs::Itself(agent.token),
-    };
-    let locked = store::lock_named(&tx, &named).await?;
-    let (earlier, version) = store::manifest(&tx, agent.id).await?;
-    must_be(if_version, version)?;
-    let changed_scopes = manifest.changed_scopes(earlier.as_deref());
-    let manifest_version = store::put_manifest(&tx, agent.id, &manifest.text).await?;
-    let mut told_to = store::related_users(&tx, agent.id).await?;
-    if !told_to.contains(&locked.owner.0) {
-        told_to.push(locked.owner.0);
-    }
-    let data = json!({
-        "agent_id": agent.id, "manifest_version": manifest_version, "changed_scopes": changed_scopes,
+    let replaced = agents.work.run("agents.update_manifest", async |tx| {
+        replace(tx, agent, &manifest, if_version).await
     });
-    let kind = EventKind::AgentManifestUpdated;
-    let told = inbox::append(
-        &tx,
-        EventId::generate(&agents.random),
-        kind,
-        None,
-        &data.to_string(),
-        &told_to,
-    )
-    .await?;
-    tx.commit().await?;
-
-    agents.tell([told]);
+    let (manifest_version, changed_scopes) = replaced.await?;
     let size_bytes = manifest.size_bytes();
     Ok(Data(Updated {
         manifest_version,
@@ -95,6 +68,33 @@ pub async fn update(
         warnings: manifest.warnings,
         changed_scopes,
     }))
+}
+
+/// Stores a manifest; its version, and the scopes that it changes.
+async fn replace(
+    tx: &Tx,
+    agent: Agent,
+    manifest: &Manifest,
+    if_version: Option<i32>,
+) -> Result<(i32, Vec<String>)> {
+    let named = NamedAgent {
+        id: agent.id,
+        by: ActingAs::Itself(agent.token),
+    };
+    let locked = store::lock_named(tx, &named).await?;
+    let (earlier, version) = store::manifest(tx, agent.id).await?;
+    must_be(if_version, version)?;
+    let changed_scopes = manifest.changed_scopes(earlier.as_deref());
+    let manifest_version = store::put_manifest(tx, agent.id, &manifest.text).await?;
+    let mut to = store::related_users(tx, agent.id).await?;
+    if !to.contains(&locked.owner.0) {
+        to.push(locked.owner.0);
+    }
+    let data = json!({
+        "agent_id": agent.id, "manifest_version": manifest_version, "changed_scopes": changed_scopes,
+    });
+    tx.emit(EventKind::AgentManifestUpdated, None, &data, to)?;
+    Ok((manifest_version, changed_scopes))
 }
 
 /// Reads the body and judges it, and what it wants to replace: everything but the race for it.

@@ -35,14 +35,16 @@ use crate::{
     },
     clock::iso,
     error::{Code, Error, Result},
-    http::{Created, Data, List, Page, Query, body, json, json::Text},
-    ids::{AgentId, TokenId, UserId},
+    http::{Created, Data, List, Page, Query, body, json},
+    ids::{AgentId, UserId},
+    jobs::Job,
     limits::{
         Limiter,
         quotas::{MANIFEST_ENVELOPE_BYTES, MAX_MANIFEST_BYTES},
         slots::Connection,
         table::Limit,
     },
+    validation::Text,
 };
 
 #[derive(Deserialize)]
@@ -75,7 +77,7 @@ pub async fn create(
 ) -> Result<Created<CreatedAgent>> {
     limiter.check_route(Limit::DefaultUser, user.id).await?;
     let (body, manifest) = read_agent(request).await?;
-    let id = AgentId::generate(&agents.random);
+    let id = AgentId::generate(agents.work.random());
     let new = store::NewAgent {
         id,
         owner: user.id,
@@ -84,9 +86,10 @@ pub async fn create(
         manifest: manifest.as_ref().map(|manifest| manifest.text.as_str()),
     };
     // The place first, then the costly hash: who comes too late costs nothing.
-    let tx = agents.db.begin("agents.reserve").await?;
-    store::reserve(&tx, &new, user.session, agents.quotas.agents_per_user).await?;
-    tx.commit().await?;
+    let reserved = agents.work.run("agents.reserve", async |tx| {
+        store::reserve(tx, &new, user.session, agents.quotas.agents_per_user).await
+    });
+    reserved.await?;
     match open(&agents, id, &user).await {
         Ok((token, created_at)) => Ok(Created(CreatedAgent {
             agent_id: id,
@@ -97,10 +100,10 @@ pub async fn create(
         })),
         Err(error) => {
             // Where this fails too, the owner finds an agent without a token, to be used or deleted.
-            store::give_up(&agents.db, id)
-                .await
-                .inspect_err(Error::log)
-                .ok();
+            let given_up = agents.work.run("agents.give_up", async |tx| {
+                store::give_up(tx, id, user.id).await
+            });
+            given_up.await.inspect_err(Error::log).ok();
             Err(error)
         }
     }
@@ -125,20 +128,15 @@ async fn read_agent(request: Request<Body>) -> Result<(CreateAgent, Option<Manif
 
 async fn open(agents: &Agents, agent: AgentId, owner: &User) -> Result<(String, DateTime<Utc>)> {
     let (token, hash) = agents.generate().await?;
-    let tx = agents.db.begin("agents.open").await?;
-    user::lock_live_session(&tx, owner.id, owner.session).await?;
-    let created_at = store::open(&tx, agent)
-        .await?
-        .ok_or(Code::AgentNotRegistered)?;
-    store::add_token(
-        &tx,
-        agent,
-        TokenId::generate(&agents.random),
-        &token.lookup,
-        &hash,
-    )
-    .await?;
-    tx.commit().await?;
+    let opened = agents.work.run("agents.open", async |tx| {
+        user::lock_live_session(tx, owner.id, owner.session).await?;
+        let created_at = store::open(tx, agent)
+            .await?
+            .ok_or(Code::AgentNotRegistered)?;
+        store::add_token(tx, agent, &token.lookup, &hash).await?;
+        Ok(created_at)
+    });
+    let created_at = opened.await?;
     Ok((token.token.expose_secret().to_owned(), created_at))
 }
 
@@ -311,18 +309,22 @@ pub async fn delete(
     Handle(agents): Handle<Agents>,
 ) -> Result<Data<DeletedAgent>> {
     limiter.check_route(Limit::DefaultUser, agent.owner).await?;
-    let tx = agents.db.begin("agents.delete").await?;
-    let locked = store::lock_owned(&tx, &agent).await?;
-    let dead = store::revoke_tokens(&tx, agent.id, "token_revoked").await?;
-    store::end_keys(&tx, agent.id).await?;
-    let told = move_to(&tx, &agents.random, &locked, State::Deleted).await?;
-    let deleted_at = store::deleted_at(&tx, agent.id).await?;
-    tx.commit().await?;
-    agents.tell(told);
-    let connections_closed = agents.close(agent.id, dead, "token_revoked").await;
-    Ok(Data(DeletedAgent {
-        agent_id: agent.id,
-        deleted_at,
-        connections_closed,
-    }))
+    // Before the revocation closes them.
+    let sockets = agents.count_sockets(agent.id).await;
+    let deleted = agents.work.run("agents.delete", async |tx| {
+        let locked = store::lock_owned(tx, &agent).await?;
+        let had_token = store::revoke_tokens(tx, agent.id, "token_revoked").await?;
+        store::end_keys(tx, agent.id).await?;
+        move_to(tx, &locked, State::Deleted).await?;
+        tx.enqueue(Job::EraseAgent {
+            agent: agent.id,
+            owner: agent.owner,
+        });
+        Ok(DeletedAgent {
+            agent_id: agent.id,
+            deleted_at: store::deleted_at(tx, agent.id).await?,
+            connections_closed: if had_token { sockets } else { 0 },
+        })
+    });
+    deleted.await.map(Data)
 }

@@ -12,9 +12,7 @@ use crate::{
     clock::iso,
     error::{Error, Result},
     events::EventKind,
-    features::inbox,
     http::{Data, Json},
-    ids::{EventId, TokenId},
     limits::{Limiter, table::Limit},
 };
 
@@ -46,14 +44,14 @@ pub async fn regenerate_token(
     Handle(agents): Handle<Agents>,
     Json(Regenerate { emergency }): Json<Regenerate>,
 ) -> Result<Data<Regenerated>> {
-    let charge = limiter
-        .charge(Limit::AgentTokenRegenerate, agent.id)
+    let reservation = limiter
+        .reserve(Limit::AgentTokenRegenerate, agent.id)
         .await?;
-    let remaining_today = charge.left();
+    let remaining_today = reservation.remaining();
     let regenerated = replace_token(&agents, &agent, emergency, remaining_today).await;
     if regenerated.as_ref().is_err_and(Error::is_ours) {
         // One of five a day: our overload must not cost it.
-        limiter.refund(charge).await;
+        limiter.refund(reservation).await;
     }
     regenerated.map(Data)
 }
@@ -65,39 +63,25 @@ async fn replace_token(
     remaining_today: u32,
 ) -> Result<Regenerated> {
     let (token, hash) = agents.generate().await?;
-    let tx = agents.db.begin("agents.regenerate").await?;
-    let locked = store::lock_owned(&tx, agent).await?;
-    let (dead, previous_valid_until) = if emergency {
-        store::end_keys(&tx, agent.id).await?;
-        (
-            store::revoke_tokens(&tx, agent.id, "token_regenerated").await?,
-            None,
-        )
-    } else {
-        store::end_current_key(&tx, agent.id, "").await?;
-        (Vec::new(), store::end_current_token(&tx, agent.id).await?)
-    };
-    store::add_token(
-        &tx,
-        agent.id,
-        TokenId::generate(&agents.random),
-        &token.lookup,
-        &hash,
-    )
-    .await?;
-    let previous_valid_until = previous_valid_until.map(iso);
-    let data = json!({ "agent_id": agent.id, "emergency": emergency, "previous_valid_until": previous_valid_until });
-    let id = EventId::generate(&agents.random);
-    let kind = EventKind::AgentTokenRegenerated;
-    let mut told =
-        vec![inbox::append(&tx, id, kind, None, &data.to_string(), &[agent.owner.0]).await?];
-    if emergency || locked.state == State::TokenRevoked {
-        told.extend(move_to(&tx, &agents.random, &locked, State::Registered).await?);
-    }
-    tx.commit().await?;
-
-    agents.tell(told);
-    agents.close(agent.id, dead, "token_regenerated").await;
+    let replaced = agents.work.run("agents.regenerate", async |tx| {
+        let locked = store::lock_owned(tx, agent).await?;
+        let previous_valid_until = if emergency {
+            store::end_keys(tx, agent.id).await?;
+            store::revoke_tokens(tx, agent.id, "token_regenerated").await?;
+            None
+        } else {
+            store::end_current_key(tx, agent.id, "").await?;
+            store::end_current_token(tx, agent.id).await?.map(iso)
+        };
+        store::add_token(tx, agent.id, &token.lookup, &hash).await?;
+        let data = json!({ "agent_id": agent.id, "emergency": emergency, "previous_valid_until": previous_valid_until });
+        tx.emit(EventKind::AgentTokenRegenerated, None, &data, vec![agent.owner.0])?;
+        if emergency || locked.state == State::TokenRevoked {
+            move_to(tx, &locked, State::Registered).await?;
+        }
+        Ok(previous_valid_until)
+    });
+    let previous_valid_until = replaced.await?;
     let token = token.token.expose_secret().to_owned();
     Ok(Regenerated {
         token,
@@ -124,17 +108,17 @@ pub async fn revoke_token(
     agent: OwnedAgent,
     Handle(agents): Handle<Agents>,
 ) -> Result<Data<RevokedToken>> {
-    let tx = agents.db.begin("agents.revoke_token").await?;
-    let locked = store::lock_owned(&tx, &agent).await?;
-    let dead = store::revoke_tokens(&tx, agent.id, "token_revoked").await?;
-    store::end_keys(&tx, agent.id).await?;
-    let told = move_to(&tx, &agents.random, &locked, State::TokenRevoked).await?;
-    let revoked_at = store::revoked_at(&tx, agent.id).await?;
-    tx.commit().await?;
-    agents.tell(told);
-    let connections_closed = agents.close(agent.id, dead, "token_revoked").await;
-    Ok(Data(RevokedToken {
-        revoked_at,
-        connections_closed,
-    }))
+    // Before the revocation closes them.
+    let sockets = agents.count_sockets(agent.id).await;
+    let revoked = agents.work.run("agents.revoke_token", async |tx| {
+        let locked = store::lock_owned(tx, &agent).await?;
+        let had_token = store::revoke_tokens(tx, agent.id, "token_revoked").await?;
+        store::end_keys(tx, agent.id).await?;
+        move_to(tx, &locked, State::TokenRevoked).await?;
+        Ok(RevokedToken {
+            revoked_at: store::revoked_at(tx, agent.id).await?,
+            connections_closed: if had_token { sockets } else { 0 },
+        })
+    });
+    revoked.await.map(Data)
 }

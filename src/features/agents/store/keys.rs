@@ -3,11 +3,12 @@ use tokio_postgres::Row;
 
 use super::seconds;
 use crate::{
-    db::{Conn, Db, Tx},
+    db::{Conn, Db},
     error::Result,
     features::agents::proof::Keys,
     ids::AgentId,
     limits::quotas::{AGENT_GRACE, MAX_AGENT_KEYS},
+    work::Tx,
 };
 
 /// A valid key of an agent.
@@ -22,14 +23,6 @@ pub struct Key {
 
 /// The valid keys, the current one first, then by what is left of their grace.
 pub async fn keys(client: &Conn, agent: AgentId) -> Result<Vec<Key>> {
-    let stmt = client
-        .prepare_cached(
-            "-- agents.keys
-            select key_id, public_key, signing_public_key, created_at, valid_until from agent_key
-            where agent_id = $1 and (valid_until is null or valid_until > app_now())
-            order by valid_until desc nulls first, key_id",
-        )
-        .await?;
     let key = |row: &Row| Key {
         id: row.get(0),
         public: row.get(1),
@@ -38,7 +31,13 @@ pub async fn keys(client: &Conn, agent: AgentId) -> Result<Vec<Key>> {
         valid_until: row.get(4),
     };
     Ok(client
-        .query(&stmt, &[&agent])
+        .query(
+            "-- agents.keys
+            select key_id, public_key, signing_public_key, created_at, valid_until from agent_key
+            where agent_id = $1 and (valid_until is null or valid_until > app_now())
+            order by valid_until desc nulls first, key_id",
+            &[&agent],
+        )
         .await?
         .iter()
         .map(key)
@@ -47,30 +46,23 @@ pub async fn keys(client: &Conn, agent: AgentId) -> Result<Vec<Key>> {
 
 /// Gives the current key its grace, unless it is `but`.
 pub async fn end_current_key(tx: &Tx, agent: AgentId, but: &str) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- agents.end_current_key
-            update agent_key set valid_until = app_now() + make_interval(secs => $3)
-            where agent_id = $1 and key_id <> $2 and valid_until is null",
-        )
-        .await?;
-    tx.execute(&stmt, &[&agent, &but, &seconds(AGENT_GRACE)])
-        .await?;
+    tx.execute(
+        "-- agents.end_current_key
+        update agent_key set valid_until = app_now() + make_interval(secs => $3)
+        where agent_id = $1 and key_id <> $2 and valid_until is null",
+        &[&agent, &but, &seconds(AGENT_GRACE)],
+    )
+    .await?;
     Ok(())
 }
 
 /// Makes a key the current one; of those in grace, the oldest make room for it.
 pub async fn put_key(tx: &Tx, agent: AgentId, keys: &Keys) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- agents.put_key
-            insert into agent_key as k (agent_id, key_id, public_key, signing_public_key) values ($1, $2, $3, $4)
-            on conflict (agent_id, key_id) do update
-                set valid_until = null, created_at = case when k.valid_until is null then k.created_at else app_now() end",
-        )
-        .await?;
     tx.execute(
-        &stmt,
+        "-- agents.put_key
+        insert into agent_key as k (agent_id, key_id, public_key, signing_public_key) values ($1, $2, $3, $4)
+        on conflict (agent_id, key_id) do update
+            set valid_until = null, created_at = case when k.valid_until is null then k.created_at else app_now() end",
         &[
             &agent,
             &keys.id(),
@@ -79,44 +71,40 @@ pub async fn put_key(tx: &Tx, agent: AgentId, keys: &Keys) -> Result<()> {
         ],
     )
     .await?;
-    let stmt = tx
-        .prepare_cached(
-            "-- agents.trim_keys
-            delete from agent_key where agent_id = $1 and key_id in (
-                select key_id from agent_key where agent_id = $1
-                order by valid_until desc nulls first offset $2
-            )",
-        )
-        .await?;
-    tx.execute(&stmt, &[&agent, &MAX_AGENT_KEYS]).await?;
+    tx.execute(
+        "-- agents.trim_keys
+        delete from agent_key where agent_id = $1 and key_id in (
+            select key_id from agent_key where agent_id = $1
+            order by valid_until desc nulls first offset $2
+        )",
+        &[&agent, &MAX_AGENT_KEYS],
+    )
+    .await?;
     Ok(())
 }
 
 /// No key is valid any more.
 pub async fn end_keys(tx: &Tx, agent: AgentId) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- agents.end_keys
-            delete from agent_key where agent_id = $1",
-        )
-        .await?;
-    tx.execute(&stmt, &[&agent]).await?;
+    tx.execute(
+        "-- agents.end_keys
+        delete from agent_key where agent_id = $1",
+        &[&agent],
+    )
+    .await?;
     Ok(())
 }
 
 /// Some agents that have a key whose grace is over.
 pub async fn with_ended_keys(db: &Db) -> Result<Vec<AgentId>> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    Ok(client
+        .query(
             "-- agents.with_ended_keys
             select distinct agent_id from (
                 select agent_id from agent_key where valid_until <= app_now() order by valid_until limit 200
             ) ended",
+            &[],
         )
-        .await?;
-    Ok(client
-        .query(&stmt, &[])
         .await?
         .iter()
         .map(|row| row.get(0))
@@ -125,18 +113,18 @@ pub async fn with_ended_keys(db: &Db) -> Result<Vec<AgentId>> {
 
 /// Deletes an agent's keys whose grace is over; whether any is left.
 pub async fn retire_keys(tx: &Tx, agent: AgentId) -> Result<bool> {
-    let stmt = tx
-        .prepare_cached(
-            "-- agents.retire_keys
-            delete from agent_key where agent_id = $1 and valid_until <= app_now()",
-        )
-        .await?;
-    tx.execute(&stmt, &[&agent]).await?;
-    let stmt = tx
-        .prepare_cached(
+    tx.execute(
+        "-- agents.retire_keys
+        delete from agent_key where agent_id = $1 and valid_until <= app_now()",
+        &[&agent],
+    )
+    .await?;
+    Ok(tx
+        .query_opt(
             "-- agents.has_key
             select 1 from agent_key where agent_id = $1 limit 1",
+            &[&agent],
         )
-        .await?;
-    Ok(tx.query_opt(&stmt, &[&agent]).await?.is_some())
+        .await?
+        .is_some())
 }

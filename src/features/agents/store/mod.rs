@@ -1,5 +1,4 @@
 mod keys;
-mod leave;
 mod tokens;
 mod view;
 
@@ -8,7 +7,6 @@ use uuid::Uuid;
 
 pub use self::{
     keys::{Key, end_current_key, end_keys, keys, put_key, retire_keys, with_ended_keys},
-    leave::leave_next,
     tokens::{add_token, end_current_token, retire_tokens, revoke_tokens, revoked_at},
     view::{AgentRow, Viewer, find_visible, list},
 };
@@ -19,10 +17,12 @@ use crate::{
         owned::{ActingAs, NamedAgent, OwnedAgent},
         user,
     },
-    db::{Db, Tx},
+    db::Db,
     error::{Code, Error, Result},
-    features::inbox::{self, Reader},
     ids::{AgentId, Principal, SessionId, UserId},
+    inbox::{self, Reader},
+    jobs::Job,
+    work::Tx,
 };
 
 /// An agent to be.
@@ -37,33 +37,26 @@ pub struct NewAgent<'a> {
 /// Takes a place for one more agent, which has no token yet, or refuses if the user has `most`. The lock on the user
 /// makes racing requests count one after the other; of a user or session that has ended meanwhile none counts.
 pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- agents.lock_owner
-            select 1 from user_account where user_id = $1 for update",
-        )
-        .await?;
-    tx.execute(&stmt, &[&new.owner]).await?;
+    tx.execute(
+        "-- agents.lock_owner
+        select 1 from user_account where user_id = $1 for update",
+        &[&new.owner],
+    )
+    .await?;
     user::lock_live_session(tx, new.owner, session).await?;
-    let stmt = tx
-        .prepare_cached(
+    let n: i64 = tx
+        .query_one(
             "-- agents.count
             select count(*) from agent where owner_user_id = $1 and state <> 'deleted'",
+            &[&new.owner],
         )
-        .await?;
-    let n: i64 = tx.query_one(&stmt, &[&new.owner]).await?.get(0);
+        .await?
+        .get(0);
     if n >= i64::from(most) {
         return Err(Error::from(Code::AgentLimitExceeded)
             .with("limit", most)
             .with("alias", "AGT_008"));
     }
-    let stmt = tx
-        .prepare_cached(
-            "-- agents.reserve
-            insert into agent (agent_id, owner_user_id, display_name, description, manifest, manifest_version, state)
-            values ($1, $2, $3, $4, $5, case when $5::text is null then 0 else 1 end, 'token_revoked')",
-        )
-        .await?;
     let params: &[&(dyn tokio_postgres::types::ToSql + Sync)] = &[
         &new.id,
         &new.owner,
@@ -71,56 +64,76 @@ pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32)
         &new.description,
         &new.manifest,
     ];
-    tx.execute(&stmt, params).await?;
+    tx.execute(
+        "-- agents.reserve
+        insert into agent (agent_id, owner_user_id, display_name, description, manifest, manifest_version, state)
+        values ($1, $2, $3, $4, $5, case when $5::text is null then 0 else 1 end, 'token_revoked')", params,
+    )
+    .await?;
     inbox::create(tx, new.id.0).await?;
     inbox::create_reader(tx, &Reader::new(Principal::Agent(new.id), "")).await
 }
 
 /// The reserved agent has its token: it is there. None if its owner was faster in changing it.
 pub async fn open(tx: &Tx, id: AgentId) -> Result<Option<DateTime<Utc>>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query_opt(
             "-- agents.open
             update agent set state = 'registered' where agent_id = $1 and state = 'token_revoked' returning created_at",
+            &[&id],
         )
-        .await?;
-    Ok(tx.query_opt(&stmt, &[&id]).await?.map(|row| row.get(0)))
+        .await?
+        .map(|row| row.get(0)))
 }
 
-/// Gives a reserved place back.
-pub async fn give_up(db: &Db, id: AgentId) -> Result<()> {
-    let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+/// Gives a reserved place back. Its owner may have found it meanwhile, and talked with it.
+pub async fn give_up(tx: &Tx, agent: AgentId, owner: UserId) -> Result<()> {
+    let given_up = tx
+        .execute(
             "-- agents.give_up
             update agent set state = 'deleted', deleted_at = app_now() where agent_id = $1 and state = 'token_revoked'",
+            &[&agent],
         )
         .await?;
-    client.execute(&stmt, &[&id]).await?;
+    if given_up > 0 {
+        tx.enqueue(Job::EraseAgent { agent, owner });
+    }
     Ok(())
+}
+
+pub async fn of_owner(db: &Db, owner: UserId) -> Result<Vec<AgentId>> {
+    let client = db.read().await?;
+    let rows = client
+        .query(
+            "-- agents.of_owner
+            select agent_id from agent where owner_user_id = $1 order by agent_id",
+            &[&owner],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// The lock holds off a deletion until the end of the transaction, and nothing else.
 pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- agents.find
             select agent_id from agent where agent_id = $1 and state <> 'deleted' for share",
+            &[&id],
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&id]).await?;
     Ok(row.map(|row| row.get(0)))
 }
 
 /// Locks an agent's row. Comes before all other locks but a user's.
 pub async fn lock(tx: &Tx, id: AgentId) -> Result<Option<Locked>> {
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- agents.lock
             select owner_user_id, state from agent where agent_id = $1 and state <> 'deleted' for no key update",
+            &[&id],
         )
         .await?;
-    let row = tx.query_opt(&stmt, &[&id]).await?;
     Ok(row.map(|row| Locked {
         id,
         owner: row.get(0),
@@ -162,40 +175,40 @@ pub async fn lock_named(tx: &Tx, agent: &NamedAgent) -> Result<Locked> {
 
 /// Returns when.
 pub async fn set_state(tx: &Tx, id: AgentId, state: State) -> Result<DateTime<Utc>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query_one(
             "-- agents.set_state
             update agent set state = $2,
                 unreachable_since = case when $2 = 'unreachable' then app_now() end,
                 deleted_at = case when $2 = 'deleted' then app_now() end
             where agent_id = $1 returning app_now()",
+            &[&id, &state.name()],
         )
-        .await?;
-    Ok(tx.query_one(&stmt, &[&id, &state.name()]).await?.get(0))
+        .await?
+        .get(0))
 }
 
 /// When it was deleted.
 pub async fn deleted_at(tx: &Tx, id: AgentId) -> Result<DateTime<Utc>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query_one(
             "-- agents.deleted_at
             select deleted_at from agent where agent_id = $1",
+            &[&id],
         )
-        .await?;
-    Ok(tx.query_one(&stmt, &[&id]).await?.get(0))
+        .await?
+        .get(0))
 }
 
 /// Those of `agents` that are unreachable.
 pub async fn unreachable(db: &Db, agents: &[AgentId]) -> Result<Vec<AgentId>> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    Ok(client
+        .query(
             "-- agents.unreachable
             select agent_id from agent where state = 'unreachable' and agent_id = any($1)",
+            &[&agents],
         )
-        .await?;
-    Ok(client
-        .query(&stmt, &[&agents])
         .await?
         .iter()
         .map(|row| row.get(0))
@@ -205,22 +218,23 @@ pub async fn unreachable(db: &Db, agents: &[AgentId]) -> Result<Vec<AgentId>> {
 /// The agent's state now.
 pub async fn state(db: &Db, id: AgentId) -> Result<State> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
-            "-- agents.state
-            select state from agent where agent_id = $1",
-        )
-        .await?;
     Ok(State::from_name(
-        client.query_one(&stmt, &[&id]).await?.get(0),
+        client
+            .query_one(
+                "-- agents.state
+                select state from agent where agent_id = $1",
+                &[&id],
+            )
+            .await?
+            .get(0),
     ))
 }
 
 /// Users who are told of the agent's keys and manifest: those with a live relation, and those who share a conversation
 /// in which it may still speak.
 pub async fn related_users(tx: &Tx, id: AgentId) -> Result<Vec<Uuid>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query(
             "-- agents.related_users
             select user_id from relation where agent_id = $1 and state = 'active'
             union
@@ -228,10 +242,8 @@ pub async fn related_users(tx: &Tx, id: AgentId) -> Result<Vec<Uuid>> {
             join member o on o.conversation_id = m.conversation_id and o.principal_kind = 'user'
             left join relation r on r.relation_id = m.relation_id
             where m.principal_id = $1 and r.state is distinct from 'revoked'",
+            &[&id],
         )
-        .await?;
-    Ok(tx
-        .query(&stmt, &[&id])
         .await?
         .iter()
         .map(|row| row.get(0))
@@ -240,36 +252,38 @@ pub async fn related_users(tx: &Tx, id: AgentId) -> Result<Vec<Uuid>> {
 
 /// The stored manifest and its version.
 pub async fn manifest(tx: &Tx, id: AgentId) -> Result<(Option<String>, i32)> {
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_one(
             "-- agents.manifest
             select manifest, manifest_version from agent where agent_id = $1",
+            &[&id],
         )
         .await?;
-    let row = tx.query_one(&stmt, &[&id]).await?;
     Ok((row.get(0), row.get(1)))
 }
 
 /// Its version alone, outside of a transaction.
 pub async fn manifest_version(db: &Db, id: AgentId) -> Result<i32> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    Ok(client
+        .query_one(
             "-- agents.manifest_version
             select manifest_version from agent where agent_id = $1",
+            &[&id],
         )
-        .await?;
-    Ok(client.query_one(&stmt, &[&id]).await?.get(0))
+        .await?
+        .get(0))
 }
 
 /// Returns the new version.
 pub async fn put_manifest(tx: &Tx, id: AgentId, text: &str) -> Result<i32> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query_one(
             "-- agents.put_manifest
             update agent set manifest = $2, manifest_version = manifest_version + 1 where agent_id = $1
             returning manifest_version",
+            &[&id, &text],
         )
-        .await?;
-    Ok(tx.query_one(&stmt, &[&id, &text]).await?.get(0))
+        .await?
+        .get(0))
 }

@@ -3,88 +3,83 @@ use uuid::Uuid;
 
 use super::seconds;
 use crate::{
-    db::{Db, Tx},
+    db::Db,
     error::Result,
     ids::{AgentId, TokenId},
     limits::quotas::AGENT_GRACE,
+    work::Tx,
 };
 
-pub async fn add_token(
-    tx: &Tx,
-    agent: AgentId,
-    id: TokenId,
-    lookup: &str,
-    bcrypt_hash: &str,
-) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- agents.add_token
-            insert into agent_token (token_id, agent_id, lookup, bcrypt_hash) values ($1, $2, $3, $4)",
-        )
-        .await?;
-    tx.execute(&stmt, &[&id, &agent, &lookup, &bcrypt_hash])
-        .await?;
+pub async fn add_token(tx: &Tx, agent: AgentId, lookup: &str, bcrypt_hash: &str) -> Result<()> {
+    let id = TokenId::generate(tx.random());
+    tx.execute(
+        "-- agents.add_token
+        insert into agent_token (token_id, agent_id, lookup, bcrypt_hash) values ($1, $2, $3, $4)",
+        &[&id, &agent, &lookup, &bcrypt_hash],
+    )
+    .await?;
     Ok(())
 }
 
 /// The current token has its grace from now on; returns until when. Those in grace already keep theirs.
 pub async fn end_current_token(tx: &Tx, agent: AgentId) -> Result<Option<DateTime<Utc>>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query(
             "-- agents.end_current_token
             update agent_token set valid_until = app_now() + make_interval(secs => $2)
             where agent_id = $1 and revoked_at is null and valid_until is null
             returning valid_until",
+            &[&agent, &seconds(AGENT_GRACE)],
         )
-        .await?;
-    Ok(tx
-        .query(&stmt, &[&agent, &seconds(AGENT_GRACE)])
         .await?
         .first()
         .map(|row| row.get(0)))
 }
 
-/// Kills every token; returns those that still lived.
-pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: &str) -> Result<Vec<Uuid>> {
-    let stmt = tx
-        .prepare_cached(
+/// Revokes every token; whether any of them still lived.
+pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: &'static str) -> Result<bool> {
+    let revoked: Vec<Uuid> = tx
+        .query(
             "-- agents.revoke_tokens
             update agent_token set revoked_at = app_now(), bcrypt_hash = null, revoke_reason = $2
             where agent_id = $1 and revoked_at is null
             returning token_id",
+            &[&agent, &reason],
         )
-        .await?;
-    Ok(tx
-        .query(&stmt, &[&agent, &reason])
         .await?
         .iter()
         .map(|row| row.get(0))
-        .collect())
+        .collect();
+    let any = !revoked.is_empty();
+    tx.revoke(revoked, reason);
+    Ok(any)
 }
 
 /// When the last of its tokens died.
 pub async fn revoked_at(tx: &Tx, agent: AgentId) -> Result<DateTime<Utc>> {
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query_one(
             "-- agents.revoked_at
             select coalesce(max(revoked_at), app_now()) from agent_token where agent_id = $1",
+            &[&agent],
         )
-        .await?;
-    Ok(tx.query_one(&stmt, &[&agent]).await?.get(0))
+        .await?
+        .get(0))
 }
 
 /// Clears some of the hashes whose grace is over; true while there may be more.
 pub async fn retire_tokens(db: &Db) -> Result<bool> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    Ok(client
+        .execute(
             "-- agents.retire_tokens
             update agent_token set revoked_at = valid_until, bcrypt_hash = null, revoke_reason = 'token_regenerated'
             where token_id = any(array(
                 select token_id from agent_token where valid_until <= app_now() and revoked_at is null
                 order by token_id limit 1000 for update skip locked
             ))",
+            &[],
         )
-        .await?;
-    Ok(client.execute(&stmt, &[]).await? == 1000)
+        .await?
+        == 1000)
 }

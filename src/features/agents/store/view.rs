@@ -48,8 +48,8 @@ pub async fn find_visible(
     viewer: Uuid,
 ) -> Result<Option<(AgentRow, Viewer)>> {
     let client = db.read().await?;
-    let stmt = client
-        .prepare_cached(
+    let row = client
+        .query_opt(
             "-- agents.show
             select a.*,
                    case when $2 in (owner_user_id, agent_id) then 'insider'
@@ -61,9 +61,9 @@ pub async fn find_visible(
                             where m.principal_id = $2 and r.state is distinct from 'revoked') then 'related'
                         else 'stranger' end
             from agent_shown a where agent_id = $1",
+            &[&id, &viewer],
         )
         .await?;
-    let row = client.query_opt(&stmt, &[&id, &viewer]).await?;
     Ok(row.map(|row| {
         let viewer = match row.get(16) {
             "insider" => Viewer::Insider,
@@ -84,24 +84,24 @@ pub async fn list(
 ) -> Result<(Vec<AgentRow>, bool)> {
     let client = db.read().await?;
     if let Some(cursor) = cursor {
-        let stmt = client
-            .prepare_cached(
+        let known = client
+            .query_opt(
                 "-- agents.knows_cursor
                 select 1 from agent where agent_id = $1 and owner_user_id = $2",
+                &[&cursor, &owner],
             )
             .await?;
-        let known = client.query_opt(&stmt, &[&cursor, &owner]).await?;
         known.ok_or_else(|| Error::field("cursor", "unknown", "is no agent of yours"))?;
     }
-    let stmt = client
-        .prepare_cached(
+    let rows = client
+        .query(
             "-- agents.list
             select *, sum(coalesce(octet_length(manifest), 0)) over (order by agent_id) from agent_shown
             where owner_user_id = $1 and ($2::uuid is null or agent_id > $2)
             order by agent_id limit $3",
+            &[&owner, &cursor, &rows],
         )
         .await?;
-    let rows = client.query(&stmt, &[&owner, &cursor, &rows]).await?;
     // One agent is always there, however large its manifest.
     let fits = |(n, row): &(usize, &Row)| *n == 0 || row.get::<_, i64>(16) <= MAX_PAGE_BYTES;
     let page: Vec<AgentRow> = rows

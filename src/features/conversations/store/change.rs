@@ -2,15 +2,12 @@ use uuid::Uuid;
 
 use super::{lock, updated, whole};
 use crate::{
-    db::Tx,
     error::{Code, Result},
     events::EventKind,
-    features::{
-        conversations::Conversation,
-        inbox::{self, NewEvent, Told},
-    },
-    ids::{ConversationId, EventId, MessageId, Principal, UserId},
+    features::conversations::Conversation,
+    ids::{ConversationId, MessageId, Principal, UserId},
     limits::quotas::MAX_READ_MARK_RECIPIENTS,
+    work::Tx,
 };
 
 /// What may be changed of a conversation.
@@ -27,38 +24,33 @@ pub async fn change(
     id: ConversationId,
     by: UserId,
     change: &Change,
-    event: EventId,
-) -> Result<(Conversation, Vec<Told>)> {
+) -> Result<Conversation> {
     let by = Principal::User(by);
     let place = lock(tx, id, by).await?;
     if !place.is_admin() || (change.title.is_some() && place.kind != "group") {
         return Err(Code::Forbidden.into());
     }
-    let stmt = tx
-        .prepare_cached(
+    let changed = tx
+        .execute(
             "-- conversations.change
             update conversation set encryption = case when $2 then 'required' else encryption end, title = coalesce($3, title)
             where conversation_id = $1 and ($2 and encryption <> 'required' or $3 is distinct from title and $3 is not null)",
+            &[&id, &change.encryption_required, &change.title],
         )
-        .await?;
-    let changed = tx
-        .execute(&stmt, &[&id, &change.encryption_required, &change.title])
         .await?
         > 0;
-    let told = if changed {
-        updated(tx, id, event).await?
-    } else {
-        Vec::new()
-    };
-    Ok((whole(tx, by, id).await?.ok_or(Code::NotFound)?, told))
+    if changed {
+        updated(tx, id).await?;
+    }
+    whole(tx, by, id)
+        .await?
+        .ok_or_else(|| Code::NotFound.into())
 }
 
 /// How far someone has read.
 pub struct ReadMark {
     pub message: MessageId,
     pub unread_count: i64,
-    /// To be told after commit; nothing if the mark did not move.
-    pub told: Vec<Told>,
 }
 
 /// Moves a read mark forward to a message that the reader can see, never back.
@@ -70,37 +62,33 @@ pub async fn read_up_to(
     id: ConversationId,
     reader: Principal,
     message: MessageId,
-    event: EventId,
 ) -> Result<ReadMark> {
-    let stmt = tx
-        .prepare_cached(
+    let row = tx
+        .query_opt(
             "-- conversations.read
             select m.seq, me.read_seq < m.seq from message m join member me using (conversation_id)
             left join relation r on r.relation_id = me.relation_id
             where m.message_id = $3 and m.conversation_id = $1 and me.principal_id = $2 and m.seq > me.from_seq
                 and (me.visibility = 'all' or $2::text = any(m.recipients)) and r.state is distinct from 'revoked'",
+            &[&id, &reader.id(), &message],
         )
-        .await?;
-    let row = tx
-        .query_opt(&stmt, &[&id, &reader.id(), &message])
         .await?
         .ok_or(Code::NotFound)?;
     let (seq, is_ahead): (i64, bool) = (row.get(0), row.get(1));
-    let mut told = Vec::new();
     if is_ahead {
         // Before the reader's own row: who puts another one out may want that, too, to make its reader the owner.
         let to = told_of_marks(tx, id, reader).await?;
-        let stmt = tx
-            .prepare_cached(
+        let moved = tx
+            .execute(
                 "-- conversations.mark
                 update member set read_seq = $3 where conversation_id = $1 and principal_id = $2 and read_seq < $3",
+                &[&id, &reader.id(), &seq],
             )
-            .await?;
-        let moved = tx.execute(&stmt, &[&id, &reader.id(), &seq]).await? > 0;
-        if moved && !to.is_empty() {
+            .await?
+            > 0;
+        if moved {
             let data = serde_json::json!({ "principal_id": reader, "message_id": message });
-            let event = NewEvent::new(event, EventKind::MessageRead, Some(id), &data, to)?;
-            told = inbox::append_all(tx, &[event]).await?;
+            tx.emit(EventKind::MessageRead, Some(id), &data, to)?;
         }
     }
     let seen = super::view(tx, Some(reader), &[id])
@@ -110,23 +98,20 @@ pub async fn read_up_to(
     Ok(ReadMark {
         message,
         unread_count: seen.ok_or(Code::NotFound)?.unread_count,
-        told,
     })
 }
 
 /// Who is told how far someone has read: all users there, who then do not leave before the transaction ends; where they
 /// are many, the reader's own devices.
 async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result<Vec<Uuid>> {
-    let stmt = tx
-        .prepare_cached(
+    if tx
+        .query_one(
             "-- conversations.has_many
             select count(*) > $2::bigint from (
                 select from member where conversation_id = $1 and principal_kind = 'user' limit $2::bigint + 1
             ) few",
+            &[&id, &MAX_READ_MARK_RECIPIENTS],
         )
-        .await?;
-    if tx
-        .query_one(&stmt, &[&id, &MAX_READ_MARK_RECIPIENTS])
         .await?
         .get(0)
     {
@@ -135,15 +120,13 @@ async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result
             .into_iter()
             .collect());
     }
-    let stmt = tx
-        .prepare_cached(
+    Ok(tx
+        .query(
             "-- conversations.hold_users
             select principal_id from member where conversation_id = $1 and principal_kind = 'user'
             order by principal_id for key share",
+            &[&id],
         )
-        .await?;
-    Ok(tx
-        .query(&stmt, &[&id])
         .await?
         .iter()
         .map(|row| row.get(0))

@@ -2,30 +2,17 @@ use uuid::Uuid;
 
 use super::{add_member, tell, whole};
 use crate::{
-    db::Tx,
     error::{Code, Error, Result},
     events::EventKind,
-    features::{
-        agents,
-        conversations::Conversation,
-        inbox::{self, NewEvent, Told},
-        relations,
-    },
-    ids::{AgentId, ConversationId, EventId, Principal, RelationId, UserId},
+    features::{agents, conversations::Conversation, relations},
+    ids::{AgentId, ConversationId, Principal, RelationId, UserId},
+    work::Tx,
 };
 
-/// Ids for whatever must be made.
-pub struct NewIds {
-    pub conversation: ConversationId,
-    pub relation: RelationId,
-    pub events: [EventId; 2],
-}
-
-/// What an opening found or made.
+/// A conversation, and whether the opening made it.
 pub struct Opened {
-    pub conversation: Option<Conversation>,
-    /// To be told after commit.
-    pub told: Vec<Told>,
+    pub conversation: Conversation,
+    pub is_new: bool,
 }
 
 /// A group to be.
@@ -38,14 +25,12 @@ pub struct NewGroup {
 
 /// All of these users, or 404 with those who are not there. None of them goes before the transaction ends.
 async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
+    let found: Vec<UserId> = tx
+        .query(
             "-- conversations.find_users
             select user_id from user_account where user_id = any($1) and deleted_at is null order by user_id for share",
+            &[&users],
         )
-        .await?;
-    let found: Vec<UserId> = tx
-        .query(&stmt, &[&users])
         .await?
         .iter()
         .map(|row| row.get(0))
@@ -62,106 +47,86 @@ async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
     }
 }
 
-pub async fn open_direct(tx: &Tx, ids: &NewIds, user: UserId, other: UserId) -> Result<Opened> {
-    let stmt = tx
-        .prepare_cached(
-            "-- conversations.find_user
-            select 1 from user_account where user_id = $1 and deleted_at is null for share",
-        )
-        .await?;
-    tx.query_opt(&stmt, &[&other])
-        .await?
-        .ok_or(Code::NotFound)?;
-    let (id, made) = insert(tx, ids.conversation, "direct", user, [user.0, other.0]).await?;
+pub async fn open_direct(tx: &Tx, user: UserId, other: UserId) -> Result<Opened> {
+    tx.query_opt(
+        "-- conversations.find_user
+        select 1 from user_account where user_id = $1 and deleted_at is null for share",
+        &[&other],
+    )
+    .await?
+    .ok_or(Code::NotFound)?;
+    let (id, made) = insert(tx, "direct", user, [user.0, other.0]).await?;
     if made {
         add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
         add_member(tx, id, &[Principal::User(other)], "member", None).await?;
     }
-    opened(tx, ids, user, id, made, Vec::new()).await
+    opened(tx, user, id, made).await
 }
 
-pub async fn open_agent(tx: &Tx, ids: &NewIds, user: UserId, agent: AgentId) -> Result<Opened> {
+pub async fn open_agent(tx: &Tx, user: UserId, agent: AgentId) -> Result<Opened> {
     agents::find(tx, agent)
         .await?
         .ok_or(Code::AgentNotRegistered)?;
     let pair = [user.0, agent.0];
-    let (id, made) = insert(tx, ids.conversation, "agent", user, pair).await?;
-    let (relation, new_relation) = relations::open(tx, ids.relation, user, agent, id).await?;
-    let mut told = Vec::new();
+    let (id, made) = insert(tx, "agent", user, pair).await?;
+    let (relation, new_relation) = relations::open(tx, user, agent, id).await?;
     if new_relation && !made {
         renew_relation(tx, id, agent, relation.relation_id).await?;
     }
     if new_relation {
-        let event = NewEvent::new(
-            ids.events[0],
-            EventKind::RelationCreated,
-            None,
-            &relation,
-            pair.to_vec(),
-        )?;
-        told = inbox::append_all(tx, &[event]).await?;
+        tx.emit(EventKind::RelationCreated, None, &relation, pair.to_vec())?;
     }
     if made {
         add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
         let relation = Some(relation.relation_id);
         add_member(tx, id, &[Principal::Agent(agent)], "agent", relation).await?;
     }
-    opened(tx, ids, user, id, made, told).await
+    opened(tx, user, id, made).await
 }
 
-pub async fn open_group(tx: &Tx, ids: &NewIds, user: UserId, group: &NewGroup) -> Result<Opened> {
+pub async fn open_group(tx: &Tx, user: UserId, group: &NewGroup) -> Result<Opened> {
     must_exist(tx, &group.members).await?;
-    let id = ids.conversation;
-    let stmt = tx
-        .prepare_cached(
-            "-- conversations.insert_group
-            insert into conversation (conversation_id, kind, created_by, title, encryption) values ($1, 'group', $2, $3, $4)",
-        )
-        .await?;
-    tx.execute(&stmt, &[&id, &user, &group.title, &group.encryption])
-        .await?;
+    let id = ConversationId::generate(tx.random());
+    tx.execute(
+        "-- conversations.insert_group
+        insert into conversation (conversation_id, kind, created_by, title, encryption) values ($1, 'group', $2, $3, $4)",
+        &[&id, &user, &group.title, &group.encryption],
+    )
+    .await?;
     add_member(tx, id, &[Principal::User(user)], "owner", None).await?;
     let others: Vec<Principal> = group.members.iter().copied().map(Principal::User).collect();
     add_member(tx, id, &others, "member", None).await?;
-    opened(tx, ids, user, id, true, Vec::new()).await
+    opened(tx, user, id, true).await
 }
 
-async fn opened(
-    tx: &Tx,
-    ids: &NewIds,
-    user: UserId,
-    id: ConversationId,
-    made: bool,
-    mut told: Vec<Told>,
-) -> Result<Opened> {
-    if made {
-        told.extend(tell(tx, id, ids.events[1], EventKind::ConversationCreated).await?);
+async fn opened(tx: &Tx, user: UserId, id: ConversationId, is_new: bool) -> Result<Opened> {
+    if is_new {
+        tell(tx, id, EventKind::ConversationCreated).await?;
     }
+    let conversation = whole(tx, Principal::User(user), id).await?;
     Ok(Opened {
-        conversation: whole(tx, Principal::User(user), id).await?,
-        told,
+        conversation: conversation.ok_or(Code::NotFound)?,
+        is_new,
     })
 }
 
 /// The pair's conversation and whether it was made now. The unique pair decides a race; the row is locked either way.
 async fn insert(
     tx: &Tx,
-    id: ConversationId,
     kind: &str,
     by: UserId,
     pair: [Uuid; 2],
 ) -> Result<(ConversationId, bool)> {
+    let id = ConversationId::generate(tx.random());
     let (low, high) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
-    let stmt = tx
-        .prepare_cached(
+    let found: ConversationId = tx
+        .query_one(
             "-- conversations.insert
             insert into conversation (conversation_id, kind, created_by, pair_low, pair_high) values ($1, $2, $3, $4, $5)
             on conflict on constraint conversation_pair do update set pair_low = excluded.pair_low
             returning conversation_id",
+            &[&id, &kind, &by, &low, &high],
         )
-        .await?;
-    let found: ConversationId = tx
-        .query_one(&stmt, &[&id, &kind, &by, &low, &high])
         .await?
         .get(0);
     Ok((found, found == id))
@@ -175,14 +140,12 @@ async fn renew_relation(
     agent: AgentId,
     relation: RelationId,
 ) -> Result<()> {
-    let stmt = tx
-        .prepare_cached(
-            "-- conversations.renew_relation
-            update member m set relation_id = $3, from_seq = c.last_seq from conversation c
-            where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1",
-        )
-        .await?;
-    tx.execute(&stmt, &[&conversation, &agent, &relation])
-        .await?;
+    tx.execute(
+        "-- conversations.renew_relation
+        update member m set relation_id = $3, from_seq = c.last_seq from conversation c
+        where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1",
+        &[&conversation, &agent, &relation],
+    )
+    .await?;
     Ok(())
 }

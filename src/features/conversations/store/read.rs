@@ -22,17 +22,17 @@ pub async fn page(
 ) -> Result<Vec<Conversation>> {
     let mut after: Option<DateTime<Utc>> = None;
     if let Some(cursor) = cursor {
-        let stmt = client
-            .prepare_cached(
+        let row = client
+            .query_opt(
                 "-- conversations.cursor
                 select m.created_at from message m join member me using (conversation_id)
                 where m.message_id = $2 and me.principal_id = $1
                 union all
                 select c.created_at from conversation c join member me using (conversation_id)
                 where c.conversation_id = $2 and me.principal_id = $1",
+                &[&viewer.id(), &cursor],
             )
             .await?;
-        let row = client.query_opt(&stmt, &[&viewer.id(), &cursor]).await?;
         after = Some(row.ok_or_else(page::unknown)?.get(0));
     }
     show(
@@ -75,8 +75,17 @@ async fn show(
     viewer: Option<Principal>,
     which: Which<'_>,
 ) -> Result<Vec<Conversation>> {
-    let stmt = client
-        .prepare_cached(
+    let (these, after, cursor, rows) = match which {
+        Which::These(ids) => (Some(ids), None, None, 0),
+        Which::Page {
+            after,
+            cursor,
+            rows,
+        } => (None, after, cursor, rows),
+    };
+    let viewer = viewer.map(Principal::id);
+    let rows = client
+        .query(
             "-- conversations.show
             select c.conversation_id, c.kind, c.title, c.created_by, c.created_at, c.encryption, c.epoch, c.rotation_required,
                    c.last_message_id, c.last_activity_at,
@@ -107,19 +116,8 @@ async fn show(
                 )))
                 and ($2::uuid is null or me.principal_id is not null and mine.state is distinct from 'revoked')
             order by c.last_activity_at desc, coalesce(c.last_message_id, c.conversation_id) desc",
+            &[&these, &viewer, &after, &cursor, &rows],
         )
-        .await?;
-    let (these, after, cursor, rows) = match which {
-        Which::These(ids) => (Some(ids), None, None, 0),
-        Which::Page {
-            after,
-            cursor,
-            rows,
-        } => (None, after, cursor, rows),
-    };
-    let viewer = viewer.map(Principal::id);
-    let rows = client
-        .query(&stmt, &[&these, &viewer, &after, &cursor, &rows])
         .await?;
     Ok(rows.iter().map(conversation).collect())
 }

@@ -1,0 +1,165 @@
+//! What was revoked in the last day, kept in Redis in case Postgres loses its tail: a fail-over to a standby that was
+//! behind would bring what was revoked a moment ago back to life. When the epoch changes, and when it starts, each node
+//! revokes it again; what is dead already is left alone, so it does not matter how many do.
+//!
+//! A tombstone names a credential and the reason, and carries a MAC under a key derived from the server's secret: who can
+//! write to Redis can revoke nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use subtle::ConstantTimeEq;
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use uuid::Uuid;
+
+use super::worker::known_reason;
+use crate::{
+    auth::secret::MacKey,
+    config::ServerSecret,
+    db::Db,
+    error::Result,
+    redis::{Away, Redis, Script, keys},
+};
+
+/// How long a tombstone stands.
+const TOMBSTONE_TTL: Duration = Duration::from_secs(86_400);
+/// Tombstones that may wait for Redis; more are left out, and only a lost tail would show it.
+const QUEUE_CAPACITY: usize = 16_384;
+/// Of one call to Redis, or one statement.
+const MAX_BATCH_TOMBSTONES: usize = 500;
+/// Between two tries while Redis is away.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The tombstones of all nodes; clones share the queue.
+#[derive(Clone)]
+pub struct Tombstones {
+    redis: Redis,
+    seal: MacKey,
+    script: Arc<Script>,
+    queue: mpsc::Sender<String>,
+}
+
+impl Tombstones {
+    /// Spawns the task that sets them; it ends with `stop`.
+    pub fn start(
+        redis: Redis,
+        secret: &ServerSecret,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) -> Self {
+        let (queue, waiting) = mpsc::channel(QUEUE_CAPACITY);
+        let seal = MacKey::derive(secret, "seal of a revocation's tombstone");
+        let script = Arc::new(Script::new(include_str!("tombstones.lua")));
+        let tombstones = Tombstones {
+            redis,
+            seal,
+            script,
+            queue,
+        };
+        let (setter, until) = (tombstones.clone(), stop.clone());
+        tasks.spawn(async move { until.run_until_cancelled(setter.set(waiting)).await });
+        tombstones
+    }
+
+    /// For credentials whose end has been committed.
+    pub fn raise(&self, credentials: &[Uuid], reason: &str) {
+        for credential in credentials {
+            self.queue.try_send(self.entry(*credential, reason)).ok();
+        }
+    }
+
+    async fn set(self, mut waiting: mpsc::Receiver<String>) {
+        let mut batch = Vec::with_capacity(MAX_BATCH_TOMBSTONES);
+        while waiting.recv_many(&mut batch, MAX_BATCH_TOMBSTONES).await > 0 {
+            let mut args = vec![TOMBSTONE_TTL.as_millis().to_string()];
+            args.append(&mut batch);
+            while self.eval(args.clone()).await.is_err() {
+                tokio::time::sleep(RETRY_INTERVAL).await;
+            }
+        }
+    }
+
+    async fn eval(&self, args: Vec<String>) -> Result<i64, Away> {
+        self.redis
+            .eval(&self.script, &[self.redis.key(keys::tombstones())], args)
+            .await
+    }
+
+    /// Revokes once more whatever a tombstone stands for; false if Redis is away.
+    pub async fn replay(&self, db: &Db) -> Result<bool> {
+        for page in 0.. {
+            let Ok(entries) = self.page(page * MAX_BATCH_TOMBSTONES as i64).await else {
+                return Ok(false);
+            };
+            let (ids, reasons): (Vec<Uuid>, Vec<&'static str>) =
+                entries.iter().filter_map(|entry| self.read(entry)).unzip();
+            if !ids.is_empty() {
+                mark_revoked(db, &ids, &reasons).await?;
+            }
+            if entries.len() < MAX_BATCH_TOMBSTONES {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    async fn page(&self, from: i64) -> Result<Vec<String>, Away> {
+        use fred::interfaces::SortedSetsInterface;
+        let key = self.redis.key(keys::tombstones());
+        let to = from + MAX_BATCH_TOMBSTONES as i64 - 1;
+        self.redis
+            .run(async |client| client.zrange(key, from, to, None, false, None, false).await)
+            .await
+    }
+
+    fn entry(&self, credential: Uuid, reason: &str) -> String {
+        let seal = self.seal.mac(&[credential.as_bytes(), reason.as_bytes()]);
+        format!("{} {reason} {}", credential.simple(), keys::hex(&seal))
+    }
+
+    fn read(&self, entry: &str) -> Option<(Uuid, &'static str)> {
+        let mut parts = entry.split(' ');
+        let (credential, reason) = (parts.next()?.parse().ok()?, parts.next()?);
+        let ours: bool = self
+            .entry(credential, reason)
+            .as_bytes()
+            .ct_eq(entry.as_bytes())
+            .into();
+        ours.then(|| (credential, known_reason(reason)))
+    }
+}
+
+/// Revokes those that live, in the order of their ids.
+async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[&str]) -> Result<()> {
+    let client = db.read().await?;
+    let again: i64 = client
+        .query_one(
+            "-- backplane.bury
+            with gone as materialized (
+                select * from unnest($1::uuid[], $2::text[]) as gone (id, reason)
+            ), session_row as materialized (
+                select session_id, reason from session join gone on id = session_id
+                where revoked_at is null order by session_id for update of session
+            ), token_row as materialized (
+                select token_id, reason from agent_token join gone on id = token_id
+                where revoked_at is null order by token_id for update of agent_token
+            ), sessions as (
+                update session s set revoked_at = app_now(), revoke_reason = reason
+                from session_row r where s.session_id = r.session_id returning 1
+            ), tokens as (
+                update agent_token t set revoked_at = app_now(), revoke_reason = reason, bcrypt_hash = null
+                from token_row r where t.token_id = r.token_id returning 1
+            )
+            select (select count(*) from sessions) + (select count(*) from tokens)",
+            &[&credentials, &reasons],
+        )
+        .await?
+        .get(0);
+    if again > 0 {
+        tracing::error!(
+            credentials = again,
+            "Postgres had forgotten revocations; they hold again"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{lock_row, member, recipients, updated};
+use crate::{
+    error::Result,
+    events::EventKind,
+    features::conversations::Member,
+    ids::{ConversationId, Principal},
+    work::Tx,
+};
+
+/// Which conversations a principal leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MembershipScope {
+    All,
+    /// What was said in a pair stays readable for the other one as it was.
+    Groups,
+}
+
+/// Takes a principal out of its next conversation; false if it is in none.
+pub async fn leave_next(
+    tx: &Tx,
+    who: Principal,
+    by: Principal,
+    scope: MembershipScope,
+) -> Result<bool> {
+    let next = tx
+        .query_opt(
+            "-- conversations.next_of
+            select conversation_id from member join conversation using (conversation_id)
+            where principal_id = $1 and ($2 or kind = 'group') limit 1",
+            &[&who.id(), &(scope == MembershipScope::All)],
+        )
+        .await?;
+    let Some(next) = next else { return Ok(false) };
+    let id: ConversationId = next.get(0);
+    lock_row(tx, id).await?;
+    // Somebody else may have taken it out meanwhile.
+    if let Some(member) = member(tx, id, who).await? {
+        remove_member(tx, id, &member, by).await?;
+    }
+    Ok(true)
+}
+
+/// Takes a member out of a conversation, which is locked. A group then needs another key. When an owner goes, the oldest
+/// admin, else the oldest member, follows.
+pub async fn remove_member(
+    tx: &Tx,
+    id: ConversationId,
+    member: &Member,
+    by: Principal,
+) -> Result<()> {
+    let who = member.principal_id;
+    let to = recipients(tx, id).await?;
+    let mut to: Vec<Uuid> = to.into_iter().map(Principal::id).collect();
+    // Also an agent that hears nothing any more is told that it is out.
+    if !to.contains(&who.id()) {
+        to.push(who.id());
+    }
+    tx.execute(
+        "-- conversations.remove_member
+        delete from member where conversation_id = $1 and principal_id = $2",
+        &[&id, &who.id()],
+    )
+    .await?;
+    // A send that has read the members before finds its conversation stale.
+    tx.execute(
+        "-- conversations.lose_member
+        update conversation set rotation_required = rotation_required or kind = 'group' where conversation_id = $1",
+        &[&id],
+    )
+    .await?;
+    let data = json!({ "conversation_id": id, "member": member, "by": by });
+    tx.emit(EventKind::MemberRemoved, Some(id), &data, to)?;
+    if member.role == "owner" && succeed(tx, id).await? {
+        updated(tx, id).await?;
+    }
+    Ok(())
+}
+
+/// Makes the oldest admin, else the oldest member, the owner; false if no user is left.
+async fn succeed(tx: &Tx, id: ConversationId) -> Result<bool> {
+    let heirs = tx
+        .execute(
+            "-- conversations.succeed
+            update member set role = 'owner' where conversation_id = $1 and principal_id = (
+                select principal_id from member where conversation_id = $1 and principal_kind = 'user'
+                order by role = 'admin' desc, joined_at, principal_id limit 1
+            )",
+            &[&id],
+        )
+        .await?;
+    Ok(heirs > 0)
+}

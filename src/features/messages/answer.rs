@@ -1,0 +1,98 @@
+//! A decided send as its sender and its conversation hear of it.
+
+use super::{
+    SendRequest, Sent,
+    batch::PendingSend,
+    store::{Prior, Refusal, Stored},
+};
+use crate::{
+    error::{Code, Error, Result},
+    events::Message,
+    ids::Principal,
+    inbox::AppendedEvent,
+    limits::quotas::MAX_HOPS,
+};
+
+/// The answer to a send that was stored.
+pub fn sent(send: &PendingSend, stored: &Stored) -> Sent {
+    Sent {
+        message_id: send.id,
+        conversation_id: send.request.conversation,
+        seq: stored.seq,
+        created_at: stored.created_at,
+        client_message_id: send.request.draft.client_message_id,
+        duplicate: false,
+    }
+}
+
+/// The `message.created` of a send that was stored.
+pub fn event(send: &PendingSend, stored: Stored) -> AppendedEvent {
+    let draft = &send.request.draft;
+    let recipients: Option<Vec<String>> = draft
+        .recipients
+        .as_ref()
+        .map(|named| named.iter().map(|principal| principal.wire_id()).collect());
+    let message = Message {
+        id: send.id,
+        conversation: send.request.conversation,
+        seq: stored.seq,
+        sender: send.request.sender,
+        device_id: stored.device_id.as_deref(),
+        payload: &draft.payload,
+        recipients: recipients.as_deref(),
+        client_message_id: draft.client_message_id,
+        in_reply_to: draft.in_reply_to,
+        hop: stored.hop,
+        created_at: stored.created_at,
+    };
+    AppendedEvent {
+        encoded: message.encoded(),
+        deliveries: stored.deliveries,
+    }
+}
+
+/// The first send's answer, if this is the same message. Payloads are compared by meaning: spacing and the order of
+/// their names do not matter.
+pub fn replay(request: &SendRequest, prior: Prior) -> Result<Sent> {
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+    let payload = &request.draft.payload;
+    let is_same = prior.conversation == request.conversation
+        && (prior.payload == *payload || parse(&prior.payload) == parse(payload));
+    if !is_same {
+        return Err(Code::IdempotencyConflict.into());
+    }
+    Ok(Sent {
+        message_id: prior.id,
+        conversation_id: prior.conversation,
+        seq: prior.seq,
+        created_at: prior.created_at,
+        client_message_id: prior.client_message_id,
+        duplicate: true,
+    })
+}
+
+/// The error of a send that must not be stored.
+pub fn refused(sender: Principal, refusal: Refusal) -> Error {
+    match (refusal, sender) {
+        (Refusal::Credential, Principal::User(_)) => Code::Unauthorized.into(),
+        (Refusal::Credential, Principal::Agent(_)) => Code::AgentTokenInvalid.into(),
+        (Refusal::NotMember, _) => Code::NotConversationMember.into(),
+        (Refusal::RelationRevoked, _) => Code::RelationRevoked.into(),
+        (Refusal::Plaintext, _) => Error::field(
+            "payload.type",
+            "encryption",
+            "this conversation takes encrypted payloads only",
+        ),
+        (Refusal::UnknownReference, _) => Error::field(
+            "in_reply_to",
+            "reference",
+            "is no message of this conversation",
+        ),
+        (Refusal::TooManyHops, _) => Error::from(Code::AgentLoopDetected).with("limit", MAX_HOPS),
+        (Refusal::UnknownRecipient, _) => Error::field(
+            "recipients",
+            "member",
+            "names someone who is no member of this conversation",
+        ),
+    }
+}

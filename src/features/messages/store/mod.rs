@@ -1,0 +1,172 @@
+//! Sends in Postgres.
+
+mod history;
+mod statement;
+
+use chrono::{DateTime, Utc};
+use tokio_postgres::Row;
+
+pub use self::history::history;
+use self::statement::{Columns, LOCK, SEND};
+use super::batch::PendingSend;
+use crate::{
+    db::{Db, Tx},
+    error::{Error, Result},
+    ids::{ConversationId, MessageId},
+    inbox::Delivery,
+};
+
+/// Executions of the statement that may meet a conflict before the batch fails.
+const MAX_CONFLICTS: u32 = 3;
+
+/// What became of one send.
+pub enum Decision {
+    /// It is durable.
+    Stored(Stored),
+    /// Its key was used before, for this.
+    Replay(Prior),
+    /// It must not be.
+    Refused(Refusal),
+    /// Its conversation changed at this very moment, or its key has just become free: ask again.
+    Undecided,
+}
+
+/// A message that has been stored.
+pub struct Stored {
+    pub seq: i64,
+    pub created_at: DateTime<Utc>,
+    pub hop: i16,
+    pub device_id: Option<String>,
+    /// The inboxes it went to.
+    pub deliveries: Vec<Delivery>,
+}
+
+/// A message that was stored earlier under the same key.
+pub struct Prior {
+    pub id: MessageId,
+    pub conversation: ConversationId,
+    pub seq: i64,
+    pub created_at: DateTime<Utc>,
+    pub payload: String,
+    pub client_message_id: Option<MessageId>,
+}
+
+/// Why a send was not stored.
+pub enum Refusal {
+    Credential,
+    NotMember,
+    RelationRevoked,
+    Plaintext,
+    UnknownReference,
+    TooManyHops,
+    UnknownRecipient,
+}
+
+/// What a sender's key was used for in the last 24 hours; one that is older is free from now on.
+const PRIOR: &str = "-- messages.prior
+with freed as (
+    delete from idempotency where sender_id = $1 and key = $2 and created_at <= app_now() - interval '24 hours'
+)
+select m.message_id, m.conversation_id, m.seq, m.created_at, m.payload, m.client_message_id
+from idempotency k join message m using (message_id)
+where k.sender_id = $1 and k.key = $2 and k.created_at > app_now() - interval '24 hours'";
+
+/// Begins a transaction that holds the conversations of a batch: a statement in it finds none of them changed.
+pub async fn lock(db: &Db, batch: &[PendingSend]) -> Result<Tx> {
+    let tx = db.begin("messages.send").await?;
+    let stmt = tx.prepare_cached(LOCK).await?;
+    let conversations: Vec<ConversationId> =
+        batch.iter().map(|send| send.request.conversation).collect();
+    tx.execute(&stmt, &[&conversations]).await?;
+    Ok(tx)
+}
+
+/// Decides and stores a batch in one round trip: in the transaction that [`lock`] began, or in one of its own.
+///
+/// An error leaves nothing stored, unless the link broke while the commit was under way; that outcome is unknown, and
+/// the sender's own id makes the retry safe.
+pub async fn commit(
+    db: &Db,
+    batch: &[PendingSend],
+    mut locked: Option<Tx>,
+) -> Result<Vec<Decision>> {
+    let columns = Columns::of(batch);
+    let mut conflicts = 0;
+    let rows = loop {
+        match execute(db, &columns, locked.take()).await {
+            Err(error) if conflicts < MAX_CONFLICTS && is_write_conflict(&error) => conflicts += 1,
+            outcome => break outcome?,
+        }
+    };
+    let mut decisions = statement::decode(batch, &rows);
+    for (decision, send) in decisions.iter_mut().zip(batch) {
+        if !matches!(
+            decision,
+            Decision::Stored(_) | Decision::Refused(Refusal::Credential)
+        ) {
+            look_for_prior(db, send, decision).await;
+        }
+    }
+    Ok(decisions)
+}
+
+async fn execute(db: &Db, columns: &Columns<'_>, locked: Option<Tx>) -> Result<Vec<Row>> {
+    let params = columns.params();
+    if let Some(tx) = locked {
+        let stmt = tx.prepare_cached(SEND).await?;
+        return tx.query_and_commit(&stmt, &params).await;
+    }
+    let client = db.read().await?;
+    let stmt = client.prepare_cached(SEND).await?;
+    // A statement of its own is a transaction: the answer comes after its commit.
+    client.query(&stmt, &params).await
+}
+
+/// Whether another transaction wrote the same rows at the same moment: the next try may succeed.
+fn is_write_conflict(error: &Error) -> bool {
+    error.is_conflict() || error.violates("idempotency_pkey")
+}
+
+/// Makes a decision a replay if the sender's key was used before.
+async fn look_for_prior(db: &Db, send: &PendingSend, decision: &mut Decision) {
+    match prior(db, send).await {
+        Ok(Some(prior)) => *decision = Decision::Replay(prior),
+        Ok(None) => {}
+        // The others of the batch are stored; this one alone is asked about again.
+        Err(_) => *decision = Decision::Undecided,
+    }
+}
+
+/// What the sender's key was used for, also for a sender that is no member any more.
+async fn prior(db: &Db, send: &PendingSend) -> Result<Option<Prior>> {
+    let Some(key) = send.request.draft.key else {
+        return Ok(None);
+    };
+    let client = db.read().await?;
+    let stmt = client.prepare_cached(PRIOR).await?;
+    let row = client
+        .query_opt(&stmt, &[&send.request.sender.id(), &key])
+        .await?;
+    Ok(row.map(|row| Prior {
+        id: row.get("message_id"),
+        conversation: row.get("conversation_id"),
+        seq: row.get("seq"),
+        created_at: row.get("created_at"),
+        payload: row.get("payload"),
+        client_message_id: row.get("client_message_id"),
+    }))
+}
+
+/// Keys older than their window say nothing any more.
+pub async fn forget_keys(db: &Db) -> Result<bool> {
+    let client = db.read().await?;
+    let stmt = client
+        .prepare_cached(
+            "-- messages.forget_keys
+            delete from idempotency where ctid = any(array(
+                select ctid from idempotency where created_at < app_now() - interval '25 hours' limit 5000
+            ))",
+        )
+        .await?;
+    Ok(client.execute(&stmt, &[]).await? > 0)
+}

@@ -1,0 +1,435 @@
+//! One authenticated socket: a cursor over an inbox, moved by hints and by reading.
+//!
+//! An event that came along with its hint is sent at once if it is the next one; a gap is closed by what comes late, or
+//! by reading the inbox. What the client is sent therefore rises by one each time, whatever was lost on the way here.
+
+mod telling;
+
+use chrono::{DateTime, Utc};
+
+use super::{
+    Gateway,
+    authenticate::{self, AuthenticatedClient},
+    close::Close,
+    frames::{ClientFrame, Replay, ServerFrame},
+    rate::Rate,
+    reorder_buffer::ReorderBuffer,
+    sends::{Sends, Target, answer, refuse},
+    socket::{Heard, Socket},
+};
+use crate::{
+    auth::user::UserToken,
+    clock::iso,
+    delivery::hub::{End, Subscription, SubscriptionGuard, UNKNOWN_SEQ},
+    error::{Code, Result},
+    features::streams::{self, StreamCommand, replays::StreamReplays},
+    ids::Principal,
+    inbox::Start,
+    limits::{
+        quotas::{
+            EXPIRY_GRACE, EXPIRY_NOTICE, HEARTBEAT_INTERVAL, MAX_ACKS_PER_SECOND,
+            MAX_DELTAS_PER_SECOND, MAX_FRAMES_PER_SECOND, PONG_DEADLINE,
+        },
+        unauthenticated::UnauthenticatedConnection,
+    },
+    metrics,
+    validation::Reverify,
+};
+
+/// Serves a socket from its upgrade until it must be closed (and with what) or has gone (`None`). What is needed only before
+/// it is idle is boxed, because sockets mostly are.
+pub async fn run(
+    gateway: &Gateway,
+    socket: &mut Socket,
+    stranger: UnauthenticatedConnection,
+) -> Option<Close> {
+    match Box::pin(open(gateway, socket, stranger)).await {
+        Ok(mut session) => session.serve(socket).await,
+        Err(why) => why,
+    }
+}
+
+/// Lets a stranger in and tells what was missed.
+async fn open<'a>(
+    gateway: &'a Gateway,
+    socket: &mut Socket,
+    stranger: UnauthenticatedConnection,
+) -> Result<Box<Session<'a>>, Option<Close>> {
+    let client = authenticate::receive(gateway, socket).await?;
+    drop(stranger);
+    Session::start(gateway, client, socket).await.map(Box::new)
+}
+
+/// One of the authenticated sockets that are counted, for as long as it lives.
+struct Counted(&'static str);
+
+impl Counted {
+    fn new(kind: &'static str) -> Self {
+        metrics::socket_opened(kind);
+        Counted(kind)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        metrics::socket_gone(self.0);
+    }
+}
+
+struct Session<'a> {
+    gateway: &'a Gateway,
+    client: AuthenticatedClient,
+    subscription: SubscriptionGuard,
+    reorder_buffer: ReorderBuffer,
+    sends: Sends,
+    syncs: StreamReplays,
+    /// Set while a ping is unanswered.
+    pinged: bool,
+    /// When the next ping is due, or the pong is overdue.
+    beat_at: DateTime<Utc>,
+    expiry: Expiry,
+    frames: Rate,
+    acks: Rate,
+    deltas: Rate,
+    #[expect(dead_code, reason = "held, not read")]
+    counted: Counted,
+}
+
+/// How far the end of the access token has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expiry {
+    /// Far away, or never.
+    Fresh,
+    /// `auth.expiring` was sent.
+    Noticed,
+    /// It is over: no events until it is renewed.
+    Expired,
+}
+
+impl<'a> Session<'a> {
+    /// Takes the seat, says `ready` and replays what was missed.
+    async fn start(
+        gateway: &'a Gateway,
+        client: AuthenticatedClient,
+        socket: &mut Socket,
+    ) -> Result<Session<'a>, Option<Close>> {
+        let counted = Counted::new(client.principal.kind());
+        // Before the bounds are read: what is committed from now on rings this seat.
+        let subscription = gateway.registry.join(
+            Subscription::new(client.principal.id(), client.credential, UNKNOWN_SEQ).with_asides(),
+        );
+        let ended = subscription.subscription();
+        client.lease.on_lost(move || ended.end(End::TooMany));
+        // Whoever was revoked between the proof and the seat rang no seat.
+        client
+            .proven
+            .reverify()
+            .await
+            .map_err(|error| match error.code() {
+                Code::Unauthorized | Code::AgentTokenInvalid => Some(Close::Revoked),
+                _ => {
+                    error.log();
+                    Some(Close::Overload)
+                }
+            })?;
+        let bounds = gateway
+            .inbox
+            .bounds(&client.reader)
+            .await
+            .map_err(|error| {
+                error.log();
+                Some(Close::Overload)
+            })?;
+        let start = gateway.inbox.start(&bounds, client.resume);
+        let from = match start {
+            Start::After(seq) => seq,
+            Start::Resync => bounds.head,
+        };
+        subscription.set_sent(from);
+        let ready = ServerFrame::Ready {
+            connection_id: client.lease.id,
+            cursor: gateway.inbox.cursor(from).to_string(),
+            heartbeat_interval_ms: ServerFrame::heartbeat_ms(),
+            token_expires_at: client.expires_at.map(iso),
+            replay: Replay {
+                from,
+                to: bounds.head,
+            },
+        };
+        socket.feed(&ready.encode());
+        if let Start::Resync = start {
+            let oldest = gateway.inbox.cursor(bounds.oldest - 1).to_string();
+            let head = gateway.inbox.cursor(bounds.head).to_string();
+            socket.feed(&ServerFrame::ResyncRequired { oldest, head }.encode());
+        }
+        let mut session = Session {
+            gateway,
+            client,
+            subscription,
+            reorder_buffer: ReorderBuffer::default(),
+            sends: Sends::default(),
+            syncs: StreamReplays::default(),
+            pinged: false,
+            beat_at: gateway.clock.now() + HEARTBEAT_INTERVAL,
+            expiry: Expiry::Fresh,
+            frames: Rate::default(),
+            acks: Rate::default(),
+            deltas: Rate::default(),
+            counted,
+        };
+        session.read_to(bounds.head, socket).await?;
+        if session.expiry == Expiry::Expired {
+            return Ok(session);
+        }
+        if session.subscription.sent() < bounds.head {
+            // Postgres went away in the middle: better another node, or later, than a promise that is not true.
+            return Err(Some(Close::Overload));
+        }
+        let cursor = gateway
+            .inbox
+            .cursor(session.subscription.sent())
+            .to_string();
+        socket
+            .say(ServerFrame::CaughtUp { cursor }.encode())
+            .await?;
+        Ok(session)
+    }
+
+    /// Serves until the socket must be closed (and with what) or has gone (`None`).
+    async fn serve(&mut self, socket: &mut Socket) -> Option<Close> {
+        let mut due = self.due();
+        let mut timer = Box::pin(self.gateway.clock.sleep_until(due));
+        loop {
+            let mut fired = false;
+            let outcome = tokio::select! {
+                heard = socket.hear(), if self.sends.has_room() && self.syncs.has_room() => {
+                    Box::pin(self.heard(heard, socket)).await
+                }
+                () = self.subscription.notified() => self.deliver(socket).await,
+                () = self.reorder_buffer.overdue() => self.deliver(socket).await,
+                answered = self.sends.answered() => answer(socket, &answered).await,
+                found = self.syncs.found() => Box::pin(self.tell_again(found, socket)).await,
+                () = &mut timer => {
+                    fired = true;
+                    self.tick(socket).await
+                }
+            };
+            if let Err(why) = outcome {
+                return why;
+            }
+            self.sends.start_next(self.gateway, &self.client);
+            self.syncs.start_next(self.gateway, self.client.principal);
+            let next = self.due();
+            // A timer that has fired is never asked again, also if the clock was set back and nothing was due.
+            if fired || next != due {
+                due = next;
+                timer.set(self.gateway.clock.sleep_until(due));
+            }
+        }
+    }
+
+    async fn heard(&mut self, heard: Heard, socket: &mut Socket) -> Result<(), Option<Close>> {
+        self.pinged = false;
+        self.beat_at = self.gateway.clock.now() + HEARTBEAT_INTERVAL;
+        let text = match heard {
+            Heard::Text(text) => text,
+            Heard::Binary(_) => return Err(Some(Close::Unsupported)),
+            Heard::Alive if self.frames.over(MAX_FRAMES_PER_SECOND) => {
+                return Err(Some(Close::Flood));
+            }
+            Heard::Alive => return Ok(()),
+            Heard::Gone => return Err(None),
+            Heard::Fault(close) => return Err(Some(close)),
+        };
+        let frame = ClientFrame::read(text);
+        // A client may ack a whole backlog event by event; acks are gathered and cost little.
+        let flood = match frame {
+            Ok(ClientFrame::Ack(_)) => self.acks.over(MAX_ACKS_PER_SECOND),
+            // Deltas have a budget of their own, too.
+            Ok(ClientFrame::Stream {
+                action: StreamCommand::Delta { .. },
+                ..
+            }) => self.deltas.over(MAX_DELTAS_PER_SECOND),
+            _ => self.frames.over(MAX_FRAMES_PER_SECOND),
+        };
+        if flood {
+            return Err(Some(Close::Flood));
+        }
+        match frame {
+            Ok(ClientFrame::Ping) => socket.say(ServerFrame::Pong.encode()).await?,
+            Ok(ClientFrame::Ack(cursor)) => {
+                // An ack of another epoch says nothing about this one.
+                if cursor.epoch == self.gateway.inbox.epoch() {
+                    self.gateway.acks.note(
+                        &self.client.reader,
+                        cursor.seq.min(self.subscription.sent()),
+                    );
+                    if let Principal::Agent(agent) = self.client.principal {
+                        self.gateway.reachability.note(agent);
+                    }
+                }
+            }
+            Ok(ClientFrame::Renew(token)) => self.renew(&token, socket).await?,
+            Ok(ClientFrame::Send {
+                reference,
+                conversation,
+                body,
+            }) => {
+                self.sends
+                    .push(reference, Target::Conversation(conversation), body);
+            }
+            Ok(ClientFrame::StreamEnd {
+                reference,
+                stream,
+                conversation,
+                body,
+            }) => {
+                self.sends
+                    .push(reference, Target::Stream(stream, conversation), body);
+            }
+            Ok(ClientFrame::StreamSync {
+                reference,
+                stream,
+                from,
+            }) => {
+                self.syncs.push(reference, stream, from);
+            }
+            Ok(ClientFrame::Typing {
+                reference,
+                conversation,
+                state,
+            }) => {
+                let AuthenticatedClient {
+                    principal, reader, ..
+                } = &self.client;
+                let (gateway, device, subscription) =
+                    (self.gateway, &reader.device_id, &self.subscription);
+                let typed = streams::typing_frame(
+                    gateway,
+                    *principal,
+                    device,
+                    conversation,
+                    state,
+                    subscription,
+                );
+                if let Err(error) = typed.await {
+                    refuse(socket, &reference, None, &error).await?;
+                }
+            }
+            Ok(ClientFrame::Stream {
+                reference,
+                stream,
+                action,
+            }) => {
+                let who = self.client.principal;
+                let done = self
+                    .gateway
+                    .ephemeral
+                    .stream_frame(who, stream.clone(), action)
+                    .await;
+                if let Err(error) = done {
+                    refuse(socket, &reference, Some(&stream), &error).await?;
+                }
+            }
+            Err(_) => return Err(Some(Close::BadFrame)),
+        }
+        Ok(())
+    }
+
+    /// A token of the same user and session goes on; any other ends the socket.
+    async fn renew(&mut self, token: &str, socket: &mut Socket) -> Result<(), Option<Close>> {
+        let claim = UserToken::from_token(&self.gateway.access_tokens, token);
+        let same = claim.ok().filter(|claim| {
+            Principal::User(claim.user) == self.client.principal
+                && claim.session.0 == self.client.credential
+        });
+        let proven = match same {
+            Some(claim) => {
+                let proven = claim
+                    .verify(&self.gateway.db, &self.gateway.access_tokens.dead)
+                    .await;
+                proven.map(|_| claim.expires_at)
+            }
+            None => Err(Code::Unauthorized.into()),
+        };
+        match proven {
+            Ok(expires_at) => {
+                self.client.expires_at = Some(expires_at);
+                let waited = self.expiry == Expiry::Expired;
+                self.expiry = Expiry::Fresh;
+                socket
+                    .say(
+                        ServerFrame::AuthRenewed {
+                            expires_at: iso(expires_at),
+                        }
+                        .encode(),
+                    )
+                    .await?;
+                if waited {
+                    // The mailbox was emptied meanwhile; its head was not forgotten.
+                    let head = self.subscription.take().head;
+                    Box::pin(self.read_to(head, socket)).await?;
+                }
+                Ok(())
+            }
+            Err(error) if error.code() == Code::ServiceUnavailable => {
+                error.log();
+                Err(Some(Close::Overload))
+            }
+            Err(_) => {
+                socket
+                    .say(
+                        ServerFrame::AuthError {
+                            reason: "invalid_token",
+                        }
+                        .encode(),
+                    )
+                    .await?;
+                Err(Some(Close::AuthFailed))
+            }
+        }
+    }
+
+    /// The next moment at which something is due without anybody saying anything.
+    fn due(&self) -> DateTime<Utc> {
+        let expiry = self.client.expires_at.map(|at| match self.expiry {
+            Expiry::Fresh => at - EXPIRY_NOTICE,
+            Expiry::Noticed => at,
+            Expiry::Expired => at + EXPIRY_GRACE,
+        });
+        expiry.map_or(self.beat_at, |expiry| expiry.min(self.beat_at))
+    }
+
+    async fn tick(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
+        let now = self.gateway.clock.now();
+        if let Some(at) = self.client.expires_at {
+            if now >= at + EXPIRY_GRACE {
+                socket
+                    .say(
+                        ServerFrame::AuthError {
+                            reason: "token_expired",
+                        }
+                        .encode(),
+                    )
+                    .await?;
+                return Err(Some(Close::AuthFailed));
+            }
+            if now >= at {
+                self.expiry = Expiry::Expired;
+            } else if now >= at - EXPIRY_NOTICE && self.expiry == Expiry::Fresh {
+                self.expiry = Expiry::Noticed;
+                socket.say(ServerFrame::AuthExpiring.encode()).await?;
+            }
+        }
+        if now >= self.beat_at {
+            if self.pinged {
+                // Half open: nobody is there to be told a code.
+                return Err(None);
+            }
+            self.pinged = true;
+            self.beat_at = now + PONG_DEADLINE;
+            socket.ping().await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,359 @@
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::{Bounds, Delivery, Entry, NewEvent};
+use crate::{
+    db::{Conn, Db, Tx},
+    error::Result,
+    events::{self, Message},
+    ids::{AgentId, ConversationId, EventId, MessageId, Principal, TokenId},
+    limits::quotas::MAX_PAGE_BYTES,
+};
+
+/// A principal, and for a user the device: who has a place of its own in an inbox.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reader {
+    /// Whose inbox.
+    pub principal: Uuid,
+    /// Empty for agents: all their connections share one place.
+    pub device_id: String,
+}
+
+impl Reader {
+    /// An agent's, or a user's on one device.
+    pub fn new(principal: Principal, device_id: &str) -> Self {
+        Reader {
+            principal: principal.id(),
+            device_id: device_id.to_owned(),
+        }
+    }
+}
+
+/// Timeline in the high bits, restores in the low ones.
+pub async fn epoch(db: &Db) -> Result<u64> {
+    let client = db.read().await?;
+    let row = client
+        .query_one(
+            "-- inbox.epoch
+            select substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), restores from cluster",
+            &[],
+        )
+        .await?;
+    let timeline = u64::from_str_radix(row.get(0), 16).unwrap_or_default();
+    let restores: i32 = row.get(1);
+    Ok(timeline << 16 | u64::from(restores.unsigned_abs() & 0xffff))
+}
+
+pub async fn create(tx: &Tx, principal: Uuid) -> Result<()> {
+    tx.execute(
+        "-- inbox.create
+        insert into inbox (principal_id) values ($1)",
+        &[&principal],
+    )
+    .await?;
+    Ok(())
+}
+
+pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
+    tx.execute(
+        "-- inbox.create_reader
+        insert into inbox_reader (principal_id, device_id, acked_seq)
+        select principal_id, $2, head_seq from inbox where principal_id = $1
+        on conflict (principal_id, device_id) do nothing",
+        &[&reader.principal, &reader.device_id],
+    )
+    .await?;
+    Ok(())
+}
+
+/// The place of the device that had the name before, if any, goes.
+pub async fn rename_reader(tx: &Tx, reader: &Reader, device_id: &str) -> Result<()> {
+    if reader.device_id == device_id {
+        return Ok(());
+    }
+    forget_reader(
+        tx,
+        &Reader {
+            device_id: device_id.to_owned(),
+            ..reader.clone()
+        },
+    )
+    .await?;
+    tx.execute(
+        "-- inbox.rename_reader
+        update inbox_reader set device_id = $3 where principal_id = $1 and device_id = $2",
+        &[&reader.principal, &reader.device_id, &device_id],
+    )
+    .await?;
+    Ok(())
+}
+
+pub async fn forget_reader(tx: &Tx, reader: &Reader) -> Result<()> {
+    tx.execute(
+        "-- inbox.forget_reader
+        delete from inbox_reader where principal_id = $1 and device_id = $2",
+        &[&reader.principal, &reader.device_id],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Appends events, each to its own recipients, in one statement: a recipient of several gets them in order.
+pub async fn append_all(
+    tx: &Tx,
+    events: &[NewEvent],
+) -> Result<Vec<(DateTime<Utc>, Vec<Delivery>)>> {
+    let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
+    let kinds: Vec<&str> = events.iter().map(|event| event.kind.name()).collect();
+    let conversations: Vec<Option<ConversationId>> =
+        events.iter().map(|event| event.conversation).collect();
+    let data: Vec<&str> = events.iter().map(|event| event.data.as_str()).collect();
+    let targets = || {
+        (1..)
+            .zip(events)
+            .flat_map(|(n, event)| event.recipients.iter().map(move |id| (n, *id)))
+    };
+    let (ns, principals): (Vec<i32>, Vec<Uuid>) = targets().unzip();
+    let rows = tx
+        .query(
+            "-- inbox.append
+            with told as (
+                insert into event (event_id, kind, conversation_id, data)
+                select * from unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[])
+            ), heard as materialized (
+                select principal_id, array_agg(n) as ns, array_agg(($1::uuid[])[n]) as ids
+                from (select * from unnest($5::int4[], $6::uuid[]) as target (n, principal_id) order by principal_id, n) each
+                group by principal_id
+            ), held as materialized (
+                select principal_id, ns, ids, i.head_seq
+                from heard join inbox i using (principal_id)
+                order by principal_id for update of i
+            ), heads as (
+                update inbox i set head_seq = held.head_seq + cardinality(held.ids)
+                from held where i.principal_id = held.principal_id
+            ), entries as (
+                insert into inbox_entry (principal_id, seq, event_ids)
+                select principal_id, head_seq + cardinality(ids), ids from held
+            )
+            select app_now(), null::uuid, null::bigint, null::int4[]
+            union all select null, principal_id, head_seq, ns from held",
+            &[&ids, &kinds, &conversations, &data, &ns, &principals],
+        )
+        .await?;
+    let at: DateTime<Utc> = rows.iter().find_map(|row| row.get(0)).unwrap_or_default();
+    let mut told: Vec<_> = events
+        .iter()
+        .map(|event| (at, Vec::with_capacity(event.recipients.len())))
+        .collect();
+    for row in rows
+        .iter()
+        .filter(|row| row.get::<_, Option<Uuid>>(1).is_some())
+    {
+        let (principal, head): (_, i64) = (row.get(1), row.get(2));
+        for (seq, n) in (head + 1..).zip(row.get::<_, Vec<i32>>(3)) {
+            let event = usize::try_from(n - 1).ok().and_then(|n| told.get_mut(n));
+            event
+                .into_iter()
+                .for_each(|(_, deliveries)| deliveries.push(Delivery { principal, seq }));
+        }
+    }
+    Ok(told)
+}
+
+pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
+    let client = db.read().await?;
+    let row = client
+        .query_one(
+            "-- inbox.bounds
+            select i.head_seq,
+                   coalesce((select seq - cardinality(event_ids) + 1 from inbox_entry e
+                             where e.principal_id = $1 order by seq limit 1), i.head_seq + 1),
+                   coalesce((select acked_seq from inbox_reader r where r.principal_id = $1 and r.device_id = $2), i.head_seq)
+            from inbox i where i.principal_id = $1",
+            &[&reader.principal, &reader.device_id],
+        )
+        .await?;
+    Ok(Bounds {
+        head: row.get(0),
+        oldest: row.get(1),
+        acked: row.get(2),
+    })
+}
+
+/// A page ends at its limit or before it grows too large; a single event larger than that is a page of its own.
+pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Vec<Entry>> {
+    let client = db.read().await?;
+    let rows = client
+        .query(
+            "-- inbox.read
+            select seq, event_id, created_at, kind, conversation_id, data,
+                   message_seq, sender_kind, sender_id, sender_device, payload, client_message_id, in_reply_to, hop, recipients
+            from (
+                select e.seq, e.event_id, coalesce(v.created_at, m.created_at) as created_at, v.kind,
+                       coalesce(v.conversation_id, m.conversation_id) as conversation_id, v.data,
+                       m.seq as message_seq, m.sender_kind, m.sender_id, m.sender_device, m.payload,
+                       m.client_message_id, m.in_reply_to, m.hop, m.recipients,
+                       sum(octet_length(coalesce(m.payload, v.data))) over (order by e.seq) as bytes
+                from (
+                    select part.seq - cardinality(part.event_ids) + one.n as seq, one.event_id
+                    from (
+                        select seq, event_ids from inbox_entry
+                        where principal_id = $1 and seq > $2 order by seq limit $3
+                    ) part cross join unnest(part.event_ids) with ordinality as one (event_id, n)
+                    where part.seq - cardinality(part.event_ids) + one.n > $2
+                    order by 1 limit $3
+                ) e
+                left join message m on m.message_id = e.event_id
+                left join event v on v.event_id = e.event_id
+            ) page
+            where bytes <= $4 or seq = $2 + 1
+            order by seq",
+            &[&principal, &after, &limit, &MAX_PAGE_BYTES],
+        )
+        .await?;
+    Ok(rows.iter().map(entry).collect())
+}
+
+fn entry(row: &tokio_postgres::Row) -> Entry {
+    let id: EventId = row.get(1);
+    let at: DateTime<Utc> = row.get(2);
+    let conversation: Option<ConversationId> = row.get(4);
+    let recipients: Option<Vec<String>> = row.get(14);
+    let encoded = match (row.get::<_, Option<&str>>(3), conversation) {
+        // No event row: the entry announces a message, which carries the event's id.
+        (None, Some(conversation)) => message(
+            row,
+            MessageId(id.0),
+            conversation,
+            at,
+            recipients.as_deref(),
+        )
+        .encoded(),
+        (kind, conversation) => {
+            events::encoded(id, kind.unwrap_or_default(), conversation, at, row.get(5))
+        }
+    };
+    Entry {
+        seq: row.get(0),
+        encoded,
+    }
+}
+
+fn message<'a>(
+    row: &'a tokio_postgres::Row,
+    id: MessageId,
+    conversation: ConversationId,
+    at: DateTime<Utc>,
+    recipients: Option<&'a [String]>,
+) -> Message<'a> {
+    Message {
+        id,
+        conversation,
+        seq: row.get(6),
+        sender: Principal::from_row(row.get(7), row.get(8)),
+        device_id: row.get(9),
+        payload: row.get(10),
+        recipients,
+        client_message_id: row.get(11),
+        in_reply_to: row.get(12),
+        hop: row.get(13),
+        created_at: at,
+    }
+}
+
+/// Moves readers' places forward, never back and never past the head; rows are locked in order. A socket that was opened
+/// before its device got its name goes on acking under the old one.
+pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
+    let principals: Vec<Uuid> = acks.iter().map(|(reader, _)| reader.principal).collect();
+    let devices: Vec<&str> = acks
+        .iter()
+        .map(|(reader, _)| reader.device_id.as_str())
+        .collect();
+    let seqs: Vec<i64> = acks.iter().map(|(_, seq)| *seq).collect();
+    client
+        .execute(
+            "-- inbox.ack
+            with said as (
+                select said.principal_id, coalesce(d.device_id, said.device_id) as device_id, max(said.seq) as seq
+                from unnest($1::uuid[], $2::text[], $3::bigint[]) as said (principal_id, device_id, seq)
+                left join device d on d.user_id = said.principal_id and d.renamed_from = said.device_id
+                group by 1, 2
+            ), locked as materialized (
+                select r.principal_id, r.device_id, least(said.seq, i.head_seq) as seq
+                from inbox_reader r join said using (principal_id, device_id) join inbox i using (principal_id)
+                order by r.principal_id, r.device_id for update of r
+            )
+            update inbox_reader r set acked_seq = locked.seq from locked
+            where r.principal_id = locked.principal_id and r.device_id = locked.device_id and r.acked_seq < locked.seq",
+            &[&principals, &devices, &seqs],
+        )
+        .await?;
+    Ok(())
+}
+
+/// An agent's ack, in one statement with the proof that its token counts until it is committed; false if it does not.
+pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, seq: i64) -> Result<bool> {
+    let client = db.read().await?;
+    Ok(client
+        .query_one(
+            "-- inbox.ack_by_token
+            with token as materialized (
+                select 1 from agent_token where token_id = $2 and agent_id = $1 and revoked_at is null
+                    and (valid_until is null or valid_until > app_now()) for share
+            ), moved as (
+                update inbox_reader r set acked_seq = least($3, i.head_seq) from inbox i
+                where r.principal_id = $1 and r.device_id = '' and i.principal_id = $1
+                    and r.acked_seq < least($3, i.head_seq) and exists (select from token)
+            )
+            select exists (select from token)",
+            &[&agent, &token, &seq],
+        )
+        .await?
+        .get(0))
+}
+
+pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
+    let client = db.read().await?;
+    let rows = client
+        .query(
+            "-- inbox.heads
+            select principal_id, head_seq from inbox where principal_id = any($1)",
+            &[&principals],
+        )
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| Delivery {
+            principal: row.get(0),
+            seq: row.get(1),
+        })
+        .collect())
+}
+
+pub async fn expire_entries(db: &Db, days: i32) -> Result<bool> {
+    let client = db.read().await?;
+    Ok(client
+        .execute(
+            "-- inbox.expire_entries
+            delete from inbox_entry where ctid = any(array(
+                select ctid from inbox_entry where created_at < app_now() - make_interval(days => $1) limit 5000
+            ))",
+            &[&days],
+        )
+        .await?
+        > 0)
+}
+
+pub async fn expire_events(db: &Db, days: i32) -> Result<bool> {
+    let client = db.read().await?;
+    Ok(client
+        .execute(
+            "-- inbox.expire_events
+            delete from event where ctid = any(array(
+                select ctid from event where created_at < app_now() - make_interval(days => $1) limit 5000
+            ))",
+            &[&days],
+        )
+        .await?
+        > 0)
+}

@@ -1,0 +1,180 @@
+//! The table of jobs. A worker claims jobs for a lease and renews it while it works, so the jobs of a worker that dies run
+//! again elsewhere. The number of the attempt fences a worker off that has lost its lease.
+
+use std::time::Duration;
+
+use super::{Job, Kind};
+use crate::{
+    db::{Conn, Db},
+    error::{Code, Error, Result},
+};
+
+/// How long a claim is good without being renewed.
+pub const LEASE: Duration = Duration::from_secs(60);
+/// Rows that one statement of [`forget`] deletes.
+const MAX_BATCH_ROWS: i64 = 1000;
+
+/// A job that is to be put into the queue.
+pub struct NewJob {
+    /// What is to be done.
+    pub job: Job,
+    /// Not before this long.
+    pub delay: Duration,
+}
+
+/// A job that its caller has for a lease.
+#[derive(Clone, Copy)]
+pub struct Claim {
+    /// What kind.
+    pub kind: Kind,
+    /// How often it has been begun, this time included.
+    pub attempts: i32,
+    id: i64,
+}
+
+/// Puts jobs into the queue. A job whose unique key waits or runs already is left out.
+pub async fn enqueue(client: &Conn, jobs: &[NewJob]) -> Result<()> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    let kinds: Vec<&str> = jobs.iter().map(|new| new.job.kind().row().0).collect();
+    let payloads: Result<Vec<String>> = jobs.iter().map(|new| new.job.payload()).collect();
+    let keys: Vec<Option<String>> = jobs.iter().map(|new| new.job.unique_key()).collect();
+    let delays: Vec<f64> = jobs.iter().map(|new| new.delay.as_secs_f64()).collect();
+    let lives: Vec<Option<f64>> = jobs
+        .iter()
+        .map(|new| new.job.kind().life().map(|life| life.as_secs_f64()))
+        .collect();
+    client
+        .execute(
+            "-- jobs.enqueue
+            insert into job (kind, payload, unique_key, run_at, expires_at)
+            select kind, payload, unique_key, app_now() + make_interval(secs => delay), app_now() + make_interval(secs => life)
+            from unnest($1::text[], $2::text[], $3::text[], $4::float8[], $5::float8[])
+                as new (kind, payload, unique_key, delay, life)
+            order by kind, unique_key
+            on conflict (kind, unique_key) where unique_key is not null and failed_at is null do nothing",
+            &[&kinds, &payloads?, &keys, &delays, &lives],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Takes what is due, of each kind at most as many as there is room for. A payload that this build cannot read is none.
+pub async fn claim(db: &Db, room: &[(Kind, i32)]) -> Result<Vec<(Claim, Option<Job>)>> {
+    let kinds: Vec<&str> = room.iter().map(|(kind, _)| kind.row().0).collect();
+    let most: Vec<i32> = room.iter().map(|(_, n)| *n).collect();
+    let client = db.read().await?;
+    let rows = client
+        .query(
+            "-- jobs.claim
+            with due as materialized (
+                select next.job_id from unnest($1::text[], $2::int4[]) as room (kind, n)
+                cross join lateral (
+                    select job_id from job
+                    where job.kind = room.kind and failed_at is null and run_at <= app_now()
+                        and (leased_until is null or leased_until <= app_now())
+                        and (expires_at is null or expires_at > app_now())
+                    order by run_at limit room.n for update skip locked
+                ) next
+            )
+            update job set attempts = attempts + 1, leased_until = app_now() + make_interval(secs => $3)
+            from due where job.job_id = due.job_id
+            returning job.job_id, job.kind, job.attempts, job.payload",
+            &[&kinds, &most, &LEASE.as_secs_f64()],
+        )
+        .await?;
+    let claims = rows.iter().filter_map(|row| {
+        let kind = Kind::from_name(row.get(1))?;
+        let claim = Claim {
+            kind,
+            attempts: row.get(2),
+            id: row.get(0),
+        };
+        Some((claim, Job::from_payload(row.get(3))))
+    });
+    Ok(claims.collect())
+}
+
+/// Makes the lease longer; false if another worker has the job.
+pub async fn renew(db: &Db, claim: Claim) -> Result<bool> {
+    let client = db.read().await?;
+    let renewed = client
+        .execute(
+            "-- jobs.renew
+            update job set leased_until = app_now() + make_interval(secs => $3)
+            where job_id = $1 and attempts = $2 and failed_at is null",
+            &[&claim.id, &claim.attempts, &LEASE.as_secs_f64()],
+        )
+        .await?;
+    Ok(renewed > 0)
+}
+
+/// It is done.
+pub async fn finish(db: &Db, claim: Claim) -> Result<()> {
+    let client = db.read().await?;
+    client
+        .execute(
+            "-- jobs.finish
+            delete from job where job_id = $1 and attempts = $2",
+            &[&claim.id, &claim.attempts],
+        )
+        .await?;
+    Ok(())
+}
+
+/// It is to be tried again after a while.
+pub async fn retry(db: &Db, claim: Claim, why: &Error) -> Result<()> {
+    let client = db.read().await?;
+    client
+        .execute(
+            "-- jobs.retry
+            update job set run_at = app_now() + make_interval(secs => $3), leased_until = null, last_error = $4
+            where job_id = $1 and attempts = $2",
+            &[
+                &claim.id,
+                &claim.attempts,
+                &claim.kind.backoff(claim.attempts).as_secs_f64(),
+                &format!("{why:?}"),
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+/// It is given up. The row stays for a week.
+pub async fn fail(db: &Db, claim: Claim, why: &Error) -> Result<()> {
+    let client = db.read().await?;
+    client
+        .execute(
+            "-- jobs.fail
+            update job set failed_at = app_now(), expires_at = app_now() + interval '7 days', leased_until = null,
+                last_error = $3
+            where job_id = $1 and attempts = $2",
+            &[&claim.id, &claim.attempts, &format!("{why:?}")],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Deletes the jobs that have expired, batch by batch.
+pub async fn forget(db: &Db) -> Result<()> {
+    let client = db.read().await?;
+    let mut deleted = MAX_BATCH_ROWS.unsigned_abs();
+    while deleted == MAX_BATCH_ROWS.unsigned_abs() {
+        deleted = client
+            .execute(
+                "-- jobs.forget
+                delete from job where job_id = any(array(
+                    select job_id from job where expires_at <= app_now() limit $1 for update skip locked))",
+                &[&MAX_BATCH_ROWS],
+            )
+            .await?;
+    }
+    Ok(())
+}
+
+/// The failure of a job whose payload cannot be read.
+pub fn unreadable() -> Error {
+    Error::internal(Code::InternalError, "the job's payload cannot be read")
+}

@@ -1,0 +1,129 @@
+//! A node's worker: claims jobs while there is room for their kinds, runs them side by side, settles them.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Job, JobError, Kind,
+    queue::{self, Claim},
+};
+use crate::{db::Db, error::Result, metrics};
+
+/// How often the worker looks for jobs that other nodes have put into the queue, or that are tried again.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a node that stops waits for the jobs under way. The others run again elsewhere after their lease.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Does jobs.
+pub trait Perform: Clone + Send + Sync + 'static {
+    /// Does one. It may have been begun before, here or elsewhere.
+    fn perform(&self, job: Job) -> impl Future<Output = Result<(), JobError>> + Send;
+}
+
+/// Runs jobs on one node.
+#[derive(Clone)]
+pub struct Worker<P> {
+    db: Db,
+    wake: Arc<Notify>,
+    performer: P,
+}
+
+impl<P: Perform> Worker<P> {
+    /// Works over `db`, and looks at once when `wake` says that there is a job.
+    pub fn new(db: Db, wake: Arc<Notify>, performer: P) -> Self {
+        Worker {
+            db,
+            wake,
+            performer,
+        }
+    }
+
+    /// Works until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut tasks = JoinSet::new();
+        let mut running = HashMap::new();
+        loop {
+            match queue::claim(&self.db, &room(&running)).await {
+                Ok(claims) => {
+                    for (claim, job) in claims {
+                        let task = tasks.spawn(self.clone().attempt(claim, job));
+                        running.insert(task.id(), claim.kind);
+                    }
+                }
+                Err(error) => error.log(),
+            }
+            tokio::select! {
+                Some(ended) = tasks.join_next_with_id() => {
+                    // A panic has been logged by its hook; the job runs again after its lease.
+                    let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                    running.remove(&id);
+                }
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        let rest = async { while tasks.join_next().await.is_some() {} };
+        tokio::time::timeout(STOP_TIMEOUT, rest).await.ok();
+    }
+
+    async fn attempt(self, claim: Claim, job: Option<Job>) {
+        let started = Instant::now();
+        let name = job.as_ref().map_or(claim.kind.row().0, Job::name);
+        let outcome = match job {
+            Some(job) => tokio::select! {
+                outcome = self.performer.perform(job) => outcome,
+                () = self.hold(claim) => return,
+            },
+            None => Err(JobError::Fail(queue::unreadable())),
+        };
+        metrics::job(name, started.elapsed());
+        let settled = match outcome {
+            Ok(()) => queue::finish(&self.db, claim).await,
+            Err(JobError::Retry(why)) => {
+                tracing::warn!(
+                    job = name,
+                    attempts = claim.attempts,
+                    ?why,
+                    "a job is tried again later"
+                );
+                queue::retry(&self.db, claim, &why).await
+            }
+            Err(JobError::Fail(why)) => {
+                tracing::error!(
+                    job = name,
+                    attempts = claim.attempts,
+                    ?why,
+                    "a job is given up"
+                );
+                queue::fail(&self.db, claim, &why).await
+            }
+        };
+        if let Err(error) = settled {
+            error.log();
+        }
+    }
+
+    /// Renews the lease; returns when another worker has the job.
+    async fn hold(&self, claim: Claim) {
+        loop {
+            tokio::time::sleep(queue::LEASE / 3).await;
+            match queue::renew(&self.db, claim).await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => error.log(),
+            }
+        }
+    }
+}
+
+/// How many jobs of each kind may begin.
+fn room<T>(running: &HashMap<T, Kind>) -> Vec<(Kind, i32)> {
+    let mut room: HashMap<Kind, i32> = Kind::ALL.iter().map(|kind| (*kind, kind.row().1)).collect();
+    for kind in running.values() {
+        room.entry(*kind).and_modify(|n| *n -= 1);
+    }
+    room.into_iter().filter(|(_, n)| *n > 0).collect()
+}

@@ -1,0 +1,97 @@
+//! What clients are told about their budgets: the `RateLimit` headers, and the refusal.
+
+use std::{fmt::Write, sync::Arc, time::Duration};
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
+
+use super::{
+    QuotaStatus,
+    table::{Budget, Limit},
+};
+use crate::error::{Code, Error};
+
+/// The 429 with everything that a client needs to wait rightly.
+pub fn refusal(limit: Limit, budget: Budget, wait: Duration) -> Error {
+    let ms = u64::try_from(wait.as_micros().div_ceil(1000))
+        .unwrap_or(u64::MAX)
+        .max(1);
+    let status = QuotaStatus {
+        limit,
+        budget,
+        remaining: 0,
+        resets_in: wait,
+    };
+    let mut error = Error::from(Code::RateLimited)
+        .with("retry_after_ms", ms)
+        .with("limit", budget.to_string())
+        .with("scope", limit.scope())
+        .retry_after(Duration::from_millis(ms));
+    for (name, value) in headers(&[status]) {
+        error = error.header(name, value);
+    }
+    error
+}
+
+/// `RateLimit` and `RateLimit-Policy` of all charged budgets.
+fn headers(statuses: &[QuotaStatus]) -> [(&'static str, String); 2] {
+    let [mut limits, mut policy] = [(); 2].map(|()| String::with_capacity(64 * statuses.len()));
+    for status in statuses {
+        let (separator, scope) = (
+            if limits.is_empty() { "" } else { ", " },
+            status.limit.scope(),
+        );
+        let resets = status.resets_in.as_millis().div_ceil(1000);
+        let Budget { count, window } = status.budget;
+        // Nothing fails to be written into memory.
+        write!(
+            limits,
+            "{separator}\"{scope}\";r={};t={resets}",
+            status.remaining
+        )
+        .ok();
+        write!(
+            policy,
+            "{separator}\"{scope}\";q={count};w={}",
+            window.as_secs()
+        )
+        .ok();
+    }
+    [("ratelimit", limits), ("ratelimit-policy", policy)]
+}
+
+/// The budgets that one request was charged for; its answer shows them as headers. Clones share them.
+#[derive(Clone, Default)]
+pub struct ChargedQuotas(Arc<Mutex<Vec<QuotaStatus>>>);
+
+impl ChargedQuotas {
+    /// Adds the budgets of one more decision.
+    pub(super) fn add(&self, statuses: &[QuotaStatus]) {
+        self.0.lock().extend(statuses);
+    }
+
+    /// Shows one more call of a budget as left, because it was given back.
+    pub(super) fn refund(&self, limit: Limit) {
+        let mut statuses = self.0.lock();
+        let status = statuses
+            .iter_mut()
+            .rev()
+            .find(|status| status.limit == limit);
+        if let Some(status) = status {
+            status.remaining += 1;
+        }
+    }
+
+    /// Writes `RateLimit` and `RateLimit-Policy` if the request was charged. A refusal has brought its own.
+    pub fn write(&self, to: &mut HeaderMap) {
+        let statuses = self.0.lock();
+        if statuses.is_empty() {
+            return;
+        }
+        for (name, value) in headers(&statuses) {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                to.entry(HeaderName::from_static(name)).or_insert(value);
+            }
+        }
+    }
+}

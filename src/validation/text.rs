@@ -1,0 +1,25 @@
+//! Bounded text.
+
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+/// A string of `MIN..=MAX` bytes without control characters. It is not trimmed.
+#[derive(Clone, Debug)]
+pub struct Text<const MIN: usize, const MAX: usize>(pub String);
+
+impl<'de, const MIN: usize, const MAX: usize> Deserialize<'de> for Text<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        let length = text.len();
+        if length < MIN || length > MAX {
+            return Err(D::Error::custom(format_args!(
+                "length|must have {MIN} to {MAX} bytes"
+            )));
+        }
+        if text.chars().any(char::is_control) {
+            return Err(D::Error::custom(
+                "characters|control characters are not allowed",
+            ));
+        }
+        Ok(Text(text))
+    }
+}

@@ -1,0 +1,18 @@
+//! Each noun of the interface: what it answers, to whom, and what it refuses.
+
+mod accounts;
+mod agents;
+mod agents_attacks;
+mod agents_keys;
+mod agents_manifest;
+mod agents_states;
+mod agents_tokens;
+mod conversations;
+mod devices;
+mod erasure;
+mod group_keys;
+mod groups;
+mod keys;
+mod messages;
+mod read_markers;
+mod relations;

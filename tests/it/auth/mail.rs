@@ -1,0 +1,261 @@
+//! Mail through a real mail server, by nodes that are processes of their own.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+
+use crate::support::{
+    Answer, Caller, PASSWORD, ProcessNode, SMTP_PASSWORD, Secrecy, SmtpServer, User, World,
+    free_port, psql, ulid,
+};
+
+fn address() -> String {
+    format!("u{}@example.org", ulid().to_string().to_lowercase())
+}
+
+/// A mail server that does not listen yet, and a world whose nodes use it.
+async fn world(secrecy: Secrecy, password: &str, trusting: bool) -> (SmtpServer, Arc<World>) {
+    let folder = std::env::temp_dir().join(format!("blindpipe-smtp-{}", ulid()));
+    let server = SmtpServer::new(&folder, free_port(), secrecy);
+    let (url, ca) = (server.url(password), server.ca().display().to_string());
+    let mut settings = vec![
+        ("MAIL_URL", url.as_str()),
+        ("MAIL_FROM", "Blindpipe <codes@example.org>"),
+        (
+            "LIMIT_OVERRIDES",
+            "default_ip=1000/s,auth_register_ip=1000/s",
+        ),
+    ];
+    if trusting {
+        settings.push(("SSL_CERT_FILE", &ca));
+    }
+    let world = World::new(&settings).await;
+    (server, world)
+}
+
+async fn node(world: &Arc<World>) -> (ProcessNode, Caller) {
+    let node = ProcessNode::start_in(world).await;
+    let caller = Caller::to(world, &node.base);
+    (node, caller)
+}
+
+async fn send_code(caller: &Caller, email: &str) -> Answer {
+    let body = json!({ "email": email, "scene": "register", "turnstile_token": "dev-pass" });
+    caller.post("/auth/send-code", body).await.expect(200)
+}
+
+async fn register(caller: &Caller, email: &str, code: &str) -> Answer {
+    caller
+        .post("/auth/register", User::registration(email, "x", code))
+        .await
+        .expect(201)
+}
+
+/// Waits until so many mails wait that were tried so often.
+async fn until_waiting(world: &World, mails: usize, attempts: i32) {
+    until(
+        world,
+        &format!("select 1 from job where kind = 'mail' and attempts >= {attempts}"),
+        mails,
+    )
+    .await;
+}
+
+/// Waits until there are so many rows.
+async fn until(world: &World, sql: &str, mails: usize) {
+    for _ in 0..400 {
+        let rows = psql(&world.database, sql).await;
+        let found = rows
+            .iter()
+            .filter(|row| matches!(row, tokio_postgres::SimpleQueryMessage::Row(_)))
+            .count();
+        if found == mails {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("not {mails} rows: {sql}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_code_comes_by_tls_with_a_password() {
+    for secrecy in [Secrecy::StartTls, Secrecy::Tls] {
+        let (mut server, world) = world(secrecy, SMTP_PASSWORD, true).await;
+        server.start().await;
+        let (node, caller) = node(&world).await;
+        let email = address();
+        send_code(&caller, &email).await;
+        let code = server.code(&email).await;
+        let mail = server.taken().remove(0).text;
+        for line in [
+            "From: Blindpipe <codes@example.org>".to_owned(),
+            format!("To: {email}"),
+            "Subject: Your code to register".to_owned(),
+        ] {
+            assert!(
+                mail.lines().any(|found| found.trim_end() == line),
+                "{line} in {mail}"
+            );
+        }
+        register(&caller, &email, &code).await;
+        // The connection is kept for the next.
+        let other = address();
+        send_code(&caller, &other).await;
+        server.code(&other).await;
+        assert_eq!(server.connections(), 1);
+        let log = node.log();
+        for secret in [email.as_str(), code.as_str(), SMTP_PASSWORD] {
+            assert!(!log.contains(secret), "{log}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_said_to_a_server_that_is_not_proven_or_does_not_know_us() {
+    for (password, trusting) in [("wrong", true), (SMTP_PASSWORD, false)] {
+        let (mut server, world) = world(Secrecy::StartTls, password, trusting).await;
+        server.start().await;
+        let (_node, caller) = node(&world).await;
+        send_code(&caller, &address()).await;
+        until_waiting(&world, 1, 2).await;
+        assert!(server.connections() > 0);
+        assert!(server.taken().is_empty());
+    }
+}
+
+/// Row F17 of the faults.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mail_server_that_is_away_costs_no_code() {
+    let (mut server, world) = world(Secrecy::StartTls, SMTP_PASSWORD, true).await;
+    let (_node, caller) = node(&world).await;
+    let emails: Vec<_> = (0..12).map(|_| address()).collect();
+    for email in &emails {
+        send_code(&caller, email).await;
+    }
+    until_waiting(&world, 12, 1).await;
+    // Minutes pass, in which it is tried again and again.
+    for attempts in 2..5 {
+        world.advance(Duration::from_secs(60)).await;
+        until_waiting(&world, 12, attempts).await;
+    }
+    server.start().await;
+    for _ in 0..4 {
+        // What failed in this very moment waits for a while of its own. The job looks every real second.
+        world.advance(Duration::from_secs(60)).await;
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+    }
+    for email in &emails {
+        let code = server.code(email).await;
+        register(&caller, email, &code).await;
+    }
+    until_waiting(&world, 0, 0).await;
+
+    // A code that died in the meantime is not mailed any more.
+    server.stop();
+    let late = address();
+    send_code(&caller, &late).await;
+    until_waiting(&world, 1, 1).await;
+    world.advance(Duration::from_secs(601)).await;
+    server.start().await;
+    let live = address();
+    send_code(&caller, &live).await;
+    server.code(&live).await;
+    assert!(server.taken().iter().all(|mail| mail.to != [late.as_str()]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_dies_with_a_mail_in_hand_leaves_it_to_another() {
+    let (mut server, world) = world(Secrecy::StartTls, SMTP_PASSWORD, true).await;
+    server.silence(true);
+    server.start().await;
+    let (mut first, caller) = node(&world).await;
+    let email = address();
+    send_code(&caller, &email).await;
+    for _ in 0..400 {
+        if server.connections() > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    assert_eq!(server.connections(), 1);
+    first.kill();
+    server.silence(false);
+    let (_second, caller) = node(&world).await;
+    // Somebody else's mail goes out; the one in the dead node's hand is its own for a minute.
+    let other = address();
+    send_code(&caller, &other).await;
+    server.code(&other).await;
+    until_waiting(&world, 1, 0).await;
+    assert_eq!(server.taken().len(), 1);
+    world.advance(Duration::from_secs(61)).await;
+    let code = server.code(&email).await;
+    register(&caller, &email, &code).await;
+    assert_eq!(server.taken().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_send_each_mail_once() {
+    let (mut server, world) = world(Secrecy::Tls, SMTP_PASSWORD, true).await;
+    let ((_first, one), (_second, two)) = (node(&world).await, node(&world).await);
+    let emails: Vec<_> = (0..40).map(|_| address()).collect();
+    server.start().await;
+    let calls = emails
+        .iter()
+        .enumerate()
+        .map(|(n, email)| send_code(if n % 2 == 0 { &one } else { &two }, email));
+    futures_util::future::join_all(calls).await;
+    for email in &emails {
+        server.code(email).await;
+    }
+    until_waiting(&world, 0, 0).await;
+    let mut to: Vec<_> = server
+        .taken()
+        .into_iter()
+        .flat_map(|mail| mail.to)
+        .collect();
+    to.sort();
+    let mut expected = emails.clone();
+    expected.sort();
+    assert_eq!(to, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notice_waits_for_a_server_that_is_away_and_a_login_does_not() {
+    let (mut server, world) = world(Secrecy::StartTls, SMTP_PASSWORD, true).await;
+    server.start().await;
+    let (_node, caller) = node(&world).await;
+    let email = address();
+    send_code(&caller, &email).await;
+    let code = server.code(&email).await;
+    register(&caller, &email, &code).await;
+    server.stop();
+    let body = json!({ "email": email, "account_password": PASSWORD, "turnstile_token": "dev-pass",
+        "device_id": "phone", "device_name": "Téléphone" });
+    let login = caller.post("/auth/login", body).await.expect(200);
+    assert_eq!(login.data()["is_new_device"], true);
+    until(
+        &world,
+        "select 1 from job where kind = 'login_notice' and attempts >= 1",
+        1,
+    )
+    .await;
+    // A code is not held up by it.
+    server.start().await;
+    let other = address();
+    send_code(&caller, &other).await;
+    server.code(&other).await;
+    for _ in 0..400 {
+        if server.taken().len() == 3 {
+            break;
+        }
+        world.advance(Duration::from_secs(10)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let taken = server.taken();
+    let notice: Vec<_> = taken
+        .iter()
+        .filter(|mail| mail.text.contains("A login on a new device"))
+        .collect();
+    assert_eq!((taken.len(), notice.len()), (3, 1));
+    assert_eq!(notice[0].to, [email]);
+}

@@ -1,0 +1,15 @@
+//! Sign-in, credentials and their end.
+
+mod agent_token_cost;
+mod attacks_auth;
+mod attacks_jwt;
+mod attacks_passwords;
+mod attacks_tokens;
+mod login_lockout;
+mod mail;
+mod new_device_mail;
+mod passkeys;
+mod passkeys_in_browser;
+mod revocation_races;
+mod sessions;
+mod turnstile;

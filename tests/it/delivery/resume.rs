@@ -1,0 +1,525 @@
+//! Readers that come and go: exact streams, whatever happens to their connections.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use blindpipe::inbox;
+use serde_json::{Value, json};
+
+use crate::support::{
+    Agent, PASSWORD, Sleeper, Socket, TestNode, connect, db, nodes_with, psql, spawn,
+};
+
+const RAISED_LIMITS: (&str, &str) = (
+    "LIMIT_OVERRIDES",
+    "user_message_send=100000/s,agent_poll=100000/s,ws_connect=100000/s,ws_connect_ip=100000/s,auth_register_ip=100000/s",
+);
+
+/// Chance that can be had again: the seed is printed, and `TEST_SEED` sets it.
+struct Dice(u64);
+
+impl Dice {
+    #[expect(
+        clippy::print_stdout,
+        reason = "whoever sees this test fail wants to see it fail again"
+    )]
+    fn new() -> Self {
+        let given = std::env::var("TEST_SEED")
+            .ok()
+            .and_then(|text| text.parse().ok());
+        let seed = given.unwrap_or_else(rand::random);
+        println!("TEST_SEED={seed}");
+        Dice(seed)
+    }
+
+    /// SplitMix64.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// Everything that a reader has ever been told, by number.
+struct Log {
+    events: BTreeMap<i64, Value>,
+    epoch: String,
+    /// What it has acked, and of that what was answered.
+    acked: i64,
+    surely_acked: i64,
+}
+
+impl Log {
+    fn cursor(&self, seq: i64) -> String {
+        format!("{}-{seq}", self.epoch)
+    }
+
+    fn last(&self) -> i64 {
+        self.events.last_key_value().map_or(0, |(seq, _)| *seq)
+    }
+
+    /// Takes the next event after `before`; the same number always names the same event.
+    fn take(&mut self, before: i64, mut event: Value) -> i64 {
+        let seq = event["seq"].as_i64().expect("a number");
+        assert_eq!(seq, before + 1, "{event}");
+        assert_eq!(event["cursor"], self.cursor(seq));
+        event.as_object_mut().expect("an object").remove("type");
+        let known = self.events.entry(seq).or_insert_with(|| event.clone());
+        assert_eq!(*known, event);
+        seq
+    }
+}
+
+async fn texts(socket: &mut Socket, patience: Duration) -> Option<Value> {
+    match tokio::time::timeout(patience, socket.next()).await {
+        Ok(Ok(frame)) => Some(frame),
+        Ok(Err(code)) => panic!("closed with {code:?}"),
+        Err(_) => None,
+    }
+}
+
+/// One connection by socket: from somewhere, for a while, and then cut.
+async fn by_socket(agent: &Agent, log: &mut Log, dice: &mut Dice) {
+    let from = match dice.below(3) {
+        // From the last ack, wherever that is.
+        0 => None,
+        1 => Some(log.last()),
+        _ => Some(log.acked + dice.below((log.last() - log.acked).unsigned_abs() + 1) as i64),
+    };
+    let cursor = from.map(|seq| log.cursor(seq));
+    let mut socket = agent.connect_from(cursor.as_deref()).await;
+    let start = socket.ready["cursor"]
+        .as_str()
+        .expect("a cursor")
+        .split_once('-')
+        .expect("a cursor")
+        .1;
+    let mut at: i64 = start.parse().expect("a number");
+    match from {
+        Some(from) => assert_eq!(at, from),
+        None => {
+            assert!(
+                (log.surely_acked..=log.acked).contains(&at),
+                "{at} {} {}",
+                log.surely_acked,
+                log.acked
+            );
+        }
+    }
+    let replay_to = socket.ready["replay"]["to"].as_i64().expect("a number");
+    let mut caught_up = false;
+    for _ in 0..dice.below(40) {
+        let Some(frame) = texts(&mut socket, Duration::from_millis(50)).await else {
+            break;
+        };
+        match frame["type"].as_str() {
+            Some("event") => at = log.take(at, frame),
+            Some("caught_up") => {
+                assert!(!caught_up && at >= replay_to, "{frame}");
+                caught_up = true;
+            }
+            other => panic!("{other:?}"),
+        }
+        if dice.below(4) == 0 {
+            // Any place that it has seen; an ack never goes back.
+            let ack = at - dice.below(5).min(at as u64) as i64;
+            socket
+                .say(json!({ "type": "ack", "cursor": log.cursor(ack) }))
+                .await;
+            log.acked = log.acked.max(ack);
+        }
+    }
+    // Dropped without a word, perhaps in the middle of a frame.
+}
+
+async fn by_poll(agent: &Agent, log: &mut Log, dice: &mut Dice) {
+    let from = log.acked + dice.below((log.last() - log.acked).unsigned_abs() + 1) as i64;
+    let (limit, wait) = (1 + dice.below(30), dice.below(2));
+    let answer = agent
+        .poll(&format!(
+            "cursor={}&limit={limit}&wait={wait}",
+            log.cursor(from)
+        ))
+        .await
+        .expect(200);
+    log.acked = log.acked.max(from);
+    log.surely_acked = log.surely_acked.max(from);
+    let mut at = from;
+    for event in answer.body["data"].as_array().expect("a list") {
+        at = log.take(at, event.clone());
+    }
+    assert_eq!(answer.body["next_cursor"], log.cursor(at));
+}
+
+async fn torture(
+    nodes: Arc<[TestNode; 2]>,
+    agent: Agent,
+    mut dice: Dice,
+    expected: i64,
+    sending: Arc<AtomicBool>,
+) -> Log {
+    let socket = agent.connect().await;
+    let epoch = socket.ready["cursor"]
+        .as_str()
+        .expect("a cursor")
+        .split('-')
+        .next()
+        .expect("an epoch")
+        .to_owned();
+    drop(socket);
+    let mut log = Log {
+        events: BTreeMap::new(),
+        epoch,
+        acked: 0,
+        surely_acked: 0,
+    };
+    let started = Instant::now();
+    while log.last() < expected || sending.load(Ordering::Relaxed) {
+        let agent = agent.on(&nodes[dice.below(2) as usize]);
+        match dice.below(3) {
+            0 => by_poll(&agent, &mut log, &mut dice).await,
+            _ => by_socket(&agent, &mut log, &mut dice).await,
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "{} of {expected}",
+            log.last()
+        );
+    }
+    log
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_that_are_cut_anywhere_and_come_back_anywhere_read_exactly_what_was_sent() {
+    let nodes: Arc<[TestNode; 2]> = Arc::new(nodes_with(&[RAISED_LIMITS]).await);
+    let mut dice = Dice::new();
+    let alice = nodes[0].user("alice").await;
+    let sending = Arc::new(AtomicBool::new(true));
+    let (mut readers, mut conversations) = (Vec::new(), Vec::new());
+    let messages = 250;
+    for n in 0..4 {
+        let agent = nodes[0].agent(&alice, &format!("agent{n}")).await;
+        conversations.push(alice.talk_to(&agent).await);
+        // Two events come before the messages: the relation and the conversation.
+        let torture = torture(
+            nodes.clone(),
+            agent,
+            Dice(dice.next()),
+            messages + 2,
+            sending.clone(),
+        );
+        readers.push(spawn(torture));
+    }
+    for n in 0..messages {
+        for conversation in &conversations {
+            let alice = alice.on(&nodes[dice.below(2) as usize]);
+            alice.say(conversation, &format!("{n}")).await.expect(201);
+        }
+        tokio::time::sleep(Duration::from_millis(dice.below(8))).await;
+    }
+    sending.store(false, Ordering::Relaxed);
+    for reader in readers {
+        let log = reader.await.expect("a reader");
+        assert_eq!(log.events.len() as i64, messages + 2);
+        let texts: Vec<&str> = log
+            .events
+            .values()
+            .filter_map(|event| event["data"]["payload"]["text"].as_str())
+            .collect();
+        let sent: Vec<String> = (0..messages).map(|n| n.to_string()).collect();
+        assert_eq!(texts, sent);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_polls_wait_without_a_connection_to_the_database() {
+    let [a, b] = nodes_with(&[RAISED_LIMITS, ("DATABASE_POOL_SIZE", "8")]).await;
+    let alice = a.user("alice").await;
+    let bob = a.user("bob").await;
+    let (mut agents, mut polls, mut conversations) = (Vec::new(), Vec::new(), Vec::new());
+    for n in 0..10 {
+        let agent = a.agent(&alice, &format!("agent{n}")).await;
+        conversations.push(alice.talk_to(&agent).await);
+        agents.push(agent);
+    }
+    for agent in &agents {
+        let newest = agent.poll("limit=100").await.expect(200).body["next_cursor"]
+            .as_str()
+            .expect("a cursor")
+            .to_owned();
+        for m in 0..20 {
+            let (agent, query) = (
+                agent.on(if m % 2 == 0 { &a } else { &b }),
+                format!("cursor={newest}&wait=25"),
+            );
+            polls.push(spawn(async move { agent.poll(&query).await.expect(200) }));
+        }
+    }
+    // Real time: until all of them wait.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let started = Instant::now();
+    for node in [&a, &b] {
+        bob.on(node)
+            .post(
+                "/conversations",
+                json!({ "type": "direct", "user_id": alice.id }),
+            )
+            .await;
+    }
+    assert!(
+        polls.iter().all(|poll| !poll.is_finished()),
+        "a poll did not wait"
+    );
+    for conversation in &conversations {
+        alice.on(&b).say(conversation, "wake up").await.expect(201);
+    }
+    for poll in polls {
+        let answer = poll.await.expect("a poll");
+        assert_eq!(answer.body["data"][0]["data"]["payload"]["text"], "wake up");
+    }
+    assert!(
+        started.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+/// What a reader is told when numbers start anew: a waiting poll and a socket are both sent to read again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_epoch_is_said_to_those_who_wait() {
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let newest = agent.poll("limit=100").await.expect(200).body["next_cursor"]
+        .as_str()
+        .expect("a cursor")
+        .to_owned();
+    let socket = agent.on(&b).connect().await;
+    let query = format!("cursor={newest}&wait=25");
+    let restored = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        psql(
+            &a.world.database,
+            "update cluster set restores = restores + 1",
+        )
+        .await;
+    };
+    let (refused, ()) = tokio::join!(agent.poll(&query), restored);
+    let refused = refused.refused(409, "CURSOR_EXPIRED");
+    let head = refused.body["error"]["params"]["head"]
+        .as_str()
+        .expect("a cursor")
+        .to_owned();
+    assert_ne!(head, newest);
+    let before = socket.expect_close(1012).await;
+    assert_eq!(before.last().expect("a frame")["type"], "resync_required");
+    // The old place is refused on every node, by poll and by socket; the new one works.
+    for node in [&a, &b] {
+        agent
+            .on(node)
+            .poll(&format!("cursor={newest}"))
+            .await
+            .refused(409, "CURSOR_EXPIRED");
+        let mut socket = agent.on(node).connect_from(Some(&newest)).await;
+        assert_eq!(socket.expect("resync_required").await["head"], head);
+        agent
+            .on(node)
+            .poll(&format!("cursor={head}"))
+            .await
+            .expect(200);
+    }
+    alice.say(&conversation, "new").await.expect(201);
+    let answer = agent
+        .on(&b)
+        .poll(&format!("cursor={head}"))
+        .await
+        .expect(200);
+    assert_eq!(answer.body["data"][0]["data"]["payload"]["text"], "new");
+}
+
+/// The small form of `loadtest slow`: those who never read cost the others nothing, and lose nothing themselves.
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_who_never_read_do_not_hold_up_fifty_who_do() {
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let alice = a.user("alice").await;
+    let nodes = [&a, &b];
+    let mut agents = vec![a.agent(&alice, "agent").await];
+    let conversation = alice.talk_to(&agents[0]).await;
+    let id = uuid::Uuid::from(conversation.parse::<ulid::Ulid>().expect("an id"));
+    for n in 1..50 {
+        let agent = a.agent(&alice, &format!("agent{n}")).await;
+        let join = format!(
+            "insert into member (conversation_id, principal_id, principal_kind, role) values ('{id}', '{}', 'agent', 'agent')",
+            agent.id
+        );
+        psql(&a.world.database, &join).await;
+        agents.push(agent);
+    }
+    psql(&a.world.database, "update conversation set epoch = epoch").await;
+    let (mut sleepers, mut readers) = (Vec::new(), Vec::new());
+    for (n, agent) in agents.iter().enumerate() {
+        sleepers.push(Sleeper::new(&agent.on(nodes[n % 2])).await);
+        let mut reader = agent.on(nodes[(n + 1) % 2]).connect().await;
+        while reader.next().await.expect("a frame")["type"] != "caught_up" {}
+        readers.push(reader);
+    }
+    let dropped = a.metric("mailbox_dropped_total", &[]).await;
+    // More than a socket's buffers and its mailbox hold together.
+    let (messages, text) = (60, "x".repeat(64 * 1024));
+    for n in 1..=messages {
+        alice
+            .on(nodes[n % 2])
+            .say(&conversation, &text)
+            .await
+            .expect(201);
+        for reader in &mut readers {
+            let event =
+                tokio::time::timeout(Duration::from_secs(5), reader.event("message.created")).await;
+            assert_eq!(event.expect("nobody waits for a sleeper")["data"]["seq"], n);
+        }
+    }
+    // Their mailboxes were full, and what did not fit was let go.
+    assert!(a.metric("mailbox_dropped_total", &[]).await > dropped);
+    for (agent, sleeper) in agents.iter().zip(sleepers) {
+        drop(sleeper);
+        let mut again = agent.on(&a).connect().await;
+        for n in 1..=messages {
+            assert_eq!(again.event("message.created").await["data"]["seq"], n);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_older_than_thirty_days_is_gone_and_said_to_be() {
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    for n in 0..3 {
+        alice
+            .say(&conversation, &format!("old {n}"))
+            .await
+            .expect(201);
+    }
+    let first = agent.poll("limit=1").await.expect(200).body["next_cursor"]
+        .as_str()
+        .expect("a cursor")
+        .to_owned();
+    // The job that does it comes every ten minutes of real time; here it is called as the job calls it.
+    let db = db(&a.world.database);
+    let expire = async || inbox::expire(&db, 30).await.expect("an answer");
+    a.advance(Duration::from_secs(30 * 86_400 - 60)).await;
+    expire().await;
+    agent.poll(&format!("cursor={first}")).await.expect(200);
+    a.advance(Duration::from_secs(120)).await;
+    expire().await;
+    for node in [&a, &b] {
+        let refused = agent
+            .on(node)
+            .poll(&format!("cursor={first}"))
+            .await
+            .refused(409, "CURSOR_EXPIRED");
+        let params = &refused.body["error"]["params"];
+        assert_eq!(
+            params["oldest"], params["head"],
+            "nothing is left: {params}"
+        );
+        let mut socket = agent.on(node).connect_from(Some(&first)).await;
+        assert_eq!(
+            socket.expect("resync_required").await["head"],
+            params["head"]
+        );
+    }
+    // Numbers go on where they were.
+    let login = json!({
+        "email": alice.email, "account_password": PASSWORD, "turnstile_token": "dev-pass", "device_id": alice.device_id,
+    });
+    let token = alice.post("/auth/login", login).await.expect(200).data()["access_token"].clone();
+    let alice = alice.with_token(token.as_str().expect("a token"));
+    let path = format!("/conversations/{conversation}/messages");
+    alice
+        .post(
+            path,
+            json!({ "payload": { "type": "text", "text": "new" } }),
+        )
+        .await
+        .expect(201);
+    // History is no inbox: it has them all.
+    let history = alice
+        .get(format!("/conversations/{conversation}/messages"))
+        .await
+        .expect(200);
+    assert_eq!(history.data().as_array().expect("messages").len(), 4);
+    let head = first.replace("-1", "-5");
+    let answer = agent
+        .on(&b)
+        .poll(&format!("cursor={head}"))
+        .await
+        .expect(200);
+    assert_eq!(answer.body["data"][0]["data"]["payload"]["text"], "new");
+    assert_eq!(answer.body["data"][0]["seq"], 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_event_said_goes_with_its_last_entry_and_not_before() {
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let group = alice
+        .post(
+            "/groups",
+            json!({ "title": "crew", "member_ids": [bob.id] }),
+        )
+        .await
+        .expect(201);
+    let group = group.data()["conversation_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    alice.say(&group, "kept").await.expect(201);
+    let db = db(&a.world.database);
+    let client = connect(&a.world.database).await;
+    let counts = async || {
+        let sql = "select (select count(*) from event), (select count(*) from inbox_entry), (select count(*) from message),
+                   (select count(*) from inbox_entry e where not exists (select from event v where v.event_id = any(e.event_ids))
+                                                         and not exists (select from message m where m.message_id = any(e.event_ids)))";
+        let row = client.query_one(sql, &[]).await.expect("counts");
+        let counts: [i64; 4] = std::array::from_fn(|n| row.get(n));
+        counts
+    };
+    let [events, entries, messages, orphans] = counts().await;
+    assert!(events > 0 && entries > events && messages == 1 && orphans == 0);
+    // More than a batch of old ones, as a cluster has after a month, and their entries.
+    client
+        .batch_execute(
+            "with old as (
+                 insert into event (event_id, kind, data, created_at)
+                 select gen_random_uuid(), 'member.added', '{}', app_now() - interval '1 day' from generate_series(1, 12000)
+                 returning event_id, created_at)
+             insert into inbox_entry (principal_id, seq, event_ids, created_at)
+             select gen_random_uuid(), 1, array[event_id], created_at from old",
+        )
+        .await
+        .expect("filled");
+    // The entries of the old ones go a day before the rest; what they said stays for as long as any may be read.
+    a.advance(Duration::from_secs(29 * 86_400 + 3600)).await;
+    inbox::expire(&db, 30).await.expect("an answer");
+    assert_eq!(counts().await, [events + 12_000, entries, 1, 0]);
+    a.advance(Duration::from_secs(86_400)).await;
+    inbox::expire(&db, 30).await.expect("an answer");
+    assert_eq!(counts().await, [events, 0, 1, 0]);
+    a.advance(Duration::from_secs(86_400)).await;
+    inbox::expire(&db, 30).await.expect("an answer");
+    assert_eq!(counts().await, [0, 0, 1, 0]);
+}

@@ -1,0 +1,9 @@
+//! Lost processes, lost networks, lost data, hostile input.
+
+mod early_answers;
+mod failover;
+mod half_open;
+mod malformed_input;
+mod outages;
+mod postgres_timeline_loss;
+mod redis_cluster;

@@ -1,0 +1,163 @@
+//! The queue of jobs: claims, leases, retries, unique keys. What its jobs do is tested where it is promised.
+
+use std::{sync::Arc, time::Duration};
+
+use blindpipe::{
+    db::{Db, Plans},
+    error::{Code, Error},
+    ids::UserId,
+    jobs::{
+        Job, Kind,
+        queue::{self, Claim, NewJob},
+    },
+};
+
+use crate::support::{World, connect, nodes, ulid};
+
+const ROOM: &[(Kind, i32)] = &[(Kind::Mail, 2), (Kind::EraseAccount, 8)];
+
+async fn queue_of(world: &World) -> Db {
+    let wait = Duration::from_secs(10);
+    Db::new(&world.database.clone().into(), "test", 4, Plans::Free, wait).expect("a pool")
+}
+
+async fn enqueue(db: &Db, jobs: Vec<Job>) {
+    let jobs: Vec<NewJob> = jobs
+        .into_iter()
+        .map(|job| NewJob {
+            job,
+            delay: Duration::ZERO,
+        })
+        .collect();
+    let client = db.read().await.expect("a connection");
+    queue::enqueue(&client, &jobs).await.expect("queued");
+}
+
+async fn claim(db: &Db) -> Vec<Claim> {
+    let claims = queue::claim(db, ROOM).await.expect("claims");
+    claims.into_iter().map(|(claim, _)| claim).collect()
+}
+
+fn erasure() -> Job {
+    Job::EraseAccount {
+        user: UserId(ulid().into()),
+    }
+}
+
+fn mail() -> Job {
+    Job::Mail {
+        recipient: "a@example.org".to_owned(),
+        scene: "login".to_owned(),
+        nonce: ulid().into(),
+    }
+}
+
+async fn world() -> (Arc<World>, Db) {
+    let world = World::new(&[]).await;
+    let db = queue_of(&world).await;
+    (world, db)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_is_one_worker_s_until_its_lease_ends() {
+    let (world, db) = world().await;
+    enqueue(&db, vec![erasure()]).await;
+    // Of many who ask at once one gets it.
+    let claims = futures_util::future::join_all((0..4).map(|_| claim(&db))).await;
+    let claims = claims.concat();
+    assert_eq!((claims.len(), claims[0].attempts), (1, 1));
+    world.advance(queue::LEASE / 2).await;
+    assert!(queue::renew(&db, claims[0]).await.expect("renewed"));
+    world
+        .advance(queue::LEASE / 2 + Duration::from_secs(1))
+        .await;
+    assert!(claim(&db).await.is_empty());
+
+    world.advance(queue::LEASE).await;
+    let second = claim(&db).await;
+    assert_eq!((second.len(), second[0].attempts), (1, 2));
+    // The worker that lost it settles nothing any more.
+    assert!(!queue::renew(&db, claims[0]).await.expect("an answer"));
+    queue::finish(&db, claims[0]).await.expect("an answer");
+    assert!(queue::renew(&db, second[0]).await.expect("renewed"));
+    queue::finish(&db, second[0]).await.expect("finished");
+    world.advance(queue::LEASE * 2).await;
+    assert!(claim(&db).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_fails_waits_longer_each_time_and_is_given_up_when_told() {
+    let (world, db) = world().await;
+    let job = erasure();
+    enqueue(&db, vec![job.clone()]).await;
+    let why = Error::internal(Code::InternalError, "broken");
+    for wait in [2, 4, 8] {
+        let claims = claim(&db).await;
+        queue::retry(&db, claims[0], &why).await.expect("settled");
+        world
+            .advance(Duration::from_millis(wait * 1000 - 900))
+            .await;
+        assert!(claim(&db).await.is_empty(), "{wait}");
+        world.advance(Duration::from_millis(900)).await;
+    }
+    // Meanwhile it is there once.
+    enqueue(&db, vec![job.clone(), job.clone()]).await;
+    let claims = claim(&db).await;
+    assert_eq!((claims.len(), claims[0].attempts), (1, 4));
+    queue::fail(&db, claims[0], &why).await.expect("settled");
+    world.advance(Duration::from_secs(3600)).await;
+    assert!(claim(&db).await.is_empty());
+    // One that was given up is kept for a while, and in nobody's way.
+    enqueue(&db, vec![job]).await;
+    assert_eq!(claim(&db).await.len(), 1);
+    let client = connect(&world.database).await;
+    let failed = "select last_error from job where failed_at is not null";
+    let failed = client.query_one(failed, &[]).await.expect("one");
+    assert_eq!(failed.get::<_, &str>(0), "INTERNAL_ERROR (broken)");
+    world.advance(Duration::from_secs(8 * 86_400)).await;
+    queue::forget(&db).await.expect("forgotten");
+    let left = client.query("select 1 from job", &[]).await.expect("rows");
+    assert_eq!(left.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_kind_has_room_of_its_own_and_what_expires_is_not_done() {
+    let (world, db) = world().await;
+    enqueue(&db, vec![mail(), mail(), mail(), erasure()]).await;
+    let kinds = |claims: &[Claim], kind| claims.iter().filter(|claim| claim.kind == kind).count();
+    let first = claim(&db).await;
+    assert_eq!(
+        (kinds(&first, Kind::Mail), kinds(&first, Kind::EraseAccount)),
+        (2, 1)
+    );
+    assert_eq!(kinds(&claim(&db).await, Kind::Mail), 1);
+    // A code is dead ten minutes later, and so is its mail; an account is erased whenever it may be.
+    world.advance(Duration::from_secs(601)).await;
+    let late = claim(&db).await;
+    assert_eq!(
+        (kinds(&late, Kind::Mail), kinds(&late, Kind::EraseAccount)),
+        (0, 1)
+    );
+    queue::forget(&db).await.expect("forgotten");
+    let client = connect(&world.database).await;
+    let left = client.query("select 1 from job", &[]).await.expect("rows");
+    assert_eq!(left.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_cannot_be_read_is_given_up_and_the_next_one_done() {
+    let [a, _b] = nodes().await;
+    let client = connect(&a.world.database).await;
+    let broken = "insert into job (kind, payload) values ('mail', '{\"of_another_build\":1}')";
+    client.execute(broken, &[]).await.expect("inserted");
+    a.user("alice").await;
+    for _ in 0..200 {
+        let failed = "select last_error from job where failed_at is not null";
+        if let Some(row) = client.query_opt(failed, &[]).await.expect("an answer") {
+            assert!(row.get::<_, &str>(0).contains("cannot be read"));
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("it still waits");
+}

@@ -1,0 +1,6 @@
+//! Rules of the sources, the tables, the schema and the operation.
+
+mod catalogues;
+mod jobs;
+mod operations;
+mod sources;

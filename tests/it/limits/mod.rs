@@ -1,0 +1,6 @@
+//! Rate limits and connection slots.
+
+mod connection_slots;
+mod limits_endpoint;
+mod rate_limit_windows;
+mod table;
