@@ -3,7 +3,7 @@
 //!
 //! A feature may call the `mod.rs` of those listed before it, and nothing else of another feature.
 
-pub(crate) mod accounts;
+pub mod accounts;
 pub(crate) mod agents;
 pub(crate) mod budgets;
 pub(crate) mod conversations;
@@ -15,8 +15,8 @@ pub(crate) mod keys;
 pub(crate) mod messages;
 pub mod passkeys;
 pub mod relations;
-pub mod streams;
-pub mod typing;
+pub(crate) mod streams;
+pub(crate) mod typing;
 
 pub(crate) mod health;
 

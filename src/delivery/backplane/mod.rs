@@ -5,11 +5,11 @@
 //! principal. [Reconciliation](super::reconcile) finds what is lost on the way. Each node sends itself a probe every
 //! second. If the probe stays away, the node subscribes anew and reconciles four times as often.
 
-pub mod messages;
+pub(crate) mod messages;
 mod publisher;
 mod pubsub;
 mod receiver;
-pub mod tombstones;
+pub(crate) mod tombstones;
 mod worker;
 
 use std::sync::{
