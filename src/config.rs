@@ -217,11 +217,9 @@ fn read_one<T: Setting>(
         faults.push(format!("{name}: must be set"));
         return None;
     };
-    let checks = checks.iter().filter(|(variable, _)| *variable == name);
-    let checked = checks
-        .map(|(_, check)| check(text))
-        .collect::<Result<(), _>>();
-    checked
+    let mut checks = checks.iter().filter(|(variable, _)| *variable == name);
+    checks
+        .try_for_each(|(_, check)| check(text))
         .and_then(|()| T::read(text))
         .map_err(|fault| faults.push(format!("{name}: {fault}")))
         .ok()

@@ -2,7 +2,7 @@
 //! their credentials still count. A lost hint therefore costs time, never a message.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -19,7 +19,7 @@ use super::{
     Backplane, End, Hub,
     backplane::{State, messages::reason_of, tombstones::Tombstones},
 };
-use crate::{db::Db, error::Result, inbox::Inbox, metrics};
+use crate::{cursor::Cursor, db::Db, error::Result, inbox::Inbox, metrics};
 
 /// Between two rounds while the backplane's probe comes back.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -73,11 +73,11 @@ pub struct Reconciler {
 
 impl Reconciler {
     /// Works over connections that requests cannot use up.
-    pub fn new(db: &Db, inbox: &Inbox, backplane: &Backplane) -> Self {
+    pub fn new(db: &Db, backplane: &Backplane) -> Self {
         let (hub, tombstones) = (backplane.hub.clone(), backplane.tombstones.clone());
         Reconciler {
             db: db.clone(),
-            inbox: inbox.over(db.clone()),
+            inbox: Inbox::new(db.clone()),
             hub,
             tombstones,
             replayed_in: AtomicU64::new(0),
@@ -86,12 +86,9 @@ impl Reconciler {
 
     async fn all(&self) -> Result<()> {
         let started = std::time::Instant::now();
-        if self.inbox.refresh_epoch().await? {
-            self.hub
-                .for_each(|subscription| subscription.end(End::EpochChanged));
-        }
+        let epoch = self.inbox.epoch().await?;
+        self.end_other_epochs(epoch).await?;
         // Tried again in the next round if Redis is away.
-        let epoch = self.inbox.epoch();
         if self.replayed_in.load(Ordering::Relaxed) != epoch {
             match self.tombstones.replay(&self.db).await {
                 Ok(true) => self.replayed_in.store(epoch, Ordering::Relaxed),
@@ -120,6 +117,30 @@ impl Reconciler {
         }
         let late = self.wake(&Vec::from_iter(principals)).await?;
         metrics::sweep(started.elapsed(), late);
+        Ok(())
+    }
+
+    /// Ends the subscriptions whose numbers are of another epoch: they may name other events now.
+    async fn end_other_epochs(&self, epoch: u64) -> Result<()> {
+        let mut subscriptions = self.hub.all();
+        subscriptions.retain(|one| one.epoch().is_some_and(|own| own != epoch));
+        if subscriptions.is_empty() {
+            return Ok(());
+        }
+        let principals: HashSet<Uuid> = subscriptions.iter().map(|one| one.principal).collect();
+        let heads = self.inbox.heads(&Vec::from_iter(principals)).await?;
+        let heads: HashMap<Uuid, i64> = heads
+            .iter()
+            .map(|head| (head.principal, head.seq))
+            .collect();
+        for subscription in subscriptions {
+            let seq = heads
+                .get(&subscription.principal)
+                .copied()
+                .unwrap_or_default();
+            let head = Cursor { epoch, seq };
+            subscription.end(End::EpochChanged { head });
+        }
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::atomic::{AtomicI64, Ordering},
+    sync::atomic::{AtomicI64, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::ephemeral::{EphemeralEvent, EphemeralQueue};
 use crate::{
+    cursor::Cursor,
     events::EncodedEvent,
     limits::quotas::{MAX_MAILBOX_BYTES, MAX_MAILBOX_FRAMES},
     metrics,
@@ -40,7 +41,10 @@ pub enum End {
     /// The node stops; come back after the wait.
     Drain(Duration),
     /// Postgres may have lost its tail: numbers start anew.
-    EpochChanged,
+    EpochChanged {
+        /// The inbox's head in the new epoch.
+        head: Cursor,
+    },
     /// Another connection has its slot.
     TooMany,
 }
@@ -80,6 +84,8 @@ pub struct Subscription {
     /// Whether it takes ephemeral events.
     ephemeral: bool,
     sent: AtomicI64,
+    /// The epoch of its numbers; 0 until they are known.
+    epoch: AtomicU64,
     mailbox: Mutex<Mailbox>,
     notify: Notify,
     end_notify: Notify,
@@ -93,6 +99,7 @@ impl Subscription {
             credential,
             ephemeral: false,
             sent: AtomicI64::new(sent),
+            epoch: AtomicU64::new(0),
             mailbox: Mutex::default(),
             notify: Notify::new(),
             end_notify: Notify::new(),
@@ -114,6 +121,17 @@ impl Subscription {
     /// The last number handed to the client.
     pub fn sent(&self) -> i64 {
         self.sent.load(Ordering::Acquire)
+    }
+
+    /// Begins after `cursor`.
+    pub fn set_start(&self, cursor: Cursor) {
+        self.set_sent(cursor.seq);
+        self.epoch.store(cursor.epoch, Ordering::Release);
+    }
+
+    /// The epoch of its numbers, once it has begun.
+    pub fn epoch(&self) -> Option<u64> {
+        Some(self.epoch.load(Ordering::Acquire)).filter(|epoch| *epoch != 0)
     }
 
     /// Notes that the client was handed everything up to `seq`.

@@ -7,8 +7,8 @@ use blindpipe_protocol::frames::{
 use super::{Gateway, authenticate::AuthenticatedClient, close::Close, frames};
 use crate::delivery::End;
 
-/// What `client`, who has been sent everything up to `sent`, is told, and the code to close with.
-pub fn to(client: &AuthenticatedClient, end: End, gateway: &Gateway, sent: i64) -> (String, Close) {
+/// The last frame to `client`, and the code to close with.
+pub fn to(client: &AuthenticatedClient, end: End, gateway: &Gateway) -> (String, Close) {
     let (frame, close) = match &end {
         End::Revoked { reason } => (
             ServerFrame::SessionInvalidated(SessionInvalidated {
@@ -30,13 +30,13 @@ pub fn to(client: &AuthenticatedClient, end: End, gateway: &Gateway, sent: i64) 
             }),
             Close::ConnectionLimit,
         ),
-        End::EpochChanged => {
-            let head = gateway.inbox.cursor(sent);
-            (
-                ServerFrame::ResyncRequired(ResyncRequired { oldest: head, head }),
-                Close::Restart,
-            )
-        }
+        End::EpochChanged { head } => (
+            ServerFrame::ResyncRequired(ResyncRequired {
+                oldest: *head,
+                head: *head,
+            }),
+            Close::Restart,
+        ),
     };
     (frames::encode(&frame), close)
 }

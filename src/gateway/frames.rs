@@ -105,7 +105,7 @@ struct AuthBody {
     agent_id: Option<AgentId>,
     token: Option<String>,
     access_token: Option<String>,
-    resume: Option<String>,
+    resume: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -141,15 +141,21 @@ impl Auth {
         if tag(text)? != "auth" {
             return Err(Code::Unauthorized.into());
         }
-        let Ok(body) = serde_json::from_str::<AuthBody>(text) else {
+        let Ok(mut body) = serde_json::from_str::<AuthBody>(text) else {
             return Ok(None);
+        };
+        let resume = match body.resume.take() {
+            None => None,
+            Some(Value::String(cursor)) => Some(cursor),
+            // The frame is malformed, and the token is not looked at.
+            Some(_) => return Err(Code::ValidationError.into()),
         };
         Ok(match body {
             AuthBody {
                 agent_id: Some(agent_id),
                 token: Some(token),
                 access_token: None,
-                resume,
+                ..
             } => Some(Auth::Agent {
                 agent_id,
                 token,
@@ -159,7 +165,7 @@ impl Auth {
                 agent_id: None,
                 token: None,
                 access_token: Some(access_token),
-                resume,
+                ..
             } => Some(Auth::User {
                 access_token,
                 resume,

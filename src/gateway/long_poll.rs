@@ -65,11 +65,13 @@ pub async fn poll(
 
     let reader = Reader::new(Principal::Agent(caller.id), "");
     let bounds = inbox.bounds(&reader).await?;
-    let Start::After(after) = inbox.start(&bounds, cursor) else {
-        return Err(inbox.expired(&bounds));
+    let Start::After(after) = bounds.start(cursor) else {
+        return Err(bounds.expired());
     };
     if cursor.is_some() && after > bounds.acked {
-        inbox.ack_by_token(caller.id, caller.token, after).await?;
+        inbox
+            .ack_by_token(caller.id, caller.token, bounds.cursor(after))
+            .await?;
     }
     if cursor.is_some() {
         reachability.acked(&[caller.id]).await?;
@@ -77,13 +79,16 @@ pub async fn poll(
     // Listening begins before the first look, so that nothing falls in between.
     let subscription =
         (wait > 0).then(|| hub.join(Subscription::new(reader.principal, caller.token.0, after)));
+    if let Some(subscription) = &subscription {
+        subscription.set_start(bounds.cursor(after));
+    }
     let mut events = inbox.read(reader.principal, after, limit).await?;
     if let Some(subscription) = subscription.filter(|_| events.is_empty()) {
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(wait)) => {}
             () = subscription.notified() => {
-                if matches!(subscription.take().end, Some(End::EpochChanged)) {
-                    return Err(inbox.expired(&inbox.bounds(&reader).await?));
+                if matches!(subscription.take().end, Some(End::EpochChanged { .. })) {
+                    return Err(inbox.bounds(&reader).await?.expired());
                 }
                 // The token may have been revoked while we waited.
                 AgentToken { agent: caller.id, token: caller.token }.verify(inbox.db(), &tokens.dead).await?;
@@ -91,10 +96,10 @@ pub async fn poll(
             }
         }
     }
-    let next = inbox.cursor(events.last().map_or(after, |last| last.seq));
+    let next = bounds.cursor(events.last().map_or(after, |last| last.seq));
     let objects: Vec<String> = events
         .iter()
-        .map(|event| events::object(inbox.cursor(event.seq), &event.encoded))
+        .map(|event| events::object(bounds.cursor(event.seq), &event.encoded))
         .collect();
     let text = format!(
         r#"{{"data":[{}],"next_cursor":"{next}"}}"#,

@@ -1,65 +1,85 @@
 //! Acks from sockets, gathered: an ack frame has no answer, so many of them may share one statement.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{cmp, collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::store::{self, Reader};
-use crate::{db::Db, metrics};
+use crate::{cursor::Cursor, db::Db, metrics};
 
 /// How long an ack may wait for company. What a killed node had not written is delivered again after a reconnect
 /// without a cursor; never lost.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
+/// Between two tries while Postgres is away.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is waiting to be written; clones share it.
+/// Acks that wait to be written; clones share them.
 #[derive(Clone, Default)]
 pub struct Acks {
-    waiting: Arc<Mutex<HashMap<Reader, i64>>>,
-    bell: Arc<Notify>,
+    waiting: Arc<Mutex<HashMap<Reader, Cursor>>>,
+    notify: Arc<Notify>,
+    /// Held while acks are written, so that a reader that needs its ack written can wait for it.
+    writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Acks {
-    /// Notes that `reader` has everything up to `seq`.
-    pub fn note(&self, reader: &Reader, seq: i64) {
+    /// Notes that `reader` has everything up to `cursor`. A later epoch replaces an earlier one.
+    pub fn note(&self, reader: &Reader, cursor: Cursor) {
+        let order = |cursor: &Cursor| (cursor.epoch, cursor.seq);
         let mut waiting = self.waiting.lock();
         if let Some(noted) = waiting.get_mut(reader) {
-            *noted = seq.max(*noted);
+            *noted = cmp::max_by_key(cursor, *noted, order);
         } else {
-            waiting.insert(reader.clone(), seq);
+            waiting.insert(reader.clone(), cursor);
         }
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 
-    /// Writes what is noted until `stop`, and the rest then.
+    /// Writes noted acks until `stop`, and the rest then.
     pub async fn run(self, db: Db, stop: CancellationToken) {
         loop {
             tokio::select! {
-                () = self.bell.notified() => tokio::time::sleep(FLUSH_INTERVAL).await,
-                () = stop.cancelled() => return self.flush(&db).await,
+                () = self.notify.notified() => tokio::time::sleep(FLUSH_INTERVAL).await,
+                () = stop.cancelled() => {
+                    self.flush(&db).await;
+                    return;
+                }
             }
-            self.flush(&db).await;
+            if !self.flush(&db).await {
+                tokio::time::sleep(RETRY_INTERVAL).await;
+            }
         }
     }
 
-    async fn flush(&self, db: &Db) {
-        let mut acks: Vec<(Reader, i64)> = std::mem::take(&mut *self.waiting.lock())
+    /// Writes every noted ack now, and waits for those that are being written. False if Postgres is
+    /// away; the acks then wait for the next round.
+    pub async fn flush(&self, db: &Db) -> bool {
+        let _writing = self.writing.lock().await;
+        let noted = std::mem::take(&mut *self.waiting.lock());
+        let Some(epoch) = noted.values().map(|cursor| cursor.epoch).max() else {
+            return true;
+        };
+        // Numbers of an earlier epoch name other events now.
+        let mut acks: Vec<(Reader, i64)> = noted
             .into_iter()
+            .filter(|(_, cursor)| cursor.epoch == epoch)
+            .map(|(reader, cursor)| (reader, cursor.seq))
             .collect();
-        if acks.is_empty() {
-            return;
-        }
         acks.sort_unstable();
-        let written = async { store::ack(&db.read().await?, &acks).await };
+        let written = async { store::ack(&db.read().await?, &acks, Some(epoch)).await };
         match written.await {
-            Ok(()) => metrics::acks(acks.len() as u64),
+            Ok(()) => {
+                metrics::acks(acks.len() as u64);
+                true
+            }
             Err(error) => {
                 error.log();
-                // Postgres is away: keep them for the next round, below what has been said since.
-                acks.iter()
-                    .for_each(|(reader, seq)| self.note(reader, *seq));
-                tokio::time::sleep(Duration::from_secs(1)).await;
+                for (reader, seq) in acks {
+                    self.note(&reader, Cursor { epoch, seq });
+                }
+                false
             }
         }
     }

@@ -7,11 +7,6 @@
 mod acks;
 mod store;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
-};
-
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -95,6 +90,8 @@ pub struct Bounds {
     pub oldest: i64,
     /// This reader's durable ack.
     pub acked: i64,
+    /// The epoch that these numbers are of.
+    pub epoch: u64,
 }
 
 /// Where a reader stands after it has said from where it wants to read.
@@ -105,52 +102,57 @@ pub enum Start {
     Resync,
 }
 
-/// Reads inboxes; clones share the epoch.
-#[derive(Clone)]
-pub struct Inbox {
-    db: Db,
-    epoch: Arc<AtomicU64>,
-}
-
-impl Inbox {
-    /// Reads the epoch from Postgres.
-    pub async fn open(db: Db) -> Result<Self> {
-        let inbox = Inbox {
-            db,
-            epoch: Arc::default(),
-        };
-        inbox.refresh_epoch().await?;
-        Ok(inbox)
-    }
-
-    /// Postgres's timeline and the operator's count of restores: rises whenever committed events may have been lost.
-    pub fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
-    }
-
-    /// Reads the epoch again; true if it has changed.
-    pub async fn refresh_epoch(&self) -> Result<bool> {
-        let now = store::epoch(&self.db).await?;
-        Ok(self.epoch.swap(now, Ordering::AcqRel) != now)
-    }
-
-    /// A cursor of this epoch.
+impl Bounds {
+    /// A cursor of the epoch in which the bounds were read.
     pub fn cursor(&self, seq: i64) -> Cursor {
         Cursor {
-            epoch: self.epoch(),
+            epoch: self.epoch,
             seq,
         }
     }
 
-    /// The same inboxes and epoch, read over other connections.
-    pub fn over(&self, db: Db) -> Self {
-        Inbox {
-            db,
-            epoch: self.epoch.clone(),
+    /// The place to begin: the cursor if one is given, else the reader's last ack.
+    pub fn start(&self, cursor: Option<Cursor>) -> Start {
+        let after = match cursor {
+            None => self.acked,
+            Some(cursor) if cursor.epoch == self.epoch => cursor.seq,
+            Some(_) => return Start::Resync,
+        };
+        // A number ahead of the head was never given out in this epoch.
+        if after > self.head || after + 1 < self.oldest {
+            Start::Resync
+        } else {
+            Start::After(after)
         }
     }
 
-    /// Where it reads.
+    /// The refusal of a cursor that cannot be read from.
+    pub fn expired(&self) -> Error {
+        Error::from(Code::CursorExpired)
+            .with("oldest", self.cursor(self.oldest - 1).to_string())
+            .with("head", self.cursor(self.head).to_string())
+    }
+}
+
+/// Reads inboxes.
+#[derive(Clone)]
+pub struct Inbox {
+    db: Db,
+}
+
+impl Inbox {
+    /// Reads over these connections.
+    pub fn new(db: Db) -> Self {
+        Inbox { db }
+    }
+
+    /// Postgres's timeline and the operator's count of restores. It rises whenever committed events
+    /// may have been lost.
+    pub async fn epoch(&self) -> Result<u64> {
+        store::epoch(&self.db).await
+    }
+
+    /// The connections that it reads over.
     pub fn db(&self) -> &Db {
         &self.db
     }
@@ -160,28 +162,6 @@ impl Inbox {
         store::bounds(&self.db, reader).await
     }
 
-    /// Where to begin: at the cursor if one is given, else after the reader's last ack.
-    pub fn start(&self, bounds: &Bounds, cursor: Option<Cursor>) -> Start {
-        let after = match cursor {
-            None => bounds.acked,
-            Some(cursor) if cursor.epoch == self.epoch() => cursor.seq,
-            Some(_) => return Start::Resync,
-        };
-        // A number ahead of the head was never given out in this epoch.
-        if after > bounds.head || after + 1 < bounds.oldest {
-            Start::Resync
-        } else {
-            Start::After(after)
-        }
-    }
-
-    /// The refusal of a cursor that cannot be read from.
-    pub fn expired(&self, bounds: &Bounds) -> Error {
-        Error::from(Code::CursorExpired)
-            .with("oldest", self.cursor(bounds.oldest - 1).to_string())
-            .with("head", self.cursor(bounds.head).to_string())
-    }
-
     /// The next events after `after`, at most `limit` and a few megabytes.
     pub async fn read(&self, principal: Uuid, after: i64, limit: i64) -> Result<Vec<Entry>> {
         metrics::inbox_read();
@@ -189,8 +169,8 @@ impl Inbox {
     }
 
     /// Acks at once for an agent, unless its token has died since it was proven.
-    pub async fn ack_by_token(&self, agent: AgentId, token: TokenId, seq: i64) -> Result<()> {
-        let counts = store::ack_by_token(&self.db, agent, token, seq).await?;
+    pub async fn ack_by_token(&self, agent: AgentId, token: TokenId, cursor: Cursor) -> Result<()> {
+        let counts = store::ack_by_token(&self.db, agent, token, cursor).await?;
         if counts {
             Ok(())
         } else {
@@ -206,7 +186,7 @@ impl Inbox {
 
 /// Acks together with what else the transaction does.
 pub async fn ack(tx: &Tx, reader: &Reader, seq: i64) -> Result<()> {
-    store::ack(tx, &[(reader.clone(), seq)]).await
+    store::ack(tx, &[(reader.clone(), seq)], None).await
 }
 
 /// Makes an empty inbox, inside the transaction that makes its owner.

@@ -3,6 +3,7 @@ use uuid::Uuid;
 
 use super::{Bounds, Delivery, Entry, NewEvent};
 use crate::{
+    cursor::Cursor,
     db::{Conn, Db, Tx},
     error::Result,
     events::{self, Message},
@@ -35,13 +36,20 @@ pub async fn epoch(db: &Db) -> Result<u64> {
     let row = client
         .query_one(
             "-- inbox.epoch
-    select substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) as timeline, restores from cluster",
+            select inbox_epoch() as epoch",
             &[],
         )
         .await?;
-    let timeline = u64::from_str_radix(row.get("timeline"), 16).unwrap_or_default();
-    let restores: i32 = row.get("restores");
-    Ok(timeline << 16 | u64::from(restores.unsigned_abs() & 0xffff))
+    Ok(from_column(row.get("epoch")))
+}
+
+/// Epochs are positive in Postgres, too, which has no unsigned integers.
+fn from_column(epoch: i64) -> u64 {
+    epoch.unsigned_abs()
+}
+
+fn to_column(epoch: u64) -> i64 {
+    i64::try_from(epoch).unwrap_or(i64::MAX)
 }
 
 pub async fn create(tx: &Tx, principal: Uuid) -> Result<()> {
@@ -172,7 +180,7 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
                    coalesce((select seq - cardinality(event_ids) + 1 from inbox_entry e
                              where e.principal_id = $1 order by seq limit 1), i.head_seq + 1) as oldest_seq,
                    coalesce((select acked_seq from inbox_reader r where r.principal_id = $1 and r.device_id = $2), i.head_seq)
-                       as acked_seq
+                       as acked_seq, inbox_epoch() as epoch
             from inbox i where i.principal_id = $1",
             &[&reader.principal, &reader.device_id],
         )
@@ -181,6 +189,7 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
         head: row.get("head_seq"),
         oldest: row.get("oldest_seq"),
         acked: row.get("acked_seq"),
+        epoch: from_column(row.get("epoch")),
     })
 }
 
@@ -271,13 +280,16 @@ fn message<'a>(
 
 /// Moves readers' places forward, never back and never past the head; rows are locked in order. A socket that was opened
 /// before its device got its name goes on acking under the old one.
-pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
+///
+/// With an epoch, nothing moves once Postgres has another: the numbers would name other events.
+pub async fn ack(client: &Conn, acks: &[(Reader, i64)], epoch: Option<u64>) -> Result<()> {
     let principals: Vec<Uuid> = acks.iter().map(|(reader, _)| reader.principal).collect();
     let devices: Vec<&str> = acks
         .iter()
         .map(|(reader, _)| reader.device_id.as_str())
         .collect();
     let seqs: Vec<i64> = acks.iter().map(|(_, seq)| *seq).collect();
+    let epoch = epoch.map(to_column);
     client
         .execute(
             "-- inbox.ack
@@ -285,6 +297,7 @@ pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
                 select said.principal_id, coalesce(d.device_id, said.device_id) as device_id, max(said.seq) as seq
                 from unnest($1::uuid[], $2::text[], $3::bigint[]) as said (principal_id, device_id, seq)
                 left join device d on d.user_id = said.principal_id and d.renamed_from = said.device_id
+                where $4::bigint is null or $4 = (select inbox_epoch())
                 group by 1, 2
             ), locked as materialized (
                 select r.principal_id, r.device_id, least(said.seq, i.head_seq) as seq
@@ -293,14 +306,15 @@ pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
             )
             update inbox_reader r set acked_seq = locked.seq from locked
             where r.principal_id = locked.principal_id and r.device_id = locked.device_id and r.acked_seq < locked.seq",
-            &[&principals, &devices, &seqs],
+            &[&principals, &devices, &seqs, &epoch],
         )
         .await?;
     Ok(())
 }
 
 /// An agent's ack, in one statement with the proof that its token counts until it is committed; false if it does not.
-pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, seq: i64) -> Result<bool> {
+/// Nothing moves once Postgres has another epoch than the cursor.
+pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, cursor: Cursor) -> Result<bool> {
     let client = db.read().await?;
     Ok(client
         .query_one(
@@ -311,9 +325,10 @@ pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, seq: i64) -> 
                 update inbox_reader r set acked_seq = least($3, i.head_seq) from inbox i
                 where r.principal_id = $1 and r.device_id = '' and i.principal_id = $1
                     and r.acked_seq < least($3, i.head_seq) and exists (select from token)
+                    and $4 = (select inbox_epoch())
             )
             select exists (select from token) as is_live",
-            &[&agent, &token, &seq],
+            &[&agent, &token, &cursor.seq, &to_column(cursor.epoch)],
         )
         .await?
         .get("is_live"))

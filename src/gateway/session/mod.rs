@@ -5,6 +5,8 @@
 
 mod telling;
 
+use std::time::Duration;
+
 use blindpipe_protocol::frames::{AuthRenewed, CaughtUp, Empty, Ready, Replay, ResyncRequired};
 use chrono::{DateTime, Utc};
 
@@ -20,6 +22,7 @@ use super::{
 };
 use crate::{
     auth::user::UserToken,
+    cursor::Cursor,
     delivery::{End, Subscription, SubscriptionGuard, subscription::UNKNOWN_SEQ},
     error::{Code, Result},
     features::streams::{StreamCommand, StreamReplays},
@@ -37,6 +40,9 @@ use crate::{
     validation::Reverify,
 };
 
+/// Longest wait for the acks of a socket that closes.
+const LAST_ACK_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Serves a socket from its upgrade until it must be closed (and with what) or has gone (`None`). What is needed only before
 /// it is idle is boxed, because sockets mostly are.
 pub async fn run(
@@ -45,7 +51,15 @@ pub async fn run(
     stranger: UnauthenticatedConnection,
 ) -> Option<Close> {
     match Box::pin(open(gateway, socket, stranger)).await {
-        Ok(mut session) => session.serve(socket).await,
+        Ok(mut session) => {
+            let why = session.serve(socket).await;
+            // A client that acks, closes and comes back elsewhere is not told again.
+            let acks = &session.gateway.acks;
+            tokio::time::timeout(LAST_ACK_TIMEOUT, acks.flush(&session.gateway.db))
+                .await
+                .ok();
+            why
+        }
         Err(why) => why,
     }
 }
@@ -80,6 +94,8 @@ impl Drop for Counted {
 struct Session<'a> {
     gateway: &'a Gateway,
     client: AuthenticatedClient,
+    /// The epoch of every cursor that this socket is sent: numbers of two epochs never mix.
+    epoch: u64,
     subscription: SubscriptionGuard,
     reorder_buffer: ReorderBuffer,
     sends: Sends,
@@ -142,15 +158,15 @@ impl<'a> Session<'a> {
                 error.log();
                 Some(Close::Overload)
             })?;
-        let start = gateway.inbox.start(&bounds, client.resume);
+        let start = bounds.start(client.resume);
         let from = match start {
             Start::After(seq) => seq,
             Start::Resync => bounds.head,
         };
-        subscription.set_sent(from);
+        subscription.set_start(bounds.cursor(from));
         let ready = ServerFrame::Ready(Ready {
             connection_id: client.lease.id,
-            cursor: gateway.inbox.cursor(from),
+            cursor: bounds.cursor(from),
             heartbeat_interval_ms: frames::heartbeat_ms(),
             token_expires_at: client.expires_at.map(Into::into),
             replay: Replay {
@@ -160,8 +176,8 @@ impl<'a> Session<'a> {
         });
         socket.feed(&frames::encode(&ready));
         if let Start::Resync = start {
-            let oldest = gateway.inbox.cursor(bounds.oldest - 1);
-            let head = gateway.inbox.cursor(bounds.head);
+            let oldest = bounds.cursor(bounds.oldest - 1);
+            let head = bounds.cursor(bounds.head);
             socket.feed(&frames::encode(&ServerFrame::ResyncRequired(
                 ResyncRequired { oldest, head },
             )));
@@ -169,6 +185,7 @@ impl<'a> Session<'a> {
         let mut session = Session {
             gateway,
             client,
+            epoch: bounds.epoch,
             subscription,
             reorder_buffer: ReorderBuffer::default(),
             sends: Sends::default(),
@@ -189,11 +206,18 @@ impl<'a> Session<'a> {
             // Postgres went away in the middle: better another node, or later, than a promise that is not true.
             return Err(Some(Close::Overload));
         }
-        let cursor = gateway.inbox.cursor(session.subscription.sent());
+        let cursor = session.cursor(session.subscription.sent());
         socket
             .say(frames::encode(&ServerFrame::CaughtUp(CaughtUp { cursor })))
             .await?;
         Ok(session)
+    }
+
+    fn cursor(&self, seq: i64) -> Cursor {
+        Cursor {
+            epoch: self.epoch,
+            seq,
+        }
     }
 
     /// Serves until the socket must be closed (and with what) or has gone (`None`).
@@ -254,57 +278,54 @@ impl<'a> Session<'a> {
             }) => self.deltas.over(MAX_DELTAS_PER_SECOND),
             _ => self.frames.over(MAX_FRAMES_PER_SECOND),
         };
-        if flood {
-            return Err(Some(Close::Flood));
-        }
         match frame {
-            Ok(ClientFrame::Ping) => {
-                socket
-                    .say(frames::encode(&ServerFrame::Pong(Empty {})))
-                    .await?
+            _ if flood => Err(Some(Close::Flood)),
+            Ok(frame) => self.handle(frame, socket).await,
+            Err(_) => Err(Some(Close::BadFrame)),
+        }
+    }
+
+    async fn handle(
+        &mut self,
+        frame: ClientFrame,
+        socket: &mut Socket,
+    ) -> Result<(), Option<Close>> {
+        match frame {
+            ClientFrame::Ping => {
+                let pong = frames::encode(&ServerFrame::Pong(Empty {}));
+                socket.say(pong).await?;
             }
-            Ok(ClientFrame::Ack(cursor)) => {
-                // An ack of another epoch says nothing about this one.
-                if cursor.epoch == self.gateway.inbox.epoch() {
-                    self.gateway.acks.note(
-                        &self.client.reader,
-                        cursor.seq.min(self.subscription.sent()),
-                    );
-                    if let Principal::Agent(agent) = self.client.principal {
-                        self.gateway.reachability.note(agent);
-                    }
-                }
-            }
-            Ok(ClientFrame::Renew(token)) => self.renew(&token, socket).await?,
-            Ok(ClientFrame::Send {
+            ClientFrame::Ack(cursor) => self.ack(cursor),
+            ClientFrame::Renew(token) => self.renew(&token, socket).await?,
+            ClientFrame::Send {
                 reference,
                 conversation,
                 body,
-            }) => {
+            } => {
                 self.sends
                     .push(reference, Target::Conversation(conversation), body);
             }
-            Ok(ClientFrame::StreamEnd {
+            ClientFrame::StreamEnd {
                 reference,
                 stream,
                 conversation,
                 body,
-            }) => {
+            } => {
                 self.sends
                     .push(reference, Target::Stream(stream, conversation), body);
             }
-            Ok(ClientFrame::StreamSync {
+            ClientFrame::StreamSync {
                 reference,
                 stream,
                 from,
-            }) => {
+            } => {
                 self.syncs.push(reference, stream, from);
             }
-            Ok(ClientFrame::Typing {
+            ClientFrame::Typing {
                 reference,
                 conversation,
                 state,
-            }) => {
+            } => {
                 let AuthenticatedClient {
                     principal, reader, ..
                 } = &self.client;
@@ -321,11 +342,11 @@ impl<'a> Session<'a> {
                     refuse(socket, &reference, None, &error).await?;
                 }
             }
-            Ok(ClientFrame::Stream {
+            ClientFrame::Stream {
                 reference,
                 stream,
                 action,
-            }) => {
+            } => {
                 let who = self.client.principal;
                 let done = self
                     .gateway
@@ -336,9 +357,25 @@ impl<'a> Session<'a> {
                     refuse(socket, &reference, Some(&stream), &error).await?;
                 }
             }
-            Err(_) => return Err(Some(Close::BadFrame)),
         }
         Ok(())
+    }
+
+    /// Notes a durable ack. An ack of another epoch says nothing about this one.
+    fn ack(&self, cursor: Cursor) {
+        if cursor.epoch == self.epoch {
+            let seq = cursor.seq.min(self.subscription.sent());
+            self.gateway.acks.note(
+                &self.client.reader,
+                Cursor {
+                    epoch: cursor.epoch,
+                    seq,
+                },
+            );
+            if let Principal::Agent(agent) = self.client.principal {
+                self.gateway.reachability.note(agent);
+            }
+        }
     }
 
     /// A token of the same user and session goes on; any other ends the socket.

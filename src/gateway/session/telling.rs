@@ -103,7 +103,7 @@ impl Session<'_> {
         if !self.may_tell() {
             return Ok(false);
         }
-        socket.feed_event(self.gateway.inbox.cursor(seq), encoded);
+        socket.feed_event(self.cursor(seq), encoded);
         self.subscription.set_sent(seq);
         self.make_room(socket).await
     }
@@ -181,8 +181,7 @@ impl Session<'_> {
     }
 
     pub(super) async fn say_goodbye(&mut self, end: End, socket: &mut Socket) -> Option<Close> {
-        let (frame, close) =
-            close_frame::to(&self.client, end, self.gateway, self.subscription.sent());
+        let (frame, close) = close_frame::to(&self.client, end, self.gateway);
         Some(socket.say(frame).await.err().unwrap_or(close))
     }
 }

@@ -64,6 +64,14 @@ async fn a_socket_must_say_who_it_is() {
                 .to_string(),
             4400,
         ),
+        (
+            json!({ "type": "auth", "access_token": alice.access_token, "resume": 7 }).to_string(),
+            4400,
+        ),
+        (
+            json!({ "type": "auth", "access_token": "wrong", "resume": {} }).to_string(),
+            4400,
+        ),
     ] {
         let mut socket = open().await;
         socket.say_raw(Message::text(text.clone())).await;

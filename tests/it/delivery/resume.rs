@@ -11,6 +11,7 @@ use std::{
 
 use blindpipe::inbox;
 use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
 
 use crate::support::{
     Agent, PASSWORD, Sleeper, Socket, TestNode, connect, db, nodes_with, psql, spawn,
@@ -522,4 +523,26 @@ async fn what_an_event_said_goes_with_its_last_entry_and_not_before() {
     a.advance(Duration::from_secs(86_400)).await;
     inbox::expire(&db, 30).await.expect("an answer");
     assert_eq!(counts().await, [0, 0, 1, 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ack_of_a_closing_socket_counts() {
+    let [a, b] = nodes_with(&[]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let mut socket = agent.connect().await;
+    for n in 0..10 {
+        let text = format!("message {n}");
+        alice.say(&conversation, &text).await.expect(201);
+        let event = socket.event("message.created").await;
+        assert_eq!(event["data"]["payload"]["text"], text);
+        socket
+            .say(json!({ "type": "ack", "cursor": event["cursor"] }))
+            .await;
+        socket.say_raw(Message::Close(None)).await;
+        socket.until_closed().await;
+        // At once, on the other node, and without a cursor: reading starts after the ack.
+        socket = agent.on(if n % 2 == 0 { &b } else { &a }).connect().await;
+    }
 }

@@ -74,6 +74,9 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
+    let quiet = a.agent(&alice, "quiet").await;
+    let quiet_conversation = alice.talk_to(&quiet).await;
+    let mut quiet_socket = quiet.on(&b).connect().await;
     let mut agent_socket = agent.on(&b).connect().await;
     let alice_socket = alice.connect().await;
     let mut last = Value::Null;
@@ -106,6 +109,10 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     while seen < 10 {
         agent_socket.event("message.created").await;
         seen += 1;
+    }
+    for n in 0..5 {
+        insist(&alice, &quiet_conversation, &format!("lost {n}")).await;
+        quiet_socket.event("message.created").await;
     }
     let old = agent_socket.cursor.clone();
     agent.poll(&format!("cursor={old}")).await.expect(200);
@@ -144,6 +151,17 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
             "resync_required",
             "{before:?}"
         );
+    }
+    // The closing frame's cursor is of the new epoch, number and all: nothing after it is skipped.
+    let before = quiet_socket.expect_close(1012).await;
+    let head = before.last().expect("a frame")["head"].clone();
+    for n in 0..7 {
+        insist(&alice, &quiet_conversation, &format!("again {n}")).await;
+    }
+    let mut quiet_socket = quiet.connect_from(head.as_str()).await;
+    for n in 0..7 {
+        let event = quiet_socket.event("message.created").await;
+        assert_eq!(event["data"]["payload"]["text"], format!("again {n}"));
     }
     // An old place is none any more, on any node and by any way; the new ones are of another epoch.
     let expected: Vec<Value> = (0..5)

@@ -1,53 +1,26 @@
 //! A node's life: connect, check the schema, spawn tasks, serve, drain.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, atomic::AtomicUsize},
-    time::Duration,
-};
+mod assembly;
+
+use std::{net::SocketAddr, time::Duration};
 
 use fred::clients::SubscriberClient;
-use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::{net::TcpListener, sync::mpsc};
+use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    app::{App, Handles},
-    auth::{
-        agent::AgentTokens, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
-        revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
-    },
+    app::App,
     clock::Clock,
     config::{Config, Faults},
     db::{Db, Plans, migrate},
-    delivery::{
-        Backplane, End, Hub,
-        backplane::{PubSubWorker, RedisPubSub, tombstones::Tombstones},
-        reconcile::{self, Reconciler},
-    },
+    delivery::End,
     error::Error,
-    features::{
-        accounts::{Accounts, Codes},
-        agents::{Agents, Quotas, ReachabilityTracker},
-        conversations::Audience,
-        health::NodeStatus,
-        messages::MessageWriter,
-        passkeys::Passkeys,
-        streams::{StreamControl, StreamPeer, StreamTable, Streams},
-        typing::Typing,
-    },
-    gateway::Gateway,
-    http::{client::IngressPolicy, listener},
+    http::listener,
     ids::NodeId,
-    inbox::{Acks, Inbox},
-    limits::{Limits, slots::Slots, table::Overrides, unauthenticated::UnauthenticatedConnections},
-    mail::Mailer,
-    metrics,
+    limits::table::Overrides,
     random::Random,
     redis::Redis,
     routes,
-    schedule::Schedule,
-    work::UnitOfWork,
 };
 
 /// Reads the settings through `get`. Faults that only other rooms can see are in the same list.
@@ -143,7 +116,7 @@ impl Node {
         let id = NodeId::generate(&random);
         let stores = Stores::open(&config).await?;
         let (redis, tasks) = (stores.redis.clone(), Tasks::default());
-        let app = assemble(&config, clock, random, id, stores, &tasks).await?;
+        let app = assembly::assemble(&config, clock, random, id, stores, &tasks).await?;
 
         let public = TcpListener::bind(config.listen).await?;
         let admin = TcpListener::bind(config.admin).await?;
@@ -240,243 +213,6 @@ impl Node {
     pub fn crash(self) {
         self.tasks.closing.cancel();
         self.tasks.stopping.cancel();
-    }
-}
-
-/// Makes the node's parts and starts those that run by themselves.
-async fn assemble(
-    config: &Config,
-    clock: Clock,
-    random: Random,
-    id: NodeId,
-    stores: Stores,
-    tasks: &Tasks,
-) -> Result<App, Failure> {
-    let Stores {
-        db,
-        send_db,
-        quiet_db,
-        jobs_db,
-        redis,
-        subscriber,
-    } = stores;
-    let Tasks {
-        stopping, workers, ..
-    } = tasks;
-
-    let Links {
-        hub,
-        backplane,
-        audience,
-        streams,
-        requests,
-    } = link(id, config, &clock, &db, &redis, subscriber, tasks);
-    let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
-    slots.spawn(workers, stopping, hub.liveness());
-    workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
-
-    let inbox = Inbox::open(db.clone())
-        .await
-        .map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
-    let acks = Acks::default();
-    workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
-    let reconciler = Reconciler::new(&quiet_db, &inbox, &backplane);
-    workers.spawn(reconcile::run(
-        reconciler,
-        backplane.state(),
-        stopping.clone(),
-    ));
-
-    let (hasher, dead) = (Hasher::new(), RevokedCredentials::default());
-    let (wake, issuer) = (&config.access_token_keys, &config.public_url);
-    let access_tokens =
-        AccessTokens::new(wake, issuer, clock.clone(), random.clone(), dead.clone())?;
-    let (budgets, off) = (config.limits.parse::<Overrides>()?, config.limits_off.0);
-    let limits = Limits::start(
-        redis.clone(),
-        db.clone(),
-        clock.clone(),
-        budgets.clone(),
-        off,
-        workers,
-    );
-    let proofs = Proofs::new(redis, &config.server_secret);
-    let used = TokenUse::start(quiet_db.clone(), workers, stopping);
-    let (shared, pool) = (limits.clone(), hasher.clone());
-    let agent_tokens = AgentTokens::new(
-        db.clone(),
-        pool,
-        shared,
-        proofs,
-        &random,
-        dead.clone(),
-        used,
-    );
-    let work = UnitOfWork::new(db.clone(), random.clone(), backplane.clone());
-    let reachability = ReachabilityTracker::start(work.over(quiet_db.clone()), workers, stopping);
-    let lanes = config.send_lanes.0 as usize;
-    let message_writer =
-        MessageWriter::start(&send_db, &backplane, random.clone(), dead, lanes, workers);
-    let typing = Typing {
-        clock: clock.clone(),
-        audience: audience.clone(),
-        backplane: backplane.clone(),
-    };
-    let streams = Streams::start(
-        &clock, streams, audience, &backplane, requests, workers, stopping,
-    );
-    let gateway = Arc::new(Gateway {
-        clock: clock.clone(),
-        random: random.clone(),
-        db: db.clone(),
-        inbox: inbox.clone(),
-        acks,
-        reachability: reachability.clone(),
-        hub: hub.clone(),
-        message_writer: message_writer.clone(),
-        typing: typing.clone(),
-        streams,
-        limits: limits.clone(),
-        slots: slots.clone(),
-        unauthenticated: UnauthenticatedConnections::default(),
-        access_tokens: access_tokens.clone(),
-        agent_tokens: agent_tokens.clone(),
-        tasks: tasks.sockets.clone(),
-        sockets: AtomicUsize::new(0),
-        max_sockets: config.max_sockets.0 as usize,
-    });
-    let accounts = Accounts {
-        work: work.clone(),
-        codes: Codes::new(&config.server_secret),
-        passwords: Hasher::new(),
-        turnstile: Turnstile::new(config, random.clone())?,
-        access_tokens: access_tokens.clone(),
-        refresh_tokens: RefreshTokens::new(&config.server_secret),
-    };
-    let agents = Agents {
-        work: work.clone(),
-        clock: clock.clone(),
-        hasher: hasher.clone(),
-        slots: slots.clone(),
-        reachability: reachability.clone(),
-        quotas: Quotas {
-            agents_per_user: config.agents_per_user.0,
-        },
-    };
-    start_jobs(config, budgets, &accounts, jobs_db, workers, stopping)?;
-    Ok(App::from(Handles {
-        clock,
-        random,
-        db,
-        work,
-        ingress: ingress(config),
-        hasher,
-        access_tokens,
-        agent_tokens,
-        limits,
-        slots,
-        hub,
-        backplane,
-        inbox,
-        reachability,
-        message_writer,
-        gateway,
-        accounts,
-        agents,
-        typing,
-        passkeys: Passkeys::new(config)?,
-        status: NodeStatus::new(metrics::install()),
-    }))
-}
-
-/// The listeners of this node, its links to the others, and what the links need of features.
-struct Links {
-    hub: Hub,
-    backplane: Backplane,
-    audience: Audience,
-    streams: StreamTable,
-    requests: mpsc::Receiver<StreamControl>,
-}
-
-fn link(
-    id: NodeId,
-    config: &Config,
-    clock: &Clock,
-    db: &Db,
-    redis: &Redis,
-    subscriber: SubscriberClient,
-    tasks: &Tasks,
-) -> Links {
-    let (hub, changes) = Hub::new();
-    let streams = StreamTable::new(clock.clone());
-    let (peer, requests) = StreamPeer::new(id, streams.clone());
-    let audience = Audience::new(db.clone());
-    let (secret, workers) = (&config.server_secret, &tasks.workers);
-    let tombstones = Tombstones::start(redis.clone(), secret, workers, &tasks.stopping);
-    let noted = audience.clone();
-    let (backplane, outgoing) = Backplane::new(
-        id,
-        redis.clone(),
-        hub.clone(),
-        tombstones,
-        Arc::new(move |event| noted.note(event)),
-        Arc::new(peer),
-    );
-    let transport = RedisPubSub {
-        redis: redis.clone(),
-        subscriber,
-    };
-    PubSubWorker::spawn(
-        &backplane,
-        transport,
-        outgoing,
-        changes,
-        workers,
-        &tasks.stopping,
-    );
-    Links {
-        hub,
-        backplane,
-        audience,
-        streams,
-        requests,
-    }
-}
-
-fn ingress(config: &Config) -> IngressPolicy {
-    IngressPolicy {
-        tls: config.tls_cert.is_some(),
-        proxies: config.trusted_proxies.0.clone().into(),
-        origins: config.allowed_origins.0.clone().into(),
-    }
-}
-
-fn start_jobs(
-    config: &Config,
-    budgets: Overrides,
-    accounts: &Accounts,
-    db: Db,
-    workers: &TaskTracker,
-    stopping: &CancellationToken,
-) -> Result<(), Failure> {
-    let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
-    let schedule = Schedule {
-        work: accounts.work.over(db),
-        budgets,
-        codes: accounts.codes.clone(),
-        mailer,
-    };
-    schedule.spawn(workers, stopping);
-    Ok(())
-}
-
-/// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.
-async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(5)) => metrics.run_upkeep(),
-            () = stop.cancelled() => return,
-        }
     }
 }
 

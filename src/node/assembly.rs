@@ -1,0 +1,339 @@
+//! The parts of a node, made and joined: every handle, and the tasks that run by themselves.
+
+use std::{
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
+
+use fred::clients::SubscriberClient;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{Failure, Stores, Tasks};
+use crate::{
+    app::{App, Handles},
+    auth::{
+        agent::AgentTokens, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
+        revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
+    },
+    clock::Clock,
+    config::Config,
+    db::Db,
+    delivery::{
+        Backplane, Hub,
+        backplane::{PubSubWorker, RedisPubSub, tombstones::Tombstones},
+        reconcile::{self, Reconciler},
+    },
+    features::{
+        accounts::{Accounts, Codes},
+        agents::{Agents, Quotas, ReachabilityTracker},
+        conversations::Audience,
+        health::NodeStatus,
+        messages::MessageWriter,
+        passkeys::Passkeys,
+        streams::{StreamControl, StreamPeer, StreamTable, Streams},
+        typing::Typing,
+    },
+    gateway::Gateway,
+    http::client::IngressPolicy,
+    ids::NodeId,
+    inbox::{Acks, Inbox},
+    limits::{Limits, slots::Slots, table::Overrides, unauthenticated::UnauthenticatedConnections},
+    mail::Mailer,
+    metrics,
+    random::Random,
+    redis::Redis,
+    schedule::Schedule,
+    work::UnitOfWork,
+};
+
+/// Makes the node's parts and starts those that run by themselves.
+#[expect(
+    clippy::too_many_lines,
+    reason = "a list of parts, in the order in which they need each other"
+)]
+pub(super) async fn assemble(
+    config: &Config,
+    clock: Clock,
+    random: Random,
+    id: NodeId,
+    stores: Stores,
+    tasks: &Tasks,
+) -> Result<App, Failure> {
+    let Stores {
+        db,
+        send_db,
+        quiet_db,
+        jobs_db,
+        redis,
+        subscriber,
+    } = stores;
+    let Tasks {
+        stopping, workers, ..
+    } = tasks;
+
+    let Links {
+        hub,
+        backplane,
+        audience,
+        streams,
+        requests,
+    } = link(id, config, &clock, &db, &redis, subscriber, tasks);
+    let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
+    slots.spawn(workers, stopping, hub.liveness());
+    workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
+
+    let inbox = Inbox::new(db.clone());
+    inbox
+        .epoch()
+        .await
+        .map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
+    let acks = Acks::default();
+    workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
+    let reconciler = Reconciler::new(&quiet_db, &backplane);
+    workers.spawn(reconcile::run(
+        reconciler,
+        backplane.state(),
+        stopping.clone(),
+    ));
+
+    let budgets = config.limits.parse::<Overrides>()?;
+    let limits = Limits::start(
+        redis.clone(),
+        db.clone(),
+        clock.clone(),
+        budgets.clone(),
+        config.limits_off.0,
+        workers,
+    );
+    let used = TokenUse::start(quiet_db.clone(), workers, stopping);
+    let Credentials {
+        hasher,
+        revoked,
+        access_tokens,
+        agent_tokens,
+    } = credentials(config, &clock, &random, &db, redis, &limits, used)?;
+    let work = UnitOfWork::new(db.clone(), random.clone(), backplane.clone());
+    let reachability = ReachabilityTracker::start(work.over(quiet_db.clone()), workers, stopping);
+    let shards = config.send_lanes.0 as usize;
+    let message_writer = MessageWriter::start(
+        &send_db,
+        &backplane,
+        random.clone(),
+        revoked,
+        shards,
+        workers,
+    );
+    let typing = Typing {
+        clock: clock.clone(),
+        audience: audience.clone(),
+        backplane: backplane.clone(),
+    };
+    let streams = Streams::start(
+        &clock, streams, audience, &backplane, requests, workers, stopping,
+    );
+    let gateway = Arc::new(Gateway {
+        clock: clock.clone(),
+        random: random.clone(),
+        db: db.clone(),
+        inbox: inbox.clone(),
+        acks,
+        reachability: reachability.clone(),
+        hub: hub.clone(),
+        message_writer: message_writer.clone(),
+        typing: typing.clone(),
+        streams,
+        limits: limits.clone(),
+        slots: slots.clone(),
+        unauthenticated: UnauthenticatedConnections::default(),
+        access_tokens: access_tokens.clone(),
+        agent_tokens: agent_tokens.clone(),
+        tasks: tasks.sockets.clone(),
+        sockets: AtomicUsize::new(0),
+        max_sockets: config.max_sockets.0 as usize,
+    });
+    let accounts = accounts(config, &work, &access_tokens)?;
+    let agents = Agents {
+        work: work.clone(),
+        clock: clock.clone(),
+        hasher: hasher.clone(),
+        slots: slots.clone(),
+        reachability: reachability.clone(),
+        quotas: Quotas {
+            agents_per_user: config.agents_per_user.0,
+        },
+    };
+    start_jobs(config, budgets, &accounts, jobs_db, workers, stopping)?;
+    Ok(App::from(Handles {
+        clock,
+        random,
+        db,
+        work,
+        ingress: ingress(config),
+        hasher,
+        access_tokens,
+        agent_tokens,
+        limits,
+        slots,
+        hub,
+        backplane,
+        inbox,
+        reachability,
+        message_writer,
+        gateway,
+        accounts,
+        agents,
+        typing,
+        passkeys: Passkeys::new(config)?,
+        status: NodeStatus::new(metrics::install()),
+    }))
+}
+
+/// What recognises callers.
+struct Credentials {
+    hasher: Hasher,
+    revoked: RevokedCredentials,
+    access_tokens: AccessTokens,
+    agent_tokens: AgentTokens,
+}
+
+fn credentials(
+    config: &Config,
+    clock: &Clock,
+    random: &Random,
+    db: &Db,
+    redis: Redis,
+    limits: &Limits,
+    used: TokenUse,
+) -> Result<Credentials, Failure> {
+    let (hasher, revoked) = (Hasher::new(), RevokedCredentials::default());
+    let access_tokens = AccessTokens::new(
+        &config.access_token_keys,
+        &config.public_url,
+        clock.clone(),
+        random.clone(),
+        revoked.clone(),
+    )?;
+    let agent_tokens = AgentTokens::new(
+        db.clone(),
+        hasher.clone(),
+        limits.clone(),
+        Proofs::new(redis, &config.server_secret),
+        random,
+        revoked.clone(),
+        used,
+    );
+    Ok(Credentials {
+        hasher,
+        revoked,
+        access_tokens,
+        agent_tokens,
+    })
+}
+
+fn accounts(
+    config: &Config,
+    work: &UnitOfWork,
+    access_tokens: &AccessTokens,
+) -> Result<Accounts, Failure> {
+    Ok(Accounts {
+        work: work.clone(),
+        codes: Codes::new(&config.server_secret),
+        passwords: Hasher::new(),
+        turnstile: Turnstile::new(config, work.random().clone())?,
+        access_tokens: access_tokens.clone(),
+        refresh_tokens: RefreshTokens::new(&config.server_secret),
+    })
+}
+
+/// The listeners of this node, its links to the others, and what the links need of features.
+struct Links {
+    hub: Hub,
+    backplane: Backplane,
+    audience: Audience,
+    streams: StreamTable,
+    requests: mpsc::Receiver<StreamControl>,
+}
+
+fn link(
+    id: NodeId,
+    config: &Config,
+    clock: &Clock,
+    db: &Db,
+    redis: &Redis,
+    subscriber: SubscriberClient,
+    tasks: &Tasks,
+) -> Links {
+    let (hub, changes) = Hub::new();
+    let streams = StreamTable::new(clock.clone());
+    let (peer, requests) = StreamPeer::new(id, streams.clone());
+    let audience = Audience::new(db.clone());
+    let (secret, workers) = (&config.server_secret, &tasks.workers);
+    let tombstones = Tombstones::start(redis.clone(), secret, workers, &tasks.stopping);
+    let noted = audience.clone();
+    let (backplane, outgoing) = Backplane::new(
+        id,
+        redis.clone(),
+        hub.clone(),
+        tombstones,
+        Arc::new(move |event| noted.note(event)),
+        Arc::new(peer),
+    );
+    let transport = RedisPubSub {
+        redis: redis.clone(),
+        subscriber,
+    };
+    PubSubWorker::spawn(
+        &backplane,
+        transport,
+        outgoing,
+        changes,
+        workers,
+        &tasks.stopping,
+    );
+    Links {
+        hub,
+        backplane,
+        audience,
+        streams,
+        requests,
+    }
+}
+
+fn ingress(config: &Config) -> IngressPolicy {
+    IngressPolicy {
+        tls: config.tls_cert.is_some(),
+        proxies: config.trusted_proxies.0.clone().into(),
+        origins: config.allowed_origins.0.clone().into(),
+    }
+}
+
+fn start_jobs(
+    config: &Config,
+    budgets: Overrides,
+    accounts: &Accounts,
+    db: Db,
+    workers: &TaskTracker,
+    stopping: &CancellationToken,
+) -> Result<(), Failure> {
+    let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
+    let schedule = Schedule {
+        work: accounts.work.over(db),
+        budgets,
+        codes: accounts.codes.clone(),
+        mailer,
+    };
+    schedule.spawn(workers, stopping);
+    Ok(())
+}
+
+/// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.
+async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(5)) => metrics.run_upkeep(),
+            () = stop.cancelled() => return,
+        }
+    }
+}
