@@ -50,20 +50,21 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// Reads the settings through `get`. Faults that only other rooms can see are in the same list.
+/// Reads the settings through `get`. The faults that other modules find are in the same list.
 pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
     Config::read_checked(get, &[("LIMIT_OVERRIDES", Overrides::check)])
 }
 
-/// Why a node did not start.
+/// The reason that a node did not start.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Sockets are closed in batches over this long, with hints to come back spread over as much.
+/// A drain closes sockets in batches over this time. The hints to reconnect spread over as long
+/// again.
 const DRAIN_SPREAD: Duration = Duration::from_secs(5);
-/// What is under way when the listener has closed may take this long.
+/// Requests under way when the listener has closed may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A node that serves.
+/// A running node.
 pub struct Node {
     /// The public listener.
     pub address: SocketAddr,
@@ -76,7 +77,7 @@ pub struct Node {
     tasks: Tasks,
 }
 
-/// What runs, and what ends it.
+/// The node's tasks, and the tokens that end them.
 #[derive(Default)]
 struct Tasks {
     /// Ends the public listener.
@@ -91,11 +92,11 @@ struct Tasks {
 /// The stores that a node works with, and the pub/sub side of Redis.
 struct Stores {
     db: Db,
-    /// For the send lanes alone, so that slow reads cannot starve them.
+    /// The pool of the writer shards, so that slow reads cannot starve them.
     send_db: Db,
-    /// For the sweep and the acks, so that a storm of requests cannot.
+    /// The pool of the sweep and the acks, so that a storm of requests cannot starve them.
     quiet_db: Db,
-    /// For the jobs, so that they keep neither waiting.
+    /// The pool of the jobs, which keeps them apart from requests and sweeps.
     jobs_db: Db,
     redis: Redis,
     subscriber: SubscriberClient,
@@ -156,7 +157,7 @@ impl Node {
             ..
         } = &tasks;
         let router = routes::public(app.clone());
-        // One of the connections itself: a drain must not count them before the last has been let in.
+        // The listener counts as a connection: a drain waits until it has admitted its last client.
         connections.spawn(listener::serve(
             public,
             tls,
@@ -164,7 +165,7 @@ impl Node {
             connections.clone(),
             closing.clone(),
         ));
-        // Probes and metrics are answered until the very end.
+        // The admin listener answers probes and metrics until the very end.
         let router = routes::admin(app.clone());
         workers.spawn(listener::serve(
             admin,
@@ -186,8 +187,8 @@ impl Node {
         })
     }
 
-    /// Stops without breaking a promise: not ready, then no new connections, then sockets sent elsewhere, then what is
-    /// under way, then the end.
+    /// Stops in order and breaks no promise. The node reports not ready, closes its listener, sends
+    /// its sockets to other nodes, and finishes the work under way.
     pub async fn drain(self) {
         tracing::info!("draining");
         self.app.status.drain();
@@ -209,7 +210,7 @@ impl Node {
         self.app.slots.flush().await;
         self.redis.leave(self.id).await;
         self.tasks.stopping.cancel();
-        // The send lanes end when the last handle to them goes.
+        // The writer shards end when the last handle to them is dropped.
         drop(self.app);
         self.tasks.workers.close();
         if tokio::time::timeout(Duration::from_secs(5), self.tasks.workers.wait())
@@ -236,14 +237,14 @@ impl Node {
         }
     }
 
-    /// Stops at once, keeping no promise: what a crash does, for tests.
+    /// Stops at once and keeps no promise, as a crash does, for tests.
     pub fn crash(self) {
         self.tasks.closing.cancel();
         self.tasks.stopping.cancel();
     }
 }
 
-/// Makes the node's parts and starts those that run by themselves.
+/// Makes the node's parts and starts their tasks.
 async fn assemble(
     config: &Config,
     clock: Clock,
@@ -389,7 +390,8 @@ async fn assemble(
     }))
 }
 
-/// The listeners of this node, its links to the others, and what the links need of features.
+/// The subscriptions of this node, its backplane, and the features' handlers that the backplane
+/// calls.
 struct Links {
     hub: Hub,
     backplane: Backplane,
@@ -470,7 +472,8 @@ fn start_jobs(
     Ok(())
 }
 
-/// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.
+/// Folds the samples of histograms into their buckets. Otherwise only a scrape would do that, and
+/// the samples would pile up.
 async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
     loop {
         tokio::select! {
@@ -480,7 +483,8 @@ async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
     }
 }
 
-/// Refuses a Postgres that is too old, has an older schema than ours, or may lose what it has acknowledged.
+/// Refuses a Postgres that is too old, has an older schema than this build, or may lose
+/// acknowledged commits.
 async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
     let said = |error: Error| format!("Postgres: {error:?}");
     let client = db.read().await.map_err(said)?;
@@ -513,7 +517,7 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
             select coalesce(max(version), 0)::bigint from refinery_schema_history";
     let applied: i64 = match client.prepare_cached(history).await {
         Ok(stmt) => client.query_one(&stmt, &[]).await.map_err(said)?.get(0),
-        // No history: nothing was ever applied.
+        // No migration history: nothing was ever applied.
         Err(_) => 0,
     };
     if applied < migrate::newest() {
