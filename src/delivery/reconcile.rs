@@ -1,5 +1,6 @@
-//! Reconciliation: each node asks Postgres, for all its listeners at once, how far their inboxes have come and whether
-//! their credentials still count. A lost hint therefore costs time, never a message.
+//! Reconciliation, also called the sweep. Each node asks Postgres for the heads of its
+//! subscriptions' inboxes and for revoked credentials. A lost hint therefore costs time, never a
+//! message.
 
 use std::{
     collections::HashSet,
@@ -20,12 +21,13 @@ use super::{
 };
 use crate::{db::Db, error::Result, inbox::Inbox, metrics};
 
-/// Between two rounds while the backplane's probe comes back.
+/// Pause between two rounds while the backplane's probe comes back.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Between two rounds while it does not.
+/// Pause between two rounds while the probe stays away.
 const URGENT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// After this long without Postgres the node cannot know which credentials are revoked. It delivers nothing any more.
+/// After this long without Postgres the node cannot know which credentials are revoked, so it
+/// delivers nothing.
 const FENCE_AFTER: Duration = Duration::from_secs(10);
 
 /// Reconciles until `stop`.
@@ -36,7 +38,7 @@ pub async fn run(reconciler: Reconciler, state: Arc<State>, stop: CancellationTo
         let outcome = tokio::select! {
             () = tokio::time::sleep_until(next) => reconciler.all().await,
             () = state.reconcile_now.notified() => reconciler.all().await,
-            // Events committed before the node subscribed to their channel were hinted to nobody.
+            // Nobody hinted events that were committed before the node subscribed to their channel.
             fresh = state.fresh() => { reconciler.wake(&fresh).await.ok(); continue }
             () = stop.cancelled() => return,
         };
@@ -59,19 +61,19 @@ pub async fn run(reconciler: Reconciler, state: Arc<State>, stop: CancellationTo
     }
 }
 
-/// Compares the listeners of a node with Postgres.
+/// Compares the subscriptions of a node with Postgres.
 pub struct Reconciler {
     db: Db,
     inbox: Inbox,
     hub: Hub,
-    /// Revocations that Postgres may have forgotten.
+    /// Revocations that Postgres may have lost.
     tombstones: Tombstones,
     /// The epoch in which the tombstones were last replayed; 0 at the start.
     replayed_in: AtomicU64,
 }
 
 impl Reconciler {
-    /// Works over connections that requests cannot use up.
+    /// Uses connections that requests cannot exhaust.
     pub fn new(db: &Db, inbox: &Inbox, backplane: &Backplane) -> Self {
         let (hub, tombstones) = (backplane.hub.clone(), backplane.tombstones.clone());
         Reconciler {
@@ -89,7 +91,7 @@ impl Reconciler {
             self.hub
                 .for_each(|subscription| subscription.end(End::EpochChanged));
         }
-        // Tried again in the next round if Redis is away.
+        // The next round tries again if Redis is away.
         let epoch = self.inbox.epoch();
         if self.replayed_in.load(Ordering::Relaxed) != epoch {
             match self.tombstones.replay(&self.db).await {
@@ -108,7 +110,7 @@ impl Reconciler {
                 self.hub.revoke(&[dead], reason);
             }
         }
-        // The revoked listeners have been ended; the others may go on.
+        // The revoked subscriptions have ended, so the others may go on.
         self.hub.set_fenced(false);
         let principals: HashSet<Uuid> = subscriptions
             .iter()
@@ -122,7 +124,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Wakes the listeners of `principals` that are behind their inbox; returns their number.
+    /// Wakes the subscriptions of `principals` that are behind their inbox; returns their number.
     async fn wake(&self, principals: &[Uuid]) -> Result<u64> {
         let mut late = 0;
         for head in self.inbox.heads(principals).await? {
@@ -132,7 +134,7 @@ impl Reconciler {
     }
 }
 
-/// Those of `credentials` that are no live session and no valid token, each with its reason.
+/// The members of `credentials` that are no live session and no valid token, each with its reason.
 async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(&'static str, Uuid)>> {
     let client = db.read().await?;
     let rows = client

@@ -1,4 +1,4 @@
-//! The last words to a socket whose seat must be given up.
+//! The last frame to a socket whose subscription ended.
 
 use blindpipe_protocol::{
     frames::{
@@ -10,7 +10,7 @@ use blindpipe_protocol::{
 use super::{Gateway, authenticate::AuthenticatedClient, close::Close, frames};
 use crate::delivery::End;
 
-/// What `client`, who has been sent everything up to `sent`, is told, and the code to close with.
+/// The last frame for `client`, who was sent everything up to `sent`, and the close code.
 pub fn to(client: &AuthenticatedClient, end: End, gateway: &Gateway, sent: i64) -> (String, Close) {
     let (frame, close) = match &end {
         End::Revoked { reason } => (
