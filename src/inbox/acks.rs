@@ -1,4 +1,5 @@
-//! Acks from sockets, gathered: an ack frame has no answer, so many of them may share one statement.
+//! Acks of sockets, written in groups. An ack frame has no answer, so many of them can share a
+//! statement.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -9,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use super::store::{self, Reader};
 use crate::{db::Db, metrics};
 
-/// How long an ack may wait for company. What a killed node had not written is delivered again after a reconnect
-/// without a cursor; never lost.
+/// Longest wait of an ack for others. After a crash, events with unwritten acks are delivered again
+/// to a client without a cursor; none is lost.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is waiting to be written; clones share it.
+/// The acks that wait to be written; clones share them.
 #[derive(Clone, Default)]
 pub struct Acks {
     waiting: Arc<Mutex<HashMap<Reader, i64>>>,
@@ -21,7 +22,7 @@ pub struct Acks {
 }
 
 impl Acks {
-    /// Notes that `reader` has everything up to `seq`.
+    /// Records that `reader` has everything up to `seq`.
     pub fn note(&self, reader: &Reader, seq: i64) {
         let mut waiting = self.waiting.lock();
         if let Some(noted) = waiting.get_mut(reader) {
@@ -32,7 +33,7 @@ impl Acks {
         self.bell.notify_one();
     }
 
-    /// Writes what is noted until `stop`, and the rest then.
+    /// Writes the recorded acks until `stop`, and the rest then.
     pub async fn run(self, db: Db, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -56,7 +57,7 @@ impl Acks {
             Ok(()) => metrics::acks(acks.len() as u64),
             Err(error) => {
                 error.log();
-                // Postgres is away: keep them for the next round, below what has been said since.
+                // Postgres is away: keep them for the next round, unless newer acks have come.
                 acks.iter()
                     .for_each(|(reader, seq)| self.note(reader, *seq));
                 tokio::time::sleep(Duration::from_secs(1)).await;

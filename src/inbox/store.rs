@@ -10,17 +10,17 @@ use crate::{
     limits::quotas::MAX_PAGE_BYTES,
 };
 
-/// A principal, and for a user the device: who has a place of its own in an inbox.
+/// A position's owner: an agent, or a device of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reader {
-    /// Whose inbox.
+    /// The owner of the inbox.
     pub principal: Uuid,
-    /// Empty for agents: all their connections share one place.
+    /// Empty for agents, because all connections of an agent share a position.
     pub device_id: String,
 }
 
 impl Reader {
-    /// An agent's, or a user's on one device.
+    /// The reader of an agent, or of a user on `device_id`.
     pub fn new(principal: Principal, device_id: &str) -> Self {
         Reader {
             principal: principal.id(),
@@ -29,7 +29,7 @@ impl Reader {
     }
 }
 
-/// Timeline in the high bits, restores in the low ones.
+/// The epoch: the timeline in the high bits, the count of restores in the low bits.
 pub async fn epoch(db: &Db) -> Result<u64> {
     let client = db.read().await?;
     let row = client
@@ -66,7 +66,7 @@ pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
     Ok(())
 }
 
-/// The place of the device that had the name before, if any, goes.
+/// Renames a reader, and removes the reader that had the new name before.
 pub async fn rename_reader(tx: &Tx, reader: &Reader, device_id: &str) -> Result<()> {
     if reader.device_id == device_id {
         return Ok(());
@@ -98,7 +98,8 @@ pub async fn forget_reader(tx: &Tx, reader: &Reader) -> Result<()> {
     Ok(())
 }
 
-/// Appends events, each to its own recipients, in one statement: a recipient of several gets them in order.
+/// Appends events, each to its own recipients, in a single statement. A recipient of several gets
+/// them in order.
 pub async fn append_all(
     tx: &Tx,
     events: &[NewEvent],
@@ -180,7 +181,8 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
     })
 }
 
-/// A page ends at its limit or before it grows too large; a single event larger than that is a page of its own.
+/// Reads a page, which ends at its limit or before it grows too large. A single larger event is a
+/// page of its own.
 pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Vec<Entry>> {
     let client = db.read().await?;
     let rows = client
@@ -220,7 +222,7 @@ fn entry(row: &tokio_postgres::Row) -> Entry {
     let conversation: Option<ConversationId> = row.get(4);
     let recipients: Option<Vec<String>> = row.get(14);
     let encoded = match (row.get::<_, Option<&str>>(3), conversation) {
-        // No event row: the entry announces a message, which carries the event's id.
+        // The entry has no event row: it announces a message, whose id is the event's.
         (None, Some(conversation)) => message(
             row,
             MessageId(id.0),
@@ -261,8 +263,8 @@ fn message<'a>(
     }
 }
 
-/// Moves readers' places forward, never back and never past the head; rows are locked in order. A socket that was opened
-/// before its device got its name goes on acking under the old one.
+/// Moves readers' positions forward, never back and never past the head. It locks rows in order. A
+/// socket that was opened before its device was renamed still acks under the old name.
 pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
     let principals: Vec<Uuid> = acks.iter().map(|(reader, _)| reader.principal).collect();
     let devices: Vec<&str> = acks
@@ -291,7 +293,7 @@ pub async fn ack(client: &Conn, acks: &[(Reader, i64)]) -> Result<()> {
     Ok(())
 }
 
-/// An agent's ack, in one statement with the proof that its token counts until it is committed; false if it does not.
+/// Writes an agent's ack and locks its token, in a single statement; false if the token is revoked.
 pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, seq: i64) -> Result<bool> {
     let client = db.read().await?;
     Ok(client
