@@ -266,7 +266,7 @@ impl Setting for Profile {
 pub struct Bounded<const MIN: u32, const MAX: u32>(pub u32);
 
 impl<const MIN: u32, const MAX: u32> Bounded<MIN, MAX> {
-    /// The value as a number of milliseconds.
+    /// The value, taken as milliseconds.
     pub fn millis(self) -> Duration {
         Duration::from_millis(self.0.into())
     }

@@ -52,7 +52,7 @@ pub struct Charges {
 
 /// The default budget only.
 const DEFAULT: Charges = default(&[]);
-/// No budget.
+/// No budget at all.
 const NOTHING: Charges = own(&[]);
 
 /// The default budget and others.

@@ -53,7 +53,7 @@ const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A new token, which its owner sees once. Cannot be printed.
 pub struct NewToken {
-    /// The whole token.
+    /// The whole token, with its prefix and checksum.
     pub token: SecretString,
     /// The characters that find the token's row.
     pub lookup: String,

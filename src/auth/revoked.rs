@@ -10,8 +10,8 @@ use uuid::Uuid;
 /// Longer than a verified token is remembered, and longer than an access token lives.
 const REVOKED_CACHE_TTL: Duration = Duration::from_secs(900);
 
-/// Sessions and tokens that were found revoked; clones share them. A revocation is final, so no
-/// entry is ever removed early.
+/// Sessions and tokens that were found revoked; clones share them. A revocation is final, so
+/// nothing takes an entry back.
 #[derive(Clone)]
 pub struct RevokedCredentials(Cache<Uuid, ()>);
 

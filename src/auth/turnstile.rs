@@ -26,9 +26,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_CONCURRENT_CHECKS: usize = 64;
 /// Largest accepted answer. A usual answer has some 300 bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
-/// The service's errors that concern our secret or the service itself. `bad-request` is not among
-/// them: our requests are well-formed, so it concerns a token. A client must not be able to open
-/// the breaker.
+/// The service's errors that concern the node's secret or the service itself. `bad-request` is not
+/// among them: the node's requests are well-formed, so it concerns a token. A client must not be
+/// able to open the breaker.
 const NOT_THE_TOKEN: [&str; 3] = [
     "missing-input-secret",
     "invalid-input-secret",
@@ -54,7 +54,8 @@ pub struct SiteVerify {
     http: reqwest::Client,
     url: String,
     secret: SecretString,
-    /// Accepted hostnames of a token. Empty: all hostnames that the service allows for our key.
+    /// Accepted hostnames of a token. Empty: all hostnames that the service allows for the node's
+    /// key.
     hostnames: Vec<String>,
     /// Accepted actions of a token. Empty: all.
     actions: Vec<String>,

@@ -67,7 +67,6 @@ pub struct EphemeralEnvelope {
     pub from: NodeId,
     /// The recipients; empty on a channel that names the recipient.
     pub to: Vec<Uuid>,
-    /// The event.
     pub event: EphemeralEvent,
 }
 

@@ -211,7 +211,7 @@ impl Hub {
 pub struct Wakeups(Vec<Arc<Subscription>>);
 
 impl Wakeups {
-    /// Wakes them.
+    /// Wakes the collected subscriptions and empties the list.
     pub fn wake(&mut self) {
         self.0
             .drain(..)

@@ -16,7 +16,7 @@ pub struct Operation {
     pub summary: &'static str,
     /// The queries; the document lists the fields of all.
     pub query: &'static [SchemaOf],
-    /// The body.
+    /// The request body, if the route reads any.
     pub body: Body,
     /// The answers of success: status and shape.
     pub success: &'static [(u16, SchemaOf)],

@@ -102,7 +102,7 @@ impl IngressPolicy {
         self.proxies.iter().any(|network| network.contains(&ip))
     }
 
-    /// Walks `X-Forwarded-For` from the right until a hop that is not one of our proxies.
+    /// Walks `X-Forwarded-For` from the right until a hop that is not a trusted proxy.
     fn rightmost_untrusted(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let lines: Vec<_> = headers
             .get_all("x-forwarded-for")

@@ -83,7 +83,6 @@ impl NewEvent {
 pub struct Entry {
     /// The event's number in the inbox.
     pub seq: i64,
-    /// The event.
     pub encoded: EncodedEvent,
 }
 

@@ -54,7 +54,7 @@ catalogue! {
 pub enum Job {
     /// Mails a code.
     Mail {
-        /// The address.
+        /// The address to mail to.
         recipient: String,
         /// The purpose of the code.
         scene: String,

@@ -18,7 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// their lease.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Does jobs.
+/// Performs the jobs of a worker.
 pub trait Perform: Clone + Send + Sync + 'static {
     /// Does a job. An earlier attempt may have done a part of it, here or elsewhere.
     fn perform(&self, job: Job) -> impl Future<Output = Result<(), JobError>> + Send;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// One kibibyte.
+/// Bytes of a kibibyte.
 pub const KB: usize = 1024;
-/// One mebibyte.
+/// Bytes of a mebibyte.
 pub const MB: usize = 1024 * KB;
 
 /// A message's payload, as the sender wrote it.

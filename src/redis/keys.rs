@@ -49,7 +49,7 @@ pub fn tombstones() -> String {
     "gone".to_owned()
 }
 
-/// The live nodes.
+/// The sorted set of live nodes.
 pub fn nodes() -> String {
     "nodes".to_owned()
 }

@@ -15,7 +15,7 @@ use crate::{Heard, History, Moment, Read, Said, Send, Span, Stay, Tag};
 
 /// A principal as a client of any node.
 pub trait Actor {
-    /// Its id.
+    /// The principal's id.
     fn id(&self) -> &str;
     /// Whether the principal is an agent, whose paths differ.
     fn is_agent(&self) -> bool;

@@ -35,7 +35,7 @@ pub struct Span {
     pub ended: Option<Moment>,
 }
 
-/// A send.
+/// A client's send of a message.
 #[derive(Clone, Debug)]
 pub struct Send {
     pub conversation: usize,

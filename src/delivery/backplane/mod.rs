@@ -59,7 +59,7 @@ pub type EventObserver = Arc<dyn Fn(&EncodedEvent) + Send + Sync>;
 /// The publishing half, for the rest of the node. It never waits and never fails. Clones share it.
 #[derive(Clone)]
 pub struct Backplane {
-    /// This node.
+    /// The id of this node.
     pub node: NodeId,
     redis: Redis,
     pub(super) hub: Hub,

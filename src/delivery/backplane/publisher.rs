@@ -40,7 +40,7 @@ pub struct Outgoing {
 }
 
 impl Publisher {
-    /// Empty queues.
+    /// Makes empty queues; returns their sending and their receiving half.
     pub(super) fn new() -> (Self, Outgoing) {
         let (control, first) = mpsc::channel(CONTROL_QUEUE_CAPACITY);
         let (hints, second) = mpsc::channel(HINT_QUEUE_CAPACITY);
