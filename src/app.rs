@@ -1,4 +1,5 @@
-//! The node's handles. Handlers and extractors name the ones they use, so a signature says what an endpoint can touch.
+//! The node's handles. Handlers and extractors name the ones they use, so a signature shows what an
+//! endpoint can touch.
 
 use std::sync::Arc;
 
@@ -25,13 +26,13 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// Everything a request may need, behind one pointer: it is cloned for each request.
+/// Everything that a request may need. It is a single pointer, because each request clones it.
 #[derive(Clone)]
 pub struct App(Arc<Handles>);
 
 macro_rules! handles {
     ($($field:ident: $kind:ty,)+) => {
-        /// What [`App`] points to.
+        /// The handles that [`App`] points to.
         pub struct Handles {
             $(#[doc = concat!("The node's `", stringify!($field), "`.")] pub $field: $kind,)+
         }

@@ -1,4 +1,4 @@
-//! Stops asking a dependency that does not answer.
+//! A switch that stops calls to a dependency that does not answer.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 
 /// Failures in a row that open the breaker.
 pub const FAILURES_TO_OPEN: u32 = 5;
-/// While it is open, one call in this time is let through.
+/// An open breaker allows a call once in this time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Counts failures; real time on purpose: it measures a peer, not the domain.
+/// Counts failures in a row. It uses real time, because it measures a peer and not the domain.
 #[derive(Default)]
 pub struct Breaker {
     misses: AtomicU32,
@@ -20,7 +20,7 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// Whether it is open.
+    /// Whether the breaker is open.
     pub fn is_open(&self) -> bool {
         self.misses.load(Ordering::Relaxed) >= FAILURES_TO_OPEN
     }
@@ -38,14 +38,14 @@ impl Breaker {
         due
     }
 
-    /// An answer came.
+    /// Records an answer, which closes the breaker.
     pub fn record_success(&self) {
         if self.misses.load(Ordering::Relaxed) > 0 {
             self.misses.store(0, Ordering::Relaxed);
         }
     }
 
-    /// None came.
+    /// Records a call without an answer.
     pub fn record_failure(&self) {
         if self.misses.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES_TO_OPEN {
             *self.last_try.lock() = Some(Instant::now());

@@ -1,8 +1,8 @@
-//! The only place that asks for the time.
+//! The only module that reads the time.
 //!
-//! In production the clock is the system's. A test moves it with [`Clock::advance`]; whoever sleeps until a moment
-//! of this clock is woken, so no test waits for real time to pass. What must be exact across nodes (limits, leases,
-//! windows of 24 h, locks) is never decided by a node's clock but by Redis's or Postgres's.
+//! In production the clock is the system's. A test moves it with [`Clock::advance`], which wakes
+//! every sleeper of this clock, so no test waits for real time. Redis's or Postgres's clock decides
+//! everything that must be exact across nodes (limits, leases, windows of 24 h, locks).
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,9 +12,9 @@ use tokio::sync::watch;
 /// The node's clock; clones share it.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// How far the clock runs ahead of the system's: zero in production.
+    /// The distance of this clock ahead of the system's: zero in production.
     ahead: Arc<watch::Sender<TimeDelta>>,
-    /// How wrong the system's clock is, where a test wants it to be; nothing corrects for it.
+    /// The error of the system's clock that a test simulates; nothing corrects for it.
     skew: TimeDelta,
 }
 
@@ -28,7 +28,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// The clock of a machine whose time is wrong by so much, for tests.
+    /// The clock of a machine whose time is wrong by `skew`, for tests.
     pub fn skewed(skew: TimeDelta) -> Self {
         Clock {
             skew,
@@ -36,24 +36,24 @@ impl Clock {
         }
     }
 
-    /// Now.
+    /// The current time of this clock.
     #[expect(clippy::disallowed_methods, reason = "the home of the time")]
     pub fn now(&self) -> DateTime<Utc> {
         Utc::now() + self.skew + self.ahead()
     }
 
-    /// How far a test has moved the clock; zero in production.
+    /// The distance that a test has moved the clock; zero in production.
     pub fn ahead(&self) -> TimeDelta {
         *self.ahead.borrow()
     }
 
-    /// Moves the clock forward and wakes those who sleep by it.
+    /// Moves the clock forward and wakes its sleepers.
     pub fn advance(&self, by: Duration) {
         let by = TimeDelta::from_std(by).unwrap_or(TimeDelta::MAX);
         self.ahead.send_modify(|ahead| *ahead += by);
     }
 
-    /// Returns when this clock has reached `at`, also if it was set back meanwhile.
+    /// Returns when this clock has reached `at`, even if it was set back meanwhile.
     pub async fn sleep_until(&self, at: DateTime<Utc>) {
         let mut moved = self.ahead.subscribe();
         loop {
@@ -69,17 +69,17 @@ impl Clock {
     }
 }
 
-/// A moment as the wire shows it: ISO 8601, UTC, milliseconds.
+/// `at` in wire form: ISO 8601, UTC, milliseconds.
 pub fn iso(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// `#[serde(serialize_with = "clock::as_iso")]`
+/// Serializes with [`iso`]: `#[serde(serialize_with = "clock::as_iso")]`.
 pub fn as_iso<S: serde::Serializer>(at: &DateTime<Utc>, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&iso(*at))
 }
 
-/// The same for a moment that may not have come.
+/// Serializes with [`iso`], or null for `None`.
 pub fn as_iso_or_null<S: serde::Serializer>(
     at: &Option<DateTime<Utc>>,
     to: S,

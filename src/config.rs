@@ -1,5 +1,5 @@
-//! Every operator setting: environment variable, default, unit, one line of help. A node that finds faults lists all
-//! of them at once and does not start.
+//! Every operator setting: environment variable, default, unit and a line of help. A node that
+//! finds faults lists all of them at once and does not start.
 
 use std::{collections::HashMap, fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -7,7 +7,8 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ipnet::IpNet;
 use secrecy::SecretString;
 
-/// A variable, and what is wrong with its text. For a setting that stays text here because another room knows its form.
+/// A variable and a check of its text. It serves settings that stay text here because another
+/// module parses them.
 pub type Check = (&'static str, fn(&str) -> Result<(), String>);
 
 /// A value that can be read from the environment.
@@ -24,13 +25,14 @@ macro_rules! settings {
         }
 
         impl Config {
-            /// Reads all settings through `get` (the environment, in production). `NAME_FILE` names a file that holds
-            /// the value of `NAME`, for secrets that are mounted.
+            /// Reads all settings through `get` (the environment, in production). `NAME_FILE` names
+            /// a file with the value of `NAME`, for mounted secrets.
             pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Faults> {
                 Self::read_checked(get, &[])
             }
 
-            /// Reads all settings, with `checks` of other rooms: their faults are in the same list.
+            /// Reads all settings and applies the `checks` of other modules. Their faults go into
+            /// the same list.
             pub fn read_checked(
                 get: impl Fn(&str) -> Option<String>,
                 checks: &[Check],
@@ -48,7 +50,7 @@ macro_rules! settings {
             }
         }
 
-        /// Every setting: (variable, default or none if it must be given, help).
+        /// Every setting: (variable, default or `None` if it is required, help).
         pub const SETTINGS: &[(&str, Option<&str>, &str)] = &[$(($variable, $default, concat!($($help),+))),+];
     };
 }
@@ -123,7 +125,7 @@ settings! {
 }
 
 impl Config {
-    /// Reads `ADMIN_ADDR` alone, which is all that a health check needs.
+    /// Reads `ADMIN_ADDR` alone, the only setting that a health check needs.
     pub fn read_admin_address(get: impl Fn(&str) -> Option<String>) -> Result<SocketAddr, Faults> {
         let setting = SETTINGS.iter().find(|(name, ..)| *name == "ADMIN_ADDR");
         let default = setting.and_then(|(_, default, _)| *default);
@@ -131,7 +133,7 @@ impl Config {
         read_one("ADMIN_ADDR", default, &get, &[], &mut faults).ok_or(Faults(faults))
     }
 
-    /// What only shows when settings are seen together.
+    /// Checks the rules that involve several settings.
     fn check(&self, faults: &mut Vec<String>) {
         if self.tls_cert.is_some() != self.tls_key.is_some() {
             faults.push("TLS_CERT_FILE and TLS_KEY_FILE: give both or neither".into());
@@ -225,7 +227,7 @@ fn read_one<T: Setting>(
         .ok()
 }
 
-/// What is wrong with the settings, one line each.
+/// The faults of the settings, a line each.
 #[derive(Debug)]
 pub struct Faults(Vec<String>);
 
@@ -238,7 +240,7 @@ impl fmt::Display for Faults {
     }
 }
 
-/// Which world the node runs in.
+/// The environment that the node runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
     /// Real mail, real Turnstile.
@@ -262,7 +264,7 @@ impl Setting for Profile {
 pub struct Bounded<const MIN: u32, const MAX: u32>(pub u32);
 
 impl<const MIN: u32, const MAX: u32> Bounded<MIN, MAX> {
-    /// The duration, of a number of milliseconds.
+    /// The value, taken as milliseconds.
     pub fn millis(self) -> Duration {
         Duration::from_millis(self.0.into())
     }
@@ -373,7 +375,7 @@ impl Setting for KeyRing {
         let mut keys = Vec::new();
         let mut seen = HashMap::new();
         for (n, item) in text.split(',').map(str::trim).enumerate() {
-            // The fault never repeats the value: it is a secret.
+            // The fault never repeats the value, because it is a secret.
             let fault = |what: &str| format!("entry {} {what}", n + 1);
             let (kid, key) = item.split_once(':').ok_or(fault("is not kid:base64"))?;
             let key = match key.split_once(':') {
@@ -399,7 +401,7 @@ impl Setting for KeyRing {
     }
 }
 
-/// The secret all nodes share. Cannot be printed.
+/// The secret that all nodes share. Cannot be printed.
 #[derive(Clone)]
 pub struct ServerSecret(pub Arc<Vec<u8>>);
 
@@ -417,7 +419,8 @@ impl Setting for ServerSecret {
     }
 }
 
-/// The settings as a Markdown table: `docs/configuration.md` holds it, and a test holds that file to it.
+/// The settings as a Markdown table. `docs/configuration.md` contains it, and a test compares the
+/// two.
 pub fn as_markdown() -> String {
     let mut table = String::from("| variable | default | meaning |\n|---|---|---|\n");
     for (name, default, help) in SETTINGS {

@@ -1,4 +1,4 @@
-//! A place in an inbox, as clients keep it: the same string on sockets, polls and webhooks.
+//! The cursor, a place in an inbox. Clients use the same string on sockets, polls and webhooks.
 
 use blindpipe_protocol::cursor::BadCursor;
 pub use blindpipe_protocol::cursor::Cursor;

@@ -1,7 +1,8 @@
-//! THE ERRORS: everything a caller can be refused with, and the envelope that says so.
+//! THE ERRORS: every refusal of a caller, and the envelope that carries it.
 //!
-//! Two kinds of failure: a [`Code`] is the caller's (answered, logged at debug); a broken part is ours (logged once,
-//! where the answer is made, and shown as 500 or 503).
+//! There are two kinds of failure. A [`Code`] is the caller's fault: it is answered, and logged at
+//! debug. A broken part is the node's fault: it is logged once, where the answer is made, and
+//! answered with 500 or 503.
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
@@ -23,7 +24,7 @@ pub struct Error {
     cause: Option<Box<dyn StdError + Send + Sync>>,
 }
 
-/// What handlers, stores and rules return.
+/// The result of handlers, stores and rules.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl From<Code> for Error {
@@ -39,7 +40,8 @@ impl From<Code> for Error {
 }
 
 impl Error {
-    /// One field of the request is wrong: `path` into the body or the query, the `rule` it breaks, and why.
+    /// A field of the request is wrong. `path` leads into the body or the query, `rule` is the
+    /// broken rule, and `message` explains it.
     pub fn field(
         path: impl Into<String>,
         rule: impl Into<String>,
@@ -53,7 +55,7 @@ impl Error {
         Error::from(Code::ValidationError).with("fields", json!([fault]))
     }
 
-    /// A part of ours broke: 500, or 503 where `code` says so.
+    /// A part of the node broke: 500, or 503 where `code` says so.
     pub fn internal(code: Code, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Error {
             cause: Some(cause.into()),
@@ -61,12 +63,12 @@ impl Error {
         }
     }
 
-    /// A dependency is away or we are overloaded: 503, come back in a second.
+    /// A dependency is away or the node is overloaded: 503 with `Retry-After: 1`.
     pub fn unavailable(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Error::internal(Code::ServiceUnavailable, cause).retry_after(Duration::from_secs(1))
     }
 
-    /// Adds one entry of `params`.
+    /// Adds an entry to `params`.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.params.insert(name.to_owned(), value.into());
         self
@@ -84,17 +86,18 @@ impl Error {
         self
     }
 
-    /// What the caller is told.
+    /// The code of the answer.
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// Whether it is ours: the caller asked for nothing wrong.
+    /// Whether the node is at fault, not the caller.
     pub fn is_ours(&self) -> bool {
         self.status().is_server_error()
     }
 
-    /// Whether Postgres gave up this transaction for another one (deadlock, serialisation): it may be tried again.
+    /// Whether Postgres gave up this transaction for another (deadlock, serialisation). The caller
+    /// may try it again.
     pub fn is_conflict(&self) -> bool {
         use tokio_postgres::error::SqlState;
         let state = self.database().and_then(tokio_postgres::Error::code);
@@ -112,7 +115,7 @@ impl Error {
         violated == Some(constraint)
     }
 
-    /// Whether a statement took too long, or a lock was not to be had in time.
+    /// Whether a statement took too long or a wait for a lock timed out.
     pub fn is_out_of_time(&self) -> bool {
         use tokio_postgres::error::SqlState;
         let state = self.database().and_then(tokio_postgres::Error::code);
@@ -122,7 +125,7 @@ impl Error {
         )
     }
 
-    /// The same cause, as a 503: for outcomes that are not known.
+    /// Keeps the cause and answers 503, for outcomes that are not known.
     pub fn into_unavailable(self) -> Self {
         let retry_after = Some(Duration::from_secs(1));
         Error {
@@ -146,7 +149,7 @@ impl Error {
         ErrorBody::new(self.code, self.params.clone())
     }
 
-    /// Writes what broke to the log, where no answer will take it to the door.
+    /// Writes the cause to the log, where no answer carries it to the request's log line.
     pub fn log(&self) {
         if let Some(cause) = &self.cause {
             tracing::error!(code = self.code.wire(), cause = %Chain(cause.as_ref()), "a part of ours failed");
@@ -156,7 +159,8 @@ impl Error {
     }
 }
 
-/// An error with its sources, on one line. Never holds request data: causes come from drivers only.
+/// An error with its sources, on one line. It never holds request data: causes come from drivers
+/// only.
 struct Chain<'a>(&'a (dyn StdError + 'static));
 
 impl fmt::Display for Chain<'_> {
@@ -165,7 +169,7 @@ impl fmt::Display for Chain<'_> {
         let mut next = self.0.source();
         while let Some(source) = next {
             match source.downcast_ref::<tokio_postgres::error::DbError>() {
-                // Its details would quote the row.
+                // The details of a database error would quote the row.
                 Some(db) => {
                     let constraint = db.constraint().unwrap_or_default();
                     write!(to, ": {} {} {constraint}", db.code().code(), db.message())?;
@@ -188,7 +192,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// What broke, on its way from the answer to the one log line that the door writes about it.
+/// The cause of a failure, on its way from the answer to the request's log line.
 #[derive(Clone)]
 pub struct Cause(pub std::sync::Arc<str>);
 
@@ -237,10 +241,11 @@ impl From<tokio_postgres::Error> for Error {
     }
 }
 
-/// Whether Postgres cannot answer now, rather than having been asked something wrong.
+/// Whether Postgres cannot answer now. False if the statement itself is wrong.
 pub fn database_is_away(error: &tokio_postgres::Error) -> bool {
     match error.code().map(|state| state.code()) {
-        // Connection failures, resources used up, operator intervention (also statement_timeout), I/O, lock waits.
+        // Connection failures, exhausted resources, operator intervention (with statement_timeout),
+        // I/O errors and lock waits.
         Some(state) => {
             ["08", "53", "57", "58", "55", "40"]
                 .iter()
@@ -256,9 +261,10 @@ pub fn database_is_away(error: &tokio_postgres::Error) -> bool {
     }
 }
 
-/// Turns the violation of a named constraint into the caller's error: the database enforces, the code translates.
+/// Turns the violation of a named constraint into the caller's error. The database enforces, and
+/// the code translates.
 pub trait OnConstraint<T> {
-    /// `Code` if `constraint` was violated, else whatever the failure is.
+    /// Replaces the failure by `code` if `constraint` was violated.
     fn on_constraint(self, constraint: &str, code: Code) -> Result<T>;
 }
 

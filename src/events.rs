@@ -1,7 +1,8 @@
-//! THE EVENTS: what principals can be told, and the one form in which they are.
+//! THE EVENTS: their encoding, which all transports share.
 //!
-//! Durable events stand in inboxes and look the same on all transports. What differs per reader (cursor, number) is
-//! written in front of a tail that is encoded once and shared by all readers of the event.
+//! Durable events stand in inboxes and look the same on all transports. Each reader gets its own
+//! cursor and number in front. The tail behind them is encoded once and shared by all readers of
+//! the event.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::{
     ids::{ConversationId, EventId, MessageId, Principal},
 };
 
-/// Everything of an event that is the same for all its readers: the inside of a JSON object, without braces.
+/// The part of an event that all its readers share: the inside of a JSON object, without braces.
 pub type EncodedEvent = Arc<str>;
 
 /// Encodes the shared part; `data` is JSON.
@@ -37,21 +38,21 @@ pub fn encoded(
     .into()
 }
 
-/// Whether somebody hears less from this event on.
+/// Whether this event removes a principal from an audience.
 pub fn shrinks_audience(encoded: &str) -> bool {
-    // "event_id":"…","event":"<kind>"
+    // The shared part begins with `"event_id":"…","event":"<kind>"`.
     let kind = encoded.split('"').nth(7);
     [EventKind::MemberRemoved, EventKind::RelationRevoked]
         .iter()
         .any(|one| kind == Some(one.name()))
 }
 
-/// The event object, as a poll and a webhook carry it.
+/// The event object, in the form of a poll and a webhook.
 pub fn object(cursor: Cursor, encoded: &str) -> String {
     format!(r#"{{"cursor":"{cursor}","seq":{},{encoded}}}"#, cursor.seq)
 }
 
-/// What stands before an event's tail in its frame,
+/// The text before an event's tail in its frame.
 pub fn frame_prefix(cursor: Cursor) -> String {
     format!(
         r#"{{"type":"event","cursor":"{cursor}","seq":{},"#,
@@ -59,31 +60,31 @@ pub fn frame_prefix(cursor: Cursor) -> String {
     )
 }
 
-/// and after it.
+/// The text after an event's tail in its frame.
 pub const FRAME_SUFFIX: &str = "}";
 
-/// A message as everybody sees it.
+/// A message in the form that all its readers see.
 pub struct Message<'a> {
     pub id: MessageId,
     pub conversation: ConversationId,
-    /// Its number in the conversation.
+    /// The message's number in its conversation.
     pub seq: i64,
     pub sender: Principal,
-    /// The device of a user.
+    /// The device of the sender; none for an agent.
     pub device_id: Option<&'a str>,
-    /// A JSON object, as it was sent; empty once it has been purged.
+    /// A JSON object as it was sent; empty after a purge.
     pub payload: &'a str,
-    /// Whom the sender named.
+    /// The principals that the sender addressed.
     pub recipients: Option<&'a [String]>,
-    /// As the sender chose it.
+    /// The id that the sender chose.
     pub client_message_id: Option<MessageId>,
     pub in_reply_to: Option<MessageId>,
-    /// Agents' answers since a human spoke.
+    /// The number of agents' answers since a user spoke.
     pub hop: i16,
     pub created_at: DateTime<Utc>,
 }
 
-/// The sender, as everybody sees it.
+/// The sender in the form that all readers see.
 #[derive(Serialize)]
 struct Sender<'a> {
     r#type: &'static str,

@@ -1,4 +1,5 @@
-//! `blindpipe healthcheck`: asks a running node whether it is ready, for images that have no shell and no `curl`.
+//! `blindpipe healthcheck` asks a running node whether it is ready. It serves images that have no
+//! shell and no `curl`.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -18,7 +19,7 @@ pub async fn run(admin: SocketAddr) -> Result<(), reqwest::Error> {
     http.get(url).send().await?.error_for_status().map(drop)
 }
 
-/// The address to connect to: a listener on all addresses is on loopback too.
+/// The address to connect to. A listener on all addresses is on loopback too.
 fn reachable(listener: SocketAddr) -> SocketAddr {
     let ip = match listener.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

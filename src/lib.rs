@@ -1,21 +1,29 @@
-//! Blindpipe: a messaging backend for people and agents. It holds public keys, ciphertext and encrypted backups, and
-//! never a plaintext private key.
+//! Blindpipe: a messaging backend for people and agents. It stores public keys, ciphertext and
+//! encrypted backups, and never a plaintext private key.
 //!
-//! The house, in the order in which a newcomer should walk through it:
+//! The modules, from the bottom up:
 //!
-//! - Catalogues, one file each: [`routes`], [`error`], [`events`], [`ids`], [`limits::table`], [`limits::quotas`],
-//!   [`gateway::close`], [`gateway::frames`], [`delivery::backplane::messages`], [`redis::keys`], [`metrics`], [`config`], [`jobs`],
-//!   [`schedule`].
-//! - The door: [`http`] (accept, TLS, request ids, client address, bodies), [`auth`] (who calls).
-//! - The features: [`features`], a folder per noun, each with its wire shapes, rules and SQL.
-//! - The pipe: [`features::messages`] (the one send path) writes inboxes ([`inbox`]); [`delivery`] hints at
-//!   them across nodes and sweeps behind the hints; [`gateway`] reads them out to sockets.
-//! - The frame: [`node`] (a node's life), [`app`] (its handles), [`db`], [`redis`], [`work`], [`mail`], [`clock`], [`random`],
-//!   [`cursor`].
-//! - [`documents`]: OpenAPI and AsyncAPI, made of the tables and the protocol's types.
+//! - Foundation: [`config`], [`clock`], [`random`], [`ids`], [`cursor`], [`error`], [`validation`],
+//!   [`breaker`], [`telemetry`], [`metrics`].
+//! - Stores: [`db`] (Postgres, the truth) and [`redis`] (hints and counters, which may vanish).
+//! - Core: [`inbox`] (the durable sequence of events), [`events`] (their encoding), [`auth`]
+//!   (credentials and callers), [`limits`] (budgets, quotas, connection slots).
+//! - Delivery: [`delivery`] publishes committed events to the subscriptions of all nodes and
+//!   reconciles them with Postgres.
+//! - Work: [`work`] (a transaction with its events, revocations and jobs), [`jobs`] (the queue),
+//!   [`schedule`] (the performer of each job, and the upkeep), [`mail`].
+//! - Features: [`features`], a folder per noun, each with its wire shapes, rules and SQL.
+//!   [`features::messages`] is the only send path.
+//! - Edge: [`http`] (listener, bodies, answers), [`gateway`] (WebSockets and polls), [`routes`]
+//!   (every method and path), [`documents`] (OpenAPI and AsyncAPI).
+//! - Node: [`node`] (start and drain), [`app`] (the handles of handlers), [`healthcheck`].
 //!
-//! Three rules hold everywhere: Postgres is the truth and Redis only hints; tell after commit; whether a credential
-//! counts is read in the request's own query.
+//! Tables, one file each: [`routes`], [`error`], [`events`], [`ids`], [`limits::table`],
+//! [`limits::quotas`], [`gateway::close`], [`gateway::frames`], [`delivery::backplane::messages`],
+//! [`redis::keys`], [`metrics`], [`config`], [`jobs`], [`schedule`].
+//!
+//! Three rules hold everywhere. Postgres is the truth and Redis only hints. A node publishes after
+//! the commit. Each request's own query reads whether its credential is still valid.
 
 pub(crate) mod app;
 pub mod auth;

@@ -8,10 +8,10 @@ use lettre::{
 };
 use secrecy::{ExposeSecret, SecretString};
 
-/// What went wrong with a mail. Says nothing of whom it was for.
+/// The failure of a mail. It never contains the recipient.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// One whole delivery.
+/// Deadline of a whole delivery.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends plain mails.
@@ -28,7 +28,7 @@ enum Way {
 }
 
 impl Mailer {
-    /// From `MAIL_URL` and `MAIL_FROM`.
+    /// A mailer for `MAIL_URL` and `MAIL_FROM`.
     pub fn new(url: &SecretString, from: &str) -> Result<Self, Failure> {
         let url = url.expose_secret();
         let way = match url.strip_prefix("file://") {
@@ -48,7 +48,7 @@ impl Mailer {
         })
     }
 
-    /// Hands one mail over.
+    /// Sends a mail to the server or into a file.
     pub async fn send(&self, to: &str, subject: &str, text: &str) -> Result<(), Failure> {
         let mail = Message::builder()
             .from(self.from.clone())
@@ -58,7 +58,7 @@ impl Mailer {
             .body(text.to_owned())?;
         match &self.way {
             Way::Smtp(smtp) => {
-                // A server's refusal quotes the address; its number says enough.
+                // A server's refusal quotes the address, so only its number is reported.
                 let sent = tokio::time::timeout(SEND_TIMEOUT, smtp.send(mail)).await?;
                 sent.map_err(|error| match error.status() {
                     Some(code) => format!("the mail server answered {code}"),

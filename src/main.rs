@@ -45,7 +45,7 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // Two crates may each bring a provider; this one is meant.
+    // Two dependencies may each install a provider; the node uses this one.
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .ok();
@@ -68,7 +68,8 @@ async fn main() -> ExitCode {
 
 type Outcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// As many open files as we are allowed: sockets are files, and the usual limit is a thousand.
+/// Raises the limit on open files to the hard limit. Sockets are files, and the usual soft limit is
+/// a thousand.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(

@@ -1,20 +1,20 @@
-//! THE METRICS: name, kind, help of every series, and the functions that record them. Labels are templates, classes
-//! and scopes, never an id.
+//! THE METRICS: name, kind and help of every series, and the functions that record them. Labels are
+//! templates, classes and scopes, never an id.
 
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// What a series is.
+/// The kind of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only rises.
+    /// A value that only rises.
     Counter,
-    /// Rises and falls.
+    /// A value that rises and falls.
     Gauge,
     /// Seconds, in buckets.
     Seconds,
-    /// A count of things, in buckets.
+    /// Counts, in buckets.
     Size,
 }
 
@@ -191,7 +191,8 @@ const SECONDS_BUCKETS: &[f64] = &[
 ];
 const BATCH_SIZE_BUCKETS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
-/// Installs the recorder of this process; a second call (tests run several nodes) returns the same one's handle.
+/// Installs the recorder of this process. A second call returns the first handle, because tests run
+/// several nodes in a process.
 pub fn install() -> PrometheusHandle {
     static HANDLE: std::sync::OnceLock<PrometheusHandle> = std::sync::OnceLock::new();
     HANDLE.get_or_init(start).clone()
@@ -205,7 +206,7 @@ fn start() -> PrometheusHandle {
             Kind::Size => BATCH_SIZE_BUCKETS,
             Kind::Counter | Kind::Gauge => continue,
         };
-        // The one fault is an empty list of buckets.
+        // Only an empty list of buckets is an error.
         builder = builder
             .set_buckets_for_metric(Matcher::Full((*name).to_owned()), buckets)
             .unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The only place that asks for chance: ids, secrets, codes, jitter.
+//! The only source of randomness: ids, secrets, codes, jitter.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::clock::Clock;
 
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// A cryptographic generator and the clock that time-ordered ids need; clones share it.
+/// A cryptographic generator, with the clock that time-ordered ids need. Clones share it.
 #[derive(Clone)]
 pub struct Random {
     generator: Arc<Mutex<StdRng>>,
@@ -18,7 +18,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// Seeded by the operating system.
+    /// A generator seeded by the operating system.
     #[expect(clippy::disallowed_methods, reason = "the home of chance")]
     pub fn new(clock: Clock) -> Self {
         let mut seed = <StdRng as SeedableRng>::Seed::default();
@@ -26,7 +26,7 @@ impl Random {
         Self::seeded(clock, seed)
     }
 
-    /// The same sequence for the same seed.
+    /// A generator that repeats its sequence for an equal seed.
     pub fn seeded(clock: Clock, seed: [u8; 32]) -> Self {
         Random {
             generator: Arc::new(Mutex::new(StdRng::from_seed(seed))),
@@ -38,7 +38,7 @@ impl Random {
         work(&mut self.generator.lock())
     }
 
-    /// 128 bits in the layout of a ULID: 48 bits of milliseconds, 80 of chance.
+    /// 128 bits in the layout of a ULID: 48 bits of milliseconds, 80 random bits.
     pub fn ulid(&self) -> Uuid {
         let ms = u64::try_from(self.clock.now().timestamp_millis()).unwrap_or_default();
         ulid::Ulid::from_parts(ms, self.with(|rng| rng.random())).into()
@@ -50,14 +50,14 @@ impl Random {
         uuid::Builder::from_unix_timestamp_millis(ms, &self.bytes()).into_uuid()
     }
 
-    /// `N` bytes.
+    /// `N` random bytes.
     pub fn bytes<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         self.with(|rng| rng.fill_bytes(&mut bytes));
         bytes
     }
 
-    /// `n` characters of 0-9 A-Z a-z, each as likely as the others.
+    /// `n` characters of 0-9 A-Z a-z, each equally likely.
     pub fn base62(&self, n: usize) -> String {
         self.with(|rng| {
             (0..n)

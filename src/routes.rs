@@ -1,5 +1,5 @@
-//! THE ROUTES: one line per method and path, grouped by caller. `/v1/...` is an alias of all but `/auth/*`, whose
-//! cookie has a path.
+//! THE ROUTES: a line per method and path, grouped by caller. `/v1/...` is an alias of all but
+//! `/auth/*`, whose cookie has a path.
 
 use axum::{
     Router,
@@ -27,32 +27,32 @@ use crate::{
     limits::{Limiter, table::Limit},
 };
 
-/// Who may call a route.
+/// The callers that a route accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Anyone.
+    /// Any caller, without a credential.
     Public,
     /// A user's access token.
     User,
-    /// An agent's token; where the path names an agent, that one's.
+    /// An agent's token. Where the path names an agent, the token must belong to it.
     Agent,
-    /// Either of the two: a user's access token, or an agent's token as above.
+    /// A user's access token, or an agent's token as in [`Access::Agent`].
     Either,
 }
 
-/// What a route charges.
+/// The budgets that a route charges.
 #[derive(Clone, Copy, Debug)]
 pub struct Charges {
-    /// Whether each call costs one of the default budget of its caller: `default_user`, an agent's tier or
-    /// `default_ip`. The row charges it, before the body is read.
+    /// Whether each call is charged to the default budget of its caller: `default_user`, an agent's
+    /// tier or `default_ip`. The guard charges it before the body is read.
     pub default: bool,
-    /// Budgets of its own. Its handler charges them, since what they count differs.
+    /// The route's own budgets. Its handler charges them, since their keys differ.
     pub own: &'static [Limit],
 }
 
 /// The default budget only.
 const DEFAULT: Charges = default(&[]);
-/// No budget.
+/// No budget at all.
 const NOTHING: Charges = own(&[]);
 
 /// The default budget and others.
@@ -78,10 +78,10 @@ pub struct Route {
 }
 
 impl Route {
-    /// The handler, behind what its row says of its caller and the default budget.
+    /// The handler, behind the guard that its row asks for.
     ///
-    /// A row without the default budget is guarded by its handler's extractors: a send is charged before Postgres is
-    /// asked whether its sender's credential counts.
+    /// A row without the default budget is guarded by its handler's extractors. A send, for
+    /// example, is charged before Postgres checks its sender's credential.
     fn guarded(self, app: &App) -> MethodRouter<App> {
         if !self.charges.default {
             return self.handler;
@@ -92,7 +92,8 @@ impl Route {
     }
 }
 
-/// Authenticates the caller, leaves it for the handler's extractors, and charges its default budget.
+/// Authenticates the caller, attaches it to the request for the handler's extractors, and charges
+/// its default budget.
 async fn guard(
     State((app, access)): State<(App, Access)>,
     request: Request,

@@ -1,5 +1,6 @@
-//! THE SCHEDULE: who does each kind of job, and the upkeep that every node asks for at intervals. Upkeep goes through the
-//! queue under a unique key, so one node does it at a time, and another one takes over when that node dies.
+//! THE SCHEDULE: the performer of each kind of job, and the upkeep that every node requests at
+//! intervals. Upkeep goes through the queue under a unique key. So only one node performs it at a
+//! time, and another takes over when that node dies.
 
 use std::time::Duration;
 
@@ -27,21 +28,21 @@ use crate::{
 /// Days that inbox entries are kept.
 const INBOX_RETENTION_DAYS: i32 = 30;
 
-/// What jobs work with.
+/// The parts that jobs work with.
 #[derive(Clone)]
 pub struct Schedule {
-    /// Over connections that requests cannot use up.
+    /// The unit of work over the jobs' own connections, which requests cannot exhaust.
     pub work: UnitOfWork,
-    /// The operator's budgets: a guard is kept for the window of its limit.
+    /// The operator's budgets. A guard is kept for the window of its limit.
     pub budgets: Overrides,
-    /// What mailed codes are derived with.
+    /// The key that mailed codes are derived with.
     pub codes: Codes,
-    /// The way to the mail server.
+    /// The mail client.
     pub mailer: Mailer,
 }
 
 impl Schedule {
-    /// Spawns the worker and the upkeep's clocks; they end with `stop`.
+    /// Spawns the worker and the upkeep's timers; they end with `stop`.
     pub fn spawn(&self, tasks: &TaskTracker, stop: &CancellationToken) {
         let (db, wake) = (self.work.db().clone(), self.work.job_wakeup());
         tasks.spawn(Worker::new(db, wake, self.clone()).run(stop.clone()));
@@ -51,8 +52,8 @@ impl Schedule {
         }
     }
 
-    /// Asks for one kind of upkeep again and again. The first turn comes at random, so that nodes and kinds do not keep
-    /// step.
+    /// Requests a kind of upkeep at its interval. The first turn comes at a random time, so that
+    /// nodes and kinds do not run in step.
     async fn repeat(self, upkeep: Upkeep) {
         let every = Duration::from_secs(upkeep.row().1);
         tokio::time::sleep(every.mul_f64(self.work.random().fraction())).await;

@@ -1,10 +1,11 @@
-//! Logs: one JSON object per line on standard error, with the fields of the span it happened in (request id, route).
+//! Logs: a JSON object per line on standard error, with the fields of its span (request id, route).
 //!
-//! What is never logged: tokens, codes, cookies, passwords, keys, e-mail and IP addresses, bodies, payloads.
+//! The log never contains tokens, codes, cookies, passwords, keys, e-mail and IP addresses, bodies
+//! or payloads.
 
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// Starts logging with a filter such as `info`; later calls change nothing.
+/// Starts logging with a filter such as `info`. Later calls change nothing.
 pub fn start(filter: &str) {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
     // refinery prints whole migrations, fred each reconnect attempt.
@@ -12,10 +13,10 @@ pub fn start(filter: &str) {
         "refinery_core=warn",
         "fred=warn",
         "lettre=warn",
-        // What it calls an error is a client's mistake.
+        // This crate logs a client's mistake as an error.
         "webauthn_rs=off",
         "webauthn_rs_core=off",
-        // These would print bound parameters and frames.
+        // These crates would print bound parameters and frames.
         "tokio_postgres=warn",
         "tungstenite=info",
         "tokio_tungstenite=info",

@@ -1,8 +1,8 @@
-//! An agent, by its token: `hsk_`, 8 characters that find the row, 26 that are secret, 6 of a checksum.
+//! Agents and their tokens: `hsk_`, 8 lookup characters, 26 secret characters, 6 of a checksum.
 //!
-//! bcrypt proves a token once; the proof is remembered for ten minutes after its last use, under a MAC of the token with a
-//! key that lives only in this process, and shared with the other nodes ([`Proofs`]). Whether the token still counts is
-//! asked of Postgres in every request.
+//! bcrypt verifies a token once. The node keeps the proof for ten minutes after its last use, under
+//! a MAC of the token with a key of this process. [`Proofs`] shares it with the other nodes. Each
+//! request asks Postgres whether the token is still valid.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,36 +31,36 @@ use crate::{
     random::Random,
 };
 
-/// What every agent token begins with.
+/// The first characters of every agent token.
 pub const PREFIX: &str = "hsk_";
 const LOOKUP_CHARS: usize = 8;
 const SECRET_CHARS: usize = 26;
 const CHECKSUM_CHARS: usize = 6;
-/// How long a proof is remembered after its last use.
+/// Life of a proof in this process after its last use.
 const VERIFIED_TTL: Duration = Duration::from_secs(600);
-/// How many are.
+/// Most proofs that this process keeps.
 const VERIFIED_CAPACITY: u64 = 100_000;
-/// A proof in use is shared anew so often, well before its entry ends.
+/// Interval at which a proof in use is shared again, well before its entry in Redis ends.
 const PROOF_RENEWAL_INTERVAL: Duration = Duration::from_secs(180);
 
-/// Tokens that are being hashed at once: more would only make each other late.
+/// Concurrent hashes of tokens. More would only delay each other.
 const MAX_CONCURRENT_HASHES: usize = 64;
-/// Tokens that are looked for at once: whoever makes up tokens with right checksums makes only newcomers wait, and leaves
-/// the connections to Postgres to those that are known.
+/// Concurrent lookups of unknown tokens. A flood of made-up tokens with right checksums delays only
+/// new clients and leaves the connections to Postgres to verified ones.
 const MAX_CONCURRENT_LOOKUPS: usize = 4;
-/// Longest wait for a turn at either.
+/// Longest wait for a turn to look up or to hash.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A token as its owner sees it once. Cannot be printed.
+/// A new token, which its owner sees once. Cannot be printed.
 pub struct NewToken {
-    /// The whole token.
+    /// The whole token, with its prefix and checksum.
     pub token: SecretString,
-    /// The characters that find its row.
+    /// The characters that find the token's row.
     pub lookup: String,
 }
 
 impl NewToken {
-    /// A new one.
+    /// Generates a random token.
     pub fn generate(random: &Random) -> Self {
         let body = random.base62(LOOKUP_CHARS + SECRET_CHARS);
         let lookup = body[..LOOKUP_CHARS].to_owned();
@@ -73,7 +73,8 @@ impl NewToken {
     }
 }
 
-/// CRC32 in base 62: lets junk be refused without a look-up, and secret scanners be sure.
+/// CRC32 in base 62. It lets the node refuse junk without a lookup, and secret scanners recognise a
+/// token.
 fn checksum(head: &str) -> String {
     const BASE62_DIGITS: &[u8; 62] =
         b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
@@ -101,25 +102,22 @@ fn lookup_of(token: &str) -> Option<&str> {
     (checksum(head) == check).then(|| &token[PREFIX.len()..PREFIX.len() + LOOKUP_CHARS])
 }
 
-/// A proven token. It may have been revoked since: whoever takes this must ask Postgres.
+/// A verified token. It may have been revoked since, so its holder must ask Postgres.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentToken {
-    /// The agent.
     pub agent: AgentId,
-    /// The token, which must still count.
+    /// The token's id, for the check that it is still valid.
     pub token: TokenId,
 }
 
-/// An agent whose token counts.
+/// An agent whose token is valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Agent {
-    /// The agent.
     pub id: AgentId,
-    /// Its token.
     pub token: TokenId,
 }
 
-/// Proves agent tokens; clones share the memory.
+/// Verifies agent tokens; clones share the cache of proofs.
 #[derive(Clone)]
 pub struct AgentTokens {
     db: Db,
@@ -130,16 +128,16 @@ pub struct AgentTokens {
     looks: Arc<Semaphore>,
     turns: Arc<Semaphore>,
     proven: Cache<[u8; 32], AgentToken>,
-    /// Of these, what has been shared lately.
+    /// The proofs that this node has shared lately.
     renewed: Cache<[u8; 32], ()>,
-    /// Tokens that no longer count.
+    /// Tokens that are known to be revoked.
     pub dead: RevokedCredentials,
-    /// When tokens were last used.
+    /// Records when tokens were last used.
     pub used: TokenUse,
 }
 
 impl AgentTokens {
-    /// With nothing remembered yet.
+    /// Starts with an empty cache.
     pub fn new(
         db: Db,
         hasher: Hasher,
@@ -175,7 +173,7 @@ impl AgentTokens {
         }
     }
 
-    /// Whose token this is; `AGENT_TOKEN_INVALID` if it is nobody's.
+    /// Finds the agent of a token. Errors: `AGENT_TOKEN_INVALID`.
     pub async fn recognise(&self, token: &str) -> Result<AgentToken> {
         let Some(lookup) = lookup_of(token) else {
             metrics::token_seen("malformed");
@@ -207,7 +205,8 @@ impl AgentTokens {
             })
     }
 
-    /// By another node's proof, or by a hash; so many hashes at once. What nobody has is refused before either.
+    /// Verifies a token by another node's proof, or by a hash in its turn. An unknown token is
+    /// refused before either.
     async fn verify(&self, lookup: &str, token: &str) -> Result<AgentToken, Refused> {
         let Some((claim, hash)) = self.find(lookup).await? else {
             metrics::token_seen("unknown");
@@ -218,7 +217,8 @@ impl AgentTokens {
             return Ok(claim);
         }
         let _turn = turn(&self.turns).await?;
-        // Charged before the hash, so that parallel guesses get no more; a right token costs nothing.
+        // The charge precedes the hash, so that parallel guesses get no more tries. A right token
+        // costs nothing.
         let budget = [Rule::charge(Limit::AgentTokenWrong, claim.agent)];
         let decision = self.limits.decide(&budget).await;
         if let Some((_, wait)) = decision.denied {
@@ -236,7 +236,7 @@ impl AgentTokens {
         Ok(claim)
     }
 
-    /// The token with these lookup characters, and its hash.
+    /// The token with these lookup characters, and its bcrypt hash.
     async fn find(&self, lookup: &str) -> Result<Option<(AgentToken, String)>> {
         let _turn = turn(&self.looks).await?;
         let client = self.db.read().await?;
@@ -260,14 +260,14 @@ impl AgentTokens {
     }
 }
 
-/// One of so many at once.
+/// Waits for a turn of `of`, at most [`VERIFY_TIMEOUT`].
 async fn turn(of: &Semaphore) -> Result<SemaphorePermit<'_>> {
     let turn = tokio::time::timeout(VERIFY_TIMEOUT, of.acquire()).await;
     turn.map_err(|_| Error::unavailable("too many new tokens at once"))?
         .map_err(Error::unavailable)
 }
 
-/// Why a token was not recognised, for all who waited for the same proof.
+/// The reason that a token was refused, for all callers that waited for one proof.
 enum Refused {
     Invalid,
     TooManyWrong(Duration),
@@ -281,7 +281,7 @@ impl From<Error> for Refused {
 }
 
 impl AgentToken {
-    /// Asks Postgres whether the token still counts.
+    /// Asks Postgres whether the token is still valid.
     pub async fn verify(&self, db: &Db, dead: &RevokedCredentials) -> Result<Agent> {
         let client = db.read().await?;
         if client
@@ -303,8 +303,8 @@ impl AgentToken {
     }
 }
 
-/// Refuses a token that has died since it was proven; it does not die before the transaction ends. For what must not
-/// outlive it.
+/// Refuses a token that has been revoked since it was verified, and locks it until the transaction
+/// ends. It serves changes that must not outlive the token.
 pub async fn lock_live_token(tx: &Tx, agent: AgentId, token: TokenId) -> Result<()> {
     tx.query_opt(
         "-- auth.hold_token
@@ -322,7 +322,7 @@ where
 {
     type Rejection = Error;
 
-    /// The token must be good, and where the path names an agent, it must be that one's.
+    /// The token must be valid. Where the path names an agent, the token must belong to it.
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
         let token = bearer(&parts.headers).ok_or(Code::AgentTokenInvalid)?;
         let tokens = AgentTokens::from_ref(state);
@@ -375,7 +375,7 @@ mod tests {
         let token = minted.token.expose_secret();
         assert_eq!(token.len(), 44);
         assert_eq!(lookup_of(token), Some(minted.lookup.as_str()));
-        // Any one character changed is refused without a look-up.
+        // A change of any single character is refused without a lookup.
         for at in 4..44 {
             let mut other = token.to_owned().into_bytes();
             other[at] = if other[at] == b'x' { b'y' } else { b'x' };

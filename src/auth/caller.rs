@@ -22,19 +22,19 @@ use crate::{
     validation::Reverify,
 };
 
-/// Either principal, proven. The guard of a route leaves it with the request, so that extractors need not ask again.
-/// Where the path names an agent, an agent's token must be that one's; what a user may do
-/// with it is for the handler to say.
+/// A verified principal of either kind. The guard of a route attaches it to the request, so
+/// extractors need not verify it again. Where the path names an agent, an agent's token must belong
+/// to it. The handler decides what a user may do with that agent.
 #[derive(Clone, Debug)]
 pub enum Caller {
-    /// A user whose session lives.
+    /// A user whose session is live.
     User(User),
-    /// An agent whose token counts.
+    /// An agent whose token is valid.
     Agent(Agent),
 }
 
 impl Caller {
-    /// Who it is.
+    /// The caller as a principal.
     pub fn principal(&self) -> Principal {
         match self {
             Caller::User(user) => Principal::User(user.id),
@@ -43,7 +43,7 @@ impl Caller {
     }
 }
 
-/// The credential of a verified caller, for the second look ([`Reverify`]).
+/// The credential of a verified caller, for a second check ([`Reverify`]).
 #[derive(Clone)]
 pub struct VerifiedCredential {
     claim: CallerToken,
@@ -58,7 +58,7 @@ enum CallerToken {
 }
 
 impl VerifiedCredential {
-    /// Leaves it with a request.
+    /// Attaches the credential to a request.
     pub fn attach(self, parts: &mut Parts) {
         parts.extensions.insert::<Arc<dyn Reverify>>(Arc::new(self));
     }

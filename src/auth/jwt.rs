@@ -1,5 +1,5 @@
-//! Access tokens: HS256 or EdDSA, 300 s, by a ring of named keys of which the first signs and all verify. A key's
-//! algorithm is the ring's, never the token's.
+//! Access tokens: HS256 or EdDSA, 300 s. The operator gives a list of named keys: the first signs,
+//! and all verify. The key decides the algorithm, never the token.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -20,19 +20,18 @@ use crate::{
 
 const AUDIENCE: &str = "blindpipe";
 const KIND: &str = "at+jwt";
-/// Clocks of nodes may differ by this much.
+/// Largest accepted difference between the clocks of nodes, in seconds.
 const LEEWAY_SECONDS: i64 = 5;
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Claims {
     iss: String,
     aud: String,
-    /// The user.
     pub sub: UserId,
-    /// The device, as it was named when the token was made.
+    /// The name of the device when the token was made.
     pub did: String,
-    /// The session: what is looked up in Postgres.
+    /// The session, which each request looks up in Postgres.
     pub sid: SessionId,
     iat: i64,
     exp: i64,
@@ -40,13 +39,13 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// When the token ends.
+    /// The time at which the token expires.
     pub fn expires_at(&self) -> DateTime<Utc> {
         DateTime::from_timestamp(self.exp, 0).unwrap_or_default()
     }
 }
 
-/// One key of the ring, and what a token that names it must be like.
+/// A key, and the validation rules of tokens that name it.
 struct Key {
     algorithm: Algorithm,
     signing: EncodingKey,
@@ -72,9 +71,9 @@ impl Key {
         rules.set_audience(&[AUDIENCE]);
         rules.set_issuer(&[issuer]);
         rules.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
-        // Expiry is judged by our clock and with our leeway.
+        // The node checks expiry by its own clock and leeway.
         rules.validate_exp = false;
-        // We make none, so one that is there and no number was not made by us.
+        // The node never sets `nbf`, so a token with a malformed one is not genuine.
         rules.validate_nbf = true;
         Ok(Key {
             algorithm,
@@ -95,7 +94,7 @@ fn pkcs8(seed: &[u8; 32]) -> [u8; 48] {
     der
 }
 
-/// Makes and proves access tokens; clones share the keys.
+/// Signs and verifies access tokens; clones share the keys.
 #[derive(Clone)]
 pub struct AccessTokens {
     clock: Clock,
@@ -104,15 +103,15 @@ pub struct AccessTokens {
     /// The name of the key that signs.
     signing: Arc<str>,
     keys: Arc<HashMap<String, Key>>,
-    /// Tokens whose signature was proven, by a MAC with a key of this process.
+    /// Claims of tokens whose signature was verified, by a MAC with a key of this process.
     proven: Cache<[u8; 32], Arc<Claims>>,
     key: MacKey,
-    /// Sessions that no longer count.
+    /// Sessions that are known to be revoked.
     pub dead: RevokedCredentials,
 }
 
 impl AccessTokens {
-    /// From the ring; fails if a token signed now would not be accepted.
+    /// Loads the keys. Fails if a token signed now would not be accepted.
     pub fn new(
         ring: &KeyRing,
         issuer: &str,
@@ -152,7 +151,7 @@ impl AccessTokens {
         Ok(tokens)
     }
 
-    /// A token for one session.
+    /// Signs a token for a session.
     pub fn sign(&self, user: UserId, device: &str, session: SessionId) -> Result<String> {
         let now = self.clock.now().timestamp();
         let life = i64::try_from(ACCESS_TOKEN_TTL.as_secs()).unwrap_or_default();
@@ -177,7 +176,7 @@ impl AccessTokens {
             .map_err(|error| Error::internal(Code::InternalError, error))
     }
 
-    /// What a genuine, unexpired token says; `UNAUTHORIZED` for any other.
+    /// The claims of a genuine, unexpired token. Errors: `UNAUTHORIZED`.
     pub fn verify(&self, token: &str) -> Result<Arc<Claims>> {
         let claims = self
             .decode(token)
@@ -197,7 +196,8 @@ impl AccessTokens {
             .is_some_and(|claims| self.clock.now().timestamp() > claims.exp)
     }
 
-    /// The claims of a genuine token, however old. A signature is checked once; the same bytes stay genuine.
+    /// The claims of a genuine token of any age. A signature is checked once, because equal bytes
+    /// stay genuine.
     fn decode(&self, token: &str) -> Option<Arc<Claims>> {
         if token.len() > 2048 {
             return None;

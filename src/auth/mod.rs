@@ -1,9 +1,11 @@
-//! Who can call, and what ends it.
+//! Credentials, their verification and their end.
 //!
-//! Three principals: a [`user::User`] (access token of a live session), an [`agent::Agent`] (agent token), and nobody.
-//! A token's signature or hash is proven once and remembered; whether it still *counts* is read from Postgres in each
-//! request's own query, so what is revoked is dead at once on every node. Types that end in `Claim` have passed the
-//! first test only: whoever takes one must make the second in its own statement.
+//! There are three kinds of caller: a [`user::User`] (access token of a live session), an
+//! [`agent::Agent`] (agent token), and an unauthenticated one. A token's signature or hash is
+//! verified once and remembered. Each request's own query reads from Postgres whether the
+//! credential is still valid, so a revocation takes effect at once on every node. The types
+//! [`user::UserToken`] and [`agent::AgentToken`] have passed the first check only: their holder
+//! must make the second in its own statement.
 
 pub mod agent;
 pub(crate) mod caller;

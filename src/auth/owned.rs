@@ -12,45 +12,43 @@ use crate::{
     ids::{AgentId, SessionId, TokenId, UserId},
 };
 
-/// A user and an agent of theirs. An agent of someone else is refused like one that does not exist.
+/// A user and the agent that the user owns. An agent of another owner is refused like an unknown
+/// one.
 #[derive(Clone, Debug)]
 pub struct OwnedAgent {
-    /// The owner.
     pub owner: UserId,
     /// The owner's session.
     pub session: SessionId,
-    /// The agent.
     pub id: AgentId,
 }
 
 /// An agent, called by itself or by its owner.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedAgent {
-    /// The agent.
     pub id: AgentId,
-    /// Who calls.
+    /// The principal that acts for the agent.
     pub by: ActingAs,
 }
 
-/// Who acts for an agent.
+/// The principal that acts for an agent.
 #[derive(Clone, Copy, Debug)]
 pub enum ActingAs {
-    /// Itself, with this token.
+    /// The agent itself, with this token.
     Itself(TokenId),
-    /// Its owner, in this session.
+    /// The owner, in this session.
     Owner(UserId, SessionId),
 }
 
-/// A principal and the agent that the path names, which need not have anything to do with each other.
+/// A caller and the agent that the path names. The two need not be related.
 #[derive(Clone, Debug)]
 pub struct AgentView {
-    /// Who asks.
+    /// The caller.
     pub who: Caller,
-    /// About whom.
+    /// The agent that the path names.
     pub agent: AgentId,
 }
 
-/// What is no agent's id names no agent.
+/// A text that is no agent's id names no agent.
 async fn named<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<AgentId> {
     let path = RawPathParams::from_request_parts(parts, state)
         .await

@@ -1,9 +1,11 @@
-//! Proofs of agent tokens that all nodes share, in Redis: what one node has hashed, the others need not hash again, so
-//! that a node that starts, or takes over another's sockets, pays nothing for tokens that are in use.
+//! Proofs of agent tokens that all nodes share, in Redis. A token that a node has hashed needs no
+//! second hash elsewhere. So a node that starts, or takes over another's sockets, pays nothing for
+//! tokens in use.
 //!
-//! An entry lives for ten minutes, and is renewed while its token is used. Its name is a MAC of the token and its value
-//! carries one, both under keys derived from the server's secret: who can read Redis learns no token, and who can write to
-//! it can make nobody believe one. An entry proves that a token is genuine, never that it still counts.
+//! An entry lives for ten minutes and is renewed while its token is used. Its name is a MAC of the
+//! token and its value carries another, both under keys derived from the server's secret. A reader
+//! of Redis learns no token, and a writer cannot forge a proof. An entry proves that a token is
+//! genuine, never that it is still valid.
 
 use std::time::Duration;
 
@@ -15,10 +17,10 @@ use crate::{
     redis::{Away, Redis, keys},
 };
 
-/// How long a proof is shared.
+/// Life of a shared proof.
 const PROOF_TTL: Duration = Duration::from_secs(600);
 
-/// Between the tries to read one, about two seconds in all.
+/// Pauses between tries to read a proof, about two seconds in all.
 const LOOKUP_DELAYS: [Duration; 5] = [
     Duration::from_millis(100),
     Duration::from_millis(300),
@@ -27,7 +29,7 @@ const LOOKUP_DELAYS: [Duration; 5] = [
     Duration::ZERO,
 ];
 
-/// The proofs of all nodes; clones share the link.
+/// The proofs of all nodes; clones share the connection.
 #[derive(Clone)]
 pub struct Proofs {
     redis: Redis,
@@ -36,14 +38,14 @@ pub struct Proofs {
 }
 
 impl Proofs {
-    /// With keys of their own.
+    /// Derives the keys of the proofs from `secret`.
     pub fn new(redis: Redis, secret: &ServerSecret) -> Self {
         let name = MacKey::derive(secret, "name of a shared agent token proof");
         let seal = MacKey::derive(secret, "seal of a shared agent token proof");
         Proofs { redis, name, seal }
     }
 
-    /// Whether a node has proven lately that `token` is what `claim` says.
+    /// Whether another node has lately verified that `token` is the one in `claim`.
     pub async fn has(&self, token: &str, claim: AgentToken) -> bool {
         let name = self.name.mac(&[token.as_bytes()]);
         let Some(entry) = self.read(&name).await else {
@@ -55,8 +57,9 @@ impl Proofs {
             .into()
     }
 
-    /// Asks again where Redis is late: it is when all clients of a dead node come at once, and then a hash for each of
-    /// them is what the node can afford least. A Redis that has been given up is not waited for.
+    /// Reads a proof, and tries again while Redis is late. Redis is late when all clients of a
+    /// crashed node come at once, and then a hash for each is too expensive. An open breaker ends
+    /// the tries.
     async fn read(&self, name: &[u8]) -> Option<String> {
         use fred::interfaces::KeysInterface;
         for wait in LOOKUP_DELAYS {
@@ -70,13 +73,13 @@ impl Proofs {
         None
     }
 
-    /// Tells the other nodes that `token` has been proven.
+    /// Shares the proof of `token` with the other nodes.
     pub async fn share(&self, token: &str, claim: AgentToken) {
         use fred::{interfaces::KeysInterface, types::Expiration};
         let name = self.name.mac(&[token.as_bytes()]);
         let (key, entry) = (self.redis.key(keys::proof(&name)), self.entry(&name, claim));
         let life = Expiration::EX(i64::try_from(PROOF_TTL.as_secs()).unwrap_or(i64::MAX));
-        // A proof that is not shared costs a hash later.
+        // A proof that is not shared only costs a hash later.
         let set = self.redis.run(async |client| {
             client
                 .set::<(), _, _>(key, entry, Some(life), None, false)

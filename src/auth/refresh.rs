@@ -1,5 +1,6 @@
-//! The refresh cookie. A token is a session, a generation and a MAC over both, so none is ever stored: it is good if
-//! its generation is the session's, and every node derives the same successor.
+//! The refresh cookie. A token is a session, a generation and a MAC over both, so no token is
+//! stored. It is valid if its generation is the session's, and every node derives an equal
+//! successor.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
@@ -12,24 +13,24 @@ use crate::{config::ServerSecret, ids::SessionId, limits::quotas::REFRESH_TOKEN_
 
 const NAME: &str = "refresh_token";
 
-/// Makes and proves refresh tokens.
+/// Makes and verifies refresh tokens.
 #[derive(Clone)]
 pub struct RefreshTokens(MacKey);
 
 impl RefreshTokens {
-    /// With a key of their own.
+    /// Derives the key of refresh tokens from `secret`.
     pub fn new(secret: &ServerSecret) -> Self {
         RefreshTokens(MacKey::derive(secret, "refresh token"))
     }
 
-    /// The `Set-Cookie` of one generation of a session.
+    /// The `Set-Cookie` for a generation of a session.
     pub fn cookie(&self, session: SessionId, generation: i32) -> HeaderValue {
         let mut token = [0; 52];
         token[..16].copy_from_slice(session.0.as_bytes());
         token[16..20].copy_from_slice(&generation.to_be_bytes());
         let mac = self.0.mac(&[&token[..20]]);
         token[20..].copy_from_slice(&mac);
-        // To the letter as the interface has it.
+        // The interface fixes this text to the letter.
         let cookie = format!(
             "{NAME}={}; HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age={}",
             BASE64.encode(token),
@@ -39,14 +40,14 @@ impl RefreshTokens {
             .unwrap_or_else(|_| unreachable!("base64 and attributes are ASCII"))
     }
 
-    /// The `Set-Cookie` that takes it away.
+    /// The `Set-Cookie` that removes the cookie.
     pub fn no_cookie(&self) -> HeaderValue {
         HeaderValue::from_static(
             "refresh_token=; HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=0",
         )
     }
 
-    /// The session and generation that the request's one refresh cookie stands for.
+    /// The session and generation of the request's only refresh cookie.
     pub fn read(&self, headers: &HeaderMap) -> Option<(SessionId, i32)> {
         let lines = headers
             .get_all(header::COOKIE)
@@ -58,7 +59,7 @@ impl RefreshTokens {
             .filter(|cookie| cookie.name() == NAME);
         let cookie = found.next()?;
         if found.next().is_some() {
-            // Two cookies of this name: one was planted by another page of the site.
+            // Of two cookies with this name, another page of the site planted one.
             return None;
         }
         let token: [u8; 52] = BASE64.decode(cookie.value()).ok()?.try_into().ok()?;

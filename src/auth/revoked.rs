@@ -1,16 +1,17 @@
-//! Credentials known to be dead, so that what was revoked uses up nobody's budget: a claim is charged before Postgres
-//! is asked, and without this a stolen token could go on spending its victim's calls. Only ever adds refusals; that a
-//! credential counts is read from Postgres alone.
+//! Credentials that are known to be revoked. A claim is charged before Postgres is asked, so
+//! without this list a stolen token could use up its victim's budget. The list only adds refusals:
+//! Postgres alone decides that a credential is valid.
 
 use std::time::Duration;
 
 use moka::future::Cache;
 use uuid::Uuid;
 
-/// As long as a proven token is remembered, and longer than an access token lives.
+/// Longer than a verified token is remembered, and longer than an access token lives.
 const REVOKED_CACHE_TTL: Duration = Duration::from_secs(900);
 
-/// Sessions and tokens that were found dead; clones share them. Death is final, so nothing is ever taken back.
+/// Sessions and tokens that were found revoked; clones share them. A revocation is final, so
+/// nothing takes an entry back.
 #[derive(Clone)]
 pub struct RevokedCredentials(Cache<Uuid, ()>);
 
@@ -26,12 +27,12 @@ impl Default for RevokedCredentials {
 }
 
 impl RevokedCredentials {
-    /// Postgres has said so.
+    /// Records that Postgres reported `credential` as revoked.
     pub async fn mark_revoked(&self, credential: Uuid) {
         self.0.insert(credential, ()).await;
     }
 
-    /// Whether it was found dead here.
+    /// Whether `credential` is known to be revoked.
     pub fn has(&self, credential: Uuid) -> bool {
         self.0.contains_key(&credential)
     }

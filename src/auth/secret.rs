@@ -20,27 +20,30 @@ use crate::{
     metrics,
 };
 
-/// Cost of agent tokens' bcrypt: the interface's.
+/// bcrypt cost of agent tokens, fixed by the interface.
 const BCRYPT_COST: u32 = 10;
-/// Hashes that may wait for a core; more are refused with 503 rather than queued.
+/// Hashes that may wait for a core. More are refused with 503 rather than queued.
 const HASH_QUEUE_CAPACITY: usize = 50;
-/// The pool in which passwords and tokens are hashed: all cores but one, a bounded queue; clones share it.
+/// The pool that hashes passwords and tokens: all cores but one, and a bounded queue. Clones share
+/// it.
 #[derive(Clone)]
 pub struct Hasher {
     threads: Threads,
     queue: Arc<Semaphore>,
-    /// Verified against when there is no account, so that unknown e-mails take as long as known ones.
+    /// The hash that is verified when there is no account, so that unknown e-mails take as long as
+    /// known ones.
     decoy: Arc<str>,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that do nothing but hash, and give way to everything else: a hash takes a core for tens of milliseconds, and
-/// who waits for one does not mind one more. They end with their last handle.
+/// Threads that only hash, at low priority. A hash takes a core for tens of milliseconds, and its
+/// caller can wait a little longer. The threads end with their last handle.
 #[derive(Clone)]
 struct Threads(mpsc::Sender<Job>);
 
-/// How much they give way: a thirtieth of a core that others want all the time. With 10, others' p99 doubled beside logins.
+/// The niceness of the threads: a thirtieth of a core that others want all the time. With 10, the
+/// p99 of other requests doubled beside logins.
 #[cfg(target_os = "linux")]
 const HASH_THREAD_NICENESS: i32 = 15;
 
@@ -51,13 +54,14 @@ impl Threads {
         for _ in 0..n {
             let waiting = waiting.clone();
             let work = move || {
-                // Of this thread alone; elsewhere it would be the whole process.
+                // The priority of this thread alone. On other systems than Linux it would be that
+                // of the process.
                 #[cfg(target_os = "linux")]
                 rustix::process::setpriority_process(None, HASH_THREAD_NICENESS).ok();
                 loop {
                     let job = waiting.lock().recv();
                     let Ok(job) = job else { return };
-                    // Whoever waits for one that panics hears of it by its silence.
+                    // The caller of a job that panics notices that its channel closes.
                     catch_unwind(AssertUnwindSafe(job)).ok();
                 }
             };
@@ -72,7 +76,7 @@ impl Threads {
     }
 
     fn run(&self, job: impl FnOnce() + Send + 'static) {
-        // Without threads the job is dropped, and who waits is told.
+        // Without threads the job is dropped, and its caller gets an error.
         self.0.send(Box::new(job)).ok();
     }
 }
@@ -95,7 +99,7 @@ impl Hasher {
         }
     }
 
-    /// A place in the queue, which is never long; 503 if it is full.
+    /// Takes a place in the short queue. Errors: 503 if it is full.
     pub fn turn(&self) -> Result<Turn> {
         let place = self.queue.clone().try_acquire_owned();
         Ok(Turn(place.map_err(|_| {
@@ -111,9 +115,9 @@ impl Hasher {
     ) -> Result<T> {
         let asked = std::time::Instant::now();
         let (answer, answered) = oneshot::channel();
-        // Whoever has a place is served: the wait is bounded by those before it.
+        // Every turn is served: the wait is bounded by the jobs before it.
         self.threads.run(move || {
-            // Held to the end of the work, also if the caller has gone.
+            // The place is held to the end of the work, even if the caller has gone.
             let _held = place;
             answer.send(work()).ok();
         });
@@ -122,7 +126,7 @@ impl Hasher {
         Ok(value)
     }
 
-    /// Argon2id, as a PHC string.
+    /// Hashes with Argon2id, as a PHC string.
     pub async fn hash_password(&self, password: String) -> Result<String> {
         let hash = self.run(self.turn()?, "argon2id", move || {
             Argon2::default()
@@ -133,8 +137,8 @@ impl Hasher {
             .map_err(|error| Error::internal(crate::error::Code::InternalError, error.to_string()))
     }
 
-    /// Whether `password` belongs to `hash`; without a hash, no after the same work. Takes a turn that was had
-    /// before, so that what is counted as a try becomes one.
+    /// Whether `password` belongs to `hash`. Without a hash the answer is no, after equal work. The
+    /// caller takes the turn first, so that a try that is counted is also made.
     pub async fn verify_password(
         &self,
         turn: Turn,
@@ -153,7 +157,7 @@ impl Hasher {
         Ok(matches.await? && known)
     }
 
-    /// bcrypt over the whole agent token.
+    /// Hashes the whole agent token with bcrypt.
     pub async fn hash_token(&self, token: String) -> Result<String> {
         let hash = self
             .run(self.turn()?, "bcrypt", move || {
@@ -178,7 +182,7 @@ impl Default for Hasher {
     }
 }
 
-/// A key of its own for each use of the server's secret.
+/// A MAC key. Each use of the server's secret has its own.
 #[derive(Clone)]
 pub struct MacKey(Arc<[u8]>);
 
@@ -188,7 +192,7 @@ impl MacKey {
         MacKey(mac_of(&secret.0, &[purpose.as_bytes()]).to_vec().into())
     }
 
-    /// A key from bytes that are secret already.
+    /// A key from secret bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         MacKey(bytes.to_vec().into())
     }

@@ -1,7 +1,7 @@
-//! The human verification: Cloudflare's siteverify protocol, or the dev profile's stand-in.
+//! The human verification: Cloudflare's siteverify protocol, or the dev profile's built-in one.
 //!
-//! Promises: a token passes only if the service says so, in time and in so many words; nothing else is a pass. A call
-//! whose answer was lost is made once more under the same idempotency key, so that it costs the human no token.
+//! A token passes only if the service says so explicitly and in time. A call whose answer was lost
+//! is repeated once under its idempotency key, so it costs the human no second token.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
@@ -18,25 +18,26 @@ use crate::{
     validation::Text,
 };
 
-/// One call; there are two at most, so that all is over in three seconds.
+/// Deadline of a call. There are at most two, so a verification takes at most three seconds.
 const CALL_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Of which to connect.
+/// Deadline of connecting, as a part of [`CALL_TIMEOUT`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Verifications at once.
+/// Concurrent verifications.
 const MAX_CONCURRENT_CHECKS: usize = 64;
-/// An answer has some 300 bytes.
+/// Largest accepted answer. A usual answer has some 300 bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
-/// What the service says when it was not the token but our secret or itself. (`bad-request` is not among them: our
-/// questions are well-formed, so it can only be about a token, and a client must not be able to open the breaker.)
+/// The service's errors that concern the node's secret or the service itself. `bad-request` is not
+/// among them: the node's requests are well-formed, so it concerns a token. A client must not be
+/// able to open the breaker.
 const NOT_THE_TOKEN: [&str; 3] = [
     "missing-input-secret",
     "invalid-input-secret",
     "internal-error",
 ];
-/// What the stand-in passes.
+/// The token that the dev profile accepts.
 const DEV_PASS: &str = "dev-pass";
 
-/// A proof of being human, as a body carries it.
+/// A proof of being human, in the form of a request body.
 pub type Token = Text<1, 2048>;
 
 /// Asks whether a token was earned by a human.
@@ -53,9 +54,10 @@ pub struct SiteVerify {
     http: reqwest::Client,
     url: String,
     secret: SecretString,
-    /// Where a token may have been earned; empty: wherever the service gives one out for our key.
+    /// Accepted hostnames of a token. Empty: all hostnames that the service allows for the node's
+    /// key.
     hostnames: Vec<String>,
-    /// For what; empty: for anything.
+    /// Accepted actions of a token. Empty: all.
     actions: Vec<String>,
     random: Random,
     places: Semaphore,
@@ -81,11 +83,11 @@ struct Answer {
     action: String,
 }
 
-/// Why there is no verdict.
+/// The reason that there is no verdict.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Turnstile {
-    /// As the configuration says: built in for the dev profile unless a secret is given.
+    /// Chooses by the configuration: built-in for the dev profile unless a secret is given.
     pub fn new(config: &Config, random: Random) -> Result<Self, reqwest::Error> {
         if config.profile == Profile::Dev && config.turnstile_secret.expose_secret().is_empty() {
             return Ok(Turnstile::Dev);
@@ -106,7 +108,7 @@ impl Turnstile {
         })))
     }
 
-    /// `TURNSTILE_FAILED` unless the token is good; 503 if nobody can say.
+    /// Verifies a token. Errors: `TURNSTILE_FAILED` if it is not valid, 503 if there is no verdict.
     pub async fn verify(&self, token: &str, ip: IpAddr) -> Result<()> {
         let passed = match self {
             Turnstile::Dev => token == DEV_PASS,
@@ -152,7 +154,7 @@ impl SiteVerify {
         }
     }
 
-    /// Whether the token was good, and earned where and for what ours are.
+    /// Whether the token is valid, and its hostname and action are accepted.
     fn accepts(&self, answer: &Answer) -> bool {
         let fits = |allowed: &[String], given| allowed.is_empty() || allowed.contains(given);
         answer.success
@@ -161,7 +163,7 @@ impl SiteVerify {
     }
 
     async fn post(&self, question: &Question<'_>) -> Result<Answer, Failure> {
-        // Its errors name the address, which may carry what an operator put into it.
+        // reqwest's errors contain the URL, which may carry an operator's secret.
         let nameless = reqwest::Error::without_url;
         let mut response = self
             .http

@@ -1,5 +1,5 @@
-//! When agent tokens were last used: noted in passing, written off the path and at most once a minute per token and
-//! node.
+//! When agent tokens were last used. A request only queues a note. A task writes the notes, at most
+//! once a minute per token and node.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{db::Db, error::Result, ids::TokenId};
 
-/// How exact the time is.
+/// Precision of the recorded time.
 const USE_GRANULARITY: Duration = Duration::from_secs(60);
-/// Between two writes, and how many tokens one takes.
+/// Pause between two writes. `MAX_BATCH_TOKENS` bounds a write.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_BATCH_TOKENS: usize = 1024;
-/// Notes that may wait; more are dropped, and made again by the next use.
+/// Notes that may wait. More are dropped, and the next use makes them again.
 const QUEUE_CAPACITY: usize = 8_192;
 
-/// Takes notes; clones share them.
+/// Queues notes; clones share the queue.
 #[derive(Clone)]
 pub struct TokenUse {
     recent: Cache<TokenId, ()>,
@@ -38,7 +38,7 @@ impl TokenUse {
         }
     }
 
-    /// The token was used now.
+    /// Notes that the token was used now.
     pub fn note(&self, token: TokenId) {
         if !self.recent.contains_key(&token) && self.notes.try_send(token).is_ok() {
             self.recent.insert(token, ());
@@ -61,7 +61,7 @@ async fn write(db: Db, mut waiting: mpsc::Receiver<TokenId>, stop: CancellationT
     }
 }
 
-/// Waits for nobody: a row that is being changed will be used again.
+/// Writes the notes without waiting for row locks: the next use of a locked row writes it.
 async fn touch(db: &Db, tokens: &[TokenId]) -> Result<()> {
     let client = db.read().await?;
     client

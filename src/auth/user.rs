@@ -1,4 +1,4 @@
-//! A human, by the access token of a live session.
+//! A user, authenticated by the access token of a live session.
 
 use axum::{
     extract::{FromRef, FromRequestParts},
@@ -19,27 +19,24 @@ use crate::{
     limits::quotas::REAUTH_WINDOW,
 };
 
-/// A genuine, unexpired access token. Its session may have been revoked: whoever takes this must ask Postgres.
+/// A genuine, unexpired access token. Its session may have been revoked, so its holder must ask
+/// Postgres.
 #[derive(Clone, Debug)]
 pub struct UserToken {
-    /// The user.
     pub user: UserId,
-    /// What must still live.
+    /// The session, which must still be live.
     pub session: SessionId,
-    /// When the token ends.
     pub expires_at: DateTime<Utc>,
 }
 
-/// A user whose session lives.
+/// A user whose session is live.
 #[derive(Clone, Debug)]
 pub struct User {
-    /// The user.
     pub id: UserId,
-    /// The session.
     pub session: SessionId,
-    /// The session's device, as it is named now.
+    /// The current name of the session's device.
     pub device_id: String,
-    /// Whether the login is recent enough for what is worth a thief's while.
+    /// Whether the login is recent enough for sensitive changes.
     recent: bool,
 }
 
@@ -55,7 +52,7 @@ impl User {
 }
 
 impl UserToken {
-    /// Proves a token's signature and age.
+    /// Verifies a token's signature and age.
     pub fn from_token(tokens: &AccessTokens, token: &str) -> Result<Self> {
         let claims = tokens.verify(token)?;
         Ok(UserToken {
@@ -65,7 +62,7 @@ impl UserToken {
         })
     }
 
-    /// Asks Postgres whether the session still lives.
+    /// Asks Postgres whether the session is still live.
     pub async fn verify(&self, db: &Db, dead: &RevokedCredentials) -> Result<User> {
         let client = db.read().await?;
         let Some(row) = client
@@ -92,8 +89,9 @@ impl UserToken {
     }
 }
 
-/// Refuses a session that has ended since it was proven, or whose user has; neither ends before the transaction does.
-/// For what must not outlive them, such as a token. Comes before all other locks.
+/// Refuses a session or user that has ended since it was verified, and locks both until the
+/// transaction ends. It serves results that must not outlive them, such as a token. This lock comes
+/// before all others.
 pub async fn lock_live_session(tx: &Tx, user: UserId, session: SessionId) -> Result<()> {
     tx.query_opt(
         "-- auth.hold_user
@@ -102,7 +100,8 @@ pub async fn lock_live_session(tx: &Tx, user: UserId, session: SessionId) -> Res
     )
     .await?
     .ok_or(Code::Unauthorized)?;
-    // A statement of its own: one that has waited for the user would see the session as it was before.
+    // A separate statement, because one that waited for the user would see the session's earlier
+    // state.
     tx.query_opt(
         "-- auth.hold_session
         select 1 from live_session where session_id = $1 and user_id = $2 for share",

@@ -1,4 +1,4 @@
-//! Applies `sql/migrations`, once, however many nodes start at the same time.
+//! Applies `sql/migrations`. Each migration runs once, however many nodes start together.
 
 use tokio_postgres::{Client, Config};
 
@@ -9,12 +9,13 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Names the advisory lock under which migrations run.
 const MIGRATION_LOCK_ID: i64 = 0x626c_696e_6470_6970;
 
-/// Applies what is missing; returns how many migrations that was.
+/// Applies the missing migrations and returns their number.
 pub async fn run(client: &mut Client) -> Result<usize, Failure> {
     client
         .batch_execute("set lock_timeout = '10s'; set statement_timeout = 0")
         .await?;
-    // The runner itself takes no lock. Waiting here is right: the other one is doing our work.
+    // The runner itself takes no lock. Waiting is right here, because the other node applies the
+    // same migrations.
     client
         .execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK_ID])
         .await?;
@@ -25,7 +26,7 @@ pub async fn run(client: &mut Client) -> Result<usize, Failure> {
     Ok(report?.applied_migrations().len())
 }
 
-/// Connects outside of any pool (no statement deadline) and applies what is missing.
+/// Connects outside of any pool (no statement deadline) and applies the missing migrations.
 pub async fn run_at(url: &str) -> Result<usize, Failure> {
     let (mut client, link) = url.parse::<Config>()?.connect(super::tls()).await?;
     #[expect(
@@ -36,7 +37,7 @@ pub async fn run_at(url: &str) -> Result<usize, Failure> {
     run(&mut client).await
 }
 
-/// The schema that this binary was built with.
+/// The schema version that this binary was built with.
 pub fn newest() -> i64 {
     migrations::runner()
         .get_migrations()

@@ -1,7 +1,7 @@
-//! Postgres: the truth.
+//! Postgres, the truth.
 //!
-//! Every query has a deadline (`statement_timeout`), every wait for a connection too. Statements that senders wait for
-//! have a pool of their own, so that slow reads cannot starve them.
+//! Every query has a deadline (`statement_timeout`), and so has every wait for a connection.
+//! Statements that senders wait for have a pool of their own, so slow reads cannot starve them.
 
 pub mod migrate;
 
@@ -30,11 +30,11 @@ pub struct Db {
     deadline: Duration,
 }
 
-/// A statement: its text, which a connection prepares once, or one that is prepared already.
+/// A statement: a text, or one that is prepared already.
 pub enum Sql<'a> {
-    /// Prepared by the connection when it is first used there.
+    /// Each connection prepares the text when it first runs it.
     Text(&'a str),
-    /// For callers that must not wait between two statements.
+    /// A prepared statement, for callers that must not wait between two statements.
     Prepared(&'a Statement),
 }
 
@@ -50,8 +50,9 @@ impl<'a> From<&'a Statement> for Sql<'a> {
     }
 }
 
-/// A connection whose every statement has a deadline here too: Postgres's own does not help when its process or the
-/// network hangs, or a commit waits for a standby that is gone. A connection that hung is not used again.
+/// A connection whose every statement has a deadline on this side too. Postgres's own does not help
+/// when its process or the network hangs, or a commit waits for a lost standby. A connection that
+/// hung is not used again.
 pub struct Conn {
     client: Option<Client>,
     deadline: Duration,
@@ -85,13 +86,13 @@ impl Conn {
 
     async fn prepare(&self, sql: Sql<'_>) -> Result<Statement> {
         match sql {
-            // Boxed: all futures that query would carry it along.
+            // Boxed, because every future that queries would carry this one along.
             Sql::Text(text) => Box::pin(self.prepare_cached(text)).await,
             Sql::Prepared(stmt) => Ok(stmt.clone()),
         }
     }
 
-    /// All rows.
+    /// Returns all rows.
     pub async fn query<'a>(
         &self,
         sql: impl Into<Sql<'a>>,
@@ -101,7 +102,7 @@ impl Conn {
         self.within(self.client().query(&stmt, params)).await
     }
 
-    /// The one row that there must be.
+    /// Returns the only row; an error if there is none.
     pub async fn query_one<'a>(
         &self,
         sql: impl Into<Sql<'a>>,
@@ -111,7 +112,7 @@ impl Conn {
         self.within(self.client().query_one(&stmt, params)).await
     }
 
-    /// The row that there may be.
+    /// Returns the row, if there is one.
     pub async fn query_opt<'a>(
         &self,
         sql: impl Into<Sql<'a>>,
@@ -121,7 +122,7 @@ impl Conn {
         self.within(self.client().query_opt(&stmt, params)).await
     }
 
-    /// How many rows were touched.
+    /// Returns the number of affected rows.
     pub async fn execute<'a>(
         &self,
         sql: impl Into<Sql<'a>>,
@@ -131,7 +132,7 @@ impl Conn {
         self.within(self.client().execute(&stmt, params)).await
     }
 
-    /// Statements without parameters.
+    /// Runs statements without parameters.
     pub async fn batch_execute(&self, sql: &str) -> Result<()> {
         self.within(self.client().batch_execute(sql)).await
     }
@@ -156,7 +157,7 @@ impl Drop for Conn {
     }
 }
 
-/// A transaction under way. Dropped before [`commit`](Tx::commit), it is rolled back.
+/// An open transaction. Dropped before [`commit`](Tx::commit), it rolls back.
 #[must_use = "a transaction that is not committed is rolled back"]
 pub struct Tx {
     conn: Option<Conn>,
@@ -165,20 +166,20 @@ pub struct Tx {
 }
 
 impl Tx {
-    /// Makes it durable. Whether a commit whose answer was lost took place is not known: 503, and the caller may ask
-    /// again.
+    /// Makes the transaction durable. Errors: 503 if the answer was lost, since the outcome is
+    /// unknown then and the caller may try again.
     pub async fn commit(self) -> Result<()> {
         let outcome = self.batch_execute("commit").await;
         self.end(outcome)
     }
 
-    /// The same right behind a last query, in one round trip. If that fails nothing is committed.
+    /// Runs a last query and commits, in one round trip. A failed query commits nothing.
     pub async fn query_and_commit(
         self,
         stmt: &Statement,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
-        // In this order on the wire; a failed query turns the commit into a rollback.
+        // The wire keeps this order, and a failed query turns the commit into a rollback.
         let (rows, outcome) =
             futures_util::join!(self.query(stmt, params), self.batch_execute("commit"));
         let ended = self.end(outcome);
@@ -220,18 +221,20 @@ impl Drop for Tx {
     }
 }
 
-/// How a pool's connections plan.
+/// The planning mode of a pool's connections.
 #[derive(Clone, Copy)]
 pub enum Plans {
-    /// As Postgres sees fit.
+    /// Postgres decides freely.
     Free,
-    /// Always by index and in order, planned once: for the send path, whose tables may have been empty when it was planned.
+    /// Always by index and in order, planned once. It serves the send path, whose tables may have
+    /// been empty at planning time.
     Pinned,
 }
 
 impl Db {
-    /// A pool of up to `size` connections; connects when first used. `wait` is for a free connection and for a lock; a
-    /// statement may take twice that, and its answer must be here after thrice.
+    /// A pool of up to `size` connections, which connect when first used. `wait` bounds the wait
+    /// for a connection and for a lock. A statement may take twice `wait`, and its answer three
+    /// times `wait`.
     pub fn new(
         url: &SecretString,
         name: &str,
@@ -270,7 +273,8 @@ impl Db {
             .max_size(size)
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(wait))
-            // On a machine that is short of cores Postgres takes longer to greet; giving up would begin anew, for ever.
+            // On a busy machine Postgres takes longer to accept a connection. Giving up would begin
+            // anew, for ever.
             .create_timeout(Some(deadline))
             .recycle_timeout(Some(wait))
             .build()
@@ -278,7 +282,7 @@ impl Db {
         Ok(Db { pool, deadline })
     }
 
-    /// A connection, for statements that stand alone.
+    /// A connection for statements that stand alone.
     pub async fn read(&self) -> Result<Conn> {
         Ok(Conn {
             client: Some(self.pool.get().await?),
@@ -290,7 +294,8 @@ impl Db {
     /// Begins a transaction; `name` is for the metrics.
     pub async fn begin(&self, name: &'static str) -> Result<Tx> {
         let started = Instant::now();
-        // Made before it is begun: whoever gives up in between must not leave the pool a connection in a transaction.
+        // `Tx` exists before BEGIN is sent: a caller that gives up in between must not return an
+        // open transaction to the pool.
         let tx = Tx {
             conn: Some(self.read().await?),
             name,
@@ -300,7 +305,8 @@ impl Db {
         Ok(tx)
     }
 
-    /// Runs `work` in one transaction and commits; an error rolls it back. For work that publishes nothing.
+    /// Runs `work` in one transaction and commits; an error rolls it back. For work that publishes
+    /// nothing.
     pub async fn run<T>(
         &self,
         name: &'static str,
@@ -312,17 +318,18 @@ impl Db {
         Ok(outcome)
     }
 
-    /// Connections in use and the most there may be.
+    /// The connections in use, and the most that there may be.
     pub fn usage(&self) -> (usize, usize) {
         let status = self.pool.status();
         (status.size - status.available, status.max_size)
     }
 }
 
-/// TLS to Postgres where the URL's `sslmode` asks for it, checked against the system's roots (`SSL_CERT_FILE`).
+/// TLS to Postgres where the URL's `sslmode` asks for it, checked against the system's roots
+/// (`SSL_CERT_FILE`).
 fn tls() -> MakeRustlsConnect {
     let config = rustls::ClientConfig::with_platform_verifier().unwrap_or_else(|error| {
-        // Without roots no certificate can be trusted; connections without TLS still work.
+        // Without roots no certificate can be trusted, but connections without TLS still work.
         tracing::warn!(%error, "no certificate roots on this system");
         rustls::ClientConfig::builder()
             .with_root_certificates(rustls::RootCertStore::empty())

@@ -1,7 +1,7 @@
-//! Ephemeral events: frames that sockets are sent and no inbox holds. Loss is final.
+//! Ephemeral events: frames for sockets that no inbox holds. Their loss is final.
 //!
-//! Delivery carries them between nodes and queues them for listeners. What a key means is known only to the feature
-//! that made it ([`EphemeralHandler`]).
+//! Delivery carries them between nodes and queues them for subscriptions. Only the feature that
+//! made a key understands it ([`EphemeralHandler`]).
 
 use std::{any::Any, collections::VecDeque, sync::Arc};
 
@@ -14,12 +14,12 @@ use crate::{
     metrics,
 };
 
-/// A frame that is no event.
+/// A frame that no inbox holds.
 #[derive(Clone)]
 pub struct EphemeralEvent {
-    /// The feature's key, if its events have any.
+    /// The feature's key, if its events have keys.
     pub key: Option<Arc<EphemeralKey>>,
-    /// The frame.
+    /// The frame's JSON.
     pub body: Arc<str>,
 }
 
@@ -29,13 +29,13 @@ impl EphemeralEvent {
         EphemeralEvent { key: None, body }
     }
 
-    /// The key as `T`, if there is one of this type.
+    /// The key as `T`, if there is a key of this type.
     pub fn key<T: 'static>(&self) -> Option<&T> {
         self.key.as_ref()?.value.downcast_ref()
     }
 }
 
-/// A key as nodes exchange it, and as its feature reads it.
+/// A key in two forms: the text that nodes exchange, and the value that its feature reads.
 pub struct EphemeralKey {
     text: Box<str>,
     value: Box<dyn Any + Send + Sync>,
@@ -51,23 +51,22 @@ impl EphemeralKey {
     }
 }
 
-/// The feature that understands keys and control messages which delivery only carries.
+/// The feature that understands the keys and control messages that delivery carries.
 pub trait EphemeralHandler: Send + Sync {
     /// Reads a key that the feature wrote on another node.
     fn decode_key(&self, text: &str) -> Option<EphemeralKey>;
-    /// Notes an event of another node, before the listeners of this node hear it.
+    /// Records an event of another node before the subscriptions of this node get it.
     fn apply_remote(&self, event: &EphemeralEvent);
-    /// Handles a control message; false if it is none of the feature's.
+    /// Handles a control message; false if it belongs to no feature.
     fn handle_control(&self, text: &str) -> bool;
 }
 
 /// An [`EphemeralEvent`] on its way to other nodes.
 pub struct EphemeralEnvelope {
-    /// The node that publishes it.
+    /// The node that published it.
     pub from: NodeId,
     /// The recipients; empty on a channel that names the recipient.
     pub to: Vec<Uuid>,
-    /// The event.
     pub event: EphemeralEvent,
 }
 
@@ -83,7 +82,7 @@ impl EphemeralEnvelope {
         format!("~{from} {to} {key}\n{}", event.body)
     }
 
-    /// What [`encode`](Self::encode) wrote.
+    /// Reads the output of [`encode`](Self::encode).
     pub fn decode(text: &str, handler: &dyn EphemeralHandler) -> Option<EphemeralEnvelope> {
         let (head, body) = text.strip_prefix('~')?.split_once('\n')?;
         let mut parts = head.splitn(3, ' ');
@@ -104,7 +103,7 @@ impl EphemeralEnvelope {
     }
 }
 
-/// The ephemeral events that wait for one listener: a bounded queue that drops what does not fit.
+/// The ephemeral events that wait for a subscription, in a bounded queue that drops the excess.
 #[derive(Default)]
 pub struct EphemeralQueue {
     events: VecDeque<EphemeralEvent>,
@@ -112,17 +111,18 @@ pub struct EphemeralQueue {
 }
 
 impl EphemeralQueue {
-    /// How many wait.
+    /// The number of waiting events.
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Their bytes.
+    /// The bytes of the waiting events.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Queues an event; false if it was dropped, as it also is if the mailbox around the queue `is_full`.
+    /// Queues an event. False if it was dropped, which also happens when the surrounding mailbox
+    /// `is_full`.
     pub fn push(&mut self, event: &EphemeralEvent, is_full: bool) -> bool {
         let bytes = self.bytes + event.body.len();
         if self.events.len() >= MAX_EPHEMERAL_FRAMES || bytes > MAX_EPHEMERAL_BYTES || is_full {
@@ -134,7 +134,7 @@ impl EphemeralQueue {
         true
     }
 
-    /// Empties the queue.
+    /// Empties the queue and returns its events.
     pub fn take(&mut self) -> VecDeque<EphemeralEvent> {
         self.bytes = 0;
         std::mem::take(&mut self.events)

@@ -1,11 +1,12 @@
-//! When the node's beat was last seen to run. Real time on purpose: it measures whether the process was frozen.
+//! The time of the node's last heartbeat. It uses real time, because it measures whether the
+//! process was frozen.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
-/// Alive as of the last [`beat`](Self::beat).
+/// The time of the last [`beat`](Self::beat).
 pub struct Heartbeat {
     started: Instant,
     /// Milliseconds since the start.
@@ -13,7 +14,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Begins with a beat.
+    /// Starts with a heartbeat.
     pub fn new() -> Self {
         Heartbeat {
             started: Instant::now(),
@@ -21,13 +22,13 @@ impl Heartbeat {
         }
     }
 
-    /// The beat runs.
+    /// Records a heartbeat.
     pub fn beat(&self) {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(now, Ordering::Release);
     }
 
-    /// Since the last one.
+    /// The time since the last heartbeat.
     pub fn age(&self) -> Duration {
         self.started
             .elapsed()

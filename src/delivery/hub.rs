@@ -1,6 +1,6 @@
-//! The listeners of this node.
+//! The subscriptions of this node.
 //!
-//! A subscription is one listener of one principal: a socket, or a poll that waits.
+//! A subscription is a local reader of an inbox: a socket, or a poll that waits.
 
 use std::{
     collections::HashMap,
@@ -23,24 +23,25 @@ use super::{
 };
 use crate::{events::EncodedEvent, inbox::Delivery, limits::quotas::NODE_LEASE};
 
-/// The principal whose first listener came or whose last one went. The backplane then subscribes or unsubscribes.
+/// A principal that got its first subscription here or lost its last. The backplane then subscribes
+/// or unsubscribes.
 #[derive(Clone, Copy, Debug)]
 pub struct SubscriptionChange(pub Uuid);
 
-/// The listeners of this node; clones share them.
+/// The subscriptions of this node; clones share them.
 #[derive(Clone)]
 pub struct Hub {
     subscriptions: Arc<Mutex<HashMap<Uuid, Vec<Arc<Subscription>>>>>,
-    /// Set once the node drains: a new listener is then sent away at once.
+    /// Set when the node drains. A new subscription then ends at once.
     closed: Arc<AtomicBool>,
-    /// Set while the node cannot check its listeners' credentials: nothing is delivered.
+    /// Set while the node cannot check its subscriptions' credentials. It then delivers nothing.
     fenced: Arc<AtomicBool>,
     heartbeat: Arc<Heartbeat>,
     changes: mpsc::UnboundedSender<SubscriptionChange>,
 }
 
 impl Hub {
-    /// Empty; the receiver hears of every principal whose first listener comes or last one goes.
+    /// An empty hub, and a receiver of its [`SubscriptionChange`]s.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<SubscriptionChange>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let heartbeat = Arc::new(Heartbeat::new());
@@ -61,7 +62,7 @@ impl Hub {
         self.subscriptions.lock()
     }
 
-    /// Adds a listener until the guard is dropped.
+    /// Adds a subscription until the guard is dropped.
     pub fn join(&self, subscription: Subscription) -> SubscriptionGuard {
         let subscription = Arc::new(subscription);
         let mut subscriptions = self.subscriptions();
@@ -70,7 +71,7 @@ impl Hub {
         if row.len() == 1 {
             self.announce(subscription.principal);
         }
-        // Under the lock, so that `close` either finds this subscription or is seen here.
+        // The lock is still held, so `close` either returns this subscription or is seen here.
         if self.closed.load(Ordering::Acquire) {
             subscription.end(End::Drain(Duration::ZERO));
         }
@@ -81,7 +82,7 @@ impl Hub {
         }
     }
 
-    /// Sends later listeners away, and returns the present ones.
+    /// Ends all later subscriptions at once, and returns the present ones.
     pub fn close(&self) -> Vec<Arc<Subscription>> {
         let subscriptions = self.subscriptions();
         self.closed.store(true, Ordering::Release);
@@ -110,14 +111,15 @@ impl Hub {
         self.fenced.load(Ordering::Acquire) || self.heartbeat.age() > NODE_LEASE
     }
 
-    /// The callback for the node's heartbeat; its argument is true after a freeze that cost the node its lease.
+    /// The callback for the node's heartbeat; its argument is true after a freeze that cost the
+    /// node its lease.
     pub fn liveness(&self) -> impl Fn(bool) + Send + use<> {
         let hub = self.clone();
         move |frozen| hub.heartbeat(frozen)
     }
 
-    /// Records a heartbeat. A freeze that cost the connections' slots ends every subscription. Nothing was delivered in
-    /// between: an overdue heartbeat fences the hub.
+    /// Records a heartbeat. A freeze that cost the connections' slots ends every subscription.
+    /// Nothing was delivered in between, because an overdue heartbeat fences the hub.
     fn heartbeat(&self, frozen: bool) {
         if frozen {
             self.for_each(|subscription| subscription.end(End::Drain(Duration::ZERO)));
@@ -125,17 +127,18 @@ impl Hub {
         self.heartbeat.beat();
     }
 
-    /// Stops deliveries, or resumes them. The reconciler then wakes the listeners that missed something.
+    /// Stops deliveries or resumes them. The reconciler then wakes the subscriptions that missed
+    /// something.
     pub fn set_fenced(&self, fenced: bool) {
         self.fenced.store(fenced, Ordering::Release);
     }
 
-    /// Whether anybody listens for `principal` here.
+    /// Whether `principal` has a subscription here.
     pub fn listens(&self, principal: Uuid) -> bool {
         self.subscriptions().contains_key(&principal)
     }
 
-    /// Queues an event for its listeners, and adds them to `wakeups`.
+    /// Queues an event for the recipients' subscriptions and adds these to `wakeups`.
     pub fn deliver(
         &self,
         deliveries: &[Delivery],
@@ -151,7 +154,7 @@ impl Hub {
         }
     }
 
-    /// Queues an ephemeral event for the listeners of `principals`, except `but`.
+    /// Queues an ephemeral event for the subscriptions of `principals`, except `but`.
     pub fn publish_ephemeral(
         &self,
         principals: &[Uuid],
@@ -170,7 +173,7 @@ impl Hub {
         }
     }
 
-    /// Wakes the listeners of `principal` that have less than `head`; returns their number.
+    /// Wakes the subscriptions of `principal` that are behind `head`; returns their number.
     pub fn wake_behind(&self, principal: Uuid, head: i64) -> u64 {
         let subscriptions = self.subscriptions();
         let behind = subscriptions
@@ -203,12 +206,13 @@ impl Hub {
     }
 }
 
-/// Listeners that have something new. A listener with several new events wakes once and writes them together.
+/// Subscriptions with new events. A subscription with several new events wakes once and writes them
+/// together.
 #[derive(Default)]
 pub struct Wakeups(Vec<Arc<Subscription>>);
 
 impl Wakeups {
-    /// Wakes them.
+    /// Wakes the collected subscriptions and empties the list.
     pub fn wake(&mut self) {
         self.0
             .drain(..)
@@ -228,7 +232,7 @@ pub struct SubscriptionGuard {
 }
 
 impl SubscriptionGuard {
-    /// A handle that can end it.
+    /// A handle that can end the subscription.
     pub fn subscription(&self) -> Arc<Subscription> {
         self.subscription.clone()
     }

@@ -1,7 +1,8 @@
-//! Delivery: committed events and ephemeral events to the listeners of all nodes.
+//! Delivery of committed events and ephemeral events to the subscriptions of all nodes.
 //!
-//! The [`hub`] knows the listeners of this node, the [`backplane`] tells the other nodes, and [`reconcile`] finds what
-//! was lost on the way. Nothing here knows a WebSocket or a stream.
+//! The [`hub`] holds the subscriptions of this node. The [`backplane`] notifies the other nodes.
+//! [`reconcile`] finds everything that was lost on the way. This module knows neither WebSockets
+//! nor streams.
 
 pub(crate) mod backplane;
 pub(crate) mod ephemeral;

@@ -1,5 +1,6 @@
-//! Reconciliation: each node asks Postgres, for all its listeners at once, how far their inboxes have come and whether
-//! their credentials still count. A lost hint therefore costs time, never a message.
+//! Reconciliation, also called the sweep. Each node asks Postgres for the heads of its
+//! subscriptions' inboxes and for revoked credentials. A lost hint therefore costs time, never a
+//! message.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,12 +22,13 @@ use super::{
 };
 use crate::{cursor::Cursor, db::Db, error::Result, inbox::Inbox, metrics};
 
-/// Between two rounds while the backplane's probe comes back.
+/// Pause between two rounds while the backplane's probe comes back.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Between two rounds while it does not.
+/// Pause between two rounds while the probe stays away.
 const URGENT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// After this long without Postgres the node cannot know which credentials are revoked. It delivers nothing any more.
+/// After this long without Postgres the node cannot know which credentials are revoked, so it
+/// delivers nothing.
 const FENCE_AFTER: Duration = Duration::from_secs(10);
 
 /// Reconciles until `stop`.
@@ -37,7 +39,7 @@ pub async fn run(reconciler: Reconciler, state: Arc<State>, stop: CancellationTo
         let outcome = tokio::select! {
             () = tokio::time::sleep_until(next) => reconciler.all().await,
             () = state.reconcile_now.notified() => reconciler.all().await,
-            // Events committed before the node subscribed to their channel were hinted to nobody.
+            // Nobody hinted events that were committed before the node subscribed to their channel.
             fresh = state.fresh() => { reconciler.wake(&fresh).await.ok(); continue }
             () = stop.cancelled() => return,
         };
@@ -60,12 +62,12 @@ pub async fn run(reconciler: Reconciler, state: Arc<State>, stop: CancellationTo
     }
 }
 
-/// Compares the listeners of a node with Postgres.
+/// Compares the subscriptions of a node with Postgres.
 pub struct Reconciler {
     db: Db,
     inbox: Inbox,
     hub: Hub,
-    /// Revocations that Postgres may have forgotten.
+    /// Revocations that Postgres may have lost.
     tombstones: Tombstones,
     /// The epoch in which the tombstones were last replayed; 0 at the start.
     replayed_in: AtomicU64,
@@ -106,7 +108,7 @@ impl Reconciler {
                 self.hub.revoke(&[dead], reason);
             }
         }
-        // The revoked listeners have been ended; the others may go on.
+        // The revoked subscriptions have ended, so the others may go on.
         self.hub.set_fenced(false);
         let principals: HashSet<Uuid> = subscriptions
             .iter()

@@ -1,7 +1,7 @@
-//! One listener and its mailbox.
+//! A subscription and its mailbox.
 //!
-//! The mailbox is bounded because it holds copies: a body that does not fit is dropped, and the listener reads it from
-//! the inbox.
+//! The mailbox is bounded because it holds copies. A body that does not fit is dropped, and the
+//! subscription reads it from the inbox.
 
 use std::{
     collections::VecDeque,
@@ -22,23 +22,23 @@ use crate::{
     metrics,
 };
 
-/// An event for one listener.
+/// An event for a subscription.
 pub struct Item {
-    /// Its number in the listener's inbox.
+    /// The event's number in the inbox.
     pub seq: i64,
     /// The event; none if it is too large to come along.
     pub encoded: Option<EncodedEvent>,
 }
 
-/// Why a subscription must end.
+/// The reason that a subscription must end.
 #[derive(Clone, Debug)]
 pub enum End {
-    /// Its credential no longer counts.
+    /// Its credential was revoked.
     Revoked {
         /// As `session.invalidated` says it.
         reason: RevocationReason,
     },
-    /// The node stops; come back after the wait.
+    /// The node stops. The client reconnects after the wait.
     Drain(Duration),
     /// Postgres may have lost its tail: numbers start anew.
     EpochChanged {
@@ -54,7 +54,7 @@ struct Mailbox {
     items: VecDeque<Item>,
     bytes: usize,
     ephemeral: EphemeralQueue,
-    /// The highest number heard of.
+    /// The highest known number.
     head: i64,
     end: Option<End>,
 }
@@ -62,24 +62,24 @@ struct Mailbox {
 /// The content of a mailbox.
 #[derive(Default)]
 pub struct Mail {
-    /// In order of arrival.
+    /// Events in order of arrival.
     pub items: VecDeque<Item>,
     /// Ephemeral events in order of arrival; some may be missing.
     pub ephemeral: VecDeque<EphemeralEvent>,
-    /// The highest number heard of; beyond the items if some were dropped or lost.
+    /// The highest known number. It is beyond the items if some were dropped or lost.
     pub head: i64,
     /// Set once the subscription must end.
     pub end: Option<End>,
 }
 
-/// The place of a subscription that does not know yet from where it reads.
+/// The position of a subscription before its bounds are read.
 pub const UNKNOWN_SEQ: i64 = i64::MAX;
 
-/// One listener of one principal.
+/// A local reader of an inbox.
 pub struct Subscription {
-    /// Whose inbox it reads.
+    /// The owner of the inbox.
     pub principal: Uuid,
-    /// The session or token that lets it.
+    /// The session or token that authorises the subscription.
     pub credential: Uuid,
     /// Whether it takes ephemeral events.
     ephemeral: bool,
@@ -92,7 +92,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// A listener that has everything up to `sent`.
+    /// A subscription that has everything up to `sent`.
     pub fn new(principal: Uuid, credential: Uuid, sent: i64) -> Self {
         Subscription {
             principal,
@@ -106,7 +106,7 @@ impl Subscription {
         }
     }
 
-    /// The same with ephemeral events: a socket, not a poll.
+    /// Takes ephemeral events too, for a socket and not a poll.
     pub fn with_ephemeral(self) -> Self {
         Subscription {
             ephemeral: true,
@@ -139,14 +139,14 @@ impl Subscription {
         self.sent.store(seq, Ordering::Release);
     }
 
-    /// Queues event `seq`, with its body if it came along. The caller wakes the listener.
+    /// Queues event `seq`, with its body if there is one. The caller wakes the subscription.
     pub(super) fn note(&self, seq: i64, encoded: Option<&EncodedEvent>) {
         let mut mailbox = self.mailbox();
         mailbox.head = mailbox.head.max(seq);
         mailbox.push(seq, encoded);
     }
 
-    /// Notes that the inbox has reached `head`, and wakes the listener.
+    /// Records that the inbox has reached `head`, and wakes the subscription.
     pub(super) fn raise(&self, head: i64) {
         let mut mailbox = self.mailbox();
         mailbox.head = mailbox.head.max(head);
@@ -154,12 +154,12 @@ impl Subscription {
         self.wake();
     }
 
-    /// Wakes the listener.
+    /// Wakes the subscription.
     pub(super) fn wake(&self) {
         self.notify.notify_one();
     }
 
-    /// Queues an ephemeral event for a listener that takes them.
+    /// Queues an ephemeral event, if the subscription takes them.
     pub(super) fn note_ephemeral(&self, event: &EphemeralEvent) {
         if self.ephemeral && self.mailbox().push_ephemeral(event) {
             self.wake();
@@ -185,7 +185,7 @@ impl Subscription {
         }
     }
 
-    /// Waits until something has come since the last [`take`](Self::take).
+    /// Waits for news since the last [`take`](Self::take).
     pub async fn notified(&self) {
         self.notify.notified().await;
     }
@@ -204,7 +204,7 @@ impl Subscription {
 }
 
 impl Mailbox {
-    /// Whether so many bytes more are too many.
+    /// Whether `bytes` more would be too many.
     fn is_full(&self, bytes: usize) -> bool {
         self.items.len() + self.ephemeral.len() >= MAX_MAILBOX_FRAMES
             || self.bytes + self.ephemeral.bytes() + bytes > MAX_MAILBOX_BYTES
@@ -223,7 +223,7 @@ impl Mailbox {
         });
     }
 
-    /// Whether there was room.
+    /// Queues an ephemeral event; false if there was no room.
     fn push_ephemeral(&mut self, event: &EphemeralEvent) -> bool {
         let is_full = self.is_full(event.body.len());
         self.ephemeral.push(event, is_full)
@@ -264,7 +264,7 @@ mod tests {
         }
         let mail = socket.take();
         assert_eq!(mail.items.len() + mail.ephemeral.len(), MAX_MAILBOX_FRAMES);
-        // What was dropped is known to be there.
+        // The head still covers the dropped events.
         assert_eq!(mail.head, 2 * MAX_MAILBOX_FRAMES as i64 - 1);
         for n in 0..100 {
             socket.note(n, Some(&large));

@@ -59,7 +59,8 @@ pub fn document() -> Value {
     })
 }
 
-/// The payload of each frame, by its `type`: the choices of the enum's schema, which stand in the order of its kinds.
+/// The payload of each frame, by its `type`. The choices of the enum's schema stand in the order of
+/// its kinds.
 fn frames<T: ToSchema>(
     schemas: &mut Schemas,
     kinds: impl Iterator<Item = &'static str>,
@@ -69,7 +70,7 @@ fn frames<T: ToSchema>(
     kinds.zip(choices).collect()
 }
 
-/// Adds the messages of one side; returns their names.
+/// Adds the messages of a side and returns their names.
 fn add(
     messages: &mut Map<String, Value>,
     side: &str,

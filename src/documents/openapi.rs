@@ -1,4 +1,4 @@
-//! OpenAPI 3.1: the table of the routes, joined with what each takes and answers.
+//! OpenAPI 3.1: the table of the routes, joined with the request and answer of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +90,7 @@ fn describe(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Valu
     described
 }
 
-/// `post_agents_agent_id_messages`
+/// The id of an operation, such as `post_agents_agent_id_messages`.
 fn operation_id(route: &Route) -> String {
     let words = route
         .path
@@ -119,7 +119,7 @@ fn security(route: &Route) -> Value {
     }
 }
 
-/// Those of the row, the default ones by its caller.
+/// The limits of a route's row. Its caller decides the default one.
 fn limits(route: &Route) -> Vec<Limit> {
     use Limit::{AgentTier1, AgentTier2, AgentTier3, DefaultIp, DefaultUser};
     let default: &[Limit] = match route.caller {
@@ -166,7 +166,7 @@ fn responses(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Val
     responses.into()
 }
 
-/// What the row and the operation can be refused with.
+/// The errors that the row and the operation can answer with.
 fn errors(route: &Route, operation: &Operation) -> BTreeSet<Code> {
     let mut codes = BTreeSet::from([
         Code::TlsRequired,
@@ -233,7 +233,7 @@ fn path_schema(name: &str, schemas: &mut Schemas) -> Value {
     }
 }
 
-/// A query leaves out what it does not say, so no choice of it is null.
+/// Removes the null choice of a query's fields, since a query leaves out an absent field.
 fn without_null(mut schema: Value) -> Value {
     let choices = schema.pointer_mut("/oneOf").and_then(Value::as_array_mut);
     if let Some(choices) = choices {

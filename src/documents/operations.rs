@@ -1,4 +1,4 @@
-//! What each route takes and answers: one row per route, beside the table of the routes.
+//! The request and answer of each route: a row per route, beside the table of the routes.
 
 use blindpipe_protocol::{
     accounts::*, agents::*, conversations::*, devices::*, group_keys::*, groups::*, inbox::*,
@@ -8,15 +8,15 @@ use blindpipe_protocol::{
 use super::schemas::{SchemaOf, data, list, of};
 use crate::error::Code;
 
-/// What the documents say of a route.
+/// The documentation of a route.
 pub struct Operation {
     /// Method and path, as in the table of the routes.
     pub route: &'static str,
-    /// What it does, in a line.
+    /// The effect of the route, in a line.
     pub summary: &'static str,
-    /// The queries, whose fields are added up.
+    /// The queries; the document lists the fields of all.
     pub query: &'static [SchemaOf],
-    /// The body.
+    /// The request body, if the route reads any.
     pub body: Body,
     /// The answers of success: status and shape.
     pub success: &'static [(u16, SchemaOf)],
@@ -26,11 +26,11 @@ pub struct Operation {
 
 /// The body of a request.
 pub enum Body {
-    /// None is read.
+    /// The route reads no body.
     Nothing,
-    /// It may be left out.
+    /// The body may be left out.
     Optional(SchemaOf),
-    /// It must be there.
+    /// The body is required.
     Required(SchemaOf),
 }
 
@@ -40,7 +40,7 @@ macro_rules! operations {
         $(, body: $body:ty)? $(, optional: $optional:ty)?
         => $($status:literal $shape:ident<$answer:ty>),* $(; $($error:ident),+)?;
     )+) => {
-        /// One row per route.
+        /// The operations, a row per route.
         pub const OPERATIONS: &[Operation] = &[$(Operation {
             route: $route,
             summary: $summary,

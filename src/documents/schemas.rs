@@ -8,11 +8,11 @@ use utoipa::{
     openapi::{RefOr, schema::Schema},
 };
 
-/// The schemas that were referred to so far, by name.
+/// The schemas referred to so far, by name.
 #[derive(Default)]
 pub struct Schemas(BTreeMap<String, Value>);
 
-/// How a table names a type: a function that registers it and returns the reference to it.
+/// A type in a table: a function that registers the type and returns a reference to it.
 pub type SchemaOf = fn(&mut Schemas) -> Value;
 
 /// The reference to `T`.
@@ -43,7 +43,7 @@ pub fn list<T: ToSchema>(schemas: &mut Schemas) -> Value {
 }
 
 impl Schemas {
-    /// The reference to `T`, which is among the components from now on.
+    /// Registers `T` among the components and returns a reference to it.
     pub fn reference<T: ToSchema>(&mut self) -> Value {
         let name = T::name().into_owned();
         if !self.0.contains_key(&name) {

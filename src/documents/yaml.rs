@@ -11,7 +11,7 @@ pub fn write(value: &Value) -> String {
     text
 }
 
-/// Writes a value that begins on a line of its own.
+/// Writes a value on lines of its own.
 fn block(value: &Value, depth: usize, to: &mut String) {
     let indent = "  ".repeat(depth);
     match value {

@@ -1,4 +1,4 @@
-//! From the upgrade to `ready`: who is it, may it, and from where does it read?
+//! Authentication of a socket, from the upgrade to `ready`.
 
 use blindpipe_protocol::frames::Empty;
 use chrono::{DateTime, Utc};
@@ -25,25 +25,25 @@ use crate::{
     },
 };
 
-/// Someone who may listen.
+/// A client that has authenticated.
 pub struct AuthenticatedClient {
-    /// Who.
     pub principal: Principal,
-    /// The session or token that lets them.
+    /// The session or token that authorises the client.
     pub credential: Uuid,
-    /// By what they were proven.
+    /// The credential in a form that can be checked again.
     pub proven: VerifiedCredential,
-    /// Their place in their inbox.
+    /// The client's reader in its inbox.
     pub reader: Reader,
-    /// When a user's access token ends.
+    /// The end of a user's access token; none for an agent.
     pub expires_at: Option<DateTime<Utc>>,
-    /// From where they want to go on.
+    /// The cursor after which the client wants to read.
     pub resume: Option<Cursor>,
-    /// Their place among the connections they may have.
+    /// The lease of the client's connection slot.
     pub lease: Lease,
 }
 
-/// Waits for the `auth` frame and judges it; a refused guest has been told why, and the code is what to close with.
+/// Waits for the `auth` frame and checks it. A refused client has already been sent the reason. The
+/// error is the close code.
 pub async fn receive(
     gateway: &Gateway,
     socket: &mut Socket,
@@ -83,14 +83,14 @@ async fn refuse(socket: &mut Socket, reason: AuthErrorReason, close: Close) -> C
         .unwrap_or(close)
 }
 
-/// The first frame, if it is an `auth`; `None` inside if it names nobody.
+/// The first frame, if it is an `auth`. The inner `None` means that it names no principal.
 async fn first_frame(socket: &mut Socket) -> Result<Option<Auth>, Option<Close>> {
     let mut frames = Rate::default();
     loop {
         match socket.hear().await {
             Heard::Text(text) => {
                 return Auth::read(&text).map_err(|error| match error.code() {
-                    // Well-formed, but something else than `auth`.
+                    // The frame is well-formed, but no `auth`.
                     Code::Unauthorized => Some(Close::AuthFailed),
                     _ => Some(Close::BadFrame),
                 });

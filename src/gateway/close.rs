@@ -1,3 +1,3 @@
-//! THE CLOSE CODES of `/ws`, which are the protocol's.
+//! THE CLOSE CODES of `/ws`, from the protocol.
 
 pub use blindpipe_protocol::close::Close;

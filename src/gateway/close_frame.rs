@@ -1,4 +1,4 @@
-//! The last words to a socket whose seat must be given up.
+//! The last frame to a socket whose subscription ended.
 
 use blindpipe_protocol::frames::{
     AuthError, AuthErrorReason, ReconnectHint, ResyncRequired, ServerFrame, SessionInvalidated,

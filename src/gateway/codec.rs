@@ -1,7 +1,9 @@
-//! RFC 6455, section 5, as a server speaks it: messages out of bytes, heads of frames before what is sent.
+//! The server's side of RFC 6455, section 5: it decodes messages, and writes the heads of outgoing
+//! frames.
 //!
-//! By hand, because of what a library keeps per socket: this decoder holds nothing of an idle socket, takes no memory
-//! for what a frame only claims to bring, and lets a body that thousands are sent be one body.
+//! It is written by hand because of the memory that a library keeps per socket. This decoder holds
+//! no buffer for an idle socket. It allocates nothing for a length that a frame only claims.
+//! Thousands of sockets can send a single shared body.
 
 use super::close::Close;
 
@@ -16,53 +18,53 @@ const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
 const MASKED: u8 = 0x80;
 
-/// The longest head of a frame from a client.
+/// The longest head of a client's frame.
 const MAX_HEADER_BYTES: usize = 14;
-/// The longest head of a frame from us.
+/// The longest head of a server's frame.
 const MAX_SERVER_HEADER_BYTES: usize = 10;
 /// The largest payload of a control frame.
 const MAX_CONTROL_BYTES: usize = 125;
 
-/// What a client says.
+/// A message of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Message {
     Text(String),
     Binary(Vec<u8>),
-    /// With what it wants back.
+    /// A ping with its payload.
     Ping(Vec<u8>),
     Pong,
-    /// With its code, if it gave one.
+    /// A close with its code, if it has any.
     Close(Option<u16>),
 }
 
-/// What a frame says of itself.
+/// The decoded head of a frame.
 struct Head {
     opcode: u8,
     fin: bool,
     mask: [u8; 4],
-    /// Bytes of the payload that are still to come.
+    /// Bytes of the payload still to come.
     left: usize,
-    /// Bytes of it that have come.
+    /// Bytes of the payload received.
     got: usize,
 }
 
-/// Where in a client's frames we are.
+/// The decoder of a client's frames.
 #[derive(Default)]
 pub struct Decoder {
     head: [u8; MAX_HEADER_BYTES],
     head_got: usize,
     frame: Option<Head>,
-    /// The message under way, and what it is; control frames may stand within it.
+    /// The message in progress and its kind. Control frames may come between its fragments.
     message: Vec<u8>,
     kind: Option<u8>,
-    /// How much of a text is known to be UTF-8.
+    /// The length of the text that is known to be UTF-8.
     checked: usize,
     control: Vec<u8>,
 }
 
 impl Decoder {
-    /// Takes what it needs off the front of `bytes`. A message when one is complete, none when all has been taken. A
-    /// message may have `most` bytes; one that is larger is refused at the head that makes it so.
+    /// Takes bytes off the front of `bytes`. Returns a complete message, or none once all bytes are
+    /// taken. A message may have `most` bytes; the head of a frame that exceeds them is refused.
     pub fn read(&mut self, bytes: &mut &[u8], most: usize) -> Result<Option<Message>, Close> {
         loop {
             if self.frame.is_none() {
@@ -100,7 +102,7 @@ impl Decoder {
         }
     }
 
-    /// Whether the head of a frame is complete.
+    /// Gathers the head of a frame; whether it is complete.
     fn gather_head(&mut self, bytes: &mut &[u8]) -> bool {
         loop {
             let wanted = match (self.head_got, self.head[1] & 0x7f) {
@@ -109,7 +111,7 @@ impl Decoder {
                 (_, 127) => 2 + 8 + 4,
                 _ => 2 + 4,
             };
-            // One that is not masked has no mask to wait for.
+            // A head without the mask bit has no mask to wait for.
             if self.head_got == wanted || self.head_got >= 2 && self.head[1] & MASKED == 0 {
                 return true;
             }
@@ -123,7 +125,7 @@ impl Decoder {
         }
     }
 
-    /// Judges a head that has come.
+    /// Checks a complete head.
     fn open(&mut self, most: usize) -> Result<Head, Close> {
         let [first, second, rest @ ..] = &self.head;
         let (opcode, fin) = (first & 0x0f, first & FIN != 0);
@@ -151,7 +153,7 @@ impl Decoder {
                 return Err(Close::Protocol);
             }
         } else {
-            // A message continues, or begins; never both.
+            // A frame either continues a message or begins one.
             if (opcode == CONTINUATION) != self.kind.is_some() {
                 return Err(Close::Protocol);
             }
@@ -169,7 +171,7 @@ impl Decoder {
         })
     }
 
-    /// Refuses a text as soon as it cannot become UTF-8 any more.
+    /// Refuses a text as soon as it cannot become valid UTF-8.
     fn check_text(&mut self) -> Result<(), Close> {
         if self.kind != Some(TEXT) {
             return Ok(());
@@ -215,7 +217,7 @@ fn control(opcode: u8, payload: Vec<u8>) -> Result<Message, Close> {
         (_, []) => Ok(Message::Close(None)),
         (_, [high, low, reason @ ..]) => {
             let code = u16::from_be_bytes([*high, *low]);
-            // Section 7.4, and what has been registered since.
+            // Section 7.4, and the codes registered since.
             if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
                 return Err(Close::Protocol);
             }
@@ -226,7 +228,7 @@ fn control(opcode: u8, payload: Vec<u8>) -> Result<Message, Close> {
     }
 }
 
-/// The kind of a frame of ours.
+/// The kind of a server's frame.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub enum Kind {
@@ -237,7 +239,7 @@ pub enum Kind {
     Pong = PONG,
 }
 
-/// Begins a frame of `length` bytes: its head, and room for `more`.
+/// Begins a frame of `length` bytes: its head, with room for `more` bytes.
 pub fn begin(kind: Kind, length: usize, more: usize) -> Vec<u8> {
     let mut frame = Vec::with_capacity(MAX_SERVER_HEADER_BYTES + more);
     frame.push(FIN | kind as u8);
@@ -255,7 +257,7 @@ pub fn begin(kind: Kind, length: usize, more: usize) -> Vec<u8> {
     frame
 }
 
-/// A whole frame.
+/// Encodes a whole frame.
 pub fn frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
     let mut frame = begin(kind, payload.len(), payload.len());
     frame.extend_from_slice(payload);
@@ -269,7 +271,7 @@ mod tests {
 
     const MAX_RESERVE_BYTES: usize = 16 * 1024;
 
-    /// A client's frame.
+    /// Encodes a client's frame.
     fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
         let mut bytes = begin(Kind::Text, payload.len(), payload.len() + 4);
         (bytes[0], bytes[1]) = (first, bytes[1] | MASKED);
@@ -284,7 +286,7 @@ mod tests {
         bytes
     }
 
-    /// What comes of bytes that arrive in pieces of such sizes.
+    /// Decodes bytes that arrive in pieces of the given sizes.
     fn read(bytes: &[u8], mut size: impl FnMut() -> usize) -> (Vec<Message>, Option<Close>) {
         let mut decoder = Decoder::default();
         let (mut heard, mut at) = (Vec::new(), 0);
@@ -373,10 +375,10 @@ mod tests {
             refused(&masked(FIN | TEXT, b"\xf0\x9f\x98")),
             Some(Close::Encoding)
         );
-        // The rest of it is not waited for.
+        // The decoder does not wait for the rest of it.
         let bad = masked(TEXT, &[b"a\xc0".as_slice(), &[b'x'; 1000]].concat());
         assert_eq!(refused(&bad[..12]), Some(Close::Encoding));
-        // Nor that of one that is too large: its head says so.
+        // The head of a frame that is too large suffices for the refusal.
         let large = masked(FIN | TEXT, &[b'x'; MAX_RESERVE_BYTES + 1]);
         assert_eq!(refused(&large[..8]), Some(Close::TooBig));
         let endless = [
@@ -404,7 +406,7 @@ mod tests {
         let (mut refused, mut heard) = (0, 0);
         for _ in 0..5_000 {
             let mut bytes = random.bytes::<64>();
-            // Half of them look like frames at first.
+            // Half of the inputs look like frames at first.
             if bytes[2] & 1 == 0 {
                 (bytes[0], bytes[1]) = (FIN | bytes[0] & 0x0f, MASKED | bytes[1] & 0x1f);
             }

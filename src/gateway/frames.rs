@@ -1,4 +1,4 @@
-//! THE FRAMES of `/ws`: what a client may say and what the server answers.
+//! THE FRAMES of `/ws`: the client's, and the server's answers.
 
 pub use blindpipe_protocol::frames::{AuthErrorReason, ServerFrame};
 use blindpipe_protocol::{
@@ -22,73 +22,71 @@ use crate::{
 pub enum Auth {
     /// `{type:"auth", agent_id, token, resume?}`
     Agent {
-        /// Whom the token must belong to.
+        /// The agent that the token must belong to.
         agent_id: AgentId,
-        /// The agent token.
         token: String,
-        /// From where to go on.
+        /// The cursor after which to read.
         resume: Option<String>,
     },
     /// `{type:"auth", access_token, resume?}`
     User {
-        /// The access token.
         access_token: String,
-        /// From where to go on.
+        /// The cursor after which to read.
         resume: Option<String>,
     },
 }
 
 /// A later frame.
 pub enum ClientFrame {
-    /// `{type:"ack", cursor}`: everything up to it has been taken.
+    /// `{type:"ack", cursor}`: the client has processed everything up to the cursor.
     Ack(Cursor),
     /// `{type:"auth.renew", access_token}`
     Renew(String),
     /// `{type:"message.send", ref, conversation_id, payload, client_message_id?, in_reply_to?}`
     Send {
-        /// Comes back in the answer.
+        /// An opaque value that the answer repeats.
         reference: Value,
-        /// Where to.
+        /// The conversation to send into.
         conversation: ConversationId,
-        /// The whole frame: the send path reads the message out of it as out of a request body.
+        /// The whole frame. The send path reads the message out of it as out of a request body.
         body: String,
     },
     /// `{type:"typing", ref?, conversation_id, state}`
     Typing {
-        /// Comes back in a refusal.
+        /// An opaque value that a refusal repeats.
         reference: Value,
-        /// Where.
+        /// The conversation of the typing.
         conversation: ConversationId,
-        /// Whether.
+        /// Whether the client types.
         state: TypingState,
     },
     /// `{type:"stream.begin" | "stream.delta" | "stream.cancel", ref?, stream_id, …}`
     Stream {
-        /// Comes back in a refusal.
+        /// An opaque value that a refusal repeats.
         reference: Value,
-        /// Which.
+        /// The agent's stream.
         stream: StreamId,
-        /// What happens to it.
+        /// The change of the stream.
         action: StreamCommand,
     },
     /// `{type:"stream.end", ref?, stream_id, payload, client_message_id?, conversation_id?}`
     StreamEnd {
-        /// Comes back in the answer.
+        /// An opaque value that the answer repeats.
         reference: Value,
-        /// Which.
+        /// The stream to end.
         stream: StreamId,
-        /// Where to, should the stream not be known any more.
+        /// The conversation to send into if the stream is unknown by now.
         conversation: Option<ConversationId>,
         /// The whole frame, read like that of a `message.send`.
         body: String,
     },
     /// `{type:"stream.sync", ref?, stream_id, from_n}`
     StreamSync {
-        /// Comes back in a refusal.
+        /// An opaque value that a refusal repeats.
         reference: Value,
-        /// Which.
+        /// The stream to replay.
         stream: StreamId,
-        /// The first delta wanted.
+        /// The number of the first delta wanted.
         from: u64,
     },
     /// `{type:"ping"}`
@@ -128,7 +126,7 @@ struct StreamBody {
     from_n: Option<u64>,
 }
 
-/// Why a stream was cancelled, in the agent's words.
+/// Longest reason of an agent for cancelling a stream.
 const MAX_REASON_CHARS: usize = 200;
 
 fn tag(text: &str) -> Result<String> {
@@ -136,7 +134,8 @@ fn tag(text: &str) -> Result<String> {
 }
 
 impl Auth {
-    /// Reads the first frame. An agent id that is none is a wrong token, not a wrong frame: `None`.
+    /// Reads the first frame. A malformed agent id counts as a wrong token and not a wrong frame:
+    /// `None`.
     pub fn read(text: &str) -> Result<Option<Self>> {
         if tag(text)? != "auth" {
             return Err(Code::Unauthorized.into());
@@ -176,7 +175,7 @@ impl Auth {
 }
 
 impl ClientFrame {
-    /// Reads a frame; any fault is one of the frame.
+    /// Reads a later frame; every fault is a fault of the frame.
     pub fn read(text: String) -> Result<Self> {
         fn body<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T> {
             serde_json::from_str(text).map_err(|_| Code::ValidationError.into())
@@ -277,7 +276,7 @@ pub fn auth_error(reason: AuthErrorReason) -> String {
     encode(&ServerFrame::AuthError(AuthError { reason }))
 }
 
-/// The heartbeat as `ready` says it.
+/// The heartbeat interval in `ready`, in milliseconds.
 pub fn heartbeat_ms() -> u64 {
     u64::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! RFC 6455, section 4.2: what a client must say to be upgraded, and the answer. By hand, because what comes after it
-//! needs the stream itself (see [`super::codec`]).
+//! RFC 6455, section 4.2: the checks of an upgrade request, and the answer. It is written by hand
+//! because the codec needs the stream itself (see [`super::codec`]).
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use axum::{
@@ -39,7 +39,7 @@ pub fn accept(version: Version, headers: &HeaderMap) -> Result<Response> {
     let said = response.headers_mut();
     said.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     said.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
-    // What it is made of is base64.
+    // Base64 is always a valid header value.
     accept
         .into_iter()
         .for_each(|accept| drop(said.insert(header::SEC_WEBSOCKET_ACCEPT, accept)));

@@ -1,4 +1,4 @@
-//! `GET /agents/{agent_id}/messages/poll`: an agent's inbox without a socket.
+//! `GET /agents/{agent_id}/messages/poll` reads an agent's inbox without a socket.
 
 use std::time::Duration;
 
@@ -36,9 +36,9 @@ pub struct PollQuery {
 
 /// `GET /agents/{agent_id}/messages/poll?cursor=&limit=&wait=`: the events after a cursor.
 ///
-/// Caller: agent. Limit: `agent_poll`, 60/min per agent. A cursor acks everything up to it; without one, reading starts
-/// after the last ack. `wait` (0-25 s) holds an empty answer back until something comes. Answers 200 `{data: [event],
-/// next_cursor}`. Errors: `CURSOR_EXPIRED`.
+/// Caller: agent. Limit: `agent_poll`, 60/min per agent. A cursor acks everything up to it; without
+/// one, reading starts after the last ack. `wait` (0-25 s) holds an empty answer back until
+/// something comes. Answers 200 `{data: [event], next_cursor}`. Errors: `CURSOR_EXPIRED`.
 pub async fn poll(
     caller: Agent,
     limiter: Limiter,
@@ -76,7 +76,7 @@ pub async fn poll(
     if cursor.is_some() {
         reachability.acked(&[caller.id]).await?;
     }
-    // Listening begins before the first look, so that nothing falls in between.
+    // The subscription begins before the first read, so that no event falls in between.
     let subscription =
         (wait > 0).then(|| hub.join(Subscription::new(reader.principal, caller.token.0, after)));
     if let Some(subscription) = &subscription {
@@ -90,7 +90,7 @@ pub async fn poll(
                 if matches!(subscription.take().end, Some(End::EpochChanged { .. })) {
                     return Err(inbox.bounds(&reader).await?.expired());
                 }
-                // The token may have been revoked while we waited.
+                // The token may have been revoked during the wait.
                 AgentToken { agent: caller.id, token: caller.token }.verify(inbox.db(), &tokens.dead).await?;
                 events = inbox.read(reader.principal, after, limit).await?;
             }

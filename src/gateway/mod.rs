@@ -1,7 +1,7 @@
 //! `GET /ws`: the socket of people and agents.
 //!
-//! Owns the handshake (upgrade, `auth` within 5 s), the sessions of this node and how they end. A session is a cursor
-//! over one inbox with a mailbox of hints in front; see [`session`].
+//! This module owns the handshake (upgrade, `auth` within 5 s), the sessions of this node and their
+//! end. A session is a cursor over an inbox with a mailbox of hints; see [`session`].
 
 mod authenticate;
 pub mod close;
@@ -44,7 +44,7 @@ use crate::{
     random::Random,
 };
 
-/// What sessions work with.
+/// The handles that sessions work with.
 pub struct Gateway {
     pub clock: Clock,
     pub random: Random,
@@ -61,18 +61,19 @@ pub struct Gateway {
     pub unauthenticated: UnauthenticatedConnections,
     pub access_tokens: AccessTokens,
     pub agent_tokens: AgentTokens,
-    /// Sessions outlive their request; a drain waits for them here.
+    /// The tasks of sessions, which outlive their requests. A drain waits for them.
     pub tasks: TaskTracker,
-    /// Sockets held, authenticated or not.
+    /// Open sockets, authenticated or not.
     pub sockets: AtomicUsize,
-    /// Most that are held.
+    /// Most open sockets.
     pub max_sockets: usize,
 }
 
 /// `GET /ws`: upgrades, then waits 5 s for the `auth` frame.
 ///
-/// Caller: anyone; a foreign `Origin` is refused. Limit: `ws_connect_ip`, 60/min per IP. Errors: `ORIGIN_NOT_ALLOWED`,
-/// `SERVICE_UNAVAILABLE` when the node is full, or 100 sockets of the address have not authenticated yet.
+/// Caller: anyone; a foreign `Origin` is refused. Limit: `ws_connect_ip`, 60/min per IP. Errors:
+/// `ORIGIN_NOT_ALLOWED`; `SERVICE_UNAVAILABLE` when the node is full, or when 100 sockets of the
+/// address have not authenticated yet.
 pub async fn upgrade(
     State(gateway): State<Arc<Gateway>>,
     State(ingress): State<IngressPolicy>,
@@ -89,9 +90,10 @@ pub async fn upgrade(
     let place = Place::take(&gateway)?;
     let upgrading = hyper::upgrade::on(&mut request);
     let tasks = gateway.tasks.clone();
-    // Tracked, so that a drain sees it end; spawned, so that the connection's own task can be freed.
+    // The task is tracked, so that a drain waits for it. It is spawned, so that the connection's
+    // own task can be freed.
     tasks.spawn(async move {
-        // Not upgraded means that the client has gone.
+        // A failed upgrade means that the client has gone.
         if let Ok(upgraded) = upgrading.await {
             let mut socket = socket::Socket::new(upgraded);
             let why = session::run(&gateway, &mut socket, stranger).await;
@@ -102,7 +104,7 @@ pub async fn upgrade(
     Ok(response)
 }
 
-/// One of the node's places for sockets.
+/// A count among the node's open sockets, released on drop.
 struct Place(Arc<Gateway>);
 
 impl Place {

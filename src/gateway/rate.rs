@@ -1,8 +1,8 @@
-//! How fast a client talks.
+//! The rate of a client's frames.
 
 use std::time::{Duration, Instant};
 
-/// Frames of the current second, by a clock that nobody sets back.
+/// The number of frames in the current second of a monotonic clock.
 #[derive(Default)]
 pub struct Rate {
     since: Option<Instant>,
@@ -10,7 +10,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Counts one more; whether that makes more than `most` in this second.
+    /// Counts a frame; whether there are more than `most` in this second.
     pub fn over(&mut self, most: u32) -> bool {
         if self
             .since

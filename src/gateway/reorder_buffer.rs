@@ -1,5 +1,6 @@
-//! Events that come before their turn. Hints of several nodes overtake each other, so whoever lacks one is most likely
-//! to be told it within milliseconds: reading the inbox at once would be a query per listener of a lively conversation.
+//! Events that arrive before their turn. Hints of several nodes overtake each other, so a missing
+//! event most likely arrives within milliseconds. Reading the inbox at once would be a query per
+//! subscription of a lively conversation.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,25 +10,26 @@ use crate::{
     delivery::subscription::Item, events::EncodedEvent, limits::quotas::MAX_MAILBOX_FRAMES,
 };
 
-/// How long an event that is missing is waited for before the inbox is read. Much longer than hints take, also on a busy
-/// machine: where reading makes them later still, nobody would ever stop reading.
+/// Wait for a missing event before the inbox is read. It is much longer than hints take on a busy
+/// machine. A shorter wait would read more, and reading delays hints further.
 const GAP_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What has come and cannot be told yet.
+/// Events that cannot be sent yet.
 #[derive(Default)]
 pub struct ReorderBuffer {
     held: BTreeMap<i64, Option<EncodedEvent>>,
-    /// Until when what is missing may come by itself.
+    /// The time until which a missing event may still arrive by itself.
     until: Option<Instant>,
 }
 
 impl ReorderBuffer {
-    /// Something has come.
+    /// Holds an event that has arrived.
     pub fn hold(&mut self, Item { seq, encoded }: Item) {
         self.held.insert(seq, encoded);
     }
 
-    /// The event after `sent`, if it has come: its body, or only word of it.
+    /// The event after `sent`, if it has arrived. The inner `None` means that its body did not come
+    /// along.
     pub fn next(&mut self, sent: i64) -> Option<Option<EncodedEvent>> {
         while let Some(first) = self
             .held
@@ -43,7 +45,8 @@ impl ReorderBuffer {
         None
     }
 
-    /// Something is missing. False if it has been waited for long enough, or too much has piled up behind it.
+    /// Waits for a missing event. False after a wait that was long enough, or if too many events
+    /// have piled up.
     pub fn wait(&mut self) -> bool {
         let until = *self
             .until
@@ -51,12 +54,13 @@ impl ReorderBuffer {
         self.held.len() < MAX_MAILBOX_FRAMES && Instant::now() < until
     }
 
-    /// Nothing is missing any more, or all of it is read from the inbox.
+    /// Forgets the gap: nothing is missing, or the inbox is being read.
     pub fn clear(&mut self) {
         *self = ReorderBuffer::default();
     }
 
-    /// Returns when what is missing has been waited for long enough; never, if nothing is. Cancel safe.
+    /// Returns when the wait for a missing event is over; never, if nothing is missing. Cancel
+    /// safe.
     pub async fn overdue(&self) {
         match self.until {
             Some(until) => tokio::time::sleep_until(until).await,
@@ -84,7 +88,7 @@ mod tests {
         assert!(reorder_buffer.next(3).is_none() && reorder_buffer.wait());
         reorder_buffer.overdue().await;
         assert!(!reorder_buffer.wait());
-        // It comes after all; the next gap is waited for anew.
+        // The missing event arrives after all, and the next gap has a full wait.
         reorder_buffer.hold(Item {
             seq: 4,
             encoded: None,
@@ -96,7 +100,7 @@ mod tests {
         assert!(reorder_buffer.next(6).is_none() && reorder_buffer.wait());
         (0..MAX_MAILBOX_FRAMES as i64).for_each(|n| reorder_buffer.hold(item(9 + n)));
         assert!(!reorder_buffer.wait());
-        // What was read from the inbox meanwhile is not told again.
+        // An event that was read from the inbox meanwhile is not sent again.
         assert!(reorder_buffer.next(20_000).is_none() && reorder_buffer.held.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! The `message.send` frames of one socket: one at a time, so that they keep their order.
+//! The `message.send` frames of a socket. They run in turn, so they keep their order.
 
 use std::{collections::VecDeque, pin::Pin};
 
@@ -23,30 +23,31 @@ use crate::{
     limits::{Limiter, quotas::MB, table::Limit},
 };
 
-/// Sends that may wait for their turn; then the socket is not read until one is answered.
+/// Sends that may wait for their turn. Beyond that the socket is not read until a send is answered.
 const MAX_PENDING_SENDS: usize = 64;
-/// Their bytes, likewise.
+/// Bytes of the sends that may wait, likewise.
 const MAX_PENDING_BYTES: usize = 2 * MB;
 
-/// A send that is answered.
+/// A send with its outcome.
 pub struct Answered {
-    /// As it came.
+    /// The opaque value of the frame.
     pub reference: Value,
-    /// The stream that it ends.
+    /// The stream that the send ends.
     pub stream: Option<StreamId>,
-    /// What became of it.
+    /// The outcome of the send.
     pub outcome: Result<Sent>,
 }
 
-/// Where a send goes.
+/// The target of a send.
 pub enum Target {
-    /// Into a conversation.
+    /// A conversation.
     Conversation(ConversationId),
-    /// Into the conversation of a stream, which ends with it; else into the one that is named.
+    /// The conversation of a stream, which ends with the send. If the stream is unknown, the named
+    /// conversation.
     Stream(StreamId, Option<ConversationId>),
 }
 
-/// What is under way and what waits.
+/// The send in progress, and those that wait.
 #[derive(Default)]
 pub struct Sends {
     sending: Option<Pin<Box<dyn Future<Output = Answered> + Send>>>,
@@ -55,18 +56,18 @@ pub struct Sends {
 }
 
 impl Sends {
-    /// Whether more may come.
+    /// Whether another send may wait.
     pub fn has_room(&self) -> bool {
         self.pending.len() < MAX_PENDING_SENDS && self.pending_bytes < MAX_PENDING_BYTES
     }
 
-    /// A frame that has come.
+    /// Queues a frame.
     pub fn push(&mut self, reference: Value, target: Target, body: String) {
         self.pending_bytes += body.len();
         self.pending.push_back((reference, target, body));
     }
 
-    /// Starts the next one if none is under way.
+    /// Starts the next send if none is in progress.
     pub fn start_next(&mut self, gateway: &Gateway, client: &AuthenticatedClient) {
         if self.sending.is_some() {
             return;
@@ -96,7 +97,7 @@ impl Sends {
         }));
     }
 
-    /// The answer of the one under way; never, if there is none. Cancel safe.
+    /// The outcome of the send in progress; never, if there is none. Cancel safe.
     pub async fn answered(&mut self) -> Answered {
         let Some(sending) = &mut self.sending else {
             return std::future::pending().await;
@@ -107,7 +108,7 @@ impl Sends {
     }
 }
 
-/// What one send needs of its socket and node.
+/// The handles that a send needs of its socket and node.
 struct Sending {
     limiter: Limiter,
     message_writer: MessageWriter,
@@ -145,7 +146,7 @@ impl Sending {
         Ok(sent)
     }
 
-    /// The draft, its conversation, and the stream that it ends.
+    /// Reads the draft, its conversation, and the stream that it ends.
     fn read(
         &self,
         target: &Target,
@@ -167,7 +168,7 @@ impl Sending {
     }
 }
 
-/// Says that a frame was refused.
+/// Sends the refusal of a frame.
 pub async fn refuse(
     socket: &mut Socket,
     reference: &Value,
@@ -181,7 +182,7 @@ pub async fn refuse(
     Ok(())
 }
 
-/// Says what became of a send.
+/// Sends the outcome of a send.
 pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Option<Close>> {
     let Answered {
         reference,
@@ -192,7 +193,7 @@ pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Opti
         Ok(sent) => sent.clone(),
         Err(error) => {
             refuse(socket, reference, stream.as_ref(), error).await?;
-            // A sender whose credential has died is not a listener any more either.
+            // A sender whose credential was revoked may not read either.
             let dead = matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid);
             return if dead {
                 Err(Some(Close::Revoked))

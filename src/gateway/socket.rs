@@ -1,8 +1,9 @@
-//! A WebSocket with our rules: bounded, no write without a deadline, closed with a code.
+//! A WebSocket with the gateway's rules: bounded queues, a deadline for every write, a code for
+//! every close.
 //!
-//! What is sent is queued in pieces that may be shared with other sockets, and written many at a time. What is read goes
-//! through a buffer that all sockets of a thread share. So an idle socket holds no buffer at all, and a large event is in
-//! memory once, however many are sent it.
+//! Outgoing pieces are queued, may be shared with other sockets, and are written many at a time.
+//! Reads go through a buffer that all sockets of a thread share. So an idle socket holds no buffer
+//! at all. A large event is in memory once, however many sockets send it.
 
 use std::{
     cell::RefCell,
@@ -32,32 +33,32 @@ use crate::{
     metrics,
 };
 
-/// How long a closed socket may take to say that it has seen it.
+/// Longest wait for the client's answer to a close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The largest message of somebody who is known.
+/// The largest message of an authenticated client.
 const MAX_WIRE_MESSAGE_BYTES: usize = MAX_MESSAGE_BYTES + MESSAGE_ENVELOPE_BYTES;
-/// What is read at once.
+/// Most bytes of a read.
 const READ_BUFFER_BYTES: usize = 16 * 1024;
-/// Pieces that are written at once.
+/// Most pieces of a write.
 const MAX_WRITE_SLICES: usize = 48;
-/// Bytes in the queue from which on it should be flushed before more is queued.
+/// Bytes in the queue at which it should be flushed.
 const WRITE_QUEUE_BYTES: usize = 64 * 1024;
 
 thread_local! {
     static READ_BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BUFFER_BYTES].into());
 }
 
-/// What a client did.
+/// An action of the client.
 pub enum Heard {
-    /// A text frame.
+    /// A text frame arrived.
     Text(String),
-    /// A binary frame, which `/ws` does not speak.
+    /// A binary frame arrived, which `/ws` does not support.
     Binary(Vec<u8>),
-    /// A ping or pong: a sign of life.
+    /// A ping or pong arrived: a sign of life.
     Alive,
-    /// It went away, or closed.
+    /// The client closed, or its connection ended.
     Gone,
-    /// It broke a rule.
+    /// The client broke a rule.
     Fault(Close),
 }
 
@@ -96,20 +97,20 @@ impl Frame {
 pub struct Socket {
     stream: TokioIo<Upgraded>,
     decoder: Decoder,
-    /// Bytes that came with a frame and are after it.
+    /// Bytes that were read behind the last frame.
     rest: Vec<u8>,
-    /// The largest message that is read.
+    /// The largest accepted message.
     most: usize,
     queue: VecDeque<Frame>,
-    /// Bytes in the queue, and those of its first frame that have been written.
+    /// Bytes in the queue, and the written bytes of its first frame.
     queued: usize,
     written: usize,
-    /// Whether the client has closed, and was answered.
+    /// Whether the client has closed and was answered.
     closed: bool,
 }
 
 impl Socket {
-    /// An upgraded connection, of a stranger so far.
+    /// An upgraded connection that has not authenticated yet.
     pub fn new(upgraded: Upgraded) -> Self {
         Socket {
             stream: TokioIo::new(upgraded),
@@ -123,19 +124,19 @@ impl Socket {
         }
     }
 
-    /// It has authenticated: larger frames may come.
+    /// Allows larger messages after the authentication.
     pub fn let_in(&mut self) {
         self.most = MAX_WIRE_MESSAGE_BYTES;
     }
 
-    /// The next frame. Cancel safe.
+    /// Waits for the next frame. Cancel safe.
     pub async fn hear(&mut self) -> Heard {
         poll_fn(|cx| self.poll_hear(cx)).await
     }
 
     fn poll_hear(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
         loop {
-            // A pong that is owed goes as soon as it can; who does not take it may still say something.
+            // A pong is written as soon as possible. A client that does not take it may still send.
             if !self.queue.is_empty() && matches!(self.poll_flush(cx), Poll::Ready(Err(_))) {
                 return Poll::Ready(Heard::Gone);
             }
@@ -180,7 +181,7 @@ impl Socket {
         self.judge(message)
     }
 
-    /// What a message means to the session, if anything.
+    /// Translates a message for the session; none if it has no meaning there.
     fn judge(&mut self, message: Result<Option<Message>, Close>) -> Option<Heard> {
         Some(match message {
             Ok(None) => return None,
@@ -207,7 +208,8 @@ impl Socket {
         })
     }
 
-    /// Only the latest ping needs an answer (RFC 6455, 5.5.3), so a client that reads none does not fill the queue.
+    /// Queues a pong. Only the latest ping needs an answer (RFC 6455, 5.5.3), so a client that
+    /// reads none cannot fill the queue.
     fn owe_pong(&mut self, payload: &[u8]) {
         let begun = self.queue.len() == 1 && self.written > 0;
         if let Some(last) = self.queue.pop_back_if(|frame| frame.pong && !begun) {
@@ -230,7 +232,7 @@ impl Socket {
         self.push(Frame::plain(Kind::Text, text.as_bytes()));
     }
 
-    /// Queues a text that others are sent, too.
+    /// Queues a text that is shared with other sockets.
     pub fn feed_shared(&mut self, text: Arc<str>) {
         metrics::frames("out", 1);
         let head = codec::begin(Kind::Text, text.len(), 0);
@@ -257,12 +259,12 @@ impl Socket {
         });
     }
 
-    /// Whether what is queued should be flushed before more is.
+    /// Whether the queue should be flushed before more is queued.
     pub fn is_full(&self) -> bool {
         self.queued > WRITE_QUEUE_BYTES
     }
 
-    /// Writes what is queued. A client that takes not a byte for ten seconds is too slow. Cancel safe.
+    /// Writes the queue. A client that takes no byte for ten seconds is too slow. Cancel safe.
     pub async fn flush(&mut self) -> Result<(), Close> {
         loop {
             let before = (self.queued, self.written);
@@ -324,32 +326,32 @@ impl Socket {
         }
     }
 
-    /// Forgets what is queued, but for a frame that has been begun.
+    /// Drops the queue, except for a frame that has been begun.
     pub fn forget(&mut self) {
         self.queue.truncate(usize::from(self.written > 0));
         self.queued = self.queue.iter().map(Frame::len).sum();
     }
 
-    /// Writes one frame now.
+    /// Writes a text frame now.
     pub async fn say(&mut self, text: impl AsRef<str>) -> Result<(), Close> {
         self.feed(text.as_ref());
         self.flush().await
     }
 
-    /// Writes one binary frame now.
+    /// Writes a binary frame now.
     pub async fn say_bytes(&mut self, bytes: &[u8]) -> Result<(), Close> {
         self.push(Frame::plain(Kind::Binary, bytes));
         self.flush().await
     }
 
-    /// Asks for a sign of life.
+    /// Sends a ping.
     pub async fn ping(&mut self) -> Result<(), Close> {
         self.push(Frame::plain(Kind::Ping, &[]));
         self.flush().await
     }
 
-    /// Says why and closes, unless the client has gone (`None`). What it still says is not listened to, but read for a
-    /// moment, so that our last word is not lost to a reset.
+    /// Closes with a code, unless the client has gone (`None`). It reads and drops the client's
+    /// bytes for a moment, so that a reset does not overtake the close frame.
     pub async fn end(mut self, why: Option<Close>) {
         if let Some(why) = why {
             metrics::socket_closed(why.code());

@@ -32,14 +32,14 @@ impl<T: Serialize> IntoResponse for Created<T> {
 /// 200 `{data: [...], next_cursor}`.
 #[derive(Serialize)]
 pub struct List<T> {
-    /// The page.
+    /// The items of the page.
     pub data: Vec<T>,
     /// Where the next page starts; null at the end.
     pub next_cursor: Option<String>,
 }
 
 impl<T> List<T> {
-    /// The same page with other items.
+    /// Maps the items of the page.
     pub fn map<U>(self, shape: impl FnMut(T) -> U) -> List<U> {
         List {
             data: self.data.into_iter().map(shape).collect(),

@@ -20,14 +20,14 @@ use crate::{
     validation::Reverify,
 };
 
-/// A body may be as slow as it likes for this long,
+/// The time in which a body may arrive at any pace.
 const UNPACED_TIME: Duration = Duration::from_secs(10);
-/// and must keep this many bytes per second from then on.
+/// The least pace of a body after [`UNPACED_TIME`].
 const MIN_BYTES_PER_SECOND: u64 = 16 * 1024;
 
-/// Reads the JSON that came with `parts`, at most `most` bytes. A longer body is refused with `too_large` before it is
-/// read, where its length is declared, else as soon as it shows; a slow one is 408. If the body was late, the caller's
-/// credential is verified once more.
+/// Reads the JSON body of `parts`, at most `most` bytes, and checks the credential again if the
+/// body was late. Errors: `too_large`, before the body is read if it declares its length; 408 if it
+/// is slow; those of the credential.
 pub async fn read(parts: &Parts, body: Body, most: usize, too_large: Code) -> Result<Bytes> {
     must_be_json(&parts.headers)?;
     let (bytes, waited) = gather(body, most, too_large).await?;
@@ -38,17 +38,17 @@ pub async fn read(parts: &Parts, body: Body, most: usize, too_large: Code) -> Re
     Ok(bytes)
 }
 
-/// The whole body, and whether any of it was still to come.
+/// Reads the whole body. The flag says whether any of it was still to come.
 async fn gather(body: Body, most: usize, too_large: Code) -> Result<(Bytes, bool)> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    // What is left of such a body will not be read, so the connection cannot go on.
+    // The rest of such a body stays unread, so the connection cannot go on.
     let refusal = || Error::from(too_large).header("connection", "close".to_owned());
     if declared > most {
         return Err(refusal());
     }
     let mut body = body;
     let started = tokio::time::Instant::now();
-    // The length a client declares is not memory that it has earned.
+    // The declared length is only a claim, so it reserves little memory.
     let mut bytes = BytesMut::with_capacity(declared.min(64 * 1024));
     let mut waited = false;
     loop {
@@ -81,7 +81,7 @@ async fn gather(body: Body, most: usize, too_large: Code) -> Result<(Bytes, bool
     }
 }
 
-/// A body without `Content-Type` is read as JSON; a wrong one is refused.
+/// Refuses a wrong `Content-Type`. A body without any is read as JSON.
 fn must_be_json(headers: &HeaderMap) -> Result<()> {
     let Some(kind) = headers.get(header::CONTENT_TYPE) else {
         return Ok(());
@@ -119,7 +119,7 @@ impl<T: DeserializeOwned, S: Send + Sync, const MAX_BYTES: usize> FromRequest<S>
     }
 }
 
-/// The same where a body may be left out.
+/// A JSON body that may be left out, else like [`Json`].
 pub struct JsonOrNothing<T>(pub T);
 
 impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for JsonOrNothing<T> {
@@ -136,7 +136,7 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for JsonOrNot
     }
 }
 
-/// The variables of the path. One that is no id of its kind names nothing: 404.
+/// The variables of the path. A text that is no id of its kind names nothing: 404.
 pub struct Path<T>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
@@ -149,7 +149,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T>
     }
 }
 
-/// The query.
+/// The query as `T`.
 pub struct Query<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {

@@ -1,4 +1,5 @@
-//! Who calls, from where, over what: settled once per request, before its route.
+//! The client of a request: its address, its transport and its origin. The edge decides them once
+//! per request, before the route.
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
@@ -17,27 +18,27 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::error::{Code, Error, Result};
 
-/// What the door knows of the outside: built from the configuration.
+/// The operator's policy for incoming requests.
 #[derive(Clone)]
 pub struct IngressPolicy {
-    /// Whether this node terminates TLS; then no header says so for it.
+    /// Whether this node terminates TLS. It then ignores `X-Forwarded-Proto`.
     pub tls: bool,
-    /// Whose forwarding headers are believed.
+    /// The networks whose forwarding headers are believed.
     pub proxies: Arc<[IpNet]>,
     /// The web origins that may call.
     pub origins: Arc<[String]>,
 }
 
-/// The other end of the TCP connection, put into every request by the listener.
+/// The other end of the TCP connection. The listener attaches it to every request.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub SocketAddr);
 
-/// The client's address. Limits count a whole /64 of IPv6 as one. Never logged.
+/// The client's address. Limits count a whole /64 of IPv6 as a single client. Never logged.
 #[derive(Clone, Copy)]
 pub struct ClientIp(IpAddr);
 
 impl std::fmt::Display for ClientIp {
-    /// The key that limits use.
+    /// Writes the key that limits use.
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             IpAddr::V4(ip) => write!(to, "{ip}"),
@@ -68,7 +69,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
     }
 }
 
-/// Refuses what did not come over TLS and notes the client's address.
+/// Refuses a request that did not come over TLS, and attaches the client's address.
 pub async fn identify(
     State(ingress): State<IngressPolicy>,
     mut request: Request,
@@ -101,7 +102,7 @@ impl IngressPolicy {
         self.proxies.iter().any(|network| network.contains(&ip))
     }
 
-    /// Walks `X-Forwarded-For` from the right until a hop that is not one of our proxies.
+    /// Walks `X-Forwarded-For` from the right until a hop that is not a trusted proxy.
     fn rightmost_untrusted(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let lines: Vec<_> = headers
             .get_all("x-forwarded-for")
@@ -114,7 +115,8 @@ impl IngressPolicy {
             .collect();
         let mut seen = None;
         for hop in hops.into_iter().rev() {
-            // What is no address was not written by a proxy of ours: everything left of it is hearsay.
+            // A trusted proxy writes only addresses, so nothing left of any other text can be
+            // believed.
             let Ok(ip) = hop.parse::<IpAddr>() else { break };
             seen = Some(ip.to_canonical());
             if !self.trusts(ip.to_canonical()) {
@@ -124,7 +126,8 @@ impl IngressPolicy {
         seen
     }
 
-    /// Refuses a foreign web origin. Programs that send no `Origin` pass: they carry no ambient credentials.
+    /// Refuses a foreign web origin. Programs that send no `Origin` pass, because they carry no
+    /// ambient credentials.
     pub fn check_origin(&self, headers: &HeaderMap) -> Result<()> {
         let Some(origin) = headers.get(header::ORIGIN) else {
             return Ok(());
@@ -150,7 +153,7 @@ fn last<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
         .map(str::trim)
 }
 
-/// What pages of the allowed origins may do; all others are told nothing.
+/// The CORS headers for pages of the allowed origins; other pages get none.
 pub fn cors(ingress: &IngressPolicy) -> CorsLayer {
     let origins = ingress
         .origins
@@ -179,7 +182,7 @@ pub fn cors(ingress: &IngressPolicy) -> CorsLayer {
         .max_age(Duration::from_secs(600))
 }
 
-/// For `/auth/*`: a request from a page of another origin is refused before it is looked at.
+/// Refuses a request from a page of another origin before its route, for `/auth/*`.
 pub async fn same_origin(
     State(ingress): State<IngressPolicy>,
     request: Request,

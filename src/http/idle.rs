@@ -1,7 +1,10 @@
-//! A connection that says nothing is closed: after ten seconds if it never said anything, else after 75 s without a byte
-//! in either direction. Sockets ping every 25 s and polls answer within 25 s, so only the dead and the idle are met. The
-//! head of a request has ten seconds from its first byte on. (hyper's own deadline begins with the end of the request
-//! before: it would close idle connections after ten seconds, just when a client or a load balancer uses one again.)
+//! Deadlines of an idle connection: ten seconds for its first byte, then 75 s without a byte in
+//! either direction.
+//!
+//! Sockets ping every 25 s and polls answer within 25 s, so only dead and unused connections reach
+//! the deadline. The head of a request has ten seconds from its first byte. hyper's own deadline
+//! begins with the end of the request before. It would close idle connections after ten seconds,
+//! just when a client or load balancer uses them again.
 
 use std::{
     io,
@@ -19,18 +22,19 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// For the first byte,
+/// Deadline of the first byte.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
-/// and for every later one.
+/// Longest silence after the first byte.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// From the first byte of a request to the end of its head.
+/// Deadline of a request's head, from its first byte.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After an answer that ends the connection, the client has this long to read it and to stop sending.
+/// After an answer that ends the connection, the client has this long to read it and to stop
+/// sending.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Whose turn it is on a connection, and how it ends. Clones share it.
+/// The phase of a connection: a head is awaited or a request is answered. Clones share it.
 #[derive(Clone, Default)]
 pub struct RequestPhase(Arc<Phase>);
 
@@ -42,17 +46,17 @@ struct Phase {
 }
 
 impl RequestPhase {
-    /// A head has come whole, or its answer is there.
+    /// Begins the next phase: a head is complete, or its answer is written.
     pub fn next(&self) {
         self.0.turn.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The client may still be sending when the answer ends the connection.
+    /// Lets the connection linger: the client may still be sending when the answer ends it.
     pub fn linger(&self) {
         self.0.lingers.store(true, Ordering::Relaxed);
     }
 
-    /// Which head is awaited.
+    /// The number of the awaited head; none while a request is answered.
     fn awaited(&self) -> Option<u64> {
         Some(self.0.turn.load(Ordering::Relaxed)).filter(|turn| turn.is_multiple_of(2))
     }
@@ -62,17 +66,17 @@ impl RequestPhase {
 pub struct Guarded<S> {
     stream: S,
     turns: RequestPhase,
-    /// The head under way, and when its first byte came.
+    /// The head in progress, and the time of its first byte.
     head: Option<(u64, Instant)>,
     patience: Duration,
     active_at: Instant,
     timer: Pin<Box<Sleep>>,
-    /// Nothing more is written; what still comes is dropped.
+    /// Whether the write side is closed. Bytes that still arrive are dropped.
     lingering: bool,
 }
 
 impl<S> Guarded<S> {
-    /// Starts waiting for the first byte.
+    /// Wraps a stream and waits for its first byte.
     pub fn new(stream: S, turns: RequestPhase) -> Self {
         let timer = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
         Guarded {
@@ -121,7 +125,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         if until < self.timer.deadline() {
             self.timer.as_mut().reset(until);
         }
-        // Otherwise the timer is moved when it fires rather than at every byte.
+        // A later deadline needs no reset per byte: the timer moves when it fires.
         loop {
             ready!(self.timer.as_mut().poll(cx));
             if until <= Instant::now() {

@@ -1,6 +1,7 @@
-//! What JSON may come in: parsed once for its form, once into its shape.
+//! The accepted JSON. Each body is parsed once for its form and once into its shape.
 //!
-//! `serde_json` alone keeps the last of two equal keys, accepts NUL (which Postgres cannot store) and nests to 128.
+//! `serde_json` alone keeps the last of two equal keys, accepts NUL (which Postgres cannot store)
+//! and nests to 128.
 
 use std::{collections::HashSet, fmt};
 
@@ -13,7 +14,8 @@ use crate::{
     limits::quotas::MAX_JSON_DEPTH,
 };
 
-/// Parses `bytes` into `T`; a fault becomes `VALIDATION_ERROR` with the path, the rule and a message.
+/// Parses `bytes` into `T`; a fault becomes `VALIDATION_ERROR` with the path, the rule and a
+/// message.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     check(bytes)?;
     let mut json = serde_json::Deserializer::from_slice(bytes);
@@ -32,10 +34,10 @@ pub fn check(bytes: &[u8]) -> Result<()> {
     formed.map_err(|error| fault("", &error))
 }
 
-/// Messages made by our own types read `rule|message`; the rest come from serde.
+/// Messages of this code base's types read `rule|message`; the rest come from serde.
 fn fault(path: &str, error: &serde_json::Error) -> Error {
     let text = error.to_string();
-    // serde appends the place, which the path says better.
+    // serde appends the position, and the path replaces it.
     let text = text
         .rfind(" at line ")
         .map_or(text.as_str(), |at| &text[..at]);
@@ -47,7 +49,7 @@ fn fault(path: &str, error: &serde_json::Error) -> Error {
         None if error.is_data() => ("value", text),
         None => ("json", text),
     };
-    // serde quotes the offending value; it may be a password or a token.
+    // serde quotes the offending value, which may be a password or a token.
     let message = if rule == "type" {
         text.split_once(", ")
             .map_or("wrong type", |(_, expected)| expected)
@@ -62,7 +64,7 @@ fn fault(path: &str, error: &serde_json::Error) -> Error {
     Error::field(path, rule, message)
 }
 
-/// Walks a value without keeping it; the number is how deep it may still nest.
+/// Walks a value without keeping it. The number is the remaining depth of nesting.
 struct Form(usize);
 
 impl<'de> DeserializeSeed<'de> for Form {

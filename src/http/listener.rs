@@ -1,5 +1,6 @@
-//! Accepting connections: our own loop, because `axum::serve` sets no deadlines (a slow client would hold its connection
-//! for ever; see [`super::idle`]) and does not know about upgraded sockets when it stops.
+//! The listener accepts connections. Its loop replaces `axum::serve`, which sets no deadlines, so a
+//! slow client would hold its connection for ever (see [`super::idle`]). Nor does it know upgraded
+//! sockets when it stops.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -29,17 +30,18 @@ use super::{
     unread,
 };
 
-/// From the first byte of a connection to the end of its TLS handshake.
+/// Deadline of the TLS handshake, from the first byte of a connection.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long whoever is connected when the listener stops may take to say what it wants.
+/// Time that a connected client has to send its request when the listener stops.
 const LAST_ACCEPT_WINDOW: Duration = Duration::from_secs(1);
 
-/// Bytes that the kernel keeps for a client beyond what is on the wire. Its own idea, megabytes, hides a client that does
-/// not read, and is paid for each.
+/// Most bytes that the kernel buffers for a client beyond those on the wire. Its default,
+/// megabytes, hides a client that does not read, and each connection pays for it.
 const MAX_UNSENT_BYTES: u32 = 128 * 1024;
 
-/// Serves `router` on `listener` until `stop`; connections then finish what they have begun.
+/// Serves `router` on `listener` until `stop`. Connections then finish the requests that they have
+/// begun.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<rustls::ServerConfig>>,
@@ -61,13 +63,15 @@ pub async fn serve(
         match accepted {
             Ok((stream, peer)) => server.let_in(stream, peer),
             Err(error) => {
-                // Out of file descriptors, mostly: wait for some to come back rather than spin.
+                // File descriptors have mostly run out here: wait for some to come back rather than
+                // spin.
                 tracing::warn!(%error, "cannot accept");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
     }
-    // Whoever the kernel has connected and we have not met yet would be cut with its request half sent.
+    // A client that the kernel has connected and the listener has not accepted would be cut in the
+    // middle of its request.
     let Ok(listener) = listener.into_std() else {
         return;
     };
@@ -81,7 +85,7 @@ pub async fn serve(
     }
 }
 
-/// What every connection is served with.
+/// The parts that serve every connection.
 struct ConnectionServer {
     tls: Option<TlsAcceptor>,
     router: Router,
@@ -114,7 +118,7 @@ async fn shake_hands(
     tls: &TlsAcceptor,
     stream: TcpStream,
 ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
-    // What does not speak TLS is cut without an answer.
+    // A client that does not speak TLS is cut without an answer.
     tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))
         .await
         .ok()?
@@ -128,7 +132,7 @@ where
     let turns = RequestPhase::default();
     let guarded = Guarded::new(stream, turns.clone());
     if h2 {
-        // Requests overlap there; pings find the dead.
+        // Requests overlap in HTTP/2, and pings find dead connections.
         turns.next();
     }
     let met = CancellationToken::new();
@@ -138,7 +142,7 @@ where
         request.extensions_mut().insert(Peer(peer));
         let (router, turns) = (router.clone(), turns.clone());
         async move {
-            // Streams of HTTP/2 end one by one, so its connections outlive an unread body.
+            // Streams of HTTP/2 end separately, so its connections outlive an unread body.
             if h2 {
                 call(router, request).await
             } else {
@@ -146,7 +150,8 @@ where
             }
         }
     });
-    // Guessing the protocol from the first bytes would wait for them without a deadline, so it is settled before.
+    // The caller has decided the protocol. Guessing it from the first bytes would wait for them
+    // without a deadline.
     let builder = auto::Builder::new(TokioExecutor::new());
     let mut builder = if h2 {
         builder.http2_only()
@@ -172,7 +177,7 @@ where
         ended = connection.as_mut() => return log_end(ended),
         () = stop.cancelled() => {}
     }
-    // Nothing of a first request may have been read yet; it would be cut by being asked to stop now.
+    // hyper may not have read a first request yet, and a shutdown now would cut it.
     tokio::select! {
         ended = connection.as_mut() => return log_end(ended),
         _ = tokio::time::timeout(LAST_ACCEPT_WINDOW, met.cancelled()) => connection.as_mut().graceful_shutdown(),
@@ -188,7 +193,7 @@ where
     router.as_service::<B>().ready().await?.call(request).await
 }
 
-/// Answers one request of an HTTP/1.1 connection, and settles whether the connection goes on.
+/// Answers a request of an HTTP/1.1 connection, and decides whether the connection goes on.
 async fn answer_in_turn(
     router: Router,
     request: hyper::Request<Incoming>,
@@ -197,7 +202,7 @@ async fn answer_in_turn(
     turns.next();
     let (request, rest) = unread::track(request);
     let mut response = call(router, request).await?;
-    // What follows an upgrade is no head.
+    // An upgraded connection sends no further head.
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Ok(response);
     }

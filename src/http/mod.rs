@@ -1,7 +1,7 @@
-//! The door of a node: how a request comes in and an answer goes out.
+//! The HTTP edge of a node, from the connection to the answer.
 //!
-//! In order: accept and TLS ([`listener`]), request id and log line ([`trace`]), who calls and over what
-//! ([`client`]), then the route.
+//! A request passes the listener and TLS ([`listener`]), its id and log line ([`trace`]), its
+//! client ([`client`]), and then the route.
 
 pub(crate) mod answer;
 pub(crate) mod body;

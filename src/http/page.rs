@@ -8,13 +8,13 @@ use crate::error::Error;
 /// The query of a list whose items have ids of type `I`.
 #[derive(Debug, Deserialize)]
 pub struct Page<I> {
-    /// The last item of the page before.
+    /// The last item of the previous page.
     pub cursor: Option<I>,
     #[serde(default, deserialize_with = "limit")]
     limit: Most,
 }
 
-/// Items of one page.
+/// The number of items of a page.
 #[derive(Clone, Copy, Debug)]
 struct Most(usize);
 
@@ -34,12 +34,12 @@ fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<Most, D::Error> {
 }
 
 impl<I: ToString> Page<I> {
-    /// How many rows to read: one more than are shown, to know whether there are more.
+    /// Rows to read: an extra row shows whether there is another page.
     pub fn rows(&self) -> i64 {
         i64::try_from(self.limit.0).unwrap_or(i64::MAX - 1) + 1
     }
 
-    /// The page out of rows that were read so.
+    /// Makes the page out of [`rows`](Self::rows) rows.
     pub fn of<T>(&self, mut rows: Vec<T>, id: impl Fn(&T) -> I) -> List<T> {
         let more = rows.len() > self.limit.0;
         rows.truncate(self.limit.0);

@@ -1,5 +1,5 @@
-//! Request ids, one log line and the metrics of each request, the headers that every answer carries, and the net
-//! under panics.
+//! The frame of every request: its id, its log line, its metrics, the headers of every answer, and
+//! the handler of panics.
 
 use std::{any::Any, time::Instant};
 
@@ -40,8 +40,8 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     let charged = ChargedQuotas::default();
     request.extensions_mut().insert(charged.clone());
 
-    // A span and a line per request were about a seventh of a node's work, so both are for debugging;
-    // what failed on our side is always worth a line.
+    // A span and a line per request were about a seventh of a node's work, so both are for
+    // debugging. A failure of the node is always logged.
     let name = id.to_str().unwrap_or_default();
     let span = tracing::debug_span!("request", request_id = name, %method, route);
     let mut response = next.run(request).instrument(span).await;
@@ -74,7 +74,7 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     response
 }
 
-/// A label for the metrics: a client may send any word as a method, and each would be a series for ever.
+/// A label for the metrics. A client may send any word as a method, and each would be a new series.
 fn known_method(method: &Method) -> &'static str {
     const KNOWN_METHODS: [&str; 9] = [
         "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT",
@@ -85,7 +85,7 @@ fn known_method(method: &Method) -> &'static str {
         .unwrap_or("other")
 }
 
-/// An id we are willing to repeat into logs.
+/// Whether an id may be repeated into logs.
 fn is_sane(id: &HeaderValue) -> bool {
     (1..=128).contains(&id.len())
         && id
@@ -94,7 +94,7 @@ fn is_sane(id: &HeaderValue) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"._:-".contains(byte))
 }
 
-/// A panic is a bug of ours: counted, answered with 500, and the node lives on.
+/// Counts a panic and answers 500. A panic is a bug, but the node goes on.
 pub fn panicked(what: Box<dyn Any + Send>) -> Response {
     metrics::panicked();
     let said = what

@@ -1,8 +1,9 @@
-//! What is left of a request's body when the answer comes first, as every early refusal does.
+//! The unread rest of a request's body when the answer comes first, as with every early refusal.
 //!
-//! hyper closes such a connection without a word, unless the rest has arrived by then. A client that sends its head and
-//! its body in two packets would meet a dead connection with its next request. So a small rest is read and dropped, and
-//! the connection goes on; beyond that the answer says `Connection: close`.
+//! hyper closes such a connection silently, unless the rest has arrived by then. A client that
+//! sends head and body in two packets would find its next request's connection closed. So a small
+//! rest is read and dropped, and the connection goes on. After a larger one the answer says
+//! `Connection: close`.
 
 use std::{
     pin::Pin,
@@ -19,9 +20,9 @@ use hyper::{
 };
 use parking_lot::Mutex;
 
-/// Most that is read and dropped of one body.
+/// Most bytes that are read and dropped of a body.
 const MAX_DISCARDED_BYTES: u64 = 64 * 1024;
-/// Longest wait for it.
+/// Longest wait for the rest of a body.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request's body. Dropped before its end, it leaves the rest with its [`Rest`].

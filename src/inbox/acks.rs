@@ -1,4 +1,5 @@
-//! Acks from sockets, gathered: an ack frame has no answer, so many of them may share one statement.
+//! Acks of sockets, written in groups. An ack frame has no answer, so many of them can share a
+//! statement.
 
 use std::{cmp, collections::HashMap, sync::Arc, time::Duration};
 
@@ -9,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::store::{self, Reader};
 use crate::{cursor::Cursor, db::Db, metrics};
 
-/// How long an ack may wait for company. What a killed node had not written is delivered again after a reconnect
-/// without a cursor; never lost.
+/// Longest wait of an ack for others. After a crash, events with unwritten acks are delivered again
+/// to a client without a cursor; none is lost.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two tries while Postgres is away.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);

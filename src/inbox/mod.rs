@@ -1,8 +1,10 @@
-//! THE INBOX: one durable sequence of events per principal, numbered 1, 2, 3 without gaps, in commit order.
+//! THE INBOX: a durable sequence of events per principal, numbered 1, 2, 3 without gaps, in commit
+//! order.
 //!
-//! Owns heads, entries, readers' acks and cursors. The unit of work appends a transaction's events right before its commit
-//! ([`append_all`]) and publishes the deliveries after it. Sockets, polls and webhooks are the same thing, a cursor over
-//! this sequence; an ack moves the durable one, of which an agent has one and a user one per device.
+//! This module owns heads, entries, readers' acks and cursors. The unit of work appends a
+//! transaction's events right before its commit ([`append_all`]) and publishes the deliveries after
+//! it. Sockets, polls and webhooks all move a cursor over this sequence. An ack moves the durable
+//! cursor, which an agent has once and a user once per device.
 
 mod acks;
 mod store;
@@ -21,39 +23,38 @@ use crate::{
     metrics,
 };
 
-/// One event's number in one inbox: what a hint carries.
+/// An event's number in an inbox, as a hint carries it.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery {
-    /// Whose inbox.
+    /// The owner of the inbox.
     pub principal: Uuid,
     /// The event's number there.
     pub seq: i64,
 }
 
-/// An event that stands in inboxes and is published after the commit.
+/// An event that has been appended to inboxes. It is published after the commit.
 pub struct AppendedEvent {
     /// The event, encoded once.
     pub encoded: EncodedEvent,
-    /// Where it went.
+    /// The inboxes, each with the event's number.
     pub deliveries: Vec<Delivery>,
 }
 
-/// An event that is to be appended.
+/// An event to append.
 pub struct NewEvent {
-    /// Its id.
     pub id: EventId,
-    /// What it is.
+    /// The kind of the event.
     pub kind: EventKind,
-    /// Where it happened, if in a conversation.
+    /// The conversation of the event, if it has any.
     pub conversation: Option<ConversationId>,
-    /// What it says: JSON.
+    /// The event's data, as JSON.
     pub data: String,
-    /// Whose inboxes it goes to.
+    /// The owners of the inboxes.
     pub recipients: Vec<Uuid>,
 }
 
 impl NewEvent {
-    /// With `data` encoded.
+    /// An event with `data` encoded as JSON.
     pub fn new(
         id: EventId,
         kind: EventKind,
@@ -73,32 +74,31 @@ impl NewEvent {
     }
 }
 
-/// An event as it stands in an inbox.
+/// An event as an inbox stores it.
 pub struct Entry {
-    /// Its number.
+    /// The event's number in the inbox.
     pub seq: i64,
-    /// The event.
     pub encoded: EncodedEvent,
 }
 
-/// What a reader needs to start: the inbox's bounds and its own place.
+/// The values that a reader starts from: the inbox's bounds and its own position.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// The last number given out.
     pub head: i64,
-    /// The first one still kept; head + 1 if none is.
+    /// The first number still kept; head + 1 if there is none.
     pub oldest: i64,
-    /// This reader's durable ack.
+    /// This reader's durable position.
     pub acked: i64,
     /// The epoch that these numbers are of.
     pub epoch: u64,
 }
 
-/// Where a reader stands after it has said from where it wants to read.
+/// The position at which a reader starts.
 pub enum Start {
     /// Everything after this number can be read.
     After(i64),
-    /// Some of it is gone: the reader must fetch state over REST and go on from the head.
+    /// A part is gone: the reader must fetch state over REST and go on from the head.
     Resync,
 }
 
@@ -157,7 +157,7 @@ impl Inbox {
         &self.db
     }
 
-    /// The bounds of an inbox and a reader's place in it.
+    /// The bounds of an inbox and a reader's position in it.
     pub async fn bounds(&self, reader: &Reader) -> Result<Bounds> {
         store::bounds(&self.db, reader).await
     }
@@ -184,33 +184,34 @@ impl Inbox {
     }
 }
 
-/// Acks together with what else the transaction does.
+/// Writes an ack in the caller's transaction.
 pub async fn ack(tx: &Tx, reader: &Reader, seq: i64) -> Result<()> {
     store::ack(tx, &[(reader.clone(), seq)], None).await
 }
 
-/// Makes an empty inbox, inside the transaction that makes its owner.
+/// Makes an empty inbox, in the transaction that makes its owner.
 pub async fn create(tx: &Tx, principal: Uuid) -> Result<()> {
     store::create(tx, principal).await
 }
 
-/// Makes a reader's place at the head as of now, if it has none.
+/// Makes a reader's position at the present head, if it has none.
 pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
     store::create_reader(tx, reader).await
 }
 
-/// The device has another name now; its place stays.
+/// Renames a device's reader; its position stays.
 pub async fn rename_reader(tx: &Tx, reader: &Reader, device_id: &str) -> Result<()> {
     store::rename_reader(tx, reader, device_id).await
 }
 
-/// The device is gone; if it comes back it is a new one.
+/// Removes a device's reader. A device that comes back is a new reader.
 pub async fn forget_reader(tx: &Tx, reader: &Reader) -> Result<()> {
     store::forget_reader(tx, reader).await
 }
 
-/// Appends events, each to recipients of its own; a recipient of several gets them in this order. Takes the inboxes'
-/// locks, in order, until commit: a transaction that calls this twice can deadlock with another one.
+/// Appends events, each to its own recipients. A recipient of several gets them in this order. It
+/// locks the inboxes in order until commit, so a transaction that calls this twice can deadlock
+/// with another.
 pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<AppendedEvent>> {
     if events.is_empty() {
         return Ok(Vec::new());

@@ -11,17 +11,17 @@ use crate::{
     limits::quotas::MAX_PAGE_BYTES,
 };
 
-/// A principal, and for a user the device: who has a place of its own in an inbox.
+/// A position's owner: an agent, or a device of a user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reader {
-    /// Whose inbox.
+    /// The owner of the inbox.
     pub principal: Uuid,
-    /// Empty for agents: all their connections share one place.
+    /// Empty for agents, because all connections of an agent share a position.
     pub device_id: String,
 }
 
 impl Reader {
-    /// An agent's, or a user's on one device.
+    /// The reader of an agent, or of a user on `device_id`.
     pub fn new(principal: Principal, device_id: &str) -> Self {
         Reader {
             principal: principal.id(),
@@ -30,7 +30,7 @@ impl Reader {
     }
 }
 
-/// Timeline in the high bits, restores in the low ones.
+/// The epoch: the timeline in the high bits, the count of restores in the low bits.
 pub async fn epoch(db: &Db) -> Result<u64> {
     let client = db.read().await?;
     let row = client
@@ -74,7 +74,7 @@ pub async fn create_reader(tx: &Tx, reader: &Reader) -> Result<()> {
     Ok(())
 }
 
-/// The place of the device that had the name before, if any, goes.
+/// Renames a reader, and removes the reader that had the new name before.
 pub async fn rename_reader(tx: &Tx, reader: &Reader, device_id: &str) -> Result<()> {
     if reader.device_id == device_id {
         return Ok(());
@@ -106,7 +106,8 @@ pub async fn forget_reader(tx: &Tx, reader: &Reader) -> Result<()> {
     Ok(())
 }
 
-/// Appends events, each to its own recipients, in one statement: a recipient of several gets them in order.
+/// Appends events, each to its own recipients, in a single statement. A recipient of several gets
+/// them in order.
 pub async fn append_all(
     tx: &Tx,
     events: &[NewEvent],
@@ -193,7 +194,8 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
     })
 }
 
-/// A page ends at its limit or before it grows too large; a single event larger than that is a page of its own.
+/// Reads a page, which ends at its limit or before it grows too large. A single larger event is a
+/// page of its own.
 pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Vec<Entry>> {
     let client = db.read().await?;
     let rows = client

@@ -1,8 +1,8 @@
-//! THE JOBS: what happens after an answer, on any node, once or until it succeeds. A transaction puts jobs into the queue
-//! ([`crate::work::Tx::enqueue`]); workers on all nodes claim them.
+//! THE JOBS: deferred work, done on any node, once or until it succeeds. A transaction puts jobs
+//! into the queue ([`crate::work::Tx::enqueue`]), and workers on all nodes claim them.
 //!
-//! Promises: a committed job runs at least once, whichever nodes die; a job that fails waits longer each time and never
-//! stands before others; a job that expires is not done any more.
+//! A committed job runs at least once, whichever nodes die. A job that fails waits longer each time
+//! and never delays others. A job that expires is not done any more.
 
 pub mod queue;
 mod worker;
@@ -22,7 +22,8 @@ use crate::{
 };
 
 catalogue! {
-    /// The kinds of jobs: (name, how many at once on one node, longest wait between two tries in seconds).
+    /// The kinds of jobs: (name, concurrent jobs on a node, longest wait between two tries in
+    /// seconds).
     pub enum Kind: (&'static str, i32, u64) {
         Mail         = ("mail",          8, 60);
         LoginNotice  = ("login_notice",  4, 60);
@@ -34,7 +35,8 @@ catalogue! {
 }
 
 catalogue! {
-    /// What every node asks for at intervals and one of them does: (name, seconds between two turns).
+    /// The kinds of upkeep: (name, seconds between two turns). Every node requests them, and a
+    /// single node does each turn.
     pub enum Upkeep: (&'static str, u64) {
         RetireCredentials = ("retire_agent_credentials", 5);
         ForgetChallenges  = ("forget_challenges",        60);
@@ -46,56 +48,56 @@ catalogue! {
     }
 }
 
-/// One job, with all that its worker needs to know.
+/// A job, with everything that its worker needs.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Job {
     /// Mails a code.
     Mail {
-        /// The address.
+        /// The address to mail to.
         recipient: String,
-        /// What the code is for.
+        /// The purpose of the code.
         scene: String,
-        /// What the code is derived from.
+        /// The input that the code is derived from.
         nonce: Uuid,
     },
-    /// Mails a user that somebody has logged in on a device that was not known.
+    /// Mails a user about a login on an unknown device.
     LoginNotice {
-        /// Whom.
+        /// The user to notify.
         user: UserId,
-        /// The device, as the login named it.
+        /// The name of the device in the login.
         device_name: Option<String>,
-        /// When the login was.
+        /// The time of the login.
         at: DateTime<Utc>,
     },
-    /// Has the conversations ask for other keys, the current ones of which a revoked device holds.
+    /// Asks conversations to replace the keys that a revoked device still knows.
     ReplaceKeys {
-        /// Whose device.
+        /// The owner of the device.
         user: UserId,
-        /// Which.
+        /// The revoked device.
         device_id: String,
     },
-    /// Ends what a deleted account has left behind.
+    /// Removes everything that a deleted account left behind.
     EraseAccount {
-        /// Whose.
+        /// The deleted user.
         user: UserId,
     },
-    /// Ends what a deleted agent has left behind.
+    /// Removes everything that a deleted agent left behind.
     EraseAgent {
-        /// Which.
+        /// The deleted agent.
         agent: AgentId,
-        /// Whose it was.
+        /// The agent's former owner.
         owner: UserId,
     },
-    /// By its name.
+    /// Runs the [`Upkeep`] with this name.
     Upkeep(String),
 }
 
-/// Why a job has not been done.
+/// The reason that a job was not done.
 pub enum JobError {
-    /// It is tried again after a while.
+    /// The job is tried again after a wait.
     Retry(Error),
-    /// It never will be.
+    /// The job is given up.
     Fail(Error),
 }
 
@@ -110,7 +112,7 @@ impl Kind {
         Self::ALL.iter().copied().find(|kind| kind.row().0 == name)
     }
 
-    /// For how long a job of this kind is worth doing; always, if none.
+    /// The time after which a job of this kind is no longer worth doing; none if it always is.
     fn life(self) -> Option<Duration> {
         match self {
             Kind::Mail => Some(CODE_TTL),
@@ -119,7 +121,7 @@ impl Kind {
         }
     }
 
-    /// The wait after so many attempts: 2, 4, 8 ... seconds.
+    /// The wait after a number of attempts: 2, 4, 8 ... seconds.
     fn backoff(self, attempts: i32) -> Duration {
         let doubled = 2_u64.saturating_pow(attempts.unsigned_abs());
         Duration::from_secs(doubled.min(self.row().2))
@@ -127,12 +129,12 @@ impl Kind {
 }
 
 impl Upkeep {
-    /// The one of this name.
+    /// The upkeep with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|one| one.row().0 == name)
     }
 
-    /// As a job.
+    /// The upkeep as a job.
     pub fn job(self) -> Job {
         Job::Upkeep(self.row().0.to_owned())
     }
@@ -150,7 +152,7 @@ impl Job {
         }
     }
 
-    /// What the metrics and the log call it.
+    /// The job's name in the metrics and the log.
     fn name(&self) -> &'static str {
         match self {
             Job::Upkeep(name) => Upkeep::from_name(name).map_or("upkeep", |one| one.row().0),
@@ -158,7 +160,8 @@ impl Job {
         }
     }
 
-    /// Of jobs of one kind with one key, one waits or runs at a time.
+    /// The key that makes a job unique: among the waiting and running jobs of a kind, each key
+    /// occurs once.
     fn unique_key(&self) -> Option<String> {
         match self {
             Job::EraseAccount { user } => Some(user.to_string()),

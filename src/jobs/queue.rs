@@ -1,5 +1,6 @@
-//! The table of jobs. A worker claims jobs for a lease and renews it while it works, so the jobs of a worker that dies run
-//! again elsewhere. The number of the attempt fences a worker off that has lost its lease.
+//! The table of jobs. A worker claims jobs for a lease and renews it while it works, so a dead
+//! worker's jobs run again elsewhere. The attempt's number fences off a worker that has lost its
+//! lease.
 
 use std::time::Duration;
 
@@ -9,30 +10,29 @@ use crate::{
     error::{Code, Error, Result},
 };
 
-/// How long a claim is good without being renewed.
+/// The time that a claim is valid without a renewal.
 pub const LEASE: Duration = Duration::from_secs(60);
 /// Rows that one statement of [`forget`] deletes.
 const MAX_BATCH_ROWS: i64 = 1000;
 
-/// A job that is to be put into the queue.
+/// A job to put into the queue.
 pub struct NewJob {
-    /// What is to be done.
     pub job: Job,
-    /// Not before this long.
+    /// The wait before the first attempt.
     pub delay: Duration,
 }
 
-/// A job that its caller has for a lease.
+/// A job that its caller holds for a lease.
 #[derive(Clone, Copy)]
 pub struct Claim {
-    /// What kind.
+    /// The kind of the job.
     pub kind: Kind,
-    /// How often it has been begun, this time included.
+    /// The number of attempts, with the present one.
     pub attempts: i32,
     id: i64,
 }
 
-/// Puts jobs into the queue. A job whose unique key waits or runs already is left out.
+/// Puts jobs into the queue. A job whose unique key already waits or runs is left out.
 pub async fn enqueue(client: &Conn, jobs: &[NewJob]) -> Result<()> {
     if jobs.is_empty() {
         return Ok(());
@@ -60,7 +60,8 @@ pub async fn enqueue(client: &Conn, jobs: &[NewJob]) -> Result<()> {
     Ok(())
 }
 
-/// Takes what is due, of each kind at most as many as there is room for. A payload that this build cannot read is none.
+/// Claims due jobs, at most as many of each kind as there is room for. A payload that this build
+/// cannot read is `None`.
 pub async fn claim(db: &Db, room: &[(Kind, i32)]) -> Result<Vec<(Claim, Option<Job>)>> {
     let kinds: Vec<&str> = room.iter().map(|(kind, _)| kind.row().0).collect();
     let most: Vec<i32> = room.iter().map(|(_, n)| *n).collect();
@@ -96,7 +97,7 @@ pub async fn claim(db: &Db, room: &[(Kind, i32)]) -> Result<Vec<(Claim, Option<J
     Ok(claims.collect())
 }
 
-/// Makes the lease longer; false if another worker has the job.
+/// Renews the lease; false if another worker has the job.
 pub async fn renew(db: &Db, claim: Claim) -> Result<bool> {
     let client = db.read().await?;
     let renewed = client
@@ -110,7 +111,7 @@ pub async fn renew(db: &Db, claim: Claim) -> Result<bool> {
     Ok(renewed > 0)
 }
 
-/// It is done.
+/// Removes a job that is done.
 pub async fn finish(db: &Db, claim: Claim) -> Result<()> {
     let client = db.read().await?;
     client
@@ -123,7 +124,7 @@ pub async fn finish(db: &Db, claim: Claim) -> Result<()> {
     Ok(())
 }
 
-/// It is to be tried again after a while.
+/// Schedules another attempt of a job.
 pub async fn retry(db: &Db, claim: Claim, why: &Error) -> Result<()> {
     let client = db.read().await?;
     client
@@ -142,7 +143,7 @@ pub async fn retry(db: &Db, claim: Claim, why: &Error) -> Result<()> {
     Ok(())
 }
 
-/// It is given up. The row stays for a week.
+/// Gives up a job. Its row stays for a week.
 pub async fn fail(db: &Db, claim: Claim, why: &Error) -> Result<()> {
     let client = db.read().await?;
     client
@@ -157,7 +158,7 @@ pub async fn fail(db: &Db, claim: Claim, why: &Error) -> Result<()> {
     Ok(())
 }
 
-/// Deletes the jobs that have expired, batch by batch.
+/// Deletes expired jobs, batch by batch.
 pub async fn forget(db: &Db) -> Result<()> {
     let client = db.read().await?;
     let mut deleted = MAX_BATCH_ROWS.unsigned_abs();

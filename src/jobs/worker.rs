@@ -1,4 +1,5 @@
-//! A node's worker: claims jobs while there is room for their kinds, runs them side by side, settles them.
+//! A node's worker. It claims jobs while there is room for their kinds, runs them concurrently and
+//! settles them.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -11,14 +12,15 @@ use super::{
 };
 use crate::{db::Db, error::Result, metrics};
 
-/// How often the worker looks for jobs that other nodes have put into the queue, or that are tried again.
+/// Interval at which the worker looks for other nodes' jobs and for due retries.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a node that stops waits for the jobs under way. The others run again elsewhere after their lease.
+/// Longest wait of a stopping node for its jobs in progress. The others run again elsewhere after
+/// their lease.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Does jobs.
+/// Performs the jobs of a worker.
 pub trait Perform: Clone + Send + Sync + 'static {
-    /// Does one. It may have been begun before, here or elsewhere.
+    /// Does a job. An earlier attempt may have done a part of it, here or elsewhere.
     fn perform(&self, job: Job) -> impl Future<Output = Result<(), JobError>> + Send;
 }
 
@@ -31,7 +33,7 @@ pub struct Worker<P> {
 }
 
 impl<P: Perform> Worker<P> {
-    /// Works over `db`, and looks at once when `wake` says that there is a job.
+    /// A worker over `db` that looks at once when `wake` is notified.
     pub fn new(db: Db, wake: Arc<Notify>, performer: P) -> Self {
         Worker {
             db,
@@ -40,7 +42,7 @@ impl<P: Perform> Worker<P> {
         }
     }
 
-    /// Works until `stop`.
+    /// Runs until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let mut tasks = JoinSet::new();
         let mut running = HashMap::new();
@@ -56,7 +58,7 @@ impl<P: Perform> Worker<P> {
             }
             tokio::select! {
                 Some(ended) = tasks.join_next_with_id() => {
-                    // A panic has been logged by its hook; the job runs again after its lease.
+                    // The panic hook has logged the panic, and the job runs again after its lease.
                     let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
                     running.remove(&id);
                 }
@@ -119,7 +121,7 @@ impl<P: Perform> Worker<P> {
     }
 }
 
-/// How many jobs of each kind may begin.
+/// The number of jobs of each kind that may begin.
 fn room<T>(running: &HashMap<T, Kind>) -> Vec<(Kind, i32)> {
     let mut room: HashMap<Kind, i32> = Kind::ALL.iter().map(|kind| (*kind, kind.row().1)).collect();
     for kind in running.values() {

@@ -1,5 +1,5 @@
-//! Decisions that are asked for while a call to Redis is under way are gathered and decided by the next one, which saves
-//! commands. Who asks alone does not wait for anybody.
+//! Decisions in batches. Requests that arrive during a call to Redis share the next call, which
+//! saves commands. A single request does not wait for others.
 
 use std::time::Instant;
 
@@ -8,39 +8,39 @@ use tokio_util::task::TaskTracker;
 
 use super::Windows;
 
-/// Calls that are decided at once: as many as Redis decides in well below a millisecond.
+/// Most requests in a call. Redis decides as many in well below a millisecond.
 const MAX_BATCH_DECISIONS: usize = 64;
-/// Calls that may wait; more are decided by the node's own share.
+/// Requests that may wait. More are decided by the node's local share.
 const QUEUE_CAPACITY: usize = 8192;
 
-/// What one call wants decided: the logs of its rules, and the script's arguments for them.
+/// A request for a decision: the logs of its rules, and the script's arguments for them.
 pub struct Request {
     pub names: Vec<String>,
     pub args: Vec<i64>,
 }
 
-/// The moment, then what the script says about one call.
+/// The script's answer to a request, after the time of Redis's clock.
 pub struct Response {
     pub numbers: Vec<i64>,
-    /// When it came.
+    /// The time of the answer's arrival.
     pub at: Instant,
 }
 
 type Waiting = (Request, oneshot::Sender<Response>);
 
-/// One call to Redis at a time; clones share it.
+/// Calls Redis with one batch after another; clones share it.
 #[derive(Clone)]
 pub struct DecisionBatcher(mpsc::Sender<Waiting>);
 
 impl DecisionBatcher {
-    /// Spawns the task that asks; it ends with the last clone.
+    /// Spawns the task that calls Redis; it ends with the last clone.
     pub fn start(windows: Windows, tasks: &TaskTracker) -> Self {
         let (ask, asked) = mpsc::channel(QUEUE_CAPACITY);
         tasks.spawn(run(windows, asked));
         DecisionBatcher(ask)
     }
 
-    /// Has it decided, alone or together with others; none if Redis is away.
+    /// Decides a request, alone or in a batch; none if Redis is away.
     pub async fn ask(&self, question: Request) -> Option<Response> {
         let (answer, answered) = oneshot::channel();
         self.0.try_send((question, answer)).ok()?;
@@ -52,7 +52,7 @@ async fn run(windows: Windows, mut asked: mpsc::Receiver<Waiting>) {
     let (mut waiting, mut company) = (Vec::with_capacity(MAX_BATCH_DECISIONS), false);
     while asked.recv_many(&mut waiting, MAX_BATCH_DECISIONS).await > 0 {
         if company {
-            // Where many ask, more are about to.
+            // Under load more requests are about to come.
             tokio::task::yield_now().await;
             while waiting.len() < MAX_BATCH_DECISIONS
                 && let Ok(one) = asked.try_recv()
@@ -63,7 +63,7 @@ async fn run(windows: Windows, mut asked: mpsc::Receiver<Waiting>) {
         company = waiting.len() > 1;
         let (questions, answers): (Vec<_>, Vec<_>) = waiting.drain(..).unzip();
         let Some(all) = windows.decide(&questions).await else {
-            // Whoever has come meanwhile has waited for the same silence.
+            // Requests that came meanwhile have already waited for Redis in vain.
             while asked.try_recv().is_ok() {}
             continue;
         };

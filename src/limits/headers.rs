@@ -1,4 +1,4 @@
-//! What clients are told about their budgets: the `RateLimit` headers, and the refusal.
+//! The client's view of its budgets: the `RateLimit` headers, and the refusal.
 
 use std::{fmt::Write, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::error::{Code, Error};
 
-/// The 429 with everything that a client needs to wait rightly.
+/// The 429 with everything that a client needs to wait correctly.
 pub fn refusal(limit: Limit, budget: Budget, wait: Duration) -> Error {
     let ms = u64::try_from(wait.as_micros().div_ceil(1000))
         .unwrap_or(u64::MAX)
@@ -43,7 +43,7 @@ fn headers(statuses: &[QuotaStatus]) -> [(&'static str, String); 2] {
         );
         let resets = status.resets_in.as_millis().div_ceil(1000);
         let Budget { count, window } = status.budget;
-        // Nothing fails to be written into memory.
+        // Writing into memory cannot fail.
         write!(
             limits,
             "{separator}\"{scope}\";r={};t={resets}",
@@ -60,17 +60,18 @@ fn headers(statuses: &[QuotaStatus]) -> [(&'static str, String); 2] {
     [("ratelimit", limits), ("ratelimit-policy", policy)]
 }
 
-/// The budgets that one request was charged for; its answer shows them as headers. Clones share them.
+/// The budgets that a request was charged for, which its answer shows as headers. Clones share
+/// them.
 #[derive(Clone, Default)]
 pub struct ChargedQuotas(Arc<Mutex<Vec<QuotaStatus>>>);
 
 impl ChargedQuotas {
-    /// Adds the budgets of one more decision.
+    /// Adds the budgets of another decision.
     pub(super) fn add(&self, statuses: &[QuotaStatus]) {
         self.0.lock().extend(statuses);
     }
 
-    /// Shows one more call of a budget as left, because it was given back.
+    /// Adds a refunded call to the remaining calls of a budget.
     pub(super) fn refund(&self, limit: Limit) {
         let mut statuses = self.0.lock();
         let status = statuses
@@ -82,7 +83,8 @@ impl ChargedQuotas {
         }
     }
 
-    /// Writes `RateLimit` and `RateLimit-Policy` if the request was charged. A refusal has brought its own.
+    /// Writes `RateLimit` and `RateLimit-Policy` if the request was charged. A refusal brings its
+    /// own.
     pub fn write(&self, to: &mut HeaderMap) {
         let statuses = self.0.lock();
         if statuses.is_empty() {

@@ -1,4 +1,4 @@
-//! The limiter as a handler sees it: the answer's headers show what it charges.
+//! The limiter of a handler. The answer's headers show its charges.
 
 use std::{fmt::Display, pin::pin, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
     metrics,
 };
 
-/// One call of a budget, which may be given back ([`Limiter::refund`]).
+/// A charged call of a budget, which can be refunded ([`Limiter::refund`]).
 #[must_use = "a call that turns out to cost nothing is given back"]
 pub struct Reservation {
     rules: [Rule; 1],
@@ -27,7 +27,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// How many calls are left.
+    /// The number of calls left.
     pub fn remaining(&self) -> u32 {
         self.decision
             .statuses
@@ -36,17 +36,17 @@ impl Reservation {
     }
 }
 
-/// What handlers charge; clones share what is charged.
+/// The limiter of a request; clones share its charges.
 #[derive(Clone)]
 pub struct Limiter {
     limits: Limits,
     charged: ChargedQuotas,
-    /// For budgets that each route has its own of.
+    /// The route, for budgets that count each route separately.
     route: Option<(Method, MatchedPath)>,
 }
 
 impl Limiter {
-    /// For callers that are no HTTP request, such as frames.
+    /// A limiter for callers that are no HTTP request, such as frames.
     pub fn detached(limits: Limits) -> Self {
         Limiter {
             limits,
@@ -55,12 +55,13 @@ impl Limiter {
         }
     }
 
-    /// Charges one rule for `key`, or refuses.
+    /// Charges a rule for `key`, or refuses.
     pub async fn check(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
         self.decide(&[Rule::charge(limit, key)]).await.map(drop)
     }
 
-    /// Charges one rule while `work` runs. A refusal ends the work and comes before the work's own errors.
+    /// Charges a rule while `work` runs. A refusal ends the work and takes precedence over the
+    /// work's own errors.
     pub async fn check_during<T>(
         &self,
         limit: Limit,
@@ -70,19 +71,20 @@ impl Limiter {
         refusal_first(self.check(limit, key), work).await
     }
 
-    /// Charges one rule that counts each route by itself.
+    /// Charges a rule that counts each route separately.
     pub async fn check_route(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
         self.decide(&[Rule::charge_on(&self.route(), limit, key)])
             .await
             .map(drop)
     }
 
-    /// Charges an agent for a route without a row of its own: so many calls of each route, by its largest group.
+    /// Charges an agent for a route without a row of its own. The tier of the agent is the budget
+    /// of each route.
     pub async fn check_agent_route(&self, agent: AgentId) -> Result<()> {
         self.check_route(self.limits.tier(agent).await, agent).await
     }
 
-    /// Charges a route without a row of its own that principals of both kinds may call.
+    /// Charges the default budget of a principal of either kind.
     pub async fn check_default(&self, caller: Principal) -> Result<()> {
         match caller {
             Principal::User(user) => self.check_route(Limit::DefaultUser, user).await,
@@ -90,15 +92,15 @@ impl Limiter {
         }
     }
 
-    /// Charges one rule for a call that may turn out to cost nothing, such as one of a budget that only failures use.
-    /// Calls under way count too. A reservation that is dropped stays charged.
+    /// Charges a rule for a call that may turn out to cost nothing, such as a budget that only
+    /// failures use. Calls in progress count too. A dropped reservation stays charged.
     pub async fn reserve(&self, limit: Limit, key: impl Display + Send) -> Result<Reservation> {
         let rules = [Rule::charge(limit, key)];
         let decision = self.decide(&rules).await?;
         Ok(Reservation { rules, decision })
     }
 
-    /// Gives a reserved call back; the answer's headers show it as left.
+    /// Refunds a reservation; the answer's headers show it as left.
     pub async fn refund(&self, reservation: Reservation) {
         let Reservation { rules, decision } = reservation;
         self.charged.refund(rules[0].limit);
@@ -111,17 +113,17 @@ impl Limiter {
         refusal(limit, self.limits.budget(limit), wait)
     }
 
-    /// What is left of budgets, without using them.
+    /// Reads the budgets without charging them.
     pub async fn look(&self, rules: &[Rule]) -> Vec<QuotaStatus> {
         self.limits.look(rules).await.statuses
     }
 
-    /// The row that an agent's calls of routes without one are counted in.
+    /// The tier that counts an agent's calls of routes without a row.
     pub async fn tier(&self, agent: AgentId) -> Limit {
         self.limits.tier(agent).await
     }
 
-    /// What the operator has made of a row.
+    /// The budget of a row, with the operator's override.
     pub fn budget(&self, limit: Limit) -> Budget {
         self.limits.budget(limit)
     }
@@ -131,7 +133,7 @@ impl Limiter {
         let Some((method, path)) = &self.route else {
             return String::new();
         };
-        // `/v1/...` is the same route under another name.
+        // `/v1/...` is an alias of the route.
         let path = path.as_str();
         format!("{method} {}", path.strip_prefix("/v1").unwrap_or(path))
     }
@@ -171,7 +173,7 @@ where
     }
 }
 
-/// Runs both; the work's outcome counts only once it is admitted.
+/// Runs both, and returns the work's outcome only if it is admitted.
 async fn refusal_first<T>(
     check: impl Future<Output = Result<()>>,
     work: impl Future<Output = Result<T>>,

@@ -1,4 +1,4 @@
-//! A node's own windows, for as long as Redis is away.
+//! A node's local windows, for the time while Redis is away.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,23 +13,24 @@ use super::{Rule, table::Budget};
 /// When calls were admitted, oldest first.
 type Log = VecDeque<DateTime<Utc>>;
 
-/// Logs of what was admitted, by name.
+/// Logs of admitted calls, by name.
 #[derive(Default)]
 pub struct LocalWindows(Mutex<Windows>);
 
 #[derive(Default)]
 struct Windows {
     logs: HashMap<String, Log>,
-    /// How many keys there may be before the next clean-up: doubles with what a clean-up leaves, so that its cost is
-    /// spread over the calls that filled it.
+    /// The number of keys at the next clean-up. It doubles with the keys that a clean-up leaves, so
+    /// the calls that filled the table share its cost.
     crowd: usize,
 }
 
-/// Keys kept before those with nothing left in their window are thrown out.
+/// Number of keys at which those with an empty window are removed.
 const MAX_LOCAL_KEYS: usize = 100_000;
 
 impl LocalWindows {
-    /// Charges all rules or none; returns the denier with its wait, and the calls that remain of each rule.
+    /// Charges all rules or none. Returns the denying rule with its wait, and the remaining calls
+    /// of each rule.
     pub fn decide(
         &self,
         rules: &[Rule],
@@ -39,7 +40,8 @@ impl LocalWindows {
         let mut windows = self.0.lock();
         let Windows { logs, crowd } = &mut *windows;
         if logs.len() > (*crowd).max(MAX_LOCAL_KEYS) {
-            // Longer windows than a day are not in the table, and an operator's may forget a little here.
+            // The table has no window longer than a day. An operator's longer window may lose some
+            // calls here.
             logs.retain(|_, log| {
                 log.back()
                     .is_some_and(|last| now - *last < chrono::TimeDelta::hours(24))
@@ -57,7 +59,7 @@ impl LocalWindows {
             let used = u32::try_from(log.len()).unwrap_or(u32::MAX);
             remaining.push(budget.count.saturating_sub(used));
             if used >= budget.count {
-                // More than the share are logged only after nodes have joined.
+                // The log exceeds the share only after nodes have joined.
                 let wait = log
                     .get((used - budget.count) as usize)
                     .map_or(budget.window, |oldest| {
@@ -81,7 +83,7 @@ impl LocalWindows {
         (denied, remaining)
     }
 
-    /// Takes back what was charged last.
+    /// Takes back the last charge.
     pub fn refund(&self, rules: &[Rule]) {
         let mut windows = self.0.lock();
         for rule in rules.iter().filter(|rule| rule.charge) {

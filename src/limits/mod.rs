@@ -1,9 +1,10 @@
 //! The limiter: exact sliding windows over all nodes, in Redis on Redis's clock.
 //!
-//! All rules of a request are decided together, all or nothing, in one round trip: by one script call, which under load
-//! decides other requests as well ([`batcher`]), or in a Redis Cluster by one call per hash slot at the same time, where
-//! what was charged is given back if another one denies. When Redis is away each node falls back to its own share
-//! (limit ÷ live nodes): never open. Login locks and code tries do not live here but in Postgres.
+//! All rules of a request are decided together, all or nothing, in a single round trip. Under load
+//! a script call also decides other requests ([`batcher`]). In a Redis Cluster each hash slot gets
+//! a call of its own, all at the same time. A denial there refunds the other charges. When Redis is
+//! away each node applies its local share (limit ÷ live nodes), so the limiter never fails open.
+//! Login locks and code tries live in Postgres.
 
 mod batcher;
 mod headers;
@@ -60,22 +61,22 @@ struct Parts {
     off: bool,
 }
 
-/// One rule of a call: a budget, and whose.
+/// A rule of a call: a budget and its key.
 #[derive(Clone, Debug)]
 pub struct Rule {
     limit: Limit,
-    /// Where it is counted.
+    /// The name of the log that counts it.
     log: String,
     charge: bool,
 }
 
 impl Rule {
-    /// Uses one call of `key`'s budget up.
+    /// Charges a call to `key`'s budget.
     pub fn charge(limit: Limit, key: impl Display) -> Self {
         Self::charge_on("", limit, key)
     }
 
-    /// The same of the budget for one route alone.
+    /// Charges a call to `key`'s budget for a single route.
     fn charge_on(route: &str, limit: Limit, key: impl Display) -> Self {
         Rule {
             limit,
@@ -84,7 +85,7 @@ impl Rule {
         }
     }
 
-    /// Asks what is left.
+    /// Reads a budget without charging it.
     pub fn ask(limit: Limit, key: impl Display) -> Self {
         Rule {
             charge: false,
@@ -93,34 +94,36 @@ impl Rule {
     }
 }
 
-/// What is left of one rule's budget.
+/// The state of a rule's budget.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaStatus {
-    /// The row.
+    /// The row of the table.
     pub limit: Limit,
-    /// What it allows.
+    /// The row's budget, with the operator's override.
     pub budget: Budget,
-    /// Calls left now.
+    /// The number of calls left now.
     pub remaining: u32,
-    /// Until the oldest call leaves the window.
+    /// The time until the oldest call leaves the window.
     pub resets_in: Duration,
 }
 
 /// A decision over all rules of a call.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// The rule that denies longest, and for how long; none if the call was admitted.
+    /// The rule with the longest denial and its wait; none if the call was admitted.
     pub denied: Option<(usize, Duration)>,
-    /// What is left, rule by rule.
+    /// The state of each rule's budget.
     pub statuses: Vec<QuotaStatus>,
-    /// When each rule was decided, in µs of Redis's clock; empty if Redis was away and the node's share decided.
+    /// The time of each rule's decision, in µs of Redis's clock. Empty if Redis was away and the
+    /// local share decided.
     pub moments: Vec<i64>,
-    /// When this node knew it; who asked may have been busy until later.
+    /// The time when this node got the decision. The caller may have been busy until later.
     pub at: Instant,
 }
 
 impl Limits {
-    /// A limiter with the operator's overrides; if it is `off`, one that counts nothing. Its task ends with the last clone.
+    /// A limiter with the operator's overrides. If it is `off` it counts nothing. Its task ends
+    /// with the last clone.
     pub fn start(
         redis: Redis,
         db: Db,
@@ -147,12 +150,12 @@ impl Limits {
         }))
     }
 
-    /// The row that an agent's calls of routes without one are counted in.
+    /// The tier that counts an agent's calls of routes without a row.
     pub async fn tier(&self, agent: AgentId) -> Limit {
         self.0.tiers.of(agent).await
     }
 
-    /// What the operator has made of a row.
+    /// The budget of a row, with the operator's override.
     pub fn budget(&self, limit: Limit) -> Budget {
         self.0.overrides.budget(limit)
     }
@@ -168,7 +171,7 @@ impl Limits {
         decision
     }
 
-    /// The same without counting as a decision, for who only wants to see.
+    /// Decides without the metrics, for callers that only read.
     async fn look(&self, rules: &[Rule]) -> Decision {
         if self.0.off {
             return Decision {
@@ -184,7 +187,7 @@ impl Limits {
         }
     }
 
-    /// Takes back what a decision has charged, for calls that turn out to cost nothing.
+    /// Takes back a decision's charges, for calls that turn out to cost nothing.
     pub async fn refund(&self, rules: &[Rule], decision: &Decision) {
         if decision.denied.is_some() {
             return;
@@ -216,7 +219,7 @@ impl Limits {
         if !self.0.redis.is_clustered() {
             return self.call(rules, names).await;
         }
-        // Rules of one principal share its hash tag, so this is nearly always one call too.
+        // Rules of a principal share its hash tag, so this is nearly always a single call too.
         let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (n, name) in names.iter().enumerate() {
             slots
@@ -231,7 +234,7 @@ impl Limits {
             .await
     }
 
-    /// Decides groups of rules by a call each, and gives back what was charged if not all of them admit.
+    /// Decides groups of rules by a call each, and refunds the charges unless all of them admit.
     async fn ask_apart(
         &self,
         rules: &[Rule],
@@ -270,7 +273,7 @@ impl Limits {
                 ..
             } = answer?;
             for ((n, mut status), moment) in group.iter().zip(statuses).zip(moments) {
-                // What was given back is left again.
+                // A refunded call is left again.
                 status.remaining +=
                     u32::from(denied.is_some() && own.is_none() && rules[*n].charge);
                 found.push((*n, status, moment));
@@ -297,7 +300,7 @@ impl Limits {
         }
         let question = Request { names, args };
         let answer = if self.0.redis.is_clustered() {
-            // What others ask at the same time lives elsewhere.
+            // Concurrent requests have other hash slots, so a batch would not save a call.
             Response {
                 numbers: self.0.windows.decide(&[question]).await?.pop()?,
                 at: Instant::now(),
@@ -329,7 +332,7 @@ impl Limits {
         })
     }
 
-    /// The node's own share while Redis is away.
+    /// Decides by the node's local share while Redis is away.
     fn ask_local(&self, rules: &[Rule]) -> Decision {
         metrics::limiter_fallback();
         let nodes = self.0.redis.nodes();
@@ -364,7 +367,7 @@ impl Limits {
     }
 }
 
-/// The script, where it runs. Its numbers are doubles, which are exact for what we count.
+/// The script and its Redis. The script's numbers are doubles, which are exact for these counts.
 #[derive(Clone)]
 struct Windows {
     redis: Redis,
@@ -373,7 +376,8 @@ struct Windows {
 }
 
 impl Windows {
-    /// Decides calls in their order: for each the moment, and what the script says about it. None if Redis is away.
+    /// Decides requests in their order. Each answer is the time and the script's values. None if
+    /// Redis is away.
     async fn decide(&self, questions: &[Request]) -> Option<Vec<Vec<i64>>> {
         let names: Vec<&String> = questions.iter().flat_map(|one| &one.names).collect();
         let ahead = self.clock.ahead().num_microseconds().unwrap_or_default();

@@ -1,26 +1,27 @@
-//! THE LIMITS: the rows of the protocol, and what the operator makes of them.
+//! THE LIMITS: the rows of the protocol, and the operator's overrides.
 //!
-//! All but [`IN_POSTGRES`] are counted in Redis.
+//! Redis counts all limits but [`IN_POSTGRES`].
 
 use std::{collections::HashMap, str::FromStr, sync::Arc};
 
 pub use blindpipe_protocol::limits::{Budget, Limit, Per};
 
-/// What Postgres counts, where no flush forgets it. So many failed logins, none longer than the window after the one
-/// before, lock the e-mail for as long as the window; wrong codes are counted in a sliding window like any other.
+/// The limits that Postgres counts, because no flush can reset them there. A number of failed
+/// logins, each within the window after the one before, locks the e-mail for a window. Wrong codes
+/// are counted in an ordinary sliding window.
 pub const IN_POSTGRES: &[Limit] = &[Limit::LoginFail, Limit::CodeTries];
 
-/// The operator's changes of the table.
+/// The operator's changes to the table.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides(Arc<HashMap<Limit, Budget>>);
 
 impl Overrides {
-    /// Says what is wrong with the operator's text, if anything is.
+    /// Checks the operator's text; the error describes its fault.
     pub fn check(text: &str) -> Result<(), String> {
         text.parse::<Overrides>().map(drop)
     }
 
-    /// What holds for `limit`.
+    /// The budget of `limit`, with the operator's override.
     pub fn budget(&self, limit: Limit) -> Budget {
         self.0
             .get(&limit)

@@ -1,4 +1,4 @@
-//! Which tier an agent's calls are counted in: by its largest group, as it was within the last minute.
+//! The tier of an agent: its largest group decides it, as read within the last minute.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,11 +7,12 @@ use moka::future::Cache;
 use super::table::Limit;
 use crate::{db::Db, error::Result, ids::AgentId};
 
-/// How old an answer may be. A group that grows or shrinks moves its agents' budgets that much later.
+/// Greatest age of a cached tier. A group that grows or shrinks changes its agents' budgets that
+/// much later.
 const TIER_CACHE_TTL: Duration = Duration::from_secs(60);
 const TIER_CACHE_CAPACITY: u64 = 100_000;
 
-/// The tiers of agents; clones share what is remembered.
+/// The tiers of agents; clones share the cache.
 #[derive(Clone)]
 pub struct Tiers {
     db: Db,
@@ -19,7 +20,7 @@ pub struct Tiers {
 }
 
 impl Tiers {
-    /// With nothing remembered yet.
+    /// Starts with an empty cache.
     pub fn new(db: Db) -> Self {
         Tiers {
             db,
@@ -30,13 +31,13 @@ impl Tiers {
         }
     }
 
-    /// The agent's tier; the first one while Postgres cannot say.
+    /// The agent's tier; the first one while Postgres is away.
     pub async fn of(&self, agent: AgentId) -> Limit {
         if let Some(tier) = self.known.get(&agent).await {
             return tier;
         }
         let look = async { self.largest_group(agent).await.map(tier).map_err(Arc::new) };
-        // Boxed, because it is large and nearly every call does without.
+        // Boxed, because it is large and nearly every call does without it.
         Box::pin(self.known.try_get_with(agent, look))
             .await
             .unwrap_or(Limit::AgentTier1)
@@ -60,7 +61,7 @@ impl Tiers {
     }
 }
 
-/// The tier of an agent whose largest group has so many members.
+/// The tier of an agent whose largest group has this many members.
 fn tier(members: i64) -> Limit {
     match members {
         ..=10 => Limit::AgentTier1,

@@ -1,4 +1,5 @@
-//! Sockets that have not said yet whose they are, by address: a stranger may hold a few, not all of a node's.
+//! Unauthenticated connections, counted by address. An address may hold a few, not all of a node's
+//! sockets.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -6,18 +7,18 @@ use parking_lot::Mutex;
 
 use super::quotas::MAX_UNAUTHENTICATED_PER_IP;
 
-/// Those of one node; clones share them.
+/// The unauthenticated connections of a node; clones share the counts.
 #[derive(Clone, Default)]
 pub struct UnauthenticatedConnections(Arc<Mutex<HashMap<String, u32>>>);
 
-/// One of them; counted until it is dropped.
+/// An unauthenticated connection, counted until it is dropped.
 pub struct UnauthenticatedConnection {
     all: UnauthenticatedConnections,
     ip: String,
 }
 
 impl UnauthenticatedConnections {
-    /// Counts one more of `ip`, unless there are too many.
+    /// Counts a connection of `ip`; none if there are too many.
     pub fn enter(&self, ip: impl std::fmt::Display) -> Option<UnauthenticatedConnection> {
         let ip = ip.to_string();
         let mut counts = self.0.lock();

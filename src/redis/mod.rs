@@ -1,7 +1,8 @@
-//! Redis, for what may vanish: hints and counters.
+//! Redis, for contents that may vanish: hints and counters.
 //!
-//! No call waits longer than `REDIS_TIMEOUT_MS`; after five failures in a row the breaker opens and one call a second
-//! tries again. Callers take an `Err` as "away" and have an answer of their own for it.
+//! No call waits longer than `REDIS_TIMEOUT_MS`. Five failures in a row open the breaker, and then
+//! a call each second tries again. Callers treat an `Err` as "away" and have a fallback of their
+//! own.
 
 pub(crate) mod keys;
 
@@ -25,7 +26,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::{breaker::Breaker, ids::NodeId, metrics};
 
-/// Longest wait for the link when a node starts.
+/// Longest wait for the connection when a node starts.
 const FIRST_PING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A Lua script, by its hash.
@@ -34,7 +35,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// From its text.
+    /// A script with the text `lua`.
     pub fn new(lua: &'static str) -> Self {
         Script {
             script: fred::types::scripts::Script::from_lua(lua),
@@ -42,22 +43,24 @@ impl Script {
     }
 }
 
-/// Why there is no answer: away, late, or refused by the breaker. All mean the same to callers.
+/// The error of a call without an answer: away, late, or refused by the breaker. All mean the same
+/// to callers.
 #[derive(Debug)]
 pub struct Away;
 
 /// The nodes that live.
 #[derive(Clone, Default)]
 pub struct LiveNodes {
-    /// Whether the node that asked counted as living until then; not if its last beat was too long ago or forgotten.
+    /// Whether the node that asked was on the list until now. False if its last heartbeat is too
+    /// old or forgotten.
     pub known: bool,
-    /// When, in ms of Redis's clock.
+    /// The time of the answer, in ms of Redis's clock.
     pub at: i64,
-    /// Their ids, separated by commas.
+    /// The ids of the live nodes, separated by commas.
     pub nodes: String,
 }
 
-/// Hears of new links to Redis.
+/// A receiver of reconnections to Redis.
 pub struct Links(tokio::sync::broadcast::Receiver<fred::types::config::Server>);
 
 /// The command connection of one node; clones share it.
@@ -72,8 +75,8 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts connecting; returns at once ([`greet`](Self::greet) waits). A Redis that is away at boot is treated as one that is
-    /// away later. No call waits longer than `timeout`.
+    /// Starts to connect and returns at once ([`greet`](Self::greet) waits). Redis may be away at
+    /// boot as at any later time. No call waits longer than `timeout`.
     pub fn start(
         url: &SecretString,
         prefix: &str,
@@ -81,8 +84,9 @@ impl Redis {
     ) -> FredResult<(Self, SubscriberClient)> {
         let client = builder(url, timeout)?.build()?;
         let mut builder = builder(url, timeout)?;
-        // The buffer of received messages holds 32 by default, which a burst of hints overruns. What overruns this one is
-        // counted and swept. It is memory that is taken at once, several times over: not more than a burst needs.
+        // The buffer of received messages holds 32 by default, and a burst of hints overruns it.
+        // Lost messages are counted, and a sweep follows. The buffer is allocated at once and
+        // several times over, so it is no larger than a burst needs.
         builder
             .with_performance_config(|performance| performance.broadcast_channel_capacity = 8_192);
         let subscriber = builder.build_subscriber_client()?;
@@ -99,14 +103,15 @@ impl Redis {
         Ok((redis, subscriber))
     }
 
-    /// Waits for the link, so that a node does not begin with its own share of the limits; but not long.
+    /// Waits briefly for the connection, so that a node does not begin with its local share of the
+    /// limits.
     pub async fn greet(&self) {
         tokio::time::timeout(FIRST_PING_TIMEOUT, self.client.wait_for_connect())
             .await
             .ok();
     }
 
-    /// Whether keys are spread over several masters, by their hash slots.
+    /// Whether several masters share the keys, by hash slot.
     pub fn is_clustered(&self) -> bool {
         self.client.is_clustered()
     }
@@ -116,17 +121,17 @@ impl Redis {
         [&self.prefix, ":", name.as_ref()].concat()
     }
 
-    /// How many nodes live, by the last beat that got through; at least 1.
+    /// The number of live nodes at the last successful heartbeat; at least 1.
     pub fn nodes(&self) -> u32 {
         self.nodes.load(Ordering::Relaxed).max(1)
     }
 
-    /// Whether it has not answered lately, so that asking again soon is in vain.
+    /// Whether the breaker is open, so that an early retry is in vain.
     pub fn is_given_up(&self) -> bool {
         self.breaker.is_open()
     }
 
-    /// Says that `node` lives; returns who does.
+    /// Sends the heartbeat of `node` and returns the live nodes.
     pub async fn beat(&self, node: NodeId, lives: Duration) -> Result<LiveNodes, Away> {
         let life = i64::try_from(lives.as_millis()).unwrap_or(i64::MAX);
         let args = vec![node.to_string(), life.to_string()];
@@ -147,7 +152,7 @@ impl Redis {
         })
     }
 
-    /// Whether the link was made anew since the last time this was asked of `links`.
+    /// Whether the connection was remade since the last call with `links`.
     pub fn relinked(links: &mut Links) -> bool {
         use tokio::sync::broadcast::error::TryRecvError;
         let mut any = false;
@@ -159,13 +164,13 @@ impl Redis {
         }
     }
 
-    /// For [`relinked`](Self::relinked).
+    /// A receiver for [`relinked`](Self::relinked).
     pub fn links(&self) -> Links {
         use fred::interfaces::EventInterface;
         Links(self.client.reconnect_rx())
     }
 
-    /// Takes this node off the list of the living.
+    /// Removes this node from the list of live nodes.
     pub async fn leave(&self, node: NodeId) {
         use fred::interfaces::SortedSetsInterface;
         let key = self.key(keys::nodes());
@@ -174,7 +179,7 @@ impl Redis {
             .ok();
     }
 
-    /// Runs a script by its hash, loading it first where Redis has forgotten it.
+    /// Runs a script by its hash, and loads it first where Redis has forgotten it.
     pub async fn eval<T, A>(
         &self,
         script: &Script,
@@ -207,7 +212,7 @@ impl Redis {
         .await
     }
 
-    /// Runs one or more commands within the deadline, through the breaker.
+    /// Runs commands within the deadline, through the breaker.
     pub async fn run<T>(
         &self,
         work: impl AsyncFnOnce(&fred::clients::WithOptions<Client>) -> FredResult<T>,
@@ -222,7 +227,7 @@ impl Redis {
             ..Options::default()
         };
         let client = self.client.with_options(&options);
-        // The client's futures take 7 KB, which every request and every socket would carry along.
+        // The client's futures take 7 KB, and every request and socket would carry them along.
         match tokio::time::timeout(self.timeout, Box::pin(work(&client))).await {
             Ok(Ok(value)) => {
                 self.breaker.record_success();
@@ -251,9 +256,9 @@ impl Redis {
     }
 }
 
-/// What fred leaves unbounded is bounded here: waiting, the queue of a link that is down, a silent peer.
+/// Bounds what fred leaves unbounded: waits, the queue of a broken connection, a silent peer.
 fn builder(url: &SecretString, timeout: Duration) -> FredResult<Builder> {
-    // Making a link takes several answers.
+    // Connecting takes several answers.
     let patience = (4 * timeout).max(Duration::from_secs(1));
     let mut builder = Builder::from_config(Config::from_url(url.expose_secret())?);
     builder

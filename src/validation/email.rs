@@ -4,17 +4,17 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-/// An address as limits and rows know it: lower case. Not printable by accident.
+/// An address in the form of limits and rows: lower case. Its `Debug` form hides the address.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Email(String);
 
 impl Email {
-    /// The address.
+    /// The address as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The address of a row: it was validated before it was stored.
+    /// The address of a row, which was validated before it was stored.
     pub fn from_stored(email: String) -> Self {
         Email(email)
     }
@@ -34,7 +34,7 @@ impl<'de> Deserialize<'de> for Email {
             && !text
                 .bytes()
                 .any(|byte| byte.is_ascii_control() || b" <>\",;:\\()[]".contains(&byte));
-        // The mail library knows what an address is.
+        // The mail library decides whether the text is an address.
         match text.parse::<lettre::Address>() {
             Ok(address) if plain && address.domain().contains('.') => {
                 Ok(Email(text.to_ascii_lowercase()))

@@ -1,4 +1,4 @@
-//! What a value from outside must satisfy before a room works with it: text, ids, addresses, credentials seen earlier.
+//! Checks of values from outside: text, ids, addresses, and credentials that were verified earlier.
 
 mod email;
 mod reverify;

@@ -1,9 +1,10 @@
-//! The unit of work: one transaction, and what follows from its commit.
+//! The unit of work: a transaction with its effects.
 //!
-//! A store changes rows and says what follows: events ([`Tx::emit`]), revocations ([`Tx::revoke`]), jobs ([`Tx::enqueue`]).
-//! All of it becomes true with the commit, or none of it. Events reach the inboxes by one statement right before the commit, so the locks on
-//! inboxes are the last ones that a transaction takes, and it takes them in order. Sockets and other nodes hear of it after
-//! the commit. A publication never fails a request: the sweep finds what is lost on the way.
+//! A store changes rows and records the effects: events ([`Tx::emit`]), revocations
+//! ([`Tx::revoke`]), jobs ([`Tx::enqueue`]). The commit makes all of them true, or none. A single
+//! statement appends the events to the inboxes right before the commit. So a transaction locks
+//! inboxes last and in order. Sockets and other nodes are notified after the commit. A publication
+//! never fails a request, because the sweep finds everything that is lost on the way.
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
@@ -36,20 +37,20 @@ pub struct UnitOfWork {
     job_wakeup: Arc<Notify>,
 }
 
-/// A transaction under way, and what it has to publish.
+/// An open transaction and its effects.
 pub struct Tx {
     tx: db::Tx,
     random: Random,
     effects: Mutex<Effects>,
 }
 
-/// What a transaction has to publish.
+/// The effects of a transaction.
 #[derive(Default)]
 struct Effects {
     events: Vec<NewEvent>,
     revocations: Vec<Revocation>,
     jobs: Vec<NewJob>,
-    /// Whether a refusal commits what was done before it.
+    /// Whether a refusal commits the changes before it.
     keeps_refused: bool,
 }
 
@@ -59,7 +60,7 @@ struct Revocation {
 }
 
 impl UnitOfWork {
-    /// Over one pool.
+    /// A unit of work over a pool.
     pub fn new(db: Db, random: Random, backplane: Backplane) -> Self {
         UnitOfWork {
             db,
@@ -69,7 +70,7 @@ impl UnitOfWork {
         }
     }
 
-    /// The same over another pool.
+    /// A unit of work over another pool.
     pub fn over(&self, db: Db) -> Self {
         UnitOfWork { db, ..self.clone() }
     }
@@ -79,13 +80,13 @@ impl UnitOfWork {
         &self.db
     }
 
-    /// Where ids come from.
+    /// The source of ids.
     pub fn random(&self) -> &Random {
         &self.random
     }
 
-    /// Runs `work` in one transaction, commits, then publishes. An error rolls everything back, unless it comes from
-    /// [`Tx::commit_with`]. `name` is `feature.operation`, for the metrics.
+    /// Runs `work` in one transaction, commits, then publishes. An error rolls everything back,
+    /// unless it comes from [`Tx::commit_with`]. `name` is `feature.operation`, for the metrics.
     pub async fn run<T>(
         &self,
         name: &'static str,
@@ -108,7 +109,7 @@ impl UnitOfWork {
         queue::enqueue(&tx, &effects.jobs).await?;
         let appended = inbox::append_all(&tx, &effects.events).await?;
         tx.commit().await?;
-        // First, so that a device that was revoked hears nothing of what follows.
+        // Revocations come first, so that a revoked device gets none of the events.
         for revocation in effects.revocations {
             self.revoked(revocation.credentials, revocation.reason);
         }
@@ -119,7 +120,7 @@ impl UnitOfWork {
         Ok(())
     }
 
-    /// Notified when a transaction has put jobs into the queue.
+    /// Notified when a transaction has enqueued jobs.
     pub fn job_wakeup(&self) -> Arc<Notify> {
         self.job_wakeup.clone()
     }
@@ -131,13 +132,13 @@ impl UnitOfWork {
 }
 
 impl Tx {
-    /// Where ids come from.
+    /// The source of ids.
     pub fn random(&self) -> &Random {
         &self.random
     }
 
-    /// Has `recipients` told of an event once the transaction is committed. Each recipient gets the events of one
-    /// transaction in the order in which they were emitted.
+    /// Emits an event to `recipients` once the transaction is committed. Each recipient gets a
+    /// transaction's events in the order of their emission.
     pub fn emit(
         &self,
         kind: EventKind,
@@ -149,7 +150,7 @@ impl Tx {
         self.emit_as(id, kind, conversation, data, recipients)
     }
 
-    /// Emits an event whose id the caller has chosen.
+    /// Emits an event with an id that the caller has chosen.
     pub fn emit_as(
         &self,
         id: EventId,
@@ -178,17 +179,18 @@ impl Tx {
         self.effects.lock().revocations.push(revocation);
     }
 
-    /// Puts a job into the queue. It runs once the transaction is committed.
+    /// Enqueues a job, which runs after the commit.
     pub fn enqueue(&self, job: Job) {
         self.enqueue_in(job, Duration::ZERO);
     }
 
-    /// Puts a job into the queue that runs after `delay`.
+    /// Enqueues a job that runs `delay` after the commit.
     pub fn enqueue_in(&self, job: Job, delay: Duration) {
         self.effects.lock().jobs.push(NewJob { job, delay });
     }
 
-    /// Refuses and keeps what was done before: a try that was refused counts. The caller returns this at once.
+    /// Refuses and keeps the changes so far, for example the count of a refused try. The caller
+    /// returns this error at once.
     pub fn commit_with<T>(&self, refusal: impl Into<Error>) -> Result<T> {
         self.effects.lock().keeps_refused = true;
         Err(refusal.into())

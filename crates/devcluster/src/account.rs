@@ -31,8 +31,8 @@ impl Account {
         })
     }
 
-    /// The launcher's user. For root it is another: the owner of an existing data folder among `data_folders`,
-    /// else `postgres` or `nobody`.
+    /// The user for the services, which is the launcher unless that is root. For root it is the
+    /// owner of an existing folder among `data_folders`, else `postgres` or `nobody`.
     pub fn for_services(data_folders: impl IntoIterator<Item = PathBuf>) -> Result<Self> {
         let launcher = Account::launcher()?;
         if launcher.uid != 0 {
@@ -75,7 +75,8 @@ impl Account {
         Ok(())
     }
 
-    /// Whether this user can enter `folder`. Only a trial can tell: access lists and mounts have a say too.
+    /// Whether this user can enter `folder`. A trial decides, because access lists and mounts
+    /// matter too.
     pub fn can_enter(&self, folder: &Path) -> bool {
         let mut cd = Command::new("sh");
         cd.args(["-c", "cd \"$1\"", "sh"])

@@ -1,5 +1,5 @@
-//! A browser for the tests: Chromium without a window, found or fetched like the services, and driven over its
-//! DevTools protocol.
+//! A browser for the tests: Chromium without a window, found or fetched like the services. Its
+//! DevTools protocol drives it.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use crate::{
 
 /// The name of the program and of its package.
 pub const PROGRAM: &str = "chromium-headless-shell";
-/// How long the first start may take.
+/// Longest time of the first start.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A browser that was found or fetched.
@@ -54,7 +54,7 @@ impl Browser {
         })
     }
 
-    /// Version and folder.
+    /// The version and folder of the browser.
     pub fn describe(&self) -> String {
         format!(
             "Chromium {} in {}",
@@ -63,8 +63,9 @@ impl Browser {
         )
     }
 
-    /// Starts the browser. All its files go to `folder`, which the services' user must be able to enter. The browser
-    /// trusts certificates whose key has the hash `trusted_key` (base64 of the SHA-256 of the SPKI).
+    /// Starts the browser. All its files go to `folder`, which the services' user must be able to
+    /// enter. `trusted_key` is the base64 SHA-256 of an SPKI; the browser trusts certificates with
+    /// that key.
     pub fn start(&self, folder: &Path, trusted_key: &str) -> Result<RunningBrowser> {
         make_folder(folder, 0o755)?;
         self.account.take_ownership(folder)?;
@@ -80,7 +81,8 @@ impl Browser {
         let output = open_log(&log)?;
         let mut command = self.tools.command(PROGRAM, "KILL", &self.account);
         command.env("HOME", folder).env("FONTCONFIG_FILE", &config);
-        // The browser shows only our pages, and its sandbox needs rights that a container does not give.
+        // The browser shows only this project's pages, and its sandbox needs rights that a
+        // container does not give.
         command.args([
             "--headless",
             "--no-sandbox",
@@ -103,7 +105,7 @@ impl Browser {
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let said = fs::read_to_string(&log).unwrap_or_default();
-            // The line is complete once it has its end.
+            // The line is complete once its end has arrived.
             let listening = said
                 .split_inclusive('\n')
                 .filter(|line| line.ends_with('\n'));

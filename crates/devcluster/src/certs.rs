@@ -1,7 +1,7 @@
 //! A certificate authority for this machine alone, and the certificate of the local nodes.
 //!
-//! The authority may sign for localhost alone (name constraints), and nothing keeps its private key after the first
-//! signature. A browser can therefore trust `ca.pem` without risk.
+//! The authority may sign for localhost alone (name constraints), and nothing keeps its private key
+//! after the first signature. A browser can therefore trust `ca.pem` without risk.
 
 use std::{
     fs,
@@ -33,17 +33,17 @@ use crate::{
 
 /// The longest validity that the strictest clients accept from a private authority.
 const CERTIFICATE_VALIDITY: TimeDelta = TimeDelta::days(800);
-/// A start replaces a certificate that ends sooner.
+/// Remaining validity at which a start replaces the certificate.
 const RENEW_BEFORE: TimeDelta = TimeDelta::days(30);
 
-/// The files, absolute.
+/// The files, with absolute paths.
 #[derive(Clone, Debug)]
 pub struct Certificates {
     /// The authority's certificate, which clients trust.
     pub ca: PathBuf,
     /// The nodes' certificate, for localhost, 127.0.0.1 and ::1.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of the nodes' certificate.
     pub key: PathBuf,
 }
 
@@ -70,7 +70,7 @@ impl Certificates {
         Ok(files)
     }
 
-    /// The SHA-256 of the nodes' public key in base64, for a browser that shall trust it.
+    /// The SHA-256 of the nodes' public key in base64, for a browser that must trust it.
     pub fn public_key_hash(&self) -> Result<String> {
         let pem = fs::read_to_string(&self.key)
             .with_context(|| format!("read {}", self.key.display()))?;
@@ -115,7 +115,8 @@ impl Certificates {
 
     fn make(&self, now: DateTime<Utc>) -> Result<()> {
         let made = issue(now).with_context(|| "make a certificate".into())?;
-        // The key first: after an interruption the files do not match, and the next start makes them again.
+        // The key is written first. After an interruption the files do not match, and the next
+        // start makes them again.
         write_secret(&self.key, &made.key)?;
         fs::write(&self.cert, made.cert)
             .with_context(|| format!("write {}", self.cert.display()))?;
@@ -130,7 +131,7 @@ struct Issued {
 }
 
 fn issue(now: DateTime<Utc>) -> Result<Issued, rcgen::Error> {
-    // A day back, for clients whose clock is slow.
+    // The certificate begins a day back, for clients whose clock is slow.
     let ((y1, m1, d1), (y2, m2, d2)) = (
         date(now - TimeDelta::days(1)),
         date(now + CERTIFICATE_VALIDITY),

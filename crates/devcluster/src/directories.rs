@@ -1,7 +1,8 @@
-//! The folders of one dev cluster.
+//! The folders of a dev cluster.
 //!
-//! Root starts the services as another user (see [`crate::account`]). If that user cannot reach the project folder
-//! (a checkout under `/root`, say), its files lie under `/var/tmp` instead.
+//! Root starts the services as another user (see [`crate::account`]). If that user cannot reach the
+//! project folder (a checkout under `/root`, for example), the services' data lies under `/var/tmp`
+//! instead.
 
 use std::{
     fs, io,
@@ -18,18 +19,18 @@ use crate::{
 
 #[derive(Clone, Debug)]
 pub struct Directories {
-    /// `.dev`, absolute.
+    /// The folder `.dev`, as an absolute path.
     pub root: PathBuf,
     /// Parent of the services' data: `.dev`, or a folder under `/var/tmp`.
     pub data: PathBuf,
-    /// Fetched programs.
+    /// Folder of fetched programs.
     pub packages: PathBuf,
     /// The user that the services run as.
     pub account: Account,
 }
 
 impl Directories {
-    /// Makes the folder `root` if it is missing and decides where the rest goes.
+    /// Makes the folder `root` if it is missing, and chooses the other folders.
     pub fn prepare(root: &Path) -> Result<Self> {
         let root = std::path::absolute(root).with_context(|| format!("find {}", root.display()))?;
         fs::create_dir_all(&root).with_context(|| format!("make the folder {}", root.display()))?;
@@ -39,7 +40,8 @@ impl Directories {
         let shared = Some(shared_folder(&root)).filter(|folder| is_own_folder(folder));
         let stores = [Some(root.clone()), shared].into_iter().flatten();
         let account = Account::for_services(stores.map(|store| store.join("postgres/data")))?;
-        // The services' user must get through to its own folders; everything else stays with the launcher's.
+        // The services' user must be able to enter its own folders. Everything else belongs to the
+        // launcher's user.
         let mode = if account.is_other() { 0o711 } else { 0o700 };
         fs::set_permissions(&root, fs::Permissions::from_mode(mode))
             .map_err(|error| write_error(&root, &error))?;
@@ -66,7 +68,8 @@ impl Directories {
     /// Removes everything that belongs to the cluster in `root`.
     pub fn remove(root: &Path) -> Result<()> {
         let root = std::path::absolute(root).with_context(|| format!("find {}", root.display()))?;
-        // The shared folder is named after the real path of `root`, which itself may be gone already.
+        // The shared folder is named after the real path of `root`, and `root` itself may be gone
+        // already.
         let parent = root.parent().and_then(|parent| parent.canonicalize().ok());
         let root = parent
             .zip(root.file_name())
@@ -88,7 +91,8 @@ fn shared_folder(root: &Path) -> PathBuf {
     PathBuf::from(format!("/var/tmp/blindpipe-{}", short_hash(root)))
 }
 
-/// Whether the launcher owns a folder. Anyone may write to `/var/tmp`, so a folder there may be a trap.
+/// Whether the launcher owns a folder. Any user may write to `/var/tmp`, so a folder there may be a
+/// trap.
 fn is_own_folder(folder: &Path) -> bool {
     let data = fs::symlink_metadata(folder);
     data.is_ok_and(|data| {

@@ -1,8 +1,8 @@
-//! The one error type: a message for the person at the terminal.
+//! The only error type: a message for the person at the terminal.
 
 use std::fmt;
 
-/// Why the dev cluster cannot go on. Its text is a whole message.
+/// The reason that the dev cluster cannot go on. Its text is a whole message.
 #[derive(Debug)]
 pub struct DevError(String);
 

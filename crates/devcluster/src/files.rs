@@ -18,7 +18,8 @@ pub fn make_folder(path: &Path, mode: u32) -> Result<()> {
         .map_err(|error| write_error(path, &error))
 }
 
-/// Writes a file that only its owner can read. A reader sees the old file or the new one, never half of it.
+/// Writes a file that only its owner can read. A reader sees the old file or the new one, never
+/// half of it.
 pub fn write_secret(path: &Path, text: &str) -> Result<()> {
     let temporary = path.with_extension("new");
     let _ = fs::remove_file(&temporary);
@@ -34,7 +35,8 @@ pub fn write_secret(path: &Path, text: &str) -> Result<()> {
         .map_err(|error| write_error(path, &error))
 }
 
-/// Opens a log for appending and reading. A service inherits it as an open file, so it needs no access to the path.
+/// Opens a log for appending and reading. A service inherits it as an open file, so it needs no
+/// access to the path.
 pub fn open_log(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options

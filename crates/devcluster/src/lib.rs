@@ -1,8 +1,10 @@
-//! A whole cluster on one machine: private Postgres and Redis, certificates, nodes, and what tests need beside them.
+//! A whole cluster on a machine: private Postgres and Redis, certificates, nodes, and tools for
+//! tests.
 //!
-//! The program `devcluster` runs the cluster for people (`make run`) and for the load test. The integration tests use
-//! this library: [`services`], [`certs`], [`browser`], [`cluster`]. Everything lives in one folder (`.dev`), needs no
-//! root and ends with the launcher. The library knows the server only as a program with settings.
+//! The program `devcluster` runs the cluster for people (`make run`) and for the load test. The
+//! integration tests use this library: [`services`], [`certs`], [`browser`], [`cluster`].
+//! Everything lives in a single folder (`.dev`), needs no root and ends with the launcher. The
+//! library knows the server only as a program with settings.
 
 pub mod account;
 pub mod autobahn;
@@ -50,13 +52,13 @@ pub fn fetch(directories: &Directories) -> Result<()> {
     }
     match Browser::obtain(directories) {
         Ok(browser) => say(browser.describe()),
-        // Only one test needs it, and that test repeats this notice.
+        // Only the browser test needs it, and that test repeats this notice.
         Err(error) => say(missing_browser_notice(&error.to_string())),
     }
     Ok(())
 }
 
-/// Removes the folder `root` and everything else that the cluster left behind. Fails while anything runs there.
+/// Removes the folder `root` and all other files of the cluster. Fails while anything runs there.
 pub fn clean(root: &Path) -> Result<()> {
     let _locks = if root.exists() {
         Lock::take_all(root)?

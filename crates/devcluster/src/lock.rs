@@ -27,8 +27,8 @@ impl Lock {
         })
     }
 
-    /// Takes all locks in `root` and two levels below it (tests, downloads, clusters in a folder of `root`). Nothing
-    /// in `root` is in use then.
+    /// Takes all locks in `root` and two levels below it (tests, downloads, clusters in a folder of
+    /// `root`). Nothing in `root` is in use then.
     pub fn take_all(root: &Path) -> Result<Vec<Self>> {
         let mut locks = vec![Lock::take(root)?];
         let below = |folder: &Path| {
@@ -55,7 +55,7 @@ impl Lock {
         Ok(locks)
     }
 
-    /// Takes the lock in the file `path`, if nobody has it.
+    /// Takes the lock in the file `path`; none if another process has it.
     pub fn try_take(path: &Path) -> Result<Option<Self>> {
         let mut options = OpenOptions::new();
         let file = options.create(true).truncate(false).write(true).open(path);

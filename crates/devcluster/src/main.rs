@@ -1,4 +1,5 @@
-//! `devcluster`: runs a whole cluster on one machine, for people who try it, for tests and for the load test.
+//! `devcluster`: runs a whole cluster on one machine, for people who try it, for tests and for the
+//! load test.
 
 use std::{
     env,
@@ -52,7 +53,7 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // Two crates may each bring a provider; this one is meant.
+    // Two dependencies may each install a provider; the program uses this one.
     rustls::crypto::aws_lc_rs::default_provider()
         .install_default()
         .ok();
@@ -96,7 +97,7 @@ async fn run_cluster(options: &cluster::Options, with_demo: bool) -> Result<()> 
     }
 }
 
-/// The program `given`, or the one called `name` in the folder of this program.
+/// The path of the program: `given`, or the program `name` in this program's folder.
 fn program(given: Option<&Path>, name: &str) -> Result<PathBuf> {
     if let Some(given) = given {
         return std::path::absolute(given).with_context(|| format!("find {}", given.display()));

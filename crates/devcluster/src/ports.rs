@@ -1,7 +1,7 @@
 //! Ports for private servers.
 //!
-//! They lie below 32768, where Linux's ephemeral range begins. Above it an outgoing connection of any program may take
-//! a port while its server restarts.
+//! They lie below 32768, where Linux's ephemeral range begins. Above it an outgoing connection of
+//! any program may take a port while its server restarts.
 
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 
@@ -12,7 +12,8 @@ const FIRST_EPHEMERAL_PORT: u16 = 32768;
 
 /// The first port from `from` on that is free and not in `taken`.
 ///
-/// Another process may take the port before the caller does. On "address in use" the caller asks again.
+/// Another process may take the port before the caller does. The caller asks again after "address
+/// in use".
 pub fn free_port(from: u16, taken: &[u16]) -> Result<u16> {
     pick(from, |port| !taken.contains(&port) && is_free(port)).ok_or_else(|| {
         DevError::new(format!(
@@ -22,8 +23,8 @@ pub fn free_port(from: u16, taken: &[u16]) -> Result<u16> {
     })
 }
 
-/// Whether a server could listen on `port` now. `localhost` may mean IPv6 to a client, so the IPv6 address must be
-/// free too, where the machine has IPv6.
+/// Whether a server could listen on `port` now. Clients may resolve `localhost` to IPv6, so the
+/// IPv6 address must be free too, where the machine has IPv6.
 pub fn is_free(port: u16) -> bool {
     let v4 = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, port));

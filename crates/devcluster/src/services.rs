@@ -3,22 +3,24 @@
 //! ```no_run
 //! use devcluster::services::{Durability, Services};
 //!
-//! // Blocks for a second or two; the first start ever may fetch programs. Everything lives under the folder `.dev`.
+//! // Blocks for a second or two; the first start ever may fetch programs.
+//! // Everything lives under the folder `.dev`.
 //! let mut services = Services::start(".dev".as_ref(), Durability::Test)?;
-//! let database = services.postgres.url(); // role blindpipe: owns database blindpipe, may create databases
+//! // Role blindpipe owns database blindpipe and may create databases.
+//! let database = services.postgres.url();
 //! let admin = services.postgres.admin_url(); // the superuser, for faults that a test causes
 //! let cache = services.redis.url();
 //!
 //! let mut own = services.another_redis("faults")?; // a second Redis, for a test to break
 //! own.kill(); // SIGKILL
-//! own.restart()?; // on the same port, empty
+//! own.restart()?; // on its old port, empty
 //! services.postgres.kill(); // as a crash
 //! services.postgres.restart()?;
 //! # Ok::<(), devcluster::DevError>(())
 //! ```
 //!
-//! Dropping a server stops it. Nothing drops a `static`, but the kernel ends the servers with the process. Every start
-//! locks a folder of its own, so parallel test runs have separate instances.
+//! Dropping a server stops it. Nothing drops a `static`, but the kernel ends the servers with the
+//! process. Every start locks a folder of its own, so parallel test runs have separate instances.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +37,7 @@ pub use crate::{
     redis::{RedisCluster, RedisServer},
 };
 
-/// Parallel test runs in one tree.
+/// Most parallel test runs in a tree.
 const TEST_SLOTS: usize = 16;
 
 /// Running private services. Dropping them stops both.
@@ -45,13 +47,13 @@ pub struct Services {
     pub postgres: PostgresServer,
     /// The Redis that all nodes share.
     pub redis: RedisServer,
-    /// The programs they run.
+    /// The programs that the servers run.
     pub tools: Tools,
     /// The folders of the cluster.
     pub directories: Directories,
     /// The folder of these instances.
     folder: PathBuf,
-    /// The last field: the lock ends after both servers.
+    /// The lock is the last field, so it ends after both servers.
     _lock: Lock,
 }
 
@@ -85,13 +87,13 @@ impl Services {
         })
     }
 
-    /// Starts a further Redis. Every running server needs its own `name`.
+    /// Starts another Redis. Every running server needs its own `name`.
     pub fn another_redis(&self, name: &str) -> Result<RedisServer> {
         let folder = self.folder.join(format!("redis-{name}"));
         RedisServer::start_apart(&self.tools.redis, &self.directories.account, &folder)
     }
 
-    /// Starts a further Postgres that standbys can follow. Every running server needs its own `name`.
+    /// Starts another Postgres that standbys can follow. Every running server needs its own `name`.
     pub fn another_postgres(&self, name: &str) -> Result<PostgresServer> {
         let folder = self.folder.join(format!("postgres-{name}"));
         PostgresServer::start(

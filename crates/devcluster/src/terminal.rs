@@ -1,4 +1,5 @@
-//! Lines for the terminal. `println!` panics on a closed pipe (`make run | head`), and a panic would end the cluster.
+//! Lines for the terminal. `println!` panics on a closed pipe (`make run | head`), and a panic
+//! would end the cluster.
 
 use std::{
     fmt::Display,

@@ -1,5 +1,5 @@
-//! The licences, bans and sources of `deny.toml`, enforced with cargo alone, so that they hold on machines without
-//! cargo-deny. Advisories need that tool; see the Makefile.
+//! The licences, bans and sources of `deny.toml`, enforced with cargo alone, so that they hold on
+//! machines without cargo-deny. Advisories need that tool; see the Makefile.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -61,7 +61,7 @@ fn cargo(arguments: &[&str]) -> String {
 
 /// Every crate that is built for this platform, from any member of the workspace.
 fn packages() -> Vec<Value> {
-    // Only what the build has fetched already is looked at, so this works without a network.
+    // Only crates that the build has already fetched are read, so this works without a network.
     let platform = format!("{}-unknown-linux-gnu", env::consts::ARCH);
     let metadata = cargo(&[
         "metadata",
@@ -78,7 +78,7 @@ fn packages() -> Vec<Value> {
 
 /// Whether an SPDX expression can be satisfied with `allowed` licences alone.
 fn satisfied(expression: &str, allowed: &[String]) -> bool {
-    // `/` is how old crates wrote OR.
+    // Old crates write OR as `/`.
     let spaced = expression
         .replace('/', " OR ")
         .replace('(', " ( ")
@@ -165,7 +165,7 @@ fn every_licence_is_allowed() {
 fn no_banned_crate_is_built() {
     let banned = list("bans", "deny");
     assert!(banned.len() > 3);
-    // The lock file also names what no enabled feature asks for; the tree does not.
+    // The lock file also names crates that no enabled feature needs; the tree does not.
     let tree = cargo(&[
         "tree",
         "--locked",
@@ -204,7 +204,7 @@ fn every_crate_comes_from_the_allowed_registry() {
     assert!(foreign.is_empty(), "crates from elsewhere: {foreign:?}");
 }
 
-/// The quoted strings of a list that stands on one line.
+/// The quoted strings of a list on a single line.
 fn list_line(section: &str, key: &str) -> Vec<String> {
     let text = read("deny.toml");
     let body = text.split(&format!("\n[{section}]\n")).nth(1).unwrap();

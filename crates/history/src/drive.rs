@@ -1,5 +1,6 @@
-//! Makes a history: many clients at once send, read, listen, and put one of them out and in again. Nodes may die meanwhile:
-//! most clients then repeat what they sent, at another node under the same id; some never learn what became of it.
+//! Makes a history. Many clients send, read and listen concurrently, and an owner removes and adds
+//! a member again and again. Nodes may die meanwhile. Most clients then repeat a send at another
+//! node under its first id. Some never learn the outcome.
 
 use std::{
     cell::{Cell, RefCell},
@@ -12,13 +13,13 @@ use tokio::time::Instant;
 
 use crate::{Heard, History, Moment, Read, Said, Send, Span, Stay, Tag};
 
-/// One principal as a client of any node.
+/// A principal as a client of any node.
 pub trait Actor {
-    /// Its id.
+    /// The principal's id.
     fn id(&self) -> &str;
-    /// Whether it is an agent: its paths are others.
+    /// Whether the principal is an agent, whose paths differ.
     fn is_agent(&self) -> bool;
-    /// Status and body of the answer of node `node`; none if there was none.
+    /// Status and body of node `node`'s answer; none if there was no answer.
     fn call(
         &self,
         node: usize,
@@ -26,17 +27,17 @@ pub trait Actor {
         path: &str,
         body: Option<String>,
     ) -> impl Future<Output = Option<(u16, Value)>>;
-    /// A ULID that is used once.
+    /// A ULID that is used for a single message.
     fn fresh_id(&self) -> String;
 }
 
 /// A principal's socket.
 pub trait Subscriber {
-    /// The next frame; none when the socket is closed.
+    /// The next frame; none after the socket has closed.
     fn next(&mut self) -> impl Future<Output = Option<Value>>;
 }
 
-/// How much is done.
+/// The size of a history.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub nodes: usize,
@@ -47,12 +48,12 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Longest wait for what is still to be heard when everything has been said.
+/// Longest silence while the last messages are still to arrive.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Before something is asked again.
+/// Pause before a repeated request.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 const DONE: &[u16] = &[200, 201];
-/// A page of the newest messages.
+/// Messages in a page of the newest.
 const NEWEST: usize = 20;
 
 struct Drive<'a, A> {
@@ -62,13 +63,14 @@ struct Drive<'a, A> {
     start: Instant,
     history: RefCell<History>,
     next_tag: Cell<Tag>,
-    /// The workers have done their share.
+    /// Set when the workers have finished.
     done: Cell<bool>,
 }
 
-/// Lets `actors` loose: the first is a user who owns every room, the last a user who is put out of the first room and
-/// let in again, over and over; agents in between have a relation with the first. `ears` are theirs, in the same order,
-/// and were open before.
+/// Runs `actors` against the nodes. The first actor is a user who owns every conversation. It
+/// removes the last actor from the first conversation and adds it again, over and over. Agents in
+/// between have a relation with the first actor. `ears` are the actors' sockets in this order, and
+/// were open before.
 pub async fn drive<A: Actor, E: Subscriber>(
     plan: Plan,
     actors: &[A],
@@ -100,7 +102,7 @@ pub async fn drive<A: Actor, E: Subscriber>(
         };
         let ((), changes) = futures_util::join!(workers, drive.come_and_go());
         changes?;
-        // The last thing said in each room: who has heard it has heard all.
+        // The last message of each conversation. A listener that has it has every message.
         for room in 0..plan.rooms {
             drive.send(0, room, 0, last_tag(room), Manner::Sure).await;
         }
@@ -123,7 +125,7 @@ fn last_tag(room: usize) -> Tag {
     Tag::MAX - room as Tag
 }
 
-/// A message of ours, wherever it is found.
+/// The tag of this driver's message, in an event or a page.
 fn tag_of(message: &Value) -> Option<Tag> {
     message["payload"]["tag"].as_str()?.parse().ok()
 }
@@ -138,8 +140,8 @@ impl<A: Actor> Drive<'_, A> {
         self.next_tag.get()
     }
 
-    /// What the owner asks for must be done: at whatever node, after as many tries as it takes. It took effect at some
-    /// moment since the first.
+    /// A request of the owner, repeated at all nodes until it succeeds. It took effect at some
+    /// moment since the first try.
     async fn must(
         &self,
         method: &'static str,
@@ -221,12 +223,13 @@ impl<A: Actor> Drive<'_, A> {
         Ok(id)
     }
 
-    /// One agent a room: two would fall silent, as agents that answer each other must.
+    /// Whether the principal is a member. Each conversation has a single agent, because two that
+    /// answer each other soon fall silent.
     fn is_in(&self, principal: usize, room: usize) -> bool {
         !self.actors[principal].is_agent() || principal % self.plan.rooms == room
     }
 
-    /// One client after the other: sends mostly, reads sometimes, everywhere.
+    /// Runs a worker, which sends mostly and reads sometimes, as any actor and at any node.
     async fn work(&self, n: usize) {
         let seed = self
             .plan
@@ -278,7 +281,7 @@ impl<A: Actor> Drive<'_, A> {
             tokio::time::sleep(RETRY_DELAY).await;
         }
         let ended = self.now();
-        // One try that was not answered may yet succeed, whatever the others were told.
+        // A try without an answer may yet succeed, whatever the other tries were answered.
         let refused = answers.iter().all(|answer| refused(Some(answer)));
         let mut seqs: Vec<u64> = answers.iter().filter_map(stored).collect();
         seqs.sort_unstable();
@@ -303,7 +306,7 @@ impl<A: Actor> Drive<'_, A> {
         if seqs.is_empty() {
             sends.push(record(None));
         }
-        // Two different answers to one message are two records, which the judge will not like.
+        // Two different answers to a message become two records, and the judge reports them.
         sends.extend(seqs.into_iter().map(|seq| record(Some(seq))));
     }
 
@@ -332,13 +335,14 @@ impl<A: Actor> Drive<'_, A> {
         });
     }
 
-    /// The last actor is put out of the first room and let in again until the workers are done.
+    /// Removes the last actor from the first conversation and adds it again until the workers are
+    /// done.
     async fn come_and_go(&self) -> Result<(), String> {
         let last = self.actors.len() - 1;
         let (room, who) = (&self.rooms[0], self.actors[last].id());
         while !self.done.get() {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            // 404: gone by a try that was not answered.
+            // 404: an earlier try succeeded, but its answer was lost.
             let path = format!("/groups/{room}/members/{who}");
             let (_, left) = self
                 .must("DELETE", &path, Some(json!({})), &[200, 404])
@@ -354,7 +358,7 @@ impl<A: Actor> Drive<'_, A> {
         Ok(())
     }
 
-    /// Everything that arrives until the last message of each of the listener's rooms has.
+    /// Records every event until the last message of each of the listener's conversations.
     async fn listen(&self, principal: usize, ears: &mut impl Subscriber) -> Vec<Heard> {
         let mut heard: Vec<Heard> = Vec::new();
         let mut waiting: Vec<usize> = (0..self.plan.rooms)
@@ -392,7 +396,7 @@ impl<A: Actor> Drive<'_, A> {
         })
     }
 
-    /// All of a room, oldest first, as its owner reads it.
+    /// All messages of a conversation, oldest first, as its owner reads them.
     async fn whole(&self, room: usize) -> Result<Vec<(u64, Tag)>, String> {
         let (mut all, mut cursor) = (Vec::new(), String::new());
         loop {
@@ -408,14 +412,14 @@ impl<A: Actor> Drive<'_, A> {
     }
 }
 
-/// How a client sends.
+/// The manner in which a client sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Manner {
-    /// And never asks again.
+    /// A single try, whatever the answer.
     Once,
-    /// Twice at the same time, at two nodes under one id.
+    /// Twice at the same time, at two nodes under the same id.
     Twice,
-    /// Again under the same id, at the next node, until it is told what became of it.
+    /// Repeated under the same id at the next node, until the outcome is known.
     Sure,
 }
 
@@ -441,7 +445,7 @@ fn seen(page: &Value) -> Vec<(u64, Tag)> {
         .collect()
 }
 
-/// A small generator: what matters is that a seed repeats the plan.
+/// A small generator whose seed repeats the plan.
 struct Chance(u64);
 
 impl Chance {

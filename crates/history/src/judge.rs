@@ -2,7 +2,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::{Fault, Heard, History, Moment, Read, Said, Send, Span, Stay, Tag};
 
-/// Everything that is wrong with a history; nothing if it is sound.
+/// Finds every fault of a history; none if it is sound.
 pub fn judge(history: &History) -> Vec<Fault> {
     let mut faults = Vec::new();
     let sends = by_tag(&history.sends, &mut faults);
@@ -45,7 +45,7 @@ fn by_place(stays: &[Stay]) -> Places<'_> {
     all
 }
 
-/// One append-only list.
+/// A conversation as an append-only list.
 struct Conversation<'a> {
     id: usize,
     end: &'a [(u64, Tag)],
@@ -78,7 +78,7 @@ impl<'a> Conversation<'a> {
         self.order(faults);
     }
 
-    /// 1, 2, 3, each with one message, each message once.
+    /// Checks the numbers: 1, 2, 3, each with a message, and each message once.
     fn numbers(&self, faults: &mut Vec<Fault>) {
         let mut last = 0;
         let mut tags = HashSet::new();
@@ -104,7 +104,8 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// What was acknowledged is there, under its number; what is there was sent; what was read is what is there.
+    /// Checks three rules. An acknowledged message is there under its number. A message that is
+    /// there was sent. A message that was read is there.
     fn contents(&self, faults: &mut Vec<Fault>) {
         let conversation = self.id;
         for send in self
@@ -148,18 +149,20 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Sweeps over the clock: `reached` is the farthest place that an answered operation has shown so far. What begins
-    /// now must come behind it (a send) or see it (a read).
+    /// Goes through the moments in order. `reached` is the farthest place that an answered
+    /// operation has shown so far. A send that begins now must come behind it, and a read must see
+    /// it.
     fn order(&self, faults: &mut Vec<Fault>) {
         let sends = self
             .sends
             .values()
             .filter(|send| send.conversation == self.id)
             .filter_map(|send| {
-                // The place as readers see it; where an answer says otherwise, that is a fault of its own.
+                // This is the place that readers see. An answer with another place is a fault of
+                // its own.
                 Some((send.span, *self.places.get(&send.tag)?, true))
             });
-        // An empty page says nothing: its reader may have joined a moment ago.
+        // An empty page has no place, because its reader may have joined just now.
         let reads = self
             .reads
             .iter()
@@ -170,7 +173,8 @@ impl<'a> Conversation<'a> {
             moments.push((span.began, false, n));
             moments.extend(span.ended.map(|ended| (ended, true, n)));
         }
-        // At one moment begins come first: what is not clearly before counts as at the same time.
+        // At equal moments begins come first: an operation that is not clearly earlier counts as
+        // concurrent.
         moments.sort_unstable();
         let mut reached = 0;
         for (_, is_end, n) in moments {
@@ -188,7 +192,7 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// Numbers rise by one, and each conversation's by any amount but never back.
+/// Checks that numbers rise by 1, and that each conversation's numbers rise by any amount.
 fn inbox(principal: usize, heard: &[Heard], faults: &mut Vec<Fault>) {
     let mut reached: HashMap<usize, u64> = HashMap::new();
     for pair in heard.windows(2) {
@@ -234,7 +238,7 @@ fn perhaps_inside(stay: &Stay, span: Span) -> bool {
     !too_early && !too_late
 }
 
-/// Whoever was surely there when a message was sent has heard it.
+/// Checks that a principal received every message that was sent during its certain stay.
 fn completeness(
     principal: usize,
     heard: &[Heard],
@@ -265,7 +269,7 @@ fn completeness(
     }
 }
 
-/// Whoever heard or read a message may have been there when it was sent, and it was sent.
+/// Checks that every message heard or read was sent while its reader may have been a member.
 fn outsiders(
     history: &History,
     sends: &HashMap<Tag, &Send>,
@@ -335,7 +339,8 @@ mod tests {
         }
     }
 
-    /// One always there; one who leaves between the second and the third message. The third send overlaps the fourth.
+    /// A sound history. A member stays throughout, and another leaves between the second and third
+    /// message. The third send overlaps the fourth.
     fn sound() -> History {
         let heard = |from: u64, tags: &[(u64, Tag)]| {
             let messages = tags.iter().map(|(seq, tag)| said(*seq, *tag));
@@ -408,7 +413,7 @@ mod tests {
             });
         };
         assert_eq!(kinds(appeared), [""; 0]);
-        // Members may change in the middle of a send: it may be heard or not.
+        // Members may change in the middle of a send, so either outcome is sound.
         let raced = |history: &mut History| {
             history.sends[1].span = span(30, 52);
             history.heard[1].pop();
@@ -448,17 +453,17 @@ mod tests {
 
     #[test]
     fn an_order_against_the_clock_is_found_in_every_pair_of_operations() {
-        // A send that began after another was answered has a smaller number.
+        // A send that began after another's answer has a smaller number.
         assert_eq!(kinds(|h| h.sends[3].span = span(81, 83)), ["order"]);
-        // A read does not see what was acknowledged before it began.
+        // A read lacks a message that was acknowledged before it began.
         assert_eq!(kinds(|h| h.reads[0].span = span(41, 44)), ["order"]);
-        // A read sees less than one that was answered before.
+        // A read sees less than an earlier answered read.
         let less = |h: &mut History| {
             h.reads[0].span = span(46, 47);
             h.sends[1].span = span(30, 48);
         };
         assert_eq!(kinds(less), ["order"]);
-        // A send is answered with a number that a read had seen taken before it began.
+        // A send is answered with a number that a read saw in use before the send began.
         let taken = |h: &mut History| {
             h.reads[1] = Read {
                 reader: 0,

@@ -1,14 +1,18 @@
-//! Judges a history: what many clients did at once, when they began and when they were answered, and what they saw.
+//! Judges a history: the operations of many concurrent clients, with their begin, their answer and
+//! their result.
 //!
-//! A conversation promises to be an append-only list whose operations take effect at one moment between their begin and
-//! their answer (linearizability). For such a list the search of Wing, Gong and Lowe needs no search: a send says its
-//! place and a read says how long the list was, so the order is known, and what is left to ask is whether it contradicts
-//! the clock. It does not if no operation, when it begins, has a place that is behind what was answered before.
+//! A conversation promises to be an append-only list. Each operation takes effect at a moment
+//! between its begin and its answer (linearizability). Such a list needs no search as by Wing, Gong
+//! and Lowe. A send's answer gives its place and a read's gives the length of the list, so the
+//! order is known. The judge only checks that the order agrees with the clock: no operation has a
+//! place behind anything that was answered before it began.
 //!
-//! Inboxes promise that numbers rise by one, that every member hears every message, once, in the conversation's order,
-//! and that nobody hears one that was sent after they had been removed.
+//! Inboxes promise four rules. Numbers rise by 1. Every member receives every message once. The
+//! messages keep the conversation's order. A removed member receives no message that was sent after
+//! the removal.
 //!
-//! Names (conversations, principals, messages) are numbers that the recorder gives; times are of one monotonic clock.
+//! Names (conversations, principals, messages) are numbers that the recorder gives. Times are of a
+//! single monotonic clock.
 
 mod drive;
 mod judge;
@@ -16,31 +20,32 @@ mod judge;
 pub use drive::{Actor, Plan, Subscriber, drive};
 pub use judge::judge;
 
-/// A moment, in whatever unit the recorder counts.
+/// A moment in the recorder's unit.
 pub type Moment = u64;
 
-/// A message as its sender named it: unique, and found again in what is read.
+/// A sender's unique mark on a message, which readers find in its payload.
 pub type Tag = u64;
 
 /// From the begin of an operation to its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub began: Moment,
-    /// None if there was no answer: it may have happened at any time since, or never.
+    /// None if there was no answer. The operation may then have happened at any time since, or
+    /// never.
     pub ended: Option<Moment>,
 }
 
-/// A send.
+/// A client's send of a message.
 #[derive(Clone, Debug)]
 pub struct Send {
     pub conversation: usize,
     pub tag: Tag,
     pub span: Span,
-    /// The number in the answer, if it was one.
+    /// The message's number in the answer; none for any other answer.
     pub seq: Option<u64>,
-    /// It was answered with a refusal, so nobody may see it.
+    /// Whether the answer was a refusal, so that no principal may see the message.
     pub refused: bool,
-    /// Who is not told of it, though there: an agent does not hear itself.
+    /// A member that does not receive the message: an agent gets no event of its own messages.
     pub not_for: Option<usize>,
 }
 
@@ -53,7 +58,7 @@ pub struct Read {
     pub seen: Vec<(u64, Tag)>,
 }
 
-/// An event that reached a principal: its number in the inbox and, if it announces a message, which.
+/// An event that reached a principal: its number in the inbox, and its message if it announces any.
 #[derive(Clone, Copy, Debug)]
 pub struct Heard {
     pub number: u64,
@@ -68,7 +73,7 @@ pub struct Said {
     pub tag: Tag,
 }
 
-/// A principal's stay in a conversation: when it was let in, and when it was put out.
+/// A principal's stay in a conversation, from its addition to its removal.
 #[derive(Clone, Copy, Debug)]
 pub struct Stay {
     pub conversation: usize,
@@ -77,58 +82,59 @@ pub struct Stay {
     pub left: Option<Span>,
 }
 
-/// Everything that was recorded.
+/// All records of a run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub sends: Vec<Send>,
     pub reads: Vec<Read>,
-    /// By principal, in the order in which it arrived; from the first number after the recorder began to listen.
+    /// Events by principal, in the order of arrival. They begin with the first number after the
+    /// recorder began to listen.
     pub heard: Vec<Vec<Heard>>,
     pub stays: Vec<Stay>,
-    /// Per conversation all that there is at the end, oldest first.
+    /// All messages of each conversation at the end, oldest first.
     pub ends: Vec<Vec<(u64, Tag)>>,
 }
 
-/// What must not be, with the place where it was seen.
+/// A broken promise, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The numbers of a conversation are not 1, 2, 3.
     Gap { conversation: usize, after: u64 },
-    /// One message has two numbers, or stands there twice.
+    /// A message has two numbers, or is listed twice.
     Doubled { conversation: usize, tag: Tag },
-    /// One number has two messages.
+    /// Two messages have the same number.
     Ambiguous { conversation: usize, seq: u64 },
-    /// A send or read contradicts what had been answered before it began.
+    /// A send or read contradicts an answer from before it began.
     Order {
         conversation: usize,
         seq: u64,
         before: u64,
     },
-    /// Acknowledged or read, and not there at the end.
+    /// A message was acknowledged or read, but is missing at the end.
     Lost { conversation: usize, tag: Tag },
-    /// There, and never sent, or refused.
+    /// A message is there that was never sent or was refused.
     Phantom { conversation: usize, tag: Tag },
-    /// A principal's inbox did not rise by one.
+    /// A principal's inbox did not rise by 1.
     Inbox {
         principal: usize,
         number: u64,
         after: u64,
     },
-    /// A principal heard a conversation out of order.
+    /// A principal received a conversation out of order.
     Reordered {
         principal: usize,
         conversation: usize,
         seq: u64,
         after: u64,
     },
-    /// A member did not hear a message.
+    /// A member did not receive a message.
     Unheard { principal: usize, tag: Tag },
-    /// Somebody heard or read a message that was sent when they were not there.
+    /// A principal received or read a message that was sent while it was no member.
     Outsider { principal: usize, tag: Tag },
 }
 
 impl Fault {
-    /// The kind of it, for counting.
+    /// The kind of the fault, for counting.
     pub fn kind(&self) -> &'static str {
         match self {
             Fault::Gap { .. } => "gap",

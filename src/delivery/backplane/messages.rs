@@ -1,4 +1,4 @@
-//! THE NODE MESSAGES. All of them may be lost; the reconciler repeats what must not be.
+//! THE NODE MESSAGES. All of them may be lost, and the reconciler finds everything that matters.
 
 use std::sync::Arc;
 
@@ -9,26 +9,28 @@ use uuid::Uuid;
 
 use crate::{events::EncodedEvent, ids::NodeId, inbox::Delivery};
 
-/// Bodies larger than this stay in Postgres: the hint says only that there is one.
+/// A larger body stays in Postgres, and the hint carries only its number.
 const MAX_HINT_EVENT_BYTES: usize = 16 * 1024;
 
-/// "Inbox of the channel's principal has reached `seq`", with the event if it is small.
+/// A hint that the inbox of the channel's principal has reached `seq`, with the event if it is
+/// small.
 pub struct Hint {
-    /// The node that says so.
+    /// The node that published it.
     pub from: NodeId,
-    /// The event's number.
+    /// The event's number in the inbox.
     pub seq: i64,
-    /// The event.
+    /// The event; none if it is too large.
     pub encoded: Option<EncodedEvent>,
 }
 
 impl Hint {
-    /// `<node> <seq> <encoded>`: read by the million, so not JSON around JSON.
+    /// Encodes as `<node> <seq> <encoded>`. Nodes read hints by the million, so this is not JSON
+    /// around JSON.
     pub fn encode(from: NodeId, seq: i64, encoded: &EncodedEvent) -> String {
         format!("{from} {seq} {}", carried(encoded))
     }
 
-    /// What [`encode`](Self::encode) wrote.
+    /// Reads the output of [`encode`](Self::encode).
     pub fn decode(text: &str) -> Option<Hint> {
         let mut parts = text.splitn(3, ' ');
         let from = parts.next()?.parse().ok()?;
@@ -55,18 +57,18 @@ fn tail_in(text: &str) -> Option<EncodedEvent> {
         .map(Arc::from)
 }
 
-/// The same for many inboxes at once.
+/// A hint for many inboxes at once.
 pub struct Hints {
-    /// The node that says so.
+    /// The node that published it.
     pub from: NodeId,
-    /// How far each has come.
+    /// The inboxes, each with the number that it has reached.
     pub deliveries: Vec<Delivery>,
-    /// The event.
+    /// The event; none if it is too large.
     pub encoded: Option<EncodedEvent>,
 }
 
 impl Hints {
-    /// `!<node> <base64 of (principal, number)…> <encoded>`
+    /// Encodes as `!<node> <base64 of (principal, number)…> <encoded>`.
     pub fn encode(from: NodeId, deliveries: &[Delivery], encoded: &EncodedEvent) -> String {
         let mut bytes = Vec::with_capacity(deliveries.len() * 24);
         for Delivery { principal, seq } in deliveries {
@@ -76,7 +78,7 @@ impl Hints {
         format!("!{from} {} {}", BASE64.encode(bytes), carried(encoded))
     }
 
-    /// What [`encode`](Self::encode) wrote.
+    /// Reads the output of [`encode`](Self::encode).
     pub fn decode(text: &str) -> Option<Hints> {
         let mut parts = text.strip_prefix('!')?.splitn(3, ' ');
         let from = parts.next()?.parse().ok()?;
@@ -104,11 +106,11 @@ impl Hints {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ControlMessage {
-    /// These sessions or tokens no longer count; their subscriptions end.
+    /// These sessions or tokens are revoked, so their subscriptions end.
     Invalidate {
         /// Session and token ids.
         credentials: Vec<Uuid>,
-        /// As `session.invalidated` says it.
+        /// The reason in `session.invalidated`.
         reason: String,
     },
 }

@@ -1,9 +1,11 @@
-//! Between the nodes: hints that an inbox has grown, ephemeral events, and control messages.
+//! The backplane carries hints, ephemeral events and control messages between the nodes.
 //!
-//! Correctness does not need any of it. A node that commits an event tells its own listeners directly and the other
-//! nodes through one channel per principal. A node subscribes to a principal's channel while it has a listener of that
-//! principal. [Reconciliation](super::reconcile) finds what is lost on the way. Each node sends itself a probe every
-//! second. If the probe stays away, the node subscribes anew and reconciles four times as often.
+//! Correctness does not need any of it. A node that commits an event wakes its own subscriptions
+//! directly and notifies the other nodes through a channel per principal. A node subscribes to a
+//! principal's channel while it has a subscription of that principal.
+//! [Reconciliation](super::reconcile) finds what is lost on the way. Each node sends itself a probe
+//! every second. If the probe stays away, the node subscribes anew and reconciles four times as
+//! often.
 
 pub(crate) mod messages;
 mod publisher;
@@ -46,19 +48,19 @@ use crate::{
     redis::{Redis, keys},
 };
 
-/// Up to so many principals are told through their own channels, which only nodes that need to listen to. For more, one
-/// message to every node costs less than one message each.
+/// Most recipients that are notified through their own channels, which only the nodes concerned
+/// listen to. For more, a message to every node is cheaper.
 const MAX_DIRECT_RECIPIENTS: usize = 8;
-/// Most recipients of one message to every node.
+/// Most recipients of a message to every node.
 const MAX_SHARED_RECIPIENTS: usize = 1_024;
 
-/// A callback for every event that this node commits or hears of, before its listeners do.
+/// A callback for every event that this node commits or receives, before its subscriptions get it.
 pub type EventObserver = Arc<dyn Fn(&EncodedEvent) + Send + Sync>;
 
-/// The publishing half, for the rest of the node: it never waits and never fails. Clones share it.
+/// The publishing half, for the rest of the node. It never waits and never fails. Clones share it.
 #[derive(Clone)]
 pub struct Backplane {
-    /// This node.
+    /// The id of this node.
     pub node: NodeId,
     redis: Redis,
     pub(super) hub: Hub,
@@ -69,7 +71,7 @@ pub struct Backplane {
     state: Arc<State>,
 }
 
-/// What the backplane and the reconciler know together.
+/// The state that the backplane and the reconciler share.
 #[derive(Default)]
 pub struct State {
     healthy: AtomicBool,
@@ -89,18 +91,18 @@ impl State {
         metrics::backplane_healthy(healthy);
     }
 
-    /// Asks for a reconciliation at once: something may have been lost.
+    /// Requests a reconciliation at once, because something may have been lost.
     fn suspect(&self) {
         self.reconcile_now.notify_one();
     }
 
-    /// Notes that these principals' channels have just been subscribed to.
+    /// Records that the node has just subscribed to these principals' channels.
     fn subscribed(&self, principals: &[Uuid]) {
         self.fresh.lock().extend(principals);
         self.fresh_notify.notify_one();
     }
 
-    /// Waits for principals whose channels have just been subscribed to.
+    /// Waits for principals whose channels the node has just subscribed to.
     pub(super) async fn fresh(&self) -> Vec<Uuid> {
         self.fresh_notify.notified().await;
         std::mem::take(&mut *self.fresh.lock())
@@ -108,7 +110,7 @@ impl State {
 }
 
 impl Backplane {
-    /// The publishing half, and what [`PubSubWorker`] publishes.
+    /// The publishing half, and the queues for [`PubSubWorker`].
     pub fn new(
         node: NodeId,
         redis: Redis,
@@ -131,12 +133,13 @@ impl Backplane {
         (backplane, outgoing)
     }
 
-    /// What the backplane and the reconciler share.
+    /// The state that the backplane and the reconciler share.
     pub fn state(&self) -> Arc<State> {
         self.state.clone()
     }
 
-    /// Tells every listener of events that have been committed. A listener of several of them wakes up once.
+    /// Delivers committed events to all subscriptions. A subscription with several of them wakes
+    /// once.
     pub fn publish(&self, events: &[AppendedEvent]) {
         let mut wakeups = Wakeups::default();
         for event in events {
@@ -148,7 +151,7 @@ impl Backplane {
         events.iter().for_each(|event| self.hint(event));
     }
 
-    /// Tells the other nodes.
+    /// Notifies the other nodes.
     fn hint(&self, event: &AppendedEvent) {
         if event.deliveries.len() > MAX_DIRECT_RECIPIENTS {
             for some in event.deliveries.chunks(MAX_SHARED_RECIPIENTS) {
@@ -185,13 +188,13 @@ impl Backplane {
         }
     }
 
-    /// The same on this node only.
+    /// Sends an ephemeral event to the sockets of `principals` on this node only.
     pub fn publish_ephemeral_here(&self, principals: &[Uuid], event: &EphemeralEvent) {
         self.hub.publish_ephemeral(principals, event, None);
     }
 
-    /// Sends ephemeral events to the handler of one node that asked for them. A busy node sends none: that node can ask
-    /// again.
+    /// Answers a node's request with ephemeral events for its handler. A busy node sends none,
+    /// since the other node can ask again.
     pub fn answer_node(&self, to: NodeId, events: &[EphemeralEvent]) {
         if self.publisher.is_busy() {
             return metrics::hints("dropped", events.len() as u64);

@@ -1,4 +1,5 @@
-//! The messages that wait to be published, in three queues. Urgent ones never wait for others.
+//! The messages that wait to be published, in three queues by urgency. Urgent messages never wait
+//! for others.
 
 use tokio::sync::mpsc;
 
@@ -7,7 +8,7 @@ use crate::metrics;
 
 /// Control messages that may wait; they go first.
 const CONTROL_QUEUE_CAPACITY: usize = 1_024;
-/// Hints that may wait; more are dropped, and the reconciler finds what they were about.
+/// Hints that may wait. More are dropped, and the reconciler finds their events.
 const HINT_QUEUE_CAPACITY: usize = 8_192;
 /// Ephemeral events that may wait; they go last.
 const EPHEMERAL_QUEUE_CAPACITY: usize = 4_096;
@@ -15,7 +16,7 @@ const EPHEMERAL_QUEUE_CAPACITY: usize = 4_096;
 /// A channel and a text.
 pub(super) type Message = (String, String);
 
-/// How urgent a message is.
+/// The urgency of a message.
 #[derive(Clone, Copy)]
 pub(super) enum Urgency {
     Control,
@@ -39,7 +40,7 @@ pub struct Outgoing {
 }
 
 impl Publisher {
-    /// Empty queues.
+    /// Makes empty queues; returns their sending and their receiving half.
     pub(super) fn new() -> (Self, Outgoing) {
         let (control, first) = mpsc::channel(CONTROL_QUEUE_CAPACITY);
         let (hints, second) = mpsc::channel(HINT_QUEUE_CAPACITY);

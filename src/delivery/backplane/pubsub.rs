@@ -1,5 +1,5 @@
-//! The transport of hints: fire and forget, at most once. One implementation, Redis through fred; the trait is the
-//! seam at which the client library could be exchanged.
+//! The transport of hints: at most once, without confirmation. Redis through fred is the only
+//! implementation. The trait allows another client library.
 
 use std::{future::Future, time::Duration};
 
@@ -11,49 +11,50 @@ use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use crate::redis::Redis;
 
-/// What comes in from a transport.
+/// Anything that a transport receives.
 pub enum Incoming {
-    /// A message on a channel (without prefix handling: as it was named).
+    /// A message, on a channel without the prefix.
     Message {
-        /// The channel.
+        /// The channel's name, without the prefix.
         channel: String,
-        /// What it says.
+        /// The message.
         text: String,
     },
-    /// So many messages were thrown away because we were slow.
+    /// The number of messages that were dropped because this node was slow.
     Lagged(u64),
 }
 
-/// Publishes and subscribes; everything fails fast and may silently lose.
+/// Publishes and subscribes. Every call fails fast and may lose messages silently.
 pub trait PubSub: Clone + Send + Sync + 'static {
     /// The receiving half.
     type Inbound: Send;
 
-    /// Sends all of (channel, text) in one go.
+    /// Sends all (channel, text) pairs in a single round trip.
     fn publish(&self, messages: Vec<(String, String)>) -> impl Future<Output = bool> + Send;
-    /// Listens to channels; true once the server has confirmed.
+    /// Subscribes to channels; true once the server has confirmed.
     fn subscribe(&self, channels: Vec<String>) -> impl Future<Output = bool> + Send;
-    /// Stops listening.
+    /// Unsubscribes from channels.
     fn unsubscribe(&self, channels: Vec<String>) -> impl Future<Output = bool> + Send;
-    /// What arrives from now on.
+    /// A receiver of everything that arrives from now on.
     fn inbound(&self) -> Self::Inbound;
-    /// The next thing that arrived; none when the transport is gone.
+    /// The next arrival; none when the transport has ended.
     fn next(inbound: &mut Self::Inbound) -> impl Future<Output = Option<Incoming>> + Send;
-    /// Throws the subscribing link away and makes a new one.
+    /// Drops the subscribing connection and makes a new one.
     fn reconnect(&self) -> impl Future<Output = ()> + Send;
-    /// Returns when the subscribing link has been made anew: its subscriptions are gone.
+    /// Returns when the subscribing connection has been remade, which loses its subscriptions.
     fn reconnected(&self) -> impl Future<Output = ()> + Send;
 }
 
 /// Longest wait for a subscription's confirmation.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Redis pub/sub: commands on the node's command link, subscriptions on a link of their own.
+/// Redis pub/sub: publishes on the node's command connection, and subscribes on a connection of its
+/// own.
 #[derive(Clone)]
 pub struct RedisPubSub {
-    /// For publishing, within the deadline and the breaker of all commands.
+    /// The command connection, with the deadline and the breaker of all commands.
     pub redis: Redis,
-    /// For listening.
+    /// The subscribing connection.
     pub subscriber: SubscriberClient,
 }
 
@@ -109,7 +110,8 @@ impl PubSub for RedisPubSub {
     }
 
     async fn reconnect(&self) {
-        // A client that knows that it is cut off is at it already, and would queue one more reconnection per call.
+        // A client that knows of its broken connection reconnects already. It would queue another
+        // reconnection per call.
         if self.subscriber.is_connected() {
             tokio::time::timeout(SUBSCRIBE_TIMEOUT, self.subscriber.force_reconnection())
                 .await
@@ -119,7 +121,7 @@ impl PubSub for RedisPubSub {
 
     async fn reconnected(&self) {
         let mut links = self.subscriber.reconnect_rx();
-        // Lagged means that there were several: one renewal serves them all.
+        // Lagged means that there were several, and a single renewal serves them all.
         if matches!(links.recv().await, Err(RecvError::Closed)) {
             std::future::pending::<()>().await;
         }

@@ -1,4 +1,4 @@
-//! The task that handles what other nodes send.
+//! The task that handles messages of other nodes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl<P: PubSub> PubSubWorker<P> {
-    /// Handles what arrives, until the transport is gone.
+    /// Handles arrivals until the transport ends.
     pub(super) async fn receive(self: Arc<Self>) {
         let mut inbound = self.transport.inbound();
         let inboxes = self.redis.key("p:");
@@ -45,7 +45,7 @@ impl<P: PubSub> PubSubWorker<P> {
                     }
                 }
             }
-            // Messages that arrived together wake their listeners together.
+            // Messages that arrived together wake their subscriptions together.
             let soon = P::next(&mut inbound).now_or_never();
             if soon.is_none() || wakeups.are_many() {
                 wakeups.wake();
@@ -67,7 +67,7 @@ impl<P: PubSub> PubSubWorker<P> {
         let Some(hint) = Hint::decode(text) else {
             return metrics::hints("unreadable", 1);
         };
-        // Our own listeners were told before we published.
+        // This node's subscriptions got the event before it was published.
         if hint.from != self.node {
             metrics::hints("received", 1);
             self.observe(hint.encoded.as_ref());
@@ -109,13 +109,14 @@ impl<P: PubSub> PubSubWorker<P> {
             return;
         }
         metrics::hints("received", 1);
-        // Kept before the listeners hear it, so that a listener who asks for the past misses nothing in between.
+        // The handler records it before the subscriptions get it. A subscription that asks for the
+        // past then misses nothing in between.
         self.backplane.handler.apply_remote(&envelope.event);
         let to = to.map_or(envelope.to, |one| vec![one]);
         self.hub.publish_ephemeral(&to, &envelope.event, None);
     }
 
-    /// A probe of this node, or what it has asked another node for.
+    /// Handles a probe of this node, or another node's answer to it.
     fn hear_own(&self, text: &str) {
         if !text.starts_with('~') {
             return self.hear_probe(text);
@@ -140,7 +141,8 @@ impl<P: PubSub> PubSubWorker<P> {
                 reason,
             }) => self.hub.revoke(&credentials, known_reason(&reason)),
             Err(_) if self.backplane.handler.handle_control(text) => {}
-            // A newer node may send messages that this one does not know; the reconciler covers what they are about.
+            // A newer node may send messages that this build does not know. The reconciler covers
+            // them.
             Err(_) => metrics::hints("unreadable", 1),
         }
     }

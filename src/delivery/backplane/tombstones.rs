@@ -1,9 +1,10 @@
-//! What was revoked in the last day, kept in Redis in case Postgres loses its tail: a fail-over to a standby that was
-//! behind would bring what was revoked a moment ago back to life. When the epoch changes, and when it starts, each node
-//! revokes it again; what is dead already is left alone, so it does not matter how many do.
+//! The revocations of the last day, kept in Redis in case Postgres loses its tail. A fail-over to a
+//! standby that was behind would undo recent revocations. Each node revokes them again when it
+//! starts and when the epoch changes. A credential that is revoked already stays as it is, so the
+//! number of nodes does not matter.
 //!
-//! A tombstone names a credential and the reason, and carries a MAC under a key derived from the server's secret: who can
-//! write to Redis can revoke nothing.
+//! A tombstone names a credential and the reason, and carries a MAC under a key derived from the
+//! server's secret. So a writer to Redis cannot revoke anything.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,13 +23,13 @@ use crate::{
     redis::{Away, Redis, Script, keys},
 };
 
-/// How long a tombstone stands.
+/// Life of a tombstone.
 const TOMBSTONE_TTL: Duration = Duration::from_secs(86_400);
-/// Tombstones that may wait for Redis; more are left out, and only a lost tail would show it.
+/// Tombstones that may wait for Redis. More are left out, and only a lost tail would show it.
 const QUEUE_CAPACITY: usize = 16_384;
-/// Of one call to Redis, or one statement.
+/// Most tombstones in a call to Redis or a statement.
 const MAX_BATCH_TOMBSTONES: usize = 500;
-/// Between two tries while Redis is away.
+/// Pause between two tries while Redis is away.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The tombstones of all nodes; clones share the queue.
@@ -41,7 +42,7 @@ pub struct Tombstones {
 }
 
 impl Tombstones {
-    /// Spawns the task that sets them; it ends with `stop`.
+    /// Spawns the task that writes the tombstones; it ends with `stop`.
     pub fn start(
         redis: Redis,
         secret: &ServerSecret,
@@ -88,7 +89,7 @@ impl Tombstones {
             .await
     }
 
-    /// Revokes once more whatever a tombstone stands for; false if Redis is away.
+    /// Repeats the revocation of every tombstone; false if Redis is away.
     pub async fn replay(&self, db: &Db) -> Result<bool> {
         for page in 0.. {
             let Ok(entries) = self.page(page * MAX_BATCH_TOMBSTONES as i64).await else {

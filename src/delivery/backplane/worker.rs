@@ -1,4 +1,4 @@
-//! The tasks that keep the links to other nodes: publishing, subscriptions, probe.
+//! The tasks that keep the connection to other nodes: publishing, subscriptions, probe.
 
 use std::{
     collections::HashSet,
@@ -19,16 +19,16 @@ use crate::{
     redis::{Redis, keys},
 };
 
-/// Messages of one pipeline.
+/// Most messages of a pipeline.
 pub(super) const MAX_BATCH_MESSAGES: usize = 512;
-/// Channels of one SUBSCRIBE.
+/// Most channels of a SUBSCRIBE.
 const MAX_SUBSCRIBE_CHANNELS: usize = 1024;
-/// Between two probes.
+/// Pause between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Silence after which the subscriptions are taken for dead.
+/// Silence after which the node takes its channel subscriptions for lost.
 const MAX_SILENCE: Duration = Duration::from_secs(3);
 
-/// One node's links over a transport.
+/// A node's tasks over a transport.
 pub struct PubSubWorker<P> {
     pub(super) node: NodeId,
     pub(super) transport: P,
@@ -37,7 +37,7 @@ pub struct PubSubWorker<P> {
     pub(super) backplane: Backplane,
     pub(super) state: Arc<State>,
     started: Instant,
-    /// When the last probe came back, as time since the start.
+    /// The time of the last probe that came back, since the start.
     pub(super) heard: Mutex<Duration>,
     /// Notified when all subscriptions must be made anew.
     renew: Notify,
@@ -72,11 +72,12 @@ impl<P: PubSub> PubSubWorker<P> {
         tasks.spawn(with(until(stop), links.probe()));
     }
 
-    /// Sends waiting messages as one pipeline: awaiting each message would cost a round trip per message.
+    /// Sends waiting messages as a pipeline, since waiting for each would cost a round trip per
+    /// message.
     async fn publish(self: Arc<Self>, mut outgoing: Outgoing) {
         let mut batch = Vec::with_capacity(MAX_BATCH_MESSAGES);
         while outgoing.next(&mut batch).await {
-            // In pieces that Redis takes well within a call's deadline.
+            // Each piece is small enough for Redis to take well within a call's deadline.
             for piece in pieces(std::mem::take(&mut batch)) {
                 let n = piece.len() as u64;
                 let sent = self.transport.publish(piece).await;
@@ -85,7 +86,7 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    /// Keeps the subscriptions equal to the principals that the hub has listeners of.
+    /// Keeps the channel subscriptions equal to the principals in the hub.
     async fn subscribe(self: Arc<Self>, mut interest: mpsc::UnboundedReceiver<SubscriptionChange>) {
         let mut held: HashSet<Uuid> = HashSet::new();
         let mut changes = Vec::new();
@@ -119,13 +120,13 @@ impl<P: PubSub> PubSubWorker<P> {
             .collect();
         if !new.is_empty() {
             if !self.transport.subscribe(self.channels(&new)).await {
-                // Unknown which of them took: make all anew.
+                // It is unknown which of them succeeded, so all are remade.
                 self.renew.notify_one();
             }
             self.state.subscribed(&new);
         }
         if !old.is_empty() {
-            // A channel too many only costs messages that nobody here hears.
+            // A superfluous channel only costs messages that no subscription here takes.
             self.transport.unsubscribe(self.channels(&old)).await;
         }
     }
@@ -171,7 +172,7 @@ impl<P: PubSub> PubSubWorker<P> {
         true
     }
 
-    /// A new link has no subscriptions.
+    /// Renews the channel subscriptions after a reconnection, which loses them.
     async fn watch_link(self: Arc<Self>) {
         loop {
             self.transport.reconnected().await;
@@ -184,7 +185,7 @@ impl<P: PubSub> PubSubWorker<P> {
         self.started.elapsed()
     }
 
-    /// Hints may be lost from now on, and some may be already.
+    /// Records that hints may be lost, now or already.
     fn doubt(&self, why: &'static str) {
         if self.state.healthy() {
             tracing::warn!("{why}");
@@ -193,7 +194,8 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    /// A link can look alive and deliver nothing; only a message that came back proves it.
+    /// Sends probes. A connection can look alive and deliver nothing, and only a returned message
+    /// disproves that.
     async fn probe(self: Arc<Self>) {
         let own = self.redis.key(keys::node_channel(self.node));
         let mut renewed = Duration::ZERO;
@@ -204,7 +206,7 @@ impl<P: PubSub> PubSubWorker<P> {
                 .publish(vec![(own.clone(), now.as_micros().to_string())])
                 .await;
             if !sent {
-                // Nor is anything else: no need to wait for what cannot come back.
+                // Nothing else can be published either, so the node does not wait for the probe.
                 self.doubt("the backplane cannot be reached; sweeping faster");
             }
             tokio::time::sleep(PROBE_INTERVAL).await;
@@ -224,7 +226,7 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 }
 
-/// Bytes of one pipeline.
+/// Most bytes of a pipeline.
 const MAX_PIPELINE_BYTES: usize = 512 * 1024;
 
 fn pieces(batch: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {

@@ -1,7 +1,8 @@
-//! One authenticated socket: a cursor over an inbox, moved by hints and by reading.
+//! An authenticated socket: a cursor over an inbox, moved by hints and by reading.
 //!
-//! An event that came along with its hint is sent at once if it is the next one; a gap is closed by what comes late, or
-//! by reading the inbox. What the client is sent therefore rises by one each time, whatever was lost on the way here.
+//! An event that came with its hint is sent at once if it is the next. A late hint closes a gap,
+//! and otherwise a read of the inbox does. The numbers that the client gets therefore rise by 1
+//! each time, whatever was lost on the way.
 
 mod telling;
 
@@ -64,7 +65,7 @@ pub async fn run(
     }
 }
 
-/// Lets a stranger in and tells what was missed.
+/// Authenticates the client and replays the events that it missed.
 async fn open<'a>(
     gateway: &'a Gateway,
     socket: &mut Socket,
@@ -75,7 +76,7 @@ async fn open<'a>(
     Session::start(gateway, client, socket).await.map(Box::new)
 }
 
-/// One of the authenticated sockets that are counted, for as long as it lives.
+/// An entry in the count of authenticated sockets, released on drop.
 struct Counted(&'static str);
 
 impl Counted {
@@ -100,9 +101,9 @@ struct Session<'a> {
     reorder_buffer: ReorderBuffer,
     sends: Sends,
     syncs: StreamReplays,
-    /// Set while a ping is unanswered.
+    /// Whether a ping is unanswered.
     pinged: bool,
-    /// When the next ping is due, or the pong is overdue.
+    /// The time at which the next ping is due, or the pong is overdue.
     beat_at: DateTime<Utc>,
     expiry: Expiry,
     frames: Rate,
@@ -112,19 +113,19 @@ struct Session<'a> {
     counted: Counted,
 }
 
-/// How far the end of the access token has come.
+/// The nearness of the access token's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expiry {
-    /// Far away, or never.
+    /// The end is far away, or there is none.
     Fresh,
     /// `auth.expiring` was sent.
     Noticed,
-    /// It is over: no events until it is renewed.
+    /// The token has ended: no events until it is renewed.
     Expired,
 }
 
 impl<'a> Session<'a> {
-    /// Takes the seat, says `ready` and replays what was missed.
+    /// Joins the hub, sends `ready` and replays the events that the client missed.
     async fn start(
         gateway: &'a Gateway,
         client: AuthenticatedClient,
@@ -138,7 +139,7 @@ impl<'a> Session<'a> {
         );
         let ended = subscription.subscription();
         client.lease.on_lost(move || ended.end(End::TooMany));
-        // Whoever was revoked between the proof and the seat rang no seat.
+        // A revocation between the authentication and the subscription reached no subscription.
         client
             .proven
             .reverify()
@@ -203,7 +204,7 @@ impl<'a> Session<'a> {
             return Ok(session);
         }
         if session.subscription.sent() < bounds.head {
-            // Postgres went away in the middle: better another node, or later, than a promise that is not true.
+            // Postgres went away in the middle. A reconnection is better than a false `CaughtUp`.
             return Err(Some(Close::Overload));
         }
         let cursor = session.cursor(session.subscription.sent());
@@ -246,7 +247,8 @@ impl<'a> Session<'a> {
             self.syncs
                 .start_next(&self.gateway.streams, self.client.principal);
             let next = self.due();
-            // A timer that has fired is never asked again, also if the clock was set back and nothing was due.
+            // A timer that has fired must be replaced, even if the clock was set back and nothing
+            // was due.
             if fired || next != due {
                 due = next;
                 timer.set(self.gateway.clock.sleep_until(due));
@@ -268,10 +270,10 @@ impl<'a> Session<'a> {
             Heard::Fault(close) => return Err(Some(close)),
         };
         let frame = ClientFrame::read(text);
-        // A client may ack a whole backlog event by event; acks are gathered and cost little.
+        // A client may ack a whole backlog event by event. Acks are gathered and cost little.
         let flood = match frame {
             Ok(ClientFrame::Ack(_)) => self.acks.over(MAX_ACKS_PER_SECOND),
-            // Deltas have a budget of their own, too.
+            // Deltas have a budget of their own.
             Ok(ClientFrame::Stream {
                 action: StreamCommand::Delta { .. },
                 ..
@@ -405,7 +407,7 @@ impl<'a> Session<'a> {
                     })))
                     .await?;
                 if waited {
-                    // The mailbox was emptied meanwhile; its head was not forgotten.
+                    // The mailbox was emptied meanwhile, but it still has its head.
                     let head = self.subscription.take().head;
                     Box::pin(self.read_to(head, socket)).await?;
                 }
@@ -424,7 +426,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The next moment at which something is due without anybody saying anything.
+    /// The next moment at which a timer is due.
     fn due(&self) -> DateTime<Utc> {
         let expiry = self.client.expires_at.map(|at| match self.expiry {
             Expiry::Fresh => at - EXPIRY_NOTICE,
@@ -454,7 +456,7 @@ impl<'a> Session<'a> {
         }
         if now >= self.beat_at {
             if self.pinged {
-                // Half open: nobody is there to be told a code.
+                // A half-open connection has no client that could receive a code.
                 return Err(None);
             }
             self.pinged = true;

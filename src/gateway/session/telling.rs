@@ -1,4 +1,4 @@
-//! What a session tells its client: events in their order, and in passing what is none.
+//! The outgoing side of a session: events in their order, and ephemeral events between them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,14 +12,14 @@ use crate::{
 };
 
 impl Session<'_> {
-    /// Sends what the mailbox holds, and reads from the inbox what it does not.
+    /// Sends the events in the mailbox, and reads the missing ones from the inbox.
     pub(super) async fn deliver(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
         let mail = self.subscription.take();
         if let Some(end) = mail.end {
             return Err(self.say_goodbye(end, socket).await);
         }
         if self.expiry == Expiry::Expired {
-            // Kept in the inbox until the token is renewed, when it is read from there.
+            // The inbox keeps the events. The session reads them when the token is renewed.
             self.reorder_buffer.clear();
             return Ok(());
         }
@@ -37,7 +37,7 @@ impl Session<'_> {
                 }
             }
         }
-        // Whatever is no event comes after the events before it, so it does not wait for one.
+        // An ephemeral event must follow the events before it, so a gap before it is read at once.
         let behind = mail.head > self.subscription.sent() && self.expiry != Expiry::Expired;
         if !behind || !mail.ephemeral.is_empty() || !self.reorder_buffer.wait() {
             self.reorder_buffer.clear();
@@ -53,7 +53,7 @@ impl Session<'_> {
         self.flush(socket).await
     }
 
-    /// What a `stream.sync` has asked for; live deltas go on after it.
+    /// Sends the deltas that a `stream.sync` asked for. Live deltas follow them.
     pub(super) async fn tell_again(
         &mut self,
         found: Found,
@@ -79,8 +79,8 @@ impl Session<'_> {
         self.flush(socket).await
     }
 
-    /// Whether anything may be told now: not if the access token has ended, or nobody can say who is revoked. What is
-    /// left then waits in the inbox.
+    /// Whether events may be sent now. They may not if the access token has ended or the node is
+    /// fenced; they stay in the inbox then.
     fn may_tell(&mut self) -> bool {
         if self
             .client
@@ -93,7 +93,7 @@ impl Session<'_> {
         !self.gateway.hub.is_fenced()
     }
 
-    /// Queues an event; false if nothing may be told now.
+    /// Queues an event; false if nothing may be sent now.
     async fn write_event(
         &mut self,
         socket: &mut Socket,
@@ -108,7 +108,7 @@ impl Session<'_> {
         self.make_room(socket).await
     }
 
-    /// Queues what is no event; false if nothing may be told now.
+    /// Queues an ephemeral event; false if nothing may be sent now.
     async fn write_shared(
         &mut self,
         socket: &mut Socket,
@@ -128,8 +128,8 @@ impl Session<'_> {
         Ok(true)
     }
 
-    /// Writes what is queued, unless the seat is given up first: what a credential may see ends with it, in the middle
-    /// of a backlog too.
+    /// Writes the queue, unless the subscription ends first. A revocation takes effect in the
+    /// middle of a backlog too.
     pub(super) async fn flush(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
         if !self.subscription.is_ended() {
             tokio::select! {
@@ -162,7 +162,7 @@ impl Session<'_> {
             {
                 Ok(page) => page,
                 Err(error) => {
-                    // The next sweep that gets through finds us behind.
+                    // The next sweep that reaches Postgres finds this session behind.
                     error.log();
                     return Ok(());
                 }

@@ -1,11 +1,13 @@
-//! Connection slots: how many connections a principal has over all nodes, and not one more.
+//! Connection slots: a hard bound on a principal's connections over all nodes.
 //!
-//! A slot is leased in Redis on Redis's clock. What keeps the leases of a node alive is the node's own beat, one call a
-//! second whatever the number of sockets; a node that is not heard of for six seconds has lost its slots. Each
-//! principal's connections are in one hash, so that a cluster can spread them. What Redis forgets (a flush, a fail-over)
-//! the nodes assert again after their next two beats; those that are then too many, the newest, are closed. While Redis is
-//! away a node admits what it can vouch for alone, and asserts that afterwards. Asserting many takes a while: it is done
-//! beside the beat, never in it.
+//! Redis leases a slot on its own clock. A node's heartbeat, a call each second, keeps all leases
+//! of the node alive. A node without a heartbeat for six seconds has lost its slots. Each
+//! principal's connections are in a hash of their own, so that a cluster can spread them.
+//!
+//! After Redis forgets slots (a flush, a fail-over), the nodes assert them again after their next
+//! two heartbeats. If there are too many then, the newest are closed. While Redis is away a node
+//! admits the connections that its own count allows, and asserts them afterwards. Asserting many
+//! slots takes a while, so a task does it beside the heartbeat.
 
 mod shown;
 
@@ -34,18 +36,18 @@ use crate::{
     redis::{Away, LiveNodes, Redis, Script, keys},
 };
 
-/// Calls under way at once when many slots are asserted or freed: they share the link's round trips.
+/// Slots that are asserted or freed at once. Their calls share the connection's round trips.
 const MAX_BATCH_LEASES: usize = 256;
-/// Beats in which every slot is asserted at least once, for what may have been lost without a trace.
+/// Heartbeats in which every slot is asserted at least once, in case Redis lost it without a trace.
 const BEATS_PER_ROUND: u64 = 60;
 
-/// What a slot is held by.
+/// The holder of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// A WebSocket.
     Websocket,
-    /// A webhook call under way.
+    /// A webhook call in progress.
     Webhook,
 }
 
@@ -60,23 +62,24 @@ struct Inner {
     node: NodeId,
     script: Script,
     held: Mutex<Held>,
-    /// Rung when there are slots to give back.
+    /// Notified when there are slots to give back.
     bell: Notify,
-    /// Rung after a beat, when there may be slots to assert.
+    /// Notified after a heartbeat, when there may be slots to assert.
     heard: Notify,
-    /// Who lived at the last beat, and when that was by our own measure.
+    /// The live nodes at the last heartbeat, and its time by this node's clock.
     living: Mutex<Option<(LiveNodes, Instant)>>,
 }
 
-/// What this node holds.
+/// The slots that this node holds.
 #[derive(Default)]
 struct Held {
     rows: HashMap<Uuid, Row>,
-    /// Due, let in without Redis, or refused to by a call whose outcome is not known: to be asserted after the next beat.
+    /// Principals to assert after the next heartbeat: due, admitted without Redis, or with a call
+    /// whose outcome is unknown.
     doubtful: HashSet<Uuid>,
-    /// Whether some of them are being asserted right now.
+    /// Whether some of them are being asserted now.
     asserting: bool,
-    /// Ended; Redis does not know yet.
+    /// Connections that have ended and that Redis still counts.
     gone: Vec<(Uuid, ConnectionId)>,
 }
 
@@ -88,14 +91,14 @@ struct Row {
 #[derive(Clone)]
 struct Hold {
     id: ConnectionId,
-    /// ms of Redis's clock.
+    /// The time of the lease, in ms of Redis's clock.
     granted: i64,
     kind: Kind,
     device: Arc<str>,
     loss: Arc<LeaseLost>,
 }
 
-/// Tells the connection that its slot is lost.
+/// Notifies the connection that its slot is lost.
 #[derive(Default)]
 struct LeaseLost {
     lost: AtomicBool,
@@ -115,13 +118,13 @@ impl LeaseLost {
 pub struct Lease {
     slots: Slots,
     principal: Uuid,
-    /// The connection that holds it.
+    /// The connection that holds the slot.
     pub id: ConnectionId,
     loss: Arc<LeaseLost>,
 }
 
 impl Lease {
-    /// What to do if the slot is lost before it is given back.
+    /// Sets the callback for a slot that is lost before it is given back.
     pub fn on_lost(&self, tell: impl Fn() + Send + Sync + 'static) {
         let first = self.loss.tell.set(Box::new(tell)).is_ok();
         if first && self.loss.lost.load(Ordering::SeqCst) {
@@ -164,7 +167,7 @@ impl Held {
 }
 
 impl Slots {
-    /// None held.
+    /// Starts without any slot.
     pub fn new(redis: Redis, clock: Clock, random: Random, node: NodeId) -> Self {
         Slots(Arc::new(Inner {
             redis,
@@ -187,14 +190,15 @@ impl Slots {
         self.0.living.lock().clone()
     }
 
-    /// A slot of `principal`, if one is free; `device` is a user's.
+    /// Takes a slot of `principal`, if there is a free one. `device` is a user's.
     pub async fn take(&self, principal: Principal, kind: Kind, device: &str) -> Option<Lease> {
         let most = match principal {
             Principal::Agent(_) => MAX_AGENT_CONNECTIONS,
             Principal::User(_) => MAX_USER_CONNECTIONS,
         };
         let principal = principal.id();
-        // Made before Redis is asked: whatever becomes of this call, its slot is given back.
+        // The lease exists before Redis is asked, so its slot is given back whatever becomes of the
+        // call.
         let lease = Lease {
             slots: self.clone(),
             principal,
@@ -227,7 +231,8 @@ impl Slots {
                 metrics::slot("granted");
                 hold.granted = at.parse().unwrap_or_default();
             }
-            // Redis is away: what this node can vouch for alone. It keeps what it has, and adds no fourth.
+            // Redis is away, so this node decides alone. It keeps its connections, and admits none
+            // beyond the bound.
             _ => {
                 if held
                     .rows
@@ -275,7 +280,7 @@ impl Slots {
             .await
     }
 
-    /// Redis's time as far as we know, in ms.
+    /// Redis's time as far as this node knows, in ms.
     fn now(&self) -> i64 {
         self.living().map_or_else(
             || (self.0.clock.now() - self.0.clock.ahead()).timestamp_millis(),
@@ -285,8 +290,8 @@ impl Slots {
         )
     }
 
-    /// Spawns what keeps the slots; it ends with `stop`. `pulse` is called at every beat, with whether the process has
-    /// been frozen for so long before it that its slots are lost.
+    /// Spawns the tasks that keep the slots; they end with `stop`. Each heartbeat calls `pulse`.
+    /// Its argument is true after a freeze of the process that cost it its slots.
     pub fn spawn(
         &self,
         tasks: &TaskTracker,
@@ -308,7 +313,8 @@ impl Slots {
             let frozen = last.elapsed() > NODE_LEASE;
             pulse(frozen);
             if frozen {
-                // Others may have our places by now. Nothing is asserted; what has no seat yet ends when it has one.
+                // Other connections may have these slots by now, so nothing is asserted. A
+                // connection without a callback yet ends when it sets one.
                 let rows = std::mem::take(&mut self.held().rows);
                 rows.values()
                     .flat_map(|row| &row.holds)
@@ -316,14 +322,15 @@ impl Slots {
             }
             last = Instant::now();
             if let Ok(living) = self.0.redis.beat(self.0.node, NODE_LEASE).await {
-                // Both, always: what happened to a link must not be taken for news later.
+                // Both are always read, so that an old reconnection never counts as a new one.
                 let relinked = Redis::relinked(&mut links);
                 if relinked || !living.known {
-                    // Over all slots, twice: at the second time, all others have asserted theirs at least once.
+                    // All slots are asserted twice. By the second time, every other node has
+                    // asserted its own at least once.
                     passes = 2;
                 }
                 *self.0.living.lock() = Some((living, Instant::now()));
-                // The second begins when the first is over.
+                // The second pass begins when the first is over.
                 let all = passes == 2 || passes == 1 && self.is_idle();
                 passes -= i32::from(all);
                 self.doubt(|principal| {
@@ -338,7 +345,7 @@ impl Slots {
         }
     }
 
-    /// Whether nothing is in doubt.
+    /// Whether no slot waits to be asserted.
     fn is_idle(&self) -> bool {
         let held = self.held();
         held.doubtful.is_empty() && !held.asserting
@@ -350,7 +357,8 @@ impl Slots {
             .extend(held.rows.keys().filter(|principal| due(principal)));
     }
 
-    /// Asserts what is in doubt, so many at once, until Redis goes away; then the next beat that gets through goes on.
+    /// Asserts the doubtful slots, batch by batch. If Redis goes away, the next successful
+    /// heartbeat resumes.
     async fn assert(self) {
         loop {
             self.0.heard.notified().await;
@@ -368,7 +376,8 @@ impl Slots {
     }
 
     fn next_chunk(&self) -> Option<Vec<Uuid>> {
-        // Who has been silent, or frozen, for so long may have lost its slots: that is for the beat to find out first.
+        // A node that has been silent or frozen this long may have lost its slots. The heartbeat
+        // must find that out first.
         self.living()
             .filter(|(_, then)| then.elapsed() < NODE_LEASE)?;
         let mut held = self.held();
@@ -384,14 +393,14 @@ impl Slots {
     async fn assert_one(&self, principal: Uuid) -> Result<(), Away> {
         let (most, holds) = match self.held().rows.get(&principal) {
             Some(row) => (row.most, row.holds.clone()),
-            // All given back meanwhile; that is told elsewhere.
+            // All were given back meanwhile, and another task frees them.
             None => return Ok(()),
         };
         let ours: Vec<String> = holds
             .iter()
             .flat_map(|hold| [hold.id.to_string(), hold.granted.to_string(), hold.what()])
             .collect();
-        // Who lives is of interest only if there are too many: long lists cost.
+        // The list of live nodes is long, so it is sent only if there are too many connections.
         let answer = self
             .ask("keep", principal, most, false, ours.clone())
             .await?;
@@ -409,7 +418,7 @@ impl Slots {
                 }
             }
         }
-        // Some may have ended between the look and the call, which then asserted them once too often.
+        // Some may have ended between the read and the call, which then asserted them in vain.
         let mut held = self.held();
         let still = held.rows.get(&principal).map_or(&[][..], |row| &row.holds);
         let ended: Vec<_> = holds
@@ -425,7 +434,8 @@ impl Slots {
         Ok(())
     }
 
-    /// Gives back what has ended, at once; what Redis did not hear, at the next beat.
+    /// Gives back the slots of ended connections at once. Failed calls are repeated at the next
+    /// heartbeat.
     async fn give_back(self) {
         loop {
             self.0.bell.notified().await;
@@ -433,7 +443,7 @@ impl Slots {
         }
     }
 
-    /// Gives back all that has ended until now.
+    /// Gives back the slots of all connections that have ended so far.
     pub async fn flush(&self) {
         let gone = std::mem::take(&mut self.held().gone);
         for chunk in gone.chunks(MAX_BATCH_LEASES) {

@@ -1,4 +1,4 @@
-//! The live connections, for those who may see them.
+//! The list of live connections, for the routes that show it.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -10,14 +10,13 @@ use crate::{
     redis::{Away, LiveNodes, keys},
 };
 
-/// A live connection, as its principal's owner sees it.
+/// A live connection, in the form that its owner sees.
 #[derive(Clone, Debug, Serialize)]
 pub struct Connection {
-    /// The connection.
     pub connection_id: ConnectionId,
-    /// Socket or webhook call.
+    /// The kind of connection: socket or webhook call.
     pub kind: Kind,
-    /// When it was let in.
+    /// The time at which the connection was admitted.
     #[serde(serialize_with = "crate::clock::as_iso")]
     pub connected_at: DateTime<Utc>,
     /// A user's device; empty for agents.
@@ -26,7 +25,8 @@ pub struct Connection {
 }
 
 impl Slots {
-    /// The live connections of each of `principals`, oldest first; while Redis is away, those of this node.
+    /// The live connections of each of `principals`, oldest first. While Redis is away, only those
+    /// of this node.
     pub async fn connections(&self, principals: &[Uuid]) -> Vec<Vec<Connection>> {
         let reads = principals
             .iter()
@@ -60,7 +60,7 @@ impl Slots {
         all.into_iter().map(|(_, connection)| connection).collect()
     }
 
-    /// A record of the script's, unless its node is dead.
+    /// Reads a record of the script; none if its node is not live.
     fn read(
         &self,
         id: &str,

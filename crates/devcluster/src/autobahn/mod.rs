@@ -1,8 +1,8 @@
-//! The WebSocket suite of the Autobahn project against the sockets' code of the server.
+//! The WebSocket suite of the Autobahn project against the server's socket code.
 //!
-//! The suite talks to the example `echo` of the server, which has the handshake, bounds and codec of `/ws`. It is
-//! written in Python 2, which current systems lack: the interpreter comes from the last Debian that had it, and the
-//! suite with its imports from PyPI.
+//! The suite tests the server's example `echo`, which has the handshake, bounds and codec of `/ws`.
+//! It is written in Python 2, which current systems lack. The interpreter comes from the last
+//! Debian that had it, and the suite with its imports from PyPI.
 
 mod report;
 
@@ -35,8 +35,8 @@ const ECHO_START_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interpreter's program.
 pub const PYTHON: &str = "python2.7";
 
-/// The suite, and the last release for Python 2 of everything that it imports. Its optional accelerators need a
-/// compiler and are left out.
+/// The suite, and the last release for Python 2 of each of its imports. Its optional accelerators
+/// need a compiler and are left out.
 const PINNED: [&str; 29] = [
     "autobahntestsuite==0.8.2",
     "argparse==1.4.0",
@@ -69,7 +69,8 @@ const PINNED: [&str; 29] = [
     "zope.interface==5.5.2",
 ];
 
-/// Cases that cannot pass: the server has no compression, and it takes messages up to 1 MB where these send 4 MB.
+/// Cases that cannot pass. The server has no compression, and it takes messages up to 1 MB where
+/// these cases send 4 MB.
 const EXCLUDED: [&str; 10] = [
     "12.*", "13.*", "9.1.4", "9.1.5", "9.1.6", "9.2.4", "9.2.5", "9.2.6", "9.3.*", "9.4.*",
 ];
@@ -122,7 +123,7 @@ impl Suite {
             folder: directories.root.join("autobahn"),
         };
         let root = packages::unpacked(&directories.packages, Product::Python2);
-        // The interpreter searches this folder by itself.
+        // The interpreter searches this folder without a setting.
         let libraries = root.join("usr/local/lib/python2.7");
         let installed = libraries.join("dist-packages");
         if !installed.exists() {
@@ -136,7 +137,7 @@ impl Suite {
         Ok(suite)
     }
 
-    /// Installs the suite. pip and its imports run out of the wheels in `wheels`.
+    /// Installs the suite. pip and its imports run from the wheels in `wheels`.
     fn install(&self, wheels: &Path, target: &Path) -> Result<()> {
         say("Fetching the suite from PyPI.");
         let _ = fs::remove_dir_all(target);

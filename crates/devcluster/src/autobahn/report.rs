@@ -1,4 +1,4 @@
-//! The report of the suite: read, counted, judged.
+//! Reads, counts and judges the report of the suite.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -9,17 +9,18 @@ use crate::{
     terminal::say,
 };
 
-/// Required sections: framing, pings, reserved bits, opcodes, fragments, UTF-8, closing, limits, chopping.
+/// Required sections: framing, pings, reserved bits, opcodes, fragments, UTF-8, closing, limits,
+/// chopping.
 const SECTIONS: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 9, 10];
-/// Outcomes that are no failure.
+/// Outcomes that count as passed.
 const PASSED: [&str; 3] = ["OK", "NON-STRICT", "INFORMATIONAL"];
 
 /// The outcome of a case.
 #[derive(Deserialize)]
 pub struct Case {
-    /// Of the answers.
+    /// The outcome of the answers.
     behavior: String,
-    /// Of the close.
+    /// The outcome of the close.
     #[serde(rename = "behaviorClose")]
     behavior_close: String,
 }
@@ -49,7 +50,7 @@ fn section(case: &str) -> u32 {
         .unwrap_or_default()
 }
 
-/// Per section: how many are of each of [`PASSED`], and how many failed.
+/// Per section, the number of cases with each outcome of [`PASSED`], and the number of failures.
 pub fn tally(cases: &Cases) -> BTreeMap<u32, [usize; 4]> {
     let mut sections: BTreeMap<u32, [usize; 4]> = BTreeMap::new();
     for (name, case) in cases {

@@ -20,20 +20,22 @@ use crate::{
     terminal::{say, warn},
 };
 
-/// Starts both on a thread of their own, since a start blocks and Ctrl-C must still work.
+/// Starts both on a thread of their own, because a start blocks and Ctrl-C must still work.
 pub async fn start(options: &Options, shutdown: &Shutdown) -> Result<Services> {
     let began = Instant::now();
     let (sender, mut started) = oneshot::channel();
     let (root, packages) = (options.root.clone(), options.packages.clone());
     thread::spawn(move || {
-        // If the launcher has given up, the unsent services stop by being dropped here.
+        // If the launcher has given up, the services cannot be sent and stop when they are dropped
+        // here.
         drop(sender.send(start_blocking(&root, packages.as_deref())));
     });
     let services = tokio::select! {
         services = &mut started => services.with_context(|| "start the services".into())??,
         () = shutdown.requested() => {
             process::interrupt();
-            // The thread sees its child end and cleans up. What it started ends with this process anyway.
+            // The thread sees its child end and cleans up. Its services end with this process
+            // anyway.
             let _ = timeout(Duration::from_secs(20), started).await;
             return Err(DevError::new("stopped before the cluster was up"));
         }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{error::Result, files::write_secret, services::Services};
 
-/// The file exists while the cluster is up, and only then.
+/// The file, which exists only while the cluster is up.
 #[derive(Debug)]
 pub struct ClusterFile {
     path: PathBuf,

@@ -1,11 +1,12 @@
-//! What a newcomer is told once the cluster is up.
+//! The greeting at the terminal once the cluster is up.
 
 use std::path::Path;
 
 use super::{node::Node, setup::Setup};
 use crate::{demo::PlayedDemo, terminal::say};
 
-/// Prints all addresses and three commands to try. With `played`, one of them speaks as the agent of the demo.
+/// Prints all addresses and three commands to try. With `played`, one of them speaks as the agent
+/// of the demo.
 pub fn print(setup: &Setup, nodes: &[Node], played: Option<&PlayedDemo>) {
     let settings = &setup.settings;
     say("");

@@ -1,5 +1,5 @@
-//! The cluster from start to stop: services, certificates, secrets, migration, nodes. It stays up and restarts
-//! whatever ends until a shutdown is requested.
+//! The cluster from start to stop: services, certificates, secrets, migration, nodes. It restarts
+//! anything that ends until a shutdown is requested.
 
 mod backing;
 mod cluster_file;
@@ -24,10 +24,10 @@ use crate::{
     terminal::{say, warn},
 };
 
-/// What a cluster is made of.
+/// The options of a cluster.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Folder of everything the cluster needs and leaves behind.
+    /// Folder of all files of the cluster.
     pub root: PathBuf,
     /// Folder of fetched programs, if it is not `packages` in `root`.
     pub packages: Option<PathBuf>,
@@ -125,7 +125,7 @@ impl Cluster {
         self.setup.passkey_page_url(&self.nodes[n])
     }
 
-    /// Restarts whatever ends until the shutdown, then stops everything in order.
+    /// Restarts anything that ends until the shutdown, then stops everything in order.
     pub async fn supervise(mut self, shutdown: &Shutdown) {
         let setup = &self.setup;
         let nodes = (0..).zip(self.nodes.iter()).zip(self.processes);

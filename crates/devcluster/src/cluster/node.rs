@@ -1,4 +1,4 @@
-//! One node of the cluster: its settings, its process and its restarts.
+//! A node of the cluster: its settings, its process and its restarts.
 
 use std::{
     fs,
@@ -21,35 +21,35 @@ use crate::{
     terminal::{say, warn},
 };
 
-/// Pause between two probes of a node or looks at its process.
+/// Pause between two probes of a node or checks of its process.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// A drain takes at most 30 s. A process that is still there after this is killed.
+/// Longest drain before the process is killed. A drain takes at most 30 s.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(35);
-/// A node that ran shorter than this restarts with growing delays.
+/// A node that ran for a shorter time restarts with growing delays.
 const MIN_HEALTHY_RUN: Duration = Duration::from_secs(10);
 
 /// The ports of a node on loopback.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
-    /// The public listener's.
+    /// The public listener's port.
     pub public: u16,
-    /// The admin listener's.
+    /// The admin listener's port.
     pub admin: u16,
 }
 
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// `node-1`, `node-2`.
+    /// The name of the node: `node-1`, `node-2`.
     pub name: String,
     pub ports: Ports,
-    /// The file of its output.
+    /// The log file of the node's output.
     pub log: PathBuf,
     program: PathBuf,
     environment: Vec<(String, String)>,
 }
 
 impl Node {
-    /// `all` are the public ports of all nodes.
+    /// A node on `ports`. `all` are the public ports of all nodes.
     pub fn new(
         name: String,
         ports: Ports,
@@ -71,7 +71,7 @@ impl Node {
         settings::origin(self.ports.public)
     }
 
-    /// The address clients use.
+    /// The address that clients use.
     pub fn base_url(&self) -> String {
         format!("https://127.0.0.1:{}", self.ports.public)
     }
@@ -86,7 +86,8 @@ impl Node {
         let _ = fs::rename(&self.log, self.log.with_extension("log.old"));
     }
 
-    /// Starts the program with `subcommand` and the node's settings. Its output is appended to `log`.
+    /// Starts the program with `subcommand` and the node's settings. Its output is appended to
+    /// `log`.
     pub fn run(&self, subcommand: &str, log: &Path) -> Result<Process> {
         let log = open_log(log)?;
         let mut command = process::command(&self.program, "TERM");
@@ -103,7 +104,7 @@ impl Node {
         self.run("serve", &self.log)
     }
 
-    /// Returns when the node serves.
+    /// Returns when the node is ready.
     pub async fn ready(&self, http: &reqwest::Client) {
         let probe = format!("{}/health/ready", self.admin_url());
         loop {
@@ -119,7 +120,8 @@ impl Node {
         }
     }
 
-    /// Waits for a new `process` to serve. Its end, or a minute without success, is an error with the end of its log.
+    /// Waits for a new `process` to be ready. Errors, with the end of its log: the process ended,
+    /// or a minute has passed.
     pub async fn first_ready(&self, http: &reqwest::Client, process: &mut Process) -> Result<()> {
         let why = tokio::select! {
             () = self.ready(http) => return Ok(()),
@@ -134,7 +136,7 @@ impl Node {
         )))
     }
 
-    /// Runs the node from its first process until the shutdown. A node that ends restarts on the same ports, and
+    /// Keeps the node running until the shutdown. A node that ends restarts on its old ports, and
     /// `restarted` gets the new pid.
     pub async fn supervise(
         &self,
@@ -230,7 +232,7 @@ pub async fn wait(process: &mut Process) -> ExitStatus {
     }
 }
 
-/// The delay after so many short runs in a row: none at first, then 1, 2, 4… up to 16 s.
+/// The delay after a number of short runs in a row: none at first, then 1, 2, 4… up to 16 s.
 fn restart_delay(short_runs: u32) -> Duration {
     match short_runs {
         0 | 1 => Duration::ZERO,

@@ -1,7 +1,7 @@
-//! A page to try passkeys on: one HTTPS server for the pages of all nodes, at `/node-1`, `/node-2`.
+//! A page to try passkeys on. An HTTPS server has the pages of all nodes, at `/node-1`, `/node-2`.
 //!
-//! The page calls its node from another origin, as a web client in production does. The nodes' settings allow that
-//! origin (see [`super::settings`]).
+//! The page calls its node from another origin, as a web client in production does. The nodes'
+//! settings allow that origin (see [`super::settings`]).
 
 use std::{io, net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -73,7 +73,7 @@ impl PasskeyPage {
                 continue;
             };
             let (tls, pages) = (self.tls.clone(), pages.clone());
-            // A browser that leaves early is no failure of ours.
+            // A browser that leaves early is no failure.
             connections.spawn(timeout(REQUEST_TIMEOUT, async move {
                 answer(tls, stream, &pages).await.ok();
             }));
@@ -97,7 +97,7 @@ fn page(origin: &str) -> String {
     TEMPLATE.replace("{{node_origin}}", origin)
 }
 
-/// Reads one request and answers it with the page at its path.
+/// Reads a request and answers with the page at its path.
 async fn answer(tls: TlsAcceptor, stream: TcpStream, pages: &[(String, String)]) -> io::Result<()> {
     let mut stream = BufReader::new(tls.accept(stream).await?);
     let mut request_line = String::new();

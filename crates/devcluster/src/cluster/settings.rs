@@ -1,7 +1,7 @@
 //! The settings of the nodes, passed through their environment.
 //!
-//! The nodes inherit the launcher's environment, so a load test can raise limits. Addresses and files of this cluster
-//! always come from the launcher.
+//! The nodes inherit the launcher's environment, so a load test can raise limits. Addresses and
+//! files of this cluster always come from the launcher.
 
 use std::{env, num::NonZero, path::PathBuf};
 
@@ -69,7 +69,8 @@ impl Settings {
             ("NODE_NAME", name.to_owned()),
             ("LISTEN_ADDR", format!("127.0.0.1:{public}")),
             ("ADMIN_ADDR", format!("127.0.0.1:{admin}")),
-            // One public address for all, as behind a load balancer: it is the issuer of the access tokens.
+            // All nodes share a public address, as behind a load balancer. It is the issuer of the
+            // access tokens.
             ("PUBLIC_URL", origin(all.first().copied().unwrap_or(public))),
             ("RP_ID", RP_ID.to_owned()),
             (
@@ -100,12 +101,13 @@ impl Settings {
             ("ALLOWED_ORIGINS", self.with_passkey_origin(origins)),
             ("TRUSTED_PROXIES", "127.0.0.1/32".to_owned()),
             ("MAIL_FROM", "Blindpipe <no-reply@localhost>".to_owned()),
-            // The nodes share a machine. Idle threads of one that wake disturb the other.
+            // The nodes share a machine, and the idle threads of a node disturb the other when they
+            // wake.
             (
                 "TOKIO_WORKER_THREADS",
                 (cores() / all.len().max(1)).max(1).to_string(),
             ),
-            // No load balancer looks at these nodes.
+            // No load balancer watches these nodes.
             ("DRAIN_LAG_SECONDS", "0".to_owned()),
         ];
         let pairs = pairs.map(|(name, value)| (name.to_owned(), value));

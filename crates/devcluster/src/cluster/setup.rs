@@ -1,4 +1,4 @@
-//! Everything that the cluster decides before its nodes start, and their first start.
+//! The settings of the cluster that precede its nodes, and the nodes' first start.
 
 use std::{
     fs,
@@ -29,7 +29,7 @@ const FIRST_PORTS: Ports = Ports {
     admin: 19443,
 };
 const NODES: usize = 2;
-/// So many ports may be lost to other programs before the start fails.
+/// Ports that other programs may take before the start fails.
 const MAX_LOST_PORTS: usize = 20;
 
 pub struct Setup {
@@ -68,7 +68,8 @@ impl Setup {
         format!("{}/{}", self.settings.passkey_origin, node.name)
     }
 
-    /// Migrates the database and starts the nodes. Their processes go into `processes` as they start.
+    /// Migrates the database and starts the nodes. Their processes go into `processes` as they
+    /// start.
     pub async fn start_nodes(&self, processes: &mut Vec<Process>) -> Result<Vec<Node>> {
         node::end_leftovers(&self.settings.root)?;
         let mut nodes = self.plan(&[])?;

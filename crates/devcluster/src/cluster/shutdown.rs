@@ -1,4 +1,4 @@
-//! The request that everything stop.
+//! The request to stop everything.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -17,17 +17,18 @@ impl Shutdown {
         self.requested.cancel();
     }
 
-    /// Returns once the cluster shall stop.
+    /// Returns once the cluster must stop.
     pub async fn requested(&self) {
         self.requested.cancelled().await;
     }
 
-    /// Returns once there is no time to stop in order.
+    /// Returns once there is no time left to stop in order.
     pub async fn hurried(&self) {
         self.hurried.cancelled().await;
     }
 
-    /// Turns Ctrl-C, SIGTERM and SIGHUP into requests. Returns only if the process cannot receive signals.
+    /// Turns Ctrl-C, SIGTERM and SIGHUP into requests. Returns only if the process cannot receive
+    /// signals.
     pub async fn listen(&self) -> std::io::Result<()> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;

@@ -142,14 +142,14 @@ fn message_id() -> String {
     Ulid::from_bytes(random::bytes()).to_string()
 }
 
-/// A field that the answer must have.
+/// A required field of the answer.
 pub fn text(data: &Value, field: &str) -> Result<String> {
     let value = data[field].as_str().map(str::to_owned);
     value.ok_or_else(|| DevError::new(format!("an answer has no field {field}: {data}")))
 }
 
-/// An error with all its causes. The HTTP client's own message names neither a refused connection nor a bad
-/// certificate.
+/// An error with all its causes. The HTTP client's own message names neither a refused connection
+/// nor a bad certificate.
 fn causes(error: &dyn Error) -> String {
     let behind = error.source().map(|cause| format!(": {}", causes(cause)));
     format!("{error}{}", behind.unwrap_or_default())

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-/// The code in the mail to `address`, if that mail has come.
+/// The code in the mail to `address`; none before the mail has come.
 pub fn find_code(mails: &Path, address: &str) -> Option<String> {
     let files = fs::read_dir(mails)
         .ok()?

@@ -1,5 +1,5 @@
-//! The conversation that `make run` plays: one user, one agent, two nodes, through the public interface only. It is
-//! also the shortest example of a client.
+//! The conversation of `make run`: a user, an agent and two nodes, through the public interface
+//! only. It is also the shortest example of a client.
 
 mod client;
 mod mail;
@@ -22,10 +22,10 @@ use crate::{
     terminal::say,
 };
 
-/// The longest that any one step may take.
+/// Deadline of each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the conversation leaves for the reader to go on with.
+/// The ids and credentials with which the reader can go on.
 #[derive(Debug)]
 pub struct PlayedDemo {
     pub agent_id: String,
@@ -143,7 +143,7 @@ impl Demo<'_> {
         echo.send(&ack).await
     }
 
-    /// The agent answers by REST. The pipe sees only ciphertext.
+    /// The agent answers by REST. The server sees only ciphertext.
     async fn agent_to_user_by_rest(&self, ada: &mut Socket) -> Result<()> {
         let began = Instant::now();
         let path = format!("/agents/{}/messages", self.played.agent_id);
@@ -187,7 +187,7 @@ impl Demo<'_> {
     }
 }
 
-/// Prints one line of the story.
+/// Prints a line about a step.
 fn tell(began: Instant, who: &str, node: &str, what: &str) {
     say(format!(
         "  {:>5} ms  {who:<4}  {node}  {what}",

@@ -1,4 +1,4 @@
-//! A client's WebSocket. Every wait has a deadline, and its error names what did not come.
+//! A client's WebSocket. Every wait has a deadline, and its error names the missing frame.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Sends one frame.
+    /// Sends a frame.
     pub async fn send(&mut self, frame: &Value) -> Result<()> {
         let sent = self.stream.send(Message::text(frame.to_string())).await;
         sent.with_context(|| format!("send a frame as {}", self.who))
@@ -62,7 +62,7 @@ impl Socket {
         self.expect("the event message.created", is_it).await
     }
 
-    /// Waits for a frame and passes over others.
+    /// Waits for a frame and skips others.
     pub async fn expect(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Result<Value> {
         let who = self.who;
         let next = async {

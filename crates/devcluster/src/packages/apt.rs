@@ -1,4 +1,4 @@
-//! apt with a private state: its own lists and cache, and no idea of what is installed.
+//! apt with a private state: its own lists and cache, and no knowledge of installed packages.
 
 use std::{
     collections::BTreeSet,
@@ -74,13 +74,14 @@ impl Apt {
             option("Dir::State", "state"),
             option("Dir::State::status", "state/status"),
             option("Dir::Cache", "cache"),
-            // Only the package index: no translations, no icons, no programs that hook into an update.
+            // Only the package index is fetched: no translations, no icons, no programs that hook
+            // into an update.
             "Acquire::Languages=none".into(),
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".into(),
             "Acquire::Retries=2".into(),
             "Acquire::http::Timeout=20".into(),
             "Acquire::https::Timeout=20".into(),
-            // As root apt would drop to a user who cannot write here.
+            // As root, apt would switch to a user who cannot write here.
             "APT::Sandbox::User=root".into(),
             "Debug::NoLocking=1".into(),
         ] {
@@ -96,7 +97,8 @@ impl Apt {
     pub fn update(&self) -> Result<()> {
         let mut update = self.command("apt-get");
         update.arg("update");
-        // One unreachable third-party source fails the whole update. Any package list is enough to go on.
+        // An unreachable third-party source fails the whole update, and any package list is enough
+        // to go on.
         let output = Process::output(update)?;
         let lists = fs::read_dir(self.folder.join("state/lists"))
             .into_iter()

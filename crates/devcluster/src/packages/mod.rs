@@ -24,7 +24,7 @@ use crate::{
 /// A product that can be fetched.
 #[derive(Clone, Copy, Debug)]
 pub enum Product {
-    /// The newest `postgresql-N` with N ≥ the number.
+    /// The newest `postgresql-N` with N of at least this number.
     Postgres(u32),
     /// `redis-server` and its tools.
     Redis,
@@ -44,7 +44,7 @@ impl Product {
         }
     }
 
-    /// The release of Debian that has it, if not the machine's own.
+    /// The Debian release that has the product, if it is not the machine's own.
     fn release(self) -> Option<&'static str> {
         matches!(self, Product::Python2).then_some("bullseye")
     }
@@ -55,8 +55,8 @@ pub fn unpacked(packages: &Path, product: Product) -> PathBuf {
     packages.join(product.folder())
 }
 
-/// Fetches `product` and unpacks it into [`unpacked`]. The folder appears only when complete. Two processes that need
-/// one product take turns, and the second finds the folder there.
+/// Fetches `product` and unpacks it into [`unpacked`]. The folder appears only when complete. Two
+/// processes that fetch the same product take turns, and the second finds the folder.
 pub fn fetch(packages: &Path, product: Product) -> Result<PathBuf> {
     let folder = unpacked(packages, product);
     make_folder(packages, 0o755)?;
@@ -104,7 +104,7 @@ pub fn library_folders(root: &Path) -> Vec<PathBuf> {
         .flatten();
     let folders = children.filter(|entry| entry.file_name().to_string_lossy().contains("-linux-"));
     let folders = folders.map(|entry| entry.path());
-    // PulseAudio's client has a folder of its own for half of its libraries.
+    // PulseAudio's client keeps half of its libraries in a folder of its own.
     folders
         .flat_map(|folder| [folder.join("pulseaudio"), folder])
         .filter(|folder| folder.is_dir())

@@ -1,12 +1,12 @@
-//! Which packages of apt's plan are unpacked.
+//! Selects the packages of apt's plan to unpack.
 //!
-//! apt plans as if nothing were installed. Of that plan only libraries that the machine lacks are taken, so the
-//! machine's own libraries are never shadowed.
+//! apt plans as if nothing were installed. Of that plan only libraries that the machine lacks are
+//! unpacked, so they never shadow the machine's own.
 
 use std::collections::BTreeSet;
 
-/// Packages that are never unpacked. The C runtime must fit the machine's loader. LLVM (100 MB) serves only Postgres's
-/// JIT compiler and graphics drivers, and both are off.
+/// Packages that are never unpacked. The C runtime must fit the machine's loader. LLVM (100 MB)
+/// serves only Postgres's JIT compiler and graphics drivers, and both are off.
 const EXCLUDED: [&str; 9] = [
     "libc6",
     "libc-bin",

@@ -1,4 +1,4 @@
-//! Making a new database cluster, all or nothing.
+//! Makes a new database cluster, all or nothing.
 
 use std::fs;
 
@@ -22,7 +22,8 @@ impl PostgresServer {
                 &secrets,
                 &format!("{}\n{}\n", self.passwords.0, self.passwords.1),
             )?;
-            // Last, so that a cluster always has its passwords and is never half made.
+            // The rename comes last, so that a cluster always has its passwords and is never half
+            // made.
             let _ = fs::remove_dir_all(self.data());
             return fs::rename(self.folder.join("data.new"), self.data())
                 .with_context(|| "finish a new cluster".into());
@@ -55,7 +56,7 @@ impl PostgresServer {
         let first = self.init_db("C.UTF-8");
         // Not every C library has that locale.
         first.or_else(|_| self.init_db("C"))?;
-        // No server runs yet: the passwords pass through no network and no process list.
+        // No server runs yet, so the passwords appear in no network and no process list.
         let sql = format!(
             "create role blindpipe login createdb password '{}';\n\
              grant pg_monitor to blindpipe;\n\

@@ -1,8 +1,9 @@
 //! A private PostgreSQL server.
 //!
-//! One cluster per folder, on a free TCP port of 127.0.0.1, without Unix sockets. Role `blindpipe` owns database
-//! `blindpipe` and may create databases, but is no superuser: the server can do no more here than in production. Role
-//! `postgres` is the superuser. Both have random passwords, kept beside the data.
+//! Each folder has a cluster on a free TCP port of 127.0.0.1, without Unix sockets. Role
+//! `blindpipe` owns database `blindpipe` and may create databases, but is no superuser. So the
+//! server can do no more here than in production. Role `postgres` is the superuser. Both have
+//! random passwords, kept beside the data.
 
 mod init;
 mod standby;
@@ -25,17 +26,18 @@ use crate::{
     toolset::Toolset,
 };
 
-/// The search for a free port begins here. The machine's own server may want the standard port later.
+/// The search for a free port begins here. The machine's own server may want the standard port
+/// later.
 const FIRST_PORT: u16 = 15432;
-/// Recovery after a crash may take a while.
+/// Deadline of a start. Recovery after a crash may take a while.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How safe the data is.
+/// The durability of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// A commit survives a power cut, as in production.
     Durable,
-    /// Fast, and empty at every start: for tests.
+    /// Fast, and empty at every start, for tests.
     Test,
     /// Like `Test`, and standbys may follow the server.
     Replicated,
@@ -79,7 +81,7 @@ pub struct PostgresServer {
     tools: Toolset,
     account: Account,
     durability: Durability,
-    /// Holds `data`, `passwords` and `log`.
+    /// The folder of `data`, `passwords` and `log`.
     folder: PathBuf,
     /// Passwords of `blindpipe` and `postgres`.
     passwords: (String, String),
@@ -88,7 +90,8 @@ pub struct PostgresServer {
 }
 
 impl PostgresServer {
-    /// Starts a server on the data in `folder`, making the folder if it is missing. The caller holds a lock on it.
+    /// Starts a server on the data in `folder`, making the folder if it is missing. The caller
+    /// holds a lock on it.
     pub fn start(
         tools: &Toolset,
         account: &Account,
@@ -107,7 +110,8 @@ impl PostgresServer {
         };
         server.end_leftovers()?;
         if durability != Durability::Durable {
-            // Half a second buys a clean state: no databases of earlier runs, nothing that a crash without fsync broke.
+            // A new cluster takes half a second and is clean: no databases of earlier runs, no
+            // damage of a crash without fsync.
             let _ = fs::remove_dir_all(server.data());
         }
         server.prepare()?;
@@ -115,7 +119,7 @@ impl PostgresServer {
         Ok(server)
     }
 
-    /// Database `blindpipe` as its owner.
+    /// The URL of database `blindpipe` as its owner.
     pub fn url(&self) -> String {
         format!(
             "postgresql://blindpipe:{}@127.0.0.1:{}/blindpipe",
@@ -123,7 +127,7 @@ impl PostgresServer {
         )
     }
 
-    /// Database `postgres` as the superuser.
+    /// The URL of database `postgres` as the superuser.
     pub fn admin_url(&self) -> String {
         format!(
             "postgresql://postgres:{}@127.0.0.1:{}/postgres",
@@ -148,24 +152,25 @@ impl PostgresServer {
             .is_none_or(|process| process.exit_status().is_some())
     }
 
-    /// Sends a signal to the postmaster: `"STOP"` and `"CONT"` make new connections hang for a while.
+    /// Sends a signal to the postmaster. `"STOP"` makes new connections hang until `"CONT"`.
     pub fn signal(&mut self, signal: &str) {
         if let Some(process) = &mut self.process {
             process.signal(signal);
         }
     }
 
-    /// Ends the server at once, without a checkpoint, as a crash would (connections are cut, no backend remains).
+    /// Ends the server at once, without a checkpoint, as a crash would. It cuts all connections,
+    /// and no backend remains.
     pub fn kill(&mut self) {
         self.end("QUIT");
     }
 
-    /// Ends the server in order; open transactions are rolled back.
+    /// Ends the server in order, which rolls open transactions back.
     pub fn stop(&mut self) {
         self.end("INT");
     }
 
-    /// Starts it again on the same port, stopping it first if it runs.
+    /// Starts the server again on its old port, and stops it first if it runs.
     pub fn restart(&mut self) -> Result<()> {
         self.stop();
         self.end_leftovers()?;
@@ -188,8 +193,8 @@ impl PostgresServer {
         format!("blindpipe-{}", short_hash(&self.data()))
     }
 
-    /// Ends processes that an earlier start left on this data, and removes its pid file. The pid in that file proves
-    /// nothing: after a crash it may belong to any program.
+    /// Ends processes that an earlier start left on this data, and removes its pid file. The pid in
+    /// that file is no proof: after a crash it may belong to any program.
     fn end_leftovers(&self) -> Result<()> {
         let (data, title) = (self.data(), format!("postgres: {}", self.cluster_name()));
         let is_postmaster = |_, arguments: &[String]| {
@@ -207,7 +212,7 @@ impl PostgresServer {
         };
         let uid = self.account.uid;
         let gone = table::end_all(&table::find(uid, is_postmaster), "INT", Duration::from_secs(20))
-            // Backends notice the end of their postmaster by themselves.
+            // Backends notice the end of their postmaster without a signal.
             && table::end_all(&table::find(uid, is_backend), "QUIT", Duration::from_secs(5));
         if !gone {
             return Err(DevError::new(format!(
@@ -291,14 +296,14 @@ impl PostgresServer {
         }
     }
 
-    /// The postmaster writes into its pid file, line 8, when it takes connections.
+    /// Whether the server accepts connections: the postmaster then writes line 8 of its pid file.
     fn is_ready(&self, pid: u32) -> bool {
         let text = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
         says_ready(&text, pid)
     }
 
     fn command(&self, program: &str) -> Command {
-        // A fast shutdown is what INT means to a postmaster.
+        // INT asks a postmaster for a fast shutdown.
         self.tools.command(program, "INT", &self.account)
     }
 }

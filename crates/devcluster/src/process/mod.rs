@@ -1,9 +1,10 @@
 //! Child processes that do not outlive their parent.
 //!
-//! Every child starts through `setpriv --pdeathsig` (util-linux): the kernel signals it when the launcher dies, even
-//! by `kill -9`. The kernel watches the *thread* that started the child, so one thread that never ends starts them
-//! all. Each child has its own process group: Ctrl-C in a terminal reaches the launcher alone, and the launcher
-//! decides the order of the end. Without `setpriv` the next start finds and ends what was left (see [`table`]).
+//! Every child starts through `setpriv --pdeathsig` (util-linux): the kernel signals it when the
+//! launcher dies, even by `kill -9`. The kernel watches the *thread* that started the child, so a
+//! single thread that never ends starts them all. Each child has its own process group. So Ctrl-C
+//! in a terminal reaches the launcher alone, and the launcher decides the order of the end. Without
+//! `setpriv` the next start finds and ends leftover processes (see [`table`]).
 
 pub mod table;
 
@@ -28,7 +29,7 @@ use crate::error::{Context, DevError, Result};
 
 pub use table::send_signal;
 
-/// Pause between two looks of a waiting loop.
+/// Pause between two checks of a waiting loop.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Pids of the running children and the signal that asks each to end.
@@ -123,7 +124,8 @@ impl Process {
             .stderr(Stdio::piped());
         let mut process = Process::spawn(command, "TERM")?;
         if let Some(mut pipe) = process.child.stdin.take() {
-            // A child that ends early breaks the pipe; its exit status says more than that error.
+            // A child that ends early breaks the pipe, and its exit status is more useful than that
+            // error.
             let _ = io::Write::write_all(&mut pipe, input.as_bytes());
         }
         process
@@ -133,7 +135,8 @@ impl Process {
 
     fn finish(mut self) -> io::Result<Output> {
         let (stdout, stderr) = (self.child.stdout.take(), self.child.stderr.take());
-        // Both pipes at once: a child that fills one while the other is read would wait for ever.
+        // Both pipes are read at once: a child would wait for ever if it filled one while the other
+        // is read.
         let reader = thread::spawn(move || read_all(stderr));
         let stdout = read_all(stdout)?;
         let stderr = reader
@@ -195,7 +198,8 @@ fn read_all(pipe: Option<impl io::Read>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Asks every running child to end and prevents further starts. Code that waits for a child sees it end and gives up.
+/// Asks every running child to end and prevents further starts. Code that waits for a child sees
+/// its end and gives up.
 pub fn interrupt() {
     STOPPING.store(true, Ordering::SeqCst);
     let running: Vec<_> = children()

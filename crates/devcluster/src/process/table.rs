@@ -10,7 +10,7 @@ use std::{
 
 use super::POLL_INTERVAL;
 
-/// Sends `signal` (`"TERM"`, `"STOP"`) to `pid`. `kill` is built into every shell.
+/// Sends `signal` (`"TERM"`, `"STOP"`) to `pid`. Every shell has `kill` built in.
 pub fn send_signal(pid: u32, signal: &str) {
     let mut kill = Command::new("sh");
     kill.args([
@@ -30,15 +30,15 @@ pub fn send_signal(pid: u32, signal: &str) {
 /// Whether `pid` runs. A zombie has ended.
 pub fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may contain anything: the state follows the last parenthesis.
+    // The name in parentheses may contain anything, so the state follows the last parenthesis.
     let state = stat
         .rsplit_once(')')
         .and_then(|(_, rest)| rest.trim_start().chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// Running processes of user `uid` that `is_ours` recognises by pid and arguments. A pid from a file is no proof: the
-/// kernel may have given it to another process.
+/// Running processes of user `uid` that `is_ours` recognises by pid and arguments. A pid from a
+/// file is no proof: the kernel may have given it to another process.
 pub fn find(uid: u32, is_ours: impl Fn(u32, &[String]) -> bool) -> Vec<u32> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -68,7 +68,8 @@ fn strings(pid: u32, file: &str) -> Vec<String> {
         .collect()
 }
 
-/// Ends processes that are no children of the launcher: `signal`, then after `grace` KILL. True once all are gone.
+/// Ends processes that are no children of the launcher: `signal`, then KILL after `grace`. True
+/// once all are gone.
 pub fn end_all(pids: &[u32], signal: &str, grace: Duration) -> bool {
     for (signal, grace) in [(signal, grace), ("KILL", Duration::from_secs(3))] {
         pids.iter()

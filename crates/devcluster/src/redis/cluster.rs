@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Three running masters that share all hash slots. Dropping it stops them.
 #[derive(Debug)]
 pub struct RedisCluster {
-    /// The masters, in the order of their slots.
+    /// The masters, in the order of their hash slots.
     pub masters: Vec<RedisServer>,
     password: String,
 }
@@ -47,7 +47,7 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// `redis-cluster://...`, naming all masters.
+    /// The URL `redis-cluster://...`, which names all masters.
     pub fn url(&self) -> String {
         let address = |master: &RedisServer| format!("127.0.0.1:{}", master.port());
         let others: Vec<String> = self
@@ -119,7 +119,7 @@ impl RedisCluster {
         stream.write_all(format!("AUTH {}\r\n{command}\r\nQUIT\r\n", self.password).as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
-        // After the answer to AUTH.
+        // The answer follows that of AUTH.
         Ok(answer
             .split_once("\r\n")
             .map_or_else(String::new, |(_, rest)| rest.to_owned()))

@@ -22,7 +22,7 @@ use crate::{
     toolset::Toolset,
 };
 
-/// Where the search for a free port begins.
+/// The search for a free port begins here.
 const FIRST_PORT: u16 = 16379;
 const START_DEADLINE: Duration = Duration::from_secs(15);
 
@@ -31,11 +31,11 @@ const START_DEADLINE: Duration = Duration::from_secs(15);
 pub struct RedisServer {
     tools: Toolset,
     account: Account,
-    /// Holds `redis.conf`, `password` and `log`.
+    /// The folder of `redis.conf`, `password` and `log`.
     folder: PathBuf,
     password: String,
     port: u16,
-    /// Whether it is a master of a cluster.
+    /// Whether the server is a master of a cluster.
     clustered: bool,
     process: Option<Process>,
 }
@@ -46,7 +46,8 @@ impl RedisServer {
         Self::start_as(tools, account, folder, FIRST_PORT, false)
     }
 
-    /// Starts a server on a random port. A restart then finds its port free, even if other servers started meanwhile.
+    /// Starts a server on a random port. A restart then finds its port free, even if other servers
+    /// started meanwhile.
     pub fn start_apart(tools: &Toolset, account: &Account, folder: &Path) -> Result<Self> {
         Self::start_as(tools, account, folder, random_port(), false)
     }
@@ -104,7 +105,7 @@ impl RedisServer {
         }
     }
 
-    /// Database 0.
+    /// The URL of database 0.
     pub fn url(&self) -> String {
         format!("redis://:{}@127.0.0.1:{}/0", self.password, self.port)
     }
@@ -133,14 +134,14 @@ impl RedisServer {
         }
     }
 
-    /// Ends the server by SIGKILL; connections are cut and all data is gone.
+    /// Ends the server by SIGKILL, which cuts all connections and loses all data.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.stop("KILL", Duration::from_secs(5));
         }
     }
 
-    /// Ends the server in order. All data is gone all the same.
+    /// Ends the server in order, which loses all data too.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.signal("CONT");
@@ -148,7 +149,7 @@ impl RedisServer {
         }
     }
 
-    /// Starts it again, empty, on the same port; stops it first if it runs.
+    /// Starts the server again, empty, on its old port, and stops it first if it runs.
     pub fn restart(&mut self) -> Result<()> {
         self.stop();
         self.launch(self.port)
@@ -185,8 +186,8 @@ impl RedisServer {
         ))
     }
 
-    /// All settings go into a file: the password must not show in the list of processes. The process title stays as it
-    /// is, because a later start recognises the process by it.
+    /// Writes all settings into a file, since the password must not show in the list of processes.
+    /// A later start recognises the process by its unchanged title.
     fn write_configuration(&self) -> Result<()> {
         let mut text = format!(
             "bind 127.0.0.1\nport {}\nunixsocket \"\"\nrequirepass {}\ndaemonize no\npidfile \"\"\nlogfile \"\"\n\
@@ -239,13 +240,13 @@ impl Drop for RedisServer {
     }
 }
 
-/// Where the search for a port begins, below the ports of test nodes.
+/// A random first port for a search, below the ports of test nodes.
 fn random_port() -> u16 {
     let [a, b]: [u8; 2] = random::bytes();
     FIRST_PORT + 100 + u16::from_le_bytes([a, b]) % 3000
 }
 
-/// Whether the Redis on `port` knows our password, so is ours.
+/// Whether the Redis on `port` knows this server's password.
 fn answers(port: u16, password: &str) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let ask = || -> std::io::Result<bool> {

@@ -1,4 +1,4 @@
-//! Programs that the machine has installed already.
+//! Programs that are already installed on the machine.
 
 use std::{
     env, fs,
@@ -12,12 +12,12 @@ use crate::{account::Account, browser, packages::Product};
 pub fn find_installed(product: Product, account: &Account) -> Option<Toolset> {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = env::split_paths(&path).collect();
-    // An ordinary user's PATH lacks these.
+    // An ordinary user's PATH lacks these folders.
     folders
         .extend(["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin"].map(PathBuf::from));
     match product {
         Product::Postgres(at_least) => {
-            // A link to the server stands for the folder where its other programs are.
+            // A link to the server stands for the folder of its other programs.
             let real = |folder: &PathBuf| {
                 Some(
                     folder
@@ -47,12 +47,12 @@ pub fn find_installed(product: Product, account: &Account) -> Option<Toolset> {
                 Toolset::probe(bin, None, browser::PROGRAM, MIN_CHROMIUM_VERSION, account)
             })
         }
-        // A suite is put into it: always one of our own.
+        // The suite is installed into it, so it is never the machine's own.
         Product::Python2 => None,
     }
 }
 
-/// `<root>/<major>/bin`, the newest first.
+/// The folders `<root>/<major>/bin`, the newest first.
 pub fn postgres_folders(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let mut majors: Vec<u32> = entries

@@ -24,7 +24,7 @@ impl Tools {
     }
 }
 
-/// `.dev/bin/<program>`: runs the program that belongs to the services, with its libraries.
+/// Writes `.dev/bin/<program>`, which runs the services' program with its libraries.
 fn write_launcher(bin: &Path, tools: &Toolset, program: &str) -> Result<()> {
     let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     let target = tools.bin.join(program);
@@ -42,7 +42,7 @@ fn write_launcher(bin: &Path, tools: &Toolset, program: &str) -> Result<()> {
         libraries.unwrap_or_default(),
         quote(&target.to_string_lossy())
     );
-    // Replaced as a whole: another process may be running it.
+    // The file is replaced as a whole, because another process may be running it.
     let temporary = bin.join(format!(".{program}.{}", std::process::id()));
     fs::write(&temporary, script).with_context(|| format!("write {}", temporary.display()))?;
     fs::set_permissions(&temporary, fs::Permissions::from_mode(0o755))

@@ -1,4 +1,5 @@
-//! The programs of Postgres, Redis, the browser and Python: installed ones first, then fetched ones, else a fetch.
+//! The programs of Postgres, Redis, the browser and Python: installed ones first, then fetched
+//! ones, else a fetch.
 
 mod installed;
 mod launchers;
@@ -28,7 +29,7 @@ const MIN_POSTGRES_VERSION: u32 = 15;
 const MIN_REDIS_VERSION: u32 = 7;
 /// The oldest usable Chromium: 129 is the first that reads and writes passkeys as JSON.
 const MIN_CHROMIUM_VERSION: u32 = 129;
-/// This variable, set to anything, hides installed programs. It serves to test the download.
+/// A variable that hides installed programs if it is set. It serves to test the download.
 const IGNORE_INSTALLED: &str = "BLINDPIPE_DEV_IGNORE_INSTALLED";
 
 /// The programs of one product.
@@ -36,15 +37,15 @@ const IGNORE_INSTALLED: &str = "BLINDPIPE_DEV_IGNORE_INSTALLED";
 pub struct Toolset {
     /// The folder of the programs.
     pub bin: PathBuf,
-    /// For fetched packages: where their libraries are.
+    /// Folders of a fetched package's libraries; none if it is installed.
     libraries: Option<OsString>,
     /// The major version.
     pub major: u32,
-    /// The version as the program tells it.
+    /// The version in the program's own words.
     pub version: String,
 }
 
-/// What the dev cluster runs on.
+/// The programs that the dev cluster runs.
 #[derive(Clone, Debug)]
 pub struct Tools {
     /// `postgres`, `initdb`, `psql`, `pgbench`…
@@ -54,13 +55,13 @@ pub struct Tools {
 }
 
 impl Toolset {
-    /// A command for one of the programs, run as `account`.
+    /// A command for a program of the toolset, run as `account`.
     pub fn command(&self, program: &str, death_signal: &'static str, account: &Account) -> Command {
         let mut command = process::command(&self.bin.join(program), death_signal);
         if let Some(libraries) = &self.libraries {
             command.env("LD_LIBRARY_PATH", libraries);
         }
-        // The launcher reads messages, and variables of the caller must not set options of Postgres.
+        // The launcher reads messages, and the caller's variables must not set options of Postgres.
         command
             .env("LC_ALL", "C.UTF-8")
             .env_remove("PGOPTIONS")
@@ -162,7 +163,8 @@ impl Toolset {
             "{name} is not installed: fetching it into {} (nothing is installed, no root needed).",
             directories.packages.display()
         ));
-        // A folder that is there did not work: it is damaged, or belongs to another release of the system.
+        // The folder is there but did not work: it is damaged, or belongs to another release of the
+        // system.
         let _ = fs::remove_dir_all(packages::unpacked(&directories.packages, product));
         let missing = |why: String| {
             DevError::new(format!(
@@ -191,13 +193,14 @@ impl Tools {
     }
 }
 
-/// The version in what `--version` prints: `postgres (PostgreSQL) 15.20 (Debian …)`, `Redis server v=7.0.15 sha=…`.
+/// The version in the output of `--version`: `postgres (PostgreSQL) 15.20 (Debian …)`,
+/// `Redis server v=7.0.15 sha=…`.
 fn parse_version(text: &str) -> Option<String> {
     let words = text
         .split_whitespace()
         .map(|word| word.strip_prefix("v=").unwrap_or(word));
     let is_version = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
-    // A development release is called 18beta1, say.
+    // A development release has a version such as 18beta1.
     let version = words.into_iter().find(is_version)?;
     Some(
         version
