@@ -6,6 +6,15 @@ CREATE OR REPLACE FUNCTION app_now()
  STABLE PARALLEL SAFE
 AS $function$select statement_timestamp()$function$;
 
+CREATE OR REPLACE FUNCTION inbox_epoch()
+ RETURNS bigint
+ LANGUAGE sql
+ STABLE
+AS $function$
+    select (('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint << 16) | (restores & 65535)
+    from cluster
+$function$;
+
 CREATE OR REPLACE FUNCTION key_backup_is_append_only()
  RETURNS trigger
  LANGUAGE plpgsql

@@ -45,7 +45,9 @@ insert into cluster default values;
 
 -- Rises whenever committed events may have been lost: the timeline that Postgres writes (16 bits up), and the restores.
 -- Every statement asks this function, so an engine without timelines needs another body here and nothing else.
-create function inbox_epoch() returns bigint language sql stable as $$
-    select (('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint << 16) | (restores & 65535)
-    from cluster
+create function inbox_epoch() returns bigint language plpgsql stable as $$
+begin
+    return (select ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint << 16 | (restores & 65535)
+            from cluster);
+end
 $$;
