@@ -1,22 +1,33 @@
 //! Blindpipe: a messaging backend for people and agents. It stores public keys, ciphertext and
 //! encrypted backups, and never a plaintext private key.
 //!
-//! The modules, from the bottom up:
+//! The modules, from the bottom up. A module may use the modules of earlier lines and those to its
+//! left. A test reads this map and checks every `use` and every path, so there are no circles.
 //!
-//! - Foundation: [`config`], [`clock`], [`random`], [`ids`], [`cursor`], [`error`], [`validation`],
-//!   [`breaker`], [`telemetry`], [`metrics`].
-//! - Stores: [`db`] (Postgres, the truth) and [`redis`] (hints and counters, which may vanish).
-//! - Core: [`inbox`] (the durable sequence of events), [`events`] (their encoding), [`auth`]
-//!   (credentials and callers), [`limits`] (budgets, quotas, connection slots).
+//! ```text
+//! foundation  error clock random ids cursor events config metrics telemetry breaker validation
+//! stores      db redis mail
+//! core        limits auth inbox
+//! delivery    delivery
+//! work        jobs work http
+//! features    health relations devices keys accounts passkeys agents conversations groups
+//!             group_keys messages typing streams budgets erasure
+//! edge        gateway app routes documents schedule node healthcheck
+//! ```
+//!
+//! - Foundation: values and small tools. [`validation`] says what a value from outside must be.
+//! - Stores: [`db`] (Postgres, the truth), [`redis`] (hints and counters, which may vanish), [`mail`].
+//! - Core: [`limits`] (budgets, quotas, connection slots), [`auth`] (credentials and callers),
+//!   [`inbox`] (the durable sequence of events).
 //! - Delivery: [`delivery`] publishes committed events to the subscriptions of all nodes and
-//!   reconciles them with Postgres.
-//! - Work: [`work`] (a transaction with its events, revocations and jobs), [`jobs`] (the queue),
-//!   [`schedule`] (the performer of each job, and the upkeep), [`mail`].
+//!   reconciles them with Postgres. It knows neither WebSockets nor streams.
+//! - Work: [`jobs`] (the queue), [`work`] (a transaction with its events, revocations and jobs),
+//!   [`http`] (listener, bodies, answers).
 //! - Features: [`features`], a folder per noun, each with its wire shapes, rules and SQL.
 //!   [`features::messages`] is the only send path.
-//! - Edge: [`http`] (listener, bodies, answers), [`gateway`] (WebSockets and polls), [`routes`]
-//!   (every method and path), [`documents`] (OpenAPI and AsyncAPI).
-//! - Node: [`node`] (start and drain), [`app`] (the handles of handlers), [`healthcheck`].
+//! - Edge: [`gateway`] (WebSockets and polls), [`app`] (the handles of handlers), [`routes`] (every
+//!   method and path), [`documents`] (OpenAPI and AsyncAPI), [`schedule`] (the performer of each
+//!   job, and the upkeep), [`node`] (start and drain), [`healthcheck`].
 //!
 //! Tables, one file each: [`routes`], [`error`], [`events`], [`ids`], [`limits::table`],
 //! [`limits::quotas`], [`gateway::close`], [`gateway::frames`], [`delivery::backplane::messages`],

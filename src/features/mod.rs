@@ -1,7 +1,8 @@
 //! The features, one folder each: `mod.rs` says what it owns and promises, `http.rs` has wire shapes and handlers,
 //! `store.rs` rows and SQL, `rules.rs` pure decisions.
 //!
-//! A feature may call the `mod.rs` of those listed before it, and nothing else of another feature.
+//! A feature may use the `mod.rs` of the features that stand before it on the [map](crate), and
+//! nothing else of them.
 
 pub mod accounts;
 pub(crate) mod agents;
@@ -19,21 +20,3 @@ pub(crate) mod streams;
 pub(crate) mod typing;
 
 pub(crate) mod health;
-
-/// The order in which features may call each other: each those before it. A test holds the code to it.
-pub const ORDER: &[&str] = &[
-    "relations",
-    "devices",
-    "keys",
-    "accounts",
-    "passkeys",
-    "agents",
-    "conversations",
-    "groups",
-    "group_keys",
-    "messages",
-    "typing",
-    "streams",
-    "budgets",
-    "erasure",
-];

@@ -30,7 +30,7 @@ pub async fn typing(
     } = body;
     let sender = Principal::Agent(agent.id);
     let expires_at = typing
-        .publish(sender, None, conversation_id, state, None)
+        .announce(sender, None, conversation_id, state, None)
         .await?;
     Ok(Data(TypingAnswer {
         conversation_id,

@@ -2,6 +2,7 @@
 
 mod catalogues;
 mod jobs;
+mod layers;
 mod operations;
 mod schema;
 mod sources;

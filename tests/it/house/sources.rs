@@ -5,15 +5,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use blindpipe::{config, documents, features};
+use blindpipe::{config, documents};
 
 use crate::support::{connect, nodes};
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn sources(folder: &Path) -> Vec<(String, String)> {
+pub(super) fn sources(folder: &Path) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder)
         .expect("a folder")
@@ -31,46 +31,6 @@ fn sources(folder: &Path) -> Vec<(String, String)> {
         }
     }
     all
-}
-
-#[test]
-fn a_feature_calls_only_what_stands_before_it_and_only_its_front() {
-    for (n, feature) in features::ORDER.iter().enumerate() {
-        for (file, text) in sources(&root().join("src/features").join(feature)) {
-            // `use` trees are flattened enough for this by looking at every mention.
-            for (m, other) in features::ORDER.iter().enumerate().filter(|(m, _)| *m != n) {
-                let mentions = text.contains(&format!("features::{other}"))
-                    || text.contains(&format!("        {other}::"))
-                    || text.contains(&format!("{{{other}::"));
-                assert!(
-                    !mentions || m < n,
-                    "{file} uses {other}, which comes after it"
-                );
-                for inside in ["store", "rules"] {
-                    assert!(
-                        !text.contains(&format!("{other}::{inside}")),
-                        "{file} reaches into {other}"
-                    );
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn every_feature_is_listed() {
-    for entry in fs::read_dir(root().join("src/features")).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            let name = path
-                .file_name()
-                .expect("a name")
-                .to_str()
-                .expect("UTF-8")
-                .to_owned();
-            assert!(features::ORDER.contains(&name.as_str()), "{name}");
-        }
-    }
 }
 
 /// The send path has a commit of its own.
