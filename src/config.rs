@@ -115,7 +115,7 @@ settings! {
     /// Agents a user may have.
     agents_per_user: Bounded<1, 100_000> = "AGENTS_PER_USER", Some("50");
     /// Writers that gather concurrent sends into one transaction each; a conversation always uses the same one. More than one pays only where Postgres has cores to spare: two half batches cost more than a whole one.
-    send_lanes: Bounded<1, 64> = "SEND_LANES", Some("1");
+    send_writers: Bounded<1, 64> = "SEND_WRITERS", Some("1");
     /// Sockets one node holds before it refuses more with 503.
     max_sockets: Bounded<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
     /// Seconds a draining node goes on serving before it closes its listener, for load balancers that notice late.

@@ -116,7 +116,7 @@ pub(super) async fn assemble(
     } = credentials(config, &clock, &random, &db, redis, &limits, used)?;
     let work = UnitOfWork::new(db.clone(), random.clone(), backplane.clone());
     let reachability = ReachabilityTracker::start(work.over(quiet_db.clone()), workers, stopping);
-    let shards = config.send_lanes.0 as usize;
+    let shards = config.send_writers.0 as usize;
     let message_writer = MessageWriter::start(
         &send_db,
         &backplane,

@@ -82,7 +82,7 @@ impl Stores {
         let db = pool(&name, config.database_pool.0 as usize, Plans::Free)?;
         let send_db = pool(
             &format!("{name} send"),
-            config.send_lanes.0 as usize,
+            config.send_writers.0 as usize,
             Plans::Pinned,
         )?;
         let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;

@@ -592,7 +592,7 @@ async fn polls_and_sockets_are_the_same_reader() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_inbox_written_from_many_conversations_on_two_nodes_has_no_gaps() {
     let room = "agent_message_send=10000/s,user_message_send=10000/s,default_user=1000/s";
-    let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", room), ("SEND_LANES", "3")]).await;
+    let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", room), ("SEND_WRITERS", "3")]).await;
     let alice = a.user("alice").await;
     let mut pairs = Vec::new();
     for n in 0..5 {
