@@ -11,6 +11,7 @@ use axum::{
 use blindpipe::{
     error::Result,
     gateway::{
+        close::SessionEnd,
         handshake,
         socket::{Heard, Socket},
     },
@@ -42,17 +43,17 @@ async fn upgrade(State(tasks): State<TaskTracker>, mut request: Request) -> Resu
 
 async fn echo(mut socket: Socket) {
     socket.let_in();
-    let close = loop {
+    let end = loop {
         let sent = match socket.hear().await {
             Heard::Text(text) => socket.say(text).await,
             Heard::Binary(bytes) => socket.say_bytes(&bytes).await,
             Heard::Alive => Ok(()),
-            Heard::Gone => break None,
-            Heard::Fault(close) => break Some(close),
+            Heard::Gone => break SessionEnd::PeerGone,
+            Heard::Fault(close) => break close.into(),
         };
         if let Err(close) = sent {
-            break Some(close);
+            break close.into();
         }
     };
-    socket.end(close).await;
+    socket.end(end).await;
 }

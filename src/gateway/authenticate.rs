@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     Gateway,
-    close::Close,
+    close::{Close, SessionEnd},
     frames::{self, Auth, AuthErrorReason, ServerFrame},
     rate::Rate,
     socket::{Heard, Socket},
@@ -47,16 +47,18 @@ pub struct AuthenticatedClient {
 pub async fn receive(
     gateway: &Gateway,
     socket: &mut Socket,
-) -> Result<AuthenticatedClient, Option<Close>> {
+) -> Result<AuthenticatedClient, SessionEnd> {
     let deadline = gateway.clock.now() + AUTH_DEADLINE;
     let auth = tokio::select! {
         auth = first_frame(socket) => auth?,
-        () = gateway.clock.sleep_until(deadline) => return Err(Some(Close::AuthDeadline)),
+        () = gateway.clock.sleep_until(deadline) => return Err(Close::AuthDeadline.into()),
     };
     let Some(auth) = auth else {
-        return Err(Some(
-            refuse(socket, AuthErrorReason::InvalidToken, Close::AuthFailed).await,
-        ));
+        return Err(
+            refuse(socket, AuthErrorReason::InvalidToken, Close::AuthFailed)
+                .await
+                .into(),
+        );
     };
     match admit(gateway, auth).await {
         Ok(client) => {
@@ -66,11 +68,11 @@ pub async fn receive(
                 .await?;
             Ok(client)
         }
-        Err(Refusal::Frame) => Err(Some(Close::BadFrame)),
-        Err(Refusal::Reason(reason, close)) => Err(Some(refuse(socket, reason, close).await)),
+        Err(Refusal::Frame) => Err(Close::BadFrame.into()),
+        Err(Refusal::Reason(reason, close)) => Err(refuse(socket, reason, close).await.into()),
         Err(Refusal::Failure(error)) => {
             error.log();
-            Err(Some(Close::Overload))
+            Err(Close::Overload.into())
         }
     }
 }
@@ -84,22 +86,22 @@ async fn refuse(socket: &mut Socket, reason: AuthErrorReason, close: Close) -> C
 }
 
 /// The first frame, if it is an `auth`. The inner `None` means that it names no principal.
-async fn first_frame(socket: &mut Socket) -> Result<Option<Auth>, Option<Close>> {
+async fn first_frame(socket: &mut Socket) -> Result<Option<Auth>, SessionEnd> {
     let mut frames = Rate::default();
     loop {
         match socket.hear().await {
             Heard::Text(text) => {
                 return Auth::read(&text).map_err(|error| match error.code() {
                     // The frame is well-formed, but no `auth`.
-                    Code::Unauthorized => Some(Close::AuthFailed),
-                    _ => Some(Close::BadFrame),
+                    Code::Unauthorized => Close::AuthFailed.into(),
+                    _ => Close::BadFrame.into(),
                 });
             }
-            Heard::Binary(_) => return Err(Some(Close::Unsupported)),
-            Heard::Alive if frames.over(MAX_FRAMES_PER_SECOND) => return Err(Some(Close::Flood)),
+            Heard::Binary(_) => return Err(Close::Unsupported.into()),
+            Heard::Alive if frames.over(MAX_FRAMES_PER_SECOND) => return Err(Close::Flood.into()),
             Heard::Alive => {}
-            Heard::Gone => return Err(None),
-            Heard::Fault(close) => return Err(Some(close)),
+            Heard::Gone => return Err(SessionEnd::PeerGone),
+            Heard::Fault(close) => return Err(close.into()),
         }
     }
 }

@@ -1,3 +1,18 @@
 //! THE CLOSE CODES of `/ws`, from the protocol.
 
 pub use blindpipe_protocol::close::Close;
+
+/// Why a session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionEnd {
+    /// The client has gone, so no close code can reach it.
+    PeerGone,
+    /// The server closes the socket with this code.
+    Close(Close),
+}
+
+impl From<Close> for SessionEnd {
+    fn from(close: Close) -> Self {
+        SessionEnd::Close(close)
+    }
+}

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{
     Gateway,
     authenticate::AuthenticatedClient,
-    close::Close,
+    close::{Close, SessionEnd},
     frames::{self, ServerFrame},
     socket::Socket,
 };
@@ -174,7 +174,7 @@ pub async fn refuse(
     reference: &Value,
     stream: Option<&StreamId>,
     error: &Error,
-) -> Result<(), Option<Close>> {
+) -> Result<(), SessionEnd> {
     error.log();
     socket
         .say(frames::refused(reference, stream, error))
@@ -183,7 +183,7 @@ pub async fn refuse(
 }
 
 /// Sends the outcome of a send.
-pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Option<Close>> {
+pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), SessionEnd> {
     let Answered {
         reference,
         stream,
@@ -196,7 +196,7 @@ pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Opti
             // A sender whose credential was revoked may not read either.
             let dead = matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid);
             return if dead {
-                Err(Some(Close::Revoked))
+                Err(Close::Revoked.into())
             } else {
                 Ok(())
             };

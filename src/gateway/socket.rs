@@ -21,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::{
-    close::Close,
+    close::{Close, SessionEnd},
     codec::{self, Decoder, Kind, Message},
 };
 use crate::{
@@ -350,20 +350,22 @@ impl Socket {
         self.flush().await
     }
 
-    /// Closes with a code, unless the client has gone (`None`). It reads and drops the client's
-    /// bytes for a moment, so that a reset does not overtake the close frame.
-    pub async fn end(mut self, why: Option<Close>) {
-        if let Some(why) = why {
-            metrics::socket_closed(why.code());
-            if why == Close::SlowConsumer {
-                self.forget();
+    /// Closes with the code, unless the client has gone. The rest of its data is read and dropped for a
+    /// moment, so that a reset does not destroy the close frame.
+    pub async fn end(mut self, end: SessionEnd) {
+        match end {
+            SessionEnd::Close(close) => {
+                metrics::socket_closed(close.code());
+                if close == Close::SlowConsumer {
+                    self.forget();
+                }
+                if !self.closed {
+                    let payload = [&close.code().to_be_bytes(), close.reason().as_bytes()].concat();
+                    self.push(Frame::plain(Kind::Close, &payload));
+                }
             }
-            if !self.closed {
-                let payload = [&why.code().to_be_bytes(), why.reason().as_bytes()].concat();
-                self.push(Frame::plain(Kind::Close, &payload));
-            }
-        } else if !self.closed {
-            return;
+            SessionEnd::PeerGone if !self.closed => return,
+            SessionEnd::PeerGone => {}
         }
         let farewell = async {
             self.flush().await.ok();

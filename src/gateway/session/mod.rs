@@ -4,37 +4,32 @@
 //! and otherwise a read of the inbox does. The numbers that the client gets therefore rise by 1
 //! each time, whatever was lost on the way.
 
+mod hearing;
 mod telling;
 
 use std::time::Duration;
 
-use blindpipe_protocol::frames::{AuthRenewed, CaughtUp, Empty, Ready, Replay, ResyncRequired};
+use blindpipe_protocol::frames::{CaughtUp, Empty, Ready, Replay, ResyncRequired};
 use chrono::{DateTime, Utc};
 
 use super::{
     Gateway,
     authenticate::{self, AuthenticatedClient},
-    close::Close,
-    frames::{self, AuthErrorReason, ClientFrame, ServerFrame},
+    close::{Close, SessionEnd},
+    frames::{self, AuthErrorReason, ServerFrame},
     rate::Rate,
     reorder_buffer::ReorderBuffer,
-    sends::{Sends, Target, answer, refuse},
-    socket::{Heard, Socket},
+    sends::{Sends, answer},
+    socket::Socket,
 };
 use crate::{
-    auth::user::UserToken,
     cursor::Cursor,
     delivery::{End, Subscription, SubscriptionGuard, subscription::UNKNOWN_SEQ},
     error::{Code, Result},
-    features::streams::{StreamCommand, StreamReplays},
-    ids::Principal,
+    features::streams::StreamReplays,
     inbox::Start,
     limits::{
-        Limiter,
-        quotas::{
-            EXPIRY_GRACE, EXPIRY_NOTICE, HEARTBEAT_INTERVAL, MAX_ACKS_PER_SECOND,
-            MAX_DELTAS_PER_SECOND, MAX_FRAMES_PER_SECOND, PONG_DEADLINE,
-        },
+        quotas::{EXPIRY_GRACE, EXPIRY_NOTICE, HEARTBEAT_INTERVAL, PONG_DEADLINE},
         unauthenticated::UnauthenticatedConnection,
     },
     metrics,
@@ -44,13 +39,13 @@ use crate::{
 /// Longest wait for the acks of a socket that closes.
 const LAST_ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves a socket from its upgrade until it must be closed (and with what) or has gone (`None`). What is needed only before
-/// it is idle is boxed, because sockets mostly are.
+/// Serves a socket from its upgrade to its end. State that only a busy socket needs is boxed, because
+/// most sockets are idle.
 pub async fn run(
     gateway: &Gateway,
     socket: &mut Socket,
     stranger: UnauthenticatedConnection,
-) -> Option<Close> {
+) -> SessionEnd {
     match Box::pin(open(gateway, socket, stranger)).await {
         Ok(mut session) => {
             let why = session.serve(socket).await;
@@ -70,7 +65,7 @@ async fn open<'a>(
     gateway: &'a Gateway,
     socket: &mut Socket,
     stranger: UnauthenticatedConnection,
-) -> Result<Box<Session<'a>>, Option<Close>> {
+) -> Result<Box<Session<'a>>, SessionEnd> {
     let client = authenticate::receive(gateway, socket).await?;
     drop(stranger);
     Session::start(gateway, client, socket).await.map(Box::new)
@@ -130,7 +125,7 @@ impl<'a> Session<'a> {
         gateway: &'a Gateway,
         client: AuthenticatedClient,
         socket: &mut Socket,
-    ) -> Result<Session<'a>, Option<Close>> {
+    ) -> Result<Session<'a>, SessionEnd> {
         let counted = Counted::new(client.principal.kind().as_str());
         // Before the bounds are read: what is committed from now on rings this seat.
         let subscription = gateway.hub.join(
@@ -145,10 +140,10 @@ impl<'a> Session<'a> {
             .reverify()
             .await
             .map_err(|error| match error.code() {
-                Code::Unauthorized | Code::AgentTokenInvalid => Some(Close::Revoked),
+                Code::Unauthorized | Code::AgentTokenInvalid => Close::Revoked,
                 _ => {
                     error.log();
-                    Some(Close::Overload)
+                    Close::Overload
                 }
             })?;
         let bounds = gateway
@@ -157,7 +152,7 @@ impl<'a> Session<'a> {
             .await
             .map_err(|error| {
                 error.log();
-                Some(Close::Overload)
+                Close::Overload
             })?;
         let start = bounds.start(client.resume);
         let from = match start {
@@ -205,7 +200,7 @@ impl<'a> Session<'a> {
         }
         if session.subscription.sent() < bounds.head {
             // Postgres went away in the middle. A reconnection is better than a false `CaughtUp`.
-            return Err(Some(Close::Overload));
+            return Err(Close::Overload.into());
         }
         let cursor = session.cursor(session.subscription.sent());
         socket
@@ -221,8 +216,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Serves until the socket must be closed (and with what) or has gone (`None`).
-    async fn serve(&mut self, socket: &mut Socket) -> Option<Close> {
+    /// Serves until the session is over.
+    async fn serve(&mut self, socket: &mut Socket) -> SessionEnd {
         let mut due = self.due();
         let mut timer = Box::pin(self.gateway.clock.sleep_until(due));
         loop {
@@ -256,176 +251,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    async fn heard(&mut self, heard: Heard, socket: &mut Socket) -> Result<(), Option<Close>> {
-        self.pinged = false;
-        self.beat_at = self.gateway.clock.now() + HEARTBEAT_INTERVAL;
-        let text = match heard {
-            Heard::Text(text) => text,
-            Heard::Binary(_) => return Err(Some(Close::Unsupported)),
-            Heard::Alive if self.frames.over(MAX_FRAMES_PER_SECOND) => {
-                return Err(Some(Close::Flood));
-            }
-            Heard::Alive => return Ok(()),
-            Heard::Gone => return Err(None),
-            Heard::Fault(close) => return Err(Some(close)),
-        };
-        let frame = ClientFrame::read(text);
-        // A client may ack a whole backlog event by event. Acks are gathered and cost little.
-        let flood = match frame {
-            Ok(ClientFrame::Ack(_)) => self.acks.over(MAX_ACKS_PER_SECOND),
-            // Deltas have a budget of their own.
-            Ok(ClientFrame::Stream {
-                action: StreamCommand::Delta { .. },
-                ..
-            }) => self.deltas.over(MAX_DELTAS_PER_SECOND),
-            _ => self.frames.over(MAX_FRAMES_PER_SECOND),
-        };
-        match frame {
-            _ if flood => Err(Some(Close::Flood)),
-            Ok(frame) => self.handle(frame, socket).await,
-            Err(_) => Err(Some(Close::BadFrame)),
-        }
-    }
-
-    async fn handle(
-        &mut self,
-        frame: ClientFrame,
-        socket: &mut Socket,
-    ) -> Result<(), Option<Close>> {
-        match frame {
-            ClientFrame::Ping => {
-                let pong = frames::encode(&ServerFrame::Pong(Empty {}));
-                socket.say(pong).await?;
-            }
-            ClientFrame::Ack(cursor) => self.ack(cursor),
-            ClientFrame::Renew(token) => self.renew(&token, socket).await?,
-            ClientFrame::Send {
-                reference,
-                conversation,
-                body,
-            } => {
-                self.sends
-                    .push(reference, Target::Conversation(conversation), body);
-            }
-            ClientFrame::StreamEnd {
-                reference,
-                stream,
-                conversation,
-                body,
-            } => {
-                self.sends
-                    .push(reference, Target::Stream(stream, conversation), body);
-            }
-            ClientFrame::StreamSync {
-                reference,
-                stream,
-                from,
-            } => {
-                self.syncs.push(reference, stream, from);
-            }
-            ClientFrame::Typing {
-                reference,
-                conversation,
-                state,
-            } => {
-                let AuthenticatedClient {
-                    principal, reader, ..
-                } = &self.client;
-                let limiter = Limiter::detached(self.gateway.limits.clone());
-                let typed = self.gateway.typing.frame(
-                    &limiter,
-                    *principal,
-                    &reader.device_id,
-                    conversation,
-                    state,
-                    &self.subscription,
-                );
-                if let Err(error) = typed.await {
-                    refuse(socket, &reference, None, &error).await?;
-                }
-            }
-            ClientFrame::Stream {
-                reference,
-                stream,
-                action,
-            } => {
-                let who = self.client.principal;
-                let done = self
-                    .gateway
-                    .streams
-                    .frame(who, stream.clone(), action)
-                    .await;
-                if let Err(error) = done {
-                    refuse(socket, &reference, Some(&stream), &error).await?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes a durable ack. An ack of another epoch says nothing about this one.
-    fn ack(&self, cursor: Cursor) {
-        if cursor.epoch == self.epoch {
-            let seq = cursor.seq.min(self.subscription.sent());
-            self.gateway.acks.note(
-                &self.client.reader,
-                Cursor {
-                    epoch: cursor.epoch,
-                    seq,
-                },
-            );
-            if let Principal::Agent(agent) = self.client.principal {
-                self.gateway.reachability.note(agent);
-            }
-        }
-    }
-
-    /// A token of the same user and session goes on; any other ends the socket.
-    async fn renew(&mut self, token: &str, socket: &mut Socket) -> Result<(), Option<Close>> {
-        let claim = UserToken::from_token(&self.gateway.access_tokens, token);
-        let same = claim.ok().filter(|claim| {
-            Principal::User(claim.user) == self.client.principal
-                && claim.session.0 == self.client.credential
-        });
-        let proven = match same {
-            Some(claim) => {
-                let proven = claim
-                    .verify(&self.gateway.db, &self.gateway.access_tokens.dead)
-                    .await;
-                proven.map(|_| claim.expires_at)
-            }
-            None => Err(Code::Unauthorized.into()),
-        };
-        match proven {
-            Ok(expires_at) => {
-                self.client.expires_at = Some(expires_at);
-                let waited = self.expiry == Expiry::Expired;
-                self.expiry = Expiry::Fresh;
-                socket
-                    .say(frames::encode(&ServerFrame::AuthRenewed(AuthRenewed {
-                        expires_at: expires_at.into(),
-                    })))
-                    .await?;
-                if waited {
-                    // The mailbox was emptied meanwhile, but it still has its head.
-                    let head = self.subscription.take().head;
-                    Box::pin(self.read_to(head, socket)).await?;
-                }
-                Ok(())
-            }
-            Err(error) if error.code() == Code::ServiceUnavailable => {
-                error.log();
-                Err(Some(Close::Overload))
-            }
-            Err(_) => {
-                socket
-                    .say(frames::auth_error(AuthErrorReason::InvalidToken))
-                    .await?;
-                Err(Some(Close::AuthFailed))
-            }
-        }
-    }
-
     /// The next moment at which a timer is due.
     fn due(&self) -> DateTime<Utc> {
         let expiry = self.client.expires_at.map(|at| match self.expiry {
@@ -436,14 +261,14 @@ impl<'a> Session<'a> {
         expiry.map_or(self.beat_at, |expiry| expiry.min(self.beat_at))
     }
 
-    async fn tick(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
+    async fn tick(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
         let now = self.gateway.clock.now();
         if let Some(at) = self.client.expires_at {
             if now >= at + EXPIRY_GRACE {
                 socket
                     .say(frames::auth_error(AuthErrorReason::TokenExpired))
                     .await?;
-                return Err(Some(Close::AuthFailed));
+                return Err(Close::AuthFailed.into());
             }
             if now >= at {
                 self.expiry = Expiry::Expired;
@@ -457,7 +282,7 @@ impl<'a> Session<'a> {
         if now >= self.beat_at {
             if self.pinged {
                 // A half-open connection has no client that could receive a code.
-                return Err(None);
+                return Err(SessionEnd::PeerGone);
             }
             self.pinged = true;
             self.beat_at = now + PONG_DEADLINE;

@@ -7,13 +7,13 @@ use crate::{
     delivery::End,
     events::EncodedEvent,
     features::streams::{Found, ReplayChunk, without_the_past},
-    gateway::{close::Close, close_frame, sends::refuse, socket::Socket},
+    gateway::{close::SessionEnd, close_frame, sends::refuse, socket::Socket},
     limits::quotas::MAX_PAGE_EVENTS,
 };
 
 impl Session<'_> {
     /// Sends the events in the mailbox, and reads the missing ones from the inbox.
-    pub(super) async fn deliver(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
+    pub(super) async fn deliver(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
         let mail = self.subscription.take();
         if let Some(end) = mail.end {
             return Err(self.say_goodbye(end, socket).await);
@@ -58,7 +58,7 @@ impl Session<'_> {
         &mut self,
         found: Found,
         socket: &mut Socket,
-    ) -> Result<(), Option<Close>> {
+    ) -> Result<(), SessionEnd> {
         let Found {
             reference,
             stream,
@@ -99,7 +99,7 @@ impl Session<'_> {
         socket: &mut Socket,
         seq: i64,
         encoded: EncodedEvent,
-    ) -> Result<bool, Option<Close>> {
+    ) -> Result<bool, SessionEnd> {
         if !self.may_tell() {
             return Ok(false);
         }
@@ -113,7 +113,7 @@ impl Session<'_> {
         &mut self,
         socket: &mut Socket,
         text: Arc<str>,
-    ) -> Result<bool, Option<Close>> {
+    ) -> Result<bool, SessionEnd> {
         if !self.may_tell() {
             return Ok(false);
         }
@@ -121,7 +121,7 @@ impl Session<'_> {
         self.make_room(socket).await
     }
 
-    async fn make_room(&mut self, socket: &mut Socket) -> Result<bool, Option<Close>> {
+    async fn make_room(&mut self, socket: &mut Socket) -> Result<bool, SessionEnd> {
         if socket.is_full() {
             self.flush(socket).await?;
         }
@@ -130,10 +130,10 @@ impl Session<'_> {
 
     /// Writes the queue, unless the subscription ends first. A revocation takes effect in the
     /// middle of a backlog too.
-    pub(super) async fn flush(&mut self, socket: &mut Socket) -> Result<(), Option<Close>> {
+    pub(super) async fn flush(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
         if !self.subscription.is_ended() {
             tokio::select! {
-                flushed = socket.flush() => return flushed.map_err(Some),
+                flushed = socket.flush() => return flushed.map_err(SessionEnd::from),
                 () = self.subscription.ended() => {}
             }
         }
@@ -151,7 +151,7 @@ impl Session<'_> {
         &mut self,
         head: i64,
         socket: &mut Socket,
-    ) -> Result<(), Option<Close>> {
+    ) -> Result<(), SessionEnd> {
         let principal = self.client.principal.id();
         while self.subscription.sent() < head {
             let page = match self
@@ -180,8 +180,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    pub(super) async fn say_goodbye(&mut self, end: End, socket: &mut Socket) -> Option<Close> {
+    pub(super) async fn say_goodbye(&mut self, end: End, socket: &mut Socket) -> SessionEnd {
         let (frame, close) = close_frame::to(&self.client, end, self.gateway);
-        Some(socket.say(frame).await.err().unwrap_or(close))
+        socket.say(frame).await.err().unwrap_or(close).into()
     }
 }

@@ -1,0 +1,198 @@
+//! What a session does with the frames of its client.
+
+use blindpipe_protocol::frames::{AuthRenewed, Empty};
+
+use super::{Expiry, Session};
+use crate::{
+    auth::user::UserToken,
+    cursor::Cursor,
+    error::Code,
+    features::streams::StreamCommand,
+    gateway::{
+        authenticate::AuthenticatedClient,
+        close::{Close, SessionEnd},
+        frames::{self, AuthErrorReason, ClientFrame, ServerFrame},
+        sends::{Target, refuse},
+        socket::{Heard, Socket},
+    },
+    ids::Principal,
+    limits::{
+        Limiter,
+        quotas::{
+            HEARTBEAT_INTERVAL, MAX_ACKS_PER_SECOND, MAX_DELTAS_PER_SECOND, MAX_FRAMES_PER_SECOND,
+        },
+    },
+};
+
+impl Session<'_> {
+    /// Handles what the socket has brought.
+    pub(super) async fn heard(
+        &mut self,
+        heard: Heard,
+        socket: &mut Socket,
+    ) -> Result<(), SessionEnd> {
+        self.pinged = false;
+        self.beat_at = self.gateway.clock.now() + HEARTBEAT_INTERVAL;
+        let text = match heard {
+            Heard::Text(text) => text,
+            Heard::Binary(_) => return Err(Close::Unsupported.into()),
+            Heard::Alive if self.frames.over(MAX_FRAMES_PER_SECOND) => {
+                return Err(Close::Flood.into());
+            }
+            Heard::Alive => return Ok(()),
+            Heard::Gone => return Err(SessionEnd::PeerGone),
+            Heard::Fault(close) => return Err(close.into()),
+        };
+        let frame = ClientFrame::read(text);
+        // A client may ack a whole backlog event by event. Acks are gathered and cost little.
+        let flood = match frame {
+            Ok(ClientFrame::Ack(_)) => self.acks.over(MAX_ACKS_PER_SECOND),
+            // Deltas have a budget of their own.
+            Ok(ClientFrame::Stream {
+                action: StreamCommand::Delta { .. },
+                ..
+            }) => self.deltas.over(MAX_DELTAS_PER_SECOND),
+            _ => self.frames.over(MAX_FRAMES_PER_SECOND),
+        };
+        match frame {
+            _ if flood => Err(Close::Flood.into()),
+            Ok(frame) => self.handle(frame, socket).await,
+            Err(_) => Err(Close::BadFrame.into()),
+        }
+    }
+
+    async fn handle(&mut self, frame: ClientFrame, socket: &mut Socket) -> Result<(), SessionEnd> {
+        match frame {
+            ClientFrame::Ping => {
+                let pong = frames::encode(&ServerFrame::Pong(Empty {}));
+                socket.say(pong).await?;
+            }
+            ClientFrame::Ack(cursor) => self.ack(cursor),
+            ClientFrame::Renew(token) => self.renew(&token, socket).await?,
+            ClientFrame::Send {
+                reference,
+                conversation,
+                body,
+            } => {
+                self.sends
+                    .push(reference, Target::Conversation(conversation), body);
+            }
+            ClientFrame::StreamEnd {
+                reference,
+                stream,
+                conversation,
+                body,
+            } => {
+                self.sends
+                    .push(reference, Target::Stream(stream, conversation), body);
+            }
+            ClientFrame::StreamSync {
+                reference,
+                stream,
+                from,
+            } => {
+                self.syncs.push(reference, stream, from);
+            }
+            ClientFrame::Typing {
+                reference,
+                conversation,
+                state,
+            } => {
+                let AuthenticatedClient {
+                    principal, reader, ..
+                } = &self.client;
+                let limiter = Limiter::detached(self.gateway.limits.clone());
+                let typed = self.gateway.typing.frame(
+                    &limiter,
+                    *principal,
+                    &reader.device_id,
+                    conversation,
+                    state,
+                    &self.subscription,
+                );
+                if let Err(error) = typed.await {
+                    refuse(socket, &reference, None, &error).await?;
+                }
+            }
+            ClientFrame::Stream {
+                reference,
+                stream,
+                action,
+            } => {
+                let who = self.client.principal;
+                let done = self
+                    .gateway
+                    .streams
+                    .frame(who, stream.clone(), action)
+                    .await;
+                if let Err(error) = done {
+                    refuse(socket, &reference, Some(&stream), &error).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a durable ack. An ack of another epoch says nothing about this one.
+    fn ack(&self, cursor: Cursor) {
+        if cursor.epoch == self.epoch {
+            let seq = cursor.seq.min(self.subscription.sent());
+            self.gateway.acks.note(
+                &self.client.reader,
+                Cursor {
+                    epoch: cursor.epoch,
+                    seq,
+                },
+            );
+            if let Principal::Agent(agent) = self.client.principal {
+                self.gateway.reachability.note(agent);
+            }
+        }
+    }
+
+    /// A token of the same user and session goes on; any other ends the socket.
+    async fn renew(&mut self, token: &str, socket: &mut Socket) -> Result<(), SessionEnd> {
+        let claim = UserToken::from_token(&self.gateway.access_tokens, token);
+        let same = claim.ok().filter(|claim| {
+            Principal::User(claim.user) == self.client.principal
+                && claim.session.0 == self.client.credential
+        });
+        let proven = match same {
+            Some(claim) => {
+                let proven = claim
+                    .verify(&self.gateway.db, &self.gateway.access_tokens.dead)
+                    .await;
+                proven.map(|_| claim.expires_at)
+            }
+            None => Err(Code::Unauthorized.into()),
+        };
+        match proven {
+            Ok(expires_at) => {
+                self.client.expires_at = Some(expires_at);
+                let waited = self.expiry == Expiry::Expired;
+                self.expiry = Expiry::Fresh;
+                socket
+                    .say(frames::encode(&ServerFrame::AuthRenewed(AuthRenewed {
+                        expires_at: expires_at.into(),
+                    })))
+                    .await?;
+                if waited {
+                    // The mailbox was emptied meanwhile, but it still has its head.
+                    let head = self.subscription.take().head;
+                    Box::pin(self.read_to(head, socket)).await?;
+                }
+                Ok(())
+            }
+            Err(error) if error.code() == Code::ServiceUnavailable => {
+                error.log();
+                Err(Close::Overload.into())
+            }
+            Err(_) => {
+                socket
+                    .say(frames::auth_error(AuthErrorReason::InvalidToken))
+                    .await?;
+                Err(Close::AuthFailed.into())
+            }
+        }
+    }
+}
