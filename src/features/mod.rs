@@ -1,7 +1,8 @@
-//! The features, one folder each: `mod.rs` says what it owns and promises, `http.rs` has wire shapes and handlers,
-//! `store.rs` rows and SQL, `rules.rs` pure decisions.
+//! The features, one folder each. `mod.rs` documents ownership and promises; `http.rs` has wire
+//! shapes and handlers. `store.rs` has rows and SQL; `rules.rs` has pure decisions.
 //!
-//! A feature may call the `mod.rs` of those listed before it, and nothing else of another feature.
+//! A feature may call the `mod.rs` of features listed before it, and nothing else of another
+//! feature.
 
 pub mod accounts;
 pub(crate) mod agents;
@@ -20,7 +21,7 @@ pub(crate) mod typing;
 
 pub(crate) mod health;
 
-/// The order in which features may call each other: each those before it. A test holds the code to it.
+/// The order of features: each may call only those before it. A test checks the code against it.
 pub const ORDER: &[&str] = &[
     "relations",
     "devices",
