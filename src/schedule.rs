@@ -1,5 +1,6 @@
-//! THE SCHEDULE: who does each kind of job, and the upkeep that every node asks for at intervals. Upkeep goes through the
-//! queue under a unique key, so one node does it at a time, and another one takes over when that node dies.
+//! THE SCHEDULE: the code that performs each kind of job, and the upkeep that every node requests
+//! at intervals. Upkeep goes through the queue under a unique key, so one node does it at a time.
+//! Another node takes over when that node dies.
 
 use std::time::Duration;
 
@@ -24,24 +25,24 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// Days that inbox entries are kept.
+/// The number of days that inbox entries are kept.
 const INBOX_RETENTION_DAYS: i32 = 30;
 
-/// What jobs work with.
+/// The dependencies of jobs.
 #[derive(Clone)]
 pub struct Schedule {
-    /// Over connections that requests cannot use up.
+    /// Uses connections that requests cannot exhaust.
     pub work: UnitOfWork,
-    /// The operator's budgets: a guard is kept for the window of its limit.
+    /// The operator's limits. A guard is kept for the window of its limit.
     pub budgets: Overrides,
-    /// What mailed codes are derived with.
+    /// Derives mailed codes.
     pub codes: Codes,
-    /// The way to the mail server.
+    /// Sends mail to the mail server.
     pub mailer: Mailer,
 }
 
 impl Schedule {
-    /// Spawns the worker and the upkeep's clocks; they end with `stop`.
+    /// Spawns the worker and the upkeep's timers. They end with `stop`.
     pub fn spawn(&self, tasks: &TaskTracker, stop: &CancellationToken) {
         let (db, wake) = (self.work.db().clone(), self.work.job_wakeup());
         tasks.spawn(Worker::new(db, wake, self.clone()).run(stop.clone()));
@@ -51,8 +52,8 @@ impl Schedule {
         }
     }
 
-    /// Asks for one kind of upkeep again and again. The first turn comes at random, so that nodes and kinds do not keep
-    /// step.
+    /// Requests one kind of upkeep repeatedly. The first request comes after a random delay, so
+    /// that nodes and kinds spread out.
     async fn repeat(self, upkeep: Upkeep) {
         let every = Duration::from_secs(upkeep.row().1);
         tokio::time::sleep(every.mul_f64(self.work.random().fraction())).await;

@@ -14,7 +14,7 @@ const DESCRIPTION: &str = "The WebSocket of Blindpipe. Each frame is a text mess
     The first frame is `auth`, within 5 seconds. `ready` says where reading starts, events follow, `caught_up` ends the replay. \
     A client acks with the cursor of the last event taken and resumes from it.";
 
-/// The whole document.
+/// The whole AsyncAPI document.
 pub fn document() -> Value {
     let mut schemas = Schemas::default();
     let mut messages = Map::new();
@@ -59,7 +59,8 @@ pub fn document() -> Value {
     })
 }
 
-/// The payload of each frame, by its `type`: the choices of the enum's schema, which stand in the order of its kinds.
+/// The payload of each frame, by its `type`. The enum's schema lists its choices in the order of
+/// its kinds.
 fn frames<T: ToSchema>(
     schemas: &mut Schemas,
     kinds: impl Iterator<Item = &'static str>,
@@ -69,7 +70,7 @@ fn frames<T: ToSchema>(
     kinds.zip(choices).collect()
 }
 
-/// Adds the messages of one side; returns their names.
+/// Adds the messages of one direction. Returns their names.
 fn add(
     messages: &mut Map<String, Value>,
     side: &str,

@@ -1,5 +1,6 @@
-//! The documents of the interface: OpenAPI of the routes and AsyncAPI of `/ws`, made of the tables and the types of
-//! the protocol. `blindpipe openapi` and `blindpipe asyncapi` print them; `docs/api` holds what they print.
+//! The documents of the interface: OpenAPI of the routes and AsyncAPI of `/ws`. They are generated
+//! from the tables and the types of the protocol. `blindpipe openapi` and `blindpipe asyncapi`
+//! print them; `docs/api` holds the output.
 
 mod asyncapi;
 mod openapi;
@@ -9,12 +10,12 @@ mod yaml;
 
 use serde_json::Value;
 
-/// `docs/api/openapi.json`.
+/// The text of `docs/api/openapi.json`.
 pub fn openapi() -> String {
     pretty(&openapi::document())
 }
 
-/// `docs/api/asyncapi.yaml`.
+/// The text of `docs/api/asyncapi.yaml`.
 pub fn asyncapi() -> String {
     yaml::write(&asyncapi::document())
 }

@@ -1,4 +1,4 @@
-//! OpenAPI 3.1: the table of the routes, joined with what each takes and answers.
+//! OpenAPI 3.1: the table of the routes, joined with the inputs and answers of each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ const DESCRIPTION: &str = "A messaging backend for users and agents. Conversatio
     stores public keys, ciphertext and encrypted backups. Every path but those under `/auth` is served under `/v1` as well. \
     Rate limits are defaults: `GET /limits` says what holds.";
 
-/// The whole document.
+/// The whole OpenAPI document.
 pub fn document() -> Value {
     let mut schemas = Schemas::default();
     let error = json!({
@@ -90,7 +90,7 @@ fn describe(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Valu
     described
 }
 
-/// `post_agents_agent_id_messages`
+/// The id of a route's operation, such as `post_agents_agent_id_messages`.
 fn operation_id(route: &Route) -> String {
     let words = route
         .path
@@ -119,7 +119,7 @@ fn security(route: &Route) -> Value {
     }
 }
 
-/// Those of the row, the default ones by its caller.
+/// The limits of the row, including the default ones of its caller.
 fn limits(route: &Route) -> Vec<Limit> {
     use Limit::{AgentTier1, AgentTier2, AgentTier3, DefaultIp, DefaultUser};
     let default: &[Limit] = match route.caller {
@@ -158,7 +158,7 @@ fn responses(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Val
         lines.entry(code.http_status()).or_default().push(line);
     }
     for (status, lines) in lines {
-        // A reference may have a description of its own.
+        // A reference may have a description beside it.
         let answer =
             json!({ "$ref": "#/components/responses/Error", "description": lines.join("\n") });
         responses.insert(status.to_string(), answer);
@@ -166,7 +166,7 @@ fn responses(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Val
     responses.into()
 }
 
-/// What the row and the operation can be refused with.
+/// The errors of the row and the operation.
 fn errors(route: &Route, operation: &Operation) -> BTreeSet<Code> {
     let mut codes = BTreeSet::from([
         Code::TlsRequired,
@@ -233,7 +233,7 @@ fn path_schema(name: &str, schemas: &mut Schemas) -> Value {
     }
 }
 
-/// A query leaves out what it does not say, so no choice of it is null.
+/// Removes null from a query's schema: a client omits the parameter instead.
 fn without_null(mut schema: Value) -> Value {
     let choices = schema.pointer_mut("/oneOf").and_then(Value::as_array_mut);
     if let Some(choices) = choices {

@@ -1,4 +1,4 @@
-//! What each route takes and answers: one row per route, beside the table of the routes.
+//! The inputs and answers of each route: one row per route, beside the table of the routes.
 
 use blindpipe_protocol::{
     accounts::*, agents::*, conversations::*, devices::*, group_keys::*, groups::*, inbox::*,
@@ -8,17 +8,17 @@ use blindpipe_protocol::{
 use super::schemas::{SchemaOf, data, list, of};
 use crate::error::Code;
 
-/// What the documents say of a route.
+/// The documentation of a route.
 pub struct Operation {
     /// Method and path, as in the table of the routes.
     pub route: &'static str,
-    /// What it does, in a line.
+    /// A summary in one line.
     pub summary: &'static str,
-    /// The queries, whose fields are added up.
+    /// The query types. Their fields are combined.
     pub query: &'static [SchemaOf],
-    /// The body.
+    /// The body of the request.
     pub body: Body,
-    /// The answers of success: status and shape.
+    /// The success answers: status and shape.
     pub success: &'static [(u16, SchemaOf)],
     /// Errors beyond those of its caller, its limits and its body.
     pub errors: &'static [Code],
@@ -26,11 +26,11 @@ pub struct Operation {
 
 /// The body of a request.
 pub enum Body {
-    /// None is read.
+    /// The handler reads no body.
     Nothing,
-    /// It may be left out.
+    /// The body may be omitted.
     Optional(SchemaOf),
-    /// It must be there.
+    /// The body is required.
     Required(SchemaOf),
 }
 

@@ -8,11 +8,11 @@ use utoipa::{
     openapi::{RefOr, schema::Schema},
 };
 
-/// The schemas that were referred to so far, by name.
+/// The schemas that have been referred to, by name.
 #[derive(Default)]
 pub struct Schemas(BTreeMap<String, Value>);
 
-/// How a table names a type: a function that registers it and returns the reference to it.
+/// A table's way to name a type: a function that registers it and returns its reference.
 pub type SchemaOf = fn(&mut Schemas) -> Value;
 
 /// The reference to `T`.
@@ -20,13 +20,13 @@ pub fn of<T: ToSchema>(schemas: &mut Schemas) -> Value {
     schemas.reference::<T>()
 }
 
-/// `{"data": T}`.
+/// The schema of `{"data": T}`.
 pub fn data<T: ToSchema>(schemas: &mut Schemas) -> Value {
     let data = schemas.reference::<T>();
     json!({ "type": "object", "required": ["data"], "properties": { "data": data } })
 }
 
-/// `{"data": [T], "next_cursor": ...}`.
+/// The schema of `{"data": [T], "next_cursor": ...}`.
 pub fn list<T: ToSchema>(schemas: &mut Schemas) -> Value {
     let item = schemas.reference::<T>();
     json!({
@@ -43,7 +43,7 @@ pub fn list<T: ToSchema>(schemas: &mut Schemas) -> Value {
 }
 
 impl Schemas {
-    /// The reference to `T`, which is among the components from now on.
+    /// Registers `T` among the components and returns its reference.
     pub fn reference<T: ToSchema>(&mut self) -> Value {
         let name = T::name().into_owned();
         if !self.0.contains_key(&name) {
@@ -63,7 +63,7 @@ impl Schemas {
         self.0[&*T::name()].clone()
     }
 
-    /// A registered schema, by the reference to it.
+    /// A registered schema, by its reference.
     pub fn resolve(&self, reference: &Value) -> &Value {
         let name = reference["$ref"]
             .as_str()

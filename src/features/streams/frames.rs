@@ -30,7 +30,7 @@ pub(super) fn encode(frame: &ServerFrame) -> Arc<str> {
     serde_json::to_string(frame).unwrap_or_default().into()
 }
 
-/// The size of a delta in bytes: a string's content, or any other JSON text.
+/// The size of a delta in bytes: a string's content, or the text of any other JSON.
 pub(super) fn size(data: &RawValue) -> usize {
     serde_json::from_str::<String>(data.get()).map_or(data.get().len(), |text| text.len())
 }
