@@ -1,4 +1,5 @@
-//! The protocol of blindpipe as types: what a client sends, what the server answers, and what both call it.
+//! The protocol of blindpipe as types: the client's requests, the server's answers, and their
+//! common names.
 //!
 //! The crate does no I/O. The server, its tests, the load generator and Rust clients share it. OpenAPI and AsyncAPI
 //! documents are made of its schemas (feature `schema`).
@@ -8,8 +9,8 @@
 //!   [`conversations`], [`messages`], [`groups`], [`relations`], [`inbox`], [`service`]; [`envelope`] wraps them.
 //! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of `/ws`).
 //!
-//! Absent optional fields of requests are left out. In responses a field is either always there, then null means
-//! "none", or left out where its documentation says so.
+//! Absent optional fields of requests are omitted. A field of a response is always present, and
+//! null means "none". Fields that may be absent say so in their documentation.
 #![deny(missing_docs)]
 
 #[macro_use]

@@ -102,7 +102,7 @@ pub enum StreamControl {
 pub struct StreamWanted {
     /// The node that asks.
     pub by: NodeId,
-    /// The listener that asks: the stream is one that it may hear.
+    /// The listener that asks. It must be a recipient of the stream.
     pub listener: Uuid,
     /// The stream's name.
     pub stream: StreamId,
