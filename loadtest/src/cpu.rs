@@ -173,8 +173,8 @@ impl Used {
     }
 }
 
-/// Seconds in which the machine's processors did not idle: the first line of `/proc/stat` but for its fourth and fifth
-/// number; from the ninth on they are counted a second time.
+/// Seconds in which the machine's processors did not idle: the first line of `/proc/stat` but for
+/// its fourth and fifth number; from the ninth on they are counted a second time.
 fn machine() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let numbers = stat

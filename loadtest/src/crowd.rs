@@ -1,5 +1,6 @@
-//! Users by the thousand. They are put into the database as an operator would restore them, because making each
-//! through the API costs a password hash; their access tokens are signed with the cluster's key, as a node signs them.
+//! Users by the thousand. They are put into the database as an operator would restore them, because
+//! making each through the API costs a password hash; their access tokens are signed with the
+//! cluster's key, as a node signs them.
 
 use std::{
     collections::HashMap,
@@ -303,7 +304,8 @@ impl Line {
         }
     }
 
-    /// Reads until everything that was missed has been replayed; the numbers of the events, and the place.
+    /// Reads until everything that was missed has been replayed; the numbers of the events, and the
+    /// place.
     pub async fn caught_up(&mut self) -> Result<(Vec<i64>, String)> {
         let mut missed = Vec::new();
         loop {
@@ -327,7 +329,8 @@ impl Line {
     }
 }
 
-/// The number of an event in its inbox, read from the front of its frame: at this rate nothing is parsed in full.
+/// The number of an event in its inbox, read from the front of its frame: at this rate nothing is
+/// parsed in full.
 pub fn event(text: &str) -> Option<i64> {
     let rest = text.strip_prefix(r#"{"type":"event","cursor":""#)?;
     let (_, rest) = rest.split_once(r#"","seq":"#)?;

@@ -74,8 +74,8 @@ impl Reader {
         self.arrivals.push(arrival);
     }
 
-    /// Compares what arrived since the last judgement with what was acked since then; `failed` of the sends have an
-    /// outcome that nobody knows.
+    /// Compares what arrived since the last judgement with what was acked since then; `failed` of
+    /// the sends have an outcome that nobody knows.
     pub fn judge(&mut self, acked: &[Acked], failed: u64) -> Faults {
         let mut faults = Faults {
             failed,

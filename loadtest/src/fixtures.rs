@@ -15,7 +15,8 @@ use crate::{
     http::{Answer, Link, post},
 };
 
-/// Passwords and tokens are hashed on the cores that everybody shares: more at once would only wait longer.
+/// Passwords and tokens are hashed on the cores that everybody shares: more at once would only wait
+/// longer.
 const AT_ONCE: usize = 8;
 /// An access token lives 300 s. One older than this is renewed before a phase begins.
 const FRESH: Duration = Duration::from_secs(150);

@@ -1,5 +1,5 @@
-//! HTTP/1.1 in its smallest form: one request, one answer, over a connection that stays open. A full client would cost
-//! several times as much per request, on cores that the nodes need.
+//! HTTP/1.1 in its smallest form: one request, one answer, over a connection that stays open. A
+//! full client would cost several times as much per request, on cores that the nodes need.
 
 use std::io::{Error, ErrorKind};
 
@@ -114,7 +114,8 @@ fn body(received: &[u8], head: &Head) -> Result<Option<(Vec<u8>, usize)>> {
     }
 }
 
-/// A request with a JSON body. `client` is the address it claims to come from: each client has limits of its own.
+/// A request with a JSON body. `client` is the address it claims to come from: each client has
+/// limits of its own.
 pub fn post(host: &str, path: &str, client: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     request("POST", host, path, client, headers, Some(body))
 }

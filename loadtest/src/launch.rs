@@ -45,7 +45,8 @@ impl Launched {
         let (cluster_file, log_file) = (dir.join("cluster.json"), dir.join("dev.log"));
         let log = fs::File::create(&log_file)?;
         let limits = RAISED.map(|scope| format!("{scope}=1000000/s")).join(",");
-        // The kernel ends the cluster should we be killed (util-linux; without it the next start cleans up).
+        // The kernel ends the cluster should we be killed (util-linux; without it the next start
+        // cleans up).
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "INT", "--"]).arg(program);
         // A group of its own: Ctrl-C reaches us alone, and we stop it in order.

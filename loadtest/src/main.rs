@@ -1,8 +1,9 @@
 //! Load scenarios for a blindpipe cluster: what the README's numbers come from.
 //!
-//! `loadtest send hop` measures a running cluster, `loadtest --start target/release/devcluster` one that it starts and
-//! stops itself. Everything runs on one thread: the load generator shares the machine with what it measures and
-//! must leave it alone as far as it can; what it takes is in the report.
+//! `loadtest send hop` measures a running cluster, `loadtest --start target/release/devcluster` one
+//! that it starts and stops itself. Everything runs on one thread: the load generator shares the
+//! machine with what it measures and must leave it alone as far as it can; what it takes is in the
+//! report.
 #![allow(
     clippy::disallowed_methods,
     reason = "real time and plain tasks are what a load generator is about"
@@ -39,7 +40,8 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// The outcome of anything here.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// Measures a cluster and checks that it loses, repeats and reorders nothing. Ends with 1 if it does.
+/// Measures a cluster and checks that it loses, repeats and reorders nothing. Ends with 1 if it
+/// does.
 #[derive(Parser)]
 pub struct Options {
     /// What to measure, in this order [default: what needs no thousands of sockets]
@@ -48,7 +50,8 @@ pub struct Options {
     /// The running cluster
     #[arg(long, default_value = ".dev/cluster.json")]
     cluster: PathBuf,
-    /// Start a cluster with this `devcluster` program instead, with limits raised, and stop it afterwards
+    /// Start a cluster with this `devcluster` program instead, with limits raised, and stop it
+    /// afterwards
     #[arg(long, value_name = "PROGRAM")]
     start: Option<PathBuf>,
     /// Folder of the cluster that --start starts, and of the reports

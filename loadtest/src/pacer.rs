@@ -1,7 +1,8 @@
 //! The schedule of an open loop: moments that come whether or not the last answer has.
 //!
-//! The runtime's own timer counts milliseconds, which is the size of what is to be measured. This one is the kernel's
-//! high-resolution timer, which wakes the event loop like a socket does: no thread that spins on a core the nodes need.
+//! The runtime's own timer counts milliseconds, which is the size of what is to be measured. This
+//! one is the kernel's high-resolution timer, which wakes the event loop like a socket does: no
+//! thread that spins on a core the nodes need.
 
 use std::{
     io::ErrorKind,
@@ -53,7 +54,8 @@ impl Pacer {
         })
     }
 
-    /// Waits for the next moment; its number, from 0. Moments that were missed come at once: none is left out.
+    /// Waits for the next moment; its number, from 0. Moments that were missed come at once: none
+    /// is left out.
     pub async fn next(&mut self) -> Result<u64> {
         while self.waiting == 0 {
             self.timer.readable().await?;

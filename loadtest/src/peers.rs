@@ -1,5 +1,5 @@
-//! Others that do something like it, two nodes of each on the cluster's Redis, run beside ours: Socket.IO on Node with its
-//! Redis adapter, and the floor.
+//! Others that do something like it, two nodes of each on the cluster's Redis, run beside ours:
+//! Socket.IO on Node with its Redis adapter, and the floor.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
 
@@ -29,8 +29,8 @@ pub enum Kind {
 /// What was found of each, a value per round.
 pub type Found<T> = BTreeMap<Kind, Vec<T>>;
 
-/// Starts one after the other, if they are wanted, and lets each be measured. One that cannot be had, or fails, is left
-/// out: it is ours that must not.
+/// Starts one after the other, if they are wanted, and lets each be measured. One that cannot be
+/// had, or fails, is left out: it is ours that must not.
 pub async fn measure<T>(
     cluster: &Cluster,
     options: &Options,

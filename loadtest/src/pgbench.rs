@@ -1,5 +1,6 @@
-//! What Postgres alone can do here and now: pgbench with the least SQL that a send needs, in a database of its own on
-//! the same server. A yardstick that moves with the machine and the hour, as the numbers beside it do.
+//! What Postgres alone can do here and now: pgbench with the least SQL that a send needs, in a
+//! database of its own on the same server. A yardstick that moves with the machine and the hour, as
+//! the numbers beside it do.
 
 use std::{
     env, fs,
@@ -17,8 +18,8 @@ const DATABASE: &str = "pgbench_peer";
 /// Messages of one statement in [`Peer::Batch`].
 pub const BATCH: u64 = 64;
 
-/// Conversations are many, so that clients seldom wait for each other; keys are numbers; there is no inbox, no check of
-/// who sends, and one index less than the nodes keep.
+/// Conversations are many, so that clients seldom wait for each other; keys are numbers; there is
+/// no inbox, no check of who sends, and one index less than the nodes keep.
 const SCHEMA: &str = "
     drop table if exists conversation, message, sent;
     create table conversation (conversation_id bigint primary key, seq bigint not null) with (fillfactor = 60);
@@ -39,7 +40,8 @@ insert into message (conversation_id, seq, message_id, payload)
 select :conversation, seq, gen_random_uuid(), :payload from bumped;
 ";
 
-/// Each client has conversations of its own: two statements that lock the same ones in different orders would deadlock.
+/// Each client has conversations of its own: two statements that lock the same ones in different
+/// orders would deadlock.
 const MANY: &str = r"\set first random(0, 499)
 with item as materialized (
     select :client_id * 500 + (:first + n) % 500 as conversation_id, gen_random_uuid() as message_id,
@@ -74,7 +76,8 @@ pub struct Speed {
     pub tps: f64,
     /// Mean time of one, in µs.
     pub mean: f64,
-    /// The same in the middle; of [`Peer::Alone`] only, since writing a line per transaction takes time too.
+    /// The same in the middle; of [`Peer::Alone`] only, since writing a line per transaction takes
+    /// time too.
     pub p50: Option<f64>,
 }
 

@@ -1,5 +1,6 @@
-//! Nodes of our own beside the cluster's, on the same Postgres and Redis, without TLS: behind a proxy, as it were. What
-//! a socket costs is then what it costs the node, not what its encryption does; and the peers speak no TLS either.
+//! Nodes of our own beside the cluster's, on the same Postgres and Redis, without TLS: behind a
+//! proxy, as it were. What a socket costs is then what it costs the node, not what its encryption
+//! does; and the peers speak no TLS either.
 
 use std::{
     collections::HashMap,

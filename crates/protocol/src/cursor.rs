@@ -6,8 +6,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// An epoch and the number of the last event seen, written `<epoch in hex>-<seq>`.
 ///
-/// Another epoch means that Postgres may have lost its newest commits (failover to an asynchronous standby, restored
-/// backup). Equal numbers of two epochs need not name equal events.
+/// Another epoch means that Postgres may have lost its newest commits (failover to an asynchronous
+/// standby, restored backup). Equal numbers of two epochs need not name equal events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
     /// The epoch of the database history that the number belongs to.

@@ -174,7 +174,8 @@ pub struct ErrorParams {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FieldFault {
-    /// The place in the body or the query, such as `wrapped_keys[3].principal_id`; empty for the whole.
+    /// The place in the body or the query, such as `wrapped_keys[3].principal_id`; empty for the
+    /// whole.
     pub path: String,
     /// The broken rule, such as `required`, `length` or `format`.
     pub rule: String,

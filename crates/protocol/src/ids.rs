@@ -182,7 +182,8 @@ pub enum Principal {
 }
 
 impl Principal {
-    /// The id without its kind. Users and agents draw from the same 128 bits, so this alone names an inbox.
+    /// The id without its kind. Users and agents draw from the same 128 bits, so this alone names
+    /// an inbox.
     pub fn id(self) -> Uuid {
         match self {
             Principal::User(UserId(id)) | Principal::Agent(AgentId(id)) => id,

@@ -1,4 +1,5 @@
-//! Reading an agent's inbox without a socket: `GET /agents/{agent_id}/messages/poll`, `POST /agents/{agent_id}/ack`.
+//! Reading an agent's inbox without a socket: `GET /agents/{agent_id}/messages/poll`, `POST
+//! /agents/{agent_id}/ack`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,13 +1,16 @@
 //! The protocol of blindpipe as types: the client's requests, the server's answers, and their
 //! common names.
 //!
-//! The crate does no I/O. The server, its tests, the load generator and Rust clients share it. OpenAPI and AsyncAPI
-//! documents are made of its schemas (feature `schema`).
+//! The crate does no I/O. The server, its tests, the load generator and Rust clients share it.
+//! OpenAPI and AsyncAPI documents are made of its schemas (feature `schema`).
 //!
-//! - Words of one meaning: [`ids`], [`time`], [`cursor`], [`text`], [`errors`], [`limits`], [`close`], [`revocation`].
-//! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`], [`agents`],
-//!   [`conversations`], [`messages`], [`groups`], [`relations`], [`inbox`], [`service`]; [`envelope`] wraps them.
-//! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of `/ws`).
+//! - Words of one meaning: [`ids`], [`time`], [`cursor`], [`text`], [`errors`], [`limits`],
+//!   [`close`], [`revocation`].
+//! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`],
+//!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`inbox`],
+//!   [`service`]; [`envelope`] wraps them.
+//! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of
+//!   `/ws`).
 //!
 //! Absent optional fields of requests are omitted. A field of a response is always present, and
 //! null means "none". Fields that may be absent say so in their documentation.

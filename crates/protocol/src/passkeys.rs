@@ -1,4 +1,5 @@
-//! Passkeys: `/auth/passkey/*`, `/users/me/passkeys`. Options and credentials are those of WebAuthn, in JSON.
+//! Passkeys: `/auth/passkey/*`, `/users/me/passkeys`. Options and credentials are those of
+//! WebAuthn, in JSON.
 
 use serde::{Deserialize, Serialize};
 

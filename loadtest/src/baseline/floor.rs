@@ -1,13 +1,15 @@
-//! The floor: a broadcast over WebSockets and Redis that knows nobody, checks, limits and stores nothing, and answers no
-//! ping. What it does do is done as cheaply as we know how:
+//! The floor: a broadcast over WebSockets and Redis that knows nobody, checks, limits and stores
+//! nothing, and answers no ping. What it does do is done as cheaply as we know how:
 //!
 //! - a frame is encoded once, by the process that hears it, and travels through Redis encoded;
-//! - listeners of its own process are written to by whoever has something to say, without a task in between; what is
-//!   said by others meanwhile is then written together, once for each listener;
-//! - what waits in a sender's or in Redis's connection is taken at once, and published and written together.
+//! - listeners of its own process are written to by whoever has something to say, without a task in
+//!   between; what is said by others meanwhile is then written together, once for each listener;
+//! - what waits in a sender's or in Redis's connection is taken at once, and published and written
+//!   together.
 //!
-//! Nothing is queued: who speaks waits until it has been written. A listener whose connection does not take everything
-//! at once (the kernel's buffers are full) is dropped, and whoever counts arrivals finds them missing.
+//! Nothing is queued: who speaks waits until it has been written. A listener whose connection does
+//! not take everything at once (the kernel's buffers are full) is dropped, and whoever counts
+//! arrivals finds them missing.
 
 use std::sync::{Arc, Mutex as Lock};
 
@@ -120,7 +122,8 @@ impl Floor {
         Ok(())
     }
 
-    /// A few listeners are written to sooner than Redis wakes up; while many are, it and other processes can work.
+    /// A few listeners are written to sooner than Redis wakes up; while many are, it and other
+    /// processes can work.
     async fn spread(&self, frames: &[u8]) -> Result<()> {
         if self
             .listeners
@@ -149,7 +152,8 @@ impl Floor {
         Ok(self.redis.lock().await.write_all(&command).await?)
     }
 
-    /// Writes frames to every listener of this process. Who gets the listeners writes for all that wait for them.
+    /// Writes frames to every listener of this process. Who gets the listeners writes for all that
+    /// wait for them.
     async fn tell(&self, frames: &[u8]) {
         let waiting = || {
             self.waiting

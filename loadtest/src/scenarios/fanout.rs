@@ -1,5 +1,5 @@
-//! `fanout`: one send into a group of which every member listens, with one device on each of two nodes. How long until
-//! the last has it, and how many deliveries a second?
+//! `fanout`: one send into a group of which every member listens, with one device on each of two
+//! nodes. How long until the last has it, and how many deliveries a second?
 
 use std::{
     cell::RefCell,
@@ -295,7 +295,8 @@ async fn theirs(peer: &Peer, members: usize, options: &Options) -> Result<Found>
     let before = watch.now();
     let began = Instant::now();
     let first = sent;
-    // Nothing answers a send: so many are under way that the next waits for the arrivals of an earlier one.
+    // Nothing answers a send: so many are under way that the next waits for the arrivals of an
+    // earlier one.
     while began.elapsed() < Duration::from_secs(options.seconds) {
         sender.say(&message).await?;
         sent += 1;

@@ -1,5 +1,6 @@
-//! `history`: senders, readers and listeners on three nodes that are killed and started again, Redis emptied now and
-//! then, and one member put out and let in all the while. What they saw is judged by the crate of the same name.
+//! `history`: senders, readers and listeners on three nodes that are killed and started again,
+//! Redis emptied now and then, and one member put out and let in all the while. What they saw is
+//! judged by the crate of the same name.
 
 use std::{
     cell::{Cell, RefCell},

@@ -1,8 +1,8 @@
-//! `hop`: how long from send to receive, at a fixed rate, when the receiver's socket is on the sender's node and when it
-//! is on another?
+//! `hop`: how long from send to receive, at a fixed rate, when the receiver's socket is on the
+//! sender's node and when it is on another?
 //!
-//! An open loop: messages are due at fixed moments, and every time is taken from the moment a message was due, so a
-//! node that stalls is charged for all that it made wait.
+//! An open loop: messages are due at fixed moments, and every time is taken from the moment a
+//! message was due, so a node that stalls is charged for all that it made wait.
 
 use std::{
     sync::{
@@ -344,8 +344,8 @@ struct Worked {
     failed: u64,
 }
 
-/// Sends what is due, one after the other: the connection of a user who is behind makes the next message wait, which
-/// that one's time shows.
+/// Sends what is due, one after the other: the connection of a user who is behind makes the next
+/// message wait, which that one's time shows.
 async fn work(
     mut sender: Sender,
     who: usize,

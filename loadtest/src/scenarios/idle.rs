@@ -1,5 +1,6 @@
-//! `idle`: what a socket costs that is authenticated, leased and silent: resident memory, and the processor time of
-//! connecting; beside a bare TCP connection and a bare WebSocket of axum, on each of which a task waits.
+//! `idle`: what a socket costs that is authenticated, leased and silent: resident memory, and the
+//! processor time of connecting; beside a bare TCP connection and a bare WebSocket of axum, on each
+//! of which a task waits.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,10 @@
 //! `limiter`: how much of a send is its limits?
 //!
-//! Two pairs of nodes of our own differ in one setting: one counts limits, the other does not. The sends of `send`, alone
-//! and many at once, go to each in turn, less than half a second each time: machines change their speed within minutes.
-//! What was acked is checked likewise. What the limits cost is what they add to the median of a send. How long a decision
-//! takes by the node's own series, waiting included, stands beside it.
+//! Two pairs of nodes of our own differ in one setting: one counts limits, the other does not. The
+//! sends of `send`, alone and many at once, go to each in turn, less than half a second each time:
+//! machines change their speed within minutes. What was acked is checked likewise. What the limits
+//! cost is what they add to the median of a send. How long a decision takes by the node's own
+//! series, waiting included, stands beside it.
 
 use std::time::Duration;
 

@@ -1,7 +1,9 @@
-//! `login`: how near do logins come to what Argon2 alone can do on as many cores, and what do other requests pay for it?
+//! `login`: how near do logins come to what Argon2 alone can do on as many cores, and what do other
+//! requests pay for it?
 //!
-//! All logins go to the first node, whose pool hashes on all cores but one; as many threads of this program hash alone
-//! for the ceiling. Other requests come to the same node in an open loop, first without and then with the logins.
+//! All logins go to the first node, whose pool hashes on all cores but one; as many threads of this
+//! program hash alone for the ceiling. Other requests come to the same node in an open loop, first
+//! without and then with the logins.
 
 use std::{
     sync::{

@@ -22,7 +22,8 @@ pub enum Scenario {
     Login,
     /// Durable sends over REST beside what Postgres alone can do
     Send,
-    /// From send to receive at a fixed rate, on one node and across two, beside the floor and Socket.IO
+    /// From send to receive at a fixed rate, on one node and across two, beside the floor and
+    /// Socket.IO
     Hop,
     /// One send to a group of which everybody listens, beside the floor and Socket.IO
     Fanout,

@@ -1,8 +1,8 @@
-//! `send`: how many durable sends a second, and how long does one take alone? Beside it, in the same rounds, the least
-//! that Postgres needs for the same.
+//! `send`: how many durable sends a second, and how long does one take alone? Beside it, in the
+//! same rounds, the least that Postgres needs for the same.
 //!
-//! Nobody listens while it is measured. After each phase every agent opens a socket and is replayed its inbox, which
-//! shows whether everything that was acked is there, once and in order.
+//! Nobody listens while it is measured. After each phase every agent opens a socket and is replayed
+//! its inbox, which shows whether everything that was acked is there, once and in order.
 
 use std::time::Duration;
 
@@ -185,8 +185,8 @@ pub async fn drive(
     driven.pop().ok_or_else(|| "nothing was driven".into())
 }
 
-/// The same to each of several clusters, which take turns: so many of such a length each. What changes on the machine
-/// from one second to the next concerns them all alike.
+/// The same to each of several clusters, which take turns: so many of such a length each. What
+/// changes on the machine from one second to the next concerns them all alike.
 pub async fn drive_in_turns(
     targets: &[(&Cluster, &Watch)],
     pairs: &[Pair],
@@ -298,8 +298,8 @@ impl Turns {
         })
     }
 
-    /// What is not counted at the beginning of a turn; nor does anybody send in as much at its end, so that the next one
-    /// finds the machine free. Who is alone has had the warm-up for that.
+    /// What is not counted at the beginning of a turn; nor does anybody send in as much at its end,
+    /// so that the next one finds the machine free. Who is alone has had the warm-up for that.
     fn settling(self) -> Duration {
         if self.of > 1 {
             self.turn / 8

@@ -40,8 +40,8 @@ impl Ids {
     }
 }
 
-/// One connection and the one request that goes over it again and again, with another id each time: nothing is built
-/// or copied per message.
+/// One connection and the one request that goes over it again and again, with another id each time:
+/// nothing is built or copied per message.
 pub struct Sender {
     link: Link<Wire>,
     request: Vec<u8>,

@@ -1,5 +1,5 @@
-//! `slow`: clients that never read, beside as many that do, in the same conversations. What do the others feel of it, what
-//! does it cost the node, and do those who slept get everything later?
+//! `slow`: clients that never read, beside as many that do, in the same conversations. What do the
+//! others feel of it, what does it cost the node, and do those who slept get everything later?
 
 use std::{
     cell::RefCell,

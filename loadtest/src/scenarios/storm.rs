@@ -1,5 +1,6 @@
-//! `storm`: a node is killed with all its sockets. How long until its clients are back on the others and have what they
-//! missed? They try again at once, without the wait that good clients keep.
+//! `storm`: a node is killed with all its sockets. How long until its clients are back on the
+//! others and have what they missed? They try again at once, without the wait that good clients
+//! keep.
 
 use std::{
     cell::RefCell,

@@ -1,4 +1,5 @@
-//! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`, `/auth/reset-password`.
+//! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`,
+//! `/auth/reset-password`.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use blindpipe_protocol::{

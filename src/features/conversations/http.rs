@@ -1,5 +1,5 @@
-//! `POST` and `GET /conversations`, `GET` and `PATCH /conversations/{conversation_id}`,
-//! `POST /conversations/{conversation_id}/read`, `GET /agents/{agent_id}/conversations`, `POST /groups`.
+//! `POST` and `GET /conversations`, `GET` and `PATCH /conversations/{conversation_id}`, `POST
+//! /conversations/{conversation_id}/read`, `GET /agents/{agent_id}/conversations`, `POST /groups`.
 
 use std::collections::HashSet;
 
@@ -101,8 +101,9 @@ async fn open_one(work: &UnitOfWork, user: &User, body: OpenConversation) -> Res
 
 /// `GET /conversations`: the caller's conversations, latest activity first, without their members.
 ///
-/// Caller: user. Limit: `user_conversations_list`, 30/min. Query `limit`, `cursor` (the `last_message_id`, or the id if
-/// there is none, of the last item seen). Answers 200 with [`Conversation`]s.
+/// Caller: user. Limit: `user_conversations_list`, 30/min. Query `limit`, `cursor` (the
+/// `last_message_id`, or the id if there is none, of the last item seen). Answers 200 with
+/// [`Conversation`]s.
 pub async fn list(
     user: User,
     limiter: Limiter,

@@ -14,7 +14,8 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// `GET /users/me/devices`: the user's devices, newest first, those without a name of their own included.
+/// `GET /users/me/devices`: the user's devices, newest first, those without a name of their own
+/// included.
 ///
 /// Caller: user. Query `limit`, `cursor` (a `device_id`). Answers 200 with a list of
 /// [`Device`]. Errors: none of its own.

@@ -1,4 +1,5 @@
-//! `POST /keys/groups/{conversation_id}/rotate`, `GET /keys/groups/{conversation_id}`, `POST /keys/rotation/request`.
+//! `POST /keys/groups/{conversation_id}/rotate`, `GET /keys/groups/{conversation_id}`, `POST
+//! /keys/rotation/request`.
 
 use std::collections::BTreeMap;
 
@@ -81,7 +82,8 @@ pub async fn rotate(
     }))
 }
 
-/// `GET /keys/groups/{conversation_id}`: the caller's own wrapped keys, of the current epoch or an earlier one.
+/// `GET /keys/groups/{conversation_id}`: the caller's own wrapped keys, of the current epoch or an
+/// earlier one.
 ///
 /// Caller: a member. Query `epoch`. Answers 200 with
 /// [`store::OwnKeys`]. Errors: `NOT_FOUND`.

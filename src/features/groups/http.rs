@@ -1,6 +1,7 @@
-//! `POST /groups/{conversation_id}/members`, `PATCH` and `DELETE /groups/{conversation_id}/members/{principal_id}`,
-//! `POST /groups/{conversation_id}/agent-instances`,
-//! `DELETE /groups/{conversation_id}/agent-instances/{instance_id}`.
+//! `POST /groups/{conversation_id}/members`, `PATCH` and `DELETE
+//! /groups/{conversation_id}/members/{principal_id}`, `POST
+//! /groups/{conversation_id}/agent-instances`, `DELETE
+//! /groups/{conversation_id}/agent-instances/{instance_id}`.
 
 use std::collections::HashSet;
 

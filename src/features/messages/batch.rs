@@ -44,7 +44,8 @@ pub struct Batch {
 impl Batch {
     /// Moves compatible sends out of `waiting`, oldest first.
     ///
-    /// A skipped send blocks later sends of its conversation, so the order within a conversation is kept.
+    /// A skipped send blocks later sends of its conversation, so the order within a conversation is
+    /// kept.
     pub fn select(waiting: &mut Vec<PendingSend>) -> Self {
         let mut batch = Batch::default();
         batch.fill(waiting, |_, _| true);

@@ -1,4 +1,5 @@
-//! `GET /conversations/{conversation_id}/messages`, `GET /agents/{agent_id}/conversations/{conversation_id}/messages`.
+//! `GET /conversations/{conversation_id}/messages`, `GET
+//! /agents/{agent_id}/conversations/{conversation_id}/messages`.
 
 use axum::{
     extract::State,

@@ -1,5 +1,6 @@
-//! `POST /agents/{agent_id}/messages`, `POST /agents/{agent_id}/conversations/{conversation_id}/messages`,
-//! `POST /conversations/{conversation_id}/messages`.
+//! `POST /agents/{agent_id}/messages`, `POST
+//! /agents/{agent_id}/conversations/{conversation_id}/messages`, `POST
+//! /conversations/{conversation_id}/messages`.
 
 use axum::{
     body::Body,

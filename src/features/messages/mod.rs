@@ -2,9 +2,9 @@
 //!
 //! Promises: an answered send is durable. `seq` is gapless per conversation in commit order. One id
 //! sends one message within 24 hours, however often and wherever it is repeated. A send is stored
-//! only if the limiter has admitted it; the limiter decides before a send is queued.
-//! A node gathers concurrent sends. Each conversation belongs to one shard of the writer. A shard commits one batch at
-//! a time, and the next batch grows meanwhile. A lone send is a batch of one.
+//! only if the limiter has admitted it; the limiter decides before a send is queued. A node gathers
+//! concurrent sends. Each conversation belongs to one shard of the writer. A shard commits one
+//! batch at a time, and the next batch grows meanwhile. A lone send is a batch of one.
 
 mod answer;
 mod batch;

@@ -38,11 +38,11 @@ const UNHEARD_GRACE: Duration = Duration::from_secs(5);
 
 /// A stream that has been silent for too long.
 pub struct Silent {
-    /// Which.
+    /// The key of the stream.
     pub key: StreamKey,
-    /// Where it is heard.
+    /// The conversation whose members get its frames.
     pub conversation: ConversationId,
-    /// Whether it began here, so that everybody is to be told.
+    /// Whether it began here, so that all its recipients get the end.
     pub own: bool,
 }
 

@@ -1,5 +1,6 @@
-//! An authenticator in software with the page that asks it: discoverable keys of the kind ES256, no attestation. It
-//! signs whatever it is told to, also what no browser would let it. (A real browser has a test of its own.)
+//! An authenticator in software with the page that asks it: discoverable keys of the kind ES256, no
+//! attestation. It signs whatever it is told to, also what no browser would let it. (A real browser
+//! has a test of its own.)
 
 use std::sync::Arc;
 

@@ -71,8 +71,9 @@ impl Answer {
     }
 }
 
-/// Asks until the answer is no 503, as a client does: a second later, which is `Retry-After`. A machine that does much else
-/// may not give everyone of a burst a connection in time. Also says how often that was.
+/// Asks until the answer is no 503, as a client does: a second later, which is `Retry-After`. A
+/// machine that does much else may not give everyone of a burst a connection in time. Also says how
+/// often that was.
 pub async fn patiently(ask: impl AsyncFn() -> Answer) -> (Answer, usize) {
     for refused in 0.. {
         let answer = ask().await;

@@ -156,7 +156,8 @@ async fn carry(
     tokio::join!(reading, writing).1
 }
 
-/// A way to a local port on which every answer is so late, however many are under way; and the port of it.
+/// A way to a local port on which every answer is so late, however many are under way; and the port
+/// of it.
 pub async fn late(to: u16, by: Duration) -> (u16, impl Future<Output = ()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();

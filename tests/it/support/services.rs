@@ -203,7 +203,8 @@ pub fn redis_link(url: &str, prefix: &str) -> Redis {
         .0
 }
 
-/// Users who do nothing but be members: made in the database, since five hundred registrations would take minutes.
+/// Users who do nothing but be members: made in the database, since five hundred registrations
+/// would take minutes.
 pub async fn crowd(url: &str, n: usize) -> Vec<String> {
     let client = connect(url).await;
     let ids: Vec<uuid::Uuid> = (0..n).map(|_| super::ulid().into()).collect();

@@ -26,7 +26,8 @@ type Stream = WebSocketStream<TcpStream>;
 
 pub struct Socket {
     sink: SplitSink<Stream, Message>,
-    /// What was read. It is read all the time, so that pings are answered however long a test does something else.
+    /// What was read. It is read all the time, so that pings are answered however long a test does
+    /// something else.
     read: mpsc::UnboundedReceiver<Message>,
     _reads: AbortOnDropHandle<()>,
     /// Events that came while something else was expected.
@@ -183,7 +184,8 @@ impl Socket {
     }
 }
 
-/// A socket that has authenticated and is not read from then on: what it is sent soon fills its small buffer.
+/// A socket that has authenticated and is not read from then on: what it is sent soon fills its
+/// small buffer.
 pub struct Sleeper(Stream);
 
 impl Sleeper {

@@ -1,6 +1,8 @@
-//! Whether two series of times differ: the rank-sum test of Mann and Whitney, and by how much their medians do.
+//! Whether two series of times differ: the rank-sum test of Mann and Whitney, and by how much their
+//! medians do.
 
-/// A difference smaller than this (in seconds) tells nobody anything through a network, however sure it is.
+/// A difference smaller than this (in seconds) tells nobody anything through a network, however
+/// sure it is.
 pub const MATERIAL: f64 = 0.0005;
 /// A difference is taken for chance unless it would come by it less often than this.
 pub const CHANCE: f64 = 0.001;
@@ -64,7 +66,8 @@ fn rank_sum(a: &[f64], b: &[f64]) -> f64 {
     beyond(z / std::f64::consts::SQRT_2)
 }
 
-/// The complementary error function of what is not negative, to seven places (Abramowitz and Stegun 7.1.26).
+/// The complementary error function of what is not negative, to seven places (Abramowitz and Stegun
+/// 7.1.26).
 fn beyond(x: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
     let series = [
@@ -83,7 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// Times as this machine has them: three milliseconds, a long tail, now and then somebody else's turn.
+    /// Times as this machine has them: three milliseconds, a long tail, now and then somebody
+    /// else's turn.
     fn times(random: &mut StdRng, n: usize) -> Vec<f64> {
         let one = |_| {
             let busy = if random.random_range(0..20) == 0 {

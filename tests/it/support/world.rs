@@ -26,8 +26,8 @@ impl Drop for World {
 }
 
 impl World {
-    /// A database and prefix of its own. `settings` come on top of the usual ones; `LIMIT_OVERRIDES` of the usual ones
-    /// make room for a test's set-up.
+    /// A database and prefix of its own. `settings` come on top of the usual ones;
+    /// `LIMIT_OVERRIDES` of the usual ones make room for a test's set-up.
     pub async fn new(settings: &[(&str, &str)]) -> Arc<World> {
         if let Ok(filter) = std::env::var("LOG") {
             telemetry::start(&filter);
@@ -56,7 +56,8 @@ impl World {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
-        // A busy machine is slow; only who has a Postgres or Redis of its own means to see what a node does about that.
+        // A busy machine is slow; only who has a Postgres or Redis of its own means to see what a
+        // node does about that.
         for (server, patience, ms) in [
             ("DATABASE_URL", "DATABASE_TIMEOUT_MS", "10000"),
             ("REDIS_URL", "REDIS_TIMEOUT_MS", "2000"),
@@ -137,7 +138,8 @@ impl World {
     }
 }
 
-/// The code in a mail to `email` in a folder. Mails have random names; reading one takes it away, so the next is newer.
+/// The code in a mail to `email` in a folder. Mails have random names; reading one takes it away,
+/// so the next is newer.
 pub fn find_code(mails: &std::path::Path, email: &str) -> Option<String> {
     for file in std::fs::read_dir(mails).ok()?.flatten() {
         let text = std::fs::read_to_string(file.path()).ok()?;

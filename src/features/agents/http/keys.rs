@@ -1,4 +1,5 @@
-//! `POST /agents/{agent_id}/keys/register`, `POST /agents/{agent_id}/keys/check`, `GET /agents/{agent_id}/keys`.
+//! `POST /agents/{agent_id}/keys/register`, `POST /agents/{agent_id}/keys/check`, `GET
+//! /agents/{agent_id}/keys`.
 
 use axum::extract::State as Handle;
 use serde::{Deserialize, Serialize};

@@ -65,8 +65,8 @@ pub struct CreatedAgent {
 
 /// `POST /agents`: makes an agent and its token.
 ///
-/// Caller: user. Body `{display_name, description?, manifest?}`. Answers 201 with
-/// [`CreatedAgent`]. Errors: `AGENT_LIMIT_EXCEEDED` for the 51st (operator's setting), `params {limit, alias}`;
+/// Caller: user. Body `{display_name, description?, manifest?}`. Answers 201 with [`CreatedAgent`].
+/// Errors: `AGENT_LIMIT_EXCEEDED` for the 51st (operator's setting), `params {limit, alias}`;
 /// `MANIFEST_TOO_LARGE`.
 pub async fn create(
     user: User,

@@ -1,10 +1,13 @@
 //! The statement that stores a batch: judge, number, store, deliver, in one round trip.
 //!
-//! Inputs: one array per column, one element per send, in the order of the batch ([`Columns`]). Items are numbers into
-//! these arrays (`n`, from 1), so rows stay narrow. `$10` is the highest `hop`.
+//! Inputs: one array per column, one element per send, in the order of the batch ([`Columns`]).
+//! Items are numbers into these arrays (`n`, from 1), so rows stay narrow. `$10` is the highest
+//! `hop`.
 //!
-//! - `judged`: each item with its verdict, null for one that may be stored, and the version (`xmin`) of its conversation.
-//! - `bumped`: numbers for the good items of each conversation, if that still has the version that was read.
+//! - `judged`: each item with its verdict, null for one that may be stored, and the version
+//!   (`xmin`) of its conversation.
+//! - `bumped`: numbers for the good items of each conversation, if that still has the version that
+//!   was read.
 //! - `keyed`, `stored`: keys and messages.
 //! - `heads`, `entries`: the inbox of each member, its head and what it got.
 //!
@@ -12,7 +15,8 @@
 //!
 //! - `stored`, for an item: `n`, `seq`, `created_at`, `hop`, `device_id`.
 //! - a verdict, for an item that was not stored: `n`.
-//! - `inbox`, for each inbox: `principal_id`, its head as `seq`, and `message_ids`, of which the last has that number.
+//! - `inbox`, for each inbox: `principal_id`, its head as `seq`, and `message_ids`, of which the
+//!   last has that number.
 //!
 //! An item without a row is in a conversation that changed between the snapshot and its lock. The
 //! writer tries it again. Two sets of arrays instead of these rows cost Postgres a fifth more for
