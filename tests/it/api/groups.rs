@@ -306,8 +306,7 @@ async fn a_group_has_five_hundred_members_and_not_one_more() {
     );
 }
 
-/// The most that one call adds, to a group that they fill: 45,000 events, while somebody goes on
-/// sending.
+/// The most that one call adds, to a group that they fill: 45,000 events, while somebody goes on sending.
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::print_stdout, reason = "what it takes is worth seeing")]
 async fn a_hundred_join_a_large_group_in_one_call() {
@@ -690,8 +689,7 @@ async fn races_of_members_leave_one_owner_and_no_one_twice() {
     ];
     for _ in 0..10 {
         let group = alice.group_with(&[&bob]).await;
-        // Two add the same one at once, the owner leaves, a member leaves, someone is made admin:
-        // in any order.
+        // Two add the same one at once, the owner leaves, a member leaves, someone is made admin: in any order.
         let (here, there, his) = (alice.on(&a), alice.on(&b), bob.on(&b));
         let ids = [carol.id.as_str()];
         let promote = bob.id.clone();

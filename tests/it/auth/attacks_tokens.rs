@@ -1,5 +1,4 @@
-//! Attacks on access tokens, refresh cookies and sockets, by their numbers in the list of what must
-//! fail.
+//! Attacks on access tokens, refresh cookies and sockets, by their numbers in the list of what must fail.
 
 use std::{
     sync::{
@@ -290,8 +289,7 @@ async fn attack_21_a_refresh_token_counts_in_its_cookie_only() {
     refresh(&nobody, &alice.cookie).await.expect(200);
 }
 
-/// What is under way on both nodes while a session is ended, and 200 requests issued after the
-/// answer.
+/// What is under way on both nodes while a session is ended, and 200 requests issued after the answer.
 async fn drill(
     nodes: &[TestNode; 2],
     victim: &User,

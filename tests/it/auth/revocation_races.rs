@@ -155,8 +155,7 @@ async fn a_body_held_back_until_the_revocation_comes_too_late() {
             .map(|(method, path, token, body)| Held::send(&a.base, method, path, token, body)),
     )
     .await;
-    // Real time: nothing tells from outside that a caller was proven. Were it later, the test would
-    // show less, not fail.
+    // Real time: nothing tells from outside that a caller was proven. Were it later, the test would show less, not fail.
     tokio::time::sleep(Duration::from_millis(700)).await;
     alice
         .on(&b)
@@ -386,8 +385,8 @@ async fn a_poll_acks_nothing_with_a_token_that_dies_meanwhile() {
     assert_eq!(count(&client, ACKED).await, before);
 }
 
-/// Revoked between the proof and the seat: no order rings a seat that is not taken yet. The
-/// limiter, which is asked in between, is held up for as long as it may be.
+/// Revoked between the proof and the seat: no order rings a seat that is not taken yet. The limiter, which is asked in
+/// between, is held up for as long as it may be.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_that_is_revoked_before_it_has_its_seat_is_told_nothing() {
     let mut caught = 0;
@@ -406,8 +405,7 @@ async fn a_socket_that_is_revoked_before_it_has_its_seat_is_told_nothing() {
         socket
             .say(json!({ "type": "auth", "access_token": phone.access_token }))
             .await;
-        // Real time: nothing tells from outside that it was proven. If it was not, it is not let in
-        // at all.
+        // Real time: nothing tells from outside that it was proven. If it was not, it is not let in at all.
         tokio::time::sleep(Duration::from_millis(60)).await;
         psql(
             &a.world.database,
@@ -439,8 +437,8 @@ async fn a_socket_that_is_revoked_before_it_has_its_seat_is_told_nothing() {
     assert!(caught > 0, "never revoked in time");
 }
 
-/// Changes the password to two others at once, one on each node: both have proven the one before
-/// when the account's row is let go. None if one was not there in time.
+/// Changes the password to two others at once, one on each node: both have proven the one before when the account's row is
+/// let go. None if one was not there in time.
 async fn change_at_once(
     client: &mut Client,
     user: &User,

@@ -314,8 +314,7 @@ async fn a_stream_has_its_rules() {
         hers.expect("stream.delta").await["data"],
         json!({ "any": ["thing"] })
     );
-    // 20 a second: by the clock, which stands still between what follows and moves by hand after
-    // it.
+    // 20 a second: by the clock, which stands still between what follows and moves by hand after it.
     a.advance(Duration::from_secs(2)).await;
     let mut refused = None;
     for n in 2..60 {
@@ -388,8 +387,7 @@ async fn whoever_joins_late_hears_it_from_where_it_likes_and_then_live() {
     for socket in [&mut here, &mut there] {
         expect_deltas(socket, "s", 0..10).await;
     }
-    // On the stream's own node, on one that has heard it, and on one that has never heard of it;
-    // while it goes on.
+    // On the stream's own node, on one that has heard it, and on one that has never heard of it; while it goes on.
     let mut late = Vec::new();
     for node in [&a, &b, &c] {
         let mut socket = alice.on(node).connect().await;
@@ -406,8 +404,7 @@ async fn whoever_joins_late_hears_it_from_where_it_likes_and_then_live() {
         say(&mut its, "s", n).await;
     }
     for (n, socket) in late.iter_mut().enumerate() {
-        // What was live before the question is followed by all of it from there on, once and in
-        // order.
+        // What was live before the question is followed by all of it from there on, once and in order.
         let mut frame = socket.expect("stream.delta").await;
         while frame["n"] != json!(n) {
             assert!(frame["n"].as_u64().expect("a number") >= 10, "{frame}");

@@ -1,5 +1,4 @@
-//! An answer may come before the body was read. The connection goes on, or the answer says that it
-//! does not.
+//! An answer may come before the body was read. The connection goes on, or the answer says that it does not.
 
 use std::{
     path::Path,
@@ -22,8 +21,7 @@ use crate::support::{TestNode, nodes_with};
 
 const RAISED_LIMITS: (&str, &str) = ("LIMIT_OVERRIDES", "default_ip=100000/s");
 
-/// An HTTP/1.1 client that keeps its connection as long as it can, and counts how often it needed a
-/// new one.
+/// An HTTP/1.1 client that keeps its connection as long as it can, and counts how often it needed a new one.
 struct PooledClient {
     address: String,
     stream: Option<TcpStream>,

@@ -1,5 +1,4 @@
-//! A Postgres that fails over to an asynchronous standby and loses its tail: nobody is left
-//! believing what is gone.
+//! A Postgres that fails over to an asynchronous standby and loses its tail: nobody is left believing what is gone.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Connections that look open and carry nothing: closed at the heartbeat's deadline, their slots
-//! given back, and nothing lost to who comes back elsewhere.
+//! Connections that look open and carry nothing: closed at the heartbeat's deadline, their slots given back, and nothing
+//! lost to who comes back elsewhere.
 
 use std::time::{Duration, Instant};
 
@@ -45,8 +45,7 @@ async fn texts(socket: &mut Socket, n: usize) -> Vec<Value> {
     texts
 }
 
-/// An agent with all its three connections through a proxy in front of `b`, each caught up; and who
-/// talks to it on `a`.
+/// An agent with all its three connections through a proxy in front of `b`, each caught up; and who talks to it on `a`.
 async fn three(a: &TestNode, proxy: &Proxy) -> (User, Agent, String, Vec<Socket>) {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;

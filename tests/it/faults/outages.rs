@@ -21,8 +21,8 @@ const RAISED_LIMITS: (&str, &str) = (
     "user_message_send=100000/s,agent_poll=1000/s,ws_connect=1000/s",
 );
 
-/// Sends `n` messages one after the other, each until it is acked, as a careful client does: the
-/// same id again after an unknown outcome. The text is the number.
+/// Sends `n` messages one after the other, each until it is acked, as a careful client does: the same id again after
+/// an unknown outcome. The text is the number.
 async fn send_all(alice: &User, conversation: &str, n: usize) {
     for i in 0..n {
         let body = json!({ "payload": { "type": "text", "n": i }, "client_message_id": ulid().to_string() });
@@ -46,8 +46,7 @@ async fn send_all(alice: &User, conversation: &str, n: usize) {
     }
 }
 
-/// Takes messages until `n` have come, and insists that they are `from..n` in order and that inbox
-/// numbers rise by one.
+/// Takes messages until `n` have come, and insists that they are `from..n` in order and that inbox numbers rise by one.
 struct Checker {
     next: usize,
     inbox: i64,
@@ -129,8 +128,7 @@ async fn a_killed_sender_s_node_loses_and_doubles_nothing() {
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.connect().await;
     let moved = Arc::new(AtomicBool::new(false));
-    // Sends through the node that dies, then through the other one: the id decides whether the last
-    // one counted.
+    // Sends through the node that dies, then through the other one: the id decides whether the last one counted.
     let sender = spawn({
         let (here, there, conversation, moved) = (
             alice.clone(),

@@ -1,5 +1,4 @@
-//! The queue of jobs: claims, leases, retries, unique keys. What its jobs do is tested where it is
-//! promised.
+//! The queue of jobs: claims, leases, retries, unique keys. What its jobs do is tested where it is promised.
 
 use std::{sync::Arc, time::Duration};
 
@@ -132,8 +131,7 @@ async fn each_kind_has_room_of_its_own_and_what_expires_is_not_done() {
         (2, 1)
     );
     assert_eq!(kinds(&claim(&db).await, Kind::Mail), 1);
-    // A code is dead ten minutes later, and so is its mail; an account is erased whenever it may
-    // be.
+    // A code is dead ten minutes later, and so is its mail; an account is erased whenever it may be.
     world.advance(Duration::from_secs(601)).await;
     let late = claim(&db).await;
     assert_eq!(

@@ -640,8 +640,7 @@ async fn one_inbox_written_from_many_conversations_on_two_nodes_has_no_gaps() {
     assert_eq!(sent, heard);
 }
 
-/// One message with far too many to tell takes longer than a statement may; those that share its
-/// batch do not fail.
+/// One message with far too many to tell takes longer than a statement may; those that share its batch do not fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_takes_too_long_fails_alone() {
     let settings = [
@@ -668,8 +667,7 @@ async fn a_message_that_takes_too_long_fails_alone() {
              when (new.payload like '%plug%') execute function nap('0.6')"
     );
     psql(&a.world.database, &make_slow).await;
-    // Real time: what comes while this one is stored is gathered, and the quick ones are there
-    // first.
+    // Real time: what comes while this one is stored is gathered, and the quick ones are there first.
     let plug = alice.say(&quick, "plug");
     let quicks = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
