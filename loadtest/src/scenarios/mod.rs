@@ -1,4 +1,4 @@
-//! What can be measured, one file each.
+//! The scenarios, one file each.
 
 mod history;
 mod hop;
@@ -7,7 +7,7 @@ mod login;
 mod send;
 mod sender;
 
-// With thousands of sockets.
+// These need thousands of sockets.
 mod fanout;
 mod idle;
 mod slow;
@@ -40,7 +40,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// Runs it.
+    /// Runs the scenario.
     pub async fn run(
         self,
         cluster: &Cluster,
@@ -60,7 +60,7 @@ impl Scenario {
         }
     }
 
-    /// Whether it needs users with agents, made through the API.
+    /// Whether it needs users with agents, created through the API.
     pub fn needs_people(self) -> bool {
         matches!(
             self,

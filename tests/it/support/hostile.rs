@@ -76,7 +76,7 @@ pub fn wrong_secret(token: &str, n: u32) -> String {
     forged(&token[4..12], n)
 }
 
-/// The CRC32 of a token's head in base 62, as the interface of tokens says.
+/// The CRC32 of a token's head in base 62, as the interface of tokens defines it.
 fn checksum(head: &str) -> String {
     let digits: Vec<char> = ('0'..='9').chain('A'..='Z').chain('a'..='z').collect();
     let mut rest = crc32fast::hash(head.as_bytes()) as usize;
