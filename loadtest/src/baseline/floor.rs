@@ -11,7 +11,6 @@
 //! There is no queue: a speaker waits until its frame has been written. A listener whose connection
 //! does not accept everything at once (full kernel buffers) is dropped. The count of arrivals then
 //! shows the gap.
-//! arrivals finds them missing.
 
 use std::sync::{Arc, Mutex as Lock};
 
