@@ -12,8 +12,8 @@
 //! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of
 //!   `/ws`).
 //!
-//! Absent optional fields of requests are omitted. A field of a response is always present, and
-//! null means "none". Fields that may be absent say so in their documentation.
+//! Absent optional fields of requests are omitted. A field of a response is present unless its
+//! documentation says otherwise; null means "none".
 #![deny(missing_docs)]
 
 #[macro_use]
