@@ -25,7 +25,7 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// Days that inbox entries are kept.
+/// The number of days that inbox entries are kept.
 const INBOX_RETENTION_DAYS: i32 = 30;
 
 /// The parts that jobs work with.

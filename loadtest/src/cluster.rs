@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::{Result, http::Link};
 
-/// What the launcher of a cluster publishes.
+/// The file that a cluster's launcher writes.
 #[derive(Deserialize)]
 struct Published {
     nodes: Vec<PublishedNode>,
@@ -40,7 +40,7 @@ struct PublishedNode {
 pub struct Cluster {
     /// Its nodes, in order.
     pub nodes: Vec<Node>,
-    /// Where its mails lie as files.
+    /// The folder of its mails, which are files.
     pub mail_dir: String,
     /// The database of the nodes.
     pub postgres_url: String,
@@ -50,10 +50,10 @@ pub struct Cluster {
     pub folder: PathBuf,
 }
 
-/// A connection, encrypted or not.
+/// A connection, with or without TLS.
 pub type Wire = Box<dyn Stream>;
 
-/// What a connection can do.
+/// The operations of a connection.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
@@ -65,14 +65,14 @@ pub struct Node {
     pub address: String,
     /// `host:port` of the admin listener.
     pub admin: String,
-    /// Its process.
+    /// The id of its process.
     pub pid: u32,
-    /// None if it speaks no TLS: behind a proxy, as it were.
+    /// None without TLS, as behind a proxy.
     tls: Option<TlsConnector>,
 }
 
 impl Cluster {
-    /// Reads the file; says so if there is none.
+    /// Reads the file. The error for a missing file says how to start a cluster.
     pub fn read(file: &Path) -> Result<Self> {
         let text = fs::read_to_string(file).map_err(|error| {
             format!(
@@ -103,7 +103,7 @@ impl Cluster {
         })
     }
 
-    /// The same Postgres and Redis with other nodes.
+    /// A copy with other nodes on the same Postgres and Redis.
     pub fn with_nodes(&self, nodes: Vec<Node>) -> Self {
         Cluster {
             nodes,
@@ -114,7 +114,7 @@ impl Cluster {
         }
     }
 
-    /// Node number `n`, counted round and round.
+    /// Node number `n`, modulo the number of nodes.
     pub fn node(&self, n: usize) -> &Node {
         &self.nodes[n % self.nodes.len()]
     }
@@ -136,7 +136,7 @@ impl Node {
         self.dial_from(TcpSocket::new_v4()?).await
     }
 
-    /// The same through a socket that was prepared.
+    /// A connection through a prepared socket.
     pub async fn dial_from(&self, socket: TcpSocket) -> Result<Wire> {
         let stream = socket.connect(self.address.parse()?).await?;
         stream.set_nodelay(true)?;
@@ -153,12 +153,12 @@ impl Node {
         ))
     }
 
-    /// The same, for HTTP.
+    /// A connection for HTTP.
     pub async fn link(&self) -> Result<Link<Wire>> {
         Ok(Link::over(self.dial().await?))
     }
 
-    /// What the node says about itself: the sum of each series over its labels.
+    /// The node's metrics.
     pub async fn metrics(&self) -> Result<Metrics> {
         let mut link = Link::over(TcpStream::connect(&self.admin).await?);
         let request = format!("GET /metrics HTTP/1.1\r\nhost: {}\r\n\r\n", self.admin);
@@ -176,7 +176,7 @@ impl Metrics {
         self.sum_having(name, "")
     }
 
-    /// The sum of a series over those of its labels that say something.
+    /// The sum of a series over the lines whose labels contain `having`.
     pub fn sum_having(&self, name: &str, having: &str) -> f64 {
         let of = |line: &&str| {
             line.strip_prefix(name)

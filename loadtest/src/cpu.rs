@@ -1,4 +1,4 @@
-//! Who used how much of the processors: the nodes, Postgres, Redis, and this program itself.
+//! The processor time of the nodes, Postgres, Redis, and this program itself.
 
 use std::{
     collections::HashMap,
@@ -12,18 +12,19 @@ use tokio_postgres::NoTls;
 
 use crate::{Result, cluster::Cluster, redis};
 
-/// Percent of the machine that others may have before a measurement is taken for disturbed.
+/// The percentage of the machine that other programs may use before a measurement counts as
+/// disturbed.
 const DISTURBANCE: f64 = 5.0;
 
-/// Whom to watch.
+/// The watched processes.
 pub struct Watch {
     nodes: Vec<u32>,
-    /// 0 where there is none.
+    /// The process id, or 0 if there is none.
     postmaster: u32,
     redis: u32,
 }
 
-/// KiB of memory that these processes hold.
+/// The resident memory of these processes, in KiB.
 pub fn resident(pids: &[u32]) -> Result<f64> {
     let mut pages = 0.0;
     for pid in pids {
@@ -37,17 +38,17 @@ pub fn resident(pids: &[u32]) -> Result<f64> {
     Ok(pages * rustix::param::page_size() as f64 / 1024.0)
 }
 
-/// Seconds of processor time used so far.
+/// Processor time used so far, in seconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Used {
     pub nodes: Vec<f64>,
     pub postgres: f64,
     pub redis: f64,
-    /// This program and what it ran.
+    /// This program and its child processes.
     pub client: f64,
-    /// Whatever else ran on this machine, and what its host took from it: noise.
+    /// All other programs on this machine, and time that its host took: noise.
     pub others: f64,
-    /// How long it all took.
+    /// The elapsed time.
     pub seconds: f64,
 }
 
@@ -62,7 +63,7 @@ impl Watch {
         })
     }
 
-    /// Other programs on a Redis.
+    /// A watch for other programs on a Redis.
     pub async fn on_redis(nodes: Vec<u32>, url: &str) -> Result<Self> {
         Ok(Watch {
             redis: redis(url).await?,
@@ -70,7 +71,7 @@ impl Watch {
         })
     }
 
-    /// Programs alone.
+    /// A watch for programs without Postgres and Redis.
     pub fn alone(nodes: Vec<u32>) -> Self {
         Watch {
             nodes,
@@ -79,11 +80,11 @@ impl Watch {
         }
     }
 
-    /// What they have used until now.
+    /// The time used until now.
     pub fn now(&self) -> Used {
         let all = all_processes();
         let alone = |pid: &u32| all.get(pid).map_or(0.0, |process| process.used);
-        // Backends come and go; the postmaster inherits what those that are gone have used.
+        // Backends come and go. The postmaster inherits the time of ended ones.
         let backends = all
             .values()
             .filter(|process| self.postmaster != 0 && process.parent == self.postmaster);
@@ -94,7 +95,7 @@ impl Watch {
             nodes: self.nodes.iter().map(alone).collect(),
             postgres: postmaster + backends.map(|process| process.used).sum::<f64>(),
             redis: alone(&self.redis),
-            // What was started from here and has ended (pgbench) is inherited.
+            // Ended child processes (pgbench) count as this program's time.
             client: all
                 .get(&std::process::id())
                 .map_or(0.0, |process| process.used + process.inherited),
@@ -109,7 +110,7 @@ impl Watch {
         used
     }
 
-    /// Waits until others leave the machine alone for a second, but not for ever.
+    /// Waits until other programs leave the machine idle for a second, up to a limit.
     pub async fn quiet(&self) {
         for _ in 0..60 {
             let before = self.now();
@@ -121,7 +122,7 @@ impl Watch {
     }
 }
 
-/// What is said of a run of which others had so many percent of the machine.
+/// The remark on a run in which other programs used this percentage of the machine.
 pub fn remark(others_percent: f64) -> Option<String> {
     (others_percent > DISTURBANCE).then(|| {
         format!(
@@ -132,7 +133,7 @@ pub fn remark(others_percent: f64) -> Option<String> {
 }
 
 impl Used {
-    /// What was used since `before`.
+    /// The time used since `before`.
     pub fn since(&self, before: &Used) -> Used {
         Used {
             nodes: self
@@ -149,7 +150,7 @@ impl Used {
         }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn and(&self, other: &Used) -> Used {
         Used {
             nodes: self
@@ -166,15 +167,15 @@ impl Used {
         }
     }
 
-    /// How much of the machine others had.
+    /// The percentage of the machine that other programs used.
     pub fn others_percent(&self) -> f64 {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         100.0 * self.others.max(0.0) / (self.seconds.max(0.001) * cores as f64)
     }
 }
 
-/// Seconds in which the machine's processors did not idle: the first line of `/proc/stat` but for its fourth and fifth
-/// number; from the ninth on they are counted a second time.
+/// The busy seconds of the machine's processors: the first line of `/proc/stat` without its fourth
+/// and fifth number. Numbers from the ninth on are counted twice there.
 fn machine() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let numbers = stat
@@ -209,7 +210,7 @@ fn all_processes() -> HashMap<u32, Process> {
     .collect()
 }
 
-/// A line of `/proc/<pid>/stat`. The name, in brackets, may hold anything.
+/// Parses a line of `/proc/<pid>/stat`. The name, in brackets, may contain anything.
 fn read(stat: &str) -> Option<Process> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let seconds = |n: usize| -> Option<f64> {

@@ -1,5 +1,6 @@
-//! Users by the thousand. They are put into the database as an operator would restore them, because making each
-//! through the API costs a password hash; their access tokens are signed with the cluster's key, as a node signs them.
+//! Users by the thousand. They are restored into the database as an operator would, because
+//! creating each through the API costs a password hash. Their access tokens are signed with the
+//! cluster's key, as a node signs them.
 
 use std::{
     collections::HashMap,
@@ -32,12 +33,12 @@ use crate::{
     http::{Link, post},
 };
 
-/// Nothing takes longer than this unless something is wrong.
+/// The longest wait. Anything longer is a fault.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Read buffer of a client's socket: there are thousands.
+/// The read buffer of a client's socket, in bytes. There are thousands of sockets.
 const READ_BUFFER: usize = 4096;
 
-/// What a node was started with.
+/// The environment that a node was started with.
 pub fn environment(pid: u32) -> Result<HashMap<String, String>> {
     let text = fs::read(format!("/proc/{pid}/environ"))?;
     let text = String::from_utf8_lossy(&text);
@@ -47,7 +48,7 @@ pub fn environment(pid: u32) -> Result<HashMap<String, String>> {
         .collect())
 }
 
-/// Users with so many devices each, all signed in.
+/// Users with several devices each, all signed in.
 pub struct Crowd {
     tokens: AccessTokens,
     database: String,
@@ -61,7 +62,7 @@ fn device(n: usize) -> String {
 }
 
 impl Crowd {
-    /// Puts them into the database of a cluster.
+    /// Inserts them into the database of a cluster.
     pub async fn make(cluster: &Cluster, users: usize, devices: usize) -> Result<Self> {
         let environment = environment(cluster.node(0).pid)?;
         let config = Config::read(|name| environment.get(name).cloned())
@@ -140,7 +141,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Makes a conversation of these users; returns its id.
+    /// Makes a conversation of these users and returns its id.
     pub async fn group(&self, users: std::ops::Range<usize>) -> Result<String> {
         let (mut client, link) = tokio_postgres::connect(&self.database, NoTls).await?;
         tokio::spawn(link);
@@ -195,7 +196,7 @@ impl Crowd {
         Line::open(node, auth).await
     }
 
-    /// The same, not for reading: what it is sent soon fills its small buffer.
+    /// Opens a socket that is not read. Its small buffer fills soon.
     pub async fn connect_sleepy(&self, node: &Node, user: usize) -> Result<Line> {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(4096)?;
@@ -231,13 +232,13 @@ impl Crowd {
     }
 }
 
-/// An address that nobody else claims to come from.
+/// A client address that is not used elsewhere.
 pub fn address() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0x0b00_0001);
     std::net::Ipv4Addr::from(NEXT.fetch_add(1, Ordering::Relaxed)).to_string()
 }
 
-/// Says the same again and again.
+/// A sender that repeats one request.
 pub struct Poster {
     link: Link<Wire>,
     request: Vec<u8>,
@@ -255,7 +256,7 @@ impl Poster {
     }
 }
 
-/// A WebSocket of somebody in the crowd, or of a peer.
+/// A WebSocket of a user of the crowd, or of a peer.
 pub struct Line(WebSocketStream<Wire>);
 
 impl Line {
@@ -268,7 +269,7 @@ impl Line {
         Self::over(request, wire).await
     }
 
-    /// Opens a socket to a node and says who it is.
+    /// Opens a socket to a node and authenticates.
     pub async fn open(node: &Node, auth: Value) -> Result<Self> {
         let mut line = Line::upgrade(node, node.dial().await?).await?;
         line.say(auth.to_string()).await?;
@@ -303,7 +304,8 @@ impl Line {
         }
     }
 
-    /// Reads until everything that was missed has been replayed; the numbers of the events, and the place.
+    /// Reads until all missed events have been replayed. Returns the numbers of the events, and the
+    /// cursor.
     pub async fn caught_up(&mut self) -> Result<(Vec<i64>, String)> {
         let mut missed = Vec::new();
         loop {
@@ -327,7 +329,8 @@ impl Line {
     }
 }
 
-/// The number of an event in its inbox, read from the front of its frame: at this rate nothing is parsed in full.
+/// The number of an event in its inbox, read from the front of its frame. At this rate, a full
+/// parse costs too much.
 pub fn event(text: &str) -> Option<i64> {
     let rest = text.strip_prefix(r#"{"type":"event","cursor":""#)?;
     let (_, rest) = rest.split_once(r#"","seq":"#)?;

@@ -1,4 +1,4 @@
-//! Whether what was acked has arrived: all of it, once, in order.
+//! The check that all acked messages have arrived, once and in order.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,56 +8,56 @@ use ulid::Ulid;
 /// A send that was answered with 201.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Acked {
-    /// The message's number in its conversation, as the sender was told.
+    /// The message's number in its conversation, from the answer.
     pub seq: i64,
-    /// The id the sender was told.
+    /// The message's id, from the answer.
     pub message: Ulid,
 }
 
-/// One `message.created` as it arrived, or another event.
+/// A received event.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     /// The event's number in the inbox.
     pub inbox_seq: i64,
-    /// The message, if it announced one.
+    /// The message of a `message.created`, or none.
     pub message: Option<Acked>,
 }
 
 /// One agent's reading of its inbox, over all of its sockets one after the other.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// From where the next socket goes on.
+    /// The cursor from which the next socket continues.
     pub cursor: Option<String>,
     arrivals: Vec<Arrival>,
-    /// Where the last judgement ended: numbers in the inbox and in the conversation.
+    /// The end of the last check: numbers in the inbox and in the conversation.
     inbox_seq: Option<i64>,
     seq: i64,
 }
 
-/// What went wrong. All zero is the only good result.
+/// The numbers of faults. All of them must be zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Faults {
     /// Sends that were not answered with 201.
     pub failed: u64,
-    /// Acked, never received.
+    /// Acked messages that were never received.
     pub lost: u64,
-    /// Received more than once.
+    /// Messages that were received more than once.
     pub duplicated: u64,
-    /// Received after one with a higher number.
+    /// Messages that were received after one with a higher number.
     pub reordered: u64,
     /// Steps of the inbox's numbers other than one.
     pub inbox_gaps: u64,
-    /// Received with another number than the sender was told, or never acked though no send failed.
+    /// Messages with another number than in the answer, or without an ack although no send failed.
     pub strange: u64,
 }
 
 impl Faults {
-    /// Whether there are none.
+    /// Whether there are no faults.
     pub fn none(&self) -> bool {
         *self == Faults::default()
     }
 
-    /// Adds another's.
+    /// Adds another's faults.
     pub fn add(&mut self, other: &Faults) {
         self.failed += other.failed;
         self.lost += other.lost;
@@ -69,13 +69,13 @@ impl Faults {
 }
 
 impl Reader {
-    /// Notes what arrived.
+    /// Records an arrival.
     pub fn note(&mut self, arrival: Arrival) {
         self.arrivals.push(arrival);
     }
 
-    /// Compares what arrived since the last judgement with what was acked since then; `failed` of the sends have an
-    /// outcome that nobody knows.
+    /// Compares the arrivals with the acked sends since the last check. The outcome of `failed`
+    /// sends is unknown.
     pub fn judge(&mut self, acked: &[Acked], failed: u64) -> Faults {
         let mut faults = Faults {
             failed,
@@ -106,7 +106,7 @@ impl Reader {
                 Some(_) => {}
             }
         }
-        // Whatever arrived is numbered without gaps, whether or not its sender heard of it.
+        // All arrivals are numbered without gaps, whether or not their sender got an answer.
         let numbers: HashSet<i64> = arrived.values().copied().collect();
         let span = u64::try_from(highest - self.seq).unwrap_or_default();
         let missing = span.saturating_sub(numbers.len() as u64);

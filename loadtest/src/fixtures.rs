@@ -1,4 +1,4 @@
-//! Users, agents and their conversations, made through the public API.
+//! Users, agents and their conversations, created through the public API.
 
 use std::{
     fs,
@@ -15,19 +15,20 @@ use crate::{
     http::{Answer, Link, post},
 };
 
-/// Passwords and tokens are hashed on the cores that everybody shares: more at once would only wait longer.
+/// The number of concurrent hashes of passwords and tokens. All share the same cores, so more would
+/// only wait longer.
 const AT_ONCE: usize = 8;
 /// An access token lives 300 s. One older than this is renewed before a phase begins.
 const FRESH: Duration = Duration::from_secs(150);
 
-/// Everybody's password.
+/// The password of every user.
 pub const PASSWORD: &str = "correct horse battery";
 
 /// A user and an agent with a conversation between them.
 pub struct Pair {
     /// The user's address.
     pub email: String,
-    /// Where the user claims to be: an address of its own.
+    /// The address from which the user's requests claim to come.
     pub address: String,
     /// The user's access token.
     pub access_token: String,
@@ -39,11 +40,11 @@ pub struct Pair {
     pub agent_token: String,
     /// Their conversation.
     pub conversation_id: String,
-    /// How far the agent has read its inbox, and whether rightly.
+    /// The agent's reading position, and its check.
     pub reader: Reader,
 }
 
-/// Makes so many pairs, spread over the nodes.
+/// Makes `pairs` pairs, spread over the nodes.
 pub async fn make(cluster: &Cluster, pairs: usize) -> Result<Vec<Pair>> {
     let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
     let pairs = stream::iter(0..pairs)
@@ -52,7 +53,7 @@ pub async fn make(cluster: &Cluster, pairs: usize) -> Result<Vec<Pair>> {
     pairs.try_collect().await
 }
 
-/// Renews all access tokens that would not last.
+/// Renews all access tokens that would end during the phase.
 pub async fn renew(cluster: &Cluster, pairs: &mut [Pair]) -> Result<()> {
     let old = pairs
         .iter_mut()
@@ -149,7 +150,7 @@ impl Client<'_> {
 }
 
 impl Answer {
-    /// Insists on a status; the `data` of the answer.
+    /// Asserts a status and returns the `data` of the answer.
     fn expect(self, status: u16) -> Result<Value> {
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
         if self.status != status {
@@ -166,11 +167,11 @@ fn text(data: &Value, name: &str) -> Result<String> {
         .to_owned())
 }
 
-/// Waits for the code in the mail to `email`, and takes the mail away.
+/// Waits for the code in the mail to `email`, and deletes the mail.
 async fn mailed_code(folder: &str, email: &str) -> Result<String> {
     for _ in 0..400 {
         for file in fs::read_dir(folder)?.flatten() {
-            // Others take their mails away while we look.
+            // Other tasks delete their mails meanwhile.
             let Ok(mail) = fs::read_to_string(file.path()) else {
                 continue;
             };

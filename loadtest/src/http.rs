@@ -1,5 +1,5 @@
-//! HTTP/1.1 in its smallest form: one request, one answer, over a connection that stays open. A full client would cost
-//! several times as much per request, on cores that the nodes need.
+//! HTTP/1.1 in its smallest form: one request, one answer, over a connection that stays open. A
+//! full client would cost several times as much per request, on cores that the nodes need.
 
 use std::io::{Error, ErrorKind};
 
@@ -10,11 +10,11 @@ use crate::Result;
 /// One connection.
 pub struct Link<S> {
     stream: S,
-    /// What has been received and not yet taken.
+    /// Received bytes that no answer has consumed yet.
     received: Vec<u8>,
 }
 
-/// An answer in full.
+/// A complete answer.
 pub struct Answer {
     /// The status code.
     pub status: u16,
@@ -27,13 +27,13 @@ pub struct Answer {
 struct Head {
     status: u16,
     cookie: Option<String>,
-    /// Where the body begins and ends; no end if it is chunked.
+    /// The start and end of the body; no end if it is chunked.
     body: usize,
     length: Option<usize>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
-    /// Speaks over `stream`.
+    /// A link over `stream`.
     pub fn over(stream: S) -> Self {
         Link {
             stream,
@@ -88,7 +88,7 @@ fn head(received: &[u8]) -> Result<Option<Head>> {
     }))
 }
 
-/// The body and where it ends in what was received, if it is there in full.
+/// The body and its end in the received bytes, if it is complete.
 fn body(received: &[u8], head: &Head) -> Result<Option<(Vec<u8>, usize)>> {
     if let Some(length) = head.length {
         let end = head.body + length;
@@ -114,17 +114,18 @@ fn body(received: &[u8], head: &Head) -> Result<Option<(Vec<u8>, usize)>> {
     }
 }
 
-/// A request with a JSON body. `client` is the address it claims to come from: each client has limits of its own.
+/// A request with a JSON body. `client` is the address it claims to come from: each client has
+/// limits of its own.
 pub fn post(host: &str, path: &str, client: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     request("POST", host, path, client, headers, Some(body))
 }
 
-/// One without a body.
+/// A request without a body.
 pub fn get(host: &str, path: &str, client: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     request("GET", host, path, client, headers, None)
 }
 
-/// Any.
+/// A request with any method.
 pub fn request(
     method: &str,
     host: &str,

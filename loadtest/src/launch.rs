@@ -1,4 +1,4 @@
-//! A cluster of our own, with limits that no load reaches, for as long as a run lasts.
+//! A cluster that this program starts for the time of a run, with limits above any load.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Result, report::say};
 
-/// The budgets that a run would exhaust. Every call is still counted against them, at full price.
+/// The limits that a run would exhaust. Every call is still counted against them, at full cost.
 const RAISED: [&str; 13] = [
     "agent_message_send",
     "agent_conversation_message_send",
@@ -28,13 +28,13 @@ const RAISED: [&str; 13] = [
     "default_user",
     "default_ip",
 ];
-/// The first start ever may have to fetch Postgres and Redis.
+/// The longest start. The first one ever may have to download Postgres and Redis.
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// A running cluster; dropped, it is stopped.
+/// A running cluster, which is stopped when this is dropped.
 pub struct Launched {
     child: Child,
-    /// Where it is described.
+    /// The file that describes it.
     pub cluster_file: PathBuf,
 }
 
@@ -45,10 +45,12 @@ impl Launched {
         let (cluster_file, log_file) = (dir.join("cluster.json"), dir.join("dev.log"));
         let log = fs::File::create(&log_file)?;
         let limits = RAISED.map(|scope| format!("{scope}=1000000/s")).join(",");
-        // The kernel ends the cluster should we be killed (util-linux; without it the next start cleans up).
+        // The kernel ends the cluster if this program is killed (util-linux). Without it, the next
+        // start cleans up.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "INT", "--"]).arg(program);
-        // A group of its own: Ctrl-C reaches us alone, and we stop it in order.
+        // A process group of its own: Ctrl-C reaches only this program, which then stops the
+        // cluster in order.
         command
             .args(["--no-demo", "--dir"])
             .arg(dir)
@@ -82,7 +84,7 @@ impl Launched {
         Ok(launched)
     }
 
-    /// The file may be one that an earlier cluster left behind: it counts if this one wrote it.
+    /// Whether the cluster is up. A file of an earlier cluster does not count.
     fn is_up(&self) -> bool {
         let written = fs::metadata(&self.cluster_file)
             .and_then(|data| data.modified())

@@ -1,8 +1,9 @@
-//! Load scenarios for a blindpipe cluster: what the README's numbers come from.
+//! Load scenarios for a blindpipe cluster: the source of the README's numbers.
 //!
-//! `loadtest send hop` measures a running cluster, `loadtest --start target/release/devcluster` one that it starts and
-//! stops itself. Everything runs on one thread: the load generator shares the machine with what it measures and
-//! must leave it alone as far as it can; what it takes is in the report.
+//! `loadtest send hop` measures a running cluster. `loadtest --start target/release/devcluster`
+//! measures one that it starts and stops itself. Everything runs on one thread: the load generator
+//! shares the machine with the nodes and must use as little of it as possible. Its own usage is in
+//! the report.
 #![allow(
     clippy::disallowed_methods,
     reason = "real time and plain tasks are what a load generator is about"
@@ -34,12 +35,13 @@ use self::{
     baseline::Baseline, cluster::Cluster, launch::Launched, report::say, scenarios::Scenario,
 };
 
-/// Whatever keeps a measurement from being taken.
+/// An error that prevents a measurement.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// The outcome of anything here.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// Measures a cluster and checks that it loses, repeats and reorders nothing. Ends with 1 if it does.
+/// Measures a cluster and checks that it loses, repeats and reorders nothing. Ends with 1 if it
+/// does.
 #[derive(Parser)]
 pub struct Options {
     /// What to measure, in this order [default: what needs no thousands of sockets]
@@ -48,7 +50,8 @@ pub struct Options {
     /// The running cluster
     #[arg(long, default_value = ".dev/cluster.json")]
     cluster: PathBuf,
-    /// Start a cluster with this `devcluster` program instead, with limits raised, and stop it afterwards
+    /// Start a cluster with this `devcluster` program instead, with limits raised, and stop it
+    /// afterwards
     #[arg(long, value_name = "PROGRAM")]
     start: Option<PathBuf>,
     /// Folder of the cluster that --start starts, and of the reports
@@ -83,7 +86,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// How many sockets are wanted.
+    /// The number of sockets from the options, or `default`.
     fn sockets_or(&self, default: usize) -> usize {
         self.sockets.unwrap_or(default)
     }
@@ -108,7 +111,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ctrl-C drops the run, and with it the cluster it may have started.
+/// Ctrl-C drops the run, and with it the cluster that it may have started.
 async fn until_interrupted(options: &Options) -> Result<bool> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
@@ -118,7 +121,7 @@ async fn until_interrupted(options: &Options) -> Result<bool> {
     }
 }
 
-/// Sockets are files; those that we start inherit the limit.
+/// Raises the limit on open files, which child processes inherit. Sockets are files.
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -132,7 +135,7 @@ fn raise_file_limit() {
     .ok();
 }
 
-/// True if everything that was acked arrived as it should.
+/// Runs the scenarios. True if every acked message arrived exactly once and in order.
 async fn run(options: &Options) -> Result<bool> {
     raise_file_limit();
     if options.baseline.is_wanted() {

@@ -1,7 +1,8 @@
 //! The schedule of an open loop: moments that come whether or not the last answer has.
 //!
-//! The runtime's own timer counts milliseconds, which is the size of what is to be measured. This one is the kernel's
-//! high-resolution timer, which wakes the event loop like a socket does: no thread that spins on a core the nodes need.
+//! The runtime's own timer counts milliseconds, which is the size of the measured times. This timer
+//! is the kernel's high-resolution one, which wakes the event loop like a socket does. No thread
+//! spins on a core that the nodes need.
 
 use std::{
     io::ErrorKind,
@@ -18,11 +19,11 @@ use crate::Result;
 
 /// Moments at a fixed distance.
 pub struct Pacer {
-    /// No pipe, but read like one: the event loop wakes when there is something to read.
+    /// A timer that is read like a pipe: the event loop wakes when there is something to read.
     timer: pipe::Receiver,
     start: Instant,
     period: Duration,
-    /// Moments that have come but were not taken yet, and how many were taken.
+    /// The number of moments that have come but were not taken, and the number of taken ones.
     waiting: u64,
     taken: u64,
 }
@@ -53,7 +54,8 @@ impl Pacer {
         })
     }
 
-    /// Waits for the next moment; its number, from 0. Moments that were missed come at once: none is left out.
+    /// Waits for the next moment and returns its number, from 0. Missed moments come at once; none
+    /// is skipped.
     pub async fn next(&mut self) -> Result<u64> {
         while self.waiting == 0 {
             self.timer.readable().await?;
@@ -69,7 +71,7 @@ impl Pacer {
         Ok(self.taken - 1)
     }
 
-    /// The schedule by itself, to look up moments.
+    /// The schedule alone, for lookups of moments.
     pub fn schedule(&self) -> Schedule {
         Schedule {
             start: self.start,
@@ -78,7 +80,7 @@ impl Pacer {
     }
 }
 
-/// When each moment was meant to be.
+/// The planned time of each moment.
 #[derive(Clone, Copy)]
 pub struct Schedule {
     start: Instant,
@@ -86,7 +88,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The moment with this number.
+    /// The time of the moment with this number.
     pub fn moment(&self, n: u64) -> Instant {
         self.start
             + Duration::from_nanos(
@@ -107,7 +109,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
             assert_eq!(pacer.next().await.expect("a moment"), n);
-            // The timer starts a moment after the clock was read.
+            // The timer starts shortly after the clock was read.
             assert!(Instant::now() >= pacer.schedule().moment(n));
         }
     }

@@ -1,5 +1,5 @@
-//! Others that do something like it, two nodes of each on the cluster's Redis, run beside ours: Socket.IO on Node with its
-//! Redis adapter, and the floor.
+//! Comparable systems, two nodes of each on the cluster's Redis, beside our nodes: Socket.IO on
+//! Node with its Redis adapter, and the floor.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
 
@@ -18,7 +18,7 @@ use crate::{
 const PACKAGE: &str = include_str!("../peers/socketio/package.json");
 const SERVER: &str = include_str!("../peers/socketio/server.js");
 
-/// Who they are.
+/// The kinds of peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -26,11 +26,11 @@ pub enum Kind {
     SocketIo,
 }
 
-/// What was found of each, a value per round.
+/// The findings for each kind, a value per round.
 pub type Found<T> = BTreeMap<Kind, Vec<T>>;
 
-/// Starts one after the other, if they are wanted, and lets each be measured. One that cannot be had, or fails, is left
-/// out: it is ours that must not.
+/// Starts the wanted kinds one after the other and measures each. A kind that is unavailable or
+/// fails is omitted: only our nodes must not fail.
 pub async fn measure<T>(
     cluster: &Cluster,
     options: &Options,
@@ -49,7 +49,7 @@ pub async fn measure<T>(
     }
 }
 
-/// Who is missing in what was found.
+/// A remark on the kinds that are missing in the findings.
 pub fn remark<T>(found: &Found<T>) -> Option<String> {
     let missing: Vec<_> = Kind::ALL
         .iter()
@@ -62,7 +62,7 @@ pub fn remark<T>(found: &Found<T>) -> Option<String> {
 impl Kind {
     const ALL: [Kind; 2] = [Kind::Floor, Kind::SocketIo];
 
-    /// What it is called.
+    /// The name of the kind.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Floor => "floor",
@@ -73,7 +73,7 @@ impl Kind {
 
 /// Two running nodes of a kind.
 pub struct Peer {
-    /// What they are.
+    /// The kind of the nodes.
     pub kind: Kind,
     children: Vec<Child>,
     ports: Vec<u16>,
@@ -107,12 +107,12 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Socket number `n`, which is told everything.
+    /// Opens socket number `n`, which receives every broadcast.
     pub async fn connect(&self, n: usize) -> Result<Talk> {
         self.open(n, "").await
     }
 
-    /// A socket that is told nothing.
+    /// Opens a socket that receives nothing.
     pub async fn connect_silently(&self, n: usize) -> Result<Talk> {
         self.open(n, "silent=1").await
     }
@@ -126,7 +126,8 @@ impl Peer {
         let request = format!("ws://127.0.0.1:{port}/{path}{query}").into_client_request()?;
         let mut line = Line::over(request, Box::new(dial(port).await?) as Wire).await?;
         if self.kind == Kind::SocketIo {
-            // Engine.IO says hello, Socket.IO is asked for the default namespace and says yes.
+            // Engine.IO sends its greeting. Socket.IO then confirms the default namespace on
+            // request.
             line.hear().await?;
             line.say("40".to_owned()).await?;
             line.hear().await?;
@@ -137,12 +138,12 @@ impl Peer {
         })
     }
 
-    /// The processes.
+    /// The ids of the processes.
     pub fn pids(&self) -> Vec<u32> {
         self.children.iter().map(Child::id).collect()
     }
 
-    /// The processes and their Redis.
+    /// A watch for the processes and their Redis.
     pub async fn watch(&self) -> Result<Watch> {
         Watch::on_redis(self.pids(), &self.redis_url).await
     }
@@ -155,7 +156,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Says something to everybody who is not silent.
+    /// Broadcasts a text to every socket that is not silent.
     pub async fn say(&mut self, text: &str) -> Result<()> {
         self.line
             .say(match self.kind {
@@ -165,7 +166,7 @@ impl Talk {
             .await
     }
 
-    /// The next that somebody said.
+    /// The next broadcast.
     pub async fn hear(&mut self) -> Result<Utf8Bytes> {
         loop {
             let frame = self.line.hear().await?;
@@ -182,7 +183,7 @@ impl Talk {
     }
 }
 
-/// The folder of Socket.IO, which is fetched from npm the first time.
+/// The folder of Socket.IO, which npm downloads the first time.
 fn socket_io(options: &Options) -> Result<PathBuf> {
     let folder = options.dir.join("peers").join("socketio");
     fs::create_dir_all(&folder)?;

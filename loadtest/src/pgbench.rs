@@ -1,5 +1,6 @@
-//! What Postgres alone can do here and now: pgbench with the least SQL that a send needs, in a database of its own on
-//! the same server. A yardstick that moves with the machine and the hour, as the numbers beside it do.
+//! The speed of Postgres alone on this machine: pgbench with the least SQL that a send needs, in a
+//! database of its own on the same server. As a yardstick, it varies with the machine and the hour
+//! just as the measured numbers do.
 
 use std::{
     env, fs,
@@ -14,11 +15,11 @@ use tokio_postgres::{Config, NoTls, config::Host};
 use crate::{Result, cluster::Cluster, stats::median};
 
 const DATABASE: &str = "pgbench_peer";
-/// Messages of one statement in [`Peer::Batch`].
+/// The number of messages of one statement in [`Peer::Batch`].
 pub const BATCH: u64 = 64;
 
-/// Conversations are many, so that clients seldom wait for each other; keys are numbers; there is no inbox, no check of
-/// who sends, and one index less than the nodes keep.
+/// Many conversations, so that clients seldom wait for each other. Keys are numbers. There is no
+/// inbox, no check of the sender, and one index less than in the nodes' schema.
 const SCHEMA: &str = "
     drop table if exists conversation, message, sent;
     create table conversation (conversation_id bigint primary key, seq bigint not null) with (fillfactor = 60);
@@ -39,7 +40,8 @@ insert into message (conversation_id, seq, message_id, payload)
 select :conversation, seq, gen_random_uuid(), :payload from bumped;
 ";
 
-/// Each client has conversations of its own: two statements that lock the same ones in different orders would deadlock.
+/// Each client has conversations of its own. Two statements that lock shared ones in different
+/// orders would deadlock.
 const MANY: &str = r"\set first random(0, 499)
 with item as materialized (
     select :client_id * 500 + (:first + n) % 500 as conversation_id, gen_random_uuid() as message_id,
@@ -55,7 +57,7 @@ insert into message (conversation_id, seq, message_id, payload)
 select conversation_id, bumped.seq, message_id, :payload from item join bumped using (conversation_id);
 ";
 
-/// A way to run it.
+/// A way to run pgbench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Peer {
@@ -67,14 +69,14 @@ pub enum Peer {
     Batch,
 }
 
-/// What came out.
+/// The result of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Speed {
     /// Transactions per second.
     pub tps: f64,
-    /// Mean time of one, in µs.
+    /// The mean time of a transaction, in µs.
     pub mean: f64,
-    /// The same in the middle; of [`Peer::Alone`] only, since writing a line per transaction takes time too.
+    /// The median time in µs, only for [`Peer::Alone`]: logging each transaction takes time too.
     pub p50: Option<f64>,
 }
 
@@ -87,7 +89,7 @@ pub struct Pgbench {
 }
 
 impl Pgbench {
-    /// Finds the program and makes database and scripts anew.
+    /// Finds the program and creates database and scripts anew.
     pub async fn prepare(cluster: &Cluster, payload: usize) -> Result<Self> {
         let config: Config = cluster.postgres_url.parse()?;
         create_database(&config).await?;
@@ -135,7 +137,7 @@ impl Pgbench {
         })
     }
 
-    /// Runs one peer for so many seconds.
+    /// Runs one peer for `seconds` seconds.
     pub async fn run(&self, peer: Peer, seconds: u64) -> Result<Speed> {
         let (script, clients, jobs) = match peer {
             Peer::Alone => ("single.sql", "1", "1"),
@@ -175,7 +177,7 @@ impl Pgbench {
         Ok(speed)
     }
 
-    /// The middle of the transactions' times; the third column is µs.
+    /// The median of the transactions' times. The third column is µs.
     fn median_of_log(&self) -> Result<Option<f64>> {
         for file in fs::read_dir(&self.folder)?.flatten() {
             if file.file_name().to_string_lossy().starts_with("alone.") {
@@ -213,7 +215,7 @@ async fn create_database(config: &Config) -> Result<()> {
     Ok(link.await??)
 }
 
-/// Where a cluster's launcher says it is, where Debian puts it, or in the path.
+/// Searches the path from the cluster's launcher, Debian's folders, and `PATH`.
 fn find(folder: &Path) -> Result<PathBuf> {
     let mut places = vec![folder.join("bin")];
     let mut versions: Vec<_> = fs::read_dir("/usr/lib/postgresql")

@@ -1,5 +1,5 @@
-//! Nodes of our own beside the cluster's, on the same Postgres and Redis, without TLS: behind a proxy, as it were. What
-//! a socket costs is then what it costs the node, not what its encryption does; and the peers speak no TLS either.
+//! Additional nodes on the cluster's Postgres and Redis, without TLS, as behind a proxy. The cost
+//! of a socket is then the node's cost, without its encryption. The peers use no TLS either.
 
 use std::{
     collections::HashMap,
@@ -17,14 +17,14 @@ use crate::{
     crowd::environment,
 };
 
-/// Until a node is ready.
+/// The longest wait until a node is ready.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A process that is killed when this is dropped.
 pub struct Child(std::process::Child);
 
 impl Child {
-    /// Starts a program, silent.
+    /// Starts a program without output.
     pub fn spawn(mut command: Command) -> Result<Self> {
         command
             .stdin(Stdio::null())
@@ -40,12 +40,12 @@ impl Child {
         Self::spawn(command)
     }
 
-    /// Its number.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// SIGKILL.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
@@ -61,20 +61,20 @@ impl Drop for Child {
 /// Nodes that are killed when this is dropped.
 pub struct Plain {
     children: Vec<Child>,
-    /// The program, and what it is started with.
+    /// The program and its arguments.
     program: String,
     environment: HashMap<String, String>,
-    /// The cluster, as far as they are concerned.
+    /// The cluster with only these nodes.
     pub cluster: Cluster,
 }
 
 impl Plain {
-    /// Starts so many.
+    /// Starts `nodes` nodes.
     pub async fn start(cluster: &Cluster, nodes: usize) -> Result<Self> {
         Self::start_with(cluster, nodes, &[]).await
     }
 
-    /// The same with settings of their own.
+    /// Starts nodes with additional settings.
     pub async fn start_with(
         cluster: &Cluster,
         nodes: usize,
@@ -134,12 +134,12 @@ impl Plain {
         Ok(())
     }
 
-    /// SIGKILL.
+    /// Kills a node with SIGKILL.
     pub fn kill(&mut self, n: usize) {
         self.children[n].kill();
     }
 
-    /// Starts a killed one again, where it was.
+    /// Starts a killed node again at the same address.
     pub async fn restart(&mut self, n: usize) -> Result<()> {
         self.children[n] = self.spawn(n)?;
         self.cluster.nodes[n].pid = self.children[n].id();
@@ -147,7 +147,7 @@ impl Plain {
     }
 }
 
-/// Below the kernel's range for outgoing connections; never the same one twice.
+/// A port below the kernel's range for outgoing connections, never the same one twice.
 pub fn free_port() -> Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(21_000);
     loop {
@@ -161,7 +161,7 @@ pub fn free_port() -> Result<u16> {
     }
 }
 
-/// Connects to a server of this machine, which may just be starting.
+/// Connects to a server of this machine that may still be starting.
 pub async fn dial(port: u16) -> Result<TcpStream> {
     let began = Instant::now();
     loop {

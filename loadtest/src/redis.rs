@@ -1,4 +1,4 @@
-//! A connection to Redis, to speak to it without a library.
+//! A connection to Redis without a client library.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

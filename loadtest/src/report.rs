@@ -1,4 +1,4 @@
-//! What a scenario found, as a table for people and a file for programs.
+//! The findings of a scenario, as a table for people and a file for programs.
 
 use std::{
     fmt::Display,
@@ -12,17 +12,17 @@ use tokio_postgres::NoTls;
 
 use crate::{Options, Result, cluster::Cluster, delivery::Faults};
 
-/// Prints a line; a closed pipe is nobody's failure.
+/// Prints a line. A closed pipe is not an error.
 pub fn say(line: impl Display) {
     let _ = writeln!(stdout(), "{line}");
 }
 
-/// Prints a line about something that went wrong.
+/// Prints a line about a fault.
 pub fn warn(line: impl Display) {
     let _ = writeln!(stderr(), "{line}");
 }
 
-/// One scenario's findings.
+/// The findings of one scenario.
 pub struct Report {
     /// Its name.
     pub scenario: &'static str,
@@ -34,30 +34,30 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Everything measured, for programs.
     pub details: Value,
-    /// What went wrong with the messages.
+    /// The faults of the messages.
     pub faults: Faults,
-    /// How many messages that is about.
+    /// The number of checked messages.
     pub checked: u64,
 }
 
-/// A number of ours divided by one of somebody else's, from the same run.
+/// One of our numbers divided by a peer's, from the same run.
 #[derive(Serialize)]
 pub struct Ratio {
-    /// What by what.
+    /// The two numbers, in words.
     pub what: &'static str,
     /// The ratio.
     pub value: f64,
-    /// What must hold, and what is aimed at.
+    /// The required bound and the aim.
     pub goal: Goal,
 }
 
-/// On which side of (must hold, aim) a ratio is to be.
+/// The side of (required, aim) on which a ratio must be.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
     AtLeast(f64, f64),
     AtMost(f64, f64),
-    /// It only shows where we stand.
+    /// No goal; the ratio is information only.
     None,
 }
 
@@ -89,12 +89,12 @@ impl Ratio {
 }
 
 impl Report {
-    /// Whether nothing was lost, repeated or out of order.
+    /// Whether no message was lost, repeated or out of order.
     pub fn is_sound(&self) -> bool {
         self.faults.none()
     }
 
-    /// Prints it and writes it beside the cluster.
+    /// Prints the report and writes it beside the cluster.
     pub async fn publish(&self, cluster: &Cluster, options: &Options) -> Result<()> {
         for table in &self.tables {
             say("");
@@ -166,7 +166,7 @@ fn print(rows: &[Vec<String>]) {
             .zip(&widths)
             .enumerate()
             .map(|(n, (cell, width))| {
-                // Names to the left, numbers to the right.
+                // Names are aligned left, numbers right.
                 if n == 0 {
                     format!("{cell:<width$}")
                 } else {
@@ -177,7 +177,7 @@ fn print(rows: &[Vec<String>]) {
     }
 }
 
-/// The time, as the cluster's Postgres has it, and on what it all ran.
+/// The time of the cluster's Postgres, and a description of the machine.
 async fn machine(cluster: &Cluster) -> Result<(String, Value)> {
     let (client, link) = tokio_postgres::connect(&cluster.postgres_url, NoTls).await?;
     let link = tokio::spawn(link);

@@ -18,26 +18,26 @@ use crate::{
     fixtures::Pair,
 };
 
-/// Nothing takes longer than this unless something is wrong.
+/// The longest wait. Anything longer is a fault.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A socket that is authenticated.
+/// An authenticated socket.
 pub struct Socket(WebSocketStream<Wire>);
 
-/// What the node says.
+/// A received frame.
 pub enum Heard {
     /// An event.
     Event {
-        /// Its place.
+        /// The cursor of the event.
         cursor: String,
-        /// What is checked.
+        /// The part that is checked.
         arrival: Arrival,
         /// The id that its sender gave the message.
         client_message_id: Option<Ulid>,
     },
-    /// Everything that was missed has been replayed.
+    /// All missed events have been replayed.
     CaughtUp {
-        /// The place.
+        /// The cursor of the frame.
         cursor: String,
     },
 }
@@ -63,7 +63,7 @@ struct MessageData<'a> {
 }
 
 impl Socket {
-    /// Opens a socket for the pair's agent; it goes on where the last one ended.
+    /// Opens a socket for the pair's agent. It continues from the end of the last one.
     pub async fn open(node: &Node, pair: &Pair) -> Result<Self> {
         let mut request = format!("wss://{}/ws", node.address).into_client_request()?;
         request
@@ -80,7 +80,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// The next event or sign. Cancel safe.
+    /// The next event or `caught_up`. Cancel safe.
     pub async fn hear(&mut self) -> Result<Heard> {
         loop {
             let message = self.0.next().await.ok_or("the node closed a socket")??;
@@ -104,7 +104,7 @@ impl Socket {
         }
     }
 
-    /// Reads what was missed into the pair's reader.
+    /// Reads the missed events into the pair's reader.
     pub async fn catch_up(&mut self, pair: &mut Pair) -> Result<()> {
         loop {
             match tokio::time::timeout(TIMEOUT, self.hear()).await?? {
@@ -122,7 +122,7 @@ impl Socket {
         }
     }
 
-    /// Says goodbye.
+    /// Closes the socket in order.
     pub async fn close(mut self) {
         self.0.close(None).await.ok();
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Latencies, to three digits, from 1 µs to a minute.
 pub struct Latencies(Histogram<u64>);
 
-/// What is told of them, in µs.
+/// The reported quantiles, in µs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Quantiles {
     pub count: u64,
@@ -19,7 +19,7 @@ pub struct Quantiles {
 }
 
 impl Latencies {
-    /// None yet.
+    /// An empty histogram.
     pub fn new() -> Self {
         let histogram = Histogram::new_with_bounds(1_000, 60_000_000_000, 3);
         Latencies(
@@ -27,20 +27,20 @@ impl Latencies {
         )
     }
 
-    /// Adds one.
+    /// Adds one latency.
     pub fn record(&mut self, latency: Duration) {
         self.0
             .saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds all of another.
+    /// Adds all latencies of another histogram.
     pub fn add(&mut self, other: &Latencies) {
         self.0
             .add(&other.0)
             .unwrap_or_else(|never| unreachable!("the bounds are the same: {never}"));
     }
 
-    /// The quantiles that are told.
+    /// The reported quantiles.
     pub fn quantiles(&self) -> Quantiles {
         let at = |quantile| self.0.value_at_quantile(quantile) as f64 / 1000.0;
         Quantiles {
@@ -53,7 +53,7 @@ impl Latencies {
     }
 }
 
-/// The middle of some numbers; 0 of none.
+/// The median of some numbers; 0 of none.
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let mut numbers: Vec<f64> = numbers.into_iter().collect();
     numbers.sort_by(f64::total_cmp);

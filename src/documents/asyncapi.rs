@@ -14,7 +14,7 @@ const DESCRIPTION: &str = "The WebSocket of Blindpipe. Each frame is a text mess
     The first frame is `auth`, within 5 seconds. `ready` says where reading starts, events follow, `caught_up` ends the replay. \
     A client acks with the cursor of the last event taken and resumes from it.";
 
-/// The whole document.
+/// The whole AsyncAPI document.
 pub fn document() -> Value {
     let mut schemas = Schemas::default();
     let mut messages = Map::new();

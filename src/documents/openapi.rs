@@ -19,7 +19,7 @@ const DESCRIPTION: &str = "A messaging backend for users and agents. Conversatio
     stores public keys, ciphertext and encrypted backups. Every path but those under `/auth` is served under `/v1` as well. \
     Rate limits are defaults: `GET /limits` says what holds.";
 
-/// The whole document.
+/// The whole OpenAPI document.
 pub fn document() -> Value {
     let mut schemas = Schemas::default();
     let error = json!({
@@ -158,7 +158,7 @@ fn responses(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Val
         lines.entry(code.http_status()).or_default().push(line);
     }
     for (status, lines) in lines {
-        // A reference may have a description of its own.
+        // A reference may have a description beside it.
         let answer =
             json!({ "$ref": "#/components/responses/Error", "description": lines.join("\n") });
         responses.insert(status.to_string(), answer);

@@ -18,7 +18,7 @@ pub struct Operation {
     pub query: &'static [SchemaOf],
     /// The request body, if the route reads any.
     pub body: Body,
-    /// The answers of success: status and shape.
+    /// The success answers: status and shape.
     pub success: &'static [(u16, SchemaOf)],
     /// Errors beyond those of its caller, its limits and its body.
     pub errors: &'static [Code],

@@ -20,13 +20,13 @@ pub fn of<T: ToSchema>(schemas: &mut Schemas) -> Value {
     schemas.reference::<T>()
 }
 
-/// `{"data": T}`.
+/// The schema of `{"data": T}`.
 pub fn data<T: ToSchema>(schemas: &mut Schemas) -> Value {
     let data = schemas.reference::<T>();
     json!({ "type": "object", "required": ["data"], "properties": { "data": data } })
 }
 
-/// `{"data": [T], "next_cursor": ...}`.
+/// The schema of `{"data": [T], "next_cursor": ...}`.
 pub fn list<T: ToSchema>(schemas: &mut Schemas) -> Value {
     let item = schemas.reference::<T>();
     json!({
@@ -63,7 +63,7 @@ impl Schemas {
         self.0[&*T::name()].clone()
     }
 
-    /// A registered schema, by the reference to it.
+    /// A registered schema, by its reference.
     pub fn resolve(&self, reference: &Value) -> &Value {
         let name = reference["$ref"]
             .as_str()

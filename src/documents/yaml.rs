@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-/// The whole document.
+/// The whole document as text.
 pub fn write(value: &Value) -> String {
     let mut text = String::new();
     block(value, 0, &mut text);

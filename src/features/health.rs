@@ -22,16 +22,16 @@ use crate::{
     metrics,
 };
 
-/// Whether the node wants traffic, and what it has measured.
+/// The state of the node: whether it drains, and its metrics.
 #[derive(Clone)]
 pub struct NodeStatus {
     draining: Arc<AtomicBool>,
-    /// The process's metrics.
+    /// The metrics of the process.
     pub metrics: PrometheusHandle,
 }
 
 impl NodeStatus {
-    /// A node that wants traffic.
+    /// The state of a node that accepts traffic.
     pub fn new(metrics: PrometheusHandle) -> Self {
         NodeStatus {
             draining: Arc::default(),
@@ -39,18 +39,18 @@ impl NodeStatus {
         }
     }
 
-    /// Whether it is on its way out.
+    /// Whether the node drains.
     pub fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// It is from now on.
+    /// Starts the drain.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 }
 
-/// `GET /health` (public): shallow; 200 while this node wants traffic, 503 while it drains.
+/// `GET /health` (public): shallow; 200 while this node accepts traffic, 503 while it drains.
 pub async fn health(State(status): State<NodeStatus>) -> Response {
     if status.draining() {
         return Error::from(Code::ServiceUnavailable)
@@ -69,7 +69,7 @@ pub async fn version() -> Data<Version> {
     })
 }
 
-/// `GET /health/live` (admin): the process answers.
+/// `GET /health/live` (admin): 200 as long as the process answers.
 pub async fn live() -> Data<Health> {
     Data(ok())
 }
@@ -80,8 +80,8 @@ fn ok() -> Health {
     }
 }
 
-/// `GET /health/ready` (admin): 200 if requests should come here: Postgres answers and the node does not drain. Redis
-/// away is said but does not take the node out: it serves without.
+/// `GET /health/ready` (admin): 200 if Postgres answers and the node does not drain. The body
+/// reports a missing Redis, but the node stays ready without it.
 pub async fn ready(
     State(node): State<NodeStatus>,
     State(db): State<Db>,

@@ -1,5 +1,5 @@
-//! The features, one folder each: `mod.rs` says what it owns and promises, `http.rs` has wire shapes and handlers,
-//! `store.rs` rows and SQL, `rules.rs` pure decisions.
+//! The features, one folder each. `mod.rs` documents ownership and promises; `http.rs` has wire
+//! shapes and handlers. `store.rs` has rows and SQL; `rules.rs` has pure decisions.
 //!
 //! A feature may use the `mod.rs` of the features that stand before it on the [map](crate), and
 //! nothing else of them.

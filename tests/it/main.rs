@@ -1,5 +1,10 @@
 //! Everything through the public interface, against real Postgres and Redis, mostly on two nodes.
 
+#![allow(
+    clippy::too_many_lines,
+    reason = "a test is a story, and rustfmt gives each step of a chain a line"
+)]
+
 mod api;
 mod auth;
 mod delivery;

@@ -9,7 +9,7 @@ use crate::{
 };
 
 words! {
-    /// What a mailed code is for. A code of one scene is worth nothing in another.
+    /// The purpose of a mailed code. A code of one scene is invalid in another.
     pub enum Scene {
         /// A new account.
         Register = "register",
@@ -27,31 +27,31 @@ pub struct SendCode {
     /// The address that the code is mailed to.
     #[cfg_attr(feature = "schema", schema(format = "email", max_length = 254))]
     pub email: String,
-    /// What the code is for.
+    /// The purpose of the code.
     pub scene: Scene,
-    /// A proof of being human.
+    /// The token of a solved Turnstile challenge.
     pub turnstile_token: Secret,
 }
 
-/// What `POST /auth/send-code` answers, for known and unknown addresses alike.
+/// The answer to `POST /auth/send-code`, for known and unknown addresses alike.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CodeSent {
-    /// How long the code is good, in seconds.
+    /// The validity of the code, in seconds.
     pub expires_in_seconds: u64,
 }
 
-/// The device that a sign-in names. All fields may be left out; the server then names the device.
+/// The device that a sign-in names. All fields are optional; without an id, the server chooses one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SignInDevice {
     /// The device's own id, which must outlive a reinstallation of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_id: Option<DeviceId>,
-    /// What the user calls the device.
+    /// The user's name for the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_name: Option<DeviceName>,
-    /// What the device runs.
+    /// The device's platform.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
 }
@@ -65,13 +65,13 @@ pub struct Register {
     pub email: String,
     /// The code that was mailed for the scene `register`.
     pub code: MailedCode,
-    /// 8 to 1,024 bytes, and none of the passwords that are guessed first.
+    /// 8 to 1,024 bytes, and no easily guessed password.
     pub account_password: Secret,
-    /// What the user is called.
+    /// The user's display name.
     pub display_name: DisplayName,
     /// The language of the user's device.
     pub device_locale: Locale,
-    /// A proof of being human.
+    /// The token of a solved Turnstile challenge.
     pub turnstile_token: Secret,
     /// The device that signs in.
     #[serde(flatten)]
@@ -87,7 +87,7 @@ pub struct Login {
     pub email: String,
     /// The account's password, 1 to 1,024 bytes.
     pub account_password: Secret,
-    /// A proof of being human.
+    /// The token of a solved Turnstile challenge.
     pub turnstile_token: Secret,
     /// The device that signs in.
     #[serde(flatten)]
@@ -103,7 +103,7 @@ pub struct LoginCode {
     pub email: String,
     /// The code that was mailed for the scene `login`.
     pub code: MailedCode,
-    /// A proof of being human: judged if there is one.
+    /// The token of a solved Turnstile challenge. It is optional, but checked if present.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turnstile_token: Option<Secret>,
     /// The device that signs in.
@@ -120,14 +120,14 @@ pub struct ResetPassword {
     pub email: String,
     /// The code that was mailed for the scene `reset`.
     pub code: MailedCode,
-    /// 8 to 1,024 bytes, and none of the passwords that are guessed first.
+    /// 8 to 1,024 bytes, and no easily guessed password.
     pub new_account_password: Secret,
-    /// A proof of being human: judged if there is one.
+    /// The token of a solved Turnstile challenge. It is optional, but checked if present.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turnstile_token: Option<Secret>,
 }
 
-/// What `POST /auth/reset-password` answers.
+/// The answer to `POST /auth/reset-password`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PasswordReset {
@@ -135,45 +135,45 @@ pub struct PasswordReset {
     pub reset: bool,
 }
 
-/// What every way of signing in answers, beside the refresh cookie.
+/// The answer to every sign-in, beside the refresh cookie.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SignedIn {
-    /// The account.
+    /// The account's user.
     pub user_id: UserId,
     /// A JWT for `Authorization: Bearer`.
     pub access_token: Secret,
-    /// How long the access token is good, in seconds.
+    /// The validity of the access token, in seconds.
     pub expires_in_seconds: u64,
-    /// The device of the session; the server's choice if the client named none.
+    /// The device of the session. The server chooses an id if the client gave none.
     pub device_id: String,
     /// Whether the account had no session on this device before.
     pub is_new_device: bool,
-    /// What key backups the user has.
+    /// A summary of the user's key backups.
     pub key_backup: KeyBackupSummary,
 }
 
-/// What key backups a user has.
+/// A summary of a user's key backups.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct KeyBackupSummary {
-    /// Whether there is one.
+    /// Whether the user has a key backup.
     pub exists: bool,
-    /// The devices that made them, the latest first.
+    /// The devices with backups, the one with the latest backup first.
     pub device_ids: Vec<String>,
 }
 
-/// What `POST /auth/refresh` answers, beside the next cookie.
+/// The answer to `POST /auth/refresh`, beside the next cookie.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Refreshed {
     /// A JWT for `Authorization: Bearer`.
     pub access_token: Secret,
-    /// How long the access token is good, in seconds.
+    /// The validity of the access token, in seconds.
     pub expires_in_seconds: u64,
 }
 
-/// What `POST /auth/logout` answers, also when there was no session any more.
+/// The answer to `POST /auth/logout`, also when there was no session any more.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LoggedOut {
@@ -181,21 +181,21 @@ pub struct LoggedOut {
     pub logged_out: bool,
 }
 
-/// The caller's account: what `GET /users/me` answers.
+/// The caller's account: the answer to `GET /users/me`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Account {
-    /// The account.
+    /// The account's user.
     pub user_id: UserId,
     /// Its address, in lower case.
     pub email: String,
-    /// What the user is called.
+    /// The user's display name.
     pub display_name: String,
     /// The language of the user's device.
     pub device_locale: String,
     /// The device of this session.
     pub device_id: String,
-    /// When the account was made.
+    /// The time of its creation.
     pub created_at: Timestamp,
 }
 
@@ -203,13 +203,13 @@ pub struct Account {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ChangePassword {
-    /// The password until now, 1 to 1,024 bytes.
+    /// The current password, 1 to 1,024 bytes.
     pub current_password: Secret,
-    /// 8 to 1,024 bytes, and none of the passwords that are guessed first.
+    /// 8 to 1,024 bytes, and no easily guessed password.
     pub new_account_password: Secret,
 }
 
-/// What `POST /users/me/password` answers.
+/// The answer to `POST /users/me/password`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PasswordChanged {
@@ -217,12 +217,12 @@ pub struct PasswordChanged {
     pub changed: bool,
 }
 
-/// What `DELETE /users/me` answers.
+/// The answer to `DELETE /users/me`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AccountDeleted {
-    /// The account that is gone.
+    /// The user of the deleted account.
     pub user_id: UserId,
-    /// When it was deleted.
+    /// The time of the deletion.
     pub deleted_at: Timestamp,
 }

@@ -10,13 +10,13 @@ use crate::{
 };
 
 words! {
-    /// What an agent is. Whether it is online is not a state.
+    /// The state of an agent. Being online is not a state.
     pub enum AgentState {
-        /// It has no key yet.
+        /// The agent has no key.
         Registered = "registered",
-        /// It has a token and a key.
+        /// The agent has a token and a key.
         Active = "active",
-        /// Its webhook failed too often; an ack of any kind brings it back.
+        /// Its webhook failed too often. Any ack makes it active again.
         Unreachable = "unreachable",
         /// Its owner has revoked its token.
         TokenRevoked = "token_revoked",
@@ -26,33 +26,33 @@ words! {
 }
 
 words! {
-    /// How an agent gets its events.
+    /// The way an agent gets its events.
     pub enum DeliveryMode {
-        /// By socket or poll.
+        /// The agent reads by socket or poll.
         Pull = "pull",
-        /// By signed POSTs to its address.
+        /// The server sends signed POSTs to the agent's address.
         Webhook = "webhook",
     }
 }
 
 words! {
-    /// What holds one of a principal's connections.
+    /// The kind of a principal's connection.
     pub enum ConnectionKind {
-        /// A socket.
+        /// A WebSocket of `/ws`.
         Websocket = "websocket",
-        /// A webhook call under way.
+        /// A webhook call in progress.
         Webhook = "webhook",
     }
 }
 
 words! {
-    /// How much harm a permission scope can do.
+    /// The harm that a permission scope can do.
     pub enum Sensitivity {
-        /// Little.
+        /// Little harm.
         Low = "low",
-        /// Asked for once a day.
+        /// Users are asked once a day.
         Medium = "medium",
-        /// Asked for every time.
+        /// Users are asked every time.
         High = "high",
     }
 }
@@ -61,18 +61,18 @@ words! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CreateAgent {
-    /// What the agent is called.
+    /// The agent's display name.
     pub display_name: DisplayName,
-    /// What it is for.
+    /// The agent's purpose.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<Description>,
-    /// What it can do: a [`Manifest`] of at most 128 KB.
+    /// A [`Manifest`] of at most 128 KB.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<Manifest>))]
     pub manifest: Option<RawJson>,
 }
 
-/// What `POST /agents` answers.
+/// The answer to `POST /agents`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CreatedAgent {
@@ -80,15 +80,15 @@ pub struct CreatedAgent {
     pub agent_id: AgentId,
     /// Its token, which is never shown again.
     pub token: Secret,
-    /// What it is called.
+    /// Its display name.
     pub display_name: String,
     /// Always `registered`.
     pub state: AgentState,
-    /// When it was made.
+    /// The time of its creation.
     pub created_at: Timestamp,
 }
 
-/// An agent as its owner and itself see it.
+/// An agent as its owner and the agent itself see it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Agent {
@@ -96,49 +96,49 @@ pub struct Agent {
     pub agent_id: AgentId,
     /// Its owner.
     pub owner_user_id: UserId,
-    /// What it is called.
+    /// Its display name.
     pub display_name: String,
-    /// What it is for; null if it does not say.
+    /// Its purpose; null if not given.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub description: Option<String>,
-    /// What it is.
+    /// The agent's state.
     pub state: AgentState,
-    /// How it gets its events.
+    /// The way it gets its events.
     pub delivery_mode: DeliveryMode,
-    /// What it can do, as it was sent; null if it has not said.
+    /// The [`Manifest`] as received; null if the agent has none.
     #[cfg_attr(feature = "schema", schema(required = true, value_type = Option<Manifest>))]
     pub manifest: Option<RawJson>,
-    /// Rises with every manifest; 0 without.
+    /// The number of the manifest. It rises with every update; 0 without a manifest.
     pub manifest_version: i32,
-    /// The manifest's size as it was sent.
+    /// The size of the received manifest, in bytes.
     pub manifest_size_bytes: u64,
-    /// Its current pair of keys; null without.
+    /// The id of its current pair of keys; null without keys.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub key_id: Option<String>,
-    /// Its current token; null without.
+    /// Its current token; null without a token.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub token: Option<AgentTokenInfo>,
     /// Its live connections over all nodes, the oldest first.
     pub connections: Vec<Connection>,
-    /// How far it has read.
+    /// Its reading position.
     pub inbox: InboxInfo,
-    /// Since when it is unreachable; null if it is not.
+    /// The time since which it is unreachable; null if it is reachable.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub unreachable_since: Option<Timestamp>,
-    /// When it was made.
+    /// The time of its creation.
     pub created_at: Timestamp,
 }
 
-/// What an owner may know of an agent's token.
+/// The part of an agent's token that its owner may see.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AgentTokenInfo {
-    /// When it was made.
+    /// The time of its creation.
     pub created_at: Timestamp,
-    /// When it was last used, to the minute; null if never.
+    /// The time of its last use, to the minute; null if it was never used.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub last_used_at: Option<Timestamp>,
-    /// Until when the token before it is good; null if there is none.
+    /// The end of the previous token's grace; null without a token in grace.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub grace_until: Option<Timestamp>,
 }
@@ -151,11 +151,11 @@ pub struct Connection {
     pub connection_id: ConnectionId,
     /// A socket or a webhook call.
     pub kind: ConnectionKind,
-    /// When it was let in.
+    /// The time at which it was accepted.
     pub connected_at: Timestamp,
 }
 
-/// How far an agent has read.
+/// An agent's reading position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct InboxInfo {
@@ -163,43 +163,44 @@ pub struct InboxInfo {
     pub head_seq: i64,
     /// The number up to which it has acknowledged.
     pub acked_seq: i64,
-    /// Events that wait.
+    /// The number of waiting events.
     pub lag: i64,
 }
 
-/// An agent as those see it who talk with it.
+/// An agent as its conversation partners see it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AgentCard {
     /// The agent.
     pub agent_id: AgentId,
-    /// What it is called.
+    /// Its display name.
     pub display_name: String,
-    /// What it is for; null if it does not say.
+    /// Its purpose; null if not given.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub description: Option<String>,
-    /// What it is.
+    /// The agent's state.
     pub state: AgentState,
-    /// What it can do, as it was sent; null if it has not said.
+    /// The [`Manifest`] as received; null if the agent has none.
     #[cfg_attr(feature = "schema", schema(required = true, value_type = Option<Manifest>))]
     pub manifest: Option<RawJson>,
-    /// Rises with every manifest; 0 without.
+    /// The number of the manifest. It rises with every update; 0 without a manifest.
     pub manifest_version: i32,
-    /// Its current pair of keys; null without.
+    /// The id of its current pair of keys; null without keys.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub key_id: Option<String>,
-    /// When it was made.
+    /// The time of its creation.
     pub created_at: Timestamp,
 }
 
-/// What `GET /agents/{agent_id}` answers: all of it to the owner and the agent, a card to others.
+/// The answer to `GET /agents/{agent_id}`: all of it for the owner and the agent, a card for
+/// others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(untagged)]
 pub enum AgentView {
-    /// To its owner and itself.
+    /// The view of its owner and of the agent itself.
     Full(Box<Agent>),
-    /// To users who have a relation or share a conversation with it.
+    /// The view of users who have a relation or share a conversation with it.
     Card(AgentCard),
 }
 
@@ -217,33 +218,33 @@ impl<'de> Deserialize<'de> for AgentView {
     }
 }
 
-/// What `DELETE /agents/{agent_id}` answers.
+/// The answer to `DELETE /agents/{agent_id}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DeletedAgent {
     /// The agent.
     pub agent_id: AgentId,
-    /// When it ended.
+    /// The time of the deletion.
     pub deleted_at: Timestamp,
-    /// Sockets that it had.
+    /// The number of closed sockets.
     pub connections_closed: usize,
 }
 
-/// What an agent says it can do. Unknown fields are kept.
+/// An agent's declaration of its tools and scopes. Unknown fields are kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Manifest {
-    /// A name; at most 200 bytes.
+    /// The agent's name, at most 200 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 200))]
     pub name: Option<String>,
-    /// What the agent is for; at most 4,000 bytes.
+    /// The agent's purpose, at most 4,000 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(max_length = 4000))]
     pub description: Option<String>,
     /// The scopes that it will ask for.
     pub permission_scopes: Vec<PermissionScope>,
-    /// The tools that it has.
+    /// The tools of the agent.
     pub tools: Vec<Tool>,
     /// Fields of later versions.
     #[serde(flatten)]
@@ -254,12 +255,12 @@ pub struct Manifest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PermissionScope {
-    /// Its name, such as `notification:send`; each once.
+    /// Its name, such as `notification:send`. No two scopes have the same name.
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 128))]
     pub scope: String,
-    /// How much harm it can do; not below the preset of a known scope.
+    /// The harm that it can do, at least the preset of a known scope.
     pub sensitivity: Sensitivity,
-    /// Why the agent asks for it; at most 1,000 bytes.
+    /// The agent's reason for the scope, at most 1,000 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(max_length = 1000))]
     pub reason: Option<String>,
@@ -269,48 +270,48 @@ pub struct PermissionScope {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Tool {
-    /// Its name; each once.
+    /// Its name. No two tools have the same name.
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 200))]
     pub name: String,
-    /// What it does.
+    /// A description of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// A JSON schema of its arguments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_schema: Option<serde_json::Map<String, serde_json::Value>>,
-    /// The scope that a call needs, one of the declared.
+    /// The scope that a call needs; the manifest must declare it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 128))]
     pub scope: Option<String>,
 }
 
-/// The body of `PATCH /agents/{agent_id}`; a bare [`Manifest`] does as well.
+/// The body of `PATCH /agents/{agent_id}`; a bare [`Manifest`] is accepted too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct UpdateManifest {
     /// A [`Manifest`] of at most 128 KB.
     #[cfg_attr(feature = "schema", schema(value_type = Manifest))]
     pub manifest: RawJson,
-    /// The version that it is to replace; any if left out.
+    /// The version that it replaces; any if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub if_version: Option<i32>,
 }
 
-/// What `PATCH /agents/{agent_id}` answers.
+/// The answer to `PATCH /agents/{agent_id}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct UpdatedManifest {
     /// The version of this manifest.
     pub manifest_version: i32,
-    /// Its size as it was sent.
+    /// The size of the received manifest, in bytes.
     pub size_bytes: usize,
-    /// What its author may want to know.
+    /// Hints for the author.
     pub warnings: Vec<ManifestWarning>,
-    /// Scopes that were added, taken away, or given another sensitivity.
+    /// Scopes that were added, removed, or given another sensitivity.
     pub changed_scopes: Vec<String>,
 }
 
-/// Something in a manifest that is allowed and probably not meant.
+/// An allowed but probably unintended part of a manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ManifestWarning {
@@ -333,22 +334,22 @@ pub struct RegisterAgentKey {
     pub public_key: String,
     /// The Ed25519 public key: base64 of 32 bytes.
     pub signing_public_key: String,
-    /// ISO 8601, at most 300 s from now.
+    /// The time of signing in ISO 8601, at most 300 s from the server's time.
     pub timestamp: String,
-    /// Base64 of 64 bytes.
+    /// The signature: base64 of 64 bytes.
     pub signature: String,
 }
 
-/// What `POST /agents/{agent_id}/keys/register` answers.
+/// The answer to `POST /agents/{agent_id}/keys/register`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RegisteredAgentKey {
-    /// The pair of keys that is current now.
+    /// The id of the current pair of keys.
     pub key_id: String,
-    /// The pair before it, while it is good; null without.
+    /// The id of the previous pair of keys while it is valid; null if none.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub previous_key_id: Option<String>,
-    /// Until when; null without.
+    /// The end of the previous pair's grace; null if none.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub previous_valid_until: Option<Timestamp>,
 }
@@ -357,30 +358,30 @@ pub struct RegisteredAgentKey {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CheckAgentKey {
-    /// The pair of keys that the caller holds.
+    /// The id of the pair of keys that the caller holds.
     pub key_id: String,
 }
 
-/// What `POST /agents/{agent_id}/keys/check` answers for a key that is good.
+/// The answer to `POST /agents/{agent_id}/keys/check` for a valid key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CheckedAgentKey {
-    /// The pair of keys.
+    /// The id of the pair of keys.
     pub key_id: String,
     /// Whether it is the current one.
     pub current: bool,
-    /// Until when it is good; null for the current one.
+    /// The end of its grace; null for the current pair.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub valid_until: Option<Timestamp>,
 }
 
-/// What `GET /agents/{agent_id}/keys` answers.
+/// The answer to `GET /agents/{agent_id}/keys`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AgentKeys {
     /// The agent.
     pub agent_id: AgentId,
-    /// Its good keys, the current one first.
+    /// Its valid keys, the current pair first.
     pub keys: Vec<AgentKey>,
 }
 
@@ -388,17 +389,17 @@ pub struct AgentKeys {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AgentKey {
-    /// The pair.
+    /// The id of the pair.
     pub key_id: String,
     /// The X25519 public key in base64.
     pub public_key: String,
     /// The Ed25519 public key in base64.
     pub signing_public_key: String,
-    /// When it was registered.
+    /// The time of the registration.
     pub created_at: Timestamp,
     /// Whether it is the current one.
     pub current: bool,
-    /// Until when it is good; null for the current one.
+    /// The end of its grace; null for the current pair.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub valid_until: Option<Timestamp>,
 }
@@ -407,32 +408,33 @@ pub struct AgentKey {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RegenerateToken {
-    /// Whether all earlier tokens and keys die at once; else the current ones are good for 7 days more.
+    /// Whether to revoke all earlier tokens and keys at once. Otherwise the current ones stay valid
+    /// for 7 days.
     pub emergency: bool,
 }
 
-/// What `POST /agents/{agent_id}/token/regenerate` answers.
+/// The answer to `POST /agents/{agent_id}/token/regenerate`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RegeneratedToken {
     /// The new token, which is never shown again.
     pub token: Secret,
-    /// As asked for.
+    /// The value from the request.
     pub emergency: bool,
-    /// Until when the token that it replaces is good; null if it is not.
+    /// The end of the replaced token's grace; null if it was revoked.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub previous_valid_until: Option<Timestamp>,
-    /// Regenerations that are left in 24 hours.
+    /// The remaining regenerations in 24 hours.
     pub remaining_today: u32,
 }
 
-/// What `DELETE /agents/{agent_id}/token` answers.
+/// The answer to `DELETE /agents/{agent_id}/token`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RevokedToken {
-    /// When the token was revoked.
+    /// The time of the revocation.
     pub revoked_at: Timestamp,
-    /// Sockets that it had.
+    /// The number of closed sockets.
     pub connections_closed: usize,
 }
 
@@ -442,11 +444,11 @@ pub struct RevokedToken {
 pub struct AgentStateChange {
     /// The agent.
     pub agent_id: AgentId,
-    /// What it is now.
+    /// The agent's new state.
     pub state: AgentState,
-    /// What it was.
+    /// The agent's previous state.
     pub previous_state: AgentState,
-    /// When it changed.
+    /// The time of the change.
     pub at: Timestamp,
 }
 
@@ -456,7 +458,7 @@ pub struct AgentStateChange {
 pub struct AgentKeyRegistration {
     /// The agent.
     pub agent_id: AgentId,
-    /// Its new pair of keys.
+    /// The id of its new pair of keys.
     pub key_id: String,
 }
 
@@ -466,9 +468,9 @@ pub struct AgentKeyRegistration {
 pub struct TokenRegeneration {
     /// The agent.
     pub agent_id: AgentId,
-    /// Whether all earlier tokens and keys died at once.
+    /// Whether all earlier tokens and keys were revoked at once.
     pub emergency: bool,
-    /// Until when the token before is good; null if it is not.
+    /// The end of the previous token's grace; null if it was revoked.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub previous_valid_until: Option<Timestamp>,
 }
@@ -479,8 +481,8 @@ pub struct TokenRegeneration {
 pub struct ManifestUpdate {
     /// The agent.
     pub agent_id: AgentId,
-    /// The version that holds now.
+    /// The current version of the manifest.
     pub manifest_version: i32,
-    /// Scopes that were added, taken away, or given another sensitivity.
+    /// Scopes that were added, removed, or given another sensitivity.
     pub changed_scopes: Vec<String>,
 }

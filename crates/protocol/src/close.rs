@@ -1,7 +1,9 @@
-//! The close codes of `/ws`: why the server ended a socket, and whether a client should come back.
+//! The close codes of `/ws`: the server's reason for ending a socket, and its advice on
+//! reconnecting.
 
 catalogue! {
-    /// Why a socket was closed by the server: (code, reason on the wire, advice on reconnecting).
+    /// The server's reasons for closing a socket: (code, reason on the wire, advice on
+    /// reconnecting).
     pub enum Close: (u16, &'static str, Reconnect) {
         Unsupported     = (1003, "binary frames are not spoken here", Reconnect::No);
         Protocol        = (1002, "websocket protocol error",          Reconnect::No);
@@ -31,7 +33,7 @@ impl Close {
         self.row().1
     }
 
-    /// What a client should do next.
+    /// The advice on reconnecting.
     pub const fn reconnect(self) -> Reconnect {
         self.row().2
     }
@@ -48,17 +50,17 @@ impl Close {
 words! {
     /// Advice to a client whose socket was closed.
     pub enum Reconnect {
-        /// The client or its credential is at fault; the same again ends the same.
+        /// The client or its credential is at fault. A retry fails again.
         No = "no",
-        /// Later, waiting longer each time.
+        /// Reconnect later, with a longer wait each time.
         WithBackoff = "with backoff",
-        /// After the wait that the `reconnect` frame named.
+        /// Reconnect after the wait from the `reconnect` frame.
         AfterHintedWait = "after the hinted wait",
-        /// With a fresh access token.
+        /// Reconnect with a fresh access token.
         AfterTokenRefresh = "after refreshing the token",
-        /// When the principal has closed one of its other connections.
+        /// Reconnect after the principal has closed one of its other connections.
         WhenAnotherEnds = "when another one has ended",
-        /// Later, and from the last cursor taken.
+        /// Reconnect later, from the last cursor that the client processed.
         WithBackoffAndResume = "with backoff, and resume",
     }
 }

@@ -16,25 +16,25 @@ words! {
         Agent = "agent",
         /// Two users.
         Direct = "direct",
-        /// Any number of users, and agents that they bring.
+        /// Any number of users, and agents that they add.
         Group = "group",
     }
 }
 
 words! {
-    /// What payloads a conversation takes.
+    /// The payloads that a conversation accepts.
     #[derive(Default)]
     pub enum Encryption {
-        /// Any.
+        /// Any payload.
         #[default]
         Optional = "optional",
-        /// Encrypted ones only. It is never taken back.
+        /// Only encrypted payloads. This setting is permanent.
         Required = "required",
     }
 }
 
 words! {
-    /// What a member is in its conversation.
+    /// The role of a member in its conversation.
     pub enum Role {
         /// The owner of a group, or the opener of another conversation.
         Owner = "owner",
@@ -48,7 +48,7 @@ words! {
 }
 
 impl Role {
-    /// Whether it may manage a group.
+    /// Whether the role may manage a group.
     pub fn is_admin(self) -> bool {
         matches!(self, Role::Owner | Role::Admin)
     }
@@ -59,17 +59,17 @@ impl Role {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum OpenConversation {
-    /// With an agent; makes the relation too.
+    /// Opens a conversation with an agent, and the relation.
     Agent {
         /// The agent.
         agent_id: AgentId,
     },
-    /// With another user.
+    /// Opens a conversation with another user.
     Direct {
         /// The user.
         user_id: UserId,
     },
-    /// With any number of users.
+    /// Opens a group.
     Group(OpenGroup),
 }
 
@@ -77,18 +77,19 @@ pub enum OpenConversation {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct OpenGroup {
-    /// What the group is called.
+    /// The title of the group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<Title>,
     /// The other members; with the caller at most 500.
     #[serde(default)]
     pub member_ids: Vec<UserId>,
-    /// What payloads the group takes.
+    /// The payloads that the group accepts.
     #[serde(default)]
     pub encryption: Encryption,
 }
 
-/// A conversation as its members see it. What differs between them is absent where all are told at once.
+/// A conversation as its members see it. Events to all members omit the fields that differ between
+/// members.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Conversation {
@@ -96,36 +97,37 @@ pub struct Conversation {
     pub conversation_id: ConversationId,
     /// Its kind.
     pub r#type: ConversationKind,
-    /// A group's title; null without.
+    /// A group's title; null if none.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub title: Option<String>,
     /// The user who opened it.
     pub created_by: UserId,
-    /// When it was opened.
+    /// The time of its opening.
     pub created_at: Timestamp,
-    /// What payloads it takes.
+    /// The payloads that it accepts.
     pub encryption: Encryption,
     /// The epoch of its key; 0 before the first.
     pub epoch: i32,
     /// Whether a member should rotate the key.
     pub rotation_required: bool,
-    /// Members.
+    /// The number of members.
     pub member_count: i64,
-    /// The members; absent in lists, and in what a group is told.
+    /// The members; absent in lists and in events to groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<Member>>,
-    /// Its newest message; null without.
+    /// Its newest message; null if none.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub last_message_id: Option<MessageId>,
-    /// When its newest message came, or it was opened.
+    /// The time of its newest message, or of its opening.
     pub last_activity_at: Timestamp,
-    /// Messages of others after the caller's read mark, among the newest thousand; absent in events.
+    /// The number of others' messages after the caller's read mark, among the newest thousand;
+    /// absent in events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unread_count: Option<i64>,
     /// The caller's role; absent in events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub my_role: Option<Role>,
-    /// The relation that carries it; absent unless it is one with an agent.
+    /// The relation behind a conversation with an agent; absent otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relation: Option<Relation>,
 }
@@ -138,11 +140,11 @@ pub struct Member {
     pub principal_type: PrincipalKind,
     /// The member.
     pub principal_id: Principal,
-    /// What it is called.
+    /// Its display name.
     pub display_name: String,
-    /// What it is here.
+    /// The member's role.
     pub role: Role,
-    /// When it joined.
+    /// The time of joining.
     pub joined_at: Timestamp,
 }
 
@@ -153,7 +155,7 @@ pub struct ChangeConversation {
     /// Only `required` can be set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Encryption>,
-    /// Another title, of a group.
+    /// A group's new title.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<Title>,
 }
@@ -166,15 +168,15 @@ pub struct MarkRead {
     pub message_id: MessageId,
 }
 
-/// What `POST /conversations/{conversation_id}/read` answers.
+/// The answer to `POST /conversations/{conversation_id}/read`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ReadMark {
     /// The conversation.
     pub conversation_id: ConversationId,
-    /// As asked for; an earlier message leaves the mark where it is.
+    /// The message from the request. An earlier message does not move the mark.
     pub message_id: MessageId,
-    /// Messages of others after the mark, among the newest thousand.
+    /// The number of others' messages after the mark, among the newest thousand.
     pub unread_count: i64,
 }
 

@@ -1,4 +1,4 @@
-//! A place in an inbox: the same string on sockets, polls and webhooks.
+//! A position in an inbox: the same string on sockets, polls and webhooks.
 
 use std::{fmt, str::FromStr};
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// An epoch and the number of the last event seen, written `<epoch in hex>-<seq>`.
 ///
-/// Another epoch means that Postgres may have lost its newest commits (failover to an asynchronous standby, restored
-/// backup). Equal numbers of two epochs need not name equal events.
+/// Another epoch means that Postgres may have lost its newest commits (failover to an asynchronous
+/// standby, restored backup). Equal numbers of two epochs need not name equal events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// Which history of the database the number belongs to.
+    /// The epoch of the database history that the number belongs to.
     pub epoch: u64,
     /// The number of an event in its reader's inbox; 0 is before the first.
     pub seq: i64,
 }
 
-/// A string that is no cursor.
+/// The error for a string that is no cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadCursor;
 
@@ -43,7 +43,7 @@ impl FromStr for Cursor {
             epoch: u64::from_str_radix(epoch, 16).map_err(|_| BadCursor)?,
             seq: seq.parse().map_err(|_| BadCursor)?,
         };
-        // One spelling only: no signs, no leading zeros.
+        // There is one spelling only: no signs, no leading zeros.
         if cursor.seq >= 0 && cursor.to_string() == text {
             Ok(cursor)
         } else {

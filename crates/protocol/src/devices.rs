@@ -10,31 +10,31 @@ use crate::{ids::UserId, time::Timestamp};
 pub struct Device {
     /// The device's id; the next page starts after it.
     pub device_id: String,
-    /// What the user calls it; null if nothing.
+    /// The user's name for it; null if none.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub display_name: Option<String>,
-    /// What it runs; null if it did not say.
+    /// The device's platform; null if not given.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub platform: Option<String>,
-    /// When it first signed in.
+    /// The time of its first sign-in.
     pub created_at: Timestamp,
-    /// When its session was last refreshed or began.
+    /// The time of its session's start or last refresh.
     pub last_seen_at: Timestamp,
-    /// Whether it is the caller's.
+    /// Whether it is the caller's device.
     pub current: bool,
-    /// Whether the directory shows keys of it.
+    /// Whether the directory has keys of it.
     pub has_keys: bool,
     /// Whether it has a socket on any node.
     pub online: bool,
 }
 
-/// What `DELETE /users/me/devices/{device_id}` answers.
+/// The answer to `DELETE /users/me/devices/{device_id}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RevokedDevice {
     /// The device.
     pub device_id: String,
-    /// When it was revoked.
+    /// The time of the revocation.
     pub revoked_at: Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! What wraps every success: `{"data": ...}` and pages of lists.
+//! The envelope of every success: `{"data": ...}` and pages of lists.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Data<T> {
-    /// The answer itself.
+    /// The content of the answer.
     pub data: T,
 }
 
@@ -16,7 +16,7 @@ pub struct Data<T> {
 pub struct List<T> {
     /// The items.
     pub data: Vec<T>,
-    /// Where the next page starts; null at the end.
+    /// The start of the next page; null at the end.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub next_cursor: Option<String>,
 }
@@ -25,7 +25,7 @@ pub struct List<T> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PageQuery {
-    /// Items of a page, 1 to 100; 50 if left out.
+    /// The number of items of a page, 1 to 100; 50 if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 100, default = 50))]
     pub limit: Option<u32>,

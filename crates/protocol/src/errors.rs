@@ -1,4 +1,4 @@
-//! The errors: everything a caller can be refused with, and the envelope that says so.
+//! The errors: their codes, and the envelope that carries them.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 catalogue! {
-    /// Everything a caller can be refused with: (HTTP status, wire code, fallback message).
+    /// The codes of errors: (HTTP status, wire code, fallback message).
     pub enum Code: (u16, &'static str, &'static str) {
         ValidationError       = (400, "VALIDATION_ERROR",       "The request is not valid.");
         CodeInvalid           = (400, "CODE_INVALID",           "The code is wrong, used or expired.");
@@ -103,7 +103,7 @@ impl<'de> Deserialize<'de> for Code {
 string_schema!(Code, "The stable identifier of an error.", |object| object
     .enum_values(Some(Code::ALL.iter().map(|code| code.wire()))));
 
-/// A word that is none of its list.
+/// The error for a word that its list does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownWord;
 
@@ -126,7 +126,7 @@ pub struct ErrorBody {
     pub message: String,
     /// The key of a translation: `errors.<code in lower case>`.
     pub i18n_key: String,
-    /// What the code needs to be understood.
+    /// The parameters of the code.
     pub params: ErrorParams,
 }
 
@@ -150,51 +150,57 @@ impl ErrorBody {
     }
 }
 
-/// The parameters of an error: `retryable`, and what its code brings.
+/// The parameters of an error: `retryable`, and those of its code.
 ///
-/// `VALIDATION_ERROR` brings `fields` (a list of [`FieldFault`]), `RATE_LIMITED` brings `retry_after_ms`, `limit` and
-/// `scope` ([`RateLimitParams`]), `ACCOUNT_LOCKED` `retry_after` (seconds), `AGENT_LIMIT_EXCEEDED` `limit` and `alias`,
-/// `VERSION_MISMATCH` `current_version` or `current_epoch`, `RECIPIENTS_MISMATCH` `missing` and `extra`,
-/// `AGENT_KEYS_MISMATCH` `expected_key_ids`, `CURSOR_EXPIRED` `oldest` and `head`.
+/// - `VALIDATION_ERROR`: `fields` (a list of [`FieldFault`]).
+/// - `RATE_LIMITED`: `retry_after_ms`, `limit` and `scope` ([`RateLimitParams`]).
+/// - `ACCOUNT_LOCKED`: `retry_after` (seconds).
+/// - `AGENT_LIMIT_EXCEEDED`: `limit` and `alias`.
+/// - `VERSION_MISMATCH`: `current_version` or `current_epoch`.
+/// - `RECIPIENTS_MISMATCH`: `missing` and `extra`.
+/// - `AGENT_KEYS_MISMATCH`: `expected_key_ids`.
+/// - `CURSOR_EXPIRED`: `oldest` and `head`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ErrorParams {
     /// Whether the same request may succeed later without being changed.
     pub retryable: bool,
-    /// What the code brings.
+    /// The code's own parameters.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// A field of the request that is wrong: one item of `params.fields`.
+/// A wrong field of the request: an item of `params.fields`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FieldFault {
-    /// The place in the body or the query, such as `wrapped_keys[3].principal_id`; empty for the whole.
+    /// The place in the body or the query, such as `wrapped_keys[3].principal_id`; empty for the
+    /// whole.
     pub path: String,
-    /// The rule that is broken, such as `required`, `length` or `format`.
+    /// The broken rule, such as `required`, `length` or `format`.
     pub rule: String,
     /// English text for developers.
     pub message: String,
 }
 
-/// What `RATE_LIMITED` brings in `params`.
+/// The parameters of `RATE_LIMITED`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RateLimitParams {
-    /// Wait before the next try, in milliseconds. The header `Retry-After` says it in whole seconds.
+    /// The wait before the next try, in milliseconds. The header `Retry-After` has it in whole
+    /// seconds.
     pub retry_after_ms: u64,
-    /// The budget, such as `5/s`.
+    /// The limit, such as `5/s`.
     pub limit: String,
-    /// The name of the budget, such as `agent_message_send`.
+    /// The name of the limit, such as `agent_message_send`.
     pub scope: String,
 }
 
-/// Every error answer: `{"error": {...}}`.
+/// The body of every error answer: `{"error": {...}}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ErrorEnvelope {
-    /// What went wrong.
+    /// The error.
     pub error: ErrorBody,
 }
 

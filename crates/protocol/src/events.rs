@@ -1,4 +1,4 @@
-//! The durable events: their names, their data, the object that carries them.
+//! The durable events: their names, their data, and the object that carries them.
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
@@ -26,7 +26,7 @@ macro_rules! events {
             }
         }
 
-        /// A durable event: what happened, with its data.
+        /// A durable event with its data.
         #[derive(Clone, Debug, PartialEq, Serialize)]
         #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
         #[serde(tag = "event", content = "data")]
@@ -39,7 +39,7 @@ macro_rules! events {
         }
 
         impl Event {
-            /// Which event it is.
+            /// The kind of the event.
             pub fn kind(&self) -> EventKind {
                 match self { $(Event::$variant(_) => EventKind::$variant,)+ }
             }
@@ -107,12 +107,12 @@ pub struct EventObject {
     pub seq: i64,
     /// The event; the id of its message for `message.created`.
     pub event_id: EventId,
-    /// The conversation that it belongs to; absent if none.
+    /// The conversation of the event; absent if none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<ConversationId>,
-    /// When it happened.
+    /// The time of the event.
     pub created_at: Timestamp,
-    /// What happened: `event` and `data`.
+    /// The name and data of the event: `event` and `data`.
     #[serde(flatten)]
     pub event: Event,
 }

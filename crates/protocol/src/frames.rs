@@ -1,4 +1,4 @@
-//! The frames of `/ws`: what a client may say and what the server says. Each is a JSON object with a `type`.
+//! The frames of `/ws`, of the client and of the server. Each is a JSON object with a `type`.
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
@@ -21,7 +21,7 @@ use crate::{
     typing::{SendTyping, TypingNotice},
 };
 
-/// A frame without a body: `type` is all there is.
+/// A frame without fields other than `type`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Empty {}
@@ -46,7 +46,7 @@ macro_rules! frames {
         }
 
         impl $name {
-            /// Which frame it is.
+            /// The kind of the frame.
             pub fn kind(&self) -> $kind {
                 match self { $($name::$variant(_) => $kind::$variant,)+ }
             }
@@ -71,17 +71,17 @@ macro_rules! frames {
 }
 
 frames! {
-    /// What a client says.
+    /// The frames of a client.
     pub enum ClientFrame, pub enum ClientFrameKind {
         /// The first frame, within 5 s of the upgrade.
         Auth(Auth) = "auth",
-        /// Everything up to a cursor has been taken.
+        /// The client has processed all events up to a cursor.
         Ack(AckFrame) = "ack",
         /// A fresh access token of the same session.
         AuthRenew(RenewAuth) = "auth.renew",
         /// Sends a message; answered with `message.sent` or `error`.
         MessageSend(SendMessageFrame) = "message.send",
-        /// The client's user or agent writes, or has stopped to.
+        /// The client's user or agent writes, or has stopped.
         Typing(SendTyping) = "typing",
         /// Announces a stream; agents only.
         StreamBegin(BeginStream) = "stream.begin",
@@ -99,17 +99,17 @@ frames! {
 }
 
 frames! {
-    /// What the server says.
+    /// The frames of the server.
     pub enum ServerFrame, pub enum ServerFrameKind {
-        /// The client is known.
+        /// The client is authenticated.
         AuthOk(Empty) = "auth.ok",
-        /// The client is not known, or not any more; the socket is closed next.
+        /// The client is not authenticated, or no longer. The server then closes the socket.
         AuthError(AuthError) = "auth.error",
-        /// Where reading starts; events follow.
+        /// The start of reading. Events follow.
         Ready(Ready) = "ready",
-        /// Everything that waited has been sent; what follows is new.
+        /// The server has sent all waiting events. New events follow.
         CaughtUp(CaughtUp) = "caught_up",
-        /// Events are missing: the client reads its conversations anew.
+        /// Events are missing. The client must read its conversations anew.
         ResyncRequired(ResyncRequired) = "resync_required",
         /// A durable event.
         Event(Box<EventObject>) = "event",
@@ -117,17 +117,17 @@ frames! {
         MessageSent(MessageSent) = "message.sent",
         /// A frame was refused.
         Error(FrameError) = "error",
-        /// The socket goes on with the fresh token.
+        /// The socket continues with the fresh token.
         AuthRenewed(AuthRenewed) = "auth.renewed",
         /// The access token ends in 60 s.
         AuthExpiring(Empty) = "auth.expiring",
-        /// The session or token was revoked; the socket is closed next.
+        /// The session or token was revoked. The server then closes the socket.
         SessionInvalidated(SessionInvalidated) = "session.invalidated",
-        /// The node goes away; the socket is closed next.
+        /// The node shuts down. The server then closes the socket.
         Reconnect(ReconnectHint) = "reconnect",
         /// The answer to a `ping`.
         Pong(Empty) = "pong",
-        /// A member writes, or has stopped to.
+        /// A member writes, or has stopped.
         Typing(TypingNotice) = "typing",
         /// An agent has begun a stream.
         StreamBegin(StreamBegin) = "stream.begin",
@@ -159,7 +159,7 @@ pub struct AgentAuth {
     pub agent_id: AgentId,
     /// The agent token.
     pub token: Secret,
-    /// The cursor of the last event taken; reading starts after the last ack if left out.
+    /// The cursor of the last processed event. If omitted, reading starts after the last ack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<Cursor>,
 }
@@ -170,7 +170,7 @@ pub struct AgentAuth {
 pub struct UserAuth {
     /// The access token.
     pub access_token: Secret,
-    /// The cursor of the last event taken; reading starts after the last ack if left out.
+    /// The cursor of the last processed event. If omitted, reading starts after the last ack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<Cursor>,
 }
@@ -187,38 +187,38 @@ pub struct RenewAuth {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SendMessageFrame {
-    /// Comes back in the answer.
+    /// A reference that the answer repeats.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub r#ref: Value,
-    /// Where to.
+    /// The target conversation.
     pub conversation_id: ConversationId,
     /// An object with a string `type`, at most 1 MB.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub payload: RawJson,
-    /// The sender's own id, shown to readers; the same id sends one message within 24 hours.
+    /// The sender's own id, which readers see. One id sends one message within 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_message_id: Option<MessageId>,
-    /// The same under another name; readers are not shown it.
+    /// The sender's own id under another name. Readers do not see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<uuid::Uuid>,
     /// The message that this one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_reply_to: Option<MessageId>,
-    /// Members that the message names, 1 to 500.
+    /// The members that the message names, 1 to 500.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipients: Option<Vec<Principal>>,
 }
 
 words! {
-    /// Why a client is refused.
+    /// The reason for refusing a client.
     pub enum AuthErrorReason {
-        /// The token is wrong, revoked, or of somebody else.
+        /// The token is wrong, revoked, or of another principal.
         InvalidToken = "invalid_token",
-        /// The access token has ended.
+        /// The access token has expired.
         TokenExpired = "token_expired",
         /// Too many connections were opened in a minute.
         RateLimited = "rate_limited",
-        /// The principal has as many connections as it may.
+        /// The principal has reached its quota of connections.
         ConnectionLimit = "connection_limit",
     }
 }
@@ -227,7 +227,7 @@ words! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AuthError {
-    /// Why.
+    /// The reason.
     pub reason: AuthErrorReason,
 }
 
@@ -237,14 +237,14 @@ pub struct AuthError {
 pub struct Ready {
     /// This connection.
     pub connection_id: ConnectionId,
-    /// Reading starts after it.
+    /// The cursor after which reading starts.
     pub cursor: Cursor,
-    /// The server pings this often, in milliseconds.
+    /// The interval of the server's pings, in milliseconds.
     pub heartbeat_interval_ms: u64,
-    /// When the access token ends; absent for agents.
+    /// The end of the access token; absent for agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_expires_at: Option<Timestamp>,
-    /// What is sent before `caught_up`.
+    /// The events that the server sends before `caught_up`.
     pub replay: Replay,
 }
 
@@ -252,9 +252,9 @@ pub struct Ready {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Replay {
-    /// The number before the first.
+    /// The number before the first event.
     pub from: i64,
-    /// The number of the last as of now.
+    /// The number of the last event at this time.
     pub to: i64,
 }
 
@@ -270,7 +270,7 @@ pub struct CaughtUp {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ResyncRequired {
-    /// The event before the oldest that is kept.
+    /// The event before the oldest stored event.
     pub oldest: Cursor,
     /// The newest event.
     pub head: Cursor,
@@ -280,7 +280,7 @@ pub struct ResyncRequired {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct MessageSent {
-    /// As it came; null if the frame had none.
+    /// The reference from the frame; null if it had none.
     #[serde(default)]
     pub r#ref: Value,
     /// The stream that ended; absent for `message.send`.
@@ -294,13 +294,13 @@ pub struct MessageSent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FrameError {
-    /// As it came; null if the frame had none.
+    /// The reference from the frame; null if it had none.
     #[serde(default)]
     pub r#ref: Value,
     /// The stream that the frame named; absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_id: Option<StreamId>,
-    /// What went wrong.
+    /// The error.
     pub error: ErrorBody,
 }
 
@@ -308,7 +308,7 @@ pub struct FrameError {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AuthRenewed {
-    /// When the fresh token ends.
+    /// The end of the fresh token.
     pub expires_at: Timestamp,
 }
 
@@ -316,12 +316,12 @@ pub struct AuthRenewed {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SessionInvalidated {
-    /// Why.
+    /// The reason.
     pub reason: RevocationReason,
     /// The device of the session; absent for agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_id: Option<String>,
-    /// When the socket was told.
+    /// The time of this frame.
     pub at: Timestamp,
 }
 
@@ -329,7 +329,7 @@ pub struct SessionInvalidated {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ReconnectHint {
-    /// Wait this long before the next try, in milliseconds.
+    /// The wait before the next try, in milliseconds.
     pub after_ms: u64,
 }
 

@@ -12,9 +12,9 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RotateKey {
-    /// The epoch that is to be followed; 0 before the first key.
+    /// The current epoch, which the new key follows; 0 before the first key.
     pub base_epoch: i32,
-    /// Why, for the other members.
+    /// The reason, for the other members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<RotationReason>,
     /// One key for each device with keys of each member, and for each agent that has keys.
@@ -27,20 +27,20 @@ pub struct RotateKey {
 pub struct RecipientKey {
     /// The member.
     pub principal_id: Principal,
-    /// A user's device; left out for an agent.
+    /// A user's device; omitted for an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_id: Option<RecipientDevice>,
-    /// The key.
+    /// The encrypted key.
     pub wrapped_key: WrappedKeyText,
 }
 
-/// What `POST /keys/groups/{conversation_id}/rotate` answers.
+/// The answer to `POST /keys/groups/{conversation_id}/rotate`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RotatedKey {
     /// The epoch of the new key.
     pub epoch: i32,
-    /// When it began.
+    /// The time of the start.
     pub rotated_at: Timestamp,
 }
 
@@ -59,35 +59,35 @@ pub struct KeyRecipient {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct GroupKeysQuery {
-    /// An earlier epoch; the current one if left out.
+    /// An earlier epoch; the current one if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<i32>,
 }
 
-/// The reader's keys of one epoch: what `GET /keys/groups/{conversation_id}` answers.
+/// The reader's keys of one epoch: the answer to `GET /keys/groups/{conversation_id}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct OwnGroupKeys {
     /// The conversation.
     pub conversation_id: ConversationId,
-    /// The epoch of the keys that follow.
+    /// The epoch of the keys below.
     pub epoch: i32,
-    /// The epoch that is current.
+    /// The current epoch.
     pub current_epoch: i32,
     /// Whether a member should rotate the key.
     pub rotation_required: bool,
-    /// The reader's keys; empty if it was no member then.
+    /// The reader's keys; empty if it was no member in that epoch.
     pub wrapped_keys: Vec<WrappedKey>,
 }
 
-/// A wrapped key, without its recipient: the reader is that.
+/// A wrapped key for the reader.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct WrappedKey {
     /// The reader's device; absent for an agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_id: Option<String>,
-    /// The key.
+    /// The encrypted key.
     pub wrapped_key: String,
 }
 
@@ -97,18 +97,18 @@ pub struct WrappedKey {
 pub struct RequestRotation {
     /// A direct conversation of two users.
     pub conversation_id: ConversationId,
-    /// Why, for the peer.
+    /// The reason, for the peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<RotationReason>,
 }
 
-/// What `POST /keys/rotation/request` answers.
+/// The answer to `POST /keys/rotation/request`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RotationRequested {
-    /// The request; also the id of the event that tells the peer.
+    /// The id of the request, and of its event to the peer.
     pub request_id: EventId,
-    /// When the peer need not answer any more, 24 hours from now.
+    /// The end of the request, after 24 hours.
     pub expires_at: Timestamp,
 }
 

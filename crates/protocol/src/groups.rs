@@ -8,11 +8,11 @@ use crate::{
 };
 
 words! {
-    /// What a member who is a user may be made.
+    /// The roles that a user may be given in a group.
     pub enum UserRole {
-        /// The owner; the owner before is an admin then.
+        /// The owner. The previous owner becomes an admin.
         Owner = "owner",
-        /// A manager.
+        /// A manager of the group.
         Admin = "admin",
         /// Any other user.
         Member = "member",
@@ -30,21 +30,21 @@ impl From<UserRole> for Role {
 }
 
 words! {
-    /// Which messages of a group an agent gets.
+    /// The messages of a group that an agent gets.
     #[derive(Default)]
     pub enum Visibility {
-        /// Those that name it.
+        /// Only messages that name it.
         #[default]
         Addressed = "addressed",
-        /// All.
+        /// All messages.
         All = "all",
     }
 }
 
 words! {
-    /// Why a user was not added to a group.
+    /// The reason why a user was not added to a group.
     pub enum AdditionFault {
-        /// There is no such user.
+        /// The user does not exist.
         NotFound = "NOT_FOUND",
         /// The group has 500 members.
         GroupFull = "GROUP_FULL",
@@ -55,19 +55,19 @@ words! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AddMembers {
-    /// 1 to 100 users.
+    /// The users to add, 1 to 100.
     pub user_ids: Vec<UserId>,
 }
 
-/// What `POST /groups/{conversation_id}/members` answers: what became of each user.
+/// The answer to `POST /groups/{conversation_id}/members`: the outcome for each user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Addition {
-    /// Members now.
+    /// The users that were added.
     pub added: Vec<UserId>,
-    /// Members before.
+    /// The users that were members already.
     pub already: Vec<UserId>,
-    /// Not added.
+    /// The users that were not added.
     pub failed: Vec<FailedAddition>,
     /// Whether a member should rotate the key.
     pub rotation_required: bool,
@@ -79,7 +79,7 @@ pub struct Addition {
 pub struct FailedAddition {
     /// The user.
     pub user_id: UserId,
-    /// Why.
+    /// The reason.
     pub reason: AdditionFault,
 }
 
@@ -87,17 +87,17 @@ pub struct FailedAddition {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ChangeMember {
-    /// What the member is to be.
+    /// The member's new role.
     pub role: UserRole,
 }
 
-/// What removing a member or an agent answers.
+/// The answer to the removal of a member or an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Removal {
     /// The group.
     pub conversation_id: ConversationId,
-    /// The member that is no more.
+    /// The removed member.
     pub principal_id: Principal,
     /// Whether a member should rotate the key.
     pub rotation_required: bool,
@@ -109,20 +109,20 @@ pub struct Removal {
 pub struct AddAgent {
     /// The agent, with which the caller has an active relation.
     pub agent_id: AgentId,
-    /// Which messages it gets.
+    /// The messages that it gets.
     #[serde(default)]
     pub visibility: Visibility,
 }
 
-/// What `POST /groups/{conversation_id}/agent-instances` answers.
+/// The answer to `POST /groups/{conversation_id}/agent-instances`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AgentInstance {
-    /// The agent's place in the group.
+    /// The agent's membership in the group.
     pub instance_id: InstanceId,
     /// The agent.
     pub agent_id: AgentId,
-    /// Which messages it gets.
+    /// The messages that it gets.
     pub visibility: Visibility,
 }
 
@@ -132,7 +132,7 @@ pub struct AgentInstance {
 pub struct MemberChange {
     /// The group.
     pub conversation_id: ConversationId,
-    /// The member that joined or left.
+    /// The member that joined, left or was removed.
     pub member: Member,
     /// The principal that added or removed it; the member itself if it left.
     pub by: Principal,

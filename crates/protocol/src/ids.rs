@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
-/// A string that is no id of the kind asked for.
+/// The error for a string that is no id of the expected kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadId;
 
@@ -26,7 +26,7 @@ pub trait IdSource {
 }
 
 fn parse_ulid(text: &str) -> Result<Uuid, BadId> {
-    // The crate takes Crockford's look-alikes and lower case; an id here has one spelling.
+    // The crate accepts Crockford's look-alikes and lower case. An id here has one spelling.
     let id: ulid::Ulid = text.parse().map_err(|_| BadId)?;
     if id.to_string() == text {
         Ok(id.into())
@@ -134,7 +134,7 @@ macro_rules! id {
 }
 
 id! {
-    /// A human.
+    /// A person with an account.
     UserId: parse_ulid, show_ulid, ulid;
     /// An agent: the interface asks for a UUID.
     AgentId: parse_uuid, show_uuid, uuid_v7;
@@ -142,32 +142,32 @@ id! {
     SessionId: parse_ulid, show_ulid, ulid;
     /// One agent token.
     TokenId: parse_ulid, show_ulid, ulid;
-    /// The tie between a user and an agent.
+    /// The relation between a user and an agent.
     RelationId: parse_ulid, show_ulid, ulid;
     /// A conversation or group.
     ConversationId: parse_ulid, show_ulid, ulid;
     /// A message; also the id of the event that announces it.
     MessageId: parse_ulid, show_ulid, ulid;
-    /// An agent's place in a group.
+    /// An agent's membership in a group.
     InstanceId: parse_ulid, show_ulid, ulid;
     /// A durable event.
     EventId: parse_ulid, show_ulid, ulid;
     /// One live connection.
     ConnectionId: parse_ulid, show_ulid, ulid;
-    /// One running process, for as long as it lives.
+    /// One running process of the server.
     NodeId: parse_ulid, show_ulid, ulid;
     /// A passkey of a user.
     PasskeyId: parse_ulid, show_ulid, ulid;
-    /// A challenge that a passkey is to answer.
+    /// A challenge for a passkey.
     ChallengeId: parse_ulid, show_ulid, ulid;
 }
 
 words! {
     /// A kind of principal.
     pub enum PrincipalKind {
-        /// A human.
+        /// A person with an account.
         User = "user",
-        /// A program.
+        /// A program that a user owns.
         Agent = "agent",
     }
 }
@@ -175,14 +175,15 @@ words! {
 /// A user or an agent by the id that both kinds share: the owner of an inbox, a member, a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Principal {
-    /// A human.
+    /// A person with an account.
     User(UserId),
-    /// A program.
+    /// A program that a user owns.
     Agent(AgentId),
 }
 
 impl Principal {
-    /// The id without its kind. Users and agents draw from the same 128 bits, so this alone names an inbox.
+    /// The id without its kind. Users and agents draw from the same 128 bits, so this alone names
+    /// an inbox.
     pub fn id(self) -> Uuid {
         match self {
             Principal::User(UserId(id)) | Principal::Agent(AgentId(id)) => id,
@@ -197,7 +198,7 @@ impl Principal {
         }
     }
 
-    /// From the two columns that every table uses.
+    /// Builds a principal from the two columns that every table uses.
     pub fn from_row(kind: PrincipalKind, id: Uuid) -> Self {
         match kind {
             PrincipalKind::User => Principal::User(UserId(id)),

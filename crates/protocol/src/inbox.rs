@@ -1,4 +1,5 @@
-//! Reading an agent's inbox without a socket: `GET /agents/{agent_id}/messages/poll`, `POST /agents/{agent_id}/ack`.
+//! Reading an agent's inbox without a socket: `GET /agents/{agent_id}/messages/poll`, `POST
+//! /agents/{agent_id}/ack`.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,54 +9,55 @@ use crate::{agents::AgentState, cursor::Cursor, events::EventObject};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PollQuery {
-    /// Acks everything up to it and reads on after it; after the last ack if left out.
+    /// Acks everything up to it and reads on after it. If omitted, the poll starts after the last
+    /// ack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<Cursor>,
-    /// Events of a page, 1 to 100; 50 if left out.
+    /// The number of events of a page, 1 to 100; 50 if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 100, default = 50))]
     pub limit: Option<u32>,
-    /// Seconds to wait for an event if there is none, 0 to 25.
+    /// The wait for an event if there is none, 0 to 25 seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 25, default = 0))]
     pub wait: Option<u64>,
 }
 
-/// What a poll answers.
+/// The answer to a poll.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct PollPage {
     /// The events after the cursor.
     pub data: Vec<EventObject>,
-    /// Where the next poll starts, also if there was nothing.
+    /// The start of the next poll, also after an empty page.
     pub next_cursor: Cursor,
 }
 
-/// The body of `POST /agents/{agent_id}/ack`, which may be left out.
+/// The body of `POST /agents/{agent_id}/ack`, which may be omitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Ack {
-    /// The number up to which the agent has everything; nothing is acked without.
+    /// The number up to which the agent has all events. Nothing is acked if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up_to_seq: Option<i64>,
 }
 
-/// What `POST /agents/{agent_id}/ack` answers.
+/// The answer to `POST /agents/{agent_id}/ack`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Acked {
-    /// What the agent is now.
+    /// The agent's current state.
     pub state: AgentState,
-    /// Everything up to here is acknowledged; what is delivered next comes after it.
+    /// The highest acknowledged `seq`. Delivery continues after it.
     pub resumed_from_seq: i64,
-    /// Events that wait.
+    /// The number of waiting events.
     pub queued: i64,
 }
 
-/// `ack` of a client: everything up to the cursor has been taken.
+/// `ack` of a client: it has processed all events up to the cursor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AckFrame {
-    /// The cursor of the last event taken.
+    /// The cursor of the last processed event.
     pub cursor: Cursor,
 }

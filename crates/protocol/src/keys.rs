@@ -8,17 +8,17 @@ use crate::{
     time::Timestamp,
 };
 
-/// How the key that encrypts a backup is derived: by Argon2id, and not too cheaply.
+/// The Argon2id parameters that derive a backup's key, with a lower bound on the cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Argon2Params {
-    /// Memory in KiB.
+    /// The memory in KiB.
     #[cfg_attr(feature = "schema", schema(minimum = 19456, maximum = 4194304))]
     pub m: i32,
-    /// Passes.
+    /// The number of passes.
     #[cfg_attr(feature = "schema", schema(minimum = 2, maximum = 1000))]
     pub t: i32,
-    /// Lanes.
+    /// The number of lanes.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 255))]
     pub p: i32,
 }
@@ -61,32 +61,32 @@ pub struct PutKeyBackup {
     pub public_key: Key32,
     /// The Ed25519 public key.
     pub signing_public_key: Key32,
-    /// The device; names a device that the server had named.
+    /// The device's id. It replaces an id that the server chose.
     pub device_id: DeviceId,
-    /// The version that is to be replaced, 0 for none; any if left out.
+    /// The version that it replaces, 0 for none; any if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<i32>,
 }
 
-/// What `POST /keys/backup` answers.
+/// The answer to `POST /keys/backup`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct StoredKeyBackup {
     /// The device.
     pub device_id: String,
-    /// The pair of public keys: hex of the first 16 bytes of SHA-256 over both.
+    /// The id of the pair of public keys: hex of the first 16 bytes of SHA-256 over both.
     pub key_id: String,
-    /// The version, 1 for a device's first.
+    /// The version; a device's first is 1.
     pub version: i32,
-    /// When it was stored.
+    /// The time at which it was stored.
     pub created_at: Timestamp,
 }
 
-/// The query of `GET /keys/backup`, beside that of every list.
+/// The query of `GET /keys/backup`, in addition to the query of every list.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct KeyBackupQuery {
-    /// Backups of this device only.
+    /// Selects the backups of this device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_id: Option<DeviceId>,
 }
@@ -97,9 +97,9 @@ pub struct KeyBackupQuery {
 pub struct KeyBackup {
     /// The device.
     pub device_id: String,
-    /// The version.
+    /// The version of the backup.
     pub version: i32,
-    /// The pair of public keys.
+    /// The id of the pair of public keys.
     pub key_id: String,
     /// The encrypted X25519 private key.
     pub backup_a: Blob,
@@ -113,17 +113,17 @@ pub struct KeyBackup {
     pub public_key: Blob,
     /// The Ed25519 public key.
     pub signing_public_key: Blob,
-    /// When it was stored.
+    /// The time at which it was stored.
     pub created_at: Timestamp,
 }
 
-/// A user's devices in the directory: what `GET /keys/users/{user_id}/devices` answers.
+/// A user's devices in the directory: the answer to `GET /keys/users/{user_id}/devices`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct KeyDirectory {
     /// The user.
     pub user_id: UserId,
-    /// Rises with every change.
+    /// The version of the list. It rises with every change.
     pub list_version: i32,
     /// The devices that have keys.
     pub devices: Vec<DeviceKeys>,
@@ -135,13 +135,13 @@ pub struct KeyDirectory {
 pub struct DeviceKeys {
     /// The device.
     pub device_id: String,
-    /// The pair of keys.
+    /// The id of the pair of keys.
     pub key_id: String,
     /// The X25519 public key.
     pub public_key: Blob,
     /// The Ed25519 public key.
     pub signing_public_key: Blob,
-    /// Since when the device has them.
+    /// The time since which the device has these keys.
     pub created_at: Timestamp,
 }
 
@@ -151,6 +151,6 @@ pub struct DeviceKeys {
 pub struct BackupAccess {
     /// The device that read the backups.
     pub device_id: String,
-    /// When it did.
+    /// The time of the access.
     pub at: Timestamp,
 }

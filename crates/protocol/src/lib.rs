@@ -1,15 +1,19 @@
-//! The protocol of blindpipe as types: what a client sends, what the server answers, and what both call it.
+//! The protocol of blindpipe as types: the client's requests, the server's answers, and their
+//! common names.
 //!
-//! The crate does no I/O. The server, its tests, the load generator and Rust clients share it. OpenAPI and AsyncAPI
-//! documents are made of its schemas (feature `schema`).
+//! The crate does no I/O. The server, its tests, the load generator and Rust clients share it.
+//! OpenAPI and AsyncAPI documents are made of its schemas (feature `schema`).
 //!
-//! - Words of one meaning: [`ids`], [`time`], [`cursor`], [`text`], [`errors`], [`limits`], [`close`], [`revocation`].
-//! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`], [`agents`],
-//!   [`conversations`], [`messages`], [`groups`], [`relations`], [`inbox`], [`service`]; [`envelope`] wraps them.
-//! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of `/ws`).
+//! - Words of one meaning: [`ids`], [`time`], [`cursor`], [`text`], [`errors`], [`limits`],
+//!   [`close`], [`revocation`].
+//! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`],
+//!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`inbox`],
+//!   [`service`]; [`envelope`] wraps them.
+//! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of
+//!   `/ws`).
 //!
-//! Absent optional fields of requests are left out. In responses a field is either always there, then null means
-//! "none", or left out where its documentation says so.
+//! Absent optional fields of requests are omitted. A field of a response is present unless its
+//! documentation says otherwise; null means "none".
 #![deny(missing_docs)]
 
 #[macro_use]

@@ -1,4 +1,4 @@
-//! The limits: one row per budget.
+//! The limits: one row per limit.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::envelope::List;
 
 catalogue! {
-    /// A budget: (scope on the wire, calls, window in seconds, whose budget it is). Rows of the interface first, in its
-    /// order, then those it leaves open. An operator may change the numbers; `GET /limits` says what holds.
+    /// A limit: (scope on the wire, calls, window in seconds, owner of the limit). The interface's
+    /// rows come first, in its order. An operator may change the numbers; `GET /limits` shows the
+    /// current ones.
     pub enum Limit: (&'static str, u32, u64, Per) {
         LoginFail                = ("auth_login_fail",                 5,   900,   Per::Email);
         RegisterIp               = ("auth_register_ip",                10,  600,   Per::Ip);
@@ -58,12 +59,12 @@ impl Limit {
         self.row().0
     }
 
-    /// Whose budget it is.
+    /// The owner of the limit.
     pub const fn per(self) -> Per {
         self.row().3
     }
 
-    /// The budget unless the operator has changed it.
+    /// The default limit, which the operator may change.
     pub const fn default_budget(self) -> Budget {
         let (_, count, seconds, _) = self.row();
         Budget {
@@ -72,7 +73,7 @@ impl Limit {
         }
     }
 
-    /// The budget of a scope.
+    /// The limit of a scope.
     pub fn from_scope(scope: &str) -> Option<Self> {
         Limit::ALL
             .iter()
@@ -82,9 +83,9 @@ impl Limit {
 }
 
 words! {
-    /// Whose a budget is.
+    /// The owner of a limit.
     pub enum Per {
-        /// An address; of IPv6 a /64.
+        /// An IP address; for IPv6, a /64.
         Ip = "ip",
         /// An e-mail address.
         Email = "email",
@@ -100,26 +101,26 @@ words! {
         Group = "group",
         /// A conversation.
         Conversation = "conversation",
-        /// An address; each route has its own.
+        /// An IP address, separately for each route.
         IpAndRoute = "ip_and_route",
-        /// A user; each route has its own.
+        /// A user, separately for each route.
         UserAndRoute = "user_and_route",
-        /// An agent; each route has its own.
+        /// An agent, separately for each route.
         AgentAndRoute = "agent_and_route",
     }
 }
 
-/// So many calls in any window of this length.
+/// A number of calls in any window of a given length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Calls.
+    /// The number of calls.
     pub count: u32,
-    /// Length of the window.
+    /// The length of the window.
     pub window: Duration,
 }
 
 impl fmt::Display for Budget {
-    /// As the interface writes it: `5/s`, `60/min`, `6/h`, `10/10min`, `1/60s`, `5/24h`.
+    /// The form on the wire: `5/s`, `60/min`, `6/h`, `10/10min`, `1/60s`, `5/24h`.
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Budget { count, window } = self;
         match window.as_secs() {
@@ -166,29 +167,29 @@ impl FromStr for Budget {
     }
 }
 
-/// One row of `GET /limits`: a budget, and what is left of it where the caller has one only.
+/// A row of `GET /limits`: a limit, with its remaining calls if the caller has only one of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Bucket {
-    /// The stable name, such as `agent_message_send`.
+    /// The stable name of the limit, such as `agent_message_send`.
     pub scope: String,
-    /// The budget, such as `5/s`.
+    /// The limit, such as `5/s`.
     pub limit: String,
-    /// Calls in any window.
+    /// The number of calls in any window.
     pub count: u32,
-    /// Length of the window in seconds.
+    /// The length of the window, in seconds.
     pub window_seconds: u64,
-    /// Whose budget it is.
+    /// The owner of the limit.
     pub per: Per,
-    /// Calls that are left; null where there is one budget for each route, group or conversation.
+    /// The remaining calls; null if each route, group or conversation has its own limit.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub remaining: Option<u32>,
-    /// Milliseconds until the oldest call leaves the window; null as `remaining` is.
+    /// Milliseconds until the oldest call leaves the window; null if `remaining` is null.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub resets_in_ms: Option<u64>,
 }
 
-/// What `GET /limits` answers: every budget of the caller, on one page.
+/// The answer to `GET /limits`: every limit of the caller, on one page.
 pub type Buckets = List<Bucket>;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The macros behind the catalogues and the words of the protocol.
 
-/// Makes an enum, `ALL` (every row in order) and `row()` (the columns of a row) out of one line per row, so that
-/// code, tests and documents loop over the same table.
+/// Makes an enum, `ALL` (every row in order) and `row()` (the columns of a row) out of one line per
+/// row. Code, tests and documents then loop over the same table.
 #[macro_export]
 macro_rules! catalogue {
     ($(#[$doc:meta])* pub enum $name:ident: $columns:ty { $($(#[$row_doc:meta])* $variant:ident = $row:expr;)+ }) => {

@@ -1,4 +1,4 @@
-//! Messages: sending, histories.
+//! Messages: sending and histories.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -9,52 +9,55 @@ use crate::{
     time::Timestamp,
 };
 
-/// The body of a send. The route of a conversation does not read `conversation_id`; that of an agent needs it.
+/// The body of a send. The route of a conversation ignores `conversation_id`; the route of an agent
+/// requires it.
 ///
-/// A bare payload with the ids beside its own fields does as well; it cannot name recipients.
+/// A bare payload with the ids beside its own fields is accepted too. It cannot name recipients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SendMessage {
-    /// Where to.
+    /// The target conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<ConversationId>,
     /// An object with a string `type`, at most 1 MB. `encrypted` marks ciphertext.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub payload: RawJson,
-    /// The sender's own id, shown to readers; the same id sends one message within 24 hours.
+    /// The sender's own id, which readers see. One id sends one message within 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_message_id: Option<MessageId>,
-    /// The same under another name, as is the header `Idempotency-Key`; readers are not shown it.
+    /// The sender's own id under another name, like the header `Idempotency-Key`. Readers do not
+    /// see it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<Uuid>,
     /// The message that this one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_reply_to: Option<MessageId>,
-    /// Members that the message names, 1 to 500. An agent that is only addressed gets no other messages.
+    /// The members that the message names, 1 to 500. An agent with the visibility `addressed` gets
+    /// no other messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipients: Option<Vec<Principal>>,
 }
 
-/// What a sender is answered.
+/// The answer to a sender.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Sent {
     /// The message.
     pub message_id: MessageId,
-    /// Where it stands.
+    /// The conversation of the message.
     pub conversation_id: ConversationId,
     /// Its number in the conversation, without gaps.
     pub seq: i64,
-    /// When it was stored.
+    /// The time at which it was stored.
     pub created_at: Timestamp,
     /// The sender's own id; null if it gave none.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub client_message_id: Option<MessageId>,
-    /// Whether this id had been sent before; then the answer is that of the first time.
+    /// Whether this id was sent before. The answer then repeats the first one.
     pub duplicate: bool,
 }
 
-/// The sender of something, as everybody sees it.
+/// A sender as all members see it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Sender {
@@ -78,25 +81,25 @@ impl Sender {
     }
 }
 
-/// A message as everybody sees it: an item of a history, and the data of `message.created`.
+/// A message as all members see it: an item of a history, and the data of `message.created`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Message {
     /// The message.
     pub message_id: MessageId,
-    /// Where it stands.
+    /// The conversation of the message.
     pub conversation_id: ConversationId,
     /// Its number in the conversation.
     pub seq: i64,
     /// The sender.
     pub sender: Sender,
-    /// An object with a string `type`, as it was sent; null once it is purged.
+    /// An object with a string `type`, as received; null once it is purged.
     #[cfg_attr(feature = "schema", schema(required = true, value_type = Option<Object>))]
     pub payload: Option<RawJson>,
     /// Whether the payload was purged; absent if not.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub purged: bool,
-    /// Members that the sender named; absent if none.
+    /// The members that the sender named; absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipients: Option<Vec<Principal>>,
     /// The sender's own id; absent if it gave none.
@@ -105,20 +108,20 @@ pub struct Message {
     /// The message that this one answers; absent if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_reply_to: Option<MessageId>,
-    /// Answers of agents to each other since a human spoke; at most 8.
+    /// The number of agents' answers to each other since a user spoke, at most 8.
     pub hop: i16,
-    /// When it was stored.
+    /// The time at which it was stored.
     pub created_at: Timestamp,
 }
 
 words! {
-    /// Which way a reader walks through a history.
+    /// The direction of a walk through a history.
     #[derive(Default)]
     pub enum Direction {
-        /// From the newest, or the cursor, to older ones.
+        /// From the newest message, or the cursor, to older ones.
         #[default]
         Backward = "backward",
-        /// From the oldest, or the cursor, to newer ones.
+        /// From the oldest message, or the cursor, to newer ones.
         Forward = "forward",
     }
 }
@@ -127,14 +130,14 @@ words! {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct HistoryQuery {
-    /// Messages of a page, 1 to 100; 50 if left out.
+    /// The number of messages of a page, 1 to 100; 50 if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 100, default = 50))]
     pub limit: Option<u32>,
     /// The last message seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<MessageId>,
-    /// Which way to walk.
+    /// The direction of the walk.
     #[serde(default)]
     pub direction: Direction,
 }

@@ -1,4 +1,5 @@
-//! Passkeys: `/auth/passkey/*`, `/users/me/passkeys`. Options and credentials are those of WebAuthn, in JSON.
+//! Passkeys: `/auth/passkey/*`, `/users/me/passkeys`. Options and credentials are those of
+//! WebAuthn, in JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,16 +11,16 @@ use crate::{
     time::Timestamp,
 };
 
-/// The body of `POST /auth/passkey/begin`, which may be left out.
+/// The body of `POST /auth/passkey/begin`, which may be omitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct BeginPasskeyLogin {
-    /// A proof of being human: judged if there is one.
+    /// The token of a solved Turnstile challenge. It is optional, but checked if present.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turnstile_token: Option<Secret>,
 }
 
-/// What a page gives to `navigator.credentials.get`.
+/// The input of `navigator.credentials.get`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LoginChallenge {
@@ -29,7 +30,7 @@ pub struct LoginChallenge {
     pub public_key: RawJson,
     /// Always `conditional`: no button is needed.
     pub mediation: String,
-    /// When the challenge ends, five minutes from now.
+    /// The end of the challenge, after five minutes.
     pub expires_at: Timestamp,
 }
 
@@ -37,7 +38,7 @@ pub struct LoginChallenge {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CompletePasskeyLogin {
-    /// The challenge that is answered.
+    /// The answered challenge.
     pub challenge_id: ChallengeId,
     /// `PublicKeyCredential` of an assertion.
     pub credential: RawJson,
@@ -46,7 +47,7 @@ pub struct CompletePasskeyLogin {
     pub device: SignInDevice,
 }
 
-/// What a page gives to `navigator.credentials.create`.
+/// The input of `navigator.credentials.create`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EnrolmentChallenge {
@@ -54,7 +55,7 @@ pub struct EnrolmentChallenge {
     pub challenge_id: ChallengeId,
     /// `PublicKeyCredentialCreationOptions`.
     pub public_key: RawJson,
-    /// When the challenge ends, five minutes from now.
+    /// The end of the challenge, after five minutes.
     pub expires_at: Timestamp,
 }
 
@@ -62,24 +63,24 @@ pub struct EnrolmentChallenge {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CompleteEnrolment {
-    /// The challenge that is answered.
+    /// The answered challenge.
     pub challenge_id: ChallengeId,
     /// `PublicKeyCredential` of an attestation.
     pub credential: RawJson,
-    /// What the user calls it; `Passkey` if left out.
+    /// The user's name for it; `Passkey` if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<PasskeyName>,
 }
 
-/// What `POST /users/me/passkeys/complete` answers.
+/// The answer to `POST /users/me/passkeys/complete`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EnrolledPasskey {
     /// The passkey.
     pub passkey_id: PasskeyId,
-    /// What the user calls it.
+    /// The user's name for it.
     pub name: String,
-    /// When it was enrolled.
+    /// The time of the enrolment.
     pub created_at: Timestamp,
 }
 
@@ -89,21 +90,21 @@ pub struct EnrolledPasskey {
 pub struct Passkey {
     /// The passkey; the next page starts after it.
     pub passkey_id: PasskeyId,
-    /// What the user calls it.
+    /// The user's name for it.
     pub name: String,
-    /// When it was enrolled.
+    /// The time of the enrolment.
     pub created_at: Timestamp,
-    /// When it last signed in; null if never.
+    /// The time of its last sign-in; null if never.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub last_used_at: Option<Timestamp>,
 }
 
-/// What `DELETE /users/me/passkeys/{passkey_id}` answers.
+/// The answer to `DELETE /users/me/passkeys/{passkey_id}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DeletedPasskey {
     /// The passkey.
     pub passkey_id: PasskeyId,
-    /// When it was forgotten.
+    /// The time of the deletion.
     pub deleted_at: Timestamp,
 }

@@ -3,20 +3,20 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// A JSON value that keeps its bytes: nothing is reordered, no number is rewritten.
+/// A JSON value that keeps its bytes: order and numbers stay as written.
 ///
-/// It can be read by `serde_json` only.
+/// Only `serde_json` can read it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RawJson(pub Box<RawValue>);
 
 impl RawJson {
-    /// The value as it is written.
+    /// The text of the value.
     pub fn as_str(&self) -> &str {
         self.0.get()
     }
 
-    /// A value out of its text, which must be JSON.
+    /// Parses a value. Fails if the text is no JSON.
     pub fn parse(text: String) -> serde_json::Result<Self> {
         RawValue::from_string(text).map(RawJson)
     }
@@ -28,7 +28,7 @@ impl RawJson {
 }
 
 impl PartialEq for RawJson {
-    /// Equal bytes, not equal values.
+    /// Compares bytes, not values.
     fn eq(&self, other: &Self) -> bool {
         self.as_str() == other.as_str()
     }

@@ -1,4 +1,4 @@
-//! Relations: what lets an agent be with a user. `/relations`.
+//! Relations of users and agents: `/relations`.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,16 +8,16 @@ use crate::{
 };
 
 words! {
-    /// Whether a relation holds.
+    /// The state of a relation.
     pub enum RelationState {
-        /// It holds.
+        /// The agent may write to the user.
         Active = "active",
         /// The user has ended it.
         Revoked = "revoked",
     }
 }
 
-/// What ties a user and an agent.
+/// The relation of a user and an agent, which lets the agent write to the user.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Relation {
@@ -27,14 +27,14 @@ pub struct Relation {
     pub user_id: UserId,
     /// The agent.
     pub agent_id: AgentId,
-    /// Whether it holds.
+    /// The state of the relation.
     pub state: RelationState,
-    /// When it began.
+    /// The time of the start.
     pub created_at: Timestamp,
-    /// When it ended; null while it holds.
+    /// The end of the relation; null while it is active.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub revoked_at: Option<Timestamp>,
-    /// When what was said under it is purged; null if it is not.
+    /// The time of its messages' purge; null if none is due.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub purge_at: Option<Timestamp>,
 }

@@ -1,7 +1,7 @@
-//! Why a credential ended.
+//! The reasons of revoked credentials.
 
 words! {
-    /// Why a session or an agent token was revoked: the `reason` of `session.invalidated`.
+    /// The reason of a revoked session or agent token: the `reason` of `session.invalidated`.
     pub enum RevocationReason {
         /// The user has revoked the device.
         DeviceRevoked = "device_revoked",

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What `GET /health` answers while the node takes traffic; `SERVICE_UNAVAILABLE` while it drains.
+/// The answer to `GET /health` while the node accepts traffic; `SERVICE_UNAVAILABLE` while it
+/// drains.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Health {
@@ -10,11 +11,11 @@ pub struct Health {
     pub status: String,
 }
 
-/// What `GET /version` answers.
+/// The answer to `GET /version`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Version {
-    /// Versions of the interface that are served.
+    /// The supported versions of the interface.
     pub supported: Vec<String>,
     /// The version of paths without a version.
     pub default: String,

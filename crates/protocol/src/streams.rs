@@ -1,4 +1,5 @@
-//! Streams: deltas of a message in the making. Nothing of them is stored but the message they end in.
+//! Streams: deltas of a message that an agent is composing. The server stores only the final
+//! message.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,14 +16,14 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct BeginStream {
-    /// Comes back in a refusal.
+    /// A reference that a refusal repeats.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub r#ref: Value,
     /// The agent's name for the stream.
     pub stream_id: StreamId,
-    /// Where it is heard.
+    /// The conversation of the stream.
     pub conversation_id: ConversationId,
-    /// The message that the final one will answer.
+    /// The message that the stream's final message answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_reply_to: Option<MessageId>,
 }
@@ -31,7 +32,7 @@ pub struct BeginStream {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SendDelta {
-    /// Comes back in a refusal.
+    /// A reference that a refusal repeats.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub r#ref: Value,
     /// The stream.
@@ -46,12 +47,12 @@ pub struct SendDelta {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CancelStream {
-    /// Comes back in a refusal.
+    /// A reference that a refusal repeats.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub r#ref: Value,
     /// The stream.
     pub stream_id: StreamId,
-    /// Why, for those who watch; at most 200 bytes.
+    /// The reason for the listeners, at most 200 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(max_length = 200))]
     pub reason: Option<String>,
@@ -61,26 +62,26 @@ pub struct CancelStream {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EndStream {
-    /// Comes back in the answer.
+    /// A reference that the answer repeats.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub r#ref: Value,
     /// The stream.
     pub stream_id: StreamId,
-    /// Where to, if the node does not know the stream any more.
+    /// The target conversation, if the node no longer knows the stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<ConversationId>,
     /// An object with a string `type`, at most 1 MB.
     pub payload: RawJson,
-    /// The sender's own id; the same id sends one message within 24 hours.
+    /// The sender's own id. One id sends one message within 24 hours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_message_id: Option<MessageId>,
-    /// The same under another name; readers are not shown it.
+    /// The sender's own id under another name. Readers do not see it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<Uuid>,
-    /// The message that this one answers; that of `stream.begin` if left out.
+    /// The message that this one answers; that of `stream.begin` if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_reply_to: Option<MessageId>,
-    /// Members that the message names, 1 to 500.
+    /// The members that the message names, 1 to 500.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recipients: Option<Vec<Principal>>,
 }
@@ -89,12 +90,12 @@ pub struct EndStream {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SyncStream {
-    /// Comes back in a refusal.
+    /// A reference that a refusal repeats.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub r#ref: Value,
     /// The stream.
     pub stream_id: StreamId,
-    /// The number of the first delta wanted.
+    /// The number of the first wanted delta.
     pub from_n: u64,
 }
 
@@ -104,9 +105,9 @@ pub struct SyncStream {
 pub struct StreamBegin {
     /// The stream.
     pub stream_id: StreamId,
-    /// Where it is heard.
+    /// The conversation of the stream.
     pub conversation_id: ConversationId,
-    /// The message that the final one will answer; absent if none.
+    /// The message that the stream's final message answers; absent if none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_reply_to: Option<MessageId>,
     /// The agent.
@@ -119,11 +120,11 @@ pub struct StreamBegin {
 pub struct StreamDelta {
     /// The stream.
     pub stream_id: StreamId,
-    /// Where it is heard.
+    /// The conversation of the stream.
     pub conversation_id: ConversationId,
     /// The number of the delta.
     pub n: u64,
-    /// As the agent sent it.
+    /// The delta as the agent sent it.
     pub data: RawJson,
     /// The agent.
     pub sender: Sender,
@@ -135,7 +136,7 @@ pub struct StreamDelta {
 pub struct StreamEnd {
     /// The stream.
     pub stream_id: StreamId,
-    /// Where it was heard.
+    /// The conversation of the stream.
     pub conversation_id: ConversationId,
     /// The message, which comes as an event of its own.
     pub message_id: MessageId,
@@ -149,9 +150,9 @@ pub struct StreamEnd {
 pub struct StreamCancel {
     /// The stream.
     pub stream_id: StreamId,
-    /// Where it was heard.
+    /// The conversation of the stream.
     pub conversation_id: ConversationId,
-    /// The agent's words, or `idle` or `not_member`; absent if it gave none.
+    /// The agent's reason, or `idle` or `not_member`; absent if none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The agent.

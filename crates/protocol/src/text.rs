@@ -1,14 +1,14 @@
 //! Strings with a form of their own: names, device ids, stream ids, base64, secrets.
 //!
-//! Those that the server judges while it reads a body refuse with `rule|message`, which becomes the `rule` and
-//! `message` of the faulty field.
+//! While the server reads a body, these types reject bad text with `rule|message`. It becomes the
+//! `rule` and `message` of the faulty field.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// Why a string does not have the form asked for: `rule|message`.
+/// The reason why a string is malformed: `rule|message`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadText(pub String);
 
@@ -63,25 +63,25 @@ macro_rules! text {
 }
 
 text! {
-    /// What a user or an agent is called.
+    /// The display name of a user or an agent.
     DisplayName: 1 to 200;
-    /// What a user calls a device.
+    /// A user's name for a device.
     DeviceName: 1 to 200;
-    /// What a device runs, such as `ios` or `web`.
+    /// The platform of a device, such as `ios` or `web`.
     Platform: 1 to 64;
     /// A locale tag, such as `de-CH`.
     Locale: 1 to 35;
     /// A verification code that was mailed.
     MailedCode: 1 to 64;
-    /// What a user calls a passkey.
+    /// A user's name for a passkey.
     PasskeyName: 1 to 200;
-    /// What a group is called.
+    /// The title of a group.
     Title: 1 to 200;
-    /// What an agent is for.
+    /// The purpose of an agent.
     Description: 0 to 2000;
-    /// Why a key is rotated, in the words of its user.
+    /// A user's reason for the rotation of a key.
     RotationReason: 0 to 200;
-    /// A device that a wrapped key is for.
+    /// The device of a wrapped key.
     RecipientDevice: 1 to 128;
     /// A conversation's key, encrypted for one recipient.
     WrappedKeyText: 1 to 4096;
@@ -196,7 +196,7 @@ string_schema!(Key32, "Base64 of exactly 32 bytes.", |object| object
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blob(pub Vec<u8>);
 
-/// Bytes of a [`Blob`].
+/// The most bytes of a [`Blob`].
 const MAX_BLOB_BYTES: usize = 8192;
 
 impl Serialize for Blob {

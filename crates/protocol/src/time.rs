@@ -1,11 +1,11 @@
-//! Moments on the wire.
+//! Times on the wire.
 
 use std::fmt;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A moment: ISO 8601, UTC, milliseconds, such as `2026-03-01T12:00:00.000Z`.
+/// A time: ISO 8601, UTC, milliseconds, such as `2026-03-01T12:00:00.000Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Timestamp(pub DateTime<Utc>);
 

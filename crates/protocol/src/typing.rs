@@ -1,4 +1,5 @@
-//! Typing notices: `POST /agents/{agent_id}/typing` and the `typing` frames. Nothing of it is stored.
+//! Typing notices: `POST /agents/{agent_id}/typing` and the `typing` frames. The server stores none
+//! of them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,9 +9,9 @@ use crate::{ids::ConversationId, messages::Sender, time::Timestamp};
 words! {
     /// Whether a principal writes.
     pub enum TypingState {
-        /// It writes; it says so again within 10 s or counts as stopped.
+        /// The principal writes. It counts as stopped unless it repeats this within 10 s.
         Started = "started",
-        /// It has stopped.
+        /// The principal has stopped.
         Stopped = "stopped",
     }
 }
@@ -19,21 +20,21 @@ words! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SetTyping {
-    /// Where.
+    /// The conversation.
     pub conversation_id: ConversationId,
     /// Whether the agent writes.
     pub state: TypingState,
 }
 
-/// What `POST /agents/{agent_id}/typing` answers.
+/// The answer to `POST /agents/{agent_id}/typing`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TypingAnswer {
-    /// Where.
+    /// The conversation.
     pub conversation_id: ConversationId,
     /// Whether the agent writes.
     pub state: TypingState,
-    /// When the notice ends unless it is renewed.
+    /// The end of the notice unless it is renewed.
     pub expires_at: Timestamp,
 }
 
@@ -41,10 +42,10 @@ pub struct TypingAnswer {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct SendTyping {
-    /// Comes back in a refusal.
+    /// A reference that a refusal repeats.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub r#ref: Value,
-    /// Where.
+    /// The conversation.
     pub conversation_id: ConversationId,
     /// Whether the client's user or agent writes.
     pub state: TypingState,
@@ -54,12 +55,12 @@ pub struct SendTyping {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct TypingNotice {
-    /// Where.
+    /// The conversation.
     pub conversation_id: ConversationId,
     /// The principal that writes.
     pub sender: Sender,
-    /// Whether it writes.
+    /// Whether the sender writes.
     pub state: TypingState,
-    /// When the notice ends unless it is renewed.
+    /// The end of the notice unless it is renewed.
     pub expires_at: Timestamp,
 }

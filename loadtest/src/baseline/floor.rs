@@ -1,13 +1,16 @@
-//! The floor: a broadcast over WebSockets and Redis that knows nobody, checks, limits and stores nothing, and answers no
-//! ping. What it does do is done as cheaply as we know how:
+//! The floor: a broadcast over WebSockets and Redis without users, checks, limits or storage. It
+//! answers no ping. It does the remaining work as cheaply as we know how:
 //!
-//! - a frame is encoded once, by the process that hears it, and travels through Redis encoded;
-//! - listeners of its own process are written to by whoever has something to say, without a task in between; what is
-//!   said by others meanwhile is then written together, once for each listener;
-//! - what waits in a sender's or in Redis's connection is taken at once, and published and written together.
+//! - The first process that receives a frame encodes it once; the frame travels through Redis
+//!   encoded.
+//! - The speaker's task writes to the listeners of its own process, without a task in between.
+//!   Frames that arrive meanwhile are then written together, once for each listener.
+//! - All waiting bytes of a sender's or Redis's connection are read at once, and published and
+//!   written together.
 //!
-//! Nothing is queued: who speaks waits until it has been written. A listener whose connection does not take everything
-//! at once (the kernel's buffers are full) is dropped, and whoever counts arrivals finds them missing.
+//! There is no queue: a speaker waits until its frame has been written. A listener whose connection
+//! does not accept everything at once (full kernel buffers) is dropped. The count of arrivals then
+//! shows the gap.
 
 use std::sync::{Arc, Mutex as Lock};
 
@@ -39,19 +42,19 @@ use crate::{Result, redis};
 
 const SUBSCRIBE: &[u8] = b"*2\r\n$9\r\nSUBSCRIBE\r\n$5\r\nfloor\r\n";
 const SUBSCRIBED: &[u8] = b"*3\r\n$9\r\nsubscribe\r\n$5\r\nfloor\r\n:1\r\n";
-/// What stands before the length of what is published.
+/// The bytes before the length of a published frame.
 const PUBLISH: &[u8] = b"*3\r\n$7\r\nPUBLISH\r\n$5\r\nfloor\r\n$";
 const PUBLISHED: &[u8] = b"*3\r\n$7\r\nmessage\r\n$5\r\nfloor\r\n$";
-/// Listeners that have been told sooner than Redis has.
+/// The number of listeners that are written to before Redis.
 const FEW: usize = 8;
-/// Bytes of the mark by which a process knows what it has published itself.
+/// The length of the mark by which a process recognises its own publications.
 const MARK: usize = 2;
 
 struct Floor {
     mark: [u8; MARK],
     redis: Mutex<OwnedWriteHalf>,
     listeners: Mutex<Vec<OwnedWriteHalf>>,
-    /// Frames that nobody has begun to write.
+    /// Frames that no task has begun to write.
     waiting: Lock<Vec<u8>>,
 }
 
@@ -67,7 +70,7 @@ pub async fn serve(listener: TcpListener, url: &str) -> Result<()> {
         listeners: Mutex::default(),
         waiting: Lock::default(),
     });
-    // How many were reached by what was published: nobody wants to know.
+    // The number of receivers in each answer is not needed.
     tokio::spawn(async move { tokio::io::copy(&mut answers, &mut sink()).await });
     let relay = tokio::spawn(floor.clone().relay(subscription));
     tokio::spawn(async move {
@@ -79,7 +82,7 @@ pub async fn serve(listener: TcpListener, url: &str) -> Result<()> {
 }
 
 impl Floor {
-    /// Takes a connection, listens to it, and lets it listen unless it does not want to.
+    /// Accepts a connection, reads from it, and adds it to the listeners unless it opts out.
     async fn attend(self: Arc<Self>, stream: TcpStream) -> Result<()> {
         stream.set_nodelay(true)?;
         let mut silent = false;
@@ -92,7 +95,7 @@ impl Floor {
             .await?
             .into_inner()
             .into_split();
-        // Dropped, it would end the connection.
+        // Dropping it would end the connection.
         let mut unused = Some(write);
         if !silent {
             self.listeners.lock().await.extend(unused.take());
@@ -120,7 +123,8 @@ impl Floor {
         Ok(())
     }
 
-    /// A few listeners are written to sooner than Redis wakes up; while many are, it and other processes can work.
+    /// Writes to a few listeners before Redis. Many listeners come after Redis, so that Redis and
+    /// other processes can work meanwhile.
     async fn spread(&self, frames: &[u8]) -> Result<()> {
         if self
             .listeners
@@ -149,7 +153,8 @@ impl Floor {
         Ok(self.redis.lock().await.write_all(&command).await?)
     }
 
-    /// Writes frames to every listener of this process. Who gets the listeners writes for all that wait for them.
+    /// Writes frames to every listener of this process. The task that gets the listeners writes for
+    /// all waiting tasks.
     async fn tell(&self, frames: &[u8]) {
         let waiting = || {
             self.waiting
@@ -164,7 +169,7 @@ impl Floor {
         }
     }
 
-    /// Tells what other processes publish.
+    /// Delivers frames that other processes publish.
     async fn relay(self: Arc<Self>, mut subscription: BufReader<TcpStream>) -> Result<()> {
         let (mut length, mut frames) = (String::new(), Vec::new());
         loop {
@@ -185,7 +190,7 @@ impl Floor {
     }
 }
 
-/// Reads exactly this.
+/// Reads exactly these bytes.
 async fn expect(redis: &mut BufReader<TcpStream>, what: &[u8]) -> Result<()> {
     let mut said = vec![0; what.len()];
     redis.read_exact(&mut said).await?;

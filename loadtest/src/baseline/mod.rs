@@ -1,4 +1,5 @@
-//! Servers that do only the one thing that is measured, each in a process of its own: this program again.
+//! Servers that do only the one thing that is measured, each in a process of its own: this program
+//! again.
 
 mod floor;
 
@@ -50,7 +51,8 @@ impl Baseline {
         self.be.is_some()
     }
 
-    /// Servers have the threads that a node has, but for the bare connections, of which nothing costs less than one.
+    /// Servers have the threads that a node has, but for the bare connections, of which nothing
+    /// costs less than one.
     pub fn runtime(&self) -> std::io::Result<Runtime> {
         match self.be {
             None | Some(Kind::Tcp) => tokio::runtime::Builder::new_current_thread(),
@@ -83,7 +85,8 @@ async fn tcp(listener: TcpListener) -> Result<()> {
     }
 }
 
-/// The buffers are made small, which is one line; with those that it has by default a socket takes fifty times as much.
+/// The buffers are made small, which is one line; with those that it has by default a socket takes
+/// fifty times as much.
 async fn axum(listener: TcpListener) -> Result<()> {
     let wait = async |upgrade: WebSocketUpgrade| {
         let upgrade = upgrade.read_buffer_size(1024).write_buffer_size(0);

@@ -1,5 +1,5 @@
-//! `fanout`: one send into a group of which every member listens, with one device on each of two nodes. How long until
-//! the last has it, and how many deliveries a second?
+//! `fanout`: one send into a group whose members all listen, with one device on each of two nodes.
+//! It measures the time until the last device has it, and the deliveries per second.
 
 use std::{
     cell::RefCell,
@@ -28,12 +28,12 @@ use crate::{
 };
 
 const PAYLOAD_BYTES: usize = 200;
-/// Sends one after the other, each of which is waited for.
+/// The number of single sends, each of which waits for all arrivals.
 const SINGLE: usize = 50;
-/// How long to wait for what was acked and has not arrived.
+/// The longest wait for acked messages that have not arrived.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What one round found; times in µs.
+/// The findings of one round; times in µs.
 #[derive(Serialize)]
 struct Found {
     who: &'static str,
@@ -41,13 +41,13 @@ struct Found {
     each: Quantiles,
     /// From the send to the last arrival.
     last: Quantiles,
-    /// Deliveries per second with several sends under way.
+    /// Deliveries per second with several concurrent sends.
     rate: f64,
     cpu: Used,
     deliveries: u64,
 }
 
-/// What all sockets of a round have heard.
+/// The arrivals at all sockets of a round.
 #[derive(Default)]
 struct Heard {
     sent_at: Option<Instant>,
@@ -79,7 +79,7 @@ impl Ear {
         }
     }
 
-    /// Waits until so many have arrived in all, but not for ever; how many are missing.
+    /// Waits for `awaited` arrivals, up to a limit. Returns the number of missing ones.
     async fn all(&self, awaited: u64) -> u64 {
         self.heard.borrow_mut().awaited = awaited;
         let missing = || awaited.saturating_sub(self.heard.borrow().arrived);
@@ -92,7 +92,7 @@ impl Ear {
         missing()
     }
 
-    /// The same where none may be missing.
+    /// Waits for `awaited` arrivals and fails if any is missing.
     async fn all_of_theirs(&self, awaited: u64) -> Result<()> {
         match self.all(awaited).await {
             0 => Ok(()),
@@ -101,7 +101,7 @@ impl Ear {
     }
 }
 
-/// Listens until the socket ends.
+/// Reads until the socket ends.
 async fn listen(mut line: Line, mut seq: i64, ear: Ear) {
     while let Ok(text) = line.hear().await {
         if let Some(n) = event(&text) {
@@ -182,7 +182,7 @@ async fn ours(cluster: &Cluster, members: usize, options: &Options) -> Result<(F
             listeners.push(spawn_local(listen(line, 0, ear.clone())));
         }
     }
-    // The nodes' subscriptions are under way until a moment after the last socket is up.
+    // The nodes complete their subscriptions shortly after the last socket is up.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let sockets = listeners.len() as u64;
     let watch = Arc::new(Watch::of(cluster).await?);
@@ -257,7 +257,7 @@ async fn ours(cluster: &Cluster, members: usize, options: &Options) -> Result<(F
     Ok((found, faults))
 }
 
-/// The same with a peer, whose sends are not stored and not answered.
+/// Measures a peer, which neither stores nor answers sends.
 async fn theirs(peer: &Peer, members: usize, options: &Options) -> Result<Found> {
     let ear = Ear::default();
     let mut listeners = Vec::new();
@@ -295,7 +295,8 @@ async fn theirs(peer: &Peer, members: usize, options: &Options) -> Result<Found>
     let before = watch.now();
     let began = Instant::now();
     let first = sent;
-    // Nothing answers a send: so many are under way that the next waits for the arrivals of an earlier one.
+    // No answer ends a send. So many are in progress that the next one waits for the arrivals of an
+    // earlier one.
     while began.elapsed() < Duration::from_secs(options.seconds) {
         sender.say(&message).await?;
         sent += 1;

@@ -1,5 +1,6 @@
-//! `history`: senders, readers and listeners on three nodes that are killed and started again, Redis emptied now and
-//! then, and one member put out and let in all the while. What they saw is judged by the crate of the same name.
+//! `history`: senders, readers and listeners on three nodes that are killed and restarted. Redis is
+//! emptied now and then, and one member is repeatedly removed and added. The crate `history` judges
+//! their observations.
 
 use std::{
     cell::{Cell, RefCell},
@@ -28,29 +29,31 @@ use crate::{
 
 const NODES: usize = 3;
 const ROOMS: usize = 2;
-/// The first owns the rooms and has a relation with the agents; the last is put out and let in.
+/// The number of users. The first owns the rooms and has a relation with the agents. The last is
+/// removed and added.
 const USERS: usize = 6;
 const AGENTS: usize = 2;
-/// From one kill to the next, and how long a node stays dead.
+/// The time between kills, and for which a node stays down.
 const LIFE: Duration = Duration::from_secs(2);
 const DEATH: Duration = Duration::from_millis(500);
-/// So many kills, then Redis loses everything.
+/// The number of kills before Redis loses everything.
 const FLUSHED_AFTER: usize = 3;
-/// A call that is not answered by then never will be.
+/// The longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two tries of a socket.
+/// The wait between two tries of a socket.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Faults that are shown in full.
+/// The number of faults that are shown in full.
 const SHOWN: usize = 5;
 
-/// What clients share: where the nodes are, and the users whose tokens are made as they are needed.
+/// The shared state of clients: the nodes' addresses, and the users whose tokens are made on
+/// demand.
 struct World {
     nodes: Vec<Node>,
     crowd: Crowd,
     operations: Cell<usize>,
 }
 
-/// By what someone is known.
+/// The identity of a client.
 #[derive(Clone)]
 enum Name {
     User(usize),
@@ -66,7 +69,7 @@ impl World {
     }
 }
 
-/// A client of all nodes, with connections that are kept.
+/// A client of all nodes, with connections that stay open.
 struct Player {
     world: Rc<World>,
     id: String,
@@ -143,7 +146,7 @@ impl Actor for Player {
     }
 }
 
-/// A socket that is opened again at the next node whenever it ends, from where it was.
+/// A socket that reconnects to the next node whenever it ends, from its last cursor.
 struct Listener {
     world: Rc<World>,
     id: String,
@@ -182,7 +185,7 @@ impl Listener {
                 line.say(json!({ "type": "auth.renew", "access_token": token }).to_string())
                     .await?;
             }
-            // The first socket says where it begins.
+            // The first socket's `ready` has the starting position.
             Some("ready" | "event") => {
                 self.cursor = frame["cursor"]
                     .as_str()
@@ -210,7 +213,7 @@ impl Subscriber for Listener {
     }
 }
 
-/// Agents of the first user, in relation with it: id and token.
+/// Makes agents with a relation to the first user: id and token.
 async fn make_agents(owner: &Player) -> Result<Vec<(String, String)>> {
     let mut agents = Vec::new();
     for n in 0..AGENTS {
@@ -240,14 +243,14 @@ async fn must(owner: &Player, path: &str, body: Value) -> Result<Value> {
     }
 }
 
-/// What was done to the nodes.
+/// The counts of faults that were injected.
 #[derive(Default)]
 struct Harm {
     kills: usize,
     flushes: usize,
 }
 
-/// Kills one node after the other, and starts it again, until it is `over`; all run then.
+/// Kills and restarts one node after the other until `over`. All nodes run afterwards.
 async fn harm(
     plain: &mut Plain,
     world: &World,
@@ -255,7 +258,7 @@ async fn harm(
     operations: usize,
 ) -> Result<Harm> {
     let mut harm = Harm::default();
-    // The rooms are made in peace.
+    // The rooms are made before the first kill.
     while world.operations.get() < operations / 50 && !over.get() {
         tokio::time::sleep(PAUSE).await;
     }
@@ -294,7 +297,7 @@ async fn flush(url: &str) -> Result<()> {
     }
 }
 
-/// Runs the scenario, once.
+/// Runs the scenario once.
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
     let mut plain = Plain::start(cluster, NODES).await?;
     let crowd = Crowd::make(cluster, USERS, 1).await?;
@@ -360,7 +363,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
     Ok(report(&numbers, &found))
 }
 
-/// What came of it, besides faults.
+/// The results besides faults.
 struct Numbers(Vec<(&'static str, u64)>);
 
 impl Numbers {

@@ -1,8 +1,8 @@
-//! `hop`: how long from send to receive, at a fixed rate, when the receiver's socket is on the sender's node and when it
-//! is on another?
+//! `hop`: the time from send to receive at a fixed rate, with the receiver's socket on the sender's
+//! node and on another.
 //!
-//! An open loop: messages are due at fixed moments, and every time is taken from the moment a message was due, so a
-//! node that stalls is charged for all that it made wait.
+//! An open loop: messages are due at fixed moments. Every time is measured from the due moment, so
+//! a stall of a node counts for all messages that it delays.
 
 use std::{
     sync::{
@@ -37,10 +37,10 @@ use crate::{
 const PAYLOAD_BYTES: usize = 200;
 /// Seconds at the beginning that do not count.
 const WARM_UP: u64 = 1;
-/// How long to wait for what was acked and has not arrived.
+/// The longest wait for acked messages that have not arrived.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What one phase of one round found; times in µs from the moment a message was due.
+/// The findings of one phase of one round; times in µs from a message's due moment.
 #[derive(Serialize)]
 struct Found {
     phase: &'static str,
@@ -48,7 +48,7 @@ struct Found {
     receive: Quantiles,
     /// To the sender's 201.
     answer: Quantiles,
-    /// To the moment this program got round to sending: its own part in the other two.
+    /// To the start of the send: this program's own part in the other two.
     late: Quantiles,
     cpu: Used,
 }
@@ -119,7 +119,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     })
 }
 
-/// The same rate from a socket of a peer's first node to one of another.
+/// Measures a peer at the same rate, from a socket of its first node to one of another.
 async fn theirs(peer: &Peer, listening: usize, options: &Options) -> Result<Quantiles> {
     let (mut sender, mut listener) = (
         peer.connect_silently(0).await?,
@@ -156,7 +156,7 @@ async fn theirs(peer: &Peer, listening: usize, options: &Options) -> Result<Quan
     Ok(latencies.quantiles())
 }
 
-/// A round's findings on the same node and across nodes.
+/// The findings of a round on the same node and across nodes.
 type Theirs = peers::Found<[Quantiles; 2]>;
 
 fn peer_table(peers: &Theirs) -> Vec<Vec<String>> {
@@ -191,7 +191,7 @@ struct Phase<'a> {
 }
 
 impl Phase<'_> {
-    /// Sends on the first node, listens on `listening`.
+    /// Sends on the first node and listens on `listening`.
     async fn run(&self, pairs: &mut [Pair], listening: &Node) -> Result<(Found, Faults, u64)> {
         let sockets = stream::iter(pairs.iter_mut()).map(async |pair| {
             let mut socket = Socket::open(listening, pair).await?;
@@ -240,7 +240,8 @@ impl Phase<'_> {
         for _ in 0..count {
             let n = pacer.next().await?;
             if n == first {
-                // Reading /proc takes longer than a message; not on the thread that measures.
+                // Reading /proc takes longer than a message, so it must not happen on the measuring
+                // thread.
                 let watch = self.watch.clone();
                 before = Some(spawn_blocking(move || watch.now()));
             }
@@ -287,7 +288,7 @@ impl Phase<'_> {
     }
 }
 
-/// What senders and listeners agree on.
+/// The shared plan of senders and listeners.
 #[derive(Clone, Copy)]
 struct Plan {
     ids: Ids,
@@ -344,8 +345,8 @@ struct Worked {
     failed: u64,
 }
 
-/// Sends what is due, one after the other: the connection of a user who is behind makes the next message wait, which
-/// that one's time shows.
+/// Sends due messages one after the other. A user whose connection is behind delays the next
+/// message, and that message's time shows the delay.
 async fn work(
     mut sender: Sender,
     who: usize,
@@ -443,7 +444,7 @@ fn ratios(rounds: &[Vec<Found>], peers: &Theirs) -> Vec<Ratio> {
         value: of(1, &|found| found.receive.p50) / same,
         goal: Goal::AtMost(2.3, 1.7),
     }];
-    // Without the floor nothing is added to the answer, which is stricter.
+    // Without the floor nothing is added to the answer's time, which makes the goal stricter.
     let (what, hop) = match theirs(Kind::Floor, &|round| round[0].p50) {
         Some(hop) => (
             "same node, receive p50 / (answer p50 + the floor's same-node hop p50)",

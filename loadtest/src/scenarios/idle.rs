@@ -1,5 +1,6 @@
-//! `idle`: what a socket costs that is authenticated, leased and silent: resident memory, and the processor time of
-//! connecting; beside a bare TCP connection and a bare WebSocket of axum, on each of which a task waits.
+//! `idle`: the cost of a socket that is authenticated, leased and silent: resident memory, and the
+//! processor time of connecting. A bare TCP connection and a bare axum WebSocket, each with a
+//! waiting task, are the comparison.
 
 use std::time::{Duration, Instant};
 
@@ -19,14 +20,15 @@ use crate::{
     report::{Goal, Ratio, Report, say},
 };
 
-/// Connecting at once.
+/// The number of concurrent connection attempts.
 const AT_ONCE: usize = 64;
-/// Until memory that is given back has been given back.
+/// The wait until freed memory has returned to the system.
 const SETTLE: Duration = Duration::from_secs(6);
-/// Until the last connection has been accepted: the kernel does its part before the server does.
+/// The wait until the last connection has been accepted. The kernel completes its part before the
+/// server does.
 const ACCEPTED: Duration = Duration::from_millis(100);
 
-/// What one side found.
+/// The findings of one server.
 #[derive(Serialize)]
 struct Found {
     who: &'static str,
@@ -116,7 +118,7 @@ async fn ours(cluster: &Cluster, sockets: usize) -> Result<Found> {
     .await
 }
 
-/// A task that waits with a buffer, per connection.
+/// Measures bare TCP connections, each with a task that waits with a buffer.
 async fn tcp(sockets: usize) -> Result<Found> {
     let port = free_port()?;
     let child = baseline::Kind::Tcp.start(port, "")?;
@@ -126,7 +128,7 @@ async fn tcp(sockets: usize) -> Result<Found> {
     .await
 }
 
-/// A WebSocket that a handler of axum waits on.
+/// Measures WebSockets on which an axum handler waits.
 async fn axum(sockets: usize) -> Result<Found> {
     let port = free_port()?;
     let child = baseline::Kind::Axum.start(port, "")?;
@@ -153,7 +155,7 @@ async fn theirs(peer: &Peer, sockets: usize) -> Result<Found> {
     .await
 }
 
-/// What so many connections cost these processes.
+/// Measures the cost of many connections for these processes.
 async fn measure<L>(
     who: &'static str,
     pids: Vec<u32>,

@@ -1,9 +1,10 @@
-//! `limiter`: how much of a send is its limits?
+//! `limiter`: the share of the limits in a send.
 //!
-//! Two pairs of nodes of our own differ in one setting: one counts limits, the other does not. The sends of `send`, alone
-//! and many at once, go to each in turn, less than half a second each time: machines change their speed within minutes.
-//! What was acked is checked likewise. What the limits cost is what they add to the median of a send. How long a decision
-//! takes by the node's own series, waiting included, stands beside it.
+//! Two pairs of additional nodes differ in one setting: one counts limits, the other does not. The
+//! sends of `send`, single and concurrent, alternate between them. A turn is shorter than half a
+//! second, because machines change their speed within minutes. The acked messages are checked as in
+//! `send`. The cost of the limits is their addition to the median of a send. The nodes' own series
+//! for a decision, waiting included, stands beside it.
 
 use std::time::Duration;
 
@@ -22,10 +23,10 @@ use crate::{
     stats::median,
 };
 
-/// How long it is the turn of one pair of nodes.
+/// The length of a turn of one pair of nodes.
 const TURN: Duration = Duration::from_millis(400);
 
-/// What one pair of nodes showed in one phase.
+/// The findings for one pair of nodes in one phase.
 #[derive(Serialize)]
 struct Found {
     /// Sends a second.
@@ -44,7 +45,7 @@ struct Found {
     others_percent: f64,
 }
 
-/// One phase of one round, with limits and without.
+/// One phase of one round, with and without limits.
 #[derive(Serialize)]
 struct Compared {
     phase: &'static str,
@@ -208,7 +209,7 @@ fn ratios(rounds: &[Compared]) -> Vec<Ratio> {
 }
 
 impl Found {
-    /// `decided`: how many decisions there were, and their seconds.
+    /// `decided` is the number of decisions and their total seconds.
     fn of(driven: &Driven, decided: (f64, f64)) -> Self {
         let found = &driven.found;
         let sends = driven.acked.iter().map(Vec::len).sum::<usize>().max(1) as f64;
@@ -227,7 +228,7 @@ impl Found {
     }
 }
 
-/// Decisions of both nodes so far, and their seconds.
+/// The number of both nodes' decisions so far, and their total seconds.
 async fn decisions(cluster: &Cluster) -> Result<(f64, f64)> {
     let mut decisions = (0.0, 0.0);
     for node in &cluster.nodes {

@@ -1,7 +1,9 @@
-//! `login`: how near do logins come to what Argon2 alone can do on as many cores, and what do other requests pay for it?
+//! `login`: the rate of logins compared with Argon2 alone on as many cores, and the effect on other
+//! requests.
 //!
-//! All logins go to the first node, whose pool hashes on all cores but one; as many threads of this program hash alone
-//! for the ceiling. Other requests come to the same node in an open loop, first without and then with the logins.
+//! All logins go to the first node, whose pool hashes on all cores but one. For the ceiling, as
+//! many threads of this program hash alone. Other requests come to the same node in an open loop,
+//! first without and then with the logins.
 
 use std::{
     sync::{
@@ -34,30 +36,31 @@ use crate::{
     stats::{Latencies, Quantiles, median},
 };
 
-/// Other requests per second.
+/// The rate of other requests per second.
 const RATE: u64 = 200;
-/// Connections that they come over.
+/// The number of connections for them.
 const LINKS: usize = 8;
-/// Logins under way at once, each of a user of its own: more than are hashed, fewer than may wait.
+/// The number of concurrent logins, each of a different user: more than are hashed, fewer than may
+/// wait.
 const IN_FLIGHT: usize = 8;
 /// Seconds at the beginning that do not count.
 const WARM_UP: u64 = 1;
 
-/// What one round found.
+/// The findings of one round.
 #[derive(Serialize)]
 struct Round {
-    /// Hashes per second without anything else.
+    /// Hashes per second without other load.
     ceiling: f64,
     phases: Vec<Found>,
 }
 
-/// What one phase found; times in µs.
+/// The findings of one phase; times in µs.
 #[derive(Serialize)]
 struct Found {
     phase: &'static str,
     logins_per_second: f64,
     login: Quantiles,
-    /// From the moment a request was due.
+    /// The time from a request's due moment.
     other: Quantiles,
     /// This program's own part in that.
     late: Quantiles,
@@ -119,7 +122,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     })
 }
 
-/// Hashes per second of so many threads.
+/// Hashes per second of `threads` threads.
 async fn ceiling(threads: usize, span: Duration) -> Result<f64> {
     let began = Instant::now();
     let workers = (0..threads).map(|_| {
@@ -174,7 +177,8 @@ impl Phase<'_> {
         for _ in 0..first + self.seconds * RATE {
             let n = pacer.next().await?;
             if n == first {
-                // Reading /proc takes longer than a request; not on the thread that measures.
+                // Reading /proc takes longer than a request, so it must not happen on the measuring
+                // thread.
                 let watch = self.watch.clone();
                 before = Some(spawn_blocking(move || watch.now()));
             }
@@ -209,7 +213,7 @@ impl Phase<'_> {
         })
     }
 
-    /// Users who log in again and again, on a device that they use for nothing else.
+    /// Starts users that log in again and again, on a device that they use for nothing else.
     async fn start_logins(
         &self,
         pairs: &[Pair],
@@ -257,7 +261,7 @@ impl Phase<'_> {
         Ok(workers)
     }
 
-    /// Users who look at their account when it is due.
+    /// Starts users that read their account at due moments.
     async fn start_others(
         &self,
         pairs: &[Pair],

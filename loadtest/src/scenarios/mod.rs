@@ -1,4 +1,4 @@
-//! What can be measured, one file each.
+//! The scenarios, one file each.
 
 mod history;
 mod hop;
@@ -7,7 +7,7 @@ mod login;
 mod send;
 mod sender;
 
-// With thousands of sockets.
+// These need thousands of sockets.
 mod fanout;
 mod idle;
 mod slow;
@@ -22,7 +22,8 @@ pub enum Scenario {
     Login,
     /// Durable sends over REST beside what Postgres alone can do
     Send,
-    /// From send to receive at a fixed rate, on one node and across two, beside the floor and Socket.IO
+    /// From send to receive at a fixed rate, on one node and across two, beside the floor and
+    /// Socket.IO
     Hop,
     /// One send to a group of which everybody listens, beside the floor and Socket.IO
     Fanout,
@@ -39,7 +40,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// Runs it.
+    /// Runs the scenario.
     pub async fn run(
         self,
         cluster: &Cluster,
@@ -59,7 +60,7 @@ impl Scenario {
         }
     }
 
-    /// Whether it needs users with agents, made through the API.
+    /// Whether it needs users with agents, created through the API.
     pub fn needs_people(self) -> bool {
         matches!(
             self,

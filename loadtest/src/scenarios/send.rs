@@ -1,8 +1,8 @@
-//! `send`: how many durable sends a second, and how long does one take alone? Beside it, in the same rounds, the least
-//! that Postgres needs for the same.
+//! `send`: the rate of durable sends, and the time of a single one. The same rounds measure the
+//! least work of Postgres for the same task.
 //!
-//! Nobody listens while it is measured. After each phase every agent opens a socket and is replayed its inbox, which
-//! shows whether everything that was acked is there, once and in order.
+//! No client listens during the measurement. After each phase, every agent opens a socket and reads
+//! its inbox. The check then shows whether every acked message is there, once and in order.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::{
 const PAYLOAD_BYTES: usize = 1024;
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// One way of sending.
+/// A way of sending.
 #[derive(Clone, Copy)]
 pub struct Phase {
     pub name: &'static str,
@@ -35,7 +35,7 @@ pub struct Phase {
     pub nodes: usize,
 }
 
-/// What one phase of one round found.
+/// The findings of one phase of one round.
 #[derive(Clone, Serialize)]
 pub struct Found {
     phase: &'static str,
@@ -43,7 +43,7 @@ pub struct Found {
     pub rate: f64,
     /// Time to the answer.
     pub answer: Quantiles,
-    /// Messages in the measured time, and what they cost.
+    /// The number of messages in the measured time, and their cost.
     messages: u64,
     pub cpu: Used,
     /// Messages of one transaction, and its time in ms.
@@ -58,7 +58,7 @@ struct Round {
     peers: Vec<Compared>,
 }
 
-/// What a peer did, and the percentage of the machine that others had meanwhile.
+/// The findings for a peer, and the percentage of the machine that other programs used.
 #[derive(Serialize)]
 struct Compared {
     peer: Peer,
@@ -144,7 +144,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     })
 }
 
-/// What a phase was like, and what must be there now.
+/// The findings of a phase, and the messages that must be there now.
 pub struct Driven {
     pub found: Found,
     /// By pair.
@@ -153,7 +153,7 @@ pub struct Driven {
 }
 
 impl Driven {
-    /// Takes over what another one must find there.
+    /// Adds the messages that another run left there.
     pub fn join(&mut self, other: Driven) {
         self.acked
             .iter_mut()
@@ -166,7 +166,7 @@ impl Driven {
     }
 }
 
-/// Keeps `in_flight` sends under way for the warm-up and the measured time.
+/// Keeps `in_flight` sends in progress for the warm-up and the measured time.
 pub async fn drive(
     cluster: &Cluster,
     watch: &Watch,
@@ -185,8 +185,8 @@ pub async fn drive(
     driven.pop().ok_or_else(|| "nothing was driven".into())
 }
 
-/// The same to each of several clusters, which take turns: so many of such a length each. What changes on the machine
-/// from one second to the next concerns them all alike.
+/// Drives several clusters in turns of equal length. Changes of the machine from one second to the
+/// next then affect all of them equally.
 pub async fn drive_in_turns(
     targets: &[(&Cluster, &Watch)],
     pairs: &[Pair],
@@ -270,7 +270,7 @@ pub async fn drive_in_turns(
     Ok(driven)
 }
 
-/// When one of several may send.
+/// The schedule of turns.
 #[derive(Clone, Copy)]
 struct Turns {
     start: Instant,
@@ -281,7 +281,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// All turns: when each begins, and whose it is. Who is first takes turns, too.
+    /// All turns: the start of each, and its cluster. The first place rotates, too.
     fn list(self) -> impl Iterator<Item = (Instant, usize)> {
         let (n, of) = (self.turns as usize * self.of, self.of);
         (0..n).map(move |n| {
@@ -298,8 +298,9 @@ impl Turns {
         })
     }
 
-    /// What is not counted at the beginning of a turn; nor does anybody send in as much at its end, so that the next one
-    /// finds the machine free. Who is alone has had the warm-up for that.
+    /// The part at the beginning of a turn that is not counted. As long before its end nobody
+    /// sends, so that the next turn finds the machine free. A single cluster has the warm-up for
+    /// that.
     fn settling(self) -> Duration {
         if self.of > 1 {
             self.turn / 8
@@ -315,7 +316,7 @@ struct Worked {
     failed: u64,
 }
 
-/// Sends one message after the other when it may; those answered in the measured time count.
+/// Sends one message after the other during its turns. Those answered in the measured time count.
 async fn work(mut sender: Sender, ids: Ids, who: usize, turns: Turns) -> Worked {
     let mut worked = Worked {
         latencies: Latencies::new(),
@@ -367,7 +368,7 @@ async fn work(mut sender: Sender, ids: Ids, who: usize, turns: Turns) -> Worked 
     worked
 }
 
-/// Transactions, their messages and their seconds so far, over all nodes.
+/// The number of transactions, of their messages, and their seconds so far, over all nodes.
 async fn batches(cluster: &Cluster) -> Result<(f64, f64, f64)> {
     let mut total = (0.0, 0.0, 0.0);
     for node in &cluster.nodes {
@@ -379,7 +380,7 @@ async fn batches(cluster: &Cluster) -> Result<(f64, f64, f64)> {
     Ok(total)
 }
 
-/// Has every agent read its inbox and compares.
+/// Makes every agent read its inbox, and compares.
 pub async fn verify(cluster: &Cluster, pairs: &mut [Pair], driven: &Driven) -> Result<Faults> {
     let pairs = pairs
         .iter_mut()
@@ -441,7 +442,7 @@ fn our_table(rounds: &[Round], nodes: usize) -> Vec<Vec<String>> {
     table
 }
 
-/// The most that others had of the machine in any phase, in percent.
+/// The highest percentage of the machine that other programs used in any phase.
 fn disturbance(rounds: &[Round]) -> f64 {
     let ours = rounds
         .iter()

@@ -13,14 +13,14 @@ use crate::{
     http::{Link, post},
 };
 
-/// The message ids of one phase: its time, then who sends, then a count.
+/// The message ids of one phase: its time, then the sender, then a count.
 #[derive(Clone, Copy)]
 pub struct Ids(u128);
 
 const COUNT_BITS: u32 = 40;
 
 impl Ids {
-    /// Those of a phase that begins now.
+    /// The ids of a phase that begins now.
     pub fn new() -> Self {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -40,8 +40,8 @@ impl Ids {
     }
 }
 
-/// One connection and the one request that goes over it again and again, with another id each time: nothing is built
-/// or copied per message.
+/// One connection and its one request, which is repeated with another id each time. Nothing is
+/// built or copied per message.
 pub struct Sender {
     link: Link<Wire>,
     request: Vec<u8>,
@@ -61,7 +61,7 @@ struct Sent<'a> {
 }
 
 impl Sender {
-    /// Connects the pair's user to `node`; its payloads are JSON of so many bytes.
+    /// Connects the pair's user to `node`. Its payloads are JSON of `payload_bytes` bytes.
     pub async fn open(node: &Node, pair: &Pair, payload_bytes: usize) -> Result<Self> {
         let frame = r#"{"type":"text","text":""}"#.len();
         let payload = format!(
@@ -87,7 +87,7 @@ impl Sender {
         })
     }
 
-    /// Sends one message; returns when it is durable.
+    /// Sends one message. Returns when it is durable.
     pub async fn send(&mut self, id: Ulid) -> Result<Acked> {
         let mut text = [0; ulid::ULID_LEN];
         let text = id.array_to_str(&mut text);

@@ -1,5 +1,6 @@
-//! `slow`: clients that never read, beside as many that do, in the same conversations. What do the others feel of it, what
-//! does it cost the node, and do those who slept get everything later?
+//! `slow`: clients that never read, beside as many that do, in the same conversations. It measures
+//! the effect on the readers and the cost for the node. It also checks that the sleepers get
+//! everything later.
 
 use std::{
     cell::RefCell,
@@ -22,30 +23,30 @@ use crate::{
     stats::{Latencies, Quantiles, median},
 };
 
-/// Large, so that those who do not read are full soon.
+/// The size of payloads: large, so that the buffers of clients that do not read are full soon.
 const PAYLOAD_BYTES: usize = 16 * 1024;
-/// Readers of one conversation, and as many that do not read.
+/// The number of readers of one conversation, and of members that do not read.
 const GROUP: usize = 50;
-/// How long to wait for what was acked and has not arrived.
+/// The longest wait for acked messages that have not arrived.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One phase; times in µs from the send.
+/// The findings of one phase; times in µs from the send.
 #[derive(Serialize)]
 struct Found {
     phase: &'static str,
     receive: Quantiles,
-    /// MiB of both nodes at its end, over that before.
+    /// The growth of both nodes' memory during the phase, in MiB.
     grown: f64,
-    /// Sockets that were closed as slow.
+    /// The number of sockets that were closed as slow.
     closed: f64,
-    /// Bodies that did not fit into a mailbox.
+    /// The number of bodies that did not fit into a mailbox.
     dropped: f64,
 }
 
 #[derive(Default)]
 struct Heard {
     each: Option<Latencies>,
-    /// When the newest message of each conversation was sent.
+    /// The time of the newest message's send, by conversation.
     sent_at: Vec<Option<Instant>>,
     arrived: u64,
     gaps: u64,
@@ -202,7 +203,7 @@ async fn round(
         });
     }
     drop(sleepers);
-    // Everything, from the beginning, in order.
+    // Sleepers now read everything, from the beginning and in order.
     let mut checked = heard.borrow().arrived;
     for user in (1..2 * half).step_by(2) {
         let mut line = crowd.connect(nodes.node(user), user, 0, None).await?;
@@ -237,7 +238,7 @@ async fn read(mut line: Line, group: usize, heard: Rc<RefCell<Heard>>) {
     }
 }
 
-/// Sockets closed as slow, bodies dropped.
+/// The numbers of sockets closed as slow, and of dropped bodies.
 async fn counters(nodes: &Cluster) -> Result<(f64, f64)> {
     let (mut closed, mut dropped) = (0.0, 0.0);
     for node in &nodes.nodes {

@@ -1,5 +1,5 @@
-//! `storm`: a node is killed with all its sockets. How long until its clients are back on the others and have what they
-//! missed? They try again at once, without the wait that good clients keep.
+//! `storm`: a node is killed with all its sockets. It measures the time until its clients are back
+//! on other nodes with the missed events. They retry at once, without the wait of good clients.
 
 use std::{
     cell::RefCell,
@@ -21,13 +21,13 @@ use crate::{
 };
 
 const PAYLOAD_BYTES: usize = 200;
-/// Members of one conversation.
+/// The number of members of one conversation.
 const GROUP: usize = 100;
-/// Between two tries of one client.
+/// The wait between two tries of one client.
 const PAUSE: Duration = Duration::from_millis(100);
-/// When it must be over.
+/// The required time.
 const GOAL: Duration = Duration::from_secs(10);
-/// When it is given up.
+/// The time after which the scenario gives up.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs the scenario.
@@ -38,7 +38,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
 #[derive(Default)]
 struct Back {
     times: Vec<Duration>,
-    /// Sockets that got something else than the one message they missed.
+    /// The number of sockets that got anything but the one message that they missed.
     wrong: u64,
 }
 
@@ -163,7 +163,7 @@ async fn round(cluster: &Cluster, sockets: usize) -> Result<(Back, Latencies, La
                     }
                 }
                 back.borrow_mut().note(*killed_at.borrow(), &missed);
-                // Held until the round is over.
+                // The socket is held until the round is over.
                 while line.hear().await.is_ok() {}
                 return;
             }

@@ -1,4 +1,5 @@
-//! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`, `/auth/reset-password`.
+//! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`,
+//! `/auth/reset-password`.
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use blindpipe_protocol::{
@@ -29,19 +30,19 @@ use crate::{
     work::{Tx, UnitOfWork},
 };
 
-/// What the account handlers work with.
+/// The state of the account handlers.
 #[derive(Clone)]
 pub struct Accounts {
     pub work: UnitOfWork,
     pub codes: Codes,
-    /// Apart from the pool of agent tokens, so that neither can starve the other.
+    /// Separate from the pool of agent tokens, so that neither pool can starve the other.
     pub passwords: Hasher,
     pub turnstile: Turnstile,
     pub access_tokens: AccessTokens,
     pub refresh_tokens: RefreshTokens,
 }
 
-/// A proof of being human.
+/// A Turnstile token: evidence that a person sends the request.
 type TurnstileToken = turnstile::Token;
 
 #[derive(Deserialize)]
@@ -105,8 +106,9 @@ pub struct Login {
 
 /// `POST /auth/register`: makes an account and signs in.
 ///
-/// Caller: anyone. Limits: `auth_register_ip` 10/10 min, `auth_register_email` 5/10 min. Answers 201 with [`SignedIn`](super::session::SignedIn) and
-/// the refresh cookie. Errors: `TURNSTILE_FAILED`, `CODE_INVALID`, `EMAIL_TAKEN` (only after a right code).
+/// Caller: anyone. Limits: `auth_register_ip` 10/10 min, `auth_register_email` 5/10 min. Answers
+/// 201 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors:
+/// `TURNSTILE_FAILED`, `CODE_INVALID`, `EMAIL_TAKEN` (only after a right code).
 pub async fn register(
     State(accounts): State<Accounts>,
     limiter: Limiter,
@@ -127,7 +129,8 @@ pub async fn register(
         .await?;
     let user = UserId::generate(accounts.work.random());
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
-    // One transaction, so that a code is used up if and only if its account exists; a wrong try is kept either way.
+    // One transaction, so that a code is used up exactly if its account exists. A wrong try is kept
+    // either way.
     let budget = limiter.budget(Limit::CodeTries);
     let registered = accounts.work.run("accounts.register", async |tx| {
         let (email, code) = (&body.email, &body.code.0);
@@ -145,7 +148,7 @@ pub async fn register(
     registered.await
 }
 
-/// Why a code was not taken, if it was not. What a try has counted must be committed all the same.
+/// The error of a refused code, if any. The caller must commit the counted try all the same.
 fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
     match checked {
         CodeCheck::Right => None,
@@ -156,8 +159,9 @@ fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
 
 /// `POST /auth/login`: signs in with a password.
 ///
-/// Caller: anyone. Limits: five failures lock the e-mail for 15 minutes (in Postgres), `auth_login_ip` 30 failures per
-/// 10 min, those that may still become one included. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
+/// Caller: anyone. Limits: five failures lock the e-mail for 15 minutes (in Postgres);
+/// `auth_login_ip` 30 failures per 10 min, undecided tries included. Answers 200 with
+/// [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
 /// `INVALID_CREDENTIALS`, `ACCOUNT_LOCKED`.
 pub async fn login(
     State(accounts): State<Accounts>,
@@ -165,7 +169,8 @@ pub async fn login(
     ip: ClientIp,
     Json(body): Json<Login>,
 ) -> Result<Response> {
-    // Before anything is judged, so that a burst gets no more; only a failure keeps it.
+    // The reservation comes before any check, so that a burst gets no more tries. Only a failure
+    // keeps it.
     let reservation = limiter.reserve(Limit::LoginIp, ip).await?;
     let proven = async {
         accounts
@@ -183,7 +188,8 @@ pub async fn login(
     let known = proven?.ok_or(Code::InvalidCredentials)?;
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let signed_in = accounts.work.run("accounts.sign_in", async |tx| {
-        // A reset that came in between has ended all sessions; the password it replaced must not begin another.
+        // A reset in between ended all sessions. The password that it replaced must not begin
+        // another.
         store::still_holds(tx, &known).await?;
         store::clear_failures(tx, &body.email).await?;
         accounts
@@ -194,15 +200,16 @@ pub async fn login(
 }
 
 impl Accounts {
-    /// The account, if the password is its own. The try is counted before the hash is computed, so that parallel guesses
-    /// get no more than the limit; who succeeds must take it back ([`store::clear_failures`]).
+    /// Returns the account if the password matches. The try is counted before the hash is computed,
+    /// so that parallel guesses get no more than the limit. After a success the caller must clear
+    /// the count ([`store::clear_failures`]).
     pub(super) async fn prove_password(
         &self,
         limiter: &Limiter,
         email: &Email,
         password: &GivenPassword,
     ) -> Result<Option<store::Known>> {
-        // Before the try is counted: our overload must not lock anybody out.
+        // The turn comes before the try is counted: an overloaded node must not lock anybody out.
         let turn = self.passwords.turn()?;
         let known = store::begin_login(self.work.db(), email, limiter.budget(Limit::LoginFail))
             .await?
@@ -217,7 +224,8 @@ impl Accounts {
 }
 
 impl Accounts {
-    /// Uses a code that was mailed to an account; whose it is. What a refused try has counted is committed all the same.
+    /// Uses a mailed code and returns the account's user. Commits the counted try also if it is
+    /// refused.
     async fn use_code(
         &self,
         tx: &Tx,
@@ -231,7 +239,8 @@ impl Accounts {
         match (refusal_of(checked, limiter), user) {
             (None, Some(user)) => Ok(user),
             (Some(refusal), _) => tx.commit_with(refusal),
-            // A right code without an account was asked for by the holder of the mailbox: it says no more than a wrong one.
+            // The holder of the mailbox asked for this code, but no account exists. The answer is
+            // the same as for a wrong code.
             (None, None) => tx.commit_with(Code::CodeInvalid),
         }
     }
@@ -258,8 +267,8 @@ pub struct LoginCode {
 /// `POST /auth/login-code`: signs in with a code that was mailed for it.
 ///
 /// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Works while the password is
-/// locked. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `CODE_INVALID`,
-/// `TURNSTILE_FAILED` (a token is not required, but judged if there is one).
+/// locked. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors:
+/// `CODE_INVALID`, `TURNSTILE_FAILED` (a token is optional, but checked if present).
 pub async fn login_code(
     State(accounts): State<Accounts>,
     limiter: Limiter,
@@ -287,11 +296,11 @@ pub struct ResetPassword {
     turnstile_token: Option<TurnstileToken>,
 }
 
-/// `POST /auth/reset-password`: another password, by a code that was mailed for it. Keys and backups stay.
+/// `POST /auth/reset-password`: sets another password with a mailed code. Keys and backups stay.
 ///
 /// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Answers 200 `{reset:true}`.
-/// Ends every session of the user (`session.invalidated`, `password_reset`) and the lock of the login. Errors:
-/// `CODE_INVALID`, `TURNSTILE_FAILED` (a token is not required, but judged if there is one).
+/// Ends every session of the user (`session.invalidated`, `password_reset`) and the lock of the
+/// login. Errors: `CODE_INVALID`, `TURNSTILE_FAILED` (a token is optional, but checked if present).
 pub async fn reset_password(
     State(accounts): State<Accounts>,
     limiter: Limiter,
@@ -301,7 +310,8 @@ pub async fn reset_password(
     if let Some(token) = &body.turnstile_token {
         accounts.turnstile.verify(&token.0, ip.ip()).await?;
     }
-    // Looked at before the costly hash, so that guessing does not buy one; used up below, with the change.
+    // This check comes before the costly hash, so that a guess does not cost one. The change below
+    // uses the code up.
     let budget = limiter.budget(Limit::CodeTries);
     let given = (&body.email, body.code.0.as_str());
     let checked = accounts.work.run("accounts.check_reset", async |tx| {

@@ -1,4 +1,4 @@
-//! What accounts do outside of requests: mailing codes and notices, forgetting old ones.
+//! The work of accounts outside of requests: mailing codes and notices, deleting old rows.
 
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
@@ -38,7 +38,7 @@ pub async fn mail_code(mailer: &Mailer, codes: &Codes, mail: &CodeMail) -> Resul
     send(mailer, &mail.recipient, subject(scene), &text(&code)).await
 }
 
-/// Mails a user of a login. It is no news to an account that is gone.
+/// Mails a user about a login. An account that is gone gets no mail.
 pub async fn mail_notice(db: &Db, mailer: &Mailer, notice: &LoginNotice) -> Result<(), JobError> {
     match store::address_of(db, notice.user).await? {
         Some(address) => send(mailer, &address, NEW_DEVICE_SUBJECT, &news(notice)).await,
@@ -77,7 +77,7 @@ fn news(notice: &LoginNotice) -> String {
     )
 }
 
-/// Deletes codes, guards and sessions that have run out.
+/// Deletes expired codes, guards and sessions.
 pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
     store::forget(db, budgets).await
 }

@@ -66,10 +66,10 @@ pub struct Changed {
     changed: bool,
 }
 
-/// `POST /users/me/password`: another password, by the one before.
+/// `POST /users/me/password`: sets another password, authorised by the current one.
 ///
 /// Caller: user. A wrong password counts as a failed login of the e-mail. Answers 200
-/// `{changed:true}`. This session stays, and counts as just logged in; all others of the user end
+/// `{changed:true}`. This session stays and counts as just logged in. All others of the user end
 /// (`session.invalidated`, `password_reset`). Errors: `INVALID_CREDENTIALS`, `ACCOUNT_LOCKED`.
 pub async fn change_password(
     user: User,
@@ -104,7 +104,7 @@ pub async fn change_password(
     Ok(Data(Changed { changed: true }))
 }
 
-/// An account that is gone.
+/// A deleted account.
 #[derive(Serialize)]
 pub struct Deleted {
     user_id: UserId,
@@ -112,12 +112,12 @@ pub struct Deleted {
     deleted_at: DateTime<Utc>,
 }
 
-/// `DELETE /users/me`: ends the account, its sessions, agents, keys and backups; its relations, too, and it leaves its
-/// conversations, within seconds. What it said stays with those who were told.
+/// `DELETE /users/me`: ends the account with its sessions, agents, keys and backups. Within seconds
+/// its relations end and it leaves its conversations. Its messages stay with their recipients.
 ///
-/// Caller: user with a login less than 10 min old. Answers 200 with [`Deleted`]. All
-/// sockets of the user and its agents get `session.invalidated`, `account_deleted`. Errors: `REAUTH_REQUIRED`. Tells,
-/// within seconds, `key.device_removed`, `relation.revoked` and `member.removed`.
+/// Caller: user with a login less than 10 min old. Answers 200 with [`Deleted`]. All sockets of the
+/// user and its agents get `session.invalidated`, `account_deleted`. Errors: `REAUTH_REQUIRED`.
+/// Publishes, within seconds, `key.device_removed`, `relation.revoked` and `member.removed`.
 pub async fn delete(user: User, State(accounts): State<Accounts>) -> Result<Data<Deleted>> {
     user.must_be_recent()?;
     let deleted = accounts

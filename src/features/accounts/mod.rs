@@ -1,10 +1,10 @@
-//! Accounts: codes by mail, registration, logins by password and by code, passwords, the end of an account.
+//! Accounts: codes by mail, registration, logins by password and by code, passwords, deletion.
 //!
-//! Promises: a known and an unknown e-mail look alike from outside; failed logins and wrong codes are counted in
-//! Postgres, so no crash and no flush forgets them; another password ends the sessions that the one before began; of a
-//! deleted account nothing works from the answer on.
+//! Promises: a known and an unknown e-mail look alike from outside. Postgres counts failed logins
+//! and wrong codes, so no crash and no flush loses them. Another password ends the sessions of the
+//! previous one. Nothing of a deleted account works after the answer.
 //!
-//! Every way of signing in ends in [`Accounts::sign_in`], with the transaction that has proven who it is.
+//! Every sign-in ends in [`Accounts::sign_in`], within the transaction that has verified the user.
 
 pub(crate) mod http;
 pub mod jobs;
@@ -18,12 +18,12 @@ use crate::{auth::secret::MacKey, config::ServerSecret};
 pub(crate) use http::Accounts;
 pub use rules::Scene;
 
-/// Derives codes; clones share the key.
+/// Derives codes. Clones share the key.
 #[derive(Clone)]
 pub struct Codes(MacKey);
 
 impl Codes {
-    /// With a key of their own.
+    /// Derives a separate key from the server secret.
     pub fn new(secret: &ServerSecret) -> Self {
         Codes(MacKey::derive(secret, "mailed code"))
     }

@@ -1,4 +1,4 @@
-//! What a password and a code are.
+//! The rules for passwords and codes.
 
 pub use blindpipe_protocol::accounts::Scene;
 use secrecy::SecretString;
@@ -8,14 +8,15 @@ use uuid::Uuid;
 use super::Codes;
 use crate::limits::quotas::CODE_DIGITS;
 
-/// Tries that whoever guesses by a list needs for its last word: as many as the library's has, of which eleven thousand
-/// are long enough to be chosen here. What takes no more than that is refused, listed or not.
+/// The number of guesses that a password must withstand. A guesser with the library's whole list
+/// needs as many; eleven thousand of its words are long enough here. A password that needs no more
+/// guesses is refused, listed or not.
 const MIN_GUESSES: u64 = 30_000;
-/// The longest word of that list. What is longer is not judged: the library's work grows with it, and past 30 characters
-/// its numbers overflow.
+/// The longest word of that list, in bytes. A longer password is not judged: the library's work
+/// grows with it. Past 30 characters its numbers overflow.
 const MAX_LISTED_BYTES: usize = 20;
 
-/// 8 to 1,024 bytes of anything but NUL, and none that is guessed first.
+/// 8 to 1,024 bytes without NUL, and none that is easily guessed.
 #[derive(Clone)]
 pub struct Password(pub SecretString);
 
@@ -34,17 +35,17 @@ impl<'de> Deserialize<'de> for Password {
     }
 }
 
-/// Whether a list of common passwords finds it, in whatever case it is written. The lists are ASCII.
+/// Whether a list of common passwords contains it, in any case. The lists are ASCII.
 fn is_common(password: &str) -> bool {
     password.is_ascii()
         && password.len() <= MAX_LISTED_BYTES
         && zxcvbn::zxcvbn(&password.to_ascii_lowercase(), &[SERVICE]).guesses() <= MIN_GUESSES
 }
 
-/// Who is registered with is tried first, too.
+/// Guessers try the service's name early.
 const SERVICE: &str = "blindpipe";
 
-/// A password to be compared: whatever was accepted once must be accepted here.
+/// A password to be compared. It must accept every password that was accepted once.
 #[derive(Clone)]
 pub struct GivenPassword(pub SecretString);
 
@@ -60,7 +61,8 @@ impl<'de> Deserialize<'de> for GivenPassword {
 }
 
 impl Codes {
-    /// The code of a nonce: digits from a MAC over whom and what it is for. Never stored, so a stolen database has none.
+    /// The code of a nonce: digits from a MAC over e-mail and scene. It is never stored, so a
+    /// stolen database holds no code.
     pub fn derive(&self, email: &str, scene: Scene, nonce: Uuid) -> String {
         let mac = self.0.mac(&[
             email.as_bytes(),
@@ -82,7 +84,7 @@ impl Codes {
 mod tests {
     use super::*;
 
-    /// Of well-known lists, from their heads and from further down.
+    /// From the heads of well-known lists and from further down.
     const COMMON: &str = "password 12345678 123456789 1234567890 qwertyuiop iloveyou sunshine princess football baseball \
         superman trustno1 starwars password1 password123 1q2w3e4r 1qaz2wsx zaq12wsx qazwsxedc q1w2e3r4t5 asdfghjkl asdf1234 \
         abcd1234 abc12345 a1b2c3d4 11111111 00000000 87654321 123123123 12341234 11223344 147258369 789456123 computer \
@@ -118,7 +120,7 @@ mod tests {
         ] {
             assert!(!is_common(password), "{password}");
         }
-        // Too long for any list, however plain.
+        // Too long for any list, however simple.
         assert!(!is_common(&"a".repeat(MAX_LISTED_BYTES + 1)));
     }
 
@@ -146,7 +148,8 @@ mod tests {
                 is_common(&(0..len).map(|at| base[at % period]).collect::<String>());
             }
         }
-        // 1,400 of the dearest kinds. Not a measurement: milliseconds each, whatever the machine does beside it.
+        // 1,400 of the most expensive kinds. The bound is no measurement: a check takes
+        // milliseconds on any machine.
         assert!(
             started.elapsed() < std::time::Duration::from_secs(14),
             "{:?}",

@@ -1,4 +1,4 @@
-//! What every way of signing in ends in, `POST /auth/refresh` and `POST /auth/logout`.
+//! The end of every sign-in, `POST /auth/refresh` and `POST /auth/logout`.
 
 use axum::{
     extract::State,
@@ -23,7 +23,7 @@ use crate::{
     work::Tx,
 };
 
-/// What every way of signing in answers, beside the refresh cookie.
+/// The answer to every sign-in, beside the refresh cookie.
 #[derive(Serialize)]
 pub struct SignedIn {
     user_id: UserId,
@@ -34,7 +34,7 @@ pub struct SignedIn {
     key_backup: KeyBackup,
 }
 
-/// What key backups the user has.
+/// The state of the user's key backups.
 #[derive(Serialize)]
 pub struct KeyBackup {
     exists: bool,
@@ -42,7 +42,7 @@ pub struct KeyBackup {
 }
 
 impl Accounts {
-    /// A session for the device that the client says it is; without an id it gets one of ours.
+    /// A session for the device that the client names. Without an id, the server chooses one.
     pub fn new_session(
         &self,
         device: Option<DeviceId>,
@@ -61,8 +61,9 @@ impl Accounts {
         }
     }
 
-    /// The end of every way of signing in: makes the session in `tx`, which has proven who it is for. Ends the session that
-    /// the device had before, and has the user mailed of a device that was not known. The answer is for after the commit.
+    /// Ends every sign-in: makes the session in `tx`, which has verified the user. It ends the
+    /// device's earlier session and mails the user about an unknown device. The caller sends the
+    /// answer after the commit.
     pub async fn sign_in(
         &self,
         tx: &Tx,
@@ -72,7 +73,8 @@ impl Accounts {
     ) -> Result<Response> {
         let is_new_device = devices::sign_in(tx, user, &session).await?;
         let backups = keys::backed_up_devices(tx, user).await?;
-        // Who registers is told nothing new. Last, so that another login of the user hardly waits for it.
+        // A new user needs no notice. It comes last, so that another login of the user hardly waits
+        // for its lock.
         if is_new_device && status != StatusCode::CREATED {
             store::put_notice(tx, user, session.device_name.as_deref()).await?;
         }
@@ -94,7 +96,7 @@ impl Accounts {
     }
 }
 
-/// What a refresh answers, beside the next cookie.
+/// The answer to a refresh, beside the next cookie.
 #[derive(Serialize)]
 pub struct RefreshedToken {
     access_token: String,
@@ -103,9 +105,9 @@ pub struct RefreshedToken {
 
 /// `POST /auth/refresh`: the next access token and refresh cookie.
 ///
-/// Caller: the holder of the cookie; no body. Limit: `auth_refresh`, 60/min per session. Answers 200 `{access_token,
-/// expires_in_seconds}`. The predecessor gives the same successor for 10 s; later it was stolen, and the session ends
-/// on every node. Errors: `TOKEN_EXPIRED`.
+/// Caller: the holder of the cookie; no body. Limit: `auth_refresh`, 60/min per session. Answers
+/// 200 `{access_token, expires_in_seconds}`. The predecessor gives the same successor for 10 s.
+/// Later use means theft: the session ends on every node. Errors: `TOKEN_EXPIRED`.
 pub async fn refresh(
     State(accounts): State<Accounts>,
     limiter: Limiter,
@@ -116,7 +118,8 @@ pub async fn refresh(
         limiter.check_route(Limit::DefaultIp, ip).await?;
         return Err(Code::TokenExpired.into());
     };
-    // Each use gives another token, so a budget per token would never be met: it is the session's.
+    // Each use gives another token, so a limit per token would never apply. The session has the
+    // limit.
     limiter.check(Limit::Refresh, session).await?;
     match devices::refresh(accounts.work.db(), session, generation).await? {
         Refreshed::Next {
@@ -150,8 +153,8 @@ pub struct LoggedOut {
 
 /// `POST /auth/logout`: ends the session of the cookie, and clears it.
 ///
-/// Caller: the holder of the cookie; no body. Answers 200 `{logged_out:true}`, also when there
-/// is no session any more: nobody should be unable to log out. Its sockets get `session.invalidated`.
+/// Caller: the holder of the cookie; no body. Answers 200 `{logged_out:true}`, also without a
+/// session: nobody should be unable to log out. Its sockets get `session.invalidated`.
 pub async fn logout(State(accounts): State<Accounts>, headers: HeaderMap) -> Result<Response> {
     if let Some((session, _)) = accounts.refresh_tokens.read(&headers) {
         let ended = accounts.work.run("accounts.logout", async |tx| {

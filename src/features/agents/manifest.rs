@@ -1,4 +1,4 @@
-//! What an agent says it can do: tools, and the permission scopes that it will ask for.
+//! An agent's manifest: its tools, and the permission scopes that it will ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::{
     metrics,
 };
 
-/// How much harm a scope can do.
+/// The harm that a scope can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sensitivity {
     Low,
@@ -30,15 +30,15 @@ const PRESETS: &[(&str, Sensitivity)] = &[
 
 /// A manifest that may be stored.
 pub struct Manifest {
-    /// As it was sent.
+    /// The JSON as received.
     pub text: String,
-    /// What it declares.
+    /// The declared scopes.
     pub scopes: BTreeMap<String, Sensitivity>,
-    /// What its author may want to know.
+    /// Hints for the author.
     pub warnings: Vec<Warning>,
 }
 
-/// Something that is allowed and probably not meant.
+/// An allowed but probably unintended part of a manifest.
 #[derive(Debug, Serialize)]
 pub struct Warning {
     code: &'static str,
@@ -46,7 +46,7 @@ pub struct Warning {
     message: &'static str,
 }
 
-/// A manifest on its way in, and the version that it is to replace.
+/// A received manifest, and the version that it replaces.
 pub struct Update {
     pub manifest: Manifest,
     pub if_version: Option<i32>,
@@ -95,7 +95,7 @@ pub fn wrapped(text: &str) -> Option<&str> {
 }
 
 impl Manifest {
-    /// Judges a document whose JSON has been checked; `at` is where it stands in the body.
+    /// Checks a document that is valid JSON. `at` is its place in the body, for errors.
     pub fn read(text: &str, at: &str) -> Result<Self> {
         if text.len() > MAX_MANIFEST_BYTES {
             return Err(Code::ManifestTooLarge.into());
@@ -128,12 +128,12 @@ impl Manifest {
         })
     }
 
-    /// Its size, as it was sent.
+    /// The size of the received text, in bytes.
     pub fn size_bytes(&self) -> usize {
         self.text.len()
     }
 
-    /// The scopes that were added, taken away, or given another sensitivity since `earlier`.
+    /// The scopes that were added, removed, or given another sensitivity since `earlier`.
     pub fn changed_scopes(&self, earlier: Option<&str>) -> Vec<String> {
         let earlier = earlier
             .and_then(|text| Manifest::scopes_of(text).ok())
@@ -221,7 +221,7 @@ fn tools(root: &Place<'_>, scopes: &BTreeMap<String, Sensitivity>) -> Result<Vec
     Ok(warnings)
 }
 
-/// An object and where it stands.
+/// An object and its place in the body.
 struct Place<'a> {
     at: String,
     object: &'a Map<String, Value>,

@@ -1,8 +1,8 @@
-//! Agents: who they are, their tokens and keys, their manifest, their state.
+//! Agents: their identity, tokens, keys, manifest and state.
 //!
-//! Promises: a user never has more agents than allowed, however many requests race; a token is shown once; what was
-//! revoked, replaced in an emergency or deleted is dead when the answer is given; the owner is told of every change of
-//! state.
+//! Promises: a user never has more agents than allowed, however many requests race. A token is
+//! shown once. Revoked, replaced (in an emergency) or deleted credentials stop working before the
+//! answer. The owner gets an event for every change of state.
 
 pub(crate) mod http;
 mod manifest;
@@ -29,7 +29,7 @@ use crate::{
     work::{Tx, UnitOfWork},
 };
 
-/// What the handlers of this feature work with.
+/// The state of the handlers of this feature.
 #[derive(Clone)]
 pub struct Agents {
     pub work: UnitOfWork,
@@ -43,12 +43,12 @@ pub struct Agents {
 /// Quotas that the operator sets.
 #[derive(Clone, Copy)]
 pub struct Quotas {
-    /// Agents a user may have.
+    /// The most agents of a user.
     pub agents_per_user: u32,
 }
 
 impl Agents {
-    /// A token and what is stored of it.
+    /// Generates a token with its stored form.
     async fn generate(&self) -> Result<(NewToken, String)> {
         let token = NewToken::generate(self.work.random());
         let hash = self
@@ -58,7 +58,7 @@ impl Agents {
         Ok((token, hash))
     }
 
-    /// How many sockets an agent has on all nodes.
+    /// The number of an agent's sockets on all nodes.
     async fn count_sockets(&self, agent: AgentId) -> usize {
         let connections = self.slots.connections(&[agent.0]).await.concat();
         connections
@@ -68,7 +68,7 @@ impl Agents {
     }
 }
 
-/// The agent, if it exists. Nothing deletes it before the transaction ends.
+/// Finds the agent if it exists. Nothing deletes it before the transaction ends.
 pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
     store::find(tx, id).await
 }
@@ -80,7 +80,8 @@ struct Locked {
     state: AgentState,
 }
 
-/// Moves an agent to another state and tells its owner; nothing if it is there already.
+/// Moves an agent to another state and notifies its owner. Does nothing if the agent is there
+/// already.
 async fn move_to(tx: &Tx, agent: &Locked, state: AgentState) -> Result<()> {
     if agent.state == state {
         return Ok(());
@@ -97,7 +98,8 @@ async fn move_to(tx: &Tx, agent: &Locked, state: AgentState) -> Result<()> {
     )
 }
 
-/// Buries what has outlived its grace: tokens and keys. An agent whose last key it was is `registered` again.
+/// Marks tokens and keys revoked after their grace. An agent that loses its last key is
+/// `registered` again.
 pub async fn retire(work: &UnitOfWork) -> Result<()> {
     while store::retire_tokens(work.db()).await? {}
     for agent in store::with_ended_keys(work.db()).await? {
@@ -118,12 +120,12 @@ pub async fn retire(work: &UnitOfWork) -> Result<()> {
     Ok(())
 }
 
-/// All agents of a user, deleted ones too.
+/// All agents of a user, including deleted ones.
 pub async fn of_owner(db: &Db, owner: UserId) -> Result<Vec<AgentId>> {
     store::of_owner(db, owner).await
 }
 
-/// Seconds of a span, as statements take them.
+/// A duration in seconds, as SQL parameters need it.
 fn seconds(span: Duration) -> f64 {
     span.as_secs_f64()
 }

@@ -1,4 +1,4 @@
-//! Keys of agents: their form, their id, and the proof that whoever registers them holds them.
+//! Keys of agents: their form, their id, and the proof that the registering party holds them.
 
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
@@ -11,10 +11,10 @@ use crate::{
     ids::AgentId,
 };
 
-/// A proof may be this much older or newer than it is.
+/// The largest difference between a proof's time and the server's, either way.
 const TIMESTAMP_TOLERANCE: TimeDelta = TimeDelta::seconds(300);
 
-/// Keys as they come in, with the proof.
+/// Received keys, with the proof.
 #[derive(Deserialize)]
 pub struct Registration {
     public_key: String,
@@ -30,8 +30,9 @@ pub struct Keys {
 }
 
 impl Registration {
-    /// The keys, if their owner has signed this registration just now: `VALIDATION_ERROR` for what is no key or no
-    /// recent time, `AGENT_KEYS_MISMATCH` for a signature by another key or over something else.
+    /// Returns the keys if their holder signed this registration just now. Errors:
+    /// `VALIDATION_ERROR` for a malformed key or an old time. `AGENT_KEYS_MISMATCH` for a signature
+    /// by another key or over other data.
     pub fn prove(&self, agent: AgentId, now: DateTime<Utc>) -> Result<Keys> {
         let keys = Keys {
             public: decode("public_key", &self.public_key)?,
@@ -70,13 +71,13 @@ fn decode<const N: usize>(field: &str, text: &str) -> Result<[u8; N]> {
         .map_err(|_| Error::field(field, "length", format!("must have {N} bytes")))
 }
 
-/// As the wire shows keys.
+/// The form of keys on the wire.
 pub fn encode(bytes: &[u8]) -> String {
     BASE64.encode(bytes)
 }
 
 impl Keys {
-    /// Hex of the first 16 bytes of SHA-256 over both.
+    /// Hex of the first 16 bytes of SHA-256 over both keys.
     pub fn id(&self) -> String {
         let hash = Sha256::new()
             .chain_update(self.public)
@@ -93,7 +94,7 @@ impl Keys {
 mod tests {
     use super::*;
 
-    /// RFC 8032, test 3: a signature that another implementation made.
+    /// RFC 8032, test 3: a signature by another implementation.
     #[test]
     fn the_verifier_agrees_with_the_standard() {
         let key = "fc51cd8e6218a1a38da47ed00230f0580816ed13ba3303ac5deb911548908025";

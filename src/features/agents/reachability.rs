@@ -1,4 +1,4 @@
-//! Acks as signs of life: an agent that was unreachable is active again with the first.
+//! Acks as signs of life: the first ack of an unreachable agent makes it active again.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -9,10 +9,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{AgentState, move_to, store};
 use crate::{error::Result, ids::AgentId, work::UnitOfWork};
 
-/// How long the sign of life of a socket may wait for company: nearly none has an effect.
+/// The longest wait before a socket's acks are flushed together. Hardly any has an effect.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Brings agents back; clones share what is noted.
+/// Makes agents active again. Clones share the noted agents.
 #[derive(Clone)]
 pub struct ReachabilityTracker {
     work: UnitOfWork,
@@ -21,7 +21,7 @@ pub struct ReachabilityTracker {
 }
 
 impl ReachabilityTracker {
-    /// Spawns the worker that looks after those who are noted; it ends with `stop`.
+    /// Spawns the worker that flushes noted agents. It ends with `stop`.
     pub fn start(work: UnitOfWork, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         let reachability = ReachabilityTracker {
             work,
@@ -32,7 +32,7 @@ impl ReachabilityTracker {
         reachability
     }
 
-    /// An agent has acked in passing. What a killed node forgets of this, the agent's next ack says again.
+    /// Notes an ack over a socket. If a node is killed, the agent's next ack repeats this note.
     pub fn note(&self, agent: AgentId) {
         if self.noted.lock().insert(agent) {
             self.bell.notify_one();
@@ -55,7 +55,7 @@ impl ReachabilityTracker {
         }
     }
 
-    /// These agents have acked: those that were unreachable are active when this returns.
+    /// Handles acks of these agents. Unreachable ones are active when this returns.
     pub async fn acked(&self, agents: &[AgentId]) -> Result<()> {
         for agent in store::unreachable(self.work.db(), agents).await? {
             self.reactivate(agent).await?;

@@ -17,9 +17,9 @@ use crate::{
     },
 };
 
-/// `GET /limits`: the caller's budgets, in the order of the interface.
+/// `GET /limits`: the caller's limits, in the order of the interface.
 ///
-/// Caller: user or agent. Answers 200 with a list of [`Bucket`]s, whole.
+/// Caller: user or agent. Answers 200 with the whole list of [`Bucket`]s.
 pub async fn list(
     caller: Caller,
     limiter: Limiter,

@@ -1,6 +1,6 @@
-//! What a principal has left of its budgets.
+//! The remaining calls of each of a principal's limits.
 //!
-//! Promises: what is shown is what the next call would be decided by, and looking costs no budget but the one of looking.
+//! Promises: the answer matches the decision on the next call. A look charges only its own limit.
 
 pub(crate) mod http;
 mod store;

@@ -2,16 +2,16 @@ use std::time::Duration;
 
 use crate::{db::Db, error::Result, ids::UserId, limits::table::Budget};
 
-/// What Postgres counts against a user's e-mail.
+/// The counts in Postgres against a user's e-mail.
 pub struct Guards {
     pub email: String,
-    /// Failed logins that are left, and until the count is forgotten.
+    /// Remaining failed logins, and the time until the count is cleared.
     pub logins: (u32, Duration),
-    /// Wrong codes that are left, and until the oldest is forgotten.
+    /// Remaining wrong codes, and the time until the oldest expires.
     pub codes: (u32, Duration),
 }
 
-/// What is left of the budgets of failed logins and of wrong codes.
+/// The remainders of the limits for failed logins and wrong codes.
 pub async fn guards(db: &Db, user: UserId, [logins, codes]: [Budget; 2]) -> Result<Guards> {
     let client = db.read().await?;
     let windows = [logins, codes].map(|budget| budget.window.as_secs_f64());

@@ -1,8 +1,8 @@
-//! The listeners of ephemeral events: the members of a conversation, cached for a second.
+//! The recipients of ephemeral events: the members of a conversation, cached for a second.
 //!
-//! A node drops the cache as soon as it commits, or hears, that somebody was removed. If that hint is lost, the removed
-//! member may hear ephemeral frames for that second longer. It hears no event: those are written under the
-//! conversation's lock.
+//! A node drops the cache when it commits a removal or receives the event of one. If that hint is
+//! lost, the removed member may get ephemeral frames for that second. It gets no event: events are
+//! written under the conversation's lock.
 
 use std::{
     sync::{
@@ -22,31 +22,33 @@ use crate::{
     ids::{ConversationId, Principal},
 };
 
-/// How long a list is believed.
+/// The lifetime of a cached list.
 const AUDIENCE_CACHE_TTL: Duration = Duration::from_secs(1);
-/// Lists remembered.
+/// The number of cached lists.
 const AUDIENCE_CACHE_CAPACITY: u64 = 10_000;
 
-/// A member.
+/// A member, as the cache holds it.
 struct Member {
     id: Uuid,
-    /// An agent whose user has ended the relation: still a member, and neither heard nor told.
+    /// True for an agent whose relation with the user has ended. It stays a member, but neither
+    /// sends nor receives.
     apart: bool,
-    /// False for an agent that hears only what names it.
+    /// False for an agent that only receives messages that name it.
     told: bool,
 }
 
-/// The members of conversations; clones share the memory.
+/// The members of conversations. Clones share the cache.
 #[derive(Clone)]
 pub struct Audience {
     db: Db,
-    /// By what had changed when they were read: an older list, also one that is still being read, is not found again.
+    /// By conversation and number of changes at the read. A change hides older lists, and those
+    /// that are still being read.
     lists: Cache<(ConversationId, u64), Arc<[Member]>>,
     changes: Arc<AtomicU64>,
 }
 
 impl Audience {
-    /// Nothing remembered yet.
+    /// An empty cache.
     pub fn new(db: Db) -> Self {
         let lists = Cache::builder()
             .max_capacity(AUDIENCE_CACHE_CAPACITY)
@@ -59,7 +61,7 @@ impl Audience {
         }
     }
 
-    /// Forgets all lists if this event says that one has become shorter.
+    /// Drops all lists if this event removes a member.
     pub fn note(&self, encoded: &EncodedEvent) {
         if events::shrinks_audience(encoded) {
             self.changes.fetch_add(1, Ordering::AcqRel);
@@ -67,12 +69,12 @@ impl Audience {
     }
 
     async fn of(&self, conversation: ConversationId) -> Result<Arc<[Member]>> {
-        // Concurrent callers share one look.
+        // Concurrent callers share one read.
         let key = (conversation, self.changes.load(Ordering::Acquire));
         if let Some(list) = self.lists.get(&key).await {
             return Ok(list);
         }
-        // Boxed, because it is large, and every send and socket would carry it along.
+        // The future is boxed: it is large, and every send and socket would carry it along.
         let list = Box::pin(self.lists.try_get_with(key, self.load(conversation)));
         list.await.map_err(|error: Arc<Error>| match error.code() {
             Code::ServiceUnavailable => Error::unavailable(format!("{error:?}")),
@@ -102,8 +104,9 @@ impl Audience {
             .collect())
     }
 
-    /// Everybody who is told what `speaker` says: the members, for a user with its other sockets, for an agent without
-    /// itself. Whoever is no member may not speak (`stranger`).
+    /// The recipients of what `speaker` publishes: all members except a speaking agent. A speaking
+    /// user stays a recipient, for its other sockets. Only a member may publish; the caller chooses
+    /// the error for others (`stranger`).
     pub async fn of_speaker(
         &self,
         speaker: Principal,
@@ -122,12 +125,12 @@ impl Audience {
         Ok(told(&members).filter(|id| Some(*id) != silent).collect())
     }
 
-    /// Everybody who is told what happens there.
+    /// All recipients of a conversation's ephemeral events.
     pub async fn all(&self, conversation: ConversationId) -> Result<Vec<Uuid>> {
         Ok(told(&self.of(conversation).await?).collect())
     }
 
-    /// Whether `listener` is told what happens there.
+    /// Whether `listener` is a recipient of the conversation's ephemeral events.
     pub async fn includes(&self, listener: Uuid, conversation: ConversationId) -> Result<bool> {
         Ok(told(&self.of(conversation).await?).any(|id| id == listener))
     }

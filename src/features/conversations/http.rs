@@ -1,5 +1,5 @@
-//! `POST` and `GET /conversations`, `GET` and `PATCH /conversations/{conversation_id}`,
-//! `POST /conversations/{conversation_id}/read`, `GET /agents/{agent_id}/conversations`, `POST /groups`.
+//! `POST` and `GET /conversations`, `GET` and `PATCH /conversations/{conversation_id}`, `POST
+//! /conversations/{conversation_id}/read`, `GET /agents/{agent_id}/conversations`, `POST /groups`.
 
 use std::collections::HashSet;
 
@@ -27,7 +27,7 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// The group that is asked for: without its maker, and nobody twice.
+/// Builds the requested group, without its maker and without duplicates.
 fn new_group(group: OpenGroup, maker: UserId) -> Result<store::NewGroup> {
     let mut seen = HashSet::from([maker]);
     let members = group.member_ids.into_iter().filter(|id| seen.insert(*id));
@@ -48,10 +48,10 @@ fn new_group(group: OpenGroup, maker: UserId) -> Result<store::NewGroup> {
 
 /// `POST /conversations`: opens a conversation with an agent, another user or a group.
 ///
-/// Caller: user. Body `{type:"agent", agent_id}`, `{type:"direct", user_id}` or
-/// `{type:"group", title?, member_ids[], encryption?}`. Answers 201 with the [`Conversation`], or 200 with the one that
-/// the two have already. Tells the members `conversation.created`, for agents `relation.created` before it. Errors:
-/// `AGENT_NOT_REGISTERED`, `NOT_FOUND` (with the unknown `user_ids`).
+/// Caller: user. Body `{type:"agent", agent_id}`, `{type:"direct", user_id}` or `{type:"group",
+/// title?, member_ids[], encryption?}`. Answers 201 with the [`Conversation`], or 200 with the
+/// existing one of the two. Publishes `conversation.created` to the members, for agents after
+/// `relation.created`. Errors: `AGENT_NOT_REGISTERED`, `NOT_FOUND` (with the unknown `user_ids`).
 pub async fn open(
     user: User,
     State(work): State<UnitOfWork>,
@@ -62,8 +62,8 @@ pub async fn open(
 
 /// `POST /groups`: opens a group.
 ///
-/// Caller: user. Body `{title?, member_ids[], encryption?}`, at most 500 members with
-/// the caller. The rest as `POST /conversations`.
+/// Caller: user. Body `{title?, member_ids[], encryption?}`, at most 500 members with the caller.
+/// The rest is as for `POST /conversations`.
 pub async fn open_group(
     user: User,
     State(work): State<UnitOfWork>,
@@ -101,8 +101,9 @@ async fn open_one(work: &UnitOfWork, user: &User, body: OpenConversation) -> Res
 
 /// `GET /conversations`: the caller's conversations, latest activity first, without their members.
 ///
-/// Caller: user. Limit: `user_conversations_list`, 30/min. Query `limit`, `cursor` (the `last_message_id`, or the id if
-/// there is none, of the last item seen). Answers 200 with [`Conversation`]s.
+/// Caller: user. Limit: `user_conversations_list`, 30/min. Query `limit`, `cursor` (the
+/// `last_message_id`, or the id if there is none, of the last item seen). Answers 200 with
+/// [`Conversation`]s.
 pub async fn list(
     user: User,
     limiter: Limiter,
@@ -113,7 +114,8 @@ pub async fn list(
     page_of(&db, Principal::User(user.id), &page).await
 }
 
-/// `GET /agents/{agent_id}/conversations`: the same for an agent; not those whose relation has ended.
+/// `GET /agents/{agent_id}/conversations`: the agent's conversations, except those whose relation
+/// has ended. The rest is as for `GET /conversations`.
 ///
 /// Caller: agent. Limit: `agent_conversations`, 30/min per agent.
 pub async fn list_of_agent(
@@ -153,11 +155,12 @@ pub async fn get(
     Ok(Data(conversation.ok_or(Code::NotFound)?))
 }
 
-/// `PATCH /conversations/{conversation_id}`: from now on only encrypted payloads; or another title, of a group.
+/// `PATCH /conversations/{conversation_id}`: requires encrypted payloads from now on, or changes a
+/// group's title.
 ///
-/// Caller: a user who is a member, of a group an admin. Body `{encryption:"required"}`,
-/// `{title}` or both. Answers 200 with the [`Conversation`]. Tells the members `conversation.updated` if that changed
-/// anything. Errors: `NOT_FOUND`, `FORBIDDEN`.
+/// Caller: a user who is a member, in a group an admin. Body `{encryption:"required"}`, `{title}`
+/// or both. Answers 200 with the [`Conversation`]. Publishes `conversation.updated` to the members
+/// if anything changed. Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn change(
     user: User,
     State(work): State<UnitOfWork>,
@@ -190,11 +193,12 @@ pub async fn change(
     Ok(Data(conversation))
 }
 
-/// `POST /conversations/{conversation_id}/read`: the caller has read up to a message; the mark never moves back.
+/// `POST /conversations/{conversation_id}/read`: the caller has read up to a message. The mark
+/// never moves back.
 ///
-/// Caller: a member. Body `{message_id}`. Answers 200 with
-/// [`ReadMark`]. If the mark moved, tells the members who are users `message.read`; of more than 50 the reader alone, for
-/// its other devices. Errors: `NOT_FOUND`.
+/// Caller: a member. Body `{message_id}`. Answers 200 with [`ReadMark`]. If the mark moved,
+/// publishes `message.read` to the members who are users. With more than 50 of them, only the
+/// reader's other devices get it. Errors: `NOT_FOUND`.
 pub async fn read(
     caller: Caller,
     State(work): State<UnitOfWork>,

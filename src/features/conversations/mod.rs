@@ -1,7 +1,8 @@
-//! Conversations, their members, and who has read how far.
+//! Conversations, their members and read marks.
 //!
-//! Promises: two principals have at most one conversation of their own, however many requests race to open it; nobody
-//! but a member learns that a conversation exists; `encryption: required` is never taken back.
+//! Promises: two principals have at most one conversation of their own, however many requests race
+//! to open it. Only members learn that a conversation exists. `encryption: required` is never taken
+//! back.
 
 mod audience;
 pub(crate) mod http;
@@ -21,7 +22,7 @@ pub use self::{
 use super::relations::Relation;
 use crate::ids::{ConversationId, MessageId, Principal, PrincipalKind, UserId};
 
-/// A conversation as its members see it. What differs between them is absent where all are told at once.
+/// A conversation as its members see it. Shared events omit what differs between members.
 #[derive(Clone, Debug, Serialize)]
 pub struct Conversation {
     pub conversation_id: ConversationId,
@@ -34,7 +35,7 @@ pub struct Conversation {
     pub epoch: i32,
     pub rotation_required: bool,
     pub member_count: i64,
-    /// Not in lists, and not in what a group is told.
+    /// Absent in lists and in events to groups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<Member>>,
     pub last_message_id: Option<MessageId>,
@@ -46,15 +47,15 @@ pub struct Conversation {
     pub relation: Option<Relation>,
 }
 
-/// What only one member sees of a conversation.
+/// The part of a conversation that only the caller sees.
 #[derive(Clone, Debug, Serialize)]
 pub struct Mine {
-    /// Messages of others after the read mark, as far as the newest thousand messages tell.
+    /// Messages of others after the read mark, counted among the newest thousand messages.
     pub unread_count: i64,
     pub my_role: Role,
 }
 
-/// One of its members.
+/// A member of a conversation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Member {
     pub principal_type: PrincipalKind,

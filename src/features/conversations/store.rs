@@ -1,4 +1,4 @@
-//! What is common to all that changes a conversation: its lock, its members, what they are told.
+//! The common part of all changes to a conversation: its lock, its members, its events.
 
 mod change;
 mod leave;
@@ -24,7 +24,7 @@ use crate::{
     work::Tx,
 };
 
-/// A conversation that is locked until the transaction ends, and the caller's place in it.
+/// A conversation that is locked until the transaction ends, and the caller's role in it.
 pub struct Place {
     pub kind: ConversationKind,
     pub epoch: i32,
@@ -33,7 +33,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Whether the caller may manage it: a group has admins, the two of a pair are equal.
+    /// Whether the caller may manage it. A group has admins; the two members of a pair are equal.
     pub fn is_admin(&self) -> bool {
         self.kind != ConversationKind::Group || self.role.is_admin()
     }
@@ -49,10 +49,10 @@ async fn lock_row(tx: &Tx, id: ConversationId) -> Result<()> {
     Ok(())
 }
 
-/// Locks a conversation of the caller's; 404 if it is none.
+/// Locks a conversation of the caller's. 404 if the caller is no member.
 pub async fn lock(tx: &Tx, id: ConversationId, caller: Principal) -> Result<Place> {
     lock_row(tx, id).await?;
-    // A statement of its own, so that it sees what was committed under the lock.
+    // A separate statement, so that it sees everything committed before the lock.
     let row = tx
         .query_opt(
             "-- conversations.place
@@ -70,8 +70,8 @@ pub async fn lock(tx: &Tx, id: ConversationId, caller: Principal) -> Result<Plac
     })
 }
 
-/// Whether the caller may manage this group; 404 if it is no group of theirs. For budgets that are the group's: the
-/// answer is asked for again under the lock.
+/// Whether the caller may manage this group. 404 if it is no group of theirs. It serves limits of a
+/// group; the lock repeats the check.
 pub async fn is_admin(client: &Conn, id: ConversationId, caller: Principal) -> Result<bool> {
     let row = client
         .query_opt(
@@ -85,7 +85,7 @@ pub async fn is_admin(client: &Conn, id: ConversationId, caller: Principal) -> R
     Ok(row.get("is_admin"))
 }
 
-/// What kind of conversation this is; 404 to who is no member of it.
+/// The type of this conversation. 404 if the caller is no member.
 pub async fn kind(db: &Db, id: ConversationId, caller: Principal) -> Result<ConversationKind> {
     let client = db.read().await?;
     Ok(client
@@ -100,7 +100,7 @@ pub async fn kind(db: &Db, id: ConversationId, caller: Principal) -> Result<Conv
         .get("kind"))
 }
 
-/// Who is told what happens in a conversation: an agent whose relation has ended hears nothing.
+/// The recipients of a conversation's events. An agent whose relation has ended gets none.
 pub async fn recipients(tx: &Tx, id: ConversationId) -> Result<Vec<Principal>> {
     let rows = tx
         .query(
@@ -115,7 +115,7 @@ pub async fn recipients(tx: &Tx, id: ConversationId) -> Result<Vec<Principal>> {
         .collect())
 }
 
-/// Puts someone into a conversation, which is locked. Who joins sees what comes from now on.
+/// Adds a member to a conversation, which is locked. The member sees only later messages.
 pub async fn add_member(
     tx: &Tx,
     conversation: ConversationId,
@@ -136,7 +136,7 @@ pub async fn add_member(
     Ok(())
 }
 
-/// Says that the members have changed: a send that has read them before finds its conversation stale.
+/// Marks that the members changed. A send that read them before finds its conversation stale.
 pub async fn touch(tx: &Tx, id: ConversationId, rotation_required: bool) -> Result<()> {
     tx.execute(
         "-- conversations.touch
@@ -147,12 +147,12 @@ pub async fn touch(tx: &Tx, id: ConversationId, rotation_required: bool) -> Resu
     Ok(())
 }
 
-/// One member.
+/// Reads one member.
 pub async fn member(tx: &Tx, id: ConversationId, who: Principal) -> Result<Option<Member>> {
     Ok(members(tx, id, Some(&[who])).await?.pop())
 }
 
-/// All members or some of them, in the order in which they joined.
+/// Reads all members or some of them, in the order of joining.
 pub async fn members(
     client: &Conn,
     id: ConversationId,
@@ -184,7 +184,8 @@ pub async fn members(
     Ok(rows.iter().map(member).collect())
 }
 
-/// A conversation as all its members are told of it: a group without its members, who may be many.
+/// A conversation for an event to all its members. A group comes without its members, who may be
+/// many.
 pub async fn public(tx: &Tx, id: ConversationId) -> Result<Conversation> {
     let mut conversation = view(tx, None, &[id]).await?.pop().ok_or(Code::NotFound)?;
     if conversation.r#type != ConversationKind::Group {
@@ -193,7 +194,7 @@ pub async fn public(tx: &Tx, id: ConversationId) -> Result<Conversation> {
     Ok(conversation)
 }
 
-/// Tells the members what the conversation is now.
+/// Publishes the current state of the conversation to the members.
 pub async fn updated(tx: &Tx, id: ConversationId) -> Result<()> {
     tell(tx, id, EventKind::ConversationUpdated).await
 }
@@ -204,7 +205,7 @@ async fn tell(tx: &Tx, id: ConversationId, kind: EventKind) -> Result<()> {
     tx.emit(kind, Some(id), &public(tx, id).await?, to)
 }
 
-/// A conversation as one of its members sees it, with all of them; `None` to who is not.
+/// A conversation as one of its members sees it, with all members. `None` for others.
 pub async fn whole(
     client: &Conn,
     viewer: Principal,

@@ -14,7 +14,8 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// `GET /users/me/devices`: the user's devices, newest first, those without a name of their own included.
+/// `GET /users/me/devices`: the user's devices, newest first, those without a name of their own
+/// included.
 ///
 /// Caller: user. Query `limit`, `cursor` (a `device_id`). Answers 200 with a list of
 /// [`Device`]. Errors: none of its own.
@@ -31,12 +32,12 @@ pub async fn list(
     Ok(page.of(devices, |device| DeviceId(device.device_id.clone())))
 }
 
-/// `DELETE /users/me/devices/{device_id}`: ends the device's session and takes its keys out of the directory. Its
-/// backups stay; signing in on it again makes it a new device.
+/// `DELETE /users/me/devices/{device_id}`: ends the device's session and takes its keys out of the
+/// directory. Its backups stay. Signing in on it again makes it a new device.
 ///
-/// Caller: user. Answers 200 with [`RevokedDevice`]. Its sockets get
-/// `session.invalidated`. Errors: `NOT_FOUND`. Tells `key.device_removed`, and within seconds `conversation.updated` where
-/// the device holds the current key: another one is required.
+/// Caller: user. Answers 200 with [`RevokedDevice`]. Its sockets get `session.invalidated`. Errors:
+/// `NOT_FOUND`. Publishes `key.device_removed`. Within seconds publishes `conversation.updated`
+/// where the device holds the current key, because another one is required.
 pub async fn revoke(
     user: User,
     State(work): State<UnitOfWork>,

@@ -1,9 +1,11 @@
-//! Devices and their sessions: signing in, refreshing, revoking. The root of every session's end.
+//! Devices and their sessions: signing in, refreshing, revoking. Every end of a session starts
+//! here.
 //!
-//! Promises: a device has one session, and a session belongs to one device; what is revoked is refused by every node
-//! from the commit on; an old refresh token gives the same successor for ten seconds and ends the session later. A
-//! device that came without a name has one of ours until its first key backup names it; the conversations whose keys a
-//! revoked device holds ask for others (`group_keys`).
+//! Promises: a device has one session, and a session belongs to one device. Every node refuses a
+//! revoked session from the commit on. An old refresh token gives the same successor for ten
+//! seconds and ends the session later. A device without a name has a provisional id until its first
+//! key backup names it. Conversations whose keys a revoked device holds require other keys
+//! (`group_keys`).
 
 pub(crate) mod http;
 mod naming;

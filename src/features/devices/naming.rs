@@ -1,4 +1,4 @@
-//! How a device that came without a name gets one: by its first key backup.
+//! The first key backup names a device that has a provisional id.
 //!
 //! All locks are taken in one order: the user's row (by the caller), devices, sessions.
 
@@ -12,9 +12,9 @@ use crate::{
     work::Tx,
 };
 
-/// Makes sure that the session's device is called `wanted`: a device that we named is renamed, one that has a name of
-/// its own must have this. The caller has locked the user's row. Sessions that the device had under this name end. True
-/// if the session's user has proven who they are in the last `fresh_seconds`.
+/// Gives the session's device the id `wanted`. A provisional device is renamed; a named device must
+/// have this id already. The caller has locked the user's row. Earlier sessions of the device with
+/// this id end. True if the session's user was verified in the last `fresh_seconds`.
 pub async fn name(tx: &Tx, user: &User, wanted: &str, fresh_seconds: f64) -> Result<bool> {
     let row = tx
         .query_opt(
@@ -59,7 +59,7 @@ async fn exists(tx: &Tx, user: UserId, device: &str) -> Result<bool> {
         .is_some())
 }
 
-/// The device's sessions follow by their foreign key.
+/// The foreign key carries the device's sessions along.
 async fn rename(tx: &Tx, user: UserId, from: &str, to: &str) -> Result<()> {
     tx.execute(
         "-- devices.rename
@@ -71,7 +71,8 @@ async fn rename(tx: &Tx, user: UserId, from: &str, to: &str) -> Result<()> {
     Ok(())
 }
 
-/// A known device signed in without saying who it is: its session goes over, and the name we gave it is dropped.
+/// Merges a provisional device into a known one: the session moves, and the provisional id is
+/// dropped.
 async fn merge(tx: &Tx, user: UserId, from: &str, to: &str) -> Result<()> {
     tx.execute(
         "-- devices.take_over

@@ -18,21 +18,21 @@ use crate::{
     work::Tx,
 };
 
-/// After this long a transaction is over, however slow its statements are.
+/// The longest duration of a transaction, however slow its statements are.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A session to be.
+/// A session that is to be created.
 pub struct NewSession {
     pub id: SessionId,
     pub device_id: String,
-    /// Whether we chose the device's id.
+    /// Whether the server chose the device's id.
     pub provisional: bool,
     pub device_name: Option<String>,
     pub platform: Option<String>,
 }
 
-/// Makes a session of a user's device; the one it had before ends. True if the device was not known, or had been revoked.
-/// Refused for an account that is gone.
+/// Makes a session of a user's device and ends its earlier one. True if the device was unknown or
+/// revoked. Refused for an account that is gone.
 pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
     tx.query_opt(
         "-- devices.may_sign_in
@@ -101,7 +101,7 @@ pub async fn end_device(
     Ok(())
 }
 
-/// Ends all sessions of a user but one.
+/// Ends all sessions of a user except one.
 pub async fn end_all(
     tx: &Tx,
     user: UserId,
@@ -124,7 +124,7 @@ pub async fn end_all(
     Ok(())
 }
 
-/// Ends one session; nothing happens if it was over already.
+/// Ends one session. Does nothing if it was over already.
 pub async fn end_session(tx: &Tx, session: SessionId, reason: RevocationReason) -> Result<()> {
     let ended = tx
         .query(
@@ -142,7 +142,7 @@ pub async fn end_session(tx: &Tx, session: SessionId, reason: RevocationReason) 
     Ok(())
 }
 
-/// What a refresh token was worth.
+/// The result of a refresh.
 pub enum Refreshed {
     /// The session goes on with this generation.
     Next {
@@ -150,14 +150,15 @@ pub enum Refreshed {
         device_id: String,
         generation: i32,
     },
-    /// An old token came back after its grace: the session is over.
+    /// An old token was used after its grace. The session is over.
     Stolen,
-    /// There is no such session any more.
+    /// No such session exists any more.
     RevokedCredentials,
 }
 
-/// Rotates: the current generation gives the next one; its predecessor gives the current one for ten seconds; what is
-/// older was stolen. One statement, so that many tabs at once wait for each other no longer than it takes.
+/// Rotates a refresh token: the current generation gives the next one. Its predecessor gives the
+/// current one for ten seconds. An older one was stolen. One statement, so that many tabs wait only
+/// as long as it takes.
 pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Refreshed> {
     let client = db.read().await?;
     let (grace, life) = (REFRESH_GRACE.as_secs_f64(), REFRESH_TOKEN_TTL.as_secs_f64());
@@ -189,10 +190,10 @@ pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Ref
     })
 }
 
-/// At most `most` devices, newest first, after `cursor`; a cursor that is none of the user's is refused. A device that we
-/// named is left out once it is signed out: nobody could tell it from another.
+/// At most `most` devices, newest first, after `cursor`. Refuses a cursor that is not the user's.
+/// Omits a signed-out device with a provisional id, because nobody could recognise it.
 ///
-/// `online` are the devices that have a socket, by the names they had when it was opened.
+/// `online` are the devices that have a socket, by their ids when it was opened.
 pub async fn list(
     db: &Db,
     user: &User,
@@ -248,7 +249,7 @@ pub async fn list(
     Ok(devices.collect())
 }
 
-/// Revokes a device of the user's whose session still counts; when.
+/// Revokes a device of the user's whose session still counts. Returns the time.
 pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>> {
     tx.execute(
         "-- devices.lock_user
@@ -278,8 +279,8 @@ pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>>
     Ok(row.get("revoked_at"))
 }
 
-/// Has the conversations ask for other keys, the current ones of which the device holds. Twice: the second time finds the
-/// keys that transactions under way gave it after the first.
+/// Puts the job that requires other keys in conversations whose current key the device holds. It
+/// runs twice. The second run finds keys from transactions that were open during the first.
 fn replace_keys(tx: &Tx, user: UserId, device: &str) {
     for delay in [Duration::ZERO, TRANSACTION_TIMEOUT] {
         let job = Job::ReplaceKeys {
@@ -290,7 +291,7 @@ fn replace_keys(tx: &Tx, user: UserId, device: &str) {
     }
 }
 
-/// The directory of the user's keys has changed.
+/// Notes a change in the directory of the user's keys.
 async fn bump_list(tx: &Tx, user: UserId) -> Result<()> {
     tx.execute(
         "-- devices.bump_list
@@ -301,14 +302,14 @@ async fn bump_list(tx: &Tx, user: UserId) -> Result<()> {
     Ok(())
 }
 
-/// Tells everybody who could see it that a key is gone.
+/// Publishes the removal of a key to everybody who could see it.
 async fn tell_removed(tx: &Tx, user: UserId, device: &str, key: &str) -> Result<()> {
     let data = json!({ "user_id": user, "device_id": device, "key_id": key });
     let audience = audience(tx, user).await?;
     tx.emit(EventKind::KeyDeviceRemoved, None, &data, audience)
 }
 
-/// Takes one key of a deleted user's out of the directory; false if none is left there.
+/// Removes one key of a deleted user from the directory. False if none is left.
 pub async fn remove_key(tx: &Tx, user: UserId) -> Result<bool> {
     let removed = tx
         .query_opt(
@@ -325,7 +326,8 @@ pub async fn remove_key(tx: &Tx, user: UserId) -> Result<bool> {
     Ok(true)
 }
 
-/// Who hears of a user's devices: the user, and everyone who shares a conversation.
+/// The recipients of events about a user's devices: the user, and everyone who shares a
+/// conversation.
 pub async fn audience(tx: &Tx, user: UserId) -> Result<Vec<Uuid>> {
     Ok(tx
         .query(

@@ -1,11 +1,13 @@
-//! What deleted accounts and agents leave behind: keys in directories, relations, places in conversations. What must be
-//! dead at once is dead when the deletion is answered; what others hear of it happens here, within seconds.
+//! The removal of what deleted accounts and agents leave behind: keys in directories, relations,
+//! memberships. The deletion itself revokes credentials before its answer. Events to others follow
+//! from here, within seconds.
 //!
-//! Promises: each step is a transaction of its own and can be repeated, so an erasure that was cut short goes on where it
-//! was; nobody keeps a conversation alive; a group whose owner is erased has another one, and hears of it.
+//! Promises: each step is a repeatable transaction of its own, so an interrupted erasure continues
+//! where it was. An erased principal keeps no conversation alive. A group whose owner is erased
+//! gets another one, and an event about it.
 //!
-//! The order matters. Of a key hears everybody who still shares a conversation; an agent whose relation has ended is told
-//! of no conversation.
+//! The order matters. A removed key is published to everybody who still shares a conversation. An
+//! agent whose relation has ended gets no event of the conversation.
 
 use crate::{
     error::Result,
@@ -42,7 +44,7 @@ pub async fn agent(work: &UnitOfWork, agent: AgentId, owner: UserId) -> Result<(
     leave(work, who, Principal::User(owner), MembershipScope::Groups).await
 }
 
-/// Nobody opens another one meanwhile: to open one, both must exist.
+/// No new relation appears meanwhile, because opening one requires both principals.
 async fn end_relations(work: &UnitOfWork, who: Principal) -> Result<()> {
     while work
         .run("erasure.end_relation", async |tx| {

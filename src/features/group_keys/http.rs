@@ -1,4 +1,5 @@
-//! `POST /keys/groups/{conversation_id}/rotate`, `GET /keys/groups/{conversation_id}`, `POST /keys/rotation/request`.
+//! `POST /keys/groups/{conversation_id}/rotate`, `GET /keys/groups/{conversation_id}`, `POST
+//! /keys/rotation/request`.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// By recipient; two keys for one are a fault.
+/// Sorts the keys by recipient. Two keys for one recipient are an error.
 fn by_recipient(wrapped: Vec<RecipientKey>) -> Result<BTreeMap<Recipient, String>> {
     let mut keys = BTreeMap::new();
     for (n, given) in wrapped.into_iter().enumerate() {
@@ -50,10 +51,12 @@ fn by_recipient(wrapped: Vec<RecipientKey>) -> Result<BTreeMap<Recipient, String
 
 /// `POST /keys/groups/{conversation_id}/rotate`: gives a conversation its next key.
 ///
-/// Caller: user who is a member. Limit: `keys_group_rotate`, 6/h per conversation, once caller and shape are right. Body
-/// `{base_epoch, reason?, wrapped_keys:[{principal_id, device_id?, wrapped_key}]}`, one for each device with keys of each
-/// member and one for each agent that has keys. Answers 201 with [`RotatedKey`]. Tells each member `key.rotated` with its
-/// own keys. Errors: `NOT_FOUND`, `VERSION_MISMATCH` (`current_epoch`), `RECIPIENTS_MISMATCH` (`missing[]`, `extra[]`).
+/// Caller: user who is a member. Limit: `keys_group_rotate`, 6/h per conversation, charged after
+/// the checks of caller and shape. Body `{base_epoch, reason?, wrapped_keys:[{principal_id,
+/// device_id?, wrapped_key}]}`. It has one key for each member's device with keys, and one for each
+/// agent with keys. Answers 201 with [`RotatedKey`]. Publishes `key.rotated` to each member with
+/// its own keys. Errors: `NOT_FOUND`, `VERSION_MISMATCH` (`current_epoch`), `RECIPIENTS_MISMATCH`
+/// (`missing[]`, `extra[]`).
 pub async fn rotate(
     user: User,
     limiter: Limiter,
@@ -79,7 +82,8 @@ pub async fn rotate(
     }))
 }
 
-/// `GET /keys/groups/{conversation_id}`: the caller's own wrapped keys, of the current epoch or an earlier one.
+/// `GET /keys/groups/{conversation_id}`: the caller's own wrapped keys, of the current epoch or an
+/// earlier one.
 ///
 /// Caller: a member. Query `epoch`. Answers 200 with
 /// [`store::OwnKeys`]. Errors: `NOT_FOUND`.
@@ -96,8 +100,9 @@ pub async fn read(
 
 /// `POST /keys/rotation/request`: asks the other user of a direct conversation to rotate its key.
 ///
-/// Caller: user, one of the two. Limit: `keys_rotation_request`, 6/h per conversation. Body `{conversation_id, reason?}`.
-/// Answers 201 with [`RotationRequested`]. Tells the peer `key.rotation_requested`. Errors: `NOT_FOUND`.
+/// Caller: user, one of the two. Limit: `keys_rotation_request`, 6/h per conversation. Body
+/// `{conversation_id, reason?}`. Answers 201 with [`RotationRequested`]. Publishes
+/// `key.rotation_requested` to the peer. Errors: `NOT_FOUND`.
 pub async fn request(
     user: User,
     limiter: Limiter,

@@ -1,8 +1,9 @@
-//! The keys that the members of a conversation share: rotated by a user who wraps the new one for everybody's devices.
+//! The shared keys of a conversation's members. A user rotates a key by wrapping the new one for
+//! everybody's devices.
 //!
-//! Promises: epochs rise by one, however many rotations race; a rotation is for exactly the devices that the members
-//! have at that moment; nobody is shown a key that was wrapped for another; a key that a revoked device holds is asked to be
-//! replaced.
+//! Promises: epochs rise by one, however many rotations race. A rotation covers exactly the devices
+//! of the members at that moment. Nobody gets a key that was wrapped for another. A key that a
+//! revoked device holds must be replaced.
 
 pub(crate) mod http;
 mod rules;
@@ -16,8 +17,8 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// Has the conversations ask for other keys, the current ones of which a revoked device holds. Each in a transaction: there
-/// may be thousands.
+/// Requires other keys in conversations whose current key a revoked device holds. Each conversation
+/// has its own transaction, because there may be thousands.
 pub async fn replace_held(work: &UnitOfWork, user: UserId, device: &str) -> Result<()> {
     let mut after = ConversationId(Uuid::nil());
     while let Some(next) = work

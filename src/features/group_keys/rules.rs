@@ -1,17 +1,17 @@
-//! Whether keys were wrapped for those who are there.
+//! The comparison of a rotation's wrapped keys with the required recipients.
 
 use std::collections::BTreeSet;
 
 pub use blindpipe_protocol::group_keys::KeyRecipient as Recipient;
 
-/// Who should have been given a key and was not, and who should not have been.
+/// The recipients without a wrapped key, and the wrapped keys without a recipient.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mismatch {
     pub missing: Vec<Recipient>,
     pub extra: Vec<Recipient>,
 }
 
-/// The difference between those who are there and those who were given a key, if there is one.
+/// The difference between required and given recipients, if there is one.
 pub fn mismatch(there: &BTreeSet<Recipient>, given: &BTreeSet<Recipient>) -> Option<Mismatch> {
     let missing: Vec<Recipient> = there.difference(given).cloned().collect();
     let extra: Vec<Recipient> = given.difference(there).cloned().collect();

@@ -16,7 +16,7 @@ use crate::{
     work::Tx,
 };
 
-/// A rotation that is asked for.
+/// A requested rotation.
 pub struct Rotation {
     pub by: UserId,
     pub base_epoch: i32,
@@ -24,7 +24,7 @@ pub struct Rotation {
     pub keys: BTreeMap<Recipient, String>,
 }
 
-/// A wrapped key, without whom it is for: its reader knows.
+/// A wrapped key for its reader.
 #[derive(Serialize)]
 struct WrappedKey {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,14 +36,14 @@ struct WrappedKey {
 #[derive(Serialize)]
 pub struct OwnKeys {
     conversation_id: ConversationId,
-    /// Of the keys that follow.
+    /// The epoch of the keys below.
     epoch: i32,
     current_epoch: i32,
     rotation_required: bool,
     wrapped_keys: Vec<WrappedKey>,
 }
 
-/// Moves a conversation to its next epoch; the lock on it makes racing rotations compare one after the other.
+/// Moves a conversation to its next epoch. The lock on it serialises racing rotations.
 pub async fn rotate(
     tx: &Tx,
     id: ConversationId,
@@ -89,7 +89,7 @@ pub async fn rotate(
     Ok((epoch, row.get("rotated_at")))
 }
 
-/// Everybody who must be able to open the key now: the devices with keys of the members, and the agents that have keys.
+/// The recipients of a key now: the members' devices with keys, and the agents with keys.
 async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> {
     let rows = tx
         .query(
@@ -110,7 +110,7 @@ async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> 
     Ok(rows.iter().map(recipient).collect())
 }
 
-/// To each member an event of its own, with the keys that were wrapped for it.
+/// Publishes an event to each member, with the keys that were wrapped for it.
 async fn tell(tx: &Tx, id: ConversationId, epoch: i32, rotation: Rotation) -> Result<()> {
     let mut keys: BTreeMap<Principal, Vec<WrappedKey>> = BTreeMap::new();
     for (
@@ -136,7 +136,7 @@ async fn tell(tx: &Tx, id: ConversationId, epoch: i32, rotation: Rotation) -> Re
     Ok(())
 }
 
-/// What was wrapped for one member; 404 to who is none.
+/// The wrapped keys of one member. 404 for others.
 pub async fn own(
     db: &Db,
     id: ConversationId,
@@ -173,7 +173,7 @@ pub async fn own(
     })
 }
 
-/// Tells the peer; the request's id, which is its event's, and when that was.
+/// Publishes the request to the peer. Returns its id, which is the event's id, and the time.
 pub async fn request(
     tx: &Tx,
     id: ConversationId,
@@ -202,15 +202,15 @@ pub async fn request(
     Ok((request, at))
 }
 
-/// Has the next conversation after `after` ask for another key, the current one of which a revoked device holds; which,
-/// or none if there is none.
+/// Requires another key in the next conversation after `after` whose current key a revoked device
+/// holds. Returns the conversation, or none if no more is left.
 pub async fn replace_next(
     tx: &Tx,
     user: UserId,
     device: &str,
     after: ConversationId,
 ) -> Result<Option<ConversationId>> {
-    // A key that a device was given after it came back, with keys of its own, is its own.
+    // A device that came back has new keys. A key that was wrapped for those is valid.
     let next = tx
         .query_opt(
             "-- group_keys.next_held
@@ -226,7 +226,7 @@ pub async fn replace_next(
         .await?;
     let Some(row) = next else { return Ok(None) };
     let (id, epoch): (ConversationId, i32) = (row.get("conversation_id"), row.get("epoch"));
-    // A rotation may have been faster, and this epoch be over.
+    // A concurrent rotation may have ended this epoch.
     let asked = tx
         .execute(
             "-- group_keys.require

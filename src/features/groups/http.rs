@@ -1,6 +1,7 @@
-//! `POST /groups/{conversation_id}/members`, `PATCH` and `DELETE /groups/{conversation_id}/members/{principal_id}`,
-//! `POST /groups/{conversation_id}/agent-instances`,
-//! `DELETE /groups/{conversation_id}/agent-instances/{instance_id}`.
+//! `POST /groups/{conversation_id}/members`, `PATCH` and `DELETE
+//! /groups/{conversation_id}/members/{principal_id}`, `POST
+//! /groups/{conversation_id}/agent-instances`, `DELETE
+//! /groups/{conversation_id}/agent-instances/{instance_id}`.
 
 use std::collections::HashSet;
 
@@ -30,7 +31,7 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// Proves that the caller administers the group, before a budget of the group's is charged.
+/// Checks that the caller administers the group, before a limit of the group is charged.
 async fn administered(db: &Db, group: ConversationId, user: UserId) -> Result<()> {
     let client = db.read().await?;
     if conversations::is_admin(&client, group, Principal::User(user)).await? {
@@ -40,11 +41,12 @@ async fn administered(db: &Db, group: ConversationId, user: UserId) -> Result<()
     }
 }
 
-/// `POST /groups/{conversation_id}/members`: adds users to a group, as far as they exist and there is room.
+/// `POST /groups/{conversation_id}/members`: adds existing users to a group, up to its quota.
 ///
-/// Caller: user who administers the group. Limit: `group_member_add`, 5/min per group. Body `{user_ids[]}`, 1 to 100.
-/// Answers 201 with [`Addition`]. Tells the members `member.added`, once for each added. They come ten at a time: after an
-/// error some may be members, and are `already` when asked for again. Errors: `NOT_FOUND`, `FORBIDDEN`.
+/// Caller: user who administers the group. Limit: `group_member_add`, 5/min per group. Body
+/// `{user_ids[]}`, 1 to 100. Answers 201 with [`Addition`]. Publishes `member.added` to the
+/// members, once for each added user. Users are added ten at a time. After an error some may be
+/// members; a repeat reports them as `already`. Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn add_members(
     user: User,
     limiter: Limiter,
@@ -76,10 +78,10 @@ pub async fn add_members(
 
 /// `DELETE /groups/{conversation_id}/members/{principal_id}`: removes a member, or leaves.
 ///
-/// Caller: user who administers the group, or the member. An owner is removed by nobody else; when it leaves, the oldest
-/// admin, else the oldest member, is the owner. Answers 200 with
-/// [`Removal`]. Tells the members and the one concerned `member.removed`, and of a new owner `conversation.updated`.
-/// Errors: `NOT_FOUND`, `FORBIDDEN`.
+/// Caller: user who administers the group, or the member. Nobody else removes an owner. When the
+/// owner leaves, the oldest admin becomes the owner, else the oldest member. Answers 200 with
+/// [`Removal`]. Publishes `member.removed` to the members and the removed one. Publishes
+/// `conversation.updated` for a new owner. Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn remove_member(
     caller: Caller,
     State(work): State<UnitOfWork>,
@@ -91,11 +93,12 @@ pub async fn remove_member(
     removal.await.map(Data)
 }
 
-/// `PATCH /groups/{conversation_id}/members/{principal_id}`: makes a member an admin, a member again, or the owner; the
-/// owner before is an admin then.
+/// `PATCH /groups/{conversation_id}/members/{principal_id}`: sets a member's role: admin, member or
+/// owner. A new owner makes the previous owner an admin.
 ///
-/// Caller: the group's owner. Body `{role:"owner|admin|member"}`. Answers 200 with the
-/// [`Member`]. Tells the members `conversation.updated` if that changed anything. Errors: `NOT_FOUND`, `FORBIDDEN`.
+/// Caller: the group's owner. Body `{role:"owner|admin|member"}`. Answers 200 with the [`Member`].
+/// Publishes `conversation.updated` to the members if anything changed. Errors: `NOT_FOUND`,
+/// `FORBIDDEN`.
 pub async fn change_member(
     user: User,
     State(work): State<UnitOfWork>,
@@ -108,11 +111,13 @@ pub async fn change_member(
     member.await.map(Data)
 }
 
-/// `POST /groups/{conversation_id}/agent-instances`: gives an agent a place in a group, or another visibility there.
+/// `POST /groups/{conversation_id}/agent-instances`: adds an agent to a group, or changes its
+/// visibility there.
 ///
-/// Caller: user who administers the group and has an active relation with the agent. Limit: `group_agent_instance`,
-/// 1/min per group. Body `{agent_id, visibility?}`. Answers 201 with [`Instance`](store::Instance), 200 if the agent was there. Tells the
-/// members `member.added`. Errors: `NOT_FOUND`, `FORBIDDEN` (also with `params.limit` when the group is full),
+/// Caller: user who administers the group and has an active relation with the agent. Limit:
+/// `group_agent_instance`, 1/min per group. Body `{agent_id, visibility?}`. Answers 201 with
+/// [`Instance`](store::Instance), 200 if the agent was there. Publishes `member.added` to the
+/// members. Errors: `NOT_FOUND`, `FORBIDDEN` (also with `params.limit` when the group is full),
 /// `AGENT_NOT_REGISTERED`, `RELATION_REQUIRED`.
 pub async fn add_agent(
     user: User,
@@ -143,10 +148,10 @@ pub async fn add_agent(
     Ok((status, Data(instance)).into_response())
 }
 
-/// `DELETE /groups/{conversation_id}/agent-instances/{instance_id}`: takes an agent's place away.
+/// `DELETE /groups/{conversation_id}/agent-instances/{instance_id}`: removes an agent from a group.
 ///
-/// Caller: user who administers the group. Answers 200 with [`Removal`]. Tells the
-/// members and the agent `member.removed`. Errors: `NOT_FOUND`, `FORBIDDEN`.
+/// Caller: user who administers the group. Answers 200 with [`Removal`]. Publishes `member.removed`
+/// to the members and the agent. Errors: `NOT_FOUND`, `FORBIDDEN`.
 pub async fn remove_agent(
     user: User,
     State(work): State<UnitOfWork>,

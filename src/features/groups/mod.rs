@@ -1,7 +1,8 @@
-//! Groups: who is in them, what they may do there, and the agents' places.
+//! Groups: their members, roles and agent instances.
 //!
-//! Promises: a group never has more members than allowed, however many requests race; who has been removed gets nothing
-//! that is committed after; a group with people in it has exactly one owner. A group's id is its conversation's.
+//! Promises: a group never has more members than allowed, however many requests race. A removed
+//! member gets nothing that is committed after the removal. A group with users in it has exactly
+//! one owner. A group's id is its conversation's.
 
 pub(crate) mod http;
 mod rules;

@@ -1,4 +1,4 @@
-//! Who may do what to whom, and who fits.
+//! The rules for removals and for the size of a group.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use blindpipe_protocol::conversations::Role;
 
 use crate::ids::UserId;
 
-/// What becomes of each user that is to be added.
+/// The users to be added, sorted by outcome.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Sorted {
     pub added: Vec<UserId>,
@@ -15,8 +15,8 @@ pub struct Sorted {
     pub too_many: Vec<UserId>,
 }
 
-/// Sorts the users asked for, each once, in the order asked: members stay, strangers must exist, and there is room for
-/// `room` more.
+/// Sorts the requested users, each once, in the requested order. Members stay, other users must
+/// exist, and at most `room` are added.
 pub fn sort(
     asked: &[UserId],
     members: &HashSet<UserId>,
@@ -40,7 +40,8 @@ pub fn sort(
     sorted
 }
 
-/// Whether `by` may remove a member: everyone may leave, admins may remove all but the owner.
+/// Whether a principal with role `by` may remove a member. Everyone may leave; admins may remove
+/// all but the owner.
 pub fn may_remove(by: Role, member: Role, oneself: bool) -> bool {
     oneself || (by.is_admin() && member != Role::Owner)
 }

@@ -22,7 +22,7 @@ use crate::{
     work::Tx,
 };
 
-/// What became of the users that were to be added.
+/// The outcome for the users that were to be added.
 #[derive(Default, Serialize)]
 pub struct Addition {
     added: Vec<UserId>,
@@ -32,7 +32,7 @@ pub struct Addition {
 }
 
 impl Addition {
-    /// Together with what became of those who came next.
+    /// Merges the outcome of the next users.
     pub fn join(&mut self, next: Addition) {
         self.added.extend(next.added);
         self.already.extend(next.already);
@@ -41,7 +41,7 @@ impl Addition {
     }
 }
 
-/// One who was not added.
+/// A user that was not added.
 #[derive(Serialize)]
 struct Failed {
     user_id: UserId,
@@ -49,7 +49,7 @@ struct Failed {
     reason: &'static str,
 }
 
-/// A member that is no more.
+/// A removed member.
 #[derive(Serialize)]
 pub struct Removal {
     conversation_id: ConversationId,
@@ -57,7 +57,7 @@ pub struct Removal {
     rotation_required: bool,
 }
 
-/// An agent's place in a group.
+/// An agent's membership in a group.
 #[derive(Serialize)]
 pub struct Instance {
     instance_id: InstanceId,
@@ -70,7 +70,7 @@ pub struct AddedAgent {
     pub is_new: bool,
 }
 
-/// Locks a group of the caller's; 404 if it is none.
+/// Locks a group of the caller's. 404 if the caller is no member.
 async fn lock(tx: &Tx, group: ConversationId, caller: Principal) -> Result<Place> {
     let place = conversations::lock(tx, group, caller).await?;
     if place.kind == ConversationKind::Group {
@@ -108,7 +108,8 @@ pub async fn add_members(
     by: UserId,
     asked: &[UserId],
 ) -> Result<Addition> {
-    // Before the group is locked: users come first. Those who are there do not go before they are members.
+    // Locks the users before the group, in the order of locks. None is deleted before it is a
+    // member.
     let known = tx
         .query(
             "-- groups.find_users
@@ -129,7 +130,7 @@ pub async fn add_members(
         room,
     );
     let added: Vec<Principal> = sorted.added.iter().copied().map(Principal::User).collect();
-    // A key that the others share is one that these do not have.
+    // The new members do not have a key that the others share.
     let newly_required = place.epoch > 0 && !added.is_empty();
     if !added.is_empty() {
         conversations::add_member(tx, group, &added, Role::Member, None).await?;
@@ -200,7 +201,7 @@ pub async fn change_role(
     let member = conversations::member(tx, group, who)
         .await?
         .ok_or(Code::NotFound)?;
-    // An owner becomes something else by making another one the owner; an agent is never more than that.
+    // An owner changes role only by making another member the owner. An agent never changes role.
     let owner_steps_down = who == Principal::User(by) && role != Role::Owner;
     if place.role != Role::Owner || owner_steps_down || member.role == Role::Agent {
         return Err(Code::Forbidden.into());
@@ -222,7 +223,7 @@ pub async fn change_role(
         .ok_or_else(|| Code::NotFound.into())
 }
 
-/// The caller's relation with an agent that is to join.
+/// The caller's relation with an agent that is to be added.
 pub async fn related(tx: &Tx, user: UserId, agent: AgentId) -> Result<RelationId> {
     agents::find(tx, agent)
         .await?
@@ -241,7 +242,8 @@ pub async fn add_agent(
 ) -> Result<AddedAgent> {
     let place = lock_as_admin(tx, group, by).await?;
     let relation = related(tx, by, agent).await?;
-    // One whose relation has ended comes back by the caller's, and sees what is said from now on.
+    // An agent whose relation has ended returns under the caller's relation. It sees only later
+    // messages.
     if let Some(row) = tx
         .query_opt(
             "-- groups.renew_agent

@@ -22,13 +22,13 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// `POST /keys/backup`: keeps a device's public keys and the encrypted private ones.
+/// `POST /keys/backup`: stores a device's public keys and the encrypted private ones.
 ///
-/// Caller: user. Body: the key backup of the interface, and optionally the `version` that
-/// it replaces. The first of a device that we named names it. Answers 201 (new) or 200 (replaced) with [`Kept`].
-/// Errors: `DEVICE_MISMATCH`, `VERSION_MISMATCH`, `REAUTH_REQUIRED` (a login older than 5 min, and other public keys or
-/// the eleventh version, which would push the first one out).
-/// Tells `key.device_added`, and `key.device_removed` of the keys before.
+/// Caller: user. Body: the key backup of the interface, and optionally the `version` that it
+/// replaces. The first backup of a provisional device names the device. Answers 201 (new) or 200
+/// (replaced) with [`Kept`]. Errors: `DEVICE_MISMATCH`, `VERSION_MISMATCH`. `REAUTH_REQUIRED` after
+/// a login older than 5 min, for other public keys or an eleventh version, which would delete the
+/// first. Publishes `key.device_added`, and `key.device_removed` for replaced keys.
 pub async fn put_backup(
     user: User,
     State(work): State<UnitOfWork>,
@@ -48,9 +48,9 @@ pub async fn put_backup(
 
 /// `GET /keys/backup?device_id=`: the user's key backups, newest first, at most ten of a device.
 ///
-/// Caller: user with a login less than 10 min old. Limit: `keys_backup_read`, 10/h. Query `device_id`, `limit`, `cursor`
-/// (`<device_id>:<version>` of the last one seen). Answers 200 with a list of [`Backup`]. Errors: `REAUTH_REQUIRED`.
-/// Tells `key.backup_accessed`.
+/// Caller: user with a login less than 10 min old. Limit: `keys_backup_read`, 10/h. Query
+/// `device_id`, `limit`, `cursor` (`<device_id>:<version>` of the last one seen). Answers 200 with
+/// a list of [`Backup`]. Errors: `REAUTH_REQUIRED`. Publishes `key.backup_accessed`.
 pub async fn read_backups(
     user: User,
     limiter: Limiter,
@@ -76,8 +76,9 @@ pub async fn read_backups(
 
 /// `GET /keys/users/{user_id}/devices`: the public keys of a user's devices.
 ///
-/// Caller: the user, a user who shares a conversation, or an agent with an active relation. Limit: `keys_lookup`, 60/min
-/// per caller. Answers 200 with a [`Directory`]. Errors: `NOT_FOUND`, also for strangers.
+/// Caller: the user, a user who shares a conversation, or an agent with an active relation. Limit:
+/// `keys_lookup`, 60/min per caller. Answers 200 with a [`Directory`]. Errors: `NOT_FOUND`, also
+/// for unrelated users.
 pub async fn directory(
     caller: Caller,
     limiter: Limiter,

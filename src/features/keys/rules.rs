@@ -1,4 +1,4 @@
-//! What a key, a salt and a backup are.
+//! The forms of keys, salts and backups.
 
 use std::fmt;
 
@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 
 use crate::validation::DeviceId;
 
-/// One version of one device's backup, as a cursor: `<device_id>:<version>`. A device id may hold colons, a version none.
+/// One version of one device's backup, as a cursor: `<device_id>:<version>`. A device id may
+/// contain colons, a version cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupId(pub String, pub i32);
 
@@ -32,7 +33,7 @@ impl<'de> Deserialize<'de> for BackupId {
     }
 }
 
-/// What a pair of public keys is called: hex of the first 16 bytes of SHA-256 over both.
+/// The id of a pair of public keys: hex of the first 16 bytes of SHA-256 over both.
 pub fn key_id(public_key: &[u8; 32], signing_public_key: &[u8; 32]) -> String {
     let hash = Sha256::new()
         .chain_update(public_key)

@@ -17,14 +17,14 @@ use crate::{
     work::Tx,
 };
 
-/// What the directory shows of a device, and the newest of its backups.
+/// The directory's entry of a device, and the newest of its backups.
 struct Current {
     key_id: Option<String>,
     newest: i32,
 }
 
-/// Keeps an upload as the next version, names the device if it has no name of its own, and brings the directory up to
-/// date.
+/// Stores an upload as the next version and updates the directory. Names the device if its id is
+/// provisional.
 pub async fn put(tx: &Tx, user: &User, upload: &Upload) -> Result<Kept> {
     let device = upload.device_id.0.as_str();
     lock_user(tx, user.id).await?;
@@ -137,7 +137,7 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
     })
 }
 
-/// The directory shows these keys from now on.
+/// Makes these keys the directory's entry of the device.
 async fn show(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
     tx.execute(
         "-- keys.show
@@ -155,7 +155,7 @@ async fn show(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
     Ok(())
 }
 
-/// The same keys stand in a newer version now.
+/// Points the directory's entry to a newer version with the same keys.
 async fn repoint(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
     tx.execute(
         "-- keys.repoint
@@ -166,7 +166,7 @@ async fn repoint(tx: &Tx, user: UserId, kept: &Kept) -> Result<()> {
     Ok(())
 }
 
-/// At most `most` backups, newest first, after `cursor`; a cursor that is none of the user's is refused.
+/// At most `most` backups, newest first, after `cursor`. Refuses a cursor that is not the user's.
 pub async fn backups(
     tx: &Tx,
     user: UserId,
@@ -222,7 +222,8 @@ fn backup(row: &Row) -> Backup {
     }
 }
 
-/// Tells the user's devices that one of them has read backups; not if its session has ended meanwhile.
+/// Notifies the user's devices that one of them has read backups. Refused if its session has ended
+/// meanwhile.
 pub async fn tell_accessed(tx: &Tx, user: &User) -> Result<()> {
     let row = tx
         .query_opt(
@@ -236,7 +237,7 @@ pub async fn tell_accessed(tx: &Tx, user: &User) -> Result<()> {
     tx.emit(EventKind::KeyBackupAccessed, None, &data, vec![user.id.0])
 }
 
-/// The devices of a user's that have backups, the last one that made one first.
+/// The user's devices that have backups, the one with the latest backup first.
 pub async fn backed_up_devices(tx: &Tx, user: UserId) -> Result<Vec<String>> {
     Ok(tx
         .query(

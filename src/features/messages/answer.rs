@@ -1,4 +1,4 @@
-//! A decided send as its sender and its conversation hear of it.
+//! The answer to a decided send, and its event.
 
 use super::{
     SendRequest, Sent,
@@ -51,8 +51,8 @@ pub fn event(send: &PendingSend, stored: Stored) -> AppendedEvent {
     }
 }
 
-/// The first send's answer, if this is the same message. Payloads are compared by meaning: spacing and the order of
-/// their names do not matter.
+/// The first send's answer, if this is the same message. Payloads are compared by meaning: spacing
+/// and the order of names do not matter.
 pub fn replay(request: &SendRequest, prior: Prior) -> Result<Sent> {
     let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     let payload = &request.draft.payload;

@@ -1,4 +1,4 @@
-//! Which sends share a transaction.
+//! The choice of sends that share a transaction.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,31 +11,32 @@ use crate::{
     ids::{ConversationId, MessageId, Principal},
 };
 
-/// Messages of one transaction.
+/// The most messages of one transaction.
 const MAX_BATCH_MESSAGES: usize = 64;
-/// Bytes of payloads after which a transaction takes no more messages.
+/// The bytes of payloads after which a transaction takes no more messages.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 
-/// A send that the limiter has admitted, with the caller that waits for its answer.
+/// An admitted send, and the channel for its answer.
 pub struct PendingSend {
     pub id: MessageId,
     pub request: SendRequest,
     pub answer: oneshot::Sender<Result<Sent>>,
-    /// Batches that have left it undecided.
+    /// The number of batches that have left it undecided.
     pub attempts: u32,
-    /// Its part of the memory for waiting sends.
+    /// Its share of the memory for waiting sends.
     #[expect(dead_code, reason = "held, not read")]
     pub queued_bytes: Option<OwnedSemaphorePermit>,
 }
 
-/// Sends that one statement can judge and number together.
+/// The sends that one statement can judge and number together.
 #[derive(Default)]
 pub struct Batch {
-    /// In the order in which the statement numbers them.
+    /// The sends, in the order in which the statement numbers them.
     pub sends: Vec<PendingSend>,
-    /// Senders with their own ids of the messages.
+    /// The idempotency keys: senders with their own ids of the messages.
     keys: HashSet<(Uuid, Uuid)>,
-    /// By conversation: the agent whose hop Postgres computes alike for all messages of it in here, if there is one.
+    /// By conversation: the agent whose hop Postgres computes equally for all its messages in the
+    /// batch, if there is one.
     agents: HashMap<ConversationId, Option<Principal>>,
     bytes: usize,
 }
@@ -43,15 +44,16 @@ pub struct Batch {
 impl Batch {
     /// Moves compatible sends out of `waiting`, oldest first.
     ///
-    /// A skipped send blocks later sends of its conversation, so the order within a conversation is kept.
+    /// A skipped send blocks later sends of its conversation, so the order within a conversation is
+    /// kept.
     pub fn select(waiting: &mut Vec<PendingSend>) -> Self {
         let mut batch = Batch::default();
         batch.fill(waiting, |_, _| true);
         batch
     }
 
-    /// Adds sends to conversations that are in the batch already. Others have to wait once the batch holds its locks,
-    /// because transactions take them in the order of conversations.
+    /// Adds sends to conversations that are in the batch already. Others have to wait once the
+    /// batch holds its locks, because transactions take them in the order of conversations.
     pub fn add_to_locked(&mut self, waiting: &mut Vec<PendingSend>) {
         self.fill(waiting, |batch, send| {
             batch.agents.contains_key(&send.request.conversation)
@@ -83,7 +85,8 @@ impl Batch {
         self.sends.sort_by_key(|send| send.request.conversation);
     }
 
-    /// Notes a send as part of the batch, unless the statement could not judge it beside those that are in it.
+    /// Adds a send to the batch's records. False if the statement could not judge it beside the
+    /// others.
     fn admit(&mut self, request: &SendRequest) -> bool {
         let SendRequest {
             sender,
@@ -96,8 +99,8 @@ impl Batch {
         if self.bytes > MAX_BATCH_BYTES || key.is_some_and(|key| self.keys.contains(&key)) {
             return false;
         }
-        // An agent's hop follows from the latest message that the snapshot holds. So nothing may come before it in its
-        // batch but messages of its own with the same hop.
+        // An agent's hop follows from the latest message in the snapshot. So only its own messages
+        // with the same hop may precede it in its batch.
         let is_agent = matches!(sender, Principal::Agent(_));
         let alike = (is_agent && draft.in_reply_to.is_none()).then_some(*sender);
         match self.agents.get_mut(conversation) {
@@ -118,7 +121,7 @@ mod tests {
     use super::{super::Draft, *};
     use crate::ids::{AgentId, UserId};
 
-    /// A send that somebody waits for.
+    /// A send with an open answer.
     fn waiting(
         sender: Principal,
         conversation: u128,
@@ -149,7 +152,7 @@ mod tests {
         }
     }
 
-    /// An answer that somebody waits for, as long as the test runs.
+    /// An answer channel that stays open as long as the test runs.
     fn kept_open() -> oneshot::Sender<Result<Sent>> {
         let (answer, answered) = oneshot::channel();
         std::mem::forget(answered);
@@ -175,7 +178,7 @@ mod tests {
             [4]
         );
         assert_eq!(sizes(vec![of(agent, 1), of(agent, 1), of(user, 1)]), [3]);
-        // An agent after a human, or after another agent, in one conversation.
+        // An agent after a user, or after another agent, in one conversation.
         assert_eq!(
             sizes(vec![of(user, 1), of(agent, 1), of(user, 1), of(agent, 2)]),
             [2, 2]
@@ -189,7 +192,7 @@ mod tests {
             sizes(vec![waiting(agent, 1, None, Some(9)), of(agent, 1)]),
             [1, 1]
         );
-        // One id twice; what follows in the conversation waits behind it.
+        // A repeated id. Later sends of the conversation wait behind it.
         assert_eq!(
             sizes(vec![
                 waiting(user, 1, Some(5), None),
@@ -217,7 +220,8 @@ mod tests {
                 .collect()
         };
         assert_eq!(conversations(&batch.sends), [1, 2, 2]);
-        // The agent's turn in the first conversation is in the next batch, and so is what follows it there.
+        // The agent's send in the first conversation is in the next batch, with all later ones
+        // there.
         assert_eq!(conversations(&held), [1, 1, 3]);
     }
 

@@ -1,4 +1,4 @@
-//! A message as it is written in a request body or a frame.
+//! The form of a message in a request body or a frame.
 
 use std::collections::BTreeMap;
 
@@ -14,23 +14,24 @@ use crate::{
     limits::quotas::{MAX_MESSAGE_BYTES, MAX_RECIPIENTS},
 };
 
-/// What is to be sent.
+/// A message that has been read and checked, and not yet sent.
 pub struct Draft {
-    /// A JSON object with a string `type`, as it was written.
+    /// A JSON object with a string `type`, as received.
     pub payload: String,
-    /// Whether its type says that it is ciphertext.
+    /// Whether its type marks it as ciphertext.
     pub encrypted: bool,
-    /// The sender's own id for it, under either name.
+    /// The sender's own id for it, under any of its names.
     pub key: Option<Uuid>,
-    /// The same, if it came as `client_message_id`: shown to readers.
+    /// The sender's own id if it came as `client_message_id`. Readers see it.
     pub client_message_id: Option<MessageId>,
-    /// What it answers.
+    /// The message that it answers.
     pub in_reply_to: Option<MessageId>,
-    /// Whom it names, each once: an agent that is only `addressed` gets no other messages.
+    /// The principals that it names, each once. An agent with the visibility `addressed` gets only
+    /// messages that name it.
     pub recipients: Option<Vec<Principal>>,
 }
 
-/// The names that stand beside a bare payload's own fields.
+/// The names beside a bare payload's own fields.
 #[derive(Deserialize)]
 struct SendFields {
     conversation_id: Option<ConversationId>,
@@ -52,7 +53,8 @@ struct Wrapped<'a> {
     payload: Option<&'a RawValue>,
 }
 
-/// What can stand beside a wrapped payload only: in a bare one, a field of this name is the payload's.
+/// The names beside a wrapped payload only. In a bare payload, a field of this name belongs to the
+/// payload.
 #[derive(Default, Deserialize)]
 struct Envelope {
     recipients: Option<Vec<Principal>>,
@@ -64,8 +66,9 @@ struct Kind {
 }
 
 impl Draft {
-    /// Reads a request body: `{payload, client_message_id?, in_reply_to?}` or the bare payload with the ids beside its
-    /// fields; and the conversation if it names one. A payload over 1 MB is refused with `too_large`.
+    /// Reads a request body: `{payload, client_message_id?, in_reply_to?}`, or the bare payload
+    /// with the ids beside its fields. Also reads the conversation if the body names one. Refuses a
+    /// payload over 1 MB with `too_large`.
     pub fn from_body(
         bytes: &[u8],
         headers: &HeaderMap,
@@ -85,7 +88,7 @@ impl Draft {
         ))
     }
 
-    /// Reads a `message.send` frame, whose own `type` leaves no room for a bare payload.
+    /// Reads a `message.send` frame. Its own `type` rules out a bare payload.
     pub fn from_frame(text: &str, too_large: Code) -> Result<Self> {
         let beside: SendFields = json::parse(text.as_bytes())?;
         let payload = wrapped(text)
@@ -151,7 +154,7 @@ fn wrapped(text: &str) -> Option<&str> {
         .map(RawValue::get)
 }
 
-/// The payload of a body without `payload`: all but the names beside it.
+/// The payload of a body without `payload`: all fields except the reserved names.
 fn bare(text: &str) -> Result<String> {
     let fault = || Error::field("payload", "required", "missing field `payload`");
     let mut fields: BTreeMap<String, &RawValue> =
@@ -163,7 +166,7 @@ fn bare(text: &str) -> Result<String> {
     serde_json::to_string(&fields).map_err(|_| fault())
 }
 
-/// One key under three names; two that differ are a fault.
+/// The idempotency key, under any of three names. Two different values are an error.
 fn key(beside: &SendFields, headers: Option<&HeaderMap>) -> Result<Option<Uuid>> {
     let header = headers.and_then(|headers| headers.get("idempotency-key"));
     let header = match header.map(|value| {

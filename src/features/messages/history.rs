@@ -1,4 +1,5 @@
-//! `GET /conversations/{conversation_id}/messages`, `GET /agents/{agent_id}/conversations/{conversation_id}/messages`.
+//! `GET /conversations/{conversation_id}/messages`, `GET
+//! /agents/{agent_id}/conversations/{conversation_id}/messages`.
 
 use axum::{
     extract::State,
@@ -27,11 +28,13 @@ pub struct Walk {
     direction: Direction,
 }
 
-/// `GET /conversations/{conversation_id}/messages`: what was said since the caller joined, newest first.
+/// `GET /conversations/{conversation_id}/messages`: the messages since the caller joined, newest
+/// first.
 ///
-/// Caller: user who is a member. Limit: `user_messages_list`, 60/min. Query `limit`, `cursor` (the last message seen),
-/// `direction=backward|forward`. Answers 200 `{data: [message], next_cursor}`; a page ends early rather than grow past
-/// 4 MB. A message that was purged has `payload` null and `purged` true. Errors: `NOT_FOUND`.
+/// Caller: user who is a member. Limit: `user_messages_list`, 60/min. Query `limit`, `cursor` (the
+/// last message seen), `direction=backward|forward`. Answers 200 `{data: [message], next_cursor}`.
+/// A page ends early rather than grow past 4 MB. A purged message has `payload` null and `purged`
+/// true. Errors: `NOT_FOUND`.
 pub async fn of_user(
     user: User,
     limiter: Limiter,
@@ -43,8 +46,8 @@ pub async fn of_user(
     answer(&db, conversation, Principal::User(user.id), &walk).await
 }
 
-/// `GET /agents/{agent_id}/conversations/{conversation_id}/messages`: the same for an agent. One that is only addressed
-/// sees the messages that name it.
+/// `GET /agents/{agent_id}/conversations/{conversation_id}/messages`: the history for an agent. An
+/// agent with the visibility `addressed` sees the messages that name it.
 ///
 /// Caller: agent who is a member by an active relation.
 pub async fn of_agent(

@@ -1,5 +1,6 @@
-//! `POST /agents/{agent_id}/messages`, `POST /agents/{agent_id}/conversations/{conversation_id}/messages`,
-//! `POST /conversations/{conversation_id}/messages`.
+//! `POST /agents/{agent_id}/messages`, `POST
+//! /agents/{agent_id}/conversations/{conversation_id}/messages`, `POST
+//! /conversations/{conversation_id}/messages`.
 
 use axum::{
     body::Body,
@@ -21,12 +22,12 @@ use crate::{
     },
 };
 
-/// `POST /agents/{agent_id}/messages`: an agent says something.
+/// `POST /agents/{agent_id}/messages`: sends a message as an agent.
 ///
-/// Caller: agent. Limit: `agent_message_send`, 5/s per agent. Body `{conversation_id, payload, client_message_id?,
-/// in_reply_to?}`. Answers 201 with [`Sent`], 200 for a replay. Tells the members `message.created`.
-/// Errors: `NOT_CONVERSATION_MEMBER`, `RELATION_REVOKED`, `IDEMPOTENCY_CONFLICT`, `AGENT_LOOP_DETECTED`,
-/// `WEBHOOK_PAYLOAD_TOO_LARGE`.
+/// Caller: agent. Limit: `agent_message_send`, 5/s per agent. Body `{conversation_id, payload,
+/// client_message_id?, in_reply_to?}`. Answers 201 with [`Sent`], 200 for a replay. Publishes
+/// `message.created` to the members. Errors: `NOT_CONVERSATION_MEMBER`, `RELATION_REVOKED`,
+/// `IDEMPOTENCY_CONFLICT`, `AGENT_LOOP_DETECTED`, `WEBHOOK_PAYLOAD_TOO_LARGE`.
 pub async fn send_as_agent(
     caller: AgentToken,
     limiter: Limiter,
@@ -54,9 +55,11 @@ pub async fn send_as_agent(
     )
 }
 
-/// `POST /agents/{agent_id}/conversations/{conversation_id}/messages`: the same, the conversation in the path.
+/// `POST /agents/{agent_id}/conversations/{conversation_id}/messages`: sends a message as an agent,
+/// with the conversation in the path.
 ///
-/// Caller: agent. Limit: `agent_conversation_message_send`, 5/s per agent.
+/// Caller: agent. Limit: `agent_conversation_message_send`, 5/s per agent. The rest is as for `POST
+/// /agents/{agent_id}/messages`.
 pub async fn send_as_agent_to(
     caller: AgentToken,
     limiter: Limiter,
@@ -75,9 +78,10 @@ pub async fn send_as_agent_to(
     )
 }
 
-/// `POST /conversations/{conversation_id}/messages`: a user says something.
+/// `POST /conversations/{conversation_id}/messages`: sends a message as a user.
 ///
-/// Caller: user. Limit: `user_message_send`, 10/s per user. Errors as for agents, `MESSAGE_TOO_LARGE` for size.
+/// Caller: user. Limit: `user_message_send`, 10/s per user. Errors: as for agents, but
+/// `MESSAGE_TOO_LARGE` for size.
 pub async fn send_as_user(
     caller: UserToken,
     limiter: Limiter,

@@ -1,11 +1,10 @@
 //! Messages: the one send path (REST, frames, later webhook replies) and its idempotency.
 //!
-//! Promises: a send that was answered is durable; `seq` is gapless per conversation in commit order; one id sends one
-//! message within 24 hours, however often and wherever it is tried. Nothing is stored that the limiter has not
-//! admitted: it decides before a send is queued.
-//!
-//! A node gathers concurrent sends. Each conversation belongs to one shard of the writer. A shard commits one batch at
-//! a time, and the next batch grows meanwhile. A lone send is a batch of one.
+//! Promises: an answered send is durable. `seq` is gapless per conversation in commit order. One id
+//! sends one message within 24 hours, however often and wherever it is repeated. A send is stored
+//! only if the limiter has admitted it; the limiter decides before a send is queued. A node gathers
+//! concurrent sends. Each conversation belongs to one shard of the writer. A shard commits one
+//! batch at a time, and the next batch grows meanwhile. A lone send is a batch of one.
 
 mod answer;
 mod batch;
@@ -28,13 +27,13 @@ use crate::{
 /// A message that the limiter has admitted. The statement that stores it judges its sender.
 pub struct SendRequest {
     pub sender: Principal,
-    /// The session or token that must still count when the message is stored.
+    /// The session or token that must still be valid when the message is stored.
     pub credential: Uuid,
     pub conversation: ConversationId,
     pub draft: Draft,
 }
 
-/// Deletes some of the ids that are free again; true while there may be more.
+/// Deletes some of the expired ids. True while there may be more.
 pub async fn forget_keys(db: &Db) -> Result<bool> {
     store::forget_keys(db).await
 }

@@ -1,4 +1,5 @@
-//! The writer: gathers admitted sends, commits them batch by batch, answers each and publishes what was stored.
+//! The writer: gathers admitted sends, commits them batch by batch, answers each and publishes the
+//! stored ones.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,23 +25,25 @@ use crate::{
     random::Random,
 };
 
-/// Sends in the queue of one shard; more are refused with 503.
+/// The length of one shard's queue. A full queue refuses sends with 503.
 const QUEUE_CAPACITY: usize = 4096;
-/// Bytes of payloads that may wait in all shards.
+/// The bytes of payloads that may wait in all shards.
 const MAX_QUEUED_BYTES: usize = 128 * 1024 * 1024;
-/// Sends that a shard takes out of its queue before they are committed.
+/// The number of sends that a shard takes out of its queue before it commits them.
 const MAX_HELD_SENDS: usize = 1024;
-/// Longest wait for an answer. The outcome is then unknown, not undone: the same id tried again tells it.
+/// The longest wait for an answer. The outcome is then unknown, not undone. A retry with the same
+/// id reveals it.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
-/// Batches that may leave a send undecided: its conversation changed meanwhile, or its key was to be freed first.
+/// The number of batches that may leave a send undecided. A conversation changed meanwhile, or a
+/// key was about to expire.
 const MAX_ATTEMPTS: u32 = 5;
 
-/// Takes sends; clones share the shards.
+/// Accepts sends. Clones share the shards.
 #[derive(Clone)]
 pub struct MessageWriter {
     random: Random,
     revoked: RevokedCredentials,
-    /// Bytes that may still be queued.
+    /// The bytes that may still be queued.
     capacity: Arc<Semaphore>,
     shards: Arc<[mpsc::Sender<PendingSend>]>,
 }
@@ -68,7 +71,7 @@ impl MessageWriter {
         }
     }
 
-    /// Stores a message, if its sender may send it, and publishes it. Returns once it is durable.
+    /// Stores and publishes a message, if its sender may send it. Returns once it is durable.
     pub async fn send(&self, request: SendRequest) -> Result<Sent> {
         let credential = request.credential;
         let outcome = match tokio::time::timeout(SEND_TIMEOUT, self.enqueue(request)?).await {
@@ -95,7 +98,7 @@ impl MessageWriter {
         let Ok(permit) = self.capacity.clone().try_acquire_many_owned(bytes) else {
             return Err(Error::unavailable("the waiting sends take too much memory"));
         };
-        // The low half of an id is chance.
+        // The low half of an id is random.
         let shard = request.conversation.0.as_u64_pair().1 as usize % self.shards.len();
         let (answer, answered) = oneshot::channel();
         let send = PendingSend {
@@ -117,7 +120,7 @@ struct WriterShard {
     db: Db,
     backplane: Backplane,
     queue: mpsc::Receiver<PendingSend>,
-    /// Sends out of the queue that no batch has decided yet, in order.
+    /// Sends that the shard has taken out of its queue and no batch has decided yet, in order.
     held: Vec<PendingSend>,
     contention: ContentionTracker,
 }
@@ -150,13 +153,14 @@ impl WriterShard {
         }
     }
 
-    /// Waits for a send unless some are held, then takes all that have come; false once there will be none any more.
+    /// Waits for a send unless some are held, then takes all queued ones. False once the queue is
+    /// closed and empty.
     async fn receive(&mut self) -> bool {
         if self.held.is_empty() && self.queue.recv_many(&mut self.held, MAX_HELD_SENDS).await == 0 {
             return false;
         }
-        // Tasks that are about to send have their turn first: batches grow, and where cores are few the limiter's
-        // calls reach Redis before Postgres is busy.
+        // Other ready tasks run first: batches grow, and on few cores the limiter's calls reach
+        // Redis before Postgres is busy.
         tokio::task::yield_now().await;
         self.take_queued();
         true
@@ -170,8 +174,8 @@ impl WriterShard {
         }
     }
 
-    /// Locks the conversations first. That costs less than a statement that finds them changed and is run again. What
-    /// comes while another node has the locks joins the batch.
+    /// Locks the conversations first. That costs less than a statement that finds them changed and
+    /// is repeated. Sends that arrive while another node has the locks join the batch.
     async fn commit_locked(&mut self, batch: &mut Batch) -> Result<Vec<Decision>> {
         let locked = store::lock(&self.db, &batch.sends).await?;
         self.take_queued();
@@ -194,7 +198,8 @@ impl WriterShard {
                 self.contention.record(&undecided);
                 self.requeue(undecided);
             }
-            // Postgres refuses one of them, or one waits for a lock or has too many recipients: the others pass.
+            // Postgres refuses one of them, or one waits for a lock or has too many recipients. The
+            // others must still commit.
             Err(error)
                 if size > 1 && (error.code() == Code::InternalError || error.is_out_of_time()) =>
             {
@@ -205,8 +210,9 @@ impl WriterShard {
         }
     }
 
-    /// Each in a transaction of its own. A send behind an undecided one of its conversation waits for it. A send behind
-    /// one that took too long is refused, because it would not be in time either.
+    /// Commits each send in a transaction of its own. A send behind an undecided one of its
+    /// conversation waits for it. A send behind one that timed out is refused, because it would be
+    /// late too.
     async fn commit_one_by_one(&mut self, batch: Vec<PendingSend>) {
         let (mut undecided, mut blocked) = (Vec::new(), HashSet::new());
         let mut slow = HashSet::new();
@@ -237,19 +243,19 @@ impl WriterShard {
         self.requeue(undecided);
     }
 
-    /// Puts undecided sends in front of those that came after them.
+    /// Puts undecided sends in front of later ones.
     fn requeue(&mut self, mut undecided: Vec<PendingSend>) {
         undecided.append(&mut self.held);
         self.held = undecided;
     }
 }
 
-/// Conversations that another node has just sent into, too.
+/// The conversations that another node has recently written to, too.
 #[derive(Default)]
 struct ContentionTracker(HashMap<ConversationId, Instant>);
 
 impl ContentionTracker {
-    /// How long a conversation stays here.
+    /// The time for which a conversation stays here.
     const CONTENTION_MEMORY: Duration = Duration::from_secs(2);
     const MAX_TRACKED_CONVERSATIONS: usize = 4096;
 
@@ -285,12 +291,12 @@ fn refuse_all(batch: Vec<PendingSend>, error: &Error) {
             Code::ServiceUnavailable => Error::unavailable("the batch failed"),
             code => code.into(),
         };
-        // Nobody waits any more if the request was cut.
+        // The receiver is gone if the request was cancelled.
         send.answer.send(Err(refusal)).ok();
     }
 }
 
-/// Publishes what was stored, answers what is decided, and returns the rest.
+/// Publishes the stored sends, answers the decided ones, and returns the rest.
 fn publish_and_answer(
     backplane: &Backplane,
     batch: Vec<PendingSend>,

@@ -31,7 +31,7 @@ pub struct BeginLogin {
     turnstile_token: Option<turnstile::Token>,
 }
 
-/// What a page gives to `navigator.credentials.get`.
+/// The input of `navigator.credentials.get`.
 #[derive(Serialize)]
 pub struct LoginChallenge {
     challenge_id: ChallengeId,
@@ -41,10 +41,10 @@ pub struct LoginChallenge {
     expires_at: DateTime<Utc>,
 }
 
-/// `POST /auth/passkey/begin`: a challenge to sign in with; nobody says who they are.
+/// `POST /auth/passkey/begin`: a challenge for a sign-in. The request names no user.
 ///
-/// Caller: anyone. Limit: `auth_passkey_begin`, 30/min per IP. Body `{turnstile_token?}` or none. Answers 200
-/// `{challenge_id, public_key, mediation, expires_at}`. Errors: `TURNSTILE_FAILED`.
+/// Caller: anyone. Limit: `auth_passkey_begin`, 30/min per IP. Body `{turnstile_token?}` or none.
+/// Answers 200 `{challenge_id, public_key, mediation, expires_at}`. Errors: `TURNSTILE_FAILED`.
 pub async fn begin_login(
     limiter: Limiter,
     ip: ClientIp,
@@ -84,8 +84,8 @@ pub struct Login {
 
 /// `POST /auth/passkey/complete`: signs in with a passkey, also while the password is locked.
 ///
-/// Caller: anyone. Answers 200 as every sign-in does, with the refresh cookie. The
-/// challenge is used up whatever its answer is worth. Errors: `CHALLENGE_EXPIRED`, `PASSKEY_INVALID`.
+/// Caller: anyone. Answers 200 as every sign-in does, with the refresh cookie. The challenge is
+/// used up by any answer, right or wrong. Errors: `CHALLENGE_EXPIRED`, `PASSKEY_INVALID`.
 pub async fn login(
     State(accounts): State<Accounts>,
     State(passkeys): State<Passkeys>,
@@ -108,7 +108,7 @@ pub async fn login(
 }
 
 impl Passkeys {
-    /// Whose passkey has answered the challenge; else what is wrong with the answer.
+    /// The user whose passkey has answered the challenge, or the error of the answer.
     async fn prove(
         &self,
         tx: &Tx,
@@ -136,7 +136,7 @@ impl Passkeys {
                 Ok(Ok(user))
             }
             Err(WebauthnError::CredentialPossibleCompromise) => {
-                // Two hold this key, and nobody can say which of them is the user.
+                // Two parties hold this key, and the server cannot tell which of them is the user.
                 tracing::warn!(passkey_id = %claimed.id, "a passkey's counter went back: it was copied, and is removed");
                 store::remove(tx, user, claimed.id).await?;
                 Ok(Err("copied"))
@@ -149,7 +149,7 @@ impl Passkeys {
     }
 }
 
-/// What a page gives to `navigator.credentials.create`.
+/// The input of `navigator.credentials.create`.
 #[derive(Serialize)]
 pub struct EnrolmentChallenge {
     challenge_id: ChallengeId,
@@ -158,10 +158,10 @@ pub struct EnrolmentChallenge {
     expires_at: DateTime<Utc>,
 }
 
-/// `POST /users/me/passkeys/begin`: a challenge to enrol a passkey with.
+/// `POST /users/me/passkeys/begin`: a challenge for the enrolment of a passkey.
 ///
-/// Caller: user with a login less than 10 min old. No body. Answers 200 `{challenge_id,
-/// public_key, expires_at}`. Errors: `REAUTH_REQUIRED`.
+/// Caller: user with a login less than 10 min old. No body. Answers 200 `{challenge_id, public_key,
+/// expires_at}`. Errors: `REAUTH_REQUIRED`.
 pub async fn begin_enrolment(
     user: User,
     State(work): State<UnitOfWork>,
@@ -176,7 +176,8 @@ pub async fn begin_enrolment(
             .start_passkey_registration(user.id.0, &owner.email, &owner.display_name, known)
             .map_err(broken)?;
         if let Some(selection) = &mut options.public_key.authenticator_selection {
-            // The library would discourage it, and a key that is not discoverable is never offered at a login.
+            // The library would discourage it, and a login never offers a key that is not
+            // discoverable.
             selection.resident_key = Some(ResidentKeyRequirement::Preferred);
         }
         let (challenge_id, expires_at) =
@@ -207,9 +208,9 @@ pub struct Enrolled {
 
 /// `POST /users/me/passkeys/complete`: enrols a passkey.
 ///
-/// Caller: user with a login less than 10 min old. Body `{challenge_id, credential,
-/// name?}`. Answers 201 `{passkey_id, name, created_at}`. Errors: `REAUTH_REQUIRED`, `CHALLENGE_EXPIRED`,
-/// `PASSKEY_INVALID`, `FORBIDDEN` (as many as a user may have).
+/// Caller: user with a login less than 10 min old. Body `{challenge_id, credential, name?}`.
+/// Answers 201 `{passkey_id, name, created_at}`. Errors: `REAUTH_REQUIRED`, `CHALLENGE_EXPIRED`,
+/// `PASSKEY_INVALID`, `FORBIDDEN` (the user's quota is full).
 pub async fn enrol(
     user: User,
     State(work): State<UnitOfWork>,
@@ -285,7 +286,7 @@ pub struct Removed {
     deleted_at: DateTime<Utc>,
 }
 
-/// `DELETE /users/me/passkeys/{passkey_id}`: forgets a passkey; sessions that it opened go on.
+/// `DELETE /users/me/passkeys/{passkey_id}`: deletes a passkey. Sessions that it opened stay.
 ///
 /// Caller: user. Answers 200 `{passkey_id, deleted_at}`. Errors: `NOT_FOUND`.
 pub async fn remove(

@@ -1,7 +1,8 @@
-//! Passkeys: enrolment by a user who is signed in, and signing in with nothing else.
+//! Passkeys: enrolment by a signed-in user, and sign-in with a passkey alone.
 //!
-//! Promises: a challenge counts once, for five minutes, on any node, whatever its answer was worth; the authenticator
-//! must have verified its user; a passkey whose signature counter went back was copied, and is removed.
+//! Promises: a challenge counts once, for five minutes, on any node, and any answer uses it up. The
+//! authenticator must have verified its user. A passkey whose signature counter decreased was
+//! copied, and is removed.
 
 pub(crate) mod http;
 mod store;
@@ -12,14 +13,14 @@ use webauthn_rs::{Webauthn, WebauthnBuilder, prelude::WebauthnError};
 
 use crate::{config::Config, db::Db, error::Result};
 
-/// The relying party that this cluster is to authenticators; clones share it.
+/// The relying party of this cluster. Clones share it.
 #[derive(Clone)]
 pub struct Passkeys {
     webauthn: Arc<Webauthn>,
 }
 
 impl Passkeys {
-    /// For `RP_ID`, as pages of `RP_ORIGIN` use it.
+    /// The relying party `RP_ID`, for pages of `RP_ORIGIN`.
     pub fn new(config: &Config) -> Result<Self, WebauthnError> {
         let (first, more) = config
             .rp_origins
@@ -36,7 +37,7 @@ impl Passkeys {
     }
 }
 
-/// Deletes some of the challenges that have run out; whether there may be more.
+/// Deletes some of the expired challenges. True if there may be more.
 pub async fn forget_challenges(db: &Db) -> Result<bool> {
     db.run("passkeys.forget_challenges", async |tx| {
         store::forget_challenges(tx).await

@@ -9,10 +9,10 @@ use crate::{
     work::Tx,
 };
 
-/// Challenges deleted at once.
+/// The most challenges that one statement deletes.
 const MAX_BATCH_CHALLENGES: i64 = 1000;
 
-/// Keeps what the answer to a challenge will be checked against; returns its id and when it ends.
+/// Stores the state that the answer to a challenge is checked against. Returns its id and its end.
 pub async fn put_challenge(
     tx: &Tx,
     enrolling: Option<UserId>,
@@ -31,7 +31,8 @@ pub async fn put_challenge(
     Ok((id, row.get("expires_at")))
 }
 
-/// Takes a challenge away; of many who try, one gets it. None if it is unknown, another's, or too old.
+/// Takes a challenge away; of many requests, only one gets it. None if it is unknown, too old, or
+/// of another user.
 pub async fn take_challenge(
     tx: &Tx,
     id: ChallengeId,
@@ -61,7 +62,8 @@ pub async fn forget_challenges(tx: &db::Tx) -> Result<bool> {
         == MAX_BATCH_CHALLENGES.unsigned_abs())
 }
 
-/// Who enrols, as an authenticator shows it, and what must not be enrolled twice.
+/// The enrolling user as an authenticator shows it, with the credentials that must not be enrolled
+/// again.
 pub struct Owner {
     pub email: String,
     pub display_name: String,
@@ -86,8 +88,8 @@ pub async fn owner(tx: &Tx, user: UserId) -> Result<Owner> {
     })
 }
 
-/// Adds a passkey, unless the user has as many as allowed or the credential is somebody's already. The lock on the user
-/// makes racing enrolments count one after the other, and nothing is added to an account or by a session that has ended
+/// Adds a passkey, unless the user's quota is full or the credential exists already. The lock on
+/// the user serialises racing enrolments. It also refuses an account or session that has ended
 /// meanwhile.
 pub async fn create(
     tx: &Tx,
@@ -131,8 +133,8 @@ pub struct Claimed {
     pub credential: String,
 }
 
-/// The passkey of a user, locked, so that logins with it see each other's counter. The user's row comes first in the
-/// order of locks; signing in would take it afterwards.
+/// The passkey of a user, locked, so that logins with it see each other's counter. The user's row
+/// comes first in the order of locks; the sign-in would lock it afterwards.
 pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option<Claimed>> {
     if tx
         .query_opt(
@@ -158,7 +160,7 @@ pub async fn claim(tx: &Tx, user: UserId, credential_id: &[u8]) -> Result<Option
     }))
 }
 
-/// Notes a login: the time, and the counter that the next one must exceed.
+/// Notes a login: its time, and the counter that the next login must exceed.
 pub async fn used(tx: &Tx, id: PasskeyId, credential: &str) -> Result<()> {
     tx.execute(
         "-- passkeys.used
@@ -177,7 +179,7 @@ pub struct PasskeyRow {
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
-/// At most `most` passkeys, oldest first, after `cursor`; a cursor that is none of the user's is refused.
+/// At most `most` passkeys, oldest first, after `cursor`. Refuses a cursor that is not the user's.
 pub async fn list(
     tx: &Tx,
     user: UserId,
@@ -211,7 +213,7 @@ pub async fn list(
     Ok(shown.collect())
 }
 
-/// Removes a passkey of the user; when, or none if there is no such.
+/// Removes a passkey of the user. Returns the time, or none if it does not exist.
 pub async fn remove(tx: &Tx, user: UserId, id: PasskeyId) -> Result<Option<DateTime<Utc>>> {
     Ok(tx
         .query_opt("-- passkeys.remove

@@ -24,10 +24,11 @@ pub async fn list(
     Ok(page.of(relations, |relation| relation.relation_id))
 }
 
-/// `DELETE /relations/{relation_id}`: ends a relation; what the two said is purged seven days later.
+/// `DELETE /relations/{relation_id}`: ends a relation. The messages of the two are purged seven
+/// days later.
 ///
-/// Caller: the relation's user. Answers 200 with the [`Relation`], also when it had
-/// ended before. Tells both `relation.revoked`. Errors: `NOT_FOUND`.
+/// Caller: the relation's user. Answers 200 with the [`Relation`], also when it had ended before.
+/// Publishes `relation.revoked` to both. Errors: `NOT_FOUND`.
 pub async fn revoke(
     user: User,
     State(work): State<UnitOfWork>,

@@ -1,8 +1,8 @@
-//! Relations: what lets an agent be with a user, and what becomes of their messages when it ends.
+//! Relations: an agent's right to write to a user, and the purge of their messages after its end.
 //!
-//! Promises: only the user opens and ends a relation; from the answer to its end on, no node takes a message from the
-//! agent under it; seven days later what the two said to each other is purged, unless they are related again by then.
-//! Groups are never purged: others were spoken to there.
+//! Promises: only the user opens and ends a relation. After the answer to its end, no node accepts
+//! a message from the agent under it. Seven days later the messages of the two are purged, unless
+//! they are related again by then. Groups are never purged, because they have other members.
 
 pub(crate) mod http;
 mod store;
@@ -12,7 +12,7 @@ pub use blindpipe_protocol::relations::Relation;
 pub(crate) use self::store::{active, end_next, open};
 use crate::{db::Db, error::Result};
 
-/// Purges some of what is due; true while there may be more.
+/// Purges some of the due messages. True while there may be more.
 pub async fn purge(db: &Db) -> Result<bool> {
     store::purge(db).await
 }

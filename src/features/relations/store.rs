@@ -10,7 +10,7 @@ use crate::{
     work::Tx,
 };
 
-/// Messages that one transaction of the purge empties. They may have a megabyte each.
+/// The number of messages that one transaction of the purge empties. Each may have a megabyte.
 const MAX_BATCH_RELATIONS: i64 = 100;
 
 fn relation(row: &Row) -> Relation {
@@ -25,9 +25,11 @@ fn relation(row: &Row) -> Relation {
     }
 }
 
-/// The active relation of the two, and whether it was made now. Called with their conversation locked.
+/// The active relation of the two, and whether this call made it. The caller has locked their
+/// conversation.
 ///
-/// A purge that is not due yet is called off; one that is goes on, as far as the conversation has come.
+/// It cancels a purge that is not due yet. A purge that has begun continues up to the
+/// conversation's current end.
 pub async fn open(
     tx: &Tx,
     user: UserId,
@@ -63,7 +65,7 @@ pub async fn open(
     Ok((opened, made))
 }
 
-/// The active relation of the two, which cannot end before the transaction does.
+/// The active relation of the two. It cannot end before the transaction does.
 pub async fn active(tx: &Tx, user: UserId, agent: AgentId) -> Result<Option<RelationId>> {
     Ok(tx
         .query_opt(
@@ -103,18 +105,18 @@ pub async fn list(
     Ok(rows.iter().map(relation).collect())
 }
 
-/// Ends a relation of the user's; as it is, if it had ended before.
+/// Ends a relation of the user's. Returns it unchanged if it had ended before.
 pub async fn revoke(tx: &Tx, user: UserId, id: RelationId) -> Result<Relation> {
     let found = find(tx, user, id).await?.ok_or(Code::NotFound)?;
-    // Another request may have ended it meanwhile: then it is read once more.
+    // Another request may have ended it meanwhile. It is then read again.
     match end(tx, id).await? {
         Some(ended) => Ok(ended),
         None => Ok(find(tx, user, id).await?.unwrap_or(found)),
     }
 }
 
-/// Ends a relation; none if it had ended before. Every conversation that the agent is in by it gets a new row version, so
-/// that a send which has read the relation before and commits later finds itself stale.
+/// Ends a relation; none if it had ended before. Every conversation of the agent under it gets a
+/// new row version. A send that read the relation before and commits later finds itself stale.
 async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
     tx.execute(
         "-- relations.lock
@@ -170,7 +172,7 @@ pub async fn end_next(tx: &Tx, who: Principal) -> Result<bool> {
         }
     };
     let Some(next) = next else { return Ok(false) };
-    // The other one may have ended it just now; then the next turn looks for another.
+    // The other one may have ended it just now. The next turn then looks for another.
     end(tx, next.get("relation_id")).await?;
     Ok(true)
 }
@@ -188,11 +190,11 @@ async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>>
         .map(relation))
 }
 
-/// Empties some messages of one ended relation; true while there may be more to do.
+/// Empties some messages of one ended relation. True while there may be more.
 ///
-/// Rows stay, so that numbers have no gaps and what refers to them still does. A message of the last 24 hours waits for
-/// the next turn: its sender may still repeat it. As long as the two are apart, a turn comes every week, because the
-/// user can go on writing there.
+/// Rows stay, so that numbers have no gaps and references stay valid. A message of the last 24
+/// hours waits for the next turn, because its sender may still repeat it. While the relation stays
+/// ended, a turn comes every week: the user can still write there.
 pub async fn purge(db: &Db) -> Result<bool> {
     db.run("relations.purge", async |tx| purge_next(tx).await)
         .await
@@ -238,7 +240,8 @@ async fn purge_next(tx: &db::Tx) -> Result<bool> {
     Ok(true)
 }
 
-/// A relation whose purge is due, and its conversation, locked. Whoever opens the relation again locks it too.
+/// A relation whose purge is due, and its conversation, locked. Reopening the relation locks it
+/// too.
 async fn due(tx: &db::Tx) -> Result<Option<(RelationId, Option<ConversationId>)>> {
     let Some(row) = tx
         .query_opt(
@@ -261,7 +264,7 @@ async fn due(tx: &db::Tx) -> Result<Option<(RelationId, Option<ConversationId>)>
         )
         .await?
         .map(|row| row.get("conversation_id"));
-    // Called off while we waited for the lock: nothing is to be done in this turn.
+    // The purge was cancelled during the wait for the lock. This turn does nothing.
     let still = tx
         .query_opt(
             "-- relations.still_due

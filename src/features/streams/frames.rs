@@ -1,4 +1,4 @@
-//! The commands of agents and the frames of listeners.
+//! The stream commands of agents and the frames for listeners.
 
 use std::sync::Arc;
 
@@ -7,30 +7,30 @@ use serde_json::value::RawValue;
 
 use super::id::StreamTarget;
 
-/// What an agent does to its stream, but for the end, which is a send.
+/// A change of an agent's stream. Its end is a send instead.
 pub enum StreamCommand {
     /// `stream.begin {stream_id, conversation_id, in_reply_to?}`
     Begin(StreamTarget),
     /// `stream.delta {stream_id, n, data}`
     Delta {
-        /// 0, 1, 2…
+        /// The number of the delta: 0, 1, 2…
         n: u64,
-        /// Any JSON; usually ciphertext in a string.
+        /// Any JSON, usually ciphertext in a string.
         data: Box<RawValue>,
     },
     /// `stream.cancel {stream_id, reason?}`
     Cancel {
-        /// For those who watch.
+        /// The reason that listeners see.
         reason: Option<String>,
     },
 }
 
-/// A frame as listeners are sent it.
+/// Encodes a frame for listeners.
 pub(super) fn encode(frame: &ServerFrame) -> Arc<str> {
     serde_json::to_string(frame).unwrap_or_default().into()
 }
 
-/// A string counts as its characters, anything else as it is written.
+/// The size of a delta in bytes: a string's content, or the text of any other JSON.
 pub(super) fn size(data: &RawValue) -> usize {
     serde_json::from_str::<String>(data.get()).map_or(data.get().len(), |text| text.len())
 }

@@ -1,4 +1,4 @@
-//! How streams are named, and where they belong.
+//! The identity of streams and their conversations.
 
 pub use blindpipe_protocol::text::StreamId;
 
@@ -7,25 +7,25 @@ use crate::{
     ids::{AgentId, ConversationId, MessageId, Principal},
 };
 
-/// One of an agent's streams.
+/// The cluster-wide key of an agent's stream.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StreamKey {
-    /// Whose.
+    /// The agent that streams.
     pub agent: AgentId,
-    /// Which.
+    /// The agent's name for the stream.
     pub stream: StreamId,
 }
 
-/// Where a stream belongs.
+/// The target of a stream.
 #[derive(Clone, Copy)]
 pub struct StreamTarget {
-    /// Where it is heard.
+    /// The conversation whose members get its deltas.
     pub conversation: ConversationId,
-    /// What its message will answer.
+    /// The message that the final message answers.
     pub in_reply_to: Option<MessageId>,
 }
 
-/// The key of a stream of `who`; only agents have streams.
+/// The key of a stream of `who`. Only agents have streams.
 pub fn key_of(who: Principal, stream: StreamId) -> Result<StreamKey> {
     match who {
         Principal::Agent(agent) => Ok(StreamKey { agent, stream }),

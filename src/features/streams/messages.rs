@@ -1,4 +1,4 @@
-//! The messages about streams that nodes exchange. The backplane carries them and does not read them.
+//! The messages about streams between nodes. The backplane carries them and does not read them.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::{
     metrics,
 };
 
-/// Requests of other nodes that may wait; more are dropped.
+/// The number of other nodes' requests that may wait. More are dropped.
 const REQUEST_QUEUE_CAPACITY: usize = 256;
 
-/// A place in a stream: the key of its ephemeral events.
+/// A position in a stream: the key of its ephemeral events.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StreamPosition {
     /// The agent that streams.
@@ -28,30 +28,30 @@ pub struct StreamPosition {
     pub stream: StreamId,
     /// Its conversation.
     pub conversation: ConversationId,
-    /// The change.
+    /// The change of the stream.
     pub action: StreamAction,
 }
 
-/// What happens to a stream.
+/// A change of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StreamAction {
-    /// It begins, or begins anew.
+    /// The stream begins, or begins anew.
     Begin,
-    /// Its nth delta.
+    /// The delta with this number.
     Delta(u64),
-    /// It has become a message.
+    /// The stream has become a message.
     Ended,
-    /// It was cancelled.
+    /// The stream was cancelled.
     Cancelled,
-    /// An earlier delta, for a node that asked; not for sockets.
+    /// An earlier delta, for a node that asked. Sockets do not get it.
     Earlier(u64),
     /// The end of an answer that began with this delta.
     Replayed(u64),
 }
 
 impl StreamPosition {
-    /// The event that tells of it.
+    /// The ephemeral event of this change.
     pub fn event(self, body: Arc<str>) -> EphemeralEvent {
         let text = serde_json::to_string(&self).unwrap_or_default();
         EphemeralEvent {
@@ -60,7 +60,7 @@ impl StreamPosition {
         }
     }
 
-    /// Its stream.
+    /// The key of its stream.
     pub fn stream_key(&self) -> StreamKey {
         StreamKey {
             agent: self.agent,
@@ -73,44 +73,44 @@ impl StreamPosition {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "type")]
 pub enum StreamControl {
-    /// A stream begins on the node `to`; a node that held it before forgets it.
+    /// A stream begins on the node `to`. A node that held it before drops it.
     #[serde(rename = "stream_moved")]
     Moved {
         to: NodeId,
         agent: AgentId,
         stream: StreamId,
     },
-    /// A stream has become a message on another node than its own.
+    /// A stream has become a message on a node that does not hold the stream.
     #[serde(rename = "stream_ended")]
     Ended {
         by: NodeId,
         agent: AgentId,
         stream: StreamId,
         conversation: ConversationId,
-        /// The frame that says so.
+        /// The text of the `stream.end` frame.
         text: String,
-        /// Whether that node has told the listeners.
+        /// Whether the sending node has published the frame to the listeners.
         told: bool,
     },
-    /// The node that holds the stream is to send its past to the node `by`.
+    /// The node that holds the stream is to send its earlier deltas to the node `by`.
     #[serde(rename = "stream_wanted")]
     Wanted(StreamWanted),
 }
 
-/// A request for the past of a stream.
+/// A request for the earlier deltas of a stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StreamWanted {
     /// The node that asks.
     pub by: NodeId,
-    /// The listener that asks: the stream is one that it may hear.
+    /// The listener that asks. It must be a recipient of the stream.
     pub listener: Uuid,
     /// The stream's name.
     pub stream: StreamId,
-    /// The first delta wanted.
+    /// The number of the first wanted delta.
     pub from: u64,
 }
 
-/// The streams' side of the backplane.
+/// The streams' receiver of backplane messages.
 pub struct StreamPeer {
     node: NodeId,
     table: StreamTable,
@@ -118,7 +118,7 @@ pub struct StreamPeer {
 }
 
 impl StreamPeer {
-    /// Of this node; the receiver gets what needs more than the table.
+    /// The peer of this node. The receiver gets the messages that need more than the table.
     pub fn new(node: NodeId, table: StreamTable) -> (Self, mpsc::Receiver<StreamControl>) {
         let (requests, receiver) = mpsc::channel(REQUEST_QUEUE_CAPACITY);
         let peer = StreamPeer {

@@ -1,7 +1,7 @@
-//! Streams: deltas of an agent's answer that end in a message. None of it is in an inbox.
+//! Streams: deltas of an agent's answer that end in a message. No inbox holds them.
 //!
-//! Promises: listeners hear a stream's deltas in order and never after its message; a late listener gets the recent
-//! past with `stream.sync`, from whichever node has it.
+//! Promises: listeners get a stream's deltas in order and never after its message. A late listener
+//! gets the recent deltas with `stream.sync`, from the node that has them.
 
 mod frames;
 mod id;
@@ -45,14 +45,14 @@ use crate::{
     limits::quotas::MAX_DELTA_BYTES,
 };
 
-/// The streams of a node; clones share them.
+/// The streams of a node. Clones share them.
 #[derive(Clone)]
 pub struct Streams {
     clock: Clock,
     table: StreamTable,
     audience: Audience,
     backplane: Backplane,
-    /// What was asked of other nodes.
+    /// The recent requests to other nodes.
     requests: ReplayRequests,
 }
 
@@ -79,17 +79,18 @@ impl Streams {
         streams
     }
 
-    /// The target of a stream that began here, also shortly after its end: its message may be sent again.
+    /// The target of a stream that began here, also shortly after its end, because its message may
+    /// be sent again.
     pub fn target(&self, key: &StreamKey) -> Option<StreamTarget> {
         self.table.target(key)
     }
 
-    /// What is kept of a stream from delta `n` on.
+    /// The kept deltas of a stream from delta `n` on.
     pub fn replay(&self, key: &StreamKey, n: u64) -> ReplayChunk {
         self.table.from(key, n)
     }
 
-    /// A `stream.begin`, `stream.delta` or `stream.cancel` frame.
+    /// Handles a `stream.begin`, `stream.delta` or `stream.cancel` frame.
     pub async fn frame(
         &self,
         who: Principal,
@@ -176,8 +177,8 @@ impl Streams {
             .await
     }
 
-    /// Ends a stream without a message. A stream of another node ends for the listeners here only: that node is gone, or
-    /// its last message was lost.
+    /// Ends a stream without a message. A stream of another node ends only for the listeners of
+    /// this node: that node is gone, or its last message was lost.
     async fn cancel(
         &self,
         key: &StreamKey,
@@ -195,7 +196,7 @@ impl Streams {
         if !self.table.finish(key, &text) {
             return;
         }
-        // Without Postgres the listeners are unknown; they see the stream as idle.
+        // Without Postgres the recipients are unknown. They see the stream as idle.
         let Ok(listeners) = self.audience.all(conversation_id).await else {
             return;
         };
@@ -207,8 +208,8 @@ impl Streams {
         }
     }
 
-    /// The stream has become a message. A stream that began elsewhere is over there, too; the node that knew it tells the
-    /// listeners.
+    /// Ends a stream that has become a message. If the stream began on another node, that node
+    /// publishes the end to the listeners.
     pub async fn sent(
         &self,
         key: &StreamKey,
@@ -227,7 +228,7 @@ impl Streams {
         if own != Some(true) && (told || own.is_none()) {
             let StreamKey { agent, stream } = key.clone();
             let (by, conversation, text) = (self.backplane.node, conversation_id, text.to_string());
-            // Before the listeners hear it: the stream is over when they know.
+            // The stream must be over before its listeners get the end.
             self.backplane.publish_control(&StreamControl::Ended {
                 by,
                 agent,
@@ -242,7 +243,7 @@ impl Streams {
         }
     }
 
-    /// A listener that misses this has the message in its inbox.
+    /// A listener that misses this frame has the message in its inbox.
     async fn publish_end(&self, key: &StreamKey, conversation: ConversationId, text: Arc<str>) {
         let Ok(mut listeners) = self.audience.all(conversation).await else {
             return;

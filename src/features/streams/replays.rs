@@ -1,4 +1,5 @@
-//! The `stream.sync` frames of one socket: what it has asked to hear again, and what it therefore must not hear twice.
+//! The `stream.sync` frames of one socket: the requested replays, and the filter against duplicate
+//! deltas.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -24,20 +25,20 @@ use crate::{
     ids::Principal,
 };
 
-/// Frames that may wait for their turn; then the socket is not read until one is answered.
+/// The number of waiting requests. At this number, the socket is not read until one is answered.
 const MAX_PENDING_REPLAYS: usize = 16;
-/// Streams of which the place is remembered.
+/// The number of streams whose position is remembered.
 const MAX_CONVERSATIONS: usize = 64;
-/// Longest wait for other nodes.
+/// The longest wait for other nodes.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the other nodes are asked for a listener within a second, on this node: streams.
+/// The number of streams that this node requests from others for one listener within a second.
 const MAX_REQUESTS: usize = 16;
-/// Listeners of whom that is remembered.
+/// The number of listeners whose requests are remembered.
 const REQUESTER_CACHE_CAPACITY: u64 = 10_000;
 
-/// What has been asked for within the last second, so that nobody floods the other nodes with questions: by listener,
-/// the names and the first delta. Clones share it.
+/// The requests of the last second, which protect the other nodes from a flood. By listener: stream
+/// names with the first requested delta. Clones share it.
 #[derive(Clone)]
 pub struct ReplayRequests(Cache<Uuid, Arc<Mutex<HashMap<StreamId, u64>>>>);
 
@@ -53,8 +54,8 @@ impl Default for ReplayRequests {
 }
 
 impl ReplayRequests {
-    /// From which delta on the others are to be asked, if at all. A name is asked for twice at most: the second time
-    /// from its beginning.
+    /// The delta from which to ask the other nodes, if at all. A name is asked for at most twice,
+    /// the second time from its beginning.
     fn ask(&self, listener: Uuid, stream: &StreamId, from: u64) -> Option<u64> {
         let asked = self.0.get_with(listener, Arc::default);
         let mut asked = asked.lock();
@@ -69,7 +70,7 @@ impl ReplayRequests {
     }
 }
 
-/// A question with the reference its refusal goes back with.
+/// A waiting request, with the reference for its refusal.
 struct PendingReplay {
     reference: Value,
     stream: StreamId,
@@ -78,19 +79,19 @@ struct PendingReplay {
 
 type Finding = Pin<Box<dyn Future<Output = Result<StreamKey>> + Send>>;
 
-/// The answer to one question.
+/// The answer to one request.
 pub struct Found {
-    /// As it came.
+    /// The reference of the request, as received.
     pub reference: Value,
-    /// Which was meant.
+    /// The requested stream.
     pub stream: StreamId,
-    /// From where.
+    /// The first requested delta.
     pub from: u64,
-    /// The stream, if the socket may hear it.
+    /// The stream's key, or the refusal for a listener that is no recipient.
     pub key: Result<StreamKey>,
 }
 
-/// What is under way, what waits, and how far each stream has been told.
+/// The request in progress, the waiting ones, and the delivered position of each stream.
 #[derive(Default)]
 pub struct StreamReplays {
     finding: Option<(PendingReplay, Finding)>,
@@ -99,12 +100,12 @@ pub struct StreamReplays {
 }
 
 impl StreamReplays {
-    /// Whether more may come.
+    /// Whether another request may be added.
     pub fn has_room(&self) -> bool {
         self.pending.len() < MAX_PENDING_REPLAYS
     }
 
-    /// A frame that has come.
+    /// Adds a received request.
     pub fn push(&mut self, reference: Value, stream: StreamId, from: u64) {
         self.pending.push_back(PendingReplay {
             reference,
@@ -113,7 +114,7 @@ impl StreamReplays {
         });
     }
 
-    /// Starts the next one if none is under way.
+    /// Starts the next request if none is in progress.
     pub fn start_next(&mut self, streams: &Streams, listener: Principal) {
         if self.finding.is_some() {
             return;
@@ -125,7 +126,7 @@ impl StreamReplays {
         self.finding = Some((wanted, finding));
     }
 
-    /// The answer of the one under way; never, if there is none. Cancel safe.
+    /// Waits for the answer to the request in progress, or forever if there is none. Cancel safe.
     pub async fn found(&mut self) -> Found {
         let Some((_, finding)) = &mut self.finding else {
             return std::future::pending().await;
@@ -149,7 +150,8 @@ impl StreamReplays {
         }
     }
 
-    /// The socket has been told everything of this stream before delta `next`; all of it, if there is none.
+    /// Notes that the socket has got every delta before `next`, or the whole stream if `next` is
+    /// none.
     pub fn told(&mut self, key: StreamKey, next: Option<u64>) {
         if self.places.len() >= MAX_CONVERSATIONS {
             self.places.clear();
@@ -157,7 +159,8 @@ impl StreamReplays {
         self.places.insert(key, next);
     }
 
-    /// Whether the socket is to be told this now. What it has asked for comes with the answer, in order.
+    /// Whether to deliver this event now. Deltas of a requested replay come with its answer, in
+    /// order.
     pub fn allow(&mut self, event: &EphemeralEvent) -> bool {
         let Some(position) = event.key::<StreamPosition>() else {
             return true;
@@ -189,7 +192,8 @@ impl StreamReplays {
     }
 }
 
-/// Leaves out the deltas of streams that have become a message meanwhile: the message says it all, and was sent before.
+/// Drops the deltas of streams that have become a message meanwhile. The message was sent before
+/// and has the whole content.
 pub fn without_the_past(events: VecDeque<EphemeralEvent>) -> impl Iterator<Item = EphemeralEvent> {
     let mut ended = HashSet::new();
     let mut left = Vec::with_capacity(events.len());
@@ -212,8 +216,8 @@ pub fn without_the_past(events: VecDeque<EphemeralEvent>) -> impl Iterator<Item 
     left.into_iter().rev()
 }
 
-/// Finds the stream that `listener` means: the liveliest of this name that it may hear. What this node has not heard
-/// from delta `from` on, the others are asked for.
+/// Finds the stream for `listener`: the most recently active one of this name that it may receive.
+/// Asks the other nodes for deltas from `from` on that this node does not have.
 fn find(streams: &Streams, listener: Principal, stream: StreamId, from: u64) -> Finding {
     let streams = streams.clone();
     let listener = listener.id();

@@ -1,4 +1,4 @@
-//! What other nodes want of the streams that began here.
+//! The answers to other nodes' requests for streams that began here.
 
 use std::time::Duration;
 
@@ -13,10 +13,11 @@ use super::{
 };
 use crate::{error::Result, ids::NodeId};
 
-/// What a node was answered lately, and from which delta on: what it asks for again was on its way.
+/// The recent answers, with their first delta. A repeated request was sent before its answer
+/// arrived.
 type AnsweredRequests = Cache<(NodeId, StreamKey), u64>;
 
-/// Answers until `stop`, one after the other.
+/// Answers requests one after the other until `stop`.
 pub async fn serve(
     streams: Streams,
     mut requests: mpsc::Receiver<StreamControl>,
@@ -54,7 +55,7 @@ pub async fn serve(
     }
 }
 
-/// Tells a node of the one stream that is meant, if whoever asks there may hear it.
+/// Sends a node the one matching stream, if the node's listener may receive it.
 async fn answer(
     streams: &Streams,
     answered: &AnsweredRequests,

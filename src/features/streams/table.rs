@@ -1,8 +1,8 @@
-//! The streams that this node knows: its own, which began on one of its sockets, and those of other nodes that members
-//! listen to here.
+//! The streams that this node knows: its own, which began on one of its sockets, and other nodes'
+//! streams with local listeners.
 //!
-//! A stream is ephemeral: it lives on the node on which it began, and dies with it. Recent deltas are kept for late
-//! listeners; a node that has missed some asks the others.
+//! A stream is ephemeral: it lives on the node on which it began, and ends with it. The table keeps
+//! recent deltas for late listeners. A node that has missed some asks the others.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -30,40 +30,41 @@ use crate::{
     metrics,
 };
 
-/// Streams known at most; what is overheard beyond that is passed on and not kept.
+/// The most streams in the table. Streams of other nodes beyond that are forwarded and not kept.
 const MAX_STREAMS: usize = 20_000;
-/// What is only overheard is given this much longer before it counts as idle: its own node may still say so.
+/// The extra time before another node's stream counts as idle. Its own node may still announce the
+/// end.
 const UNHEARD_GRACE: Duration = Duration::from_secs(5);
 
 /// A stream that has been silent for too long.
 pub struct Silent {
-    /// Which.
+    /// The key of the stream.
     pub key: StreamKey,
-    /// Where it is heard.
+    /// The conversation whose members get its frames.
     pub conversation: ConversationId,
-    /// Whether it began here, so that everybody is to be told.
+    /// Whether it began here, so that all its recipients get the end.
     pub own: bool,
 }
 
-/// What is kept of a stream, from some delta on.
+/// The kept deltas of a stream, from some delta on.
 pub struct ReplayChunk {
-    /// The deltas' frames, and at last how it ended if it has.
+    /// The deltas' frames, then the frame of its end if it has ended.
     pub frames: Vec<Arc<str>>,
-    /// The number of the first delta that is not among them; none will come if it has ended.
+    /// The number of the next delta after them, or none if the stream has ended.
     pub next: Option<u64>,
 }
 
 struct Stream {
     home: StreamTarget,
     own: bool,
-    /// From this delta on, all that is still kept anywhere is kept here.
+    /// From this delta on, the table has every delta that any node still keeps.
     whole_from: Option<u64>,
     next: u64,
     deltas: BTreeMap<u64, (DateTime<Utc>, Arc<str>)>,
-    /// How it ended.
+    /// The frame of its end.
     over: Option<Arc<str>>,
     active_at: DateTime<Utc>,
-    /// When its last deltas were said, as far as they count for its budget.
+    /// The times of its recent deltas, for its rate limit.
     recent: VecDeque<DateTime<Utc>>,
 }
 
@@ -74,17 +75,17 @@ struct Table {
     bytes: usize,
 }
 
-/// The streams known here; clones share them.
+/// The streams known here. Clones share them.
 #[derive(Clone)]
 pub struct StreamTable {
     clock: Clock,
     table: Arc<Mutex<Table>>,
-    /// Rung when what was asked for has been told.
+    /// Woken when the answer to a request has arrived.
     told: Arc<Notify>,
 }
 
 impl StreamTable {
-    /// None yet.
+    /// An empty table.
     pub fn new(clock: Clock) -> Self {
         StreamTable {
             clock,
@@ -97,7 +98,7 @@ impl StreamTable {
         self.table.lock()
     }
 
-    /// A stream begins here, or begins anew.
+    /// Begins a stream here, or begins it anew.
     pub fn begin(&self, key: &StreamKey, home: StreamTarget) -> Result<()> {
         let mut table = self.table();
         let open = table.streams.iter().filter(|(id, _)| **id != key.stream);
@@ -116,7 +117,7 @@ impl StreamTable {
         Ok(())
     }
 
-    /// Where a stream that began here belongs, if it is not over.
+    /// The target of a stream that began here, if it is open.
     pub fn open(&self, key: &StreamKey) -> Option<StreamTarget> {
         self.table()
             .get(key)
@@ -124,7 +125,8 @@ impl StreamTable {
             .map(|stream| stream.home)
     }
 
-    /// The same, also shortly after its end: its message may be sent again.
+    /// The target of a stream that began here, also shortly after its end, because its message may
+    /// be sent again.
     pub fn target(&self, key: &StreamKey) -> Option<StreamTarget> {
         self.table()
             .get(key)
@@ -151,7 +153,7 @@ impl StreamTable {
         Ok(())
     }
 
-    /// The stream is over; `text` says how. False if it was not open.
+    /// Ends a stream with the frame `text`. False if it was not open.
     pub fn finish(&self, key: &StreamKey, text: &Arc<str>) -> bool {
         let mut table = self.table();
         let Some(stream) = table.get_mut(key).filter(|stream| stream.over.is_none()) else {
@@ -162,12 +164,12 @@ impl StreamTable {
         true
     }
 
-    /// Whether it began here, if it is known.
+    /// Whether it began here, or none if it is unknown.
     pub fn is_own(&self, key: &StreamKey) -> Option<bool> {
         self.table().get(key).map(|stream| stream.own)
     }
 
-    /// Notes what another node says of a stream of its own.
+    /// Applies another node's event about its own stream.
     pub fn apply_remote(&self, event: &EphemeralEvent) {
         let Some(position) = event.key::<StreamPosition>() else {
             return;
@@ -213,7 +215,7 @@ impl StreamTable {
         }
     }
 
-    /// What is kept from delta `from` on of a stream that began here, for a node that asks.
+    /// The kept deltas from `from` on of a stream that began here, for a node that asks.
     pub fn recall(&self, key: &StreamKey, from: u64) -> Vec<EphemeralEvent> {
         let table = self.table();
         let Some(stream) = table.get(key).filter(|stream| stream.own) else {
@@ -232,7 +234,7 @@ impl StreamTable {
             .deltas
             .range(from..)
             .map(|(n, (_, text))| event(StreamAction::Earlier(*n), text.clone()));
-        // For the node that hears it, over is over.
+        // The asking node needs only that the stream is over, not how it ended.
         let over = stream
             .over
             .iter()
@@ -243,7 +245,7 @@ impl StreamTable {
             .collect()
     }
 
-    /// Streams of this name that began here, the liveliest first.
+    /// Streams of this name that began here, the most recently active first.
     pub fn own(&self, id: &StreamId) -> Vec<(StreamKey, ConversationId)> {
         let mut named = self.named(id, 0);
         named.retain(|(key, ..)| self.is_own(key) == Some(true));
@@ -253,7 +255,8 @@ impl StreamTable {
             .collect()
     }
 
-    /// Streams of this name, the liveliest first, and whether all that can be had of each from `n` on is here.
+    /// Streams of this name, the most recently active first. The flag is true if every available
+    /// delta from `n` on is here.
     pub fn named(&self, id: &StreamId, n: u64) -> Vec<(StreamKey, ConversationId, bool)> {
         let table = self.table();
         let mut found: Vec<_> = table.streams.get(id).into_iter().flatten().collect();
@@ -274,12 +277,12 @@ impl StreamTable {
         described.collect()
     }
 
-    /// Returns when a node has told what it was asked for, from this call on.
+    /// Returns when the answer to a request arrives, counted from this call on.
     pub fn told(&self) -> impl Future<Output = ()> + '_ {
         self.told.notified()
     }
 
-    /// What is kept from delta `n` on.
+    /// The kept deltas from `n` on.
     pub fn from(&self, key: &StreamKey, n: u64) -> ReplayChunk {
         let table = self.table();
         let Some(stream) = table.get(key) else {
@@ -296,7 +299,7 @@ impl StreamTable {
         }
     }
 
-    /// Forgets a stream that has moved to another node.
+    /// Drops a stream that has moved to another node.
     pub fn forget(&self, agent: AgentId, id: &StreamId) {
         self.table().remove(&StreamKey {
             agent,
@@ -304,7 +307,7 @@ impl StreamTable {
         });
     }
 
-    /// Lets go of what is old, and returns the streams that have been silent for too long.
+    /// Drops old streams and deltas. Returns the streams that have been silent for too long.
     pub fn tidy(&self) -> Vec<Silent> {
         let now = self.clock.now();
         let mut table = self.table();
@@ -359,7 +362,7 @@ fn kept_for() -> chrono::TimeDelta {
     chrono::TimeDelta::from_std(STREAM_BACKLOG_TTL).unwrap_or(chrono::TimeDelta::MAX)
 }
 
-/// The budget of one stream is counted where the stream lives.
+/// The error for one stream's rate limit, which is counted where the stream lives.
 fn too_many(limit: String, wait: Duration) -> Error {
     let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).max(1);
     let error = Error::from(Code::RateLimited).with("retry_after_ms", ms);
@@ -436,7 +439,7 @@ impl Table {
         }
     }
 
-    /// Keeps a delta, and lets the oldest ones go that are too many.
+    /// Keeps a delta, and drops the oldest ones above the quota.
     fn keep(&mut self, key: &StreamKey, n: u64, now: DateTime<Utc>, text: &Arc<str>) {
         let Table { streams, bytes, .. } = self;
         let Some(stream) = streams

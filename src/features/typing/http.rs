@@ -12,11 +12,11 @@ use crate::{
     limits::{Limiter, table::Limit},
 };
 
-/// `POST /agents/{agent_id}/typing`: says that an agent writes, or has stopped to.
+/// `POST /agents/{agent_id}/typing`: announces that an agent writes or has stopped.
 ///
-/// Caller: agent. Limit: `agent_typing`, 10/s per agent, shared with its `typing` frames. Body `{conversation_id,
-/// state:"started|stopped"}`. Answers 200 with [`TypingAnswer`]. Sends the members' sockets a `typing` frame; no event.
-/// Errors: `NOT_FOUND`, `RELATION_REVOKED`.
+/// Caller: agent. Limit: `agent_typing`, 10/s per agent, shared with its `typing` frames. Body
+/// `{conversation_id, state:"started|stopped"}`. Answers 200 with [`TypingAnswer`]. Errors:
+/// `NOT_FOUND`, `RELATION_REVOKED`. Publishes a `typing` frame to the members' sockets; no event.
 pub async fn typing(
     agent: Agent,
     limiter: Limiter,

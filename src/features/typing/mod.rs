@@ -1,4 +1,4 @@
-//! Typing: whether a member writes. No event; sockets hear it while it lasts.
+//! Typing: whether a member writes. It is no event; sockets get a frame while the state lasts.
 
 pub mod http;
 
@@ -18,7 +18,7 @@ use crate::{
     limits::{Limiter, quotas::TYPING_TTL, table::Limit},
 };
 
-/// What the handlers of this feature work with.
+/// The state of the handlers of this feature.
 #[derive(Clone)]
 pub struct Typing {
     pub clock: Clock,
@@ -27,7 +27,7 @@ pub struct Typing {
 }
 
 impl Typing {
-    /// Handles a `typing` frame of a socket. The socket itself does not hear it.
+    /// Handles a `typing` frame of a socket. The socket itself does not receive it.
     pub async fn frame(
         &self,
         limiter: &Limiter,

@@ -1,4 +1,4 @@
-//! Agents: made, listed, seen, deleted.
+//! Agents: creation, lists, views, deletion.
 
 use std::{collections::HashSet, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What is tried against agents, by the rows of the table of attacks.
+//! Attacks on agents, by the rows of the table of attacks.
 
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Agents' keys: proven, replaced with grace, gone with the token.
+//! Agents' keys: the proof, replacement with grace, the end with the token.
 
 use std::time::Duration;
 

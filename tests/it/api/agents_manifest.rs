@@ -1,4 +1,4 @@
-//! Manifests: shape, size, version, budget, who is told.
+//! Manifests: shape, size, version, limit, recipients of the event.
 
 use std::time::Duration;
 

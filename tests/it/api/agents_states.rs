@@ -1,4 +1,4 @@
-//! What moves an agent from state to state, and that its owner hears of it.
+//! The transitions of an agent's state, and the events to its owner.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Agents' tokens: replaced with and without grace, revoked, on every node at once.
+//! Agents' tokens: replacement with and without grace, revocation, on every node at once.
 
 use std::{
     sync::{

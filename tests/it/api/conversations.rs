@@ -1,4 +1,4 @@
-//! Opening conversations, listing and reading them, read marks, who may do none of it.
+//! Opening, listing and reading conversations, read marks, and callers without a right to them.
 
 use std::collections::HashSet;
 

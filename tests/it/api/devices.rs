@@ -1,4 +1,4 @@
-//! Devices: their list, their revocation, who is online.
+//! Devices: their list, their revocation, their online state.
 
 use std::time::Duration;
 

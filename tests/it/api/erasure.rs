@@ -1,4 +1,4 @@
-//! What others hear when an account is deleted, and what becomes of an erasure that fails.
+//! The events to others after the deletion of an account, and an erasure that fails.
 
 use std::time::Duration;
 

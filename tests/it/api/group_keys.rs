@@ -1,4 +1,4 @@
-//! Keys that members share: rotations that race, recipients that change, keys that nobody else sees.
+//! Shared keys: rotations that race, recipients that change, and keys that nobody else sees.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Groups: members, roles, agents' places, races, and how large they get.
+//! Groups: members, roles, agent instances, races, and the quota.
 
 use std::time::Duration;
 

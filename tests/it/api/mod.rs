@@ -1,4 +1,4 @@
-//! Each noun of the interface: what it answers, to whom, and what it refuses.
+//! Each noun of the interface: its answers, their recipients, and its refusals.
 
 mod accounts;
 mod agents;

@@ -1,4 +1,4 @@
-//! Read marks where many read: who waits for whom, and who is told.
+//! Read marks with many readers: lock waits, and the recipients of the events.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The end of a relation, and what becomes of what was said.
+//! The end of a relation, and the purge of its messages.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -1,4 +1,5 @@
-//! What proving agent tokens costs: nothing for junk, one hash for a token in the whole cluster, a few for guesses.
+//! The cost of verifying agent tokens: none for junk, one hash for a token in the whole cluster, a
+//! few for guesses.
 
 use std::{
     ops::Range,

@@ -1,4 +1,4 @@
-//! Attacks on codes, registration and reset, by their numbers in the list of what must fail.
+//! Attacks on codes, registration and reset, by their numbers in the list of attacks.
 
 use std::time::{Duration, Instant};
 

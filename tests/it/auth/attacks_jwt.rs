@@ -1,4 +1,4 @@
-//! Forged access tokens, and the ring of keys that genuine ones are made with.
+//! Forged access tokens, and the set of keys that sign genuine ones.
 
 use std::time::Duration;
 

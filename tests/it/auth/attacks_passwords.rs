@@ -1,4 +1,4 @@
-//! Attacks on passwords and their checks, by their numbers in the list of what must fail.
+//! Attacks on passwords and their checks, by their numbers in the list of attacks.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Attacks on access tokens, refresh cookies and sockets, by their numbers in the list of what must fail.
+//! Attacks on access tokens, refresh cookies and sockets, by their numbers in the list of attacks.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! What Postgres counts, by the operator's numbers: failed logins and wrong codes over two nodes.
+//! The counts in Postgres, by the operator's numbers: failed logins and wrong codes over two nodes.
 
 use std::time::Duration;
 

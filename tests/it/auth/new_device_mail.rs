@@ -1,4 +1,4 @@
-//! Mails that tell of a login on a new device.
+//! Mails about a login on a new device.
 
 use std::time::Duration;
 

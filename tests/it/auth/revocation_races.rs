@@ -1,4 +1,4 @@
-//! What was begun with a credential that lived, and would be finished when it does so no more.
+//! Requests that begin with a valid credential and would end after its revocation.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Codes instead of passwords, other passwords, logging out, and the end of an account.
+//! Codes instead of passwords, changes of passwords, logout, and the end of an account.
 
 use std::time::Duration;
 

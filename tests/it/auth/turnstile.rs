@@ -1,4 +1,4 @@
-//! The human verification over the protocol that Cloudflare speaks.
+//! The Turnstile verification over Cloudflare's protocol.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! A history of many clients on three nodes, judged: conversations are linearizable, inboxes complete. And the judge
-//! itself, judged by numbers that are taken outside the lock.
+//! A judged history of many clients on three nodes: conversations are linearizable, inboxes
+//! complete. The judge itself is tested with numbers that are taken outside the lock.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! Sockets, the inbox behind them, and what passes through both.
+//! Sockets, the inbox behind them, and the events that pass through both.
 
 mod gateway;
 mod history;

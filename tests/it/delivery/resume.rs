@@ -1,4 +1,4 @@
-//! Readers that come and go: exact streams, whatever happens to their connections.
+//! Readers that reconnect: exact sequences of events, whatever happens to their connections.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! What is said in passing: typing, and streams.
+//! Ephemeral events: typing and streams.
 
 use std::time::Duration;
 

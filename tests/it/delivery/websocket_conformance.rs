@@ -1,4 +1,4 @@
-//! RFC 6455, by raw frames: what must be understood and what must be refused, with the code of the refusal.
+//! RFC 6455, by raw frames: accepted frames, and refused frames with the close code.
 
 use std::time::Duration;
 

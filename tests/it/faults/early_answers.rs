@@ -1,4 +1,5 @@
-//! An answer may come before the body was read. The connection goes on, or the answer says that it does not.
+//! An answer may come before the body was read. The connection then continues, or the answer says
+//! that it closes.
 
 use std::{
     path::Path,

@@ -1,4 +1,5 @@
-//! A Postgres that fails over to an asynchronous standby and loses its tail: nobody is left believing what is gone.
+//! A Postgres that fails over to an asynchronous standby and loses its tail. No client keeps a
+//! belief in lost data.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Connections that look open and carry nothing: closed at the heartbeat's deadline, their slots given back, and nothing
-//! lost to who comes back elsewhere.
+//! Connections that look open and carry nothing. The server closes them at the heartbeat's deadline
+//! and frees their slots. A client that reconnects elsewhere loses nothing.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Whatever is thrown at a node, it answers in the envelope or closes with a code; never a 500, never a hung task.
+//! Malformed input: a node answers in the envelope or closes with a code. It never answers 500 and
+//! never hangs.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What must survive: a killed node, a killed Redis, a silent one, a crashed Postgres.
+//! Outages that the service must survive: a killed node, a killed or silent Redis, a crashed
+//! Postgres.
 
 use std::{
     sync::{

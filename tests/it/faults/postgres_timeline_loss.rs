@@ -1,4 +1,4 @@
-//! Postgres comes back without what it had committed last: what was revoked stays so.
+//! Postgres returns without its latest commits. Revoked credentials stay revoked.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! On a real Redis Cluster of three masters: limits, slots, proofs and hints are the same.
+//! On a real Redis Cluster of three masters, limits, slots, proofs and hints work as usual.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The queue of jobs: claims, leases, retries, unique keys. What its jobs do is tested where it is promised.
+//! The queue of jobs: claims, leases, retries, unique keys. Each job's work is tested with its
+//! feature.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What an operator sees: probes, versions, TLS, settings.
+//! The operator's view: probes, versions, TLS, settings.
 
 use std::{path::Path, process::Command, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What holds for the whole schema: its committed dump, its indexes, the plans of retention.
+//! Rules for the whole schema: its committed dump, its indexes, the plans of retention.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 

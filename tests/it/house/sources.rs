@@ -1,4 +1,4 @@
-//! Rules of the house that the compiler does not know.
+//! Rules for the sources that the compiler does not check.
 
 use std::{
     fs,

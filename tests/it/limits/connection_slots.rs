@@ -1,4 +1,4 @@
-//! Connection slots: three of an agent and ten of a user over all nodes, never one more, never one less.
+//! Connection slots: exactly three of an agent and ten of a user over all nodes.
 
 use std::{
     sync::{

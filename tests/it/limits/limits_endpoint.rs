@@ -1,4 +1,4 @@
-//! Budgets as callers see them, and what is left of them when Redis is away.
+//! Limits as callers see them, and the remaining ones while Redis is away.
 
 use std::time::{Duration, Instant};
 

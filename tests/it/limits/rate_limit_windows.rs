@@ -1,7 +1,9 @@
-//! Every window slid: the recorded decisions of three limiters whose clocks differ by minutes, checked afterwards.
+//! The sliding windows: recorded decisions of three limiters whose clocks differ by minutes,
+//! checked afterwards.
 //!
-//! `SCALE=100 cargo test --release --test it rate_limit_windows:: -- --nocapture` makes it a million decisions, and two million more
-//! while Redis is flushed, slowed and restarted; they take some minutes.
+//! `SCALE=100 cargo test --release --test it rate_limit_windows:: -- --nocapture` makes a million
+//! decisions, and two million more while Redis is flushed, slowed and restarted. They take some
+//! minutes.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,6 @@
-//! An authenticator in software with the page that asks it: discoverable keys of the kind ES256, no attestation. It
-//! signs whatever it is told to, also what no browser would let it. (A real browser has a test of its own.)
+//! An authenticator in software, with the page that calls it: discoverable keys of the kind ES256,
+//! no attestation. It signs everything, including requests that a browser would refuse. Another
+//! test uses a real browser.
 
 use std::sync::Arc;
 
@@ -23,11 +24,11 @@ struct Key {
     counter: u32,
 }
 
-/// An authenticator with room for one passkey, and the page that asks it. A clone is a copied key.
+/// An authenticator for one passkey, and the page that calls it. A clone is a copied key.
 #[derive(Clone)]
 pub struct Authenticator {
     key: Option<Key>,
-    /// Where the page is.
+    /// The origin of the page.
     origin: &'static str,
 }
 
@@ -41,12 +42,12 @@ impl Default for Authenticator {
 }
 
 impl Authenticator {
-    /// The same, asked by another page.
+    /// The authenticator, called by another page.
     pub fn at(self, origin: &'static str) -> Self {
         Authenticator { origin, ..self }
     }
 
-    /// What the browser saw, to be signed: its challenge and the page.
+    /// The client data for the signature: challenge and origin.
     fn client_data(&self, kind: &str, options: &Value) -> Vec<u8> {
         let data = json!({ "type": kind, "challenge": options["challenge"], "origin": self.origin, "crossOrigin": false });
         data.to_string().into_bytes()
@@ -118,7 +119,7 @@ impl Authenticator {
         authenticator
     }
 
-    /// Takes a challenge, and makes the body that answers it.
+    /// Requests a challenge, and builds the body that answers it.
     pub async fn answer(&mut self, caller: &Caller) -> Value {
         let begun = caller
             .post("/auth/passkey/begin", json!({}))
@@ -135,7 +136,7 @@ impl Authenticator {
     }
 }
 
-/// Whom the key is for, what was seen of the user, how often it was used.
+/// The authenticator data: relying party, flags about the user, and the counter.
 fn authenticator_data(rp_id: &Value, verify: &Value, flags: u8, counter: u32) -> Vec<u8> {
     let verified = if verify == "discouraged" { 0 } else { VERIFIED };
     let mut data = Sha256::digest(rp_id.as_str().expect("a relying party")).to_vec();

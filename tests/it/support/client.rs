@@ -30,7 +30,7 @@ pub fn ulid() -> ulid::Ulid {
     Random::new(Clock::default()).ulid().into()
 }
 
-/// What a node answered.
+/// A node's answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -39,14 +39,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Insists on a status.
+    /// Asserts a status.
     #[track_caller]
     pub fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", self.body);
         self
     }
 
-    /// Insists on a refusal, in the whole envelope.
+    /// Asserts a refusal with the whole envelope.
     #[track_caller]
     pub fn refused(self, status: u16, code: &str) -> Self {
         assert_eq!((self.status, self.code()), (status, code), "{}", self.body);
@@ -71,8 +71,9 @@ impl Answer {
     }
 }
 
-/// Asks until the answer is no 503, as a client does: a second later, which is `Retry-After`. A machine that does much else
-/// may not give everyone of a burst a connection in time. Also says how often that was.
+/// Repeats the request until the answer is no 503, a second later each time (`Retry-After`). A busy
+/// machine may not give everyone of a burst a connection in time. Also returns the number of
+/// repeats.
 pub async fn patiently(ask: impl AsyncFn() -> Answer) -> (Answer, usize) {
     for refused in 0.. {
         let answer = ask().await;
@@ -85,7 +86,7 @@ pub async fn patiently(ask: impl AsyncFn() -> Answer) -> (Answer, usize) {
     unreachable!("it asks for ever")
 }
 
-/// Someone who calls a node: an address, and perhaps a token.
+/// A caller of a node: an address, and perhaps a token.
 #[derive(Clone)]
 pub struct Caller {
     pub base: String,
@@ -96,12 +97,12 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Nobody, from an address of its own.
+    /// An unauthenticated caller with an address of its own.
     pub fn new(node: &TestNode) -> Self {
         Self::to(&node.world, &node.base)
     }
 
-    /// The same, for a node that is a process of its own.
+    /// An unauthenticated caller of a node that is a separate process.
     pub fn to(world: &Arc<World>, base: &str) -> Self {
         Caller {
             base: base.to_owned(),
@@ -121,7 +122,8 @@ impl Caller {
         Ipv4Addr::from(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Somebody else at the same node. (Cheaper than [`Caller::new`]: the connections are shared.)
+    /// Another caller of the same node. It shares connections, so it is cheaper than
+    /// [`Caller::new`].
     pub fn stranger(&self) -> Self {
         Caller {
             ip: Self::next_ip(),
@@ -145,7 +147,7 @@ impl Caller {
         }
     }
 
-    /// The address it calls from.
+    /// The caller's address.
     pub fn ip(&self) -> Ipv4Addr {
         self.ip
     }
@@ -202,7 +204,7 @@ impl Caller {
             .await
     }
 
-    /// Asks for a code and takes it from the mail.
+    /// Requests a code and reads it from the mail.
     pub async fn code(&self, email: &str, scene: &str) -> String {
         let body = json!({ "email": email, "scene": scene, "turnstile_token": "dev-pass" });
         let answer = self.post("/auth/send-code", body).await.expect(200);
@@ -233,7 +235,7 @@ pub struct User {
     pub email: String,
     pub access_token: String,
     pub device_id: String,
-    /// `refresh_token=...`, as a client would send it back.
+    /// The cookie `refresh_token=...`, as a client sends it back.
     pub cookie: String,
 }
 
@@ -300,7 +302,7 @@ impl User {
         }
     }
 
-    /// When the access token ends, and so many seconds more.
+    /// The time `seconds` after the access token's end.
     pub fn after_its_end(&self, seconds: i64) -> DateTime<Utc> {
         let end = claims_of(&self.access_token)["exp"]
             .as_i64()
@@ -308,7 +310,7 @@ impl User {
         DateTime::from_timestamp(end + seconds, 0).expect("a moment")
     }
 
-    /// With a new access token, as a client gets one after its five minutes.
+    /// The user with a new access token, as a client gets one after five minutes.
     pub async fn refreshed(&self) -> Self {
         let request = self
             .request(Method::POST, "/auth/refresh")
@@ -333,12 +335,12 @@ impl User {
         }
     }
 
-    /// Signs in once more with the password, on a device of this name, or one without.
+    /// Signs in again with the password, on a device of this name, or one without.
     pub async fn login(&self, node: &TestNode, device: Option<&str>) -> Self {
         self.login_by(node, PASSWORD, device).await
     }
 
-    /// Signs in once more on the same device, after the password was changed.
+    /// Signs in again on the same device, after a change of the password.
     pub async fn login_with(&self, node: &TestNode, password: &str) -> Self {
         self.login_by(node, password, Some(&self.device_id)).await
     }
@@ -353,7 +355,7 @@ impl User {
         Self::signed_in(caller, self.email.clone(), &answer)
     }
 
-    /// With a cookie, as a browser sends it.
+    /// Sends a request with the cookie, as a browser does.
     pub async fn with_cookie(&self, path: &str) -> Answer {
         self.send(
             self.request(Method::POST, path)
@@ -486,7 +488,7 @@ impl Agent {
         self.try_connect(resume).await.expect("a socket")
     }
 
-    /// For when the node may be gone.
+    /// Connects to a node that may be gone.
     pub async fn try_connect(&self, resume: Option<&str>) -> Option<Socket> {
         let mut socket = Socket::try_open(&self.caller).await?;
         socket

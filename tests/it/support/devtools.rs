@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{WebSocketStream, tungstenite::Message};
 
-/// Longest a call may take.
+/// The longest duration of a call.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One page, with the browser's connection to itself.
+/// A page, with a browser connection of its own.
 pub struct DevTools {
     stream: WebSocketStream<TcpStream>,
     session: Value,
@@ -18,7 +18,7 @@ pub struct DevTools {
 }
 
 impl DevTools {
-    /// An empty page of the browser at `address`.
+    /// Opens an empty page of the browser at `address`.
     pub async fn open(address: &str) -> Self {
         let host = address
             .trim_start_matches("ws://")
@@ -60,7 +60,7 @@ impl DevTools {
         answer["result"].clone()
     }
 
-    /// Goes to `url`; returns when the new page has begun.
+    /// Navigates to `url`. Returns when the new page has begun.
     pub async fn go(&mut self, url: &str) {
         let gone = self.call("Page.navigate", json!({ "url": url })).await;
         assert!(gone["errorText"].is_null(), "{url}: {gone}");
@@ -74,7 +74,7 @@ impl DevTools {
         answer["result"]["value"].clone()
     }
 
-    /// Waits for a frame and passes over others.
+    /// Waits for a frame and skips others.
     async fn await_frame(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let next = async {
             loop {

@@ -1,4 +1,4 @@
-//! What no well-behaved client sends.
+//! Requests that no well-behaved client sends.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -7,7 +7,7 @@ use tokio::{
 
 use super::client::{Answer, Caller};
 
-/// Asks for a WebSocket and says nothing more: the socket, and the answer.
+/// Requests a WebSocket upgrade and then sends nothing. Returns the socket and the answer.
 pub async fn knock_and_stay(caller: &Caller) -> (TcpStream, Answer) {
     let address = caller.base.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).await.expect("connected");
@@ -60,7 +60,7 @@ pub async fn knock_and_stay(caller: &Caller) -> (TcpStream, Answer) {
     )
 }
 
-/// The same, and goes.
+/// Requests a WebSocket upgrade and disconnects.
 pub async fn knock(caller: &Caller) -> Answer {
     knock_and_stay(caller).await.1
 }
@@ -76,7 +76,7 @@ pub fn wrong_secret(token: &str, n: u32) -> String {
     forged(&token[4..12], n)
 }
 
-/// The CRC32 of a token's head in base 62, as the interface of tokens says.
+/// The CRC32 of a token's head in base 62, as the interface of tokens defines it.
 fn checksum(head: &str) -> String {
     let digits: Vec<char> = ('0'..='9').chain('A'..='Z').chain('a'..='z').collect();
     let mut rest = crc32fast::hash(head.as_bytes()) as usize;

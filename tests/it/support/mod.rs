@@ -1,6 +1,7 @@
-//! What tests speak: nodes, principals as clients, sockets, a clock that moves.
+//! The vocabulary of tests: nodes, principals as clients, sockets, a clock that moves.
 //!
-//! `let [a, b] = nodes().await;` starts two nodes in this process with a database and a Redis prefix of their own.
+//! `let [a, b] = nodes().await;` starts two nodes in this process with a database and a Redis
+//! prefix of their own.
 
 mod authenticator;
 mod client;

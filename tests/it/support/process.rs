@@ -1,4 +1,4 @@
-//! A node as a process of its own: one that can be killed.
+//! A node as a process of its own, which a test can kill.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -20,7 +20,7 @@ impl ProcessNode {
         Self::start_in(&other.world).await
     }
 
-    /// The same, in a world that has no other.
+    /// Starts a node in a world without other nodes.
     pub async fn start_in(world: &World) -> Self {
         let [public, admin] = [free_port(), free_port()];
         let log = std::env::temp_dir().join(format!("blindpipe-log-{}", super::ulid()));
@@ -52,7 +52,7 @@ impl ProcessNode {
         panic!("the node does not get ready");
     }
 
-    /// SIGKILL.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("ended");
@@ -78,12 +78,12 @@ impl ProcessNode {
             .sum()
     }
 
-    /// What it has logged so far.
+    /// Its log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).expect("a log")
     }
 
-    /// Waits for its end; the exit code.
+    /// Waits for its end. Returns the exit code.
     pub async fn ended(&mut self, within: Duration) -> Option<i32> {
         let deadline = tokio::time::Instant::now() + within;
         while tokio::time::Instant::now() < deadline {
@@ -104,7 +104,8 @@ impl Drop for ProcessNode {
     }
 }
 
-/// Below the kernel's range for outgoing connections, so that none takes it before the node does.
+/// A port below the kernel's range for outgoing connections, so that none takes it before the node
+/// does.
 pub fn free_port() -> u16 {
     loop {
         let port = 20_000 + rand::random::<u16>() % 10_000;

@@ -1,4 +1,4 @@
-//! A proxy that can stop carrying: the sockets on both sides stay open, and nothing moves.
+//! A proxy that can stop forwarding: the sockets on both sides stay open, and no bytes move.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ use tokio::{
 
 use super::services::spawn;
 
-/// What is not carried.
+/// The direction that the proxy does not forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
     Nothing,
@@ -35,20 +35,20 @@ enum Way {
     Down,
 }
 
-/// In front of one server at a time; dropped, it takes no more connections.
+/// A proxy in front of one server at a time. Once dropped, it accepts no more connections.
 pub struct Proxy {
-    /// `host:port`.
+    /// Its address, `host:port`.
     pub address: String,
     target: Arc<Mutex<String>>,
     held: watch::Sender<Held>,
-    /// Bytes that servers have sent, held or not.
+    /// The number of bytes that servers have sent, forwarded or not.
     sent: Arc<AtomicUsize>,
     cut: watch::Sender<()>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
 impl Proxy {
-    /// In front of `target`, `host:port`.
+    /// Starts a proxy in front of `target`, `host:port`.
     pub async fn before(target: &str) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -89,22 +89,22 @@ impl Proxy {
         }
     }
 
-    /// As the base of a node's URLs.
+    /// The base of a node's URLs.
     pub fn base(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Carries this much from now on.
+    /// Sets the directions that are held from now on.
     pub fn hold(&self, held: Held) {
         self.held.send_replace(held);
     }
 
-    /// How many bytes servers have sent so far, carried or not.
+    /// The number of bytes that servers have sent so far, forwarded or not.
     pub fn sent(&self) -> usize {
         self.sent.load(Ordering::SeqCst)
     }
 
-    /// Cuts all connections; new ones go elsewhere.
+    /// Cuts all connections. New ones go to `target`.
     pub fn move_to(&self, target: &str) {
         target.clone_into(&mut self.target.lock().expect("no panic"));
         self.cut.send_replace(());
@@ -117,7 +117,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Until one side ends; what was held is carried when it may be, and so is the end.
+/// Runs until one side ends. Held bytes are forwarded after the release, and so is the end.
 async fn carry(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -133,7 +133,7 @@ async fn carry(
             if matches!(way, Way::Down) {
                 sent.fetch_add(n, Ordering::SeqCst);
             }
-            // Nothing is the end.
+            // An empty chunk is the end.
             if put.send(some[..n].to_vec()).is_err() || n == 0 {
                 return;
             }
@@ -156,7 +156,8 @@ async fn carry(
     tokio::join!(reading, writing).1
 }
 
-/// A way to a local port on which every answer is so late, however many are under way; and the port of it.
+/// A forwarder to a local port that delays every answer by `by`, however many are in progress.
+/// Returns its port and its future.
 pub async fn late(to: u16, by: Duration) -> (u16, impl Future<Output = ()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();

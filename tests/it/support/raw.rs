@@ -1,4 +1,4 @@
-//! A WebSocket client that can do everything wrong: it writes bytes.
+//! A WebSocket client that can break every rule: it writes raw bytes.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct RawSocket {
 }
 
 impl RawSocket {
-    /// Upgraded, and silent so far.
+    /// Upgrades a connection and sends nothing more.
     pub async fn open(node: &TestNode) -> Self {
         let address = node.base.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).await.expect("a connection");
@@ -69,7 +69,7 @@ impl RawSocket {
         socket
     }
 
-    /// Upgraded, authenticated and caught up.
+    /// Upgrades, authenticates and catches up.
     pub async fn of(node: &TestNode, user: &User) -> Self {
         let mut socket = Self::open(node).await;
         let auth = json!({ "type": "auth", "access_token": user.access_token }).to_string();
@@ -90,12 +90,12 @@ impl RawSocket {
         }
     }
 
-    /// Writes bytes as they are. A connection that the node has cut shows in what is read.
+    /// Writes raw bytes. A cut connection shows in later reads.
     pub async fn bytes(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).await.is_ok()
     }
 
-    /// The head of a masked frame of this length.
+    /// The header of a masked frame of this length.
     pub fn head(first: u8, length: u64) -> Vec<u8> {
         let mut head = vec![first];
         match length {
@@ -130,7 +130,7 @@ impl RawSocket {
         self.bytes(&Self::masked(first, payload)).await
     }
 
-    /// The next frame: opcode and payload; nothing if the node has cut the connection.
+    /// The next frame: opcode and payload, or none if the node has cut the connection.
     pub async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
         loop {
             if let Some((opcode, from, to)) = whole(&self.received) {
@@ -151,7 +151,7 @@ impl RawSocket {
         serde_json::from_slice(&payload).expect("JSON")
     }
 
-    /// Insists that the node closes with this code, and then cuts the connection.
+    /// Asserts that the node closes with this code, and then cuts the connection.
     #[track_caller]
     pub fn expect_close(mut self, code: u16, what: &str) -> impl Future<Output = ()> {
         let place = std::panic::Location::caller();
@@ -178,7 +178,7 @@ impl RawSocket {
     }
 }
 
-/// A frame of the node that has arrived in full: opcode, begin and end of its payload.
+/// The first frame that has arrived in full: opcode, start and end of its payload.
 fn whole(received: &[u8]) -> Option<(u8, usize, usize)> {
     let (first, second) = (*received.first()?, *received.get(1)?);
     assert_eq!(first & 0x70, 0, "reserved bits");

@@ -1,4 +1,4 @@
-//! One Postgres and one Redis for the whole test process; a template database to copy from.
+//! One Postgres and one Redis for the whole test process, and a template database to copy from.
 
 use std::{
     path::Path,
@@ -20,7 +20,7 @@ use tokio_postgres::{GenericClient, NoTls};
 static SERVICES: OnceLock<Services> = OnceLock::new();
 static TEMPLATE: OnceCell<()> = OnceCell::const_new();
 
-/// Time in a test's database runs ahead of the real one by what this table says.
+/// Adds this table's offset to the real time in a test's database.
 const MOVABLE_TIME: &str = "
     create table test_clock (ahead interval not null);
     insert into test_clock values ('0');
@@ -39,7 +39,7 @@ pub fn services() -> &'static Services {
     })
 }
 
-/// Runs beside the test, and ends with it.
+/// Runs a future beside the test, which ends with it.
 #[expect(
     clippy::disallowed_methods,
     reason = "a test has no node to track its tasks"
@@ -50,7 +50,7 @@ pub fn spawn<T: Send + 'static>(
     tokio::spawn(work)
 }
 
-/// A Redis that a test may hurt.
+/// A Redis for one test, which may disturb it.
 pub async fn private_redis(name: &'static str) -> RedisServer {
     tokio::task::spawn_blocking(move || services().another_redis(name))
         .await
@@ -58,7 +58,7 @@ pub async fn private_redis(name: &'static str) -> RedisServer {
         .expect("a second Redis")
 }
 
-/// A Postgres that a test may lose, and one that follows it.
+/// A Postgres that a test may lose, and its standby.
 pub async fn followed_postgres(name: &'static str) -> [PostgresServer; 2] {
     tokio::task::spawn_blocking(move || {
         let first = services().another_postgres(name)?;
@@ -78,7 +78,7 @@ pub async fn redis_cluster(name: &'static str) -> RedisCluster {
         .expect("a Redis Cluster")
 }
 
-/// A client of it.
+/// A client of the Redis at `url`.
 pub async fn redis_client(url: &str) -> fred::clients::Client {
     use fred::interfaces::ClientLike;
     let config = fred::types::config::Config::from_url(url).expect("a URL");
@@ -97,9 +97,9 @@ pub async fn connect(url: &str) -> tokio_postgres::Client {
     client
 }
 
-/// How many statements in this database wait for a lock.
+/// The number of statements in this database that wait for a lock.
 pub async fn waiting(client: &impl GenericClient) -> usize {
-    // Not by `pg_stat_activity`, which a transaction sees as it was.
+    // A transaction sees an old snapshot of `pg_stat_activity`.
     let sql = "select count(distinct pid) from pg_locks where not granted and pid in (
                    select l.pid from pg_locks l join pg_database d on d.oid = l.database where d.datname = current_database()
                )";
@@ -107,7 +107,7 @@ pub async fn waiting(client: &impl GenericClient) -> usize {
     usize::try_from(now).expect("a small number")
 }
 
-/// Waits until so many do.
+/// Waits until `wanted` statements wait for a lock.
 pub async fn blocked(client: &impl GenericClient, wanted: usize) {
     let since = Instant::now();
     loop {
@@ -191,19 +191,20 @@ pub async fn psql(url: &str, sql: &str) -> Vec<tokio_postgres::SimpleQueryMessag
     connect(url).await.simple_query(sql).await.expect(sql)
 }
 
-/// What a job of a node works with, for a test that runs it itself.
+/// The database access of a node's job, for a test that runs the job itself.
 pub fn db(url: &str) -> Db {
     Db::new(&url.into(), "test", 4, Plans::Free, Duration::from_secs(10)).expect("a pool")
 }
 
-/// A link to Redis as a node has it by default.
+/// A link to Redis with a node's default settings.
 pub fn redis_link(url: &str, prefix: &str) -> Redis {
     Redis::start(&url.into(), prefix, Duration::from_millis(250))
         .expect("a client")
         .0
 }
 
-/// Users who do nothing but be members: made in the database, since five hundred registrations would take minutes.
+/// Users that are only members. They are created in the database, because five hundred
+/// registrations would take minutes.
 pub async fn crowd(url: &str, n: usize) -> Vec<String> {
     let client = connect(url).await;
     let ids: Vec<uuid::Uuid> = (0..n).map(|_| super::ulid().into()).collect();

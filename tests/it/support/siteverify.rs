@@ -1,4 +1,4 @@
-//! Cloudflare's siteverify endpoint as its documentation describes it, with faults to order.
+//! Cloudflare's siteverify endpoint as its documentation describes it, with configurable faults.
 
 use std::{
     collections::HashMap,
@@ -17,29 +17,29 @@ use super::{services::spawn, ulid};
 
 pub const SECRET: &str = "0x4AAAAAAAsecret";
 
-/// What the server does with a question.
+/// The server's reaction to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultMode {
-    /// Answers.
+    /// Answers correctly.
     Well,
     /// Accepts, and never answers.
     Hangs,
     /// Answers this status with this body.
     Says(&'static str, &'static str),
-    /// Judges, then closes in the middle of the answer.
+    /// Checks the token, then closes in the middle of the answer.
     Cuts,
-    /// The same, for the first of two equal questions only.
+    /// Cuts the answer, but only for the first of two equal requests.
     CutsOnce,
-    /// Closes without a word.
+    /// Closes without an answer.
     Closes,
 }
 
-/// A token as the service knows it.
+/// An issued token, as the service knows it.
 struct Issued {
     hostname: &'static str,
     action: &'static str,
     expired: bool,
-    /// The idempotency key that it was used up under.
+    /// The idempotency key of its use.
     used_by: Option<String>,
 }
 
@@ -90,12 +90,12 @@ impl SiteVerify {
         self.state().mood = mood;
     }
 
-    /// What was asked since the last call of this.
+    /// The requests since the last call.
     pub fn questions(&self) -> Vec<Value> {
         std::mem::take(&mut self.state().questions)
     }
 
-    /// A token that a human has earned on our page.
+    /// A token as if a person had solved the challenge on our page.
     pub fn token(&self) -> String {
         self.token_of("app.example.org", "login", false)
     }
@@ -114,7 +114,7 @@ impl SiteVerify {
         token
     }
 
-    /// One connection, question after question.
+    /// Serves one connection, request after request.
     async fn serve(&self, stream: TcpStream) -> Option<()> {
         let mut stream = BufReader::new(stream);
         loop {

@@ -1,4 +1,5 @@
-//! A mail server: the protocol is the mailin library's, the connections and the faults are here.
+//! A mail server: the mailin library speaks the protocol; this module has the connections and the
+//! faults.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -25,32 +26,32 @@ use super::services::spawn;
 pub const USER: &str = "blindpipe";
 pub const PASSWORD: &str = "s3cret/of the+mail";
 
-/// How a client's connection becomes secret.
+/// The way to TLS of a client's connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Secrecy {
     /// TLS from the first byte.
     Tls,
-    /// STARTTLS; before it nothing but `EHLO` is taken.
+    /// STARTTLS. Before it, the server accepts only `EHLO`.
     StartTls,
 }
 
-/// A mail that was taken.
+/// An accepted mail.
 #[derive(Clone, Debug)]
 pub struct Taken {
     pub to: Vec<String>,
     pub text: String,
 }
 
-/// What all connections know.
+/// The state that all connections share.
 #[derive(Default)]
 struct Ledger {
     taken: Vec<Taken>,
     connections: usize,
-    /// Accept and say nothing.
+    /// Connections are accepted but get no answer.
     silent: bool,
 }
 
-/// A mail server on loopback, at a port that it keeps. Stops when dropped.
+/// A mail server on loopback, at a fixed port. Stops when dropped.
 pub struct SmtpServer {
     pub port: u16,
     secrecy: Secrecy,
@@ -60,7 +61,7 @@ pub struct SmtpServer {
 }
 
 impl SmtpServer {
-    /// A server that does not listen yet. `folder` is where its certificate goes.
+    /// A server that does not listen yet. Its certificate goes to `folder`.
     pub fn new(folder: &Path, port: u16, secrecy: Secrecy) -> Self {
         let certificates = Certificates::prepare(folder).expect("a certificate");
         SmtpServer {
@@ -72,7 +73,7 @@ impl SmtpServer {
         }
     }
 
-    /// What `MAIL_URL` says of it.
+    /// The `MAIL_URL` of this server.
     pub fn url(&self, password: &str) -> String {
         let (scheme, query) = match self.secrecy {
             Secrecy::Tls => ("smtps", ""),
@@ -85,7 +86,7 @@ impl SmtpServer {
         url.into()
     }
 
-    /// The authority to trust.
+    /// The certificate authority that a client must trust.
     pub fn ca(&self) -> &Path {
         &self.certificates.ca
     }
@@ -121,7 +122,7 @@ impl SmtpServer {
         }
     }
 
-    /// From now on connections are accepted and never spoken to, or spoken to again.
+    /// Sets whether connections are accepted without an answer.
     pub fn silence(&self, silent: bool) {
         self.ledger.lock().expect("no panic").silent = silent;
     }
@@ -134,7 +135,7 @@ impl SmtpServer {
         self.ledger.lock().expect("no panic").taken.clone()
     }
 
-    /// The code in the first mail to `email`, once it has come.
+    /// The code in the first mail to `email`, once it has arrived.
     pub async fn code(&self, email: &str) -> String {
         for _ in 0..400 {
             let mine = self.taken().into_iter().find(|mail| mail.to == [email]);
@@ -206,7 +207,7 @@ enum Then {
     Close,
 }
 
-/// Line by line, until the client wants TLS or has done.
+/// Reads line by line, until the client starts TLS or quits.
 async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut BufReader<S>,
     session: &mut Session<Clerk>,
@@ -242,7 +243,7 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     stream.flush().await.ok()
 }
 
-/// Decides about one connection's commands.
+/// Handles one connection's commands.
 struct Clerk {
     known: bool,
     mail: Option<Taken>,

@@ -1,4 +1,4 @@
-//! A WebSocket client that says what it expects.
+//! A WebSocket client with assertions.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -19,21 +19,22 @@ use super::{
     services::spawn,
 };
 
-/// Longest a test waits for anything.
+/// The longest wait of a test.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 type Stream = WebSocketStream<TcpStream>;
 
 pub struct Socket {
     sink: SplitSink<Stream, Message>,
-    /// What was read. It is read all the time, so that pings are answered however long a test does something else.
+    /// The received messages. A task reads all the time, so pings are answered however long a test
+    /// does something else.
     read: mpsc::UnboundedReceiver<Message>,
     _reads: AbortOnDropHandle<()>,
-    /// Events that came while something else was expected.
+    /// Events that arrived before the expected frame.
     early: VecDeque<Value>,
-    /// What `ready` said.
+    /// The content of `ready`.
     pub ready: Value,
-    /// What `resync_required` said, if it did.
+    /// The content of `resync_required`, if it came.
     pub resync: Option<Value>,
     /// The last cursor seen.
     pub cursor: String,
@@ -74,11 +75,11 @@ impl Socket {
     }
 
     pub async fn say_raw(&mut self, message: Message) {
-        // A socket that the node has closed shows in what is expected next.
+        // A socket that the node has closed fails at the next read.
         self.sink.send(message).await.ok();
     }
 
-    /// The next frame; the close code as an error; `Err(None)` if it was cut.
+    /// The next frame, the close code as an error, or `Err(None)` if the connection was cut.
     pub async fn next(&mut self) -> Result<Value, Option<u16>> {
         if let Some(early) = self.early.pop_front() {
             return Ok(early);
@@ -106,7 +107,7 @@ impl Socket {
         }
     }
 
-    /// `auth.ok` and `ready`.
+    /// Reads `auth.ok` and `ready`.
     pub async fn welcome(&mut self) {
         assert_eq!(
             self.receive().await.expect("auth.ok"),
@@ -117,7 +118,7 @@ impl Socket {
         self.ready = ready;
     }
 
-    /// The next frame of this type; events that come before it are kept for [`event`](Self::event).
+    /// The next frame of this type. Earlier events are kept for [`event`](Self::event).
     pub async fn expect(&mut self, kind: &str) -> Value {
         loop {
             let frame = self
@@ -148,7 +149,7 @@ impl Socket {
         }
     }
 
-    /// Insists that the node closes with `code`; returns the frames before that.
+    /// Asserts that the node closes with `code`. Returns the frames before that.
     #[track_caller]
     pub fn expect_close(mut self, code: u16) -> impl Future<Output = Vec<Value>> {
         let place = std::panic::Location::caller();
@@ -175,7 +176,7 @@ impl Socket {
         before
     }
 
-    /// Insists that nothing comes for a while.
+    /// Asserts that nothing arrives for a while.
     pub async fn expect_silence(&mut self, span: Duration) {
         assert!(self.early.is_empty(), "{:?}", self.early);
         let frame = tokio::time::timeout(span, self.receive()).await;
@@ -183,7 +184,7 @@ impl Socket {
     }
 }
 
-/// A socket that has authenticated and is not read from then on: what it is sent soon fills its small buffer.
+/// A socket that authenticates and then does not read. Its small buffer fills soon.
 pub struct Sleeper(Stream);
 
 impl Sleeper {
@@ -205,7 +206,7 @@ impl Sleeper {
         Sleeper(stream)
     }
 
-    /// Reads on.
+    /// Starts reading again.
     pub fn wake(self) -> Socket {
         Socket::reading(self.0)
     }
@@ -219,7 +220,7 @@ async fn upgrade(caller: &Caller, stream: TcpSocket) -> Option<Stream> {
     request
         .headers_mut()
         .insert("x-forwarded-proto", "https".parse().expect("a header"));
-    // Each socket from an address of its own, so that no test meets the limit by accident.
+    // Each socket has an address of its own, so that no test meets the limit by accident.
     let ip = format!(
         "10.{}.{}.{}",
         rand::random::<u8>(),

@@ -1,21 +1,23 @@
-//! Whether two series of times differ: the rank-sum test of Mann and Whitney, and by how much their medians do.
+//! The comparison of two series of times: the rank-sum test of Mann and Whitney, and the difference
+//! of the medians.
 
-/// A difference smaller than this (in seconds) tells nobody anything through a network, however sure it is.
+/// A smaller difference, in seconds, is useless to an attacker over a network, however certain it
+/// is.
 pub const MATERIAL: f64 = 0.0005;
-/// A difference is taken for chance unless it would come by it less often than this.
+/// A difference counts as chance unless its probability under chance is below this.
 pub const CHANCE: f64 = 0.001;
 
-/// How two series differ.
+/// The difference of two series.
 #[derive(Clone, Copy, Debug)]
 pub struct Shift {
-    /// How often chance alone would set two series of one kind so far apart.
+    /// The probability that chance alone separates two equal series this far.
     pub p: f64,
-    /// The first one's median less the second one's.
+    /// The first median minus the second, in seconds.
     pub medians: f64,
 }
 
 impl Shift {
-    /// Of `a` against `b`.
+    /// The shift of `a` against `b`.
     pub fn between(a: &[f64], b: &[f64]) -> Self {
         Shift {
             p: rank_sum(a, b),
@@ -23,7 +25,7 @@ impl Shift {
         }
     }
 
-    /// Whether it is both no chance and large enough to matter.
+    /// Whether the shift is both certain and large enough to matter.
     pub fn is_material(self) -> bool {
         self.p < CHANCE && self.medians.abs() > MATERIAL
     }
@@ -40,7 +42,7 @@ fn median(of: &[f64]) -> f64 {
     }
 }
 
-/// Two-sided, by the normal approximation: for dozens of samples and more.
+/// Two-sided, by the normal approximation, which needs dozens of samples.
 fn rank_sum(a: &[f64], b: &[f64]) -> f64 {
     let mut all: Vec<(f64, bool)> = a
         .iter()
@@ -64,7 +66,8 @@ fn rank_sum(a: &[f64], b: &[f64]) -> f64 {
     beyond(z / std::f64::consts::SQRT_2)
 }
 
-/// The complementary error function of what is not negative, to seven places (Abramowitz and Stegun 7.1.26).
+/// The complementary error function of a non-negative number, to seven places (Abramowitz and
+/// Stegun 7.1.26).
 fn beyond(x: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
     let series = [
@@ -83,7 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// Times as this machine has them: three milliseconds, a long tail, now and then somebody else's turn.
+    /// Times as on this machine: three milliseconds, a long tail, and sometimes a pause by another
+    /// process.
     fn times(random: &mut StdRng, n: usize) -> Vec<f64> {
         let one = |_| {
             let busy = if random.random_range(0..20) == 0 {
@@ -108,7 +112,7 @@ mod tests {
         // U = 0 of 5 and 5: z = (12.5 - 0.5) / sqrt(25 * 11 / 12) = 2.5067.
         let p = rank_sum(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]);
         assert!((p - 0.012_186).abs() < 1e-5, "{p}");
-        // All are equal: nothing differs.
+        // All values are equal, so nothing differs.
         assert!(rank_sum(&[1.0, 1.0, 2.0, 2.0], &[1.0, 1.0, 2.0, 2.0]) > 0.999);
     }
 
@@ -123,7 +127,7 @@ mod tests {
             for shift in [Shift::between(&a, &later), Shift::between(&later, &a)] {
                 assert!(shift.is_material(), "{shift:?}");
             }
-            // As sure as anything, and too little to matter.
+            // A certain difference, but too small to matter.
             let a_little: Vec<f64> = a.iter().map(|time| time + MATERIAL / 5.0).collect();
             assert!(!Shift::between(&a_little, &a).is_material());
         }

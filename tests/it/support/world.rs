@@ -11,7 +11,7 @@ use super::{
     services,
 };
 
-/// What the nodes of one test share.
+/// The state that the nodes of one test share.
 pub struct World {
     pub clock: Clock,
     pub database: String,
@@ -26,8 +26,8 @@ impl Drop for World {
 }
 
 impl World {
-    /// A database and prefix of its own. `settings` come on top of the usual ones; `LIMIT_OVERRIDES` of the usual ones
-    /// make room for a test's set-up.
+    /// Creates a world with a database and a prefix of its own. `settings` extend the default ones,
+    /// whose `LIMIT_OVERRIDES` are generous enough for a test's set-up.
     pub async fn new(settings: &[(&str, &str)]) -> Arc<World> {
         if let Ok(filter) = std::env::var("LOG") {
             telemetry::start(&filter);
@@ -56,7 +56,8 @@ impl World {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
-        // A busy machine is slow; only who has a Postgres or Redis of its own means to see what a node does about that.
+        // A busy machine is slow. Only a test with its own Postgres or Redis wants to see a node's
+        // timeouts.
         for (server, patience, ms) in [
             ("DATABASE_URL", "DATABASE_TIMEOUT_MS", "10000"),
             ("REDIS_URL", "REDIS_TIMEOUT_MS", "2000"),
@@ -78,14 +79,14 @@ impl World {
         })
     }
 
-    /// The environment of a node, for one that runs as a process of its own.
+    /// The environment of a node that runs as a process of its own.
     pub fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
         self.settings
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// One of them.
+    /// A setting by its name.
     pub fn setting(&self, name: &str) -> &str {
         &self.settings[name]
     }
@@ -95,7 +96,7 @@ impl World {
         self.node_with(&[]).await
     }
 
-    /// The same with settings of its own.
+    /// Starts one more node with additional settings.
     pub async fn node_with(self: &Arc<Self>, own: &[(&str, &str)]) -> TestNode {
         let given = |name: &str| {
             own.iter()
@@ -137,7 +138,8 @@ impl World {
     }
 }
 
-/// The code in a mail to `email` in a folder. Mails have random names; reading one takes it away, so the next is newer.
+/// The code in a mail to `email` in a folder. Mails have random names; reading one removes it, so
+/// the next is newer.
 pub fn find_code(mails: &std::path::Path, email: &str) -> Option<String> {
     for file in std::fs::read_dir(mails).ok()?.flatten() {
         let text = std::fs::read_to_string(file.path()).ok()?;
@@ -145,7 +147,7 @@ pub fn find_code(mails: &std::path::Path, email: &str) -> Option<String> {
             let mut lines = text.lines().map(str::trim);
             let code = lines
                 .find(|line| line.len() == 8 && line.bytes().all(|byte| byte.is_ascii_digit()));
-            // Other mails carry none.
+            // Other mails have no code.
             let Some(code) = code.map(str::to_owned) else {
                 continue;
             };
@@ -156,7 +158,7 @@ pub fn find_code(mails: &std::path::Path, email: &str) -> Option<String> {
     None
 }
 
-/// One node and the world it is in.
+/// A node and its world.
 pub struct TestNode {
     pub base: String,
     pub admin: String,
@@ -165,7 +167,7 @@ pub struct TestNode {
 }
 
 impl TestNode {
-    /// Nobody in particular.
+    /// An unauthenticated caller.
     pub fn anon(&self) -> Caller {
         Caller::new(self)
     }
@@ -175,7 +177,7 @@ impl TestNode {
         User::register(self, name).await
     }
 
-    /// An agent of `owner`, made through the API on this node.
+    /// An agent of `owner`, created through the API on this node.
     pub async fn agent(&self, owner: &User, name: &str) -> Agent {
         Agent::create(self, owner, name).await
     }
@@ -185,14 +187,14 @@ impl TestNode {
         self.world.advance(by).await;
     }
 
-    /// The same, until it shows `moment`, however long the test has taken so far.
+    /// Moves the clock until it shows `moment`, however long the test has taken so far.
     pub async fn advance_to(&self, moment: DateTime<Utc>) {
         let left = moment - self.world.clock.now();
         self.advance(left.to_std().expect("a moment that is still to come"))
             .await;
     }
 
-    /// Ends the node in order.
+    /// Drains the node.
     pub async fn drain(mut self) {
         self.node.take().expect("it runs").drain().await;
     }
@@ -222,12 +224,12 @@ impl Drop for TestNode {
     }
 }
 
-/// `N` nodes of a world of their own, with room in the limits for a test's set-up.
+/// `N` nodes of a world of their own, with limits that are generous enough for a test's set-up.
 pub async fn nodes<const N: usize>() -> [TestNode; N] {
     nodes_with(&[]).await
 }
 
-/// The same with more settings.
+/// `N` nodes of a world of their own with additional settings.
 pub async fn nodes_with<const N: usize>(settings: &[(&str, &str)]) -> [TestNode; N] {
     let world = World::new(settings).await;
     let mut nodes = Vec::with_capacity(N);

@@ -1,4 +1,5 @@
-//! Mailed codes: the newest one of an e-mail and scene, and the wrong ones of the limit's window.
+//! Mailed codes: the newest of each e-mail and scene, and the wrong tries within the limit's
+//! window.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::{
     work::Tx,
 };
 
-/// Makes a code the newest one of an e-mail and scene, and has it mailed.
+/// Stores the newest code of an e-mail and scene, and puts the job that mails it.
 pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid) -> Result<()> {
     tx.execute(
         "-- accounts.put_code
@@ -43,17 +44,17 @@ pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid) -> Resu
     Ok(())
 }
 
-/// What a code was worth.
+/// The verdict on a code.
 pub enum CodeCheck {
-    /// It is the one.
+    /// The code matches.
     Right,
-    /// It was not, or is used, burnt or too old.
+    /// The code does not match, or it is used, burnt or too old.
     Wrong,
-    /// Too many wrong ones, over all scenes and codes; not even a right one counts for this long.
+    /// Too many wrong tries over all scenes and codes. Even a right code is refused for this long.
     TooMany(Duration),
 }
 
-/// Uses a code: a right one is worth nothing afterwards.
+/// Uses a code. A right code is worth nothing afterwards.
 pub async fn use_code(
     tx: &Tx,
     codes: &Codes,
@@ -74,7 +75,8 @@ pub async fn use_code(
     Ok(checked)
 }
 
-/// Judges a code and counts a wrong one. The guard's row lock makes parallel tries of one e-mail wait for each other.
+/// Checks a code and counts a wrong one. The guard's row lock serialises parallel tries of one
+/// e-mail.
 pub async fn check_code(
     tx: &Tx,
     codes: &Codes,

@@ -1,5 +1,5 @@
-//! The end of an account: what must be dead at once, in the transaction that is answered. It takes no lock that a send waits
-//! for. What others hear of it follows as a job ([`Job::EraseAccount`]).
+//! The end of an account: everything that the answered transaction must revoke. It takes no lock
+//! that a send waits for. A job publishes the events to others ([`Job::EraseAccount`]).
 
 use blindpipe_protocol::revocation::RevocationReason;
 use chrono::{DateTime, Utc};
@@ -13,7 +13,8 @@ use crate::{
     work::Tx,
 };
 
-/// Ends the account: nobody can sign in, no session, token or key of it counts, and its address is free.
+/// Ends the account: nobody can sign in, no session, token or key of it counts. Its address is
+/// free.
 pub async fn delete(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
     tx.execute(
         "-- accounts.lock
@@ -48,7 +49,7 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
     Ok(at)
 }
 
-/// Agents' rows are locked after their owner's and before all others.
+/// Locks agents' rows after their owner's and before all others.
 async fn end_agents(tx: &Tx, owner: UserId) -> Result<()> {
     tx.execute(
         "-- accounts.end_agents

@@ -44,16 +44,18 @@ pub async fn create_user(
     inbox::create(tx, user.0).await
 }
 
-/// An account that a login may be for.
+/// The account that a login may belong to.
 pub struct Known {
     pub user: UserId,
     pub password_hash: String,
 }
 
-/// Counts a try against the e-mail, known or not; the seconds to wait if it is locked. As many failures as the budget
-/// counts lock it for the budget's window, and as long a time without one clears the count. The failure that locks it is
-/// the last one that is noted; of those refused meanwhile only the fact is, as one more. The count is a transaction of its
-/// own, so that many tries at once wait for each other no longer than it takes.
+/// Counts a try against the e-mail, known or not. Returns the seconds to wait if it is locked.
+///
+/// As many failures as the limit allows lock the e-mail for the limit's window. The same time
+/// without a failure clears the count. The locking failure is the last that is stored; refused
+/// tries count as one more together. The count is a transaction of its own, so that parallel tries
+/// wait only as long as it takes.
 pub async fn begin_login(
     db: &Db,
     email: &Email,
@@ -94,7 +96,7 @@ pub async fn begin_login(
     })))
 }
 
-/// The password that was proven is still the account's, and stays so until commit.
+/// Checks that the verified password is still the account's, and holds it until commit.
 pub async fn still_holds(tx: &Tx, known: &Known) -> Result<()> {
     tx.query_opt(
         "-- accounts.still_holds
@@ -106,8 +108,8 @@ pub async fn still_holds(tx: &Tx, known: &Known) -> Result<()> {
     Ok(())
 }
 
-/// Another password for the one that was proven, unless that has been replaced meanwhile. One statement: of those who
-/// had read the row before they wrote it, two would wait for each other.
+/// Replaces the verified password, unless it was replaced meanwhile. One statement: two
+/// transactions that read the row before they write it would wait for each other.
 pub async fn replace_password(tx: &Tx, known: &Known, hash: &str) -> Result<()> {
     let replaced = tx
         .execute(
@@ -124,7 +126,7 @@ pub async fn replace_password(tx: &Tx, known: &Known, hash: &str) -> Result<()> 
     }
 }
 
-/// Whose e-mail this is.
+/// The user of this e-mail.
 pub async fn user_of(tx: &Tx, email: &Email) -> Result<Option<UserId>> {
     Ok(tx
         .query_opt(
@@ -146,7 +148,7 @@ pub async fn set_password(tx: &Tx, user: UserId, hash: &str) -> Result<()> {
     Ok(())
 }
 
-/// The session's user has proven who they are just now; refused if the session is over.
+/// Notes that the session's user was verified just now. Refused if the session is over.
 pub async fn note_proof(tx: &Tx, session: SessionId) -> Result<()> {
     if tx
         .execute(
@@ -190,13 +192,13 @@ pub async fn profile(db: &Db, user: UserId) -> Result<Profile> {
     })
 }
 
-/// The user's e-mail, for whoever must prove the password again.
+/// The user's e-mail, for a check of the password.
 pub async fn email_of(db: &Db, user: UserId) -> Result<Email> {
     let Profile { email, .. } = profile(db, user).await?;
     Ok(Email::from_stored(email))
 }
 
-/// Comes after the account's row, whoever takes both.
+/// Takes its lock after the account's row.
 pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
     tx.execute(
         "-- accounts.clear_failures
@@ -207,8 +209,9 @@ pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
     Ok(())
 }
 
-/// What no longer says anything: old codes, places of notices, guards, sessions that ended long ago, devices of ours without any. Each
-/// deletes at most so many, and leaves alone what somebody is using; a guard is needed for the window of its limit.
+/// Expired rows: codes, notices, guards, long ended sessions, and provisional devices without a
+/// session. Each statement deletes at most one batch and skips locked rows. A guard is needed for
+/// the window of its limit.
 const FORGET: [(Option<Limit>, &str); 6] = [
     (
         None,
@@ -259,7 +262,8 @@ const FORGET: [(Option<Limit>, &str); 6] = [
 /// Rows that one statement of [`forget`] deletes.
 const MAX_BATCH_ROWS: i64 = 1000;
 
-/// Deletes it batch by batch, each a transaction. What fails in one place keeps nothing from being deleted in another.
+/// Deletes expired rows batch by batch, each in a transaction. A failure in one table does not stop
+/// the others.
 pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
     let mut outcome = Ok(());
     for (guarded, delete) in FORGET {

@@ -1,12 +1,12 @@
-//! Notices of logins on new devices: how many a user gets in a day, and where they go.
+//! Notices of logins on new devices: the number per user and day, and their address.
 
 use crate::{
     db::Db, error::Result, ids::UserId, jobs::Job, limits::quotas::MAX_LOGIN_NOTICES_PER_DAY,
     work::Tx,
 };
 
-/// Has a user mailed of a login, unless the places of the day are taken. Of logins at the very same moment, one has the
-/// place: they would take the same.
+/// Puts the job that mails a user about a login, unless the day's notices are used up. Of
+/// simultaneous logins only one gets a notice, because they would take the same row.
 pub async fn put_notice(tx: &Tx, user: UserId, device_name: Option<&str>) -> Result<()> {
     let placed = tx
         .query_opt(
@@ -32,7 +32,7 @@ pub async fn put_notice(tx: &Tx, user: UserId, device_name: Option<&str>) -> Res
     Ok(())
 }
 
-/// Where a user's mail goes; nowhere, if the account is gone.
+/// The user's address for mail, or none if the account is gone.
 pub async fn address_of(db: &Db, user: UserId) -> Result<Option<String>> {
     let client = db.read().await?;
     let row = client

@@ -17,21 +17,21 @@ pub struct Ack {
     up_to_seq: Option<i64>,
 }
 
-/// Where an agent stands after an ack.
+/// The agent's position after an ack.
 #[derive(Serialize)]
 pub struct Acked {
     state: AgentState,
-    /// Everything up to here is acknowledged; what is delivered next comes after it.
+    /// The highest acknowledged `seq`. Delivery continues after it.
     resumed_from_seq: i64,
-    /// Events that wait.
+    /// The number of waiting events.
     queued: i64,
 }
 
-/// `POST /agents/{agent_id}/ack`: the agent is there, and has everything up to a number.
+/// `POST /agents/{agent_id}/ack`: the agent is reachable, and has all events up to a number.
 ///
 /// Caller: agent. Body `{up_to_seq?}` or none; without a number nothing is acked. An unreachable
-/// agent is `active` again. Answers 200 with [`Acked`]. Tells the owner `agent.state_changed` if it has.
-/// Errors: `VALIDATION_ERROR` for a number that was not given out yet.
+/// agent becomes `active`. Answers 200 with [`Acked`]. Publishes `agent.state_changed` to the owner
+/// if it does. Errors: `VALIDATION_ERROR` for a number that was not assigned yet.
 pub async fn ack(
     agent: Agent,
     Handle(agents): Handle<Agents>,

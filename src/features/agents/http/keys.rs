@@ -1,4 +1,5 @@
-//! `POST /agents/{agent_id}/keys/register`, `POST /agents/{agent_id}/keys/check`, `GET /agents/{agent_id}/keys`.
+//! `POST /agents/{agent_id}/keys/register`, `POST /agents/{agent_id}/keys/check`, `GET
+//! /agents/{agent_id}/keys`.
 
 use axum::extract::State as Handle;
 use serde::{Deserialize, Serialize};
@@ -20,21 +21,22 @@ use crate::{
     work::Tx,
 };
 
-/// A key that is the current one now.
+/// A key that is now the current one.
 #[derive(Serialize)]
 pub struct RegisteredKey {
     key_id: String,
-    /// The one before it, for as long as it is good.
+    /// The key before it, while that is valid.
     previous_key_id: Option<String>,
     previous_valid_until: Option<String>,
 }
 
-/// `POST /agents/{agent_id}/keys/register`: an agent has a new key pair.
+/// `POST /agents/{agent_id}/keys/register`: registers a new key pair of an agent.
 ///
-/// Caller: the agent or its owner. Body [`Registration`], signed by the new
-/// signing key. The key before it is good for 7 days more; an agent's first makes it `active`. Answers 201 with
-/// [`RegisteredKey`]; the current key once more changes nothing. Tells related users `agent.key_registered`, the owner
-/// `agent.state_changed` if it has. Errors: `VALIDATION_ERROR` (keys, time), `AGENT_KEYS_MISMATCH` (signature),
+/// Caller: the agent or its owner. Body [`Registration`], signed by the new signing key. The key
+/// before it stays valid for 7 days. An agent's first key makes it `active`. Answers 201 with
+/// [`RegisteredKey`]; a repeat with the current key changes nothing. Publishes
+/// `agent.key_registered` to related users, and `agent.state_changed` to the owner if it has.
+/// Errors: `VALIDATION_ERROR` (keys, time), `AGENT_KEYS_MISMATCH` (signature),
 /// `AGENT_NOT_REGISTERED`.
 pub async fn register_key(
     agent: NamedAgent,
@@ -54,7 +56,8 @@ pub async fn register_key(
     }))
 }
 
-/// Makes `keys` the agent's current ones, unless they are already; the ones before, as long as they are good.
+/// Makes `keys` the agent's current ones, unless they are already. Returns the keys before, while
+/// they are valid.
 async fn make_current(tx: &Tx, agent: &NamedAgent, keys: &Keys) -> Result<Option<Key>> {
     let key_id = keys.id();
     let locked = store::lock_named(tx, agent).await?;
@@ -79,7 +82,7 @@ pub struct CheckKey {
     key_id: String,
 }
 
-/// A key that is good.
+/// A valid key.
 #[derive(Serialize)]
 pub struct CheckedKey {
     key_id: String,
@@ -87,10 +90,10 @@ pub struct CheckedKey {
     valid_until: Option<String>,
 }
 
-/// `POST /agents/{agent_id}/keys/check`: is a key that somebody holds one that is good?
+/// `POST /agents/{agent_id}/keys/check`: checks whether a key is still valid.
 ///
-/// Caller: the agent, its owner, a related user. Body `{key_id}`. Answers 200
-/// with [`CheckedKey`]. Errors: `AGENT_KEYS_MISMATCH`, `params {expected_key_ids}`; `AGENT_NOT_REGISTERED`.
+/// Caller: the agent, its owner, a related user. Body `{key_id}`. Answers 200 with [`CheckedKey`].
+/// Errors: `AGENT_KEYS_MISMATCH`, `params {expected_key_ids}`; `AGENT_NOT_REGISTERED`.
 pub async fn check_key(
     about: AgentView,
     Handle(agents): Handle<Agents>,
@@ -127,10 +130,10 @@ struct AgentKey {
     valid_until: Option<String>,
 }
 
-/// `GET /agents/{agent_id}/keys`: the keys by which an agent can be reached and known, the current one first.
+/// `GET /agents/{agent_id}/keys`: the agent's valid keys, the current one first.
 ///
-/// Caller: the agent, its owner, a related user. Answers 200 with
-/// [`AgentKeys`]. Errors: `AGENT_NOT_REGISTERED`.
+/// Caller: the agent, its owner, a related user. Answers 200 with [`AgentKeys`]. Errors:
+/// `AGENT_NOT_REGISTERED`.
 pub async fn list_keys(
     about: AgentView,
     Handle(agents): Handle<Agents>,

@@ -29,7 +29,7 @@ use crate::{
     work::Tx,
 };
 
-/// What became of a manifest.
+/// The result of an update of the manifest.
 #[derive(Serialize)]
 pub struct Updated {
     manifest_version: i32,
@@ -40,9 +40,10 @@ pub struct Updated {
 
 /// `PATCH /agents/{agent_id}`: replaces the agent's manifest.
 ///
-/// Caller: agent. Limit: `agent_manifest_update`, for what could be stored. Body `{manifest, if_version?}` or the bare manifest. Answers 200 with [`Updated`]. Tells the owner and
-/// related users `agent.manifest_updated`. Errors: `MANIFEST_TOO_LARGE` over 128 KB, `VERSION_MISMATCH`,
-/// `params {current_version}`.
+/// Caller: agent. Limit: `agent_manifest_update`, charged only for a valid manifest. Body
+/// `{manifest, if_version?}` or the bare manifest. Answers 200 with [`Updated`]. Publishes
+/// `agent.manifest_updated` to the owner and related users. Errors: `MANIFEST_TOO_LARGE` over 128
+/// KB, `VERSION_MISMATCH`, `params {current_version}`.
 pub async fn update(
     agent: Agent,
     limiter: Limiter,
@@ -68,7 +69,7 @@ pub async fn update(
     }))
 }
 
-/// Stores a manifest; its version, and the scopes that it changes.
+/// Stores a manifest. Returns its version and the changed scopes.
 async fn replace(
     tx: &Tx,
     agent: Agent,
@@ -95,7 +96,8 @@ async fn replace(
     Ok((manifest_version, changed_scopes))
 }
 
-/// Reads the body and judges it, and what it wants to replace: everything but the race for it.
+/// Reads and checks the body, and the version that it replaces. Only a race is left to the
+/// statement.
 async fn admit(db: &Db, agent: Agent, request: Request<Body>) -> Result<Update> {
     let (parts, content) = request.into_parts();
     let bytes = body::read(

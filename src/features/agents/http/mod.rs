@@ -65,8 +65,8 @@ pub struct CreatedAgent {
 
 /// `POST /agents`: makes an agent and its token.
 ///
-/// Caller: user. Body `{display_name, description?, manifest?}`. Answers 201 with
-/// [`CreatedAgent`]. Errors: `AGENT_LIMIT_EXCEEDED` for the 51st (operator's setting), `params {limit, alias}`;
+/// Caller: user. Body `{display_name, description?, manifest?}`. Answers 201 with [`CreatedAgent`].
+/// Errors: `AGENT_LIMIT_EXCEEDED` for the 51st (operator's setting), `params {limit, alias}`;
 /// `MANIFEST_TOO_LARGE`.
 pub async fn create(
     user: User,
@@ -82,7 +82,7 @@ pub async fn create(
         description: body.description.as_ref().map(|text| text.0.as_str()),
         manifest: manifest.as_ref().map(|manifest| manifest.text.as_str()),
     };
-    // The place first, then the costly hash: who comes too late costs nothing.
+    // The reservation comes before the costly hash, so that a refused request costs nothing.
     let reserved = agents.work.run("agents.reserve", async |tx| {
         store::reserve(tx, &new, user.session, agents.quotas.agents_per_user).await
     });
@@ -96,7 +96,7 @@ pub async fn create(
             created_at,
         })),
         Err(error) => {
-            // Where this fails too, the owner finds an agent without a token, to be used or deleted.
+            // If this fails too, the owner finds an agent without a token, to be used or deleted.
             let given_up = agents.work.run("agents.give_up", async |tx| {
                 store::give_up(tx, id, user.id).await
             });
@@ -137,7 +137,7 @@ async fn open(agents: &Agents, agent: AgentId, owner: &User) -> Result<(String, 
     Ok((token.token.expose_secret().to_owned(), created_at))
 }
 
-/// An agent as its owner and itself see it.
+/// An agent as its owner and the agent itself see it.
 #[derive(Serialize)]
 pub struct FullAgent {
     agent_id: AgentId,
@@ -171,7 +171,7 @@ struct InboxInfo {
     lag: i64,
 }
 
-/// An agent as those see it who talk with it.
+/// An agent as its conversation partners see it.
 #[derive(Serialize)]
 pub struct AgentCard {
     agent_id: AgentId,
@@ -184,7 +184,7 @@ pub struct AgentCard {
     created_at: String,
 }
 
-/// Only JSON that was checked on its way in is ever stored.
+/// The database holds only JSON that was checked on arrival.
 fn raw(manifest: Option<String>) -> Option<Box<RawValue>> {
     manifest.and_then(|text| RawValue::from_string(text).ok())
 }
@@ -234,8 +234,8 @@ fn card(agent: AgentRow) -> AgentCard {
 
 /// `GET /agents?limit=&cursor=`: the caller's agents, oldest first.
 ///
-/// Caller: user. Answers 200 with a list of [`FullAgent`]; a page may end early rather
-/// than grow past 4 MB of manifests.
+/// Caller: user. Answers 200 with a list of [`FullAgent`]. A page ends early rather than grow past
+/// 4 MB of manifests.
 pub async fn list(
     user: User,
     Handle(agents): Handle<Agents>,
@@ -263,9 +263,9 @@ pub async fn list(
 
 /// `GET /agents/{agent_id}`: an agent.
 ///
-/// Caller: user or the agent itself. Answers 200 with the [`FullAgent`] to its
-/// owner and itself, with the [`AgentCard`] to users who have a relation or share a conversation with it.
-/// Errors: `AGENT_NOT_REGISTERED` for everybody else.
+/// Caller: user or the agent itself. Answers 200: the owner and the agent get the [`FullAgent`].
+/// Users with a relation or a shared conversation get the [`AgentCard`]. Errors:
+/// `AGENT_NOT_REGISTERED` for everybody else.
 pub async fn read(about: AgentView, Handle(agents): Handle<Agents>) -> Result<Response> {
     let seen =
         store::find_visible(agents.work.db(), about.agent, about.who.principal().id()).await?;
@@ -279,7 +279,7 @@ pub async fn read(about: AgentView, Handle(agents): Handle<Agents>) -> Result<Re
     }
 }
 
-/// What remains of an agent.
+/// A deleted agent.
 #[derive(Serialize)]
 pub struct DeletedAgent {
     agent_id: AgentId,
@@ -288,17 +288,18 @@ pub struct DeletedAgent {
     connections_closed: usize,
 }
 
-/// `DELETE /agents/{agent_id}`: ends an agent for good.
+/// `DELETE /agents/{agent_id}`: deletes an agent permanently.
 ///
-/// Caller: its owner. Tokens and keys are dead at once, sockets get
-/// `session.invalidated` (`token_revoked`). Its relations end and it leaves its groups within seconds; conversations stay
-/// readable for their users. Answers 200 with [`DeletedAgent`]. Tells the owner `agent.state_changed`, then its users
-/// `relation.revoked`, its groups `member.removed`. Errors: `AGENT_NOT_REGISTERED`, also the second time.
+/// Caller: its owner. Tokens and keys are revoked at once; sockets get `session.invalidated`
+/// (`token_revoked`). Within seconds its relations end and it leaves its groups; conversations stay
+/// readable for their users. Answers 200 with [`DeletedAgent`]. Publishes `agent.state_changed` to
+/// the owner, then `relation.revoked` to its users and `member.removed` to its groups. Errors:
+/// `AGENT_NOT_REGISTERED`, also the second time.
 pub async fn delete(
     agent: OwnedAgent,
     Handle(agents): Handle<Agents>,
 ) -> Result<Data<DeletedAgent>> {
-    // Before the revocation closes them.
+    // The count comes before the revocation closes them.
     let sockets = agents.count_sockets(agent.id).await;
     let deleted = agents.work.run("agents.delete", async |tx| {
         let locked = store::lock_owned(tx, &agent).await?;

@@ -27,18 +27,19 @@ pub struct Regenerate {
 pub struct Regenerated {
     token: String,
     emergency: bool,
-    /// Until when the token that it replaces is good.
+    /// The end of the replaced token's grace.
     previous_valid_until: Option<String>,
     remaining_today: u32,
 }
 
 /// `POST /agents/{agent_id}/token/regenerate`: replaces an agent's token.
 ///
-/// Caller: its owner. Limit: `agent_token_regenerate`, 5/24 h per agent; what fails on our side costs nothing. Body `{emergency}`. Without emergency, the
-/// current token and key are good for 7 days more and sockets stay; with it, all earlier tokens and keys are dead at
-/// once, their sockets get `session.invalidated` (`token_regenerated`), and the agent is `registered`. Answers 200 with
-/// [`Regenerated`]. Tells the owner `agent.token_regenerated`, and `agent.state_changed` if it has.
-/// Errors: `AGENT_NOT_REGISTERED`.
+/// Caller: its owner. Limit: `agent_token_regenerate`, 5/24 h per agent; a failure of the server is
+/// refunded. Body `{emergency}`. Without emergency, the current token and key stay valid for 7 days
+/// and sockets stay. With it, all earlier tokens and keys are revoked at once and the agent is
+/// `registered`. Their sockets get `session.invalidated` (`token_regenerated`). Answers 200 with
+/// [`Regenerated`]. Publishes `agent.token_regenerated` to the owner, and `agent.state_changed` if
+/// it has. Errors: `AGENT_NOT_REGISTERED`.
 pub async fn regenerate_token(
     agent: OwnedAgent,
     limiter: Limiter,
@@ -51,7 +52,7 @@ pub async fn regenerate_token(
     let remaining_today = reservation.remaining();
     let regenerated = replace_token(&agents, &agent, emergency, remaining_today).await;
     if regenerated.as_ref().is_err_and(Error::is_ours) {
-        // One of five a day: our overload must not cost it.
+        // An agent has five a day. An overload of the server must not cost one.
         limiter.refund(reservation).await;
     }
     regenerated.map(Data)
@@ -92,7 +93,7 @@ async fn replace_token(
     })
 }
 
-/// What was revoked.
+/// The revoked token of an agent.
 #[derive(Serialize)]
 pub struct RevokedToken {
     #[serde(serialize_with = "crate::clock::as_iso")]
@@ -100,16 +101,17 @@ pub struct RevokedToken {
     connections_closed: usize,
 }
 
-/// `DELETE /agents/{agent_id}/token`: an agent has no token any more, and no key.
+/// `DELETE /agents/{agent_id}/token`: revokes all tokens and keys of an agent.
 ///
-/// Caller: its owner. Never limited. Sockets get `session.invalidated` (`token_revoked`); the agent is `token_revoked`
-/// until a token is regenerated. Answers 200 with [`RevokedToken`], a second time with the same moment. Tells the owner
-/// `agent.state_changed`. Errors: `AGENT_NOT_REGISTERED`.
+/// Caller: its owner. Never limited. Sockets get `session.invalidated` (`token_revoked`). The agent
+/// is `token_revoked` until a token is regenerated. Answers 200 with [`RevokedToken`]; a repeat has
+/// the first time stamp. Publishes `agent.state_changed` to the owner. Errors:
+/// `AGENT_NOT_REGISTERED`.
 pub async fn revoke_token(
     agent: OwnedAgent,
     Handle(agents): Handle<Agents>,
 ) -> Result<Data<RevokedToken>> {
-    // Before the revocation closes them.
+    // The count comes before the revocation closes them.
     let sockets = agents.count_sockets(agent.id).await;
     let revoked = agents.work.run("agents.revoke_token", async |tx| {
         let locked = store::lock_owned(tx, &agent).await?;

@@ -17,11 +17,11 @@ pub struct Key {
     pub public: Vec<u8>,
     pub signing: Vec<u8>,
     pub created_at: DateTime<Utc>,
-    /// End of its grace; none for the current one.
+    /// The end of its grace, or none for the current key.
     pub valid_until: Option<DateTime<Utc>>,
 }
 
-/// The valid keys, the current one first, then by what is left of their grace.
+/// The valid keys: the current one first, then by remaining grace.
 pub async fn keys(client: &Conn, agent: AgentId) -> Result<Vec<Key>> {
     let key = |row: &Row| Key {
         id: row.get("key_id"),
@@ -44,7 +44,7 @@ pub async fn keys(client: &Conn, agent: AgentId) -> Result<Vec<Key>> {
         .collect())
 }
 
-/// Gives the current key its grace, unless it is `but`.
+/// Starts the grace of the current key, unless its id is `but`.
 pub async fn end_current_key(tx: &Tx, agent: AgentId, but: &str) -> Result<()> {
     tx.execute(
         "-- agents.end_current_key
@@ -56,7 +56,7 @@ pub async fn end_current_key(tx: &Tx, agent: AgentId, but: &str) -> Result<()> {
     Ok(())
 }
 
-/// Makes a key the current one; of those in grace, the oldest make room for it.
+/// Makes a key the current one. The oldest keys in grace make room for it.
 pub async fn put_key(tx: &Tx, agent: AgentId, keys: &Keys) -> Result<()> {
     tx.execute(
         "-- agents.put_key
@@ -83,7 +83,7 @@ pub async fn put_key(tx: &Tx, agent: AgentId, keys: &Keys) -> Result<()> {
     Ok(())
 }
 
-/// No key is valid any more.
+/// Ends all keys.
 pub async fn end_keys(tx: &Tx, agent: AgentId) -> Result<()> {
     tx.execute(
         "-- agents.end_keys
@@ -94,7 +94,7 @@ pub async fn end_keys(tx: &Tx, agent: AgentId) -> Result<()> {
     Ok(())
 }
 
-/// Some agents that have a key whose grace is over.
+/// Some agents with a key whose grace is over.
 pub async fn with_ended_keys(db: &Db) -> Result<Vec<AgentId>> {
     let client = db.read().await?;
     Ok(client
@@ -111,7 +111,7 @@ pub async fn with_ended_keys(db: &Db) -> Result<Vec<AgentId>> {
         .collect())
 }
 
-/// Deletes an agent's keys whose grace is over; whether any is left.
+/// Deletes an agent's keys whose grace is over. True if any key is left.
 pub async fn retire_keys(tx: &Tx, agent: AgentId) -> Result<bool> {
     tx.execute(
         "-- agents.retire_keys

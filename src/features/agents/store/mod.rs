@@ -25,7 +25,7 @@ use crate::{
     work::Tx,
 };
 
-/// An agent to be.
+/// An agent that is to be created.
 pub struct NewAgent<'a> {
     pub id: AgentId,
     pub owner: UserId,
@@ -34,8 +34,8 @@ pub struct NewAgent<'a> {
     pub manifest: Option<&'a str>,
 }
 
-/// Takes a place for one more agent, which has no token yet, or refuses if the user has `most`. The lock on the user
-/// makes racing requests count one after the other; of a user or session that has ended meanwhile none counts.
+/// Reserves a place for one more agent without a token, or refuses if the user has `most`. The lock
+/// on the user serialises racing requests. Refuses a user or session that has ended meanwhile.
 pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32) -> Result<()> {
     tx.execute(
         "-- agents.lock_owner
@@ -74,7 +74,7 @@ pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32)
     inbox::create_reader(tx, &Reader::new(Principal::Agent(new.id), "")).await
 }
 
-/// The reserved agent has its token: it is there. None if its owner was faster in changing it.
+/// Opens the reserved agent, which now has its token. None if its owner changed it first.
 pub async fn open(tx: &Tx, id: AgentId) -> Result<Option<DateTime<Utc>>> {
     Ok(tx
         .query_opt(
@@ -86,7 +86,7 @@ pub async fn open(tx: &Tx, id: AgentId) -> Result<Option<DateTime<Utc>>> {
         .map(|row| row.get("created_at")))
 }
 
-/// Gives a reserved place back. Its owner may have found it meanwhile, and talked with it.
+/// Gives up a reserved agent. Its owner may have found it meanwhile and written to it.
 pub async fn give_up(tx: &Tx, agent: AgentId, owner: UserId) -> Result<()> {
     let given_up = tx
         .execute(
@@ -113,7 +113,7 @@ pub async fn of_owner(db: &Db, owner: UserId) -> Result<Vec<AgentId>> {
     Ok(rows.iter().map(|row| row.get("agent_id")).collect())
 }
 
-/// The lock holds off a deletion until the end of the transaction, and nothing else.
+/// The lock prevents a deletion until the end of the transaction, and nothing else.
 pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
     let row = tx
         .query_opt(
@@ -125,7 +125,7 @@ pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
     Ok(row.map(|row| row.get("agent_id")))
 }
 
-/// Locks an agent's row. Comes before all other locks but a user's.
+/// Locks an agent's row. This lock comes before all others except a user's.
 pub async fn lock(tx: &Tx, id: AgentId) -> Result<Option<Locked>> {
     let row = tx
         .query_opt(
@@ -141,7 +141,7 @@ pub async fn lock(tx: &Tx, id: AgentId) -> Result<Option<Locked>> {
     }))
 }
 
-/// Locks an agent for its owner, whose session lives and goes on living until it is done.
+/// Locks an agent for its owner. The owner's session stays valid until the transaction ends.
 pub async fn lock_owned(tx: &Tx, agent: &OwnedAgent) -> Result<Locked> {
     user::lock_live_session(tx, agent.owner, agent.session).await?;
     let locked = lock(tx, agent.id)
@@ -150,8 +150,8 @@ pub async fn lock_owned(tx: &Tx, agent: &OwnedAgent) -> Result<Locked> {
     locked.ok_or_else(|| Code::AgentNotRegistered.into())
 }
 
-/// Locks an agent for its owner or itself. Its token is looked at once more under the lock: what a stolen one was about
-/// to do when it was revoked must not outlive it.
+/// Locks an agent for its owner or itself. The lock re-checks the token: the work of a stolen token
+/// must not outlive its revocation.
 pub async fn lock_named(tx: &Tx, agent: &NamedAgent) -> Result<Locked> {
     match agent.by {
         ActingAs::Owner(owner, session) => {
@@ -173,7 +173,7 @@ pub async fn lock_named(tx: &Tx, agent: &NamedAgent) -> Result<Locked> {
     }
 }
 
-/// Returns when.
+/// Returns the time of the change.
 pub async fn set_state(tx: &Tx, id: AgentId, state: AgentState) -> Result<DateTime<Utc>> {
     Ok(tx
         .query_one(
@@ -188,7 +188,7 @@ pub async fn set_state(tx: &Tx, id: AgentId, state: AgentState) -> Result<DateTi
         .get("at"))
 }
 
-/// When it was deleted.
+/// The time of its deletion.
 pub async fn deleted_at(tx: &Tx, id: AgentId) -> Result<DateTime<Utc>> {
     Ok(tx
         .query_one(
@@ -200,7 +200,7 @@ pub async fn deleted_at(tx: &Tx, id: AgentId) -> Result<DateTime<Utc>> {
         .get("deleted_at"))
 }
 
-/// Those of `agents` that are unreachable.
+/// The unreachable ones among `agents`.
 pub async fn unreachable(db: &Db, agents: &[AgentId]) -> Result<Vec<AgentId>> {
     let client = db.read().await?;
     Ok(client
@@ -215,7 +215,7 @@ pub async fn unreachable(db: &Db, agents: &[AgentId]) -> Result<Vec<AgentId>> {
         .collect())
 }
 
-/// The agent's state now.
+/// The agent's current state.
 pub async fn state(db: &Db, id: AgentId) -> Result<AgentState> {
     let client = db.read().await?;
     Ok(client
@@ -228,8 +228,8 @@ pub async fn state(db: &Db, id: AgentId) -> Result<AgentState> {
         .get("state"))
 }
 
-/// Users who are told of the agent's keys and manifest: those with a live relation, and those who share a conversation
-/// in which it may still speak.
+/// Users that get the agent's key and manifest events: those with an active relation, and those
+/// that share a conversation in which it may still speak.
 pub async fn related_users(tx: &Tx, id: AgentId) -> Result<Vec<Uuid>> {
     Ok(tx
         .query(
@@ -259,7 +259,7 @@ pub async fn manifest(tx: &Tx, id: AgentId) -> Result<(Option<String>, i32)> {
     Ok((row.get("manifest"), row.get("manifest_version")))
 }
 
-/// Its version alone, outside of a transaction.
+/// Only the version, outside of a transaction.
 pub async fn manifest_version(db: &Db, id: AgentId) -> Result<i32> {
     let client = db.read().await?;
     Ok(client

@@ -22,7 +22,7 @@ pub async fn add_token(tx: &Tx, agent: AgentId, lookup: &str, bcrypt_hash: &str)
     Ok(())
 }
 
-/// The current token has its grace from now on; returns until when. Those in grace already keep theirs.
+/// Starts the current token's grace and returns its end. Tokens in grace keep theirs.
 pub async fn end_current_token(tx: &Tx, agent: AgentId) -> Result<Option<DateTime<Utc>>> {
     Ok(tx
         .query(
@@ -37,7 +37,7 @@ pub async fn end_current_token(tx: &Tx, agent: AgentId) -> Result<Option<DateTim
         .map(|row| row.get("valid_until")))
 }
 
-/// Revokes every token; whether any of them still lived.
+/// Revokes every token. True if any was still valid.
 pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: RevocationReason) -> Result<bool> {
     let revoked: Vec<Uuid> = tx
         .query(
@@ -56,7 +56,7 @@ pub async fn revoke_tokens(tx: &Tx, agent: AgentId, reason: RevocationReason) ->
     Ok(any)
 }
 
-/// When the last of its tokens died.
+/// The time of the last revocation of its tokens.
 pub async fn revoked_at(tx: &Tx, agent: AgentId) -> Result<DateTime<Utc>> {
     Ok(tx
         .query_one(
@@ -68,7 +68,7 @@ pub async fn revoked_at(tx: &Tx, agent: AgentId) -> Result<DateTime<Utc>> {
         .get("revoked_at"))
 }
 
-/// Clears some of the hashes whose grace is over; true while there may be more.
+/// Clears some of the hashes whose grace is over. True while there may be more.
 pub async fn retire_tokens(db: &Db) -> Result<bool> {
     let client = db.read().await?;
     Ok(client

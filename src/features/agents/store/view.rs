@@ -10,7 +10,7 @@ use crate::{
     limits::quotas::MAX_PAGE_BYTES,
 };
 
-/// An agent's row with all that belongs to it.
+/// An agent's row with its token and key data.
 pub struct AgentRow {
     pub id: AgentId,
     pub owner: UserId,
@@ -21,9 +21,9 @@ pub struct AgentRow {
     pub manifest: Option<String>,
     pub manifest_version: i32,
     pub key_id: Option<String>,
-    /// The current token: when it was made, when it was last used.
+    /// The current token's creation time and last use.
     pub token: Option<(DateTime<Utc>, Option<DateTime<Utc>>)>,
-    /// Until when the youngest of the earlier tokens is good.
+    /// The end of grace of the latest earlier token.
     pub grace_until: Option<DateTime<Utc>>,
     pub head_seq: i64,
     pub acked_seq: i64,
@@ -31,18 +31,18 @@ pub struct AgentRow {
     pub created_at: DateTime<Utc>,
 }
 
-/// What the asking principal may see of an agent.
+/// The part of an agent that the asking principal may see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Viewer {
-    /// All of it: its owner, or itself.
+    /// All of it, for the owner and the agent itself.
     Insider,
-    /// Its public card: they have a relation or share a conversation.
+    /// The public card, for a principal with a relation or a shared conversation.
     Related,
-    /// Not even that it exists.
+    /// Nothing, not even its existence.
     Stranger,
 }
 
-/// The agent and how much of it `viewer` may see.
+/// The agent, and the part of it that `viewer` may see.
 pub async fn find_visible(
     db: &Db,
     id: AgentId,
@@ -74,8 +74,8 @@ pub async fn find_visible(
     }))
 }
 
-/// The owner's next agents after `cursor`, oldest first: at most `rows`, and one page's bytes of manifests. The flag says
-/// whether bytes cut it off.
+/// The owner's next agents after `cursor`, oldest first: at most `rows`, and one page's bytes of
+/// manifests. The flag is true if the bytes ended the page.
 pub async fn list(
     db: &Db,
     owner: UserId,
@@ -102,7 +102,7 @@ pub async fn list(
             &[&owner, &cursor, &rows],
         )
         .await?;
-    // One agent is always there, however large its manifest.
+    // A page has at least one agent, however large its manifest.
     let fits =
         |(n, row): &(usize, &Row)| *n == 0 || row.get::<_, i64>("manifest_bytes") <= MAX_PAGE_BYTES;
     let page: Vec<AgentRow> = rows

@@ -11,15 +11,15 @@ use crate::{
     work::Tx,
 };
 
-/// What may be changed of a conversation.
+/// The requested change of a conversation.
 pub struct Change {
-    /// One way: it cannot be taken back.
+    /// It cannot be taken back.
     pub encryption_required: bool,
-    /// Of a group.
+    /// Only a group has a title.
     pub title: Option<String>,
 }
 
-/// Changes what is asked for; nobody is told if that changes nothing.
+/// Applies the requested change. Publishes nothing if nothing changes.
 pub async fn change(
     tx: &Tx,
     id: ConversationId,
@@ -48,7 +48,7 @@ pub async fn change(
         .ok_or_else(|| Code::NotFound.into())
 }
 
-/// How far someone has read.
+/// The position up to which a member has read.
 pub struct ReadMark {
     pub message: MessageId,
     pub unread_count: i64,
@@ -56,8 +56,8 @@ pub struct ReadMark {
 
 /// Moves a read mark forward to a message that the reader can see, never back.
 ///
-/// Takes no lock on the conversation, since all who read a message would wait for each other there, and its senders for
-/// them. The reader's own row says whether the mark moved.
+/// It takes no lock on the conversation: all readers of a message would wait for each other, and
+/// its senders for them. The reader's own row says whether the mark moved.
 pub async fn read_up_to(
     tx: &Tx,
     id: ConversationId,
@@ -76,7 +76,8 @@ pub async fn read_up_to(
         .ok_or(Code::NotFound)?;
     let (seq, is_ahead): (i64, bool) = (row.get("seq"), row.get("is_ahead"));
     if is_ahead {
-        // Before the reader's own row: who puts another one out may want that, too, to make its reader the owner.
+        // This lock comes before the reader's own row: a removal of an owner may need that row too,
+        // to promote the reader.
         let to = told_of_marks(tx, id, reader).await?;
         let moved = tx
             .execute(
@@ -101,8 +102,8 @@ pub async fn read_up_to(
     })
 }
 
-/// Who is told how far someone has read: all users there, who then do not leave before the transaction ends; where they
-/// are many, the reader's own devices.
+/// The recipients of a read mark: all users of the conversation, who cannot leave before the
+/// transaction ends. In a large conversation, only the reader's own devices.
 async fn told_of_marks(tx: &Tx, id: ConversationId, reader: Principal) -> Result<Vec<Uuid>> {
     if tx
         .query_one(

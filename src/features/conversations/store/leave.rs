@@ -11,15 +11,15 @@ use crate::{
     work::Tx,
 };
 
-/// Which conversations a principal leaves.
+/// The conversations that a principal leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MembershipScope {
     All,
-    /// What was said in a pair stays readable for the other one as it was.
+    /// Only groups. The messages of a pair stay readable for its other member.
     Groups,
 }
 
-/// Takes a principal out of its next conversation; false if it is in none.
+/// Removes a principal from its next conversation. False if it is in none.
 pub async fn leave_next(
     tx: &Tx,
     who: Principal,
@@ -37,15 +37,15 @@ pub async fn leave_next(
     let Some(next) = next else { return Ok(false) };
     let id: ConversationId = next.get("conversation_id");
     lock_row(tx, id).await?;
-    // Somebody else may have taken it out meanwhile.
+    // Another transaction may have removed it meanwhile.
     if let Some(member) = member(tx, id, who).await? {
         remove_member(tx, id, &member, by).await?;
     }
     Ok(true)
 }
 
-/// Takes a member out of a conversation, which is locked. A group then needs another key. When an owner goes, the oldest
-/// admin, else the oldest member, follows.
+/// Removes a member from a conversation, which is locked. A group then needs another key. If the
+/// owner leaves, the oldest admin becomes the owner, else the oldest member.
 pub async fn remove_member(
     tx: &Tx,
     id: ConversationId,
@@ -55,7 +55,7 @@ pub async fn remove_member(
     let who = member.principal_id;
     let to = recipients(tx, id).await?;
     let mut to: Vec<Uuid> = to.into_iter().map(Principal::id).collect();
-    // Also an agent that hears nothing any more is told that it is out.
+    // An agent without a relation gets no events, but it gets its own removal.
     if !to.contains(&who.id()) {
         to.push(who.id());
     }
@@ -65,7 +65,7 @@ pub async fn remove_member(
         &[&id, &who.id()],
     )
     .await?;
-    // A send that has read the members before finds its conversation stale.
+    // A send that read the members before finds its conversation stale.
     tx.execute(
         "-- conversations.lose_member
         update conversation set rotation_required = rotation_required or kind = 'group' where conversation_id = $1",
@@ -80,7 +80,7 @@ pub async fn remove_member(
     Ok(())
 }
 
-/// Makes the oldest admin, else the oldest member, the owner; false if no user is left.
+/// Makes the oldest admin the owner, else the oldest member. False if no user is left.
 async fn succeed(tx: &Tx, id: ConversationId) -> Result<bool> {
     let heirs = tx
         .execute(

@@ -10,21 +10,22 @@ use crate::{
     work::Tx,
 };
 
-/// A conversation, and whether the opening made it.
+/// A conversation, and whether this call made it.
 pub struct Opened {
     pub conversation: Conversation,
     pub is_new: bool,
 }
 
-/// A group to be.
+/// A group that is to be created.
 pub struct NewGroup {
     pub title: Option<String>,
-    /// Whom its maker wants in it; the maker is anyway.
+    /// The other members that the maker wants.
     pub members: Vec<UserId>,
     pub encryption: Encryption,
 }
 
-/// All of these users, or 404 with those who are not there. None of them goes before the transaction ends.
+/// Checks that all of these users exist; 404 with the missing ones. None is deleted before the
+/// transaction ends.
 async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
     let found: Vec<UserId> = tx
         .query(
@@ -111,7 +112,8 @@ async fn opened(tx: &Tx, user: UserId, id: ConversationId, is_new: bool) -> Resu
     })
 }
 
-/// The pair's conversation and whether it was made now. The unique pair decides a race; the row is locked either way.
+/// The pair's conversation, and whether this call made it. The unique pair decides a race. The row
+/// is locked either way.
 async fn insert(
     tx: &Tx,
     kind: ConversationKind,
@@ -133,8 +135,8 @@ async fn insert(
     Ok((found, found == id))
 }
 
-/// An agent whose relation was ended is in its old conversation by the new one; what was said in between stays hidden
-/// from it.
+/// Puts an agent back into its old conversation under the new relation. Messages from in between
+/// stay hidden from it.
 async fn renew_relation(
     tx: &Tx,
     conversation: ConversationId,

@@ -13,8 +13,9 @@ use crate::{
     ids::{ConversationId, Principal, RelationId},
 };
 
-/// The caller's conversations, latest activity first. The cursor is the message that was the
-/// last one of its conversation when it was seen, or the id of a conversation without any.
+/// The caller's conversations, latest activity first. The cursor is the last message of a
+/// conversation when its page was read. For a conversation without messages, it is the
+/// conversation's id.
 pub async fn page(
     client: &Conn,
     viewer: Principal,
@@ -48,8 +49,7 @@ pub async fn page(
     .await
 }
 
-/// Conversations without their members: as the viewer sees those that are its own, or as nobody in particular sees
-/// them.
+/// Conversations without their members. With a viewer, they hold the viewer's own view.
 pub async fn view(
     client: &Conn,
     viewer: Option<Principal>,
@@ -58,10 +58,10 @@ pub async fn view(
     show(client, viewer, Which::These(ids)).await
 }
 
-/// Which conversations.
+/// Selects conversations.
 enum Which<'a> {
     These(&'a [ConversationId]),
-    /// The viewer's next after a moment and an id.
+    /// The viewer's next ones after a time and an id.
     Page {
         after: Option<DateTime<Utc>>,
         cursor: Option<ConversationId>,
@@ -69,8 +69,8 @@ enum Which<'a> {
     },
 }
 
-/// Latest activity first. Which they are and what they are is of one snapshot: a conversation that is left in between
-/// would make a page look like the last one.
+/// Returns them by latest activity. One snapshot selects and reads them: a conversation that is
+/// left in between would end the list early.
 async fn show(
     client: &Conn,
     viewer: Option<Principal>,

@@ -11,15 +11,15 @@ use crate::{
 
 /// A page of a conversation.
 pub struct Page {
-    /// Messages as JSON, in the order asked for.
+    /// The messages as JSON, in the requested order.
     pub messages: Vec<String>,
-    /// The last one's id if there are more.
+    /// The last message's id, if there are more.
     pub next: Option<MessageId>,
 }
 
-/// A page of what the reader can see: after it joined, and what names it if it is only addressed. Membership, cursor and
-/// messages are read in one snapshot, so nothing shows that was committed after the reader was removed. Of the four
-/// branches one runs; each walks one index.
+/// A page of what the reader can see: messages after it joined, filtered by name for an `addressed`
+/// agent. One snapshot reads membership, cursor and messages, so nothing appears that was committed
+/// after the reader's removal. One of the four branches runs, and each walks one index.
 const HISTORY: &str = "-- messages.history
 with me as materialized (
     select me.from_seq, me.visibility, seen.seq as cursor_seq
@@ -57,7 +57,8 @@ from me left join lateral (
 ) page on page.n < $5 and (page.bytes <= $6 or page.n = 1)
 order by page.n";
 
-/// Reads a page: oldest first if `forward`, else newest first. It ends early rather than grow too large.
+/// Reads a page: oldest first if `forward`, else newest first. A page ends early rather than grow
+/// too large.
 pub async fn history(
     db: &Db,
     conversation: ConversationId,

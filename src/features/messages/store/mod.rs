@@ -1,4 +1,4 @@
-//! Sends in Postgres.
+//! Stores sends in Postgres.
 
 mod history;
 mod statement;
@@ -16,18 +16,19 @@ use crate::{
     inbox::Delivery,
 };
 
-/// Executions of the statement that may meet a conflict before the batch fails.
+/// The number of executions that may meet a conflict before the batch fails.
 const MAX_CONFLICTS: u32 = 3;
 
-/// What became of one send.
+/// The decision on one send.
 pub enum Decision {
-    /// It is durable.
+    /// The message is durable.
     Stored(Stored),
-    /// Its key was used before, for this.
+    /// The key was used before, for this message.
     Replay(Prior),
-    /// It must not be.
+    /// The message must not be stored.
     Refused(Refusal),
-    /// Its conversation changed at this very moment, or its key has just become free: ask again.
+    /// The conversation changed during the statement, or the key has just expired. The caller
+    /// repeats the send.
     Undecided,
 }
 
@@ -37,7 +38,7 @@ pub struct Stored {
     pub created_at: DateTime<Utc>,
     pub hop: i16,
     pub device_id: Option<String>,
-    /// The inboxes it went to.
+    /// The inboxes that got it, with their new numbers.
     pub deliveries: Vec<Delivery>,
 }
 
@@ -51,7 +52,7 @@ pub struct Prior {
     pub client_message_id: Option<MessageId>,
 }
 
-/// Why a send was not stored.
+/// The reason why a send was not stored.
 pub enum Refusal {
     Credential,
     NotMember,
@@ -62,7 +63,7 @@ pub enum Refusal {
     UnknownRecipient,
 }
 
-/// What a sender's key was used for in the last 24 hours; one that is older is free from now on.
+/// The message that a sender's key was used for in the last 24 hours. An older key is free again.
 const PRIOR: &str = "-- messages.prior
 with freed as (
     delete from idempotency where sender_id = $1 and key = $2 and created_at <= app_now() - interval '24 hours'
@@ -71,7 +72,8 @@ select m.message_id, m.conversation_id, m.seq, m.created_at, m.payload, m.client
 from idempotency k join message m using (message_id)
 where k.sender_id = $1 and k.key = $2 and k.created_at > app_now() - interval '24 hours'";
 
-/// Begins a transaction that holds the conversations of a batch: a statement in it finds none of them changed.
+/// Begins a transaction that locks the conversations of a batch. A statement in it finds none of
+/// them changed.
 pub async fn lock(db: &Db, batch: &[PendingSend]) -> Result<Tx> {
     let tx = db.begin("messages.send").await?;
     let stmt = tx.prepare_cached(LOCK).await?;
@@ -81,10 +83,11 @@ pub async fn lock(db: &Db, batch: &[PendingSend]) -> Result<Tx> {
     Ok(tx)
 }
 
-/// Decides and stores a batch in one round trip: in the transaction that [`lock`] began, or in one of its own.
+/// Decides and stores a batch in one round trip: in the transaction that [`lock`] began, or in one
+/// of its own.
 ///
-/// An error leaves nothing stored, unless the link broke while the commit was under way; that outcome is unknown, and
-/// the sender's own id makes the retry safe.
+/// An error leaves nothing stored, unless the connection broke during the commit. That outcome is
+/// unknown; the sender's own id makes the retry safe.
 pub async fn commit(
     db: &Db,
     batch: &[PendingSend],
@@ -118,11 +121,11 @@ async fn execute(db: &Db, columns: &Columns<'_>, locked: Option<Tx>) -> Result<V
     }
     let client = db.read().await?;
     let stmt = client.prepare_cached(SEND).await?;
-    // A statement of its own is a transaction: the answer comes after its commit.
+    // A single statement is a transaction, so its answer comes after its commit.
     client.query(&stmt, &params).await
 }
 
-/// Whether another transaction wrote the same rows at the same moment: the next try may succeed.
+/// Whether another transaction wrote the same rows at the same time. The next try may succeed.
 fn is_write_conflict(error: &Error) -> bool {
     error.is_conflict() || error.violates("idempotency_pkey")
 }
@@ -132,12 +135,12 @@ async fn look_for_prior(db: &Db, send: &PendingSend, decision: &mut Decision) {
     match prior(db, send).await {
         Ok(Some(prior)) => *decision = Decision::Replay(prior),
         Ok(None) => {}
-        // The others of the batch are stored; this one alone is asked about again.
+        // The rest of the batch is stored. Only this send is tried again.
         Err(_) => *decision = Decision::Undecided,
     }
 }
 
-/// What the sender's key was used for, also for a sender that is no member any more.
+/// The message that the sender's key was used for, also for a sender that is no longer a member.
 async fn prior(db: &Db, send: &PendingSend) -> Result<Option<Prior>> {
     let Some(key) = send.request.draft.key else {
         return Ok(None);
@@ -157,7 +160,7 @@ async fn prior(db: &Db, send: &PendingSend) -> Result<Option<Prior>> {
     }))
 }
 
-/// Keys older than their window say nothing any more.
+/// Deletes keys that are older than their window.
 pub async fn forget_keys(db: &Db) -> Result<bool> {
     let client = db.read().await?;
     let stmt = client

@@ -1,10 +1,13 @@
 //! The statement that stores a batch: judge, number, store, deliver, in one round trip.
 //!
-//! Inputs: one array per column, one element per send, in the order of the batch ([`Columns`]). Items are numbers into
-//! these arrays (`n`, from 1), so rows stay narrow. `$10` is the highest `hop`.
+//! Inputs: one array per column, one element per send, in the order of the batch ([`Columns`]).
+//! Items are numbers into these arrays (`n`, from 1), so rows stay narrow. `$10` is the highest
+//! `hop`.
 //!
-//! - `judged`: each item with its verdict, null for one that may be stored, and the version (`xmin`) of its conversation.
-//! - `bumped`: numbers for the good items of each conversation, if that still has the version that was read.
+//! - `judged`: each item with its verdict, null for one that may be stored, and the version
+//!   (`xmin`) of its conversation.
+//! - `bumped`: numbers for the good items of each conversation, if that still has the version that
+//!   was read.
 //! - `keyed`, `stored`: keys and messages.
 //! - `heads`, `entries`: the inbox of each member, its head and what it got.
 //!
@@ -12,19 +15,22 @@
 //!
 //! - `stored`, for an item: `n`, `seq`, `created_at`, `hop`, `device_id`.
 //! - a verdict, for an item that was not stored: `n`.
-//! - `inbox`, for each inbox: `principal_id`, its head as `seq`, and `message_ids`, of which the last has that number.
+//! - `inbox`, for each inbox: `principal_id`, its head as `seq`, and `message_ids`, of which the
+//!   last has that number.
 //!
-//! An item without a row is in a conversation that changed between the snapshot and its lock; it is tried again.
-//! Two sets of arrays instead of these rows cost Postgres a fifth more for eight messages into a group of 500, and save
-//! nothing where inboxes are few.
+//! An item without a row is in a conversation that changed between the snapshot and its lock. The
+//! writer tries it again. Two sets of arrays instead of these rows cost Postgres a fifth more for
+//! eight messages into a group of 500. They save nothing where inboxes are few.
 //!
-//! Locks: the updates are the locks, conversations first, then keys, then inboxes, each in order. Nested loops keep that
-//! order ([`Plans::Pinned`]). Whoever changes members updates the conversation's row, so a version that still holds
-//! proves the members too. Heads of inboxes are read as they are locked and cannot be stale.
+//! Locks: the updates are the locks, conversations first, then keys, then inboxes, each in order.
+//! Nested loops keep that order ([`Plans::Pinned`]). A change of members updates the conversation's
+//! row, so an unchanged version proves the members too. Heads of inboxes are read as they are
+//! locked and cannot be stale.
 //!
-//! Cost: tables are looked up by their keys, and the statement never joins what it has made with itself. So the cost
-//! per message does not grow with the batch. A taken key is a verdict of its own: [`prior`](super) looks up by what,
-//! because replays are rare. A key that is taken meanwhile, for another conversation, fails the statement.
+//! Cost: the statement looks tables up by their keys, and never joins its own results with each
+//! other. So the cost per message does not grow with the batch. A used key gets a verdict of its
+//! own. [`prior`](super) looks up its message separately, because replays are rare. A key that a
+//! concurrent transaction uses for another conversation fails the statement.
 //!
 //! [`Plans::Pinned`]: crate::db::Plans::Pinned
 
@@ -41,8 +47,8 @@ use crate::{
     limits::quotas::MAX_HOPS,
 };
 
-/// Takes the locks of a batch's conversations before [`SEND`] begins, so that its snapshot holds all that was
-/// committed under them.
+/// Takes the locks of a batch's conversations before [`SEND`] begins. The snapshot of [`SEND`] then
+/// holds everything that was committed before the locks.
 pub const LOCK: &str = "-- messages.lock
 select 1 from conversation where conversation_id = any($1) order by conversation_id for no key update";
 
@@ -152,13 +158,13 @@ pub struct Columns<'a> {
     ids: Vec<MessageId>,
     conversations: Vec<ConversationId>,
     senders: Vec<Uuid>,
-    /// The credentials of users, and those of agents.
+    /// The sessions of users; `tokens` has the credentials of agents.
     sessions: Vec<Option<Uuid>>,
     tokens: Vec<Option<Uuid>>,
     encrypted: Vec<bool>,
     keys: Vec<Option<Uuid>>,
     references: Vec<Option<MessageId>>,
-    /// Recipients, each list as an array in Postgres's own notation: here their ids, below as the wire shows them.
+    /// Recipients, each list as a Postgres array literal: their ids here, the wire's names below.
     named: Vec<Option<String>>,
     client_ids: Vec<Option<MessageId>>,
     payloads: Vec<&'a str>,
@@ -198,7 +204,7 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// `$1` to `$13`.
+    /// The parameters `$1` to `$13`.
     pub fn params(&self) -> [&(dyn ToSql + Sync); 13] {
         [
             &self.ids,
@@ -274,7 +280,7 @@ fn decode_item(row: &Row) -> Decision {
         "unknown_reference" => Refusal::UnknownReference,
         "too_many_hops" => Refusal::TooManyHops,
         "unknown_recipient" => Refusal::UnknownRecipient,
-        // `key_taken`: the earlier send is found by its key, or the key has become free meanwhile.
+        // `key_taken`: the key leads to the earlier send, or has expired meanwhile.
         _ => return Decision::Undecided,
     })
 }

@@ -1,4 +1,4 @@
-//! Sends that the limiter refuses, or decides late: they leave nothing behind and hold nobody up.
+//! Sends that the limiter refuses or decides late: they leave nothing behind and delay nobody.
 
 use std::time::{Duration, Instant};
 
