@@ -18,7 +18,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::support::{TestNode, nodes_with};
+use crate::support::{TestNode, nodes_with, spawn};
 
 const RAISED_LIMITS: (&str, &str) = ("LIMIT_OVERRIDES", "default_ip=100000/s");
 
@@ -173,11 +173,11 @@ async fn counting_relay(to: String) -> (u16, Arc<AtomicUsize>) {
     let port = listener.local_addr().expect("an address").port();
     let connections = Arc::new(AtomicUsize::new(0));
     let counted = connections.clone();
-    tokio::task::spawn(async move {
+    spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
             counted.fetch_add(1, Ordering::Relaxed);
             let mut node = TcpStream::connect(&to).await.expect("connected");
-            tokio::task::spawn(async move {
+            spawn(async move {
                 tokio::io::copy_bidirectional(&mut client, &mut node)
                     .await
                     .ok();

@@ -104,7 +104,7 @@ fn catalogues_have_no_row_twice() {
             names.iter().collect::<HashSet<_>>().len(),
             names.len(),
             "{names:?}"
-        )
+        );
     };
     unique(
         Code::ALL

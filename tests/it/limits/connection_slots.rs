@@ -47,7 +47,7 @@ async fn attempt_once(caller: &Caller, auth: Value) -> Result<Socket, u16> {
         match socket.next().await {
             Ok(frame) if frame["type"] == "caught_up" => return Ok(socket),
             Ok(frame) if frame["type"] == "auth.error" => {
-                assert_eq!(frame["reason"], "connection_limit")
+                assert_eq!(frame["reason"], "connection_limit");
             }
             Ok(_) => {}
             Err(code) => return Err(code.expect("a code")),
