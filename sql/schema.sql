@@ -8,11 +8,13 @@ AS $function$select statement_timestamp()$function$;
 
 CREATE OR REPLACE FUNCTION inbox_epoch()
  RETURNS bigint
- LANGUAGE sql
+ LANGUAGE plpgsql
  STABLE
 AS $function$
-    select (('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint << 16) | (restores & 65535)
-    from cluster
+begin
+    return (select ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint << 16 | (restores & 65535)
+            from cluster);
+end
 $function$;
 
 CREATE OR REPLACE FUNCTION key_backup_is_append_only()
