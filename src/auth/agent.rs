@@ -127,11 +127,11 @@ pub struct AgentTokens {
     proofs: Proofs,
     looks: Arc<Semaphore>,
     turns: Arc<Semaphore>,
-    proven: Cache<[u8; 32], AgentToken>,
+    verified: Cache<[u8; 32], AgentToken>,
     /// The proofs that this node has shared lately.
     renewed: Cache<[u8; 32], ()>,
     /// Tokens that are known to be revoked.
-    pub dead: RevokedCredentials,
+    pub revoked: RevokedCredentials,
     /// Records when tokens were last used.
     pub used: TokenUse,
 }
@@ -144,10 +144,10 @@ impl AgentTokens {
         limits: Limits,
         proofs: Proofs,
         random: &Random,
-        dead: RevokedCredentials,
+        revoked: RevokedCredentials,
         used: TokenUse,
     ) -> Self {
-        let proven = Cache::builder()
+        let verified = Cache::builder()
             .max_capacity(VERIFIED_CAPACITY)
             .time_to_idle(VERIFIED_TTL)
             .build();
@@ -166,9 +166,9 @@ impl AgentTokens {
             proofs,
             looks,
             turns,
-            proven,
+            verified,
             renewed,
-            dead,
+            revoked,
             used,
         }
     }
@@ -180,9 +180,9 @@ impl AgentTokens {
             return Err(Code::AgentTokenInvalid.into());
         };
         let key = self.key.mac(&[token.as_bytes()]);
-        if let Some(claim) = self.proven.get(&key).await {
+        if let Some(claim) = self.verified.get(&key).await {
             metrics::token_seen("remembered");
-            if self.dead.has(claim.token.0) {
+            if self.revoked.has(claim.token.0) {
                 return Err(Code::AgentTokenInvalid.into());
             }
             if self.renewed.entry(key).or_insert(()).await.is_fresh() {
@@ -191,7 +191,7 @@ impl AgentTokens {
             return Ok(claim);
         }
         // Concurrent callers with one token share one proof.
-        let proof = Box::pin(self.proven.try_get_with(key, self.verify(lookup, token)));
+        let proof = Box::pin(self.verified.try_get_with(key, self.verify(lookup, token)));
         proof
             .await
             .map_err(|refused: Arc<Refused>| match &*refused {
@@ -282,7 +282,7 @@ impl From<Error> for Refused {
 
 impl AgentToken {
     /// Asks Postgres whether the token is still valid.
-    pub async fn verify(&self, db: &Db, dead: &RevokedCredentials) -> Result<Agent> {
+    pub async fn verify(&self, db: &Db, revoked: &RevokedCredentials) -> Result<Agent> {
         let client = db.read().await?;
         if client
             .query_opt(
@@ -293,7 +293,7 @@ impl AgentToken {
             .await?
             .is_none()
         {
-            dead.mark_revoked(self.token.0).await;
+            revoked.mark_revoked(self.token.0).await;
             return Err(Code::AgentTokenInvalid.into());
         }
         Ok(Agent {
@@ -307,7 +307,7 @@ impl AgentToken {
 /// ends. It serves changes that must not outlive the token.
 pub async fn lock_live_token(tx: &Tx, agent: AgentId, token: TokenId) -> Result<()> {
     tx.query_opt(
-        "-- auth.hold_token
+        "-- auth.lock_live_token
         select 1 from live_agent_token where token_id = $1 and agent_id = $2 for share",
         &[&token, &agent],
     )
@@ -355,9 +355,9 @@ where
             return Ok(*agent);
         }
         let claim = AgentToken::from_request_parts(parts, state).await?;
-        let (db, dead) = (Db::from_ref(state), AgentTokens::from_ref(state).dead);
-        let agent = claim.verify(&db, &dead).await?;
-        VerifiedCredential::agent(claim, db, dead).attach(parts);
+        let (db, revoked) = (Db::from_ref(state), AgentTokens::from_ref(state).revoked);
+        let agent = claim.verify(&db, &revoked).await?;
+        VerifiedCredential::agent(claim, db, revoked).attach(parts);
         Ok(agent)
     }
 }

@@ -48,7 +48,7 @@ impl Caller {
 pub struct VerifiedCredential {
     claim: CallerToken,
     db: Db,
-    dead: RevokedCredentials,
+    revoked: RevokedCredentials,
 }
 
 #[derive(Clone)]
@@ -64,20 +64,20 @@ impl VerifiedCredential {
     }
 
     /// A user's session.
-    pub fn user(claim: UserToken, db: Db, dead: RevokedCredentials) -> Self {
+    pub fn user(claim: UserToken, db: Db, revoked: RevokedCredentials) -> Self {
         VerifiedCredential {
             claim: CallerToken::User(claim),
             db,
-            dead,
+            revoked,
         }
     }
 
     /// An agent's token.
-    pub fn agent(claim: AgentToken, db: Db, dead: RevokedCredentials) -> Self {
+    pub fn agent(claim: AgentToken, db: Db, revoked: RevokedCredentials) -> Self {
         VerifiedCredential {
             claim: CallerToken::Agent(claim),
             db,
-            dead,
+            revoked,
         }
     }
 }
@@ -86,8 +86,8 @@ impl Reverify for VerifiedCredential {
     fn reverify(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async {
             match &self.claim {
-                CallerToken::User(claim) => claim.verify(&self.db, &self.dead).await.map(drop),
-                CallerToken::Agent(claim) => claim.verify(&self.db, &self.dead).await.map(drop),
+                CallerToken::User(claim) => claim.verify(&self.db, &self.revoked).await.map(drop),
+                CallerToken::Agent(claim) => claim.verify(&self.db, &self.revoked).await.map(drop),
             }
         })
     }

@@ -104,10 +104,10 @@ pub struct AccessTokens {
     signing: Arc<str>,
     keys: Arc<HashMap<String, Key>>,
     /// Claims of tokens whose signature was verified, by a MAC with a key of this process.
-    proven: Cache<[u8; 32], Arc<Claims>>,
+    verified: Cache<[u8; 32], Arc<Claims>>,
     key: MacKey,
     /// Sessions that are known to be revoked.
-    pub dead: RevokedCredentials,
+    pub revoked: RevokedCredentials,
 }
 
 impl AccessTokens {
@@ -117,7 +117,7 @@ impl AccessTokens {
         issuer: &str,
         clock: Clock,
         random: Random,
-        dead: RevokedCredentials,
+        revoked: RevokedCredentials,
     ) -> Result<Self, String> {
         let (kid, _) = ring.0.first().ok_or("the key ring is empty")?;
         let mut keys = HashMap::new();
@@ -127,7 +127,7 @@ impl AccessTokens {
         }
         let tokens = AccessTokens {
             key: MacKey::from_bytes(random.bytes()),
-            proven: Cache::builder()
+            verified: Cache::builder()
                 .max_capacity(100_000)
                 .time_to_live(ACCESS_TOKEN_TTL)
                 .build(),
@@ -136,7 +136,7 @@ impl AccessTokens {
             issuer: issuer.into(),
             signing: kid.as_str().into(),
             keys: Arc::new(keys),
-            dead,
+            revoked,
         };
         let probe = tokens
             .sign(
@@ -180,7 +180,7 @@ impl AccessTokens {
     pub fn verify(&self, token: &str) -> Result<Arc<Claims>> {
         let claims = self
             .decode(token)
-            .filter(|claims| !self.dead.has(claims.sid.0))
+            .filter(|claims| !self.revoked.has(claims.sid.0))
             .ok_or(Code::Unauthorized)?;
         let late = self.clock.now().timestamp() - claims.exp;
         if late > LEEWAY_SECONDS {
@@ -203,11 +203,11 @@ impl AccessTokens {
             return None;
         }
         let key = self.key.mac(&[token.as_bytes()]);
-        if let Some(claims) = self.proven.get(&key) {
+        if let Some(claims) = self.verified.get(&key) {
             return Some(claims);
         }
         let claims = Arc::new(self.check(token)?);
-        self.proven.insert(key, claims.clone());
+        self.verified.insert(key, claims.clone());
         Some(claims)
     }
 

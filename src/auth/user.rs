@@ -63,7 +63,7 @@ impl UserToken {
     }
 
     /// Asks Postgres whether the session is still live.
-    pub async fn verify(&self, db: &Db, dead: &RevokedCredentials) -> Result<User> {
+    pub async fn verify(&self, db: &Db, revoked: &RevokedCredentials) -> Result<User> {
         let client = db.read().await?;
         let Some(row) = client
             .query_opt(
@@ -74,7 +74,7 @@ impl UserToken {
             )
             .await?
         else {
-            dead.mark_revoked(self.session.0).await;
+            revoked.mark_revoked(self.session.0).await;
             return Err(Code::Unauthorized.into());
         };
         if row.get::<_, UserId>("user_id") != self.user {
@@ -103,7 +103,7 @@ pub async fn lock_live_session(tx: &Tx, user: UserId, session: SessionId) -> Res
     // A separate statement, because one that waited for the user would see the session's earlier
     // state.
     tx.query_opt(
-        "-- auth.hold_session
+        "-- auth.lock_live_session
         select 1 from live_session where session_id = $1 and user_id = $2 for share",
         &[&session, &user],
     )
@@ -136,9 +136,9 @@ where
             return Ok(user.clone());
         }
         let claim = UserToken::from_request_parts(parts, state).await?;
-        let (db, dead) = (Db::from_ref(state), AccessTokens::from_ref(state).dead);
-        let user = claim.verify(&db, &dead).await?;
-        VerifiedCredential::user(claim, db, dead).attach(parts);
+        let (db, revoked) = (Db::from_ref(state), AccessTokens::from_ref(state).revoked);
+        let user = claim.verify(&db, &revoked).await?;
+        VerifiedCredential::user(claim, db, revoked).attach(parts);
         Ok(user)
     }
 }

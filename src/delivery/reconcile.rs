@@ -104,8 +104,10 @@ impl Reconciler {
             .map(|subscription| subscription.credential)
             .collect();
         if !credentials.is_empty() {
-            for (reason, dead) in dead_credentials(&self.db, &Vec::from_iter(credentials)).await? {
-                self.hub.revoke(&[dead], reason);
+            for (reason, revoked) in
+                dead_credentials(&self.db, &Vec::from_iter(credentials)).await?
+            {
+                self.hub.revoke(&[revoked], reason);
             }
         }
         // The revoked subscriptions have ended, so the others may go on.

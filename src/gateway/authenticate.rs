@@ -31,7 +31,7 @@ pub struct AuthenticatedClient {
     /// The session or token that authorises the client.
     pub credential: Uuid,
     /// The credential in a form that can be checked again.
-    pub proven: VerifiedCredential,
+    pub verified: VerifiedCredential,
     /// The client's reader in its inbox.
     pub reader: Reader,
     /// The end of a user's access token; none for an agent.
@@ -138,7 +138,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
                 return Err(Error::from(Code::AgentTokenInvalid).into());
             }
             let agent = claim
-                .verify(&gateway.db, &gateway.agent_tokens.dead)
+                .verify(&gateway.db, &gateway.agent_tokens.revoked)
                 .await?;
             gateway.agent_tokens.used.note(agent.token);
             limiter.check(Limit::WsConnect, agent.id).await?;
@@ -146,10 +146,10 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
             Ok(AuthenticatedClient {
                 principal,
                 credential: agent.token.0,
-                proven: VerifiedCredential::agent(
+                verified: VerifiedCredential::agent(
                     claim,
                     gateway.db.clone(),
-                    gateway.agent_tokens.dead.clone(),
+                    gateway.agent_tokens.revoked.clone(),
                 ),
                 reader: Reader::new(principal, ""),
                 expires_at: None,
@@ -170,7 +170,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
                     }
                 })?;
             let user = claim
-                .verify(&gateway.db, &gateway.access_tokens.dead)
+                .verify(&gateway.db, &gateway.access_tokens.revoked)
                 .await?;
             limiter.check(Limit::WsConnect, user.id).await?;
             let principal = Principal::User(user.id);
@@ -179,10 +179,10 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
                 credential: user.session.0,
                 reader: Reader::new(principal, &user.device_id),
                 expires_at: Some(claim.expires_at),
-                proven: VerifiedCredential::user(
+                verified: VerifiedCredential::user(
                     claim,
                     gateway.db.clone(),
-                    gateway.access_tokens.dead.clone(),
+                    gateway.access_tokens.revoked.clone(),
                 ),
                 resume: cursor(resume)?,
                 lease: slot(gateway, principal, &user.device_id).await?,

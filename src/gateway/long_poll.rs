@@ -91,7 +91,7 @@ pub async fn poll(
                     return Err(inbox.bounds(&reader).await?.expired());
                 }
                 // The token may have been revoked during the wait.
-                AgentToken { agent: caller.id, token: caller.token }.verify(inbox.db(), &tokens.dead).await?;
+                AgentToken { agent: caller.id, token: caller.token }.verify(inbox.db(), &tokens.revoked).await?;
                 events = inbox.read(reader.principal, after, limit).await?;
             }
         }

@@ -84,8 +84,8 @@ pub async fn upgrade(
     ingress.check_origin(request.headers())?;
     let response = handshake::accept(request.version(), request.headers())?;
     limiter.check(Limit::WsConnectIp, ip).await?;
-    let stranger = gateway.unauthenticated.enter(ip);
-    let stranger = stranger
+    let unauthenticated = gateway.unauthenticated.enter(ip);
+    let unauthenticated = unauthenticated
         .ok_or_else(|| Error::unavailable("too many unauthenticated sockets of one address"))?;
     let place = Place::take(&gateway)?;
     let upgrading = hyper::upgrade::on(&mut request);
@@ -96,7 +96,7 @@ pub async fn upgrade(
         // A failed upgrade means that the client has gone.
         if let Ok(upgraded) = upgrading.await {
             let mut socket = socket::Socket::new(upgraded);
-            let why = session::run(&gateway, &mut socket, stranger).await;
+            let why = session::run(&gateway, &mut socket, unauthenticated).await;
             Box::pin(socket.end(why)).await;
         }
         drop(place);

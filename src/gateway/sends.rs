@@ -194,8 +194,8 @@ pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Sess
         Err(error) => {
             refuse(socket, reference, stream.as_ref(), error).await?;
             // A sender whose credential was revoked may not read either.
-            let dead = matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid);
-            return if dead {
+            let revoked = matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid);
+            return if revoked {
                 Err(Close::Revoked.into())
             } else {
                 Ok(())

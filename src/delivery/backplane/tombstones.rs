@@ -138,7 +138,7 @@ async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[RevocationReason
     let client = db.read().await?;
     let again: i64 = client
         .query_one(
-            "-- backplane.bury
+            "-- backplane.mark_revoked
             with gone as materialized (
                 select * from unnest($1::uuid[], $2::text[]) as gone (id, reason)
             ), session_row as materialized (

@@ -172,7 +172,7 @@ pub async fn login(
     // The reservation comes before any check, so that a burst gets no more tries. Only a failure
     // keeps it.
     let reservation = limiter.reserve(Limit::LoginIp, ip).await?;
-    let proven = async {
+    let verified = async {
         accounts
             .turnstile
             .verify(&body.turnstile_token.0, ip.ip())
@@ -181,11 +181,11 @@ pub async fn login(
             .prove_password(&limiter, &body.email, &body.account_password)
             .await
     };
-    let proven = proven.await;
-    if !matches!(proven, Ok(None)) {
+    let verified = verified.await;
+    if !matches!(verified, Ok(None)) {
         limiter.refund(reservation).await;
     }
-    let known = proven?.ok_or(Code::InvalidCredentials)?;
+    let known = verified?.ok_or(Code::InvalidCredentials)?;
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let signed_in = accounts.work.run("accounts.sign_in", async |tx| {
         // A reset in between ended all sessions. The password that it replaced must not begin

@@ -17,7 +17,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 pub struct ReachabilityTracker {
     work: UnitOfWork,
     noted: Arc<Mutex<HashSet<AgentId>>>,
-    bell: Arc<Notify>,
+    notify: Arc<Notify>,
 }
 
 impl ReachabilityTracker {
@@ -26,7 +26,7 @@ impl ReachabilityTracker {
         let reachability = ReachabilityTracker {
             work,
             noted: Arc::default(),
-            bell: Arc::default(),
+            notify: Arc::default(),
         };
         tasks.spawn(reachability.clone().run(stop.clone()));
         reachability
@@ -35,14 +35,14 @@ impl ReachabilityTracker {
     /// Notes an ack over a socket. If a node is killed, the agent's next ack repeats this note.
     pub fn note(&self, agent: AgentId) {
         if self.noted.lock().insert(agent) {
-            self.bell.notify_one();
+            self.notify.notify_one();
         }
     }
 
     async fn run(self, stop: CancellationToken) {
         loop {
             tokio::select! {
-                () = self.bell.notified() => tokio::time::sleep(FLUSH_INTERVAL).await,
+                () = self.notify.notified() => tokio::time::sleep(FLUSH_INTERVAL).await,
                 () = stop.cancelled() => return,
             }
             let noted = std::mem::take(&mut *self.noted.lock());

@@ -97,9 +97,9 @@ pub async fn login(
             metrics::passkey_login("expired");
             return tx.commit_with(Code::ChallengeExpired);
         };
-        let proven = passkeys.prove(tx, &body.credential, read(&state)?).await?;
-        metrics::passkey_login(proven.map_or_else(|outcome| outcome, |_| "signed_in"));
-        match proven {
+        let verified = passkeys.prove(tx, &body.credential, read(&state)?).await?;
+        metrics::passkey_login(verified.map_or_else(|outcome| outcome, |_| "signed_in"));
+        match verified {
             Ok(user) => accounts.sign_in(tx, StatusCode::OK, user, session).await,
             Err(_) => tx.commit_with(Code::PasskeyInvalid),
         }

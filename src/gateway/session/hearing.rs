@@ -157,16 +157,16 @@ impl Session<'_> {
             Principal::User(claim.user) == self.client.principal
                 && claim.session.0 == self.client.credential
         });
-        let proven = match same {
+        let verified = match same {
             Some(claim) => {
-                let proven = claim
-                    .verify(&self.gateway.db, &self.gateway.access_tokens.dead)
+                let verified = claim
+                    .verify(&self.gateway.db, &self.gateway.access_tokens.revoked)
                     .await;
-                proven.map(|_| claim.expires_at)
+                verified.map(|_| claim.expires_at)
             }
             None => Err(Code::Unauthorized.into()),
         };
-        match proven {
+        match verified {
             Ok(expires_at) => {
                 self.client.expires_at = Some(expires_at);
                 let waited = self.expiry == Expiry::Expired;

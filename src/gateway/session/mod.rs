@@ -5,7 +5,7 @@
 //! each time, whatever was lost on the way.
 
 mod hearing;
-mod telling;
+mod outgoing;
 
 use std::time::Duration;
 
@@ -44,9 +44,9 @@ const LAST_ACK_TIMEOUT: Duration = Duration::from_secs(1);
 pub async fn run(
     gateway: &Gateway,
     socket: &mut Socket,
-    stranger: UnauthenticatedConnection,
+    unauthenticated: UnauthenticatedConnection,
 ) -> SessionEnd {
-    match Box::pin(open(gateway, socket, stranger)).await {
+    match Box::pin(open(gateway, socket, unauthenticated)).await {
         Ok(mut session) => {
             let why = session.serve(socket).await;
             // A client that acks, closes and comes back elsewhere is not told again.
@@ -64,10 +64,10 @@ pub async fn run(
 async fn open<'a>(
     gateway: &'a Gateway,
     socket: &mut Socket,
-    stranger: UnauthenticatedConnection,
+    unauthenticated: UnauthenticatedConnection,
 ) -> Result<Box<Session<'a>>, SessionEnd> {
     let client = authenticate::receive(gateway, socket).await?;
-    drop(stranger);
+    drop(unauthenticated);
     Session::start(gateway, client, socket).await.map(Box::new)
 }
 
@@ -136,7 +136,7 @@ impl<'a> Session<'a> {
         client.lease.on_lost(move || ended.end(End::TooMany));
         // A revocation between the authentication and the subscription reached no subscription.
         client
-            .proven
+            .verified
             .reverify()
             .await
             .map_err(|error| match error.code() {
@@ -229,7 +229,7 @@ impl<'a> Session<'a> {
                 () = self.subscription.notified() => self.deliver(socket).await,
                 () = self.reorder_buffer.overdue() => self.deliver(socket).await,
                 answered = self.sends.answered() => answer(socket, &answered).await,
-                found = self.syncs.found() => Box::pin(self.tell_again(found, socket)).await,
+                found = self.syncs.found() => Box::pin(self.send_replay(found, socket)).await,
                 () = &mut timer => {
                     fired = true;
                     self.tick(socket).await

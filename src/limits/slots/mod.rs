@@ -63,7 +63,7 @@ struct Inner {
     script: Script,
     held: Mutex<Held>,
     /// Notified when there are slots to give back.
-    bell: Notify,
+    notify: Notify,
     /// Notified after a heartbeat, when there may be slots to assert.
     heard: Notify,
     /// The live nodes at the last heartbeat, and its time by this node's clock.
@@ -139,7 +139,7 @@ impl Drop for Lease {
         held.forget(self.principal, self.id);
         held.gone.push((self.principal, self.id));
         drop(held);
-        self.slots.0.bell.notify_one();
+        self.slots.0.notify.notify_one();
     }
 }
 
@@ -176,7 +176,7 @@ impl Slots {
             node,
             script: Script::new(include_str!("slots.lua")),
             held: Mutex::default(),
-            bell: Notify::new(),
+            notify: Notify::new(),
             heard: Notify::new(),
             living: Mutex::default(),
         }))
@@ -338,7 +338,7 @@ impl Slots {
                         == beats % BEATS_PER_ROUND
                 });
                 self.0.heard.notify_one();
-                self.0.bell.notify_one();
+                self.0.notify.notify_one();
             }
             beats += 1;
             tokio::time::sleep(NODE_BEAT_INTERVAL.saturating_sub(last.elapsed())).await;
@@ -429,7 +429,7 @@ impl Slots {
         if !ended.is_empty() {
             held.gone.extend(ended);
             drop(held);
-            self.0.bell.notify_one();
+            self.0.notify.notify_one();
         }
         Ok(())
     }
@@ -438,7 +438,7 @@ impl Slots {
     /// heartbeat.
     async fn give_back(self) {
         loop {
-            self.0.bell.notified().await;
+            self.0.notify.notified().await;
             self.flush().await;
         }
     }

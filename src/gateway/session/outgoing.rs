@@ -16,7 +16,7 @@ impl Session<'_> {
     pub(super) async fn deliver(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
         let mail = self.subscription.take();
         if let Some(end) = mail.end {
-            return Err(self.say_goodbye(end, socket).await);
+            return Err(self.close_with(end, socket).await);
         }
         if self.expiry == Expiry::Expired {
             // The inbox keeps the events. The session reads them when the token is renewed.
@@ -54,7 +54,7 @@ impl Session<'_> {
     }
 
     /// Sends the deltas that a `stream.sync` asked for. Live deltas follow them.
-    pub(super) async fn tell_again(
+    pub(super) async fn send_replay(
         &mut self,
         found: Found,
         socket: &mut Socket,
@@ -81,7 +81,7 @@ impl Session<'_> {
 
     /// Whether events may be sent now. They may not if the access token has ended or the node is
     /// fenced; they stay in the inbox then.
-    fn may_tell(&mut self) -> bool {
+    fn may_deliver(&mut self) -> bool {
         if self
             .client
             .expires_at
@@ -100,7 +100,7 @@ impl Session<'_> {
         seq: i64,
         encoded: EncodedEvent,
     ) -> Result<bool, SessionEnd> {
-        if !self.may_tell() {
+        if !self.may_deliver() {
             return Ok(false);
         }
         socket.feed_event(self.cursor(seq), encoded);
@@ -114,7 +114,7 @@ impl Session<'_> {
         socket: &mut Socket,
         text: Arc<str>,
     ) -> Result<bool, SessionEnd> {
-        if !self.may_tell() {
+        if !self.may_deliver() {
             return Ok(false);
         }
         socket.feed_shared(text);
@@ -143,7 +143,7 @@ impl Session<'_> {
             .end
             .unwrap_or(End::Drain(Duration::ZERO));
         socket.forget();
-        Err(self.say_goodbye(end, socket).await)
+        Err(self.close_with(end, socket).await)
     }
 
     /// Reads the inbox until `head` has been sent, or Postgres is away.
@@ -180,7 +180,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    pub(super) async fn say_goodbye(&mut self, end: End, socket: &mut Socket) -> SessionEnd {
+    pub(super) async fn close_with(&mut self, end: End, socket: &mut Socket) -> SessionEnd {
         let (frame, close) = close_frame::to(&self.client, end, self.gateway);
         socket.say(frame).await.err().unwrap_or(close).into()
     }
