@@ -17,7 +17,7 @@ COPY --from=build /usr/local/bin/blindpipe /usr/local/bin/blindpipe
 # A container's own loopback is out of reach for probes. Publish 8443 only: 9090 has metrics and no authentication.
 ENV LISTEN_ADDR=0.0.0.0:8443 \
     ADMIN_ADDR=0.0.0.0:9090
-EXPOSE 8443 9090
+EXPOSE 8443
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["/usr/local/bin/blindpipe", "healthcheck"]
 ENTRYPOINT ["/usr/local/bin/blindpipe"]
