@@ -50,36 +50,37 @@ impl Acks {
             }
             if !self.flush(&db).await {
                 tokio::time::sleep(RETRY_INTERVAL).await;
+                self.notify.notify_one();
             }
         }
     }
 
     /// Writes every noted ack now, and waits for those that are being written. False if Postgres is
-    /// away; the acks then wait for the next round.
+    /// away; the acks then wait for the next round. Cancel safe: an ack waits until it is written.
     pub async fn flush(&self, db: &Db) -> bool {
         let _writing = self.writing.lock().await;
-        let noted = std::mem::take(&mut *self.waiting.lock());
+        let noted = self.waiting.lock().clone();
         let Some(epoch) = noted.values().map(|cursor| cursor.epoch).max() else {
             return true;
         };
         // Numbers of an earlier epoch name other events now.
         let mut acks: Vec<(Reader, i64)> = noted
-            .into_iter()
+            .iter()
             .filter(|(_, cursor)| cursor.epoch == epoch)
-            .map(|(reader, cursor)| (reader, cursor.seq))
+            .map(|(reader, cursor)| (reader.clone(), cursor.seq))
             .collect();
         acks.sort_unstable();
         let written = async { store::ack(&db.read().await?, &acks, Some(epoch)).await };
         match written.await {
             Ok(()) => {
                 metrics::acks(acks.len() as u64);
+                // A later ack of a reader stays for the next round.
+                let mut waiting = self.waiting.lock();
+                waiting.retain(|reader, cursor| noted.get(reader) != Some(cursor));
                 true
             }
             Err(error) => {
                 error.log();
-                for (reader, seq) in acks {
-                    self.note(&reader, Cursor { epoch, seq });
-                }
                 false
             }
         }

@@ -49,11 +49,12 @@ pub async fn run(
     match Box::pin(open(gateway, socket, unauthenticated)).await {
         Ok(mut session) => {
             let why = session.serve(socket).await;
-            // A client that acks, closes and comes back elsewhere is not told again.
-            let acks = &session.gateway.acks;
-            tokio::time::timeout(LAST_ACK_TIMEOUT, acks.flush(&session.gateway.db))
-                .await
-                .ok();
+            // A client that acks, closes and reconnects elsewhere gets nothing twice. A revoked
+            // credential is closed without a wait.
+            if why != SessionEnd::Close(Close::Revoked) {
+                let written = gateway.acks.flush(&gateway.db);
+                tokio::time::timeout(LAST_ACK_TIMEOUT, written).await.ok();
+            }
             why
         }
         Err(why) => why,
