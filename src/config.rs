@@ -245,7 +245,7 @@ impl fmt::Display for Faults {
 pub enum Profile {
     /// Real mail, real Turnstile.
     Production,
-    /// One machine, loopback only.
+    /// A single machine, loopback only.
     Dev,
 }
 
@@ -349,7 +349,7 @@ impl Setting for SocketAddr {
     }
 }
 
-/// One key of access tokens. Cannot be printed.
+/// A key of access tokens. Cannot be printed.
 #[derive(Clone)]
 pub enum TokenKey {
     /// HS256: 32 bytes or more.
