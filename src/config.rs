@@ -3,6 +3,7 @@
 
 use std::{collections::HashMap, fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use axum::http::HeaderName;
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ipnet::IpNet;
 use secrecy::SecretString;
@@ -120,6 +121,18 @@ settings! {
     max_sockets: Bounded<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
     /// Seconds a draining node goes on serving before it closes its listener, for load balancers that notice late.
     drain_lag_seconds: Bounded<0, 8> = "DRAIN_LAG_SECONDS", Some("5");
+    /// The word in the names of the webhooks' headers, `X-<word>-Signature` and so on: letters, digits and hyphens.
+    webhook_brand: Brand = "WEBHOOK_BRAND", Some("Service");
+    /// Comma list of the ports that webhooks may have; the dev profile allows every port.
+    egress_ports: List<u16> = "EGRESS_PORTS", Some("443,8443");
+    /// Comma list of networks (CIDR) that the node never calls on behalf of a user, beside those that are not the public internet.
+    egress_denied: List<IpNet> = "EGRESS_DENIED_NETWORKS", Some("");
+    /// Comma list of name servers (address and port) for the hosts of webhooks; empty: those of `/etc/resolv.conf`.
+    egress_name_servers: List<SocketAddr> = "EGRESS_NAME_SERVERS", Some("");
+    /// Calls to webhooks that a node has under way at once.
+    egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
+    /// Calls to webhooks of one host and port that a node has under way at once.
+    egress_in_flight_per_origin: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT_PER_ORIGIN", Some("64");
     /// Log filter, such as `info` or `blindpipe=debug`.
     log: String = "LOG", Some("info");
 }
@@ -245,7 +258,7 @@ impl fmt::Display for Faults {
 pub enum Profile {
     /// Real mail, real Turnstile.
     Production,
-    /// One machine, loopback only.
+    /// A single machine, loopback only.
     Dev,
 }
 
@@ -276,6 +289,42 @@ impl<const MIN: u32, const MAX: u32> Setting for Bounded<MIN, MAX> {
             Ok(n) if (MIN..=MAX).contains(&n) => Ok(Bounded(n)),
             _ => Err(format!("is no whole number from {MIN} to {MAX}")),
         }
+    }
+}
+
+/// The service's word in the names of headers.
+#[derive(Clone, Debug)]
+pub struct Brand(String);
+
+impl Brand {
+    /// The header `x-<brand>-<suffix>`.
+    pub fn header(&self, suffix: &str) -> HeaderName {
+        let name = format!("x-{}-{suffix}", self.0);
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
+            unreachable!("a brand has only characters of header names")
+        };
+        name
+    }
+}
+
+impl std::str::FromStr for Brand {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let inner = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        let ends = outer(text.chars().next()) && outer(text.chars().next_back());
+        if ends && text.len() <= 32 && text.chars().all(inner) {
+            Ok(Brand(text.to_ascii_lowercase()))
+        } else {
+            Err("is no word of up to 32 letters, digits and inner hyphens".into())
+        }
+    }
+}
+
+impl Setting for Brand {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
     }
 }
 
@@ -349,7 +398,7 @@ impl Setting for SocketAddr {
     }
 }
 
-/// One key of access tokens. Cannot be printed.
+/// A key of access tokens. Cannot be printed.
 #[derive(Clone)]
 pub enum TokenKey {
     /// HS256: 32 bytes or more.

@@ -198,7 +198,7 @@ pub(super) async fn assemble(
     }))
 }
 
-/// What recognises callers.
+/// The parts that recognise callers.
 struct Credentials {
     hasher: Hasher,
     revoked: RevokedCredentials,
