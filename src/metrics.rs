@@ -122,6 +122,21 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Counter,
         "WebSocket sessions ended by the server, by close code.",
     ),
+    (
+        "connections_closed_total",
+        Kind::Counter,
+        "Connections that ended, by reason; sockets are in sockets_closed_total.",
+    ),
+    (
+        "buffer_bytes",
+        Kind::Gauge,
+        "Bytes held for answers, bodies, pages and mailboxes, of MAX_BUFFER_MB.",
+    ),
+    (
+        "buffers_refused_total",
+        Kind::Counter,
+        "Answers, bodies and pages that the byte budget had no room for, by whose share was used up.",
+    ),
     ("frames_total", Kind::Counter, "Frames, by direction."),
     (
         "mailbox_dropped_total",
@@ -329,6 +344,18 @@ pub fn socket_gone(kind: &'static str) {
 
 pub fn socket_closed(code: u16) {
     metrics::counter!("sockets_closed_total", "code" => code.to_string()).increment(1);
+}
+
+pub fn connection_closed(reason: &'static str) {
+    count("connections_closed_total", &[("reason", reason)]);
+}
+
+pub fn buffered(bytes: usize) {
+    metrics::gauge!("buffer_bytes").set(bytes as f64);
+}
+
+pub fn buffers_refused(share: &'static str) {
+    count("buffers_refused_total", &[("share", share)]);
 }
 
 pub fn frames(direction: &'static str, n: u64) {

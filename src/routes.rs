@@ -183,7 +183,7 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/keys/backup",                User,   DEFAULT, post(keys::http::put_backup)),
         route(GET,    "/keys/backup",                User,   own(&[KeysBackupRead]), get(keys::http::read_backups)),
         route(GET,    "/keys/users/{user_id}/devices", Either, own(&[KeysLookup]), get(keys::http::directory)),
-        route(POST,   "/keys/groups/{conversation_id}/rotate", User,   own(&[KeysGroupRotate]), post(group_keys::http::rotate)),
+        route(POST,   "/keys/groups/{conversation_id}/rotate", User,   default(&[KeysGroupRotate]), post(group_keys::http::rotate)),
         route(GET,    "/keys/groups/{conversation_id}", Either, DEFAULT, get(group_keys::http::read)),
         route(POST,   "/keys/rotation/request",      User,   own(&[KeysRotationRequest]), post(group_keys::http::request)),
 

@@ -26,7 +26,12 @@ use crate::{
     db::{Db, Tx},
     error::{Code, Error, Result},
     ids::{AgentId, TokenId},
-    limits::{Limits, Rule, refusal, table::Limit},
+    limits::{
+        Limits, Rule,
+        buffers::{ByteAccount, Owner},
+        refusal,
+        table::Limit,
+    },
     metrics,
     random::Random,
 };
@@ -328,6 +333,9 @@ where
         let tokens = AgentTokens::from_ref(state);
         let claim = tokens.recognise(token).await?;
         tokens.used.note(claim.token);
+        if let Some(account) = parts.extensions.get::<ByteAccount>() {
+            account.set_owner(Owner::Principal(claim.agent.0));
+        }
         let named = RawPathParams::from_request_parts(parts, state)
             .await
             .map_err(|_| Code::NotFound)?;

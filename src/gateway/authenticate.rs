@@ -19,6 +19,7 @@ use crate::{
     inbox::Reader,
     limits::{
         Limiter,
+        buffers::Owner,
         quotas::{AUTH_DEADLINE, MAX_FRAMES_PER_SECOND},
         slots::{ConnectionKind, Lease},
         table::Limit,
@@ -62,7 +63,8 @@ pub async fn receive(
     };
     match admit(gateway, auth).await {
         Ok(client) => {
-            socket.let_in();
+            let owner = Owner::Principal(client.principal.id());
+            socket.let_in(gateway.buffers.clone(), owner);
             socket
                 .say(frames::encode(&ServerFrame::AuthOk(Empty {})))
                 .await?;

@@ -39,7 +39,8 @@ use crate::{
     http::client::{ClientIp, IngressPolicy},
     inbox::{Acks, Inbox},
     limits::{
-        Limiter, Limits, slots::Slots, table::Limit, unauthenticated::UnauthenticatedConnections,
+        Limiter, Limits, buffers::ByteBudget, slots::Slots, table::Limit,
+        unauthenticated::UnauthenticatedConnections,
     },
     random::Random,
 };
@@ -57,6 +58,8 @@ pub struct Gateway {
     pub typing: Typing,
     pub streams: Streams,
     pub limits: Limits,
+    /// The byte budget of the node.
+    pub buffers: ByteBudget,
     pub slots: Slots,
     pub unauthenticated: UnauthenticatedConnections,
     pub access_tokens: AccessTokens,

@@ -20,7 +20,7 @@ use crate::{
         streams::{StreamId, StreamKey, Streams, key_of},
     },
     ids::{ConversationId, Principal},
-    limits::{Limiter, quotas::MB, table::Limit},
+    limits::{Limiter, buffers::BytePermit, quotas::MB, table::Limit},
 };
 
 /// Sends that may wait for their turn. Beyond that the socket is not read until a send is answered.
@@ -47,11 +47,20 @@ pub enum Target {
     Stream(StreamId, Option<ConversationId>),
 }
 
+/// A send that waits for its turn.
+struct Pending {
+    reference: Value,
+    target: Target,
+    body: String,
+    /// The bytes of a large body, held until its send is over.
+    permit: Option<BytePermit>,
+}
+
 /// The send in progress, and those that wait.
 #[derive(Default)]
 pub struct Sends {
     sending: Option<Pin<Box<dyn Future<Output = Answered> + Send>>>,
-    pending: VecDeque<(Value, Target, String)>,
+    pending: VecDeque<Pending>,
     pending_bytes: usize,
 }
 
@@ -62,9 +71,20 @@ impl Sends {
     }
 
     /// Queues a frame.
-    pub fn push(&mut self, reference: Value, target: Target, body: String) {
+    pub fn push(
+        &mut self,
+        reference: Value,
+        target: Target,
+        body: String,
+        permit: Option<BytePermit>,
+    ) {
         self.pending_bytes += body.len();
-        self.pending.push_back((reference, target, body));
+        self.pending.push_back(Pending {
+            reference,
+            target,
+            body,
+            permit,
+        });
     }
 
     /// Starts the next send if none is in progress.
@@ -72,7 +92,13 @@ impl Sends {
         if self.sending.is_some() {
             return;
         }
-        let Some((reference, target, body)) = self.pending.pop_front() else {
+        let Some(Pending {
+            reference,
+            target,
+            body,
+            permit,
+        }) = self.pending.pop_front()
+        else {
             return;
         };
         self.pending_bytes -= body.len();
@@ -85,6 +111,7 @@ impl Sends {
         };
         self.sending = Some(Box::pin(async move {
             let outcome = sending.send(&target, &body).await;
+            drop(permit);
             let stream = match target {
                 Target::Conversation(_) => None,
                 Target::Stream(stream, _) => Some(stream),
@@ -168,22 +195,14 @@ impl Sending {
     }
 }
 
-/// Sends the refusal of a frame.
-pub async fn refuse(
-    socket: &mut Socket,
-    reference: &Value,
-    stream: Option<&StreamId>,
-    error: &Error,
-) -> Result<(), SessionEnd> {
+/// Queues the refusal of a frame.
+pub fn refuse(socket: &mut Socket, reference: &Value, stream: Option<&StreamId>, error: &Error) {
     error.log();
-    socket
-        .say(frames::refused(reference, stream, error))
-        .await?;
-    Ok(())
+    socket.feed(&frames::refused(reference, stream, error));
 }
 
-/// Sends the outcome of a send.
-pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), SessionEnd> {
+/// Queues the outcome of a send.
+pub fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), SessionEnd> {
     let Answered {
         reference,
         stream,
@@ -192,7 +211,7 @@ pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Sess
     let sent = match outcome {
         Ok(sent) => sent.clone(),
         Err(error) => {
-            refuse(socket, reference, stream.as_ref(), error).await?;
+            refuse(socket, reference, stream.as_ref(), error);
             // A sender whose credential was revoked may not read either.
             let revoked = matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid);
             return if revoked {
@@ -207,6 +226,6 @@ pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Sess
         stream_id: stream.clone(),
         data: sent,
     });
-    socket.say(frames::encode(&frame)).await?;
+    socket.feed(&frames::encode(&frame));
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Extractors that refuse with `VALIDATION_ERROR` and nothing else.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
@@ -13,24 +13,23 @@ use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
 
-use super::json;
+use super::{answers::paced, json};
 use crate::{
     error::{Code, Error, Result},
-    limits::quotas::MAX_BODY_BYTES,
+    limits::{
+        buffers::{ByteAccount, FREE_BYTES},
+        quotas::MAX_BODY_BYTES,
+    },
     validation::Reverify,
 };
 
-/// The time in which a body may arrive at any pace.
-const UNPACED_TIME: Duration = Duration::from_secs(10);
-/// The least pace of a body after [`UNPACED_TIME`].
-const MIN_BYTES_PER_SECOND: u64 = 16 * 1024;
-
 /// Reads the JSON body of `parts`, at max_bytes `max_bytes` bytes, and checks the credential again if the
 /// body was late. Errors: `too_large`, before the body is read if it declares its length; 408 if it
-/// is slow; those of the credential.
+/// is slow; those of the credential; 429 or 503 if the caller or the node holds too many bytes.
 pub async fn read(parts: &Parts, body: Body, max_bytes: usize, too_large: Code) -> Result<Bytes> {
     must_be_json(&parts.headers)?;
-    let (bytes, waited) = gather(body, max_bytes, too_large).await?;
+    let account = parts.extensions.get::<ByteAccount>();
+    let (bytes, waited) = gather(body, max_bytes, too_large, account).await?;
     match parts.extensions.get::<Arc<dyn Reverify>>() {
         Some(credential) if waited => credential.reverify().await?,
         _ => {}
@@ -39,7 +38,12 @@ pub async fn read(parts: &Parts, body: Body, max_bytes: usize, too_large: Code) 
 }
 
 /// Reads the whole body. The flag says whether any of it was still to come.
-async fn gather(body: Body, max_bytes: usize, too_large: Code) -> Result<(Bytes, bool)> {
+async fn gather(
+    body: Body,
+    max_bytes: usize,
+    too_large: Code,
+    account: Option<&ByteAccount>,
+) -> Result<(Bytes, bool)> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     // The rest of such a body stays unread, so the connection cannot go on.
     let refusal = || Error::from(too_large).header("connection", "close".to_owned());
@@ -51,10 +55,9 @@ async fn gather(body: Body, max_bytes: usize, too_large: Code) -> Result<(Bytes,
     // The declared length is only a claim, so it reserves little memory.
     let mut bytes = BytesMut::with_capacity(declared.min(64 * 1024));
     let mut waited = false;
+    let mut permit = account.map(|account| account.take(0)).transpose()?;
     loop {
-        let deadline = started
-            + UNPACED_TIME
-            + Duration::from_millis(bytes.len() as u64 * 1000 / MIN_BYTES_PER_SECOND);
+        let deadline = started + paced(bytes.len() as u64);
         let frame = match body.frame().now_or_never() {
             Some(frame) => Ok(frame),
             None => {
@@ -68,7 +71,11 @@ async fn gather(body: Body, max_bytes: usize, too_large: Code) -> Result<(Bytes,
                     Error::from(Code::RequestTimeout).header("connection", "close".to_owned())
                 );
             }
-            Ok(None) => return Ok((bytes.freeze(), waited)),
+            Ok(None) => {
+                let bytes = bytes.freeze();
+                let held = permit.filter(|permit| permit.bytes() > 0);
+                return Ok((held.map_or(bytes.clone(), |held| held.guard(bytes)), waited));
+            }
             Ok(Some(Err(_))) => return Err(Error::field("", "body", "the body ended early")),
             Ok(Some(Ok(frame))) => frame,
         };
@@ -77,6 +84,11 @@ async fn gather(body: Body, max_bytes: usize, too_large: Code) -> Result<(Bytes,
                 return Err(refusal());
             }
             bytes.extend_from_slice(&data);
+            if let Some(permit) = &mut permit
+                && bytes.len() > FREE_BYTES
+            {
+                permit.grow(bytes.len() - permit.bytes())?;
+            }
         }
     }
 }

@@ -16,7 +16,10 @@ use axum::{
 use ipnet::IpNet;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use crate::error::{Code, Error, Result};
+use crate::{
+    error::{Code, Error, Result},
+    limits::buffers::{ByteAccount, Owner},
+};
 
 /// The operator's policy for incoming requests.
 #[derive(Clone)]
@@ -57,6 +60,14 @@ impl ClientIp {
     }
 }
 
+/// The network that counts as a single client: an address, or a /64 of IPv6.
+pub fn network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
+        ip => ip,
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
     type Rejection = Error;
 
@@ -94,6 +105,9 @@ pub async fn identify(
         peer
     };
     request.extensions_mut().insert(ClientIp(ip));
+    if let Some(account) = request.extensions().get::<ByteAccount>() {
+        account.set_owner(Owner::Address(network(ip)));
+    }
     Ok(next.run(request).await)
 }
 

@@ -97,10 +97,7 @@ fn is_sane(id: &HeaderValue) -> bool {
 /// Counts a panic and answers 500. A panic is a bug, but the node goes on.
 pub fn panicked(what: Box<dyn Any + Send>) -> Response {
     metrics::panicked();
-    let said = what
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| what.downcast_ref::<String>().map(String::as_str));
+    let said = what.downcast_ref::<&str>().copied();
     tracing::error!(said, "a handler panicked");
     Error::from(Code::InternalError).into_response()
 }

@@ -7,6 +7,7 @@
 //! Login locks and code tries live in Postgres.
 
 mod batcher;
+pub mod buffers;
 mod headers;
 mod limiter;
 mod local;

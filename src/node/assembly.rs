@@ -40,7 +40,10 @@ use crate::{
     http::client::IngressPolicy,
     ids::NodeId,
     inbox::{Acks, Inbox},
-    limits::{Limits, slots::Slots, table::Overrides, unauthenticated::UnauthenticatedConnections},
+    limits::{
+        Limits, buffers::ByteBudget, slots::Slots, table::Overrides,
+        unauthenticated::UnauthenticatedConnections,
+    },
     mail::Mailer,
     metrics,
     random::Random,
@@ -59,7 +62,7 @@ pub(super) async fn assemble(
     clock: Clock,
     random: Random,
     id: NodeId,
-    stores: Stores,
+    (stores, buffers): (Stores, ByteBudget),
     tasks: &Tasks,
 ) -> Result<App, Failure> {
     let Stores {
@@ -153,6 +156,7 @@ pub(super) async fn assemble(
         typing: typing.clone(),
         streams,
         limits: limits.clone(),
+        buffers: buffers.clone(),
         slots: slots.clone(),
         unauthenticated: UnauthenticatedConnections::default(),
         access_tokens: access_tokens.clone(),

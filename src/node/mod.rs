@@ -15,9 +15,12 @@ use crate::{
     db::{Db, Plans, migrate},
     delivery::End,
     error::Error,
-    http::listener,
+    http::{
+        connections::Connections,
+        listener::{self, ConnectionServer},
+    },
     ids::NodeId,
-    limits::table::Overrides,
+    limits::{buffers::ByteBudget, quotas::MB, table::Overrides},
     random::Random,
     redis::Redis,
     routes,
@@ -33,6 +36,8 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sockets are closed in batches over this long, with hints to come back spread over as much.
 const DRAIN_SPREAD: Duration = Duration::from_secs(5);
+/// Connections of the admin listener. Probes and scrapers need few.
+const MAX_ADMIN_CONNECTIONS: usize = 256;
 /// Work that is under way when the listener closes may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -116,7 +121,9 @@ impl Node {
         let id = NodeId::generate(&random);
         let stores = Stores::open(&config).await?;
         let (redis, tasks) = (stores.redis.clone(), Tasks::default());
-        let app = assembly::assemble(&config, clock, random, id, stores, &tasks).await?;
+        let buffers = ByteBudget::new(config.max_buffer.0 as usize * MB);
+        let parts = (stores, buffers.clone());
+        let app = assembly::assemble(&config, clock, random, id, parts, &tasks).await?;
 
         let public = TcpListener::bind(config.listen).await?;
         let admin = TcpListener::bind(config.admin).await?;
@@ -130,22 +137,26 @@ impl Node {
         } = &tasks;
         let router = routes::public(app.clone());
         // The acceptor counts as a connection: a drain must not count them before the last has been let in.
-        connections.spawn(listener::serve(
-            public,
+        let server = ConnectionServer {
             tls,
             router,
-            connections.clone(),
-            closing.clone(),
-        ));
+            connections: Connections::of(&config),
+            buffers,
+            idle_timeout: Duration::from_secs(config.connection_idle.0.into()),
+            tasks: connections.clone(),
+            stop: closing.clone(),
+        };
+        let admin_server = ConnectionServer {
+            tls: None,
+            router: routes::admin(app.clone()),
+            connections: Connections::up_to(MAX_ADMIN_CONNECTIONS),
+            tasks: workers.clone(),
+            stop: stopping.clone(),
+            ..server.clone()
+        };
+        connections.spawn(listener::serve(public, server));
         // Probes and metrics are answered until the very end.
-        let router = routes::admin(app.clone());
-        workers.spawn(listener::serve(
-            admin,
-            None,
-            router,
-            workers.clone(),
-            stopping.clone(),
-        ));
+        workers.spawn(listener::serve(admin, admin_server));
         tracing::info!(%address, %admin_address, "serving");
         let drain_lag = Duration::from_secs(config.drain_lag_seconds.0.into());
         Ok(Node {

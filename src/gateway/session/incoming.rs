@@ -18,8 +18,10 @@ use crate::{
     ids::Principal,
     limits::{
         Limiter,
+        buffers::{BytePermit, Owner},
         quotas::{
-            HEARTBEAT_INTERVAL, MAX_ACKS_PER_SECOND, MAX_DELTAS_PER_SECOND, MAX_FRAMES_PER_SECOND,
+            FREE_SOCKET_BYTES, HEARTBEAT_INTERVAL, MAX_ACKS_PER_SECOND, MAX_DELTAS_PER_SECOND,
+            MAX_FRAMES_PER_SECOND,
         },
     },
 };
@@ -62,10 +64,16 @@ impl Session<'_> {
     }
 
     async fn handle(&mut self, frame: ClientFrame, socket: &mut Socket) -> Result<(), SessionEnd> {
+        if self.has_expired()
+            && let Some((reference, stream)) = frame.command()
+        {
+            refuse(socket, reference, stream, &Code::Unauthorized.into());
+            return Ok(());
+        }
         match frame {
             ClientFrame::Ping => {
                 let pong = frames::encode(&ServerFrame::Pong(Empty {}));
-                socket.say(pong).await?;
+                socket.feed(&pong);
             }
             ClientFrame::Ack(cursor) => self.ack(cursor),
             ClientFrame::Renew(token) => self.renew(&token, socket).await?,
@@ -74,8 +82,9 @@ impl Session<'_> {
                 conversation,
                 body,
             } => {
+                let permit = self.hold(body.len())?;
                 self.sends
-                    .push(reference, Target::Conversation(conversation), body);
+                    .push(reference, Target::Conversation(conversation), body, permit);
             }
             ClientFrame::StreamEnd {
                 reference,
@@ -83,8 +92,9 @@ impl Session<'_> {
                 conversation,
                 body,
             } => {
-                self.sends
-                    .push(reference, Target::Stream(stream, conversation), body);
+                let permit = self.hold(body.len())?;
+                let target = Target::Stream(stream, conversation);
+                self.sends.push(reference, target, body, permit);
             }
             ClientFrame::StreamSync {
                 reference,
@@ -111,7 +121,7 @@ impl Session<'_> {
                     &self.subscription,
                 );
                 if let Err(error) = typed.await {
-                    refuse(socket, &reference, None, &error).await?;
+                    refuse(socket, &reference, None, &error);
                 }
             }
             ClientFrame::Stream {
@@ -126,11 +136,21 @@ impl Session<'_> {
                     .frame(who, stream.clone(), action)
                     .await;
                 if let Err(error) = done {
-                    refuse(socket, &reference, Some(&stream), &error).await?;
+                    refuse(socket, &reference, Some(&stream), &error);
                 }
             }
         }
         Ok(())
+    }
+
+    /// A permit for a large body that waits for its turn.
+    fn hold(&self, bytes: usize) -> Result<Option<BytePermit>, SessionEnd> {
+        if bytes <= FREE_SOCKET_BYTES {
+            return Ok(None);
+        }
+        let owner = Owner::Principal(self.client.principal.id());
+        let permit = self.gateway.buffers.take(owner, bytes);
+        permit.map(Some).map_err(|_| Close::SlowConsumer.into())
     }
 
     /// Notes a durable ack. An ack of another epoch says nothing about this one.
@@ -171,11 +191,9 @@ impl Session<'_> {
                 self.client.expires_at = Some(expires_at);
                 let waited = self.expiry == Expiry::Expired;
                 self.expiry = Expiry::Fresh;
-                socket
-                    .say(frames::encode(&ServerFrame::AuthRenewed(AuthRenewed {
-                        expires_at: expires_at.into(),
-                    })))
-                    .await?;
+                socket.feed(&frames::encode(&ServerFrame::AuthRenewed(AuthRenewed {
+                    expires_at: expires_at.into(),
+                })));
                 if waited {
                     // The mailbox was emptied meanwhile, but it still has its head.
                     let head = self.subscription.take().head;
@@ -188,9 +206,7 @@ impl Session<'_> {
                 Err(Close::Overload.into())
             }
             Err(_) => {
-                socket
-                    .say(frames::auth_error(AuthErrorReason::InvalidToken))
-                    .await?;
+                socket.feed(&frames::auth_error(AuthErrorReason::InvalidToken));
                 Err(Close::AuthFailed.into())
             }
         }

@@ -131,7 +131,8 @@ impl<'a> Session<'a> {
         // Before the bounds are read: every later commit wakes this subscription.
         let subscription = gateway.hub.join(
             Subscription::new(client.principal.id(), client.credential, UNKNOWN_SEQ)
-                .with_ephemeral(),
+                .with_ephemeral()
+                .with_buffers(gateway.buffers.clone()),
         );
         let ended = subscription.subscription();
         client.lease.on_lost(move || ended.end(End::TooMany));
@@ -204,9 +205,8 @@ impl<'a> Session<'a> {
             return Err(Close::Overload.into());
         }
         let cursor = session.cursor(session.subscription.sent());
-        socket
-            .say(frames::encode(&ServerFrame::CaughtUp(CaughtUp { cursor })))
-            .await?;
+        socket.feed(&frames::encode(&ServerFrame::CaughtUp(CaughtUp { cursor })));
+        session.flush(socket).await?;
         Ok(session)
     }
 
@@ -229,12 +229,17 @@ impl<'a> Session<'a> {
                 }
                 () = self.subscription.notified() => self.deliver(socket).await,
                 () = self.reorder_buffer.overdue() => self.deliver(socket).await,
-                answered = self.sends.answered() => answer(socket, &answered).await,
+                answered = self.sends.answered() => answer(socket, &answered),
                 found = self.syncs.found() => Box::pin(self.send_replay(found, socket)).await,
                 () = &mut timer => {
                     fired = true;
                     self.tick(socket).await
                 }
+            };
+            let outcome = match outcome {
+                // A revocation takes effect in the middle of every write.
+                Ok(()) if socket.has_queue() => self.flush(socket).await,
+                outcome => outcome,
             };
             if let Err(why) = outcome {
                 return why;
@@ -266,18 +271,14 @@ impl<'a> Session<'a> {
         let now = self.gateway.clock.now();
         if let Some(at) = self.client.expires_at {
             if now >= at + EXPIRY_GRACE {
-                socket
-                    .say(frames::auth_error(AuthErrorReason::TokenExpired))
-                    .await?;
+                socket.feed(&frames::auth_error(AuthErrorReason::TokenExpired));
                 return Err(Close::AuthFailed.into());
             }
             if now >= at {
                 self.expiry = Expiry::Expired;
             } else if now >= at - EXPIRY_NOTICE && self.expiry == Expiry::Fresh {
                 self.expiry = Expiry::Noticed;
-                socket
-                    .say(frames::encode(&ServerFrame::AuthExpiring(Empty {})))
-                    .await?;
+                socket.feed(&frames::encode(&ServerFrame::AuthExpiring(Empty {})));
             }
         }
         if now >= self.beat_at {
@@ -287,7 +288,7 @@ impl<'a> Session<'a> {
             }
             self.pinged = true;
             self.beat_at = now + PONG_DEADLINE;
-            socket.ping().await?;
+            socket.feed_ping();
         }
         Ok(())
     }

@@ -7,8 +7,16 @@ use crate::{
     delivery::End,
     events::EncodedEvent,
     features::streams::{Found, ReplayChunk, without_the_past},
-    gateway::{close::SessionEnd, close_frame, sends::refuse, socket::Socket},
-    limits::quotas::MAX_PAGE_EVENTS,
+    gateway::{
+        close::{Close, SessionEnd},
+        close_frame,
+        sends::refuse,
+        socket::Socket,
+    },
+    limits::{
+        buffers::{BytePermit, Owner},
+        quotas::{FREE_SOCKET_BYTES, MAX_PAGE_EVENTS, SOCKET_PAGE_BYTES},
+    },
 };
 
 impl Session<'_> {
@@ -67,7 +75,10 @@ impl Session<'_> {
         } = found;
         let key = match key {
             Ok(key) => key,
-            Err(error) => return refuse(socket, &reference, Some(&stream), &error).await,
+            Err(error) => {
+                refuse(socket, &reference, Some(&stream), &error);
+                return Ok(());
+            }
         };
         let ReplayChunk { frames, next } = self.gateway.streams.replay(&key, from);
         self.syncs.record_sent(key, next);
@@ -82,15 +93,17 @@ impl Session<'_> {
     /// Whether events may be sent now. They may not if the access token has ended or the node is
     /// fenced; they stay in the inbox then.
     fn may_deliver(&mut self) -> bool {
-        if self
-            .client
-            .expires_at
-            .is_some_and(|at| self.gateway.clock.now() >= at)
-        {
+        if self.has_expired() {
             self.expiry = Expiry::Expired;
             return false;
         }
         !self.gateway.hub.is_fenced()
+    }
+
+    /// Whether the access token has ended.
+    pub(super) fn has_expired(&self) -> bool {
+        let now = self.gateway.clock.now();
+        self.client.expires_at.is_some_and(|at| now >= at)
     }
 
     /// Queues an event; false if nothing may be sent now.
@@ -154,10 +167,13 @@ impl Session<'_> {
     ) -> Result<(), SessionEnd> {
         let principal = self.client.principal.id();
         while self.subscription.sent() < head {
-            let page = match self
-                .gateway
-                .inbox
-                .read(principal, self.subscription.sent(), MAX_PAGE_EVENTS)
+            // Without room for a page, small pages still keep the client going.
+            let owner = Owner::Principal(principal);
+            let mut permit = self.gateway.buffers.take(owner, SOCKET_PAGE_BYTES).ok();
+            let bytes = permit.as_ref().map_or(FREE_SOCKET_BYTES, BytePermit::bytes);
+            let (after, inbox) = (self.subscription.sent(), &self.gateway.inbox);
+            let page = match inbox
+                .read_page(principal, after, MAX_PAGE_EVENTS, bytes as i64)
                 .await
             {
                 Ok(page) => page,
@@ -169,6 +185,14 @@ impl Session<'_> {
             };
             if page.is_empty() {
                 return Ok(());
+            }
+            let held: usize = page.iter().map(|entry| entry.encoded.len()).sum();
+            let fits = match &mut permit {
+                Some(permit) => permit.grow(held.saturating_sub(bytes)).is_ok(),
+                None => held <= 2 * FREE_SOCKET_BYTES,
+            };
+            if !fits {
+                return Err(Close::SlowConsumer.into());
             }
             for entry in page {
                 if !self.write_event(socket, entry.seq, entry.encoded).await? {
@@ -182,6 +206,7 @@ impl Session<'_> {
 
     pub(super) async fn close_with(&mut self, end: End, socket: &mut Socket) -> SessionEnd {
         let (frame, close) = close_frame::to(&self.client, end, self.gateway);
-        socket.say(frame).await.err().unwrap_or(close).into()
+        socket.feed(&frame);
+        close.into()
     }
 }

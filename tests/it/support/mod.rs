@@ -6,6 +6,7 @@
 mod authenticator;
 mod client;
 mod devtools;
+pub mod h2;
 mod hostile;
 mod names;
 mod process;

@@ -42,7 +42,7 @@ use crate::{
         user::{self, User},
     },
     error::{Code, Error, Result},
-    http::{Created, Data, List, Page, Query, body, json},
+    http::{Created, Data, List, Page, Query, RoomForPage, body, json},
     ids::AgentId,
     jobs::Job,
     limits::{
@@ -189,6 +189,7 @@ fn card(agent: AgentRow) -> AgentCard {
 /// 4 MB of manifests.
 pub async fn list(
     user: User,
+    _: RoomForPage,
     Handle(agents): Handle<Agents>,
     Query(query): Query<Page<AgentId>>,
 ) -> Result<List<Agent>> {
