@@ -8,7 +8,10 @@ mod audience;
 pub(crate) mod http;
 mod store;
 
-use blindpipe_protocol::conversations::{ConversationKind, Encryption, Role};
+use blindpipe_protocol::{
+    conversations::{ConversationKind, Encryption, Role},
+    groups::Visibility,
+};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
@@ -16,7 +19,7 @@ pub use self::{
     audience::Audience,
     store::{
         MembershipScope, Place, add_member, is_admin, kind, leave_next, lock, member, members,
-        recipients, remove_member, touch, updated,
+        recipients, remove_member, require_rotation, touch, updated,
     },
 };
 use super::relations::Relation;
@@ -62,6 +65,9 @@ pub struct Member {
     pub principal_id: Principal,
     pub display_name: String,
     pub role: Role,
+    /// The messages that an agent gets; absent for a user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
     #[serde(serialize_with = "crate::clock::as_iso")]
     pub joined_at: DateTime<Utc>,
 }

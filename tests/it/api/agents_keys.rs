@@ -12,13 +12,13 @@ use crate::support::{Agent, Answer, Caller, TestNode, nodes};
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// What an agent holds: a signing pair, and an encryption key of which only the public half matters here.
-struct Keys {
+pub(super) struct Keys {
     signing: Ed25519KeyPair,
     public: [u8; 32],
 }
 
 impl Keys {
-    fn new(n: u8) -> Self {
+    pub(super) fn new(n: u8) -> Self {
         let signing = Ed25519KeyPair::from_seed_unchecked(&[n; 32]).expect("a seed");
         Keys {
             signing,
@@ -48,7 +48,12 @@ impl Keys {
     }
 }
 
-async fn register(node: &TestNode, caller: &Caller, agent: &Agent, keys: &Keys) -> Answer {
+pub(super) async fn register(
+    node: &TestNode,
+    caller: &Caller,
+    agent: &Agent,
+    keys: &Keys,
+) -> Answer {
     let body = keys.registration(&agent.id, &iso(node.world.clock.now()));
     caller
         .on(node)

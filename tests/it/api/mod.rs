@@ -16,3 +16,4 @@ mod keys;
 mod messages;
 mod read_markers;
 mod relations;
+mod visibility;

@@ -234,7 +234,7 @@ async fn attack_11_a_burst_of_failures_gets_no_more_than_that() {
             .await
             .refused(401, "INVALID_CREDENTIALS");
     }
-    for n in 0..30 {
+    for n in 0..20 {
         log_in(n, "192.0.2.11", &locked, "a wrong password")
             .await
             .refused(423, "ACCOUNT_LOCKED");

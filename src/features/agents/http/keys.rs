@@ -18,6 +18,7 @@ use crate::{
     events::EventKind,
     http::{Created, Data, Json},
     ids::AgentId,
+    jobs::Job,
     work::Tx,
 };
 
@@ -35,7 +36,9 @@ pub struct RegisteredKey {
 /// Caller: the agent or its owner. Body [`Registration`], signed by the new signing key. The key
 /// before it stays valid for 7 days. An agent's first key makes it `active`. Answers 201 with
 /// [`RegisteredKey`]; a repeat with the current key changes nothing. Publishes
-/// `agent.key_registered` to related users, and `agent.state_changed` to the owner if it has.
+/// `agent.key_registered` to related users, and `agent.state_changed` to the owner if it has. Within
+/// seconds, publishes `conversation.updated` where the members have a key, because another one is
+/// required.
 /// Errors: `VALIDATION_ERROR` (keys, time), `AGENT_KEYS_MISMATCH` (signature),
 /// `AGENT_NOT_REGISTERED`.
 pub async fn register_key(
@@ -72,6 +75,7 @@ async fn make_current(tx: &Tx, agent: &NamedAgent, keys: &Keys) -> Result<Option
         let users = store::related_users(tx, agent.id).await?;
         let data = json!({ "agent_id": agent.id, "key_id": key_id });
         tx.emit(EventKind::AgentKeyRegistered, None, &data, users)?;
+        tx.enqueue(Job::ReplaceAgentKeys { agent: agent.id });
     }
     let now = store::keys(tx, agent.id).await?;
     Ok(now.into_iter().find(|key| key.id != key_id))

@@ -36,6 +36,7 @@ use crate::{
     },
     clock::iso,
     error::{Code, Error, Result},
+    features::accounts::{self, SecurityChange},
     http::{Created, Data, List, Page, Query, body, json},
     ids::{AgentId, UserId},
     jobs::Job,
@@ -43,12 +44,12 @@ use crate::{
         quotas::{MANIFEST_ENVELOPE_BYTES, MAX_MANIFEST_BYTES},
         slots::Connection,
     },
-    validation::Text,
+    validation::{Name, Text},
 };
 
 #[derive(Deserialize)]
 struct CreateAgent {
-    display_name: Text<1, 200>,
+    display_name: Name<200>,
     description: Option<Text<0, 2000>>,
 }
 
@@ -130,7 +131,8 @@ async fn open(agents: &Agents, agent: AgentId, owner: &User) -> Result<(String, 
         let created_at = store::open(tx, agent)
             .await?
             .ok_or(Code::AgentNotRegistered)?;
-        store::add_token(tx, agent, &token.lookup, &hash).await?;
+        store::add_token(tx, agent, (&token.lookup, &hash), owner.session).await?;
+        accounts::notify(tx, owner.id, SecurityChange::AgentMade).await?;
         Ok(created_at)
     });
     let created_at = opened.await?;

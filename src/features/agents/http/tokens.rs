@@ -13,6 +13,7 @@ use crate::{
     clock::iso,
     error::{Error, Result},
     events::EventKind,
+    features::accounts::{self, SecurityChange},
     http::{Data, Json},
     limits::{Limiter, table::Limit},
 };
@@ -75,12 +76,13 @@ async fn replace_token(
             store::end_current_key(tx, agent.id, "").await?;
             store::end_current_token(tx, agent.id).await?.map(iso)
         };
-        store::add_token(tx, agent.id, &token.lookup, &hash).await?;
+        store::add_token(tx, agent.id, (&token.lookup, &hash), agent.session).await?;
         let data = json!({ "agent_id": agent.id, "emergency": emergency, "previous_valid_until": previous_valid_until });
         tx.emit(EventKind::AgentTokenRegenerated, None, &data, vec![agent.owner.0])?;
         if emergency || locked.state == AgentState::TokenRevoked {
             move_to(tx, &locked, AgentState::Registered).await?;
         }
+        accounts::notify(tx, agent.owner, SecurityChange::TokenRegenerated).await?;
         Ok(previous_valid_until)
     });
     let previous_valid_until = replaced.await?;

@@ -1,7 +1,7 @@
 use blindpipe_protocol::conversations::{ConversationKind, Encryption, Role};
 use uuid::Uuid;
 
-use super::{add_member, tell, whole};
+use super::{add_member, require_rotation, tell, whole};
 use crate::{
     error::{Code, Error, Result},
     events::EventKind,
@@ -150,5 +150,5 @@ async fn renew_relation(
         &[&conversation, &agent, &relation],
     )
     .await?;
-    Ok(())
+    require_rotation(tx, conversation).await
 }
