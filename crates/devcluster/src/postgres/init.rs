@@ -83,7 +83,8 @@ impl PostgresServer {
     /// that a test may cut the connections of nodes.
     fn serving_role(&self) -> String {
         format!(
-            "do $$ begin create role {SERVING_ROLE} login; exception when duplicate_object then null; end $$;\n\
+            "do $$ begin if not exists (select from pg_roles where rolname = '{SERVING_ROLE}') \
+             then create role {SERVING_ROLE} login; end if; end $$;\n\
              alter role {SERVING_ROLE} password '{}';\n\
              grant {SERVING_ROLE} to blindpipe;\n",
             self.passwords.serving
