@@ -190,7 +190,7 @@ pub(super) async fn assemble(
     }))
 }
 
-/// What recognises callers.
+/// The parts that recognise callers.
 struct Credentials {
     hasher: Hasher,
     revoked: RevokedCredentials,

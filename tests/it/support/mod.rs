@@ -7,6 +7,7 @@ mod authenticator;
 mod client;
 mod devtools;
 mod hostile;
+mod names;
 mod process;
 mod proxy;
 pub mod raw;
@@ -22,6 +23,7 @@ pub use self::{
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     devtools::DevTools,
     hostile::{forged, knock, knock_and_stay, wrong_secret},
+    names::NameServer,
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
     services::{
