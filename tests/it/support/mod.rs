@@ -22,7 +22,7 @@ pub use self::{
     authenticator::Authenticator,
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     devtools::DevTools,
-    hostile::{forged, knock, knock_and_stay, wrong_secret},
+    hostile::{forged, knock, knock_and_stay, sealed, wrong_secret},
     names::NameServer,
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
