@@ -18,5 +18,6 @@ pub mod passkeys;
 pub mod relations;
 pub(crate) mod streams;
 pub(crate) mod typing;
+pub mod webhooks;
 
 pub(crate) mod health;

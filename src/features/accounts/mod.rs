@@ -15,7 +15,7 @@ pub(crate) mod session;
 mod store;
 mod thefts;
 
-use crate::{auth::secret::MacKey, config::ServerSecret};
+use crate::{auth::key_ring::MacKeyRing, config::ServerSecret};
 
 pub use self::{
     notices::{SecurityChange, notify},
@@ -25,11 +25,11 @@ pub(crate) use http::Accounts;
 
 /// Derives codes. Clones share the key.
 #[derive(Clone)]
-pub struct Codes(MacKey);
+pub struct Codes(MacKeyRing);
 
 impl Codes {
     /// Derives a separate key from the server secret.
     pub fn new(secret: &ServerSecret) -> Self {
-        Codes(MacKey::derive(secret, "mailed code"))
+        Codes(secret.derive("mailed code"))
     }
 }

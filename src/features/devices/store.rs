@@ -1,11 +1,10 @@
 use std::{collections::HashSet, time::Duration};
 
 use blindpipe_protocol::{
-    devices::{RevokedDevice, StillThere},
+    devices::{DeviceKeyChange, RevokedDevice, StillThere},
     revocation::RevocationReason,
 };
 use chrono::{DateTime, Utc};
-use serde_json::json;
 use uuid::Uuid;
 
 use super::http::Device;
@@ -13,7 +12,7 @@ use crate::{
     auth::user::{User, lock_live_session},
     db::Db,
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
     ids::{PasskeyId, Principal, SessionId, UserId},
     inbox::{self, Reader},
     jobs::Job,
@@ -255,7 +254,7 @@ pub async fn list(
     user: &User,
     online: &HashSet<String>,
     cursor: Option<&str>,
-    most: i64,
+    limit: i64,
 ) -> Result<Vec<Device>> {
     let client = db.read().await?;
     if let Some(cursor) = cursor {
@@ -283,7 +282,7 @@ pub async fn list(
               and ($3::text is null or (d.created_at, d.device_id) < (seen.created_at, seen.device_id))
             order by d.created_at desc, d.device_id desc
             limit $4",
-            &[&user.id, &user.device_id, &cursor, &most],
+            &[&user.id, &user.device_id, &cursor, &limit],
         )
         .await?;
     let devices = rows.iter().map(|row| {
@@ -329,7 +328,7 @@ pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<RevokedDevice>
     if let Some(key) = row.get::<_, Option<String>>("key_id") {
         replace_keys(tx, user.id, device);
         bump_list(tx, user.id).await?;
-        tell_removed(tx, user.id, device, &key).await?;
+        emit_key_removed(tx, user.id, device, &key).await?;
     }
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
     let StillThere { passkeys, agents } = still_there(tx, user.id).await?;
@@ -365,10 +364,14 @@ async fn bump_list(tx: &Tx, user: UserId) -> Result<()> {
 }
 
 /// Publishes the removal of a key to everybody who could see it.
-async fn tell_removed(tx: &Tx, user: UserId, device: &str, key: &str) -> Result<()> {
-    let data = json!({ "user_id": user, "device_id": device, "key_id": key });
+async fn emit_key_removed(tx: &Tx, user: UserId, device: &str, key: &str) -> Result<()> {
+    let event = Event::KeyDeviceRemoved(DeviceKeyChange {
+        user_id: user,
+        device_id: device.to_owned(),
+        key_id: key.to_owned(),
+    });
     let audience = audience(tx, user).await?;
-    tx.emit(EventKind::KeyDeviceRemoved, None, &data, audience)
+    tx.emit(event, None, audience)
 }
 
 /// Removes one key of a deleted user from the directory. False if none is left.
@@ -384,7 +387,7 @@ pub async fn remove_key(tx: &Tx, user: UserId) -> Result<bool> {
         )
         .await?;
     let Some(row) = removed else { return Ok(false) };
-    tell_removed(tx, user, row.get("device_id"), row.get("key_id")).await?;
+    emit_key_removed(tx, user, row.get("device_id"), row.get("key_id")).await?;
     Ok(true)
 }
 

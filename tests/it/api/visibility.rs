@@ -81,7 +81,7 @@ async fn widening_shows_nothing_of_before_but_what_named_the_agent() {
     let members = conversation(&bob, &group).await["members"].take();
     for member in members.as_array().expect("members") {
         let is_agent = member["principal_type"] == "agent";
-        let shown = is_agent.then(|| json!("all")).unwrap_or_default();
+        let shown = if is_agent { json!("all") } else { json!(null) };
         assert_eq!(member["visibility"], shown, "{member}");
     }
     say(&bob, &group, "open 1", None).await;

@@ -10,7 +10,8 @@ use crate::support::{Answer, PASSWORD, Shift, TestNode, User, connect, nodes, no
 /// No budget is met by accident.
 const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
-    "auth_register_email=100000/s,auth_register_ip=100000/s,auth_send_code=100000/s,auth_login_ip=100000/s,default_ip=100000/s",
+    "auth_register_email=100000/s,auth_register_ip=100000/s,auth_send_code=100000/s,auth_login_ip=100000/s,default_ip=100000/s,\
+     auth_human_ip=100000/s",
 );
 
 fn address() -> String {
@@ -25,7 +26,7 @@ fn send_code(email: &str, scene: &str) -> Value {
     json!({ "email": email, "scene": scene, "turnstile_token": "dev-pass" })
 }
 
-/// What an outsider can compare of an answer.
+/// The parts of an answer that an outsider can compare.
 fn face(answer: &Answer) -> (u16, Value, Vec<(String, String)>) {
     let own = ["x-request-id", "date", "ratelimit"];
     let headers = answer
@@ -38,7 +39,7 @@ fn face(answer: &Answer) -> (u16, Value, Vec<(String, String)>) {
     (answer.status, answer.body.clone(), headers)
 }
 
-/// What it is, its path, how many pairs, its body for an address.
+/// Its name, its path, the number of pairs, its body for an address.
 type Call = (&'static str, &'static str, usize, fn(&str) -> Value);
 
 /// How much longer a call takes for the known address than for unknown ones, by so many pairs in turn.

@@ -67,7 +67,7 @@ async fn notices(node: &TestNode, user: &User) -> Vec<String> {
 async fn a_login_on_a_new_device_is_mailed_once_and_says_which_and_when() {
     let [a, b] = nodes().await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
-    // Who registers knows, and so does who comes back with the cookie.
+    // A user who registers knows, and so does a user who comes back with the cookie.
     let (device, cookie) = (alice.device_id.as_str(), Some(alice.cookie.as_str()));
     assert!(!log_in_by(&b, &alice, device, "the first", cookie).await.0);
     assert!(notices(&a, &alice).await.is_empty());

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
 use crate::{
@@ -135,8 +134,7 @@ pub async fn check_code(
     let Some(nonce) = nonce else {
         return Ok(CodeCheck::Wrong);
     };
-    let right = codes.derive(email.as_str(), scene, nonce);
-    if right.as_bytes().ct_eq(given.code.as_bytes()).into() {
+    if codes.verify(email.as_str(), scene, nonce, given.code) {
         return Ok(CodeCheck::Right);
     }
     tx.execute(
