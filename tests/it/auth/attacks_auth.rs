@@ -313,7 +313,7 @@ async fn attack_05_of_many_who_use_a_code_at_once_one_succeeds() {
 async fn attack_07_a_stranger_without_a_human_cannot_use_up_anyones_budget() {
     let [a] = nodes_with(&[(
         "LIMIT_OVERRIDES",
-        "default_ip=100000/s,auth_register_ip=100000/s",
+        "default_ip=100000/s,auth_register_ip=100000/s,auth_human_ip=100000/s",
     )])
     .await;
     let (caller, email) = (a.anon(), address());
