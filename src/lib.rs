@@ -11,7 +11,7 @@
 //! delivery    delivery
 //! work        jobs work http
 //! features    health relations devices keys accounts passkeys agents conversations groups
-//!             group_keys messages typing streams budgets erasure
+//!             group_keys messages typing streams tool_calls grants budgets erasure
 //! edge        gateway app routes documents schedule node healthcheck
 //! ```
 //!

@@ -13,7 +13,7 @@ use crate::{
     events::EventKind,
     ids::{Principal, SessionId, UserId},
     inbox::{self, Reader},
-    jobs::Job,
+    jobs::{ConsentEnd, Job},
     limits::quotas::{MAX_SESSION_DAYS, REFRESH_GRACE, REFRESH_TOKEN_TTL},
     work::Tx,
 };
@@ -276,6 +276,10 @@ pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>>
         tell_removed(tx, user.id, device, &key).await?;
     }
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
+    tx.enqueue(Job::EndConsent(ConsentEnd::Device(
+        user.id,
+        device.to_owned(),
+    )));
     Ok(row.get("revoked_at"))
 }
 

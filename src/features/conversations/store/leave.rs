@@ -8,6 +8,7 @@ use crate::{
     events::EventKind,
     features::conversations::Member,
     ids::{ConversationId, Principal},
+    jobs::{ConsentEnd, Job},
     work::Tx,
 };
 
@@ -74,6 +75,7 @@ pub async fn remove_member(
     .await?;
     let data = json!({ "conversation_id": id, "member": member, "by": by });
     tx.emit(EventKind::MemberRemoved, Some(id), &data, to)?;
+    tx.enqueue(Job::EndConsent(ConsentEnd::Member(id, who.id())));
     if member.role == Role::Owner && succeed(tx, id).await? {
         updated(tx, id).await?;
     }
