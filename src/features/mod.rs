@@ -20,5 +20,6 @@ pub mod relations;
 pub(crate) mod streams;
 pub mod tool_calls;
 pub(crate) mod typing;
+pub mod webhooks;
 
 pub(crate) mod health;

@@ -23,7 +23,7 @@ use crate::{
     routes,
 };
 
-/// Reads the settings through `get`. Faults that only other rooms can see are in the same list.
+/// Reads the settings through `get`. Faults that only other modules can see are in the same list.
 pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
     Config::read_checked(get, &[("LIMIT_OVERRIDES", Overrides::check)])
 }
@@ -33,7 +33,7 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sockets are closed in batches over this long, with hints to come back spread over as much.
 const DRAIN_SPREAD: Duration = Duration::from_secs(5);
-/// What is under way when the listener has closed may take this long.
+/// Work that is under way when the listener closes may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A node that serves.
@@ -49,7 +49,7 @@ pub struct Node {
     tasks: Tasks,
 }
 
-/// What runs, and what ends it.
+/// The running parts of a node, and the handles that end them.
 #[derive(Default)]
 struct Tasks {
     /// Ends the public listener.
@@ -64,7 +64,7 @@ struct Tasks {
 /// The stores that a node works with, and the pub/sub side of Redis.
 struct Stores {
     db: Db,
-    /// For the send lanes alone, so that slow reads cannot starve them.
+    /// For the send writers alone, so that slow reads cannot starve them.
     send_db: Db,
     /// For the sweep and the acks, so that a storm of requests cannot.
     quiet_db: Db,
@@ -129,7 +129,7 @@ impl Node {
             ..
         } = &tasks;
         let router = routes::public(app.clone());
-        // One of the connections itself: a drain must not count them before the last has been let in.
+        // The acceptor counts as a connection: a drain must not count them before the last has been let in.
         connections.spawn(listener::serve(
             public,
             tls,
@@ -182,7 +182,7 @@ impl Node {
         self.app.slots.flush().await;
         self.redis.leave(self.id).await;
         self.tasks.stopping.cancel();
-        // The send lanes end when the last handle to them goes.
+        // The send writers end when the last handle to them goes.
         drop(self.app);
         self.tasks.workers.close();
         if tokio::time::timeout(Duration::from_secs(5), self.tasks.workers.wait())

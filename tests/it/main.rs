@@ -9,6 +9,7 @@ mod api;
 mod auth;
 mod consent;
 mod delivery;
+mod egress;
 mod faults;
 mod house;
 mod limits;

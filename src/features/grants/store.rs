@@ -17,7 +17,7 @@ use crate::{
     },
     db::{Conn, Db},
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
     features::{
         agents,
         conversations::{self, AskedUser},
@@ -66,9 +66,9 @@ async fn show(client: &Conn, id: GrantId) -> Result<Grant> {
     Ok(grant(&row))
 }
 
-fn tell(tx: &Tx, kind: EventKind, grant: &Grant) -> Result<()> {
+fn tell(tx: &Tx, event: fn(Grant) -> Event, grant: &Grant) -> Result<()> {
     let both = vec![grant.user_id.0, grant.agent_id.0];
-    tx.emit(kind, Some(grant.conversation_id), grant, both)
+    tx.emit(event(grant.clone()), Some(grant.conversation_id), both)
 }
 
 /// Makes a pending grant, or finds the one that waits for the same scopes. The flag is true if this
@@ -91,7 +91,7 @@ pub async fn request(
         let new = insert(tx, agent, body, &asked, &scopes, &sensitivities).await?;
         if let Some(new) = new {
             let grant = show(tx, new).await?;
-            tell(tx, EventKind::GrantRequested, &grant)?;
+            tell(tx, Event::GrantRequested, &grant)?;
             return Ok((grant, true));
         }
         let waiting = tx
@@ -197,7 +197,7 @@ pub async fn decide(tx: &Tx, user: &User, id: GrantId, body: &DecideGrant) -> Re
     )
     .await?;
     let decided = show(tx, id).await?;
-    tell(tx, EventKind::GrantDecided, &decided)?;
+    tell(tx, Event::GrantDecided, &decided)?;
     Ok(decided)
 }
 
@@ -228,7 +228,7 @@ async fn end(tx: &Tx, ids: &[GrantId]) -> Result<()> {
         .await?;
     let ended: Vec<Grant> = rows.iter().map(grant).collect();
     for one in &ended {
-        tell(tx, EventKind::GrantRevoked, one)?;
+        tell(tx, Event::GrantRevoked, one)?;
     }
     // An answer locks the call before the agreement too.
     tool_calls::deny_of_grants(tx, ids).await?;

@@ -22,7 +22,7 @@ use crate::{
     },
     db::Db,
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
     features::{
         agents,
         conversations::{self, AskedUser},
@@ -95,7 +95,7 @@ impl Stored {
             payload: state.payload.clone(),
         };
         let conversation = Some(state.conversation_id);
-        tx.emit(EventKind::ArtifactResponse, conversation, &outcome, to)
+        tx.emit(Event::ArtifactResponse(Box::new(outcome)), conversation, to)
     }
 
     fn both(&self) -> Vec<Uuid> {
@@ -358,12 +358,8 @@ fn tell_requested(tx: &Tx, new: &New, request: &RequestArtifact, judged: Judged)
         payload: request.payload.clone(),
     };
     let conversation = Some(request.conversation_id);
-    tx.emit(
-        EventKind::ArtifactRequest,
-        conversation,
-        &call,
-        vec![stored.user.0],
-    )
+    let event = Event::ArtifactRequest(Box::new(call));
+    tx.emit(event, conversation, vec![stored.user.0])
 }
 
 /// Answers a call for the device of a session. Sockets may know the device by an earlier name.
