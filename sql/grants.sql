@@ -14,6 +14,8 @@ grant usage on schema public to :"serving_role";
 grant select on active_member to :"serving_role";
 grant select, insert, update on agent to :"serving_role";
 grant select, insert, update, delete on agent_key to :"serving_role";
+grant select, insert, update on agent_grant to :"serving_role";
+grant select on agent_grant_shown to :"serving_role";
 grant select on agent_shown to :"serving_role";
 grant select, insert, update on agent_token to :"serving_role";
 grant select on cluster to :"serving_role";
@@ -40,6 +42,8 @@ grant select, insert, update, delete on passkey_challenge to :"serving_role";
 grant select on refinery_schema_history to :"serving_role";
 grant select, insert, update on relation to :"serving_role";
 grant select, insert, update, delete on session to :"serving_role";
+grant select, insert, update, delete on tool_call to :"serving_role";
+grant select, insert, update, delete on tool_consent to :"serving_role";
 grant select, insert, update on user_account to :"serving_role";
 
 grant execute on function erase_key_backups to :"serving_role";

@@ -92,7 +92,7 @@ create table access_log (
     agent_id        uuid        not null,
     conversation_id uuid,                                                 -- null: data of no conversation
     kind            text        not null check (kind in (
-        'conversation_list', 'conversation', 'history', 'poll', 'push', 'keys', 'group_keys', 'object')),
+        'conversation_list', 'conversation', 'history', 'poll', 'push', 'keys', 'group_keys', 'object', 'tool_call')),
     items           bigint      not null,                                 -- messages, events, keys ... that it got
     from_seq        bigint,                                               -- the first and the last of them: of messages
     to_seq          bigint,                                               -- in a history, of events in the agent's inbox
@@ -115,7 +115,8 @@ create function ulid_floor(at timestamptz) returns uuid language sql immutable p
     $$ select (lpad(to_hex(floor(extract(epoch from at) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid $$;
 
 -- Numbers, dates and chains a row. It runs with its owner's rights, so whoever may insert cannot touch the heads.
-create function access_log_chain() returns trigger language plpgsql security definer set search_path from current as $$
+create function access_log_chain() returns trigger language plpgsql
+    security definer set search_path = public, pg_temp as $$
 declare
     previous bytea;
 begin
@@ -131,6 +132,7 @@ begin
     update access_log_head set hash = new.hash where subject_id = new.subject_id;
     return new;
 end $$;
+revoke all on function access_log_chain from public;
 
 create function access_log_is_append_only() returns trigger language plpgsql as $$
 begin

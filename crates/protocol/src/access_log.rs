@@ -26,6 +26,8 @@ words! {
         GroupKeys = "group_keys",
         /// A file.
         Object = "object",
+        /// The result of a tool call, by a repeated request.
+        ToolCall = "tool_call",
     }
 }
 
