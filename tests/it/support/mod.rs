@@ -4,6 +4,8 @@
 //! prefix of their own.
 
 mod authenticator;
+mod authority;
+mod behaviour;
 mod client;
 mod devtools;
 mod hostile;
@@ -11,6 +13,7 @@ mod names;
 mod process;
 mod proxy;
 pub mod raw;
+mod receiver;
 mod services;
 mod siteverify;
 mod smtp;
@@ -20,12 +23,15 @@ mod world;
 
 pub use self::{
     authenticator::Authenticator,
+    authority::Authority,
+    behaviour::Behaviour,
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     devtools::DevTools,
     hostile::{forged, knock, knock_and_stay, wrong_secret},
     names::NameServer,
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
+    receiver::Receiver,
     services::{
         blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
         redis_client, redis_cluster, redis_link, services, spawn, waiting,
