@@ -129,6 +129,8 @@ settings! {
     egress_denied: List<IpNet> = "EGRESS_DENIED_NETWORKS", Some("");
     /// Comma list of name servers (address and port) for the hosts of webhooks; empty: those of `/etc/resolv.conf`.
     egress_name_servers: List<SocketAddr> = "EGRESS_NAME_SERVERS", Some("");
+    /// Milliseconds of a call to a webhook, from the name to the last byte of the answer. Receivers are promised 10,000; tests wait for less.
+    egress_timeout: Bounded<100, 10_000> = "EGRESS_TIMEOUT_MS", Some("10000");
     /// Calls to webhooks that a node has under way at once.
     egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
     /// Calls to webhooks of one host and port that a node has under way at once.
@@ -258,7 +260,7 @@ impl fmt::Display for Faults {
 pub enum Profile {
     /// Real mail, real Turnstile.
     Production,
-    /// One machine, loopback only.
+    /// A single machine, loopback only.
     Dev,
 }
 
@@ -398,7 +400,7 @@ impl Setting for SocketAddr {
     }
 }
 
-/// One key of access tokens. Cannot be printed.
+/// A key of access tokens. Cannot be printed.
 #[derive(Clone)]
 pub enum TokenKey {
     /// HS256: 32 bytes or more.

@@ -9,7 +9,6 @@
 mod acks;
 mod store;
 
-use serde::Serialize;
 use uuid::Uuid;
 
 pub(crate) use self::{acks::Acks, store::Reader};
@@ -17,7 +16,7 @@ use crate::{
     cursor::Cursor,
     db::{Db, Tx},
     error::{Code, Error, Result},
-    events::{self, EncodedEvent, EventKind},
+    events::{self, EncodedEvent, Event, EventKind},
     ids::{AgentId, ConversationId, EventId, TokenId},
     limits::quotas::MAX_PAGE_EVENTS,
     metrics,
@@ -54,19 +53,19 @@ pub struct NewEvent {
 }
 
 impl NewEvent {
-    /// An event with `data` encoded as JSON.
+    /// An event with its data encoded as JSON.
     pub fn new(
         id: EventId,
-        kind: EventKind,
+        event: &Event,
         conversation: Option<ConversationId>,
-        data: &impl Serialize,
         recipients: Vec<Uuid>,
     ) -> Result<Self> {
-        let data = serde_json::to_string(data)
+        let data = event
+            .data_json()
             .map_err(|error| Error::internal(Code::InternalError, error))?;
         Ok(NewEvent {
             id,
-            kind,
+            kind: event.kind(),
             conversation,
             data,
             recipients,

@@ -33,7 +33,7 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sockets are closed in batches over this long, with hints to come back spread over as much.
 const DRAIN_SPREAD: Duration = Duration::from_secs(5);
-/// What is under way when the listener has closed may take this long.
+/// Work that is under way when the listener closes may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A node that serves.
@@ -49,7 +49,7 @@ pub struct Node {
     tasks: Tasks,
 }
 
-/// What runs, and what ends it.
+/// The running parts of a node, and the handles that end them.
 #[derive(Default)]
 struct Tasks {
     /// Ends the public listener.
@@ -129,7 +129,7 @@ impl Node {
             ..
         } = &tasks;
         let router = routes::public(app.clone());
-        // One of the connections itself: a drain must not count them before the last has been let in.
+        // The acceptor counts as a connection: a drain must not count them before the last has been let in.
         connections.spawn(listener::serve(
             public,
             tls,

@@ -1,8 +1,7 @@
 use std::{collections::HashSet, time::Duration};
 
-use blindpipe_protocol::revocation::RevocationReason;
+use blindpipe_protocol::{devices::DeviceKeyChange, revocation::RevocationReason};
 use chrono::{DateTime, Utc};
-use serde_json::json;
 use uuid::Uuid;
 
 use super::http::Device;
@@ -10,7 +9,7 @@ use crate::{
     auth::user::{User, lock_live_session},
     db::Db,
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
     ids::{Principal, SessionId, UserId},
     inbox::{self, Reader},
     jobs::Job,
@@ -273,7 +272,7 @@ pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>>
     if let Some(key) = row.get::<_, Option<String>>("key_id") {
         replace_keys(tx, user.id, device);
         bump_list(tx, user.id).await?;
-        tell_removed(tx, user.id, device, &key).await?;
+        emit_key_removed(tx, user.id, device, &key).await?;
     }
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
     Ok(row.get("revoked_at"))
@@ -303,10 +302,14 @@ async fn bump_list(tx: &Tx, user: UserId) -> Result<()> {
 }
 
 /// Publishes the removal of a key to everybody who could see it.
-async fn tell_removed(tx: &Tx, user: UserId, device: &str, key: &str) -> Result<()> {
-    let data = json!({ "user_id": user, "device_id": device, "key_id": key });
+async fn emit_key_removed(tx: &Tx, user: UserId, device: &str, key: &str) -> Result<()> {
+    let event = Event::KeyDeviceRemoved(DeviceKeyChange {
+        user_id: user,
+        device_id: device.to_owned(),
+        key_id: key.to_owned(),
+    });
     let audience = audience(tx, user).await?;
-    tx.emit(EventKind::KeyDeviceRemoved, None, &data, audience)
+    tx.emit(event, None, audience)
 }
 
 /// Removes one key of a deleted user from the directory. False if none is left.
@@ -322,7 +325,7 @@ pub async fn remove_key(tx: &Tx, user: UserId) -> Result<bool> {
         )
         .await?;
     let Some(row) = removed else { return Ok(false) };
-    tell_removed(tx, user, row.get("device_id"), row.get("key_id")).await?;
+    emit_key_removed(tx, user, row.get("device_id"), row.get("key_id")).await?;
     Ok(true)
 }
 

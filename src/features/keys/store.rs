@@ -1,4 +1,4 @@
-use serde_json::json;
+use blindpipe_protocol::{devices::DeviceKeyChange, keys::BackupAccess};
 use tokio_postgres::Row;
 
 use super::{
@@ -7,10 +7,9 @@ use super::{
 };
 use crate::{
     auth::user::User,
-    clock::iso,
     db::Db,
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
     features::devices,
     ids::{Principal, UserId},
     limits::quotas::{MAX_KEY_BACKUP_VERSIONS, REAUTH_WINDOW_FOR_KEYS},
@@ -51,12 +50,16 @@ pub async fn put(tx: &Tx, user: &User, upload: &Upload) -> Result<Kept> {
     }
     show(tx, user.id, &kept).await?;
     let audience = devices::audience(tx, user.id).await?;
-    let data = |key: &str| json!({ "user_id": user.id, "device_id": device, "key_id": key });
+    let change = |key_id: String| DeviceKeyChange {
+        user_id: user.id,
+        device_id: device.to_owned(),
+        key_id,
+    };
     if let Some(before) = shown {
-        let kind = EventKind::KeyDeviceRemoved;
-        tx.emit(kind, None, &data(&before), audience.clone())?;
+        let removed = Event::KeyDeviceRemoved(change(before));
+        tx.emit(removed, None, audience.clone())?;
     }
-    tx.emit(EventKind::KeyDeviceAdded, None, &data(&key), audience)?;
+    tx.emit(Event::KeyDeviceAdded(change(key)), None, audience)?;
     Ok(kept)
 }
 
@@ -224,7 +227,7 @@ fn backup(row: &Row) -> Backup {
 
 /// Notifies the user's devices that one of them has read backups. Refused if its session has ended
 /// meanwhile.
-pub async fn tell_accessed(tx: &Tx, user: &User) -> Result<()> {
+pub async fn emit_accessed(tx: &Tx, user: &User) -> Result<()> {
     let row = tx
         .query_opt(
             "-- keys.accessed
@@ -233,8 +236,11 @@ pub async fn tell_accessed(tx: &Tx, user: &User) -> Result<()> {
         )
         .await?
         .ok_or(Code::Unauthorized)?;
-    let data = json!({ "device_id": user.device_id, "at": iso(row.get("now")) });
-    tx.emit(EventKind::KeyBackupAccessed, None, &data, vec![user.id.0])
+    let event = Event::KeyBackupAccessed(BackupAccess {
+        device_id: user.device_id.clone(),
+        at: row.get("now"),
+    });
+    tx.emit(event, None, vec![user.id.0])
 }
 
 /// The user's devices that have backups, the one with the latest backup first.

@@ -19,7 +19,7 @@ use super::{egress, loopback, post, stock_verifies, verify, word};
 use crate::support::{
     Authority,
     Behaviour::{self, *},
-    Receiver,
+    FaultyReceiver,
 };
 
 /// The deadline of exchanges here; ten seconds in production.
@@ -87,7 +87,7 @@ fn client(authority: &Authority) -> Egress {
 /// Delivers a signed body. Returns what was wrong.
 async fn deliver(
     egress: &Egress,
-    receiver: &Receiver,
+    receiver: &FaultyReceiver,
     behaviour: Behaviour,
     expected: &str,
 ) -> Option<String> {
@@ -138,9 +138,9 @@ async fn every_behaviour_of_a_receiver_has_its_outcome_in_time() {
     let faults = join_all(plain.chain(tls).map(async |(&(behaviour, expected), tls)| {
         let plan = move |_| behaviour;
         let receiver = if tls {
-            Receiver::tls(&authority, plan).await
+            FaultyReceiver::tls(&authority, plan).await
         } else {
-            Receiver::plain(plan).await
+            FaultyReceiver::plain(plan).await
         };
         deliver(&egress, &receiver, behaviour, expected).await
     }));
@@ -152,18 +152,18 @@ async fn every_behaviour_of_a_receiver_has_its_outcome_in_time() {
 async fn a_long_answer_is_cut_and_a_compressed_one_stays_compressed() {
     let egress = client(&Authority::new());
     for behaviour in [Endless, HugeLength] {
-        let receiver = Receiver::plain(move |_| behaviour).await;
+        let receiver = FaultyReceiver::plain(move |_| behaviour).await;
         let reply = post(&egress, &receiver.url()).await.expect("an answer");
         assert!(reply.truncated && reply.body.len() == MAX_REPLY_BYTES);
         // The rest is not read: the next delivery takes another connection.
         post(&egress, &receiver.url()).await.expect("an answer");
         assert_eq!(receiver.connections(), 2);
     }
-    let receiver = Receiver::plain(|_| GzipBomb).await;
+    let receiver = FaultyReceiver::plain(|_| GzipBomb).await;
     let reply = post(&egress, &receiver.url()).await.expect("an answer");
     assert!(!reply.truncated && reply.body.starts_with(b"\x1f\x8b\x08"));
     assert!((60_000..61_000).contains(&reply.body.len()));
-    let receiver = Receiver::plain(|_| UntilClose).await;
+    let receiver = FaultyReceiver::plain(|_| UntilClose).await;
     let reply = post(&egress, &receiver.url()).await.expect("an answer");
     assert_eq!(&reply.body[..], b"{\"until\": \"close\"}");
 }
@@ -171,7 +171,7 @@ async fn a_long_answer_is_cut_and_a_compressed_one_stays_compressed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_after_is_read_in_both_forms() {
     let egress = client(&Authority::new());
-    let receiver = Receiver::plain(|n| [TooMany, Unavailable, ServerError][n % 3]).await;
+    let receiver = FaultyReceiver::plain(|n| [TooMany, Unavailable, ServerError][n % 3]).await;
     let mut waits = Vec::new();
     for _ in 0..3 {
         let reply = post(&egress, &receiver.url()).await.expect("an answer");
@@ -198,7 +198,7 @@ async fn connections_are_kept_only_while_they_are_clean() {
         // The second answer on the connection must not become the answer to the next delivery.
         (TrailingAnswer, "200", 5),
     ] {
-        let receiver = Receiver::tls(&authority, move |_| behaviour).await;
+        let receiver = FaultyReceiver::tls(&authority, move |_| behaviour).await;
         for n in 0..5 {
             let outcome = post(&egress, &receiver.url()).await;
             assert_eq!(word(&outcome), expected, "{behaviour:?}, {n}");
@@ -218,7 +218,7 @@ async fn connections_are_kept_only_while_they_are_clean() {
 async fn a_request_that_was_written_is_never_repeated() {
     let egress = client(&Authority::new());
     // The second request on an open connection is read and not answered.
-    let receiver = Receiver::plain(|n| if n == 1 { ClosesUnanswered } else { Well }).await;
+    let receiver = FaultyReceiver::plain(|n| if n == 1 { ClosesUnanswered } else { Well }).await;
     let mut outcomes = Vec::new();
     for _ in 0..3 {
         outcomes.push(word(&post(&egress, &receiver.url()).await));
@@ -235,8 +235,8 @@ async fn a_dropped_call_closes_its_connection_and_returns_its_place() {
         ..loopback(None)
     };
     let egress = egress(settings);
-    let hanging = Receiver::plain(|_| Hangs).await;
-    let other = Receiver::plain(|_| Well).await;
+    let hanging = FaultyReceiver::plain(|_| Hangs).await;
+    let other = FaultyReceiver::plain(|_| Well).await;
     let url = hanging.url();
     {
         let mut calls = Box::pin(join_all([post(&egress, &url), post(&egress, &url)]));

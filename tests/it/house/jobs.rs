@@ -108,7 +108,7 @@ async fn a_job_that_fails_waits_longer_each_time_and_is_given_up_when_told() {
     queue::fail(&db, claims[0], &why).await.expect("settled");
     world.advance(Duration::from_secs(3600)).await;
     assert!(claim(&db).await.is_empty());
-    // One that was given up is kept for a while, and in nobody's way.
+    // A job that was given up is kept for a while, and in nobody's way.
     enqueue(&db, vec![job]).await;
     assert_eq!(claim(&db).await.len(), 1);
     let client = connect(&world.database).await;

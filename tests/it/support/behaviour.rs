@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 
 use super::{
     authority::Authority,
-    receiver::{DRIP, Shared, Stream},
+    faulty_receiver::{DRIP, Shared, Stream},
 };
 
 /// A way to treat a delivery.

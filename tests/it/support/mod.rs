@@ -8,12 +8,12 @@ mod authority;
 mod behaviour;
 mod client;
 mod devtools;
+mod faulty_receiver;
 mod hostile;
 mod names;
 mod process;
 mod proxy;
 pub mod raw;
-mod receiver;
 mod services;
 mod siteverify;
 mod smtp;
@@ -27,11 +27,11 @@ pub use self::{
     behaviour::Behaviour,
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     devtools::DevTools,
-    hostile::{forged, knock, knock_and_stay, wrong_secret},
+    faulty_receiver::FaultyReceiver,
+    hostile::{forged, knock, knock_and_stay, sealed, wrong_secret},
     names::NameServer,
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
-    receiver::Receiver,
     services::{
         blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
         redis_client, redis_cluster, redis_link, services, spawn, waiting,

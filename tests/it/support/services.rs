@@ -1,4 +1,4 @@
-//! One Postgres and one Redis for the whole test process, and a template database to copy from.
+//! A Postgres and a Redis for the whole test process, and a template database to copy from.
 
 use std::{
     path::Path,

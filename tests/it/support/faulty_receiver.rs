@@ -38,7 +38,7 @@ pub struct Received {
 
 /// The server; ends with the test.
 #[derive(Clone)]
-pub struct Receiver {
+pub struct FaultyReceiver {
     pub address: SocketAddr,
     https: bool,
     shared: Arc<Shared>,
@@ -58,7 +58,7 @@ pub(super) struct Shared {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
-impl Receiver {
+impl FaultyReceiver {
     /// A receiver that speaks plain HTTP.
     pub async fn plain(plan: impl Fn(usize) -> Behaviour + Send + Sync + 'static) -> Self {
         Self::start(None, plan).await
@@ -82,7 +82,7 @@ impl Receiver {
         let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
         socket.bind(any).expect("a port");
         let listener = socket.listen(1024).expect("listening");
-        let receiver = Receiver {
+        let receiver = FaultyReceiver {
             address: listener.local_addr().expect("an address"),
             https: certificates.is_some(),
             shared: Arc::new(Shared {
@@ -177,6 +177,10 @@ impl Shared {
             } else {
                 read_body(&mut stream, &headers, buffered).await?
             };
+            if let Some(challenge) = challenge(&body) {
+                self.write(&mut stream, challenge.as_bytes()).await?;
+                return stream.shutdown().await;
+            }
             self.record(headers, body, behaviour);
             if !behaviour.answer(&mut stream, self).await? {
                 return Ok(());
@@ -247,6 +251,18 @@ async fn read_body(
         }
     }
     Ok(body)
+}
+
+/// The answer to a challenge of the address; none for other deliveries. Challenges are answered well
+/// and not recorded.
+fn challenge(body: &[u8]) -> Option<String> {
+    let body: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let challenge = (body["event"] == "webhook.verify").then_some(&body["data"])?;
+    let text = serde_json::json!({ "challenge": challenge["challenge"] }).to_string();
+    Some(format!(
+        "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{text}",
+        text.len()
+    ))
 }
 
 /// A pause between bytes that drip. It is real time, because the client's deadline is.
