@@ -128,7 +128,7 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
         .await?;
     tx.execute(
         "-- keys.forget_old
-        delete from key_backup where user_id = $1 and device_id = $2 and version <= $3",
+        select forget_key_backups($1, $2, $3)",
         &[&user.id, &device, &(version - MAX_KEY_BACKUP_VERSIONS)],
     )
     .await?;

@@ -99,6 +99,10 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
         ("agent_state", words(AgentState::ALL, AgentState::as_str)),
         ("agent_token_revoke_reason_check", reasons.clone()),
         (
+            "block_blocked_kind_check",
+            words(PrincipalKind::ALL, PrincipalKind::as_str),
+        ),
+        (
             "conversation_encryption_check",
             words(Encryption::ALL, Encryption::as_str),
         ),

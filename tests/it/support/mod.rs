@@ -28,7 +28,7 @@ pub use self::{
     proxy::{Held, Proxy, late},
     services::{
         blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
-        redis_client, redis_cluster, redis_link, services, spawn, waiting,
+        redis_client, redis_cluster, redis_link, services, serving, spawn, waiting,
     },
     siteverify::{FaultMode, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},
