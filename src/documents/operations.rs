@@ -2,8 +2,8 @@
 
 use blindpipe_protocol::{
     accounts::*, agents::*, conversations::*, devices::*, grants::*, group_keys::*, groups::*,
-    inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, relations::*, service::*,
-    tool_calls::*, typing::*,
+    inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, raw::RawJson, relations::*,
+    service::*, tool_calls::*, typing::*,
 };
 
 use super::schemas::{SchemaOf, data, list, of};
@@ -160,6 +160,9 @@ operations! {
     "POST /artifact-requests/{request_id}/response", "Answer a tool call for the caller's device.", body: RespondArtifact
         => 200 data<ToolCallState>; NotFound, Forbidden, AlreadyDecided, ToolCallExpired, MessageTooLarge;
 
+    "GET /openapi.json", "Read the OpenAPI document of this release." => 200 of<RawJson>;
+    "GET /asyncapi.yaml", "Read the AsyncAPI document of `/ws`, as YAML." => 200 of<RawJson>;
+    "GET /events/types", "List the durable events with the schemas of their data." => 200 list<RawJson>;
     "GET /limits", "List the caller's budgets and what is left of them." => 200 list<Bucket>;
     "GET /agents/{agent_id}", "Read an agent." => 200 data<AgentView>; AgentNotRegistered;
     "POST /agents/{agent_id}/keys/register", "Register an agent's new key pair.", body: RegisterAgentKey

@@ -23,3 +23,4 @@ pub(crate) mod typing;
 pub mod webhooks;
 
 pub(crate) mod health;
+pub(crate) mod published;
