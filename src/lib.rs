@@ -10,8 +10,8 @@
 //! core        limits auth inbox
 //! delivery    delivery
 //! work        jobs work http
-//! features    health relations devices keys accounts passkeys agents conversations groups
-//!             group_keys messages typing streams budgets erasure
+//! features    health announcements relations devices keys accounts passkeys agents conversations
+//!             groups group_keys messages typing streams budgets erasure
 //! edge        gateway app routes documents schedule node healthcheck
 //! ```
 //!

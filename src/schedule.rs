@@ -13,7 +13,7 @@ use crate::{
             self, Codes,
             jobs::{CodeMail, LoginNotice},
         },
-        agents, erasure, group_keys, messages, passkeys, relations,
+        agents, announcements, erasure, group_keys, messages, passkeys, relations,
     },
     inbox,
     jobs::{
@@ -130,6 +130,7 @@ impl Perform for Schedule {
             }
             Job::EraseAccount { user } => Ok(erasure::account(&self.work, user).await?),
             Job::EraseAgent { agent, owner } => Ok(erasure::agent(&self.work, agent, owner).await?),
+            Job::Announce { principal } => Ok(announcements::tell(&self.work, principal).await?),
             Job::Upkeep(name) => {
                 let upkeep =
                     Upkeep::from_name(&name).ok_or_else(|| JobError::Fail(queue::unreadable()))?;

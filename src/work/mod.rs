@@ -8,7 +8,7 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use blindpipe_protocol::revocation::RevocationReason;
+use blindpipe_protocol::{events::Event, revocation::RevocationReason};
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::Notify;
@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::{
     db::{self, Db},
     delivery::backplane::Backplane,
-    error::{Error, Result},
+    error::{Code, Error, Result},
     events::EventKind,
     ids::{ConversationId, EventId},
     inbox::{self, NewEvent},
@@ -165,6 +165,34 @@ impl Tx {
         let event = NewEvent::new(id, kind, conversation, data, recipients)?;
         self.effects.lock().events.push(event);
         Ok(())
+    }
+
+    /// Records an event that has no recipients yet. A later transaction emits it.
+    pub fn record(&self, event: &Event) -> Result<EventId> {
+        let id = EventId::generate(&self.random);
+        let data = event
+            .data_json()
+            .map_err(|error| Error::internal(Code::InternalError, error))?;
+        self.effects.lock().events.push(NewEvent {
+            recorded_at: None,
+            id,
+            kind: event.kind(),
+            conversation: None,
+            data,
+            recipients: Vec::new(),
+        });
+        Ok(id)
+    }
+
+    /// Emits a recorded event to `recipients` once the transaction is committed.
+    pub fn emit_recorded(&self, event: NewEvent, recipients: Vec<Uuid>) {
+        if !recipients.is_empty() {
+            let event = NewEvent {
+                recipients,
+                ..event
+            };
+            self.effects.lock().events.push(event);
+        }
     }
 
     /// Closes the sockets of credentials that this transaction revokes, on every node, once it is committed.

@@ -1,3 +1,4 @@
+use blindpipe_protocol::{devices::DeviceKeyChange, events::Event};
 use serde_json::json;
 use tokio_postgres::Row;
 
@@ -11,7 +12,10 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::EventKind,
-    features::devices,
+    features::{
+        announcements::{self, Audience},
+        devices,
+    },
     ids::{Principal, UserId},
     limits::quotas::{MAX_KEY_BACKUP_VERSIONS, REAUTH_WINDOW_FOR_KEYS},
     work::Tx,
@@ -50,13 +54,17 @@ pub async fn put(tx: &Tx, user: &User, upload: &Upload) -> Result<Kept> {
         return Ok(kept);
     }
     show(tx, user.id, &kept).await?;
-    let audience = devices::audience(tx, user.id).await?;
-    let data = |key: &str| json!({ "user_id": user.id, "device_id": device, "key_id": key });
-    if let Some(before) = shown {
-        let kind = EventKind::KeyDeviceRemoved;
-        tx.emit(kind, None, &data(&before), audience.clone())?;
-    }
-    tx.emit(EventKind::KeyDeviceAdded, None, &data(&key), audience)?;
+    let change = |key_id| DeviceKeyChange {
+        user_id: user.id,
+        device_id: device.to_owned(),
+        key_id,
+    };
+    let removed = shown.map(|before| Event::KeyDeviceRemoved(change(before)));
+    let events: Vec<Event> = removed
+        .into_iter()
+        .chain([Event::KeyDeviceAdded(change(key))])
+        .collect();
+    announcements::announce(tx, &Audience::of_user(user.id), &events).await?;
     Ok(kept)
 }
 

@@ -2,8 +2,8 @@
 //! /agents/{agent_id}/keys`.
 
 use axum::extract::State as Handle;
+use blindpipe_protocol::{agents::AgentKeyRegistration, events::Event};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::super::{
     AgentState, Agents, move_to,
@@ -15,7 +15,7 @@ use crate::{
     clock::iso,
     db::Db,
     error::{Code, Error, Result},
-    events::EventKind,
+    features::announcements::{self, Audience},
     http::{Created, Data, Json},
     ids::AgentId,
     work::Tx,
@@ -69,9 +69,11 @@ async fn make_current(tx: &Tx, agent: &NamedAgent, keys: &Keys) -> Result<Option
         if locked.state == AgentState::Registered {
             move_to(tx, &locked, AgentState::Active).await?;
         }
-        let users = store::related_users(tx, agent.id).await?;
-        let data = json!({ "agent_id": agent.id, "key_id": key_id });
-        tx.emit(EventKind::AgentKeyRegistered, None, &data, users)?;
+        let registered = Event::AgentKeyRegistered(AgentKeyRegistration {
+            agent_id: agent.id,
+            key_id: key_id.clone(),
+        });
+        announcements::announce(tx, &Audience::of_agent(agent.id), &[registered]).await?;
     }
     let now = store::keys(tx, agent.id).await?;
     Ok(now.into_iter().find(|key| key.id != key_id))

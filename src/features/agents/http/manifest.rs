@@ -4,8 +4,8 @@ use axum::{
     body::Body,
     extract::{Request, State as Handle},
 };
+use blindpipe_protocol::{agents::ManifestUpdate, events::Event};
 use serde::Serialize;
-use serde_json::json;
 
 use super::super::{
     Agents,
@@ -19,7 +19,7 @@ use crate::{
     },
     db::Db,
     error::{Code, Error, Result},
-    events::EventKind,
+    features::announcements::{self, Audience},
     http::{Data, body},
     limits::{
         Limiter,
@@ -85,14 +85,13 @@ async fn replace(
     must_be(if_version, version)?;
     let changed_scopes = manifest.changed_scopes(earlier.as_deref());
     let manifest_version = store::put_manifest(tx, agent.id, &manifest.text).await?;
-    let mut to = store::related_users(tx, agent.id).await?;
-    if !to.contains(&locked.owner.0) {
-        to.push(locked.owner.0);
-    }
-    let data = json!({
-        "agent_id": agent.id, "manifest_version": manifest_version, "changed_scopes": changed_scopes,
+    let updated = Event::AgentManifestUpdated(ManifestUpdate {
+        agent_id: agent.id,
+        manifest_version,
+        changed_scopes: changed_scopes.clone(),
     });
-    tx.emit(EventKind::AgentManifestUpdated, None, &data, to)?;
+    let audience = Audience::of_agent(agent.id).and(locked.owner);
+    announcements::announce(tx, &audience, &[updated]).await?;
     Ok((manifest_version, changed_scopes))
 }
 
