@@ -1,10 +1,28 @@
 -- The schema after all migrations. Written by `make schema`; a test compares it. The reasons stand in migrations/.
 
+set check_function_bodies = off;
+
+create extension pg_trgm;
+
 CREATE OR REPLACE FUNCTION app_now()
  RETURNS timestamp with time zone
  LANGUAGE sql
  STABLE PARALLEL SAFE
 AS $function$select statement_timestamp()$function$;
+
+CREATE OR REPLACE FUNCTION erase_key_backups(of_user uuid)
+ RETURNS void
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$ delete from key_backup where user_id = of_user $function$;
+
+CREATE OR REPLACE FUNCTION forget_key_backups(of_user uuid, of_device text, through integer)
+ RETURNS void
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$ delete from key_backup where user_id = of_user and device_id = of_device and version <= through $function$;
 
 CREATE OR REPLACE FUNCTION inbox_epoch()
  RETURNS bigint
@@ -94,6 +112,15 @@ create table announcement_recipient (
     announcement_id bigint not null,
     principal_id uuid not null,
     constraint announcement_recipient_pkey PRIMARY KEY (announcement_id, principal_id)
+create table block (
+    block_id uuid not null,
+    user_id uuid not null,
+    blocked_id uuid not null,
+    blocked_kind text not null,
+    blocked_at timestamp with time zone not null default app_now(),
+    constraint block_blocked_kind_check CHECK (blocked_kind = ANY (ARRAY['user'::text, 'agent'::text])),
+    constraint block_pair UNIQUE (user_id, blocked_id),
+    constraint block_pkey PRIMARY KEY (block_id)
 );
 
 create table cluster (
@@ -287,6 +314,13 @@ create table message (
     constraint message_pkey PRIMARY KEY (conversation_id, seq)
 );
 
+create table message_token (
+    conversation_id uuid not null,
+    token text not null,
+    seq bigint not null,
+    constraint message_token_pkey PRIMARY KEY (conversation_id, token, seq)
+);
+
 create table passkey (
     passkey_id uuid not null,
     user_id uuid not null,
@@ -357,6 +391,8 @@ alter table agent_key add constraint agent_key_agent_id_fkey FOREIGN KEY (agent_
 
 alter table agent_token add constraint agent_token_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
 
+alter table block add constraint block_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
+
 alter table conversation add constraint conversation_created_by_fkey FOREIGN KEY (created_by) REFERENCES user_account(user_id);
 
 alter table device add constraint device_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
@@ -394,6 +430,7 @@ CREATE INDEX agent_token_of_agent ON agent_token USING btree (agent_id);
 CREATE INDEX agent_unreachable ON agent USING btree (agent_id) WHERE state = 'unreachable'::text;
 
 CREATE INDEX announcement_of ON announcement USING btree (principal_id, announcement_id);
+CREATE INDEX block_of_user ON block USING btree (user_id, block_id);
 
 CREATE INDEX code_guard_age ON code_guard USING btree (COALESCE(failures[array_upper(failures, 1)], '-infinity'::timestamp with time zone));
 

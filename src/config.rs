@@ -3,6 +3,7 @@
 
 use std::{collections::HashMap, fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use axum::http::HeaderName;
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ipnet::IpNet;
 use secrecy::SecretString;
@@ -74,7 +75,7 @@ settings! {
     allowed_origins: List<String> = "ALLOWED_ORIGINS", Some("");
     /// The address clients use, without a trailing slash; issuer of access tokens.
     public_url: String = "PUBLIC_URL", Some("https://localhost:8443");
-    /// Postgres, as a URL.
+    /// Postgres, as a URL. Its role serves: it owns nothing, and `blindpipe migrate` grants it its rights.
     database_url: SecretString = "DATABASE_URL", None;
     /// Connections of the main pool.
     database_pool: Bounded<1, 1000> = "DATABASE_POOL_SIZE", Some("8");
@@ -82,6 +83,8 @@ settings! {
     database_timeout: Bounded<100, 60_000> = "DATABASE_TIMEOUT_MS", Some("1000");
     /// Refuse to start when Postgres may lose what it acknowledged (`fsync` or `synchronous_commit` off).
     database_durable: Switch = "DATABASE_REQUIRE_DURABLE", Some("true");
+    /// Refuse to start when the role of `DATABASE_URL` owns the tables, since nothing in the database is then append-only for it.
+    database_separate: Switch = "DATABASE_REQUIRE_SEPARATE_ROLE", Some("true");
     /// Redis, as a URL (`redis://`, `rediss://`, `redis-cluster://`, `redis-sentinel://`).
     redis_url: SecretString = "REDIS_URL", None;
     /// Starts every Redis key and channel; two clusters on one Redis need two prefixes.
@@ -90,7 +93,7 @@ settings! {
     redis_timeout: Bounded<10, 2000> = "REDIS_TIMEOUT_MS", Some("250");
     /// Keys of access tokens, comma separated; the first signs, all verify. `kid:base64` of 32 bytes or more for HS256, `kid:ed25519:base64` of 32 bytes for EdDSA. See operations.md for changing them.
     access_token_keys: KeyRing = "ACCESS_TOKEN_KEYS", None;
-    /// Base64 of 32 bytes or more; keys the hashes of codes and the refresh tokens. The same on every node.
+    /// Comma list of one to four secrets, each base64 of 32 bytes or more; every MAC of the node has a key derived from them: the first signs, all verify. The same on every node. See operations.md for changing them.
     server_secret: ServerSecret = "SERVER_SECRET", None;
     /// Where mail goes: `smtps://user:password@host`, `smtp://user:password@host?tls=required` (STARTTLS), or `file:///folder` in the dev profile.
     mail_url: SecretString = "MAIL_URL", None;
@@ -120,8 +123,68 @@ settings! {
     max_sockets: Bounded<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
     /// Seconds a draining node goes on serving before it closes its listener, for load balancers that notice late.
     drain_lag_seconds: Bounded<0, 8> = "DRAIN_LAG_SECONDS", Some("5");
+    /// The word in the names of the webhooks' headers, `X-<word>-Signature` and so on: letters, digits and hyphens.
+    webhook_brand: Brand = "WEBHOOK_BRAND", Some("Service");
+    /// Comma list of the ports that webhooks may have; the dev profile allows every port.
+    egress_ports: List<u16> = "EGRESS_PORTS", Some("443,8443");
+    /// Comma list of networks (CIDR) that the node never calls on behalf of a user, beside those that are not the public internet.
+    egress_denied: List<IpNet> = "EGRESS_DENIED_NETWORKS", Some("");
+    /// Comma list of name servers (address and port) for the hosts of webhooks; empty: those of `/etc/resolv.conf`.
+    egress_name_servers: List<SocketAddr> = "EGRESS_NAME_SERVERS", Some("");
+    /// Calls to webhooks that a node has under way at once.
+    egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
+    /// Calls to webhooks of one host and port that a node has under way at once.
+    egress_in_flight_per_origin: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT_PER_ORIGIN", Some("64");
     /// Log filter, such as `info` or `blindpipe=debug`.
     log: String = "LOG", Some("info");
+}
+
+/// The variable that a node never reads.
+const MIGRATE_DATABASE_URL: &str = "MIGRATE_DATABASE_URL";
+
+/// The settings of `blindpipe migrate` beside `DATABASE_URL`: (variable, default, help).
+pub const MIGRATE_SETTINGS: &[(&str, Option<&str>, &str)] = &[(
+    MIGRATE_DATABASE_URL,
+    Some(""),
+    "For `blindpipe migrate` only: Postgres as the owner of the schema, as a URL. The role of \
+     `DATABASE_URL` then gets exactly the rights that nodes need. Empty: one role owns and serves.",
+)];
+
+/// The two roles of a migration, as URLs.
+pub struct MigrationUrls {
+    /// The role that owns the schema.
+    pub owner: SecretString,
+    /// The role that nodes serve with; none if it is the owner.
+    pub serving: Option<SecretString>,
+}
+
+impl MigrationUrls {
+    /// Reads `MIGRATE_DATABASE_URL` and `DATABASE_URL`.
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Faults> {
+        let mut faults = Vec::new();
+        let mut one = |name, default| -> Option<SecretString> {
+            read_one(name, default, &get, &[], &mut faults)
+        };
+        let (owner, serving) = (
+            one(MIGRATE_DATABASE_URL, Some("")),
+            one("DATABASE_URL", None),
+        );
+        let (Some(owner), Some(serving)) = (owner, serving) else {
+            return Err(Faults(faults));
+        };
+        let is_separate = !secrecy::ExposeSecret::expose_secret(&owner).is_empty();
+        Ok(if is_separate {
+            MigrationUrls {
+                owner,
+                serving: Some(serving),
+            }
+        } else {
+            MigrationUrls {
+                owner: serving,
+                serving: None,
+            }
+        })
+    }
 }
 
 impl Config {
@@ -245,7 +308,7 @@ impl fmt::Display for Faults {
 pub enum Profile {
     /// Real mail, real Turnstile.
     Production,
-    /// One machine, loopback only.
+    /// A single machine, loopback only.
     Dev,
 }
 
@@ -276,6 +339,42 @@ impl<const MIN: u32, const MAX: u32> Setting for Bounded<MIN, MAX> {
             Ok(n) if (MIN..=MAX).contains(&n) => Ok(Bounded(n)),
             _ => Err(format!("is no whole number from {MIN} to {MAX}")),
         }
+    }
+}
+
+/// The service's word in the names of headers.
+#[derive(Clone, Debug)]
+pub struct Brand(String);
+
+impl Brand {
+    /// The header `x-<brand>-<suffix>`.
+    pub fn header(&self, suffix: &str) -> HeaderName {
+        let name = format!("x-{}-{suffix}", self.0);
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
+            unreachable!("a brand has only characters of header names")
+        };
+        name
+    }
+}
+
+impl std::str::FromStr for Brand {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let inner = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        let ends = outer(text.chars().next()) && outer(text.chars().next_back());
+        if ends && text.len() <= 32 && text.chars().all(inner) {
+            Ok(Brand(text.to_ascii_lowercase()))
+        } else {
+            Err("is no word of up to 32 letters, digits and inner hyphens".into())
+        }
+    }
+}
+
+impl Setting for Brand {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
     }
 }
 
@@ -349,7 +448,7 @@ impl Setting for SocketAddr {
     }
 }
 
-/// One key of access tokens. Cannot be printed.
+/// A key of access tokens. Cannot be printed.
 #[derive(Clone)]
 pub enum TokenKey {
     /// HS256: 32 bytes or more.
@@ -401,9 +500,12 @@ impl Setting for KeyRing {
     }
 }
 
-/// The secret that all nodes share. Cannot be printed.
+/// The secrets that all nodes share, the current one first. Cannot be printed.
 #[derive(Clone)]
-pub struct ServerSecret(pub Arc<Vec<u8>>);
+pub struct ServerSecret(pub Arc<[Vec<u8>]>);
+
+/// Most secrets of [`ServerSecret`]. Each more is another MAC that a guess may hit.
+const MAX_SERVER_SECRETS: usize = 4;
 
 impl fmt::Debug for ServerSecret {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -413,9 +515,20 @@ impl fmt::Debug for ServerSecret {
 
 impl Setting for ServerSecret {
     fn read(text: &str) -> Result<Self, String> {
-        let key = BASE64.decode(text).ok().filter(|key| key.len() >= 32);
-        key.map(|key| ServerSecret(Arc::new(key)))
-            .ok_or("is not base64 of 32 bytes or more".into())
+        let secret = |text: &str| {
+            let secret = BASE64.decode(text.trim()).ok();
+            secret
+                .filter(|secret| secret.len() >= 32)
+                .ok_or("is not base64 of 32 bytes or more")
+        };
+        let secrets: Vec<Vec<u8>> = text.split(',').map(secret).collect::<Result<_, _>>()?;
+        if secrets.len() > MAX_SERVER_SECRETS {
+            return Err(format!("has more than {MAX_SERVER_SECRETS} secrets"));
+        }
+        if (1..secrets.len()).any(|n| secrets[..n].contains(&secrets[n])) {
+            return Err("names a secret twice".into());
+        }
+        Ok(ServerSecret(secrets.into()))
     }
 }
 
@@ -423,7 +536,7 @@ impl Setting for ServerSecret {
 /// two.
 pub fn as_markdown() -> String {
     let mut table = String::from("| variable | default | meaning |\n|---|---|---|\n");
-    for (name, default, help) in SETTINGS {
+    for (name, default, help) in SETTINGS.iter().chain(MIGRATE_SETTINGS) {
         let default = match default {
             None => "required".to_owned(),
             Some("") => "–".to_owned(),
@@ -481,6 +594,25 @@ mod tests {
             "DATABASE_URL: must be set",
         ] {
             assert!(faults.contains(fault), "{faults}");
+        }
+    }
+
+    #[test]
+    fn a_server_secret_is_up_to_four_different_ones() {
+        let secret = |n: u8| BASE64.encode([n; 32]);
+        let ring = |numbers: &[u8]| numbers.iter().map(|n| secret(*n)).collect::<Vec<_>>();
+        for (text, secrets) in [
+            (secret(1), Some(1)),
+            (ring(&[1, 2]).join(", "), Some(2)),
+            (ring(&[1, 2, 3, 4]).join(","), Some(4)),
+            (ring(&[1, 2, 3, 4, 5]).join(","), None),
+            (ring(&[1, 1]).join(","), None),
+            (BASE64.encode([1; 31]), None),
+            (secret(1) + ",", None),
+            (String::new(), None),
+        ] {
+            let read = ServerSecret::read(&text).ok().map(|ring| ring.0.len());
+            assert_eq!(read, secrets, "{text}");
         }
     }
 

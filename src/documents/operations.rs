@@ -2,7 +2,8 @@
 
 use blindpipe_protocol::{
     accounts::*, agents::*, conversations::*, devices::*, group_keys::*, groups::*, inbox::*,
-    keys::*, limits::Bucket, messages::*, passkeys::*, relations::*, service::*, typing::*,
+    keys::*, limits::Bucket, messages::*, passkeys::*, raw::RawJson, relations::*, service::*,
+    typing::*,
 };
 
 use super::schemas::{SchemaOf, data, list, of};
@@ -151,6 +152,9 @@ operations! {
     "DELETE /groups/{conversation_id}/agent-instances/{instance_id}", "Take an agent out of a group."
         => 200 data<Removal>; NotFound, Forbidden;
 
+    "GET /openapi.json", "Read the OpenAPI document of this release." => 200 of<RawJson>;
+    "GET /asyncapi.yaml", "Read the AsyncAPI document of `/ws`, as YAML." => 200 of<RawJson>;
+    "GET /events/types", "List the durable events with the schemas of their data." => 200 list<RawJson>;
     "GET /limits", "List the caller's budgets and what is left of them." => 200 list<Bucket>;
     "GET /agents/{agent_id}", "Read an agent." => 200 data<AgentView>; AgentNotRegistered;
     "POST /agents/{agent_id}/keys/register", "Register an agent's new key pair.", body: RegisterAgentKey

@@ -19,5 +19,7 @@ pub mod passkeys;
 pub mod relations;
 pub(crate) mod streams;
 pub(crate) mod typing;
+pub mod webhooks;
 
 pub(crate) mod health;
+pub(crate) mod published;

@@ -10,7 +10,6 @@ mod acks;
 mod store;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
 use uuid::Uuid;
 
 pub(crate) use self::{acks::Acks, store::Reader};
@@ -18,7 +17,7 @@ use crate::{
     cursor::Cursor,
     db::{Db, Tx},
     error::{Code, Error, Result},
-    events::{self, EncodedEvent, EventKind},
+    events::{self, EncodedEvent, Event, EventKind},
     ids::{AgentId, ConversationId, EventId, TokenId},
     limits::quotas::MAX_PAGE_EVENTS,
     metrics,
@@ -57,20 +56,20 @@ pub struct NewEvent {
 }
 
 impl NewEvent {
-    /// An event with `data` encoded as JSON.
+    /// An event with its data encoded as JSON.
     pub fn new(
         id: EventId,
-        kind: EventKind,
+        event: &Event,
         conversation: Option<ConversationId>,
-        data: &impl Serialize,
         recipients: Vec<Uuid>,
     ) -> Result<Self> {
-        let data = serde_json::to_string(data)
+        let data = event
+            .data_json()
             .map_err(|error| Error::internal(Code::InternalError, error))?;
         Ok(NewEvent {
             recorded_at: None,
             id,
-            kind,
+            kind: event.kind(),
             conversation,
             data,
             recipients,

@@ -23,7 +23,7 @@ use crate::{
     routes,
 };
 
-/// Reads the settings through `get`. Faults that only other rooms can see are in the same list.
+/// Reads the settings through `get`. Faults that only other modules can see are in the same list.
 pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
     Config::read_checked(get, &[("LIMIT_OVERRIDES", Overrides::check)])
 }
@@ -33,7 +33,7 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sockets are closed in batches over this long, with hints to come back spread over as much.
 const DRAIN_SPREAD: Duration = Duration::from_secs(5);
-/// What is under way when the listener has closed may take this long.
+/// Work that is under way when the listener closes may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A node that serves.
@@ -49,7 +49,7 @@ pub struct Node {
     tasks: Tasks,
 }
 
-/// What runs, and what ends it.
+/// The running parts of a node, and the handles that end them.
 #[derive(Default)]
 struct Tasks {
     /// Ends the public listener.
@@ -64,7 +64,7 @@ struct Tasks {
 /// The stores that a node works with, and the pub/sub side of Redis.
 struct Stores {
     db: Db,
-    /// For the send lanes alone, so that slow reads cannot starve them.
+    /// For the send writers alone, so that slow reads cannot starve them.
     send_db: Db,
     /// For the sweep and the acks, so that a storm of requests cannot.
     quiet_db: Db,
@@ -87,7 +87,7 @@ impl Stores {
         )?;
         let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
         let jobs_db = pool(&format!("{name} jobs"), 3, Plans::Free)?;
-        check_postgres(&db, config.database_durable.0).await?;
+        check_postgres(&db, config).await?;
         let (redis, subscriber) = Redis::start(
             &config.redis_url,
             &config.redis_prefix,
@@ -129,7 +129,7 @@ impl Node {
             ..
         } = &tasks;
         let router = routes::public(app.clone());
-        // One of the connections itself: a drain must not count them before the last has been let in.
+        // The acceptor counts as a connection: a drain must not count them before the last has been let in.
         connections.spawn(listener::serve(
             public,
             tls,
@@ -182,7 +182,7 @@ impl Node {
         self.app.slots.flush().await;
         self.redis.leave(self.id).await;
         self.tasks.stopping.cancel();
-        // The send lanes end when the last handle to them goes.
+        // The send writers end when the last handle to them goes.
         drop(self.app);
         self.tasks.workers.close();
         if tokio::time::timeout(Duration::from_secs(5), self.tasks.workers.wait())
@@ -216,8 +216,9 @@ impl Node {
     }
 }
 
-/// Refuses a Postgres that is too old, has an older schema than ours, or may lose what it has acknowledged.
-async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
+/// Refuses a Postgres that is too old, has an older schema than ours, may lose what it has
+/// acknowledged, or would let this role change what is append-only.
+async fn check_postgres(db: &Db, config: &Config) -> Result<(), Failure> {
     let said = |error: Error| format!("Postgres: {error:?}");
     let client = db.read().await.map_err(said)?;
     let setting = async |name: &str| -> Result<String, Failure> {
@@ -238,7 +239,7 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
     if version < 150_000 {
         return Err("Postgres 15 or newer is needed".into());
     }
-    if durable
+    if config.database_durable.0
         && (setting("fsync").await? == "off" || setting("synchronous_commit").await? == "off")
     {
         return Err(
@@ -251,7 +252,9 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
         Ok(stmt) => client
             .query_one(&stmt, &[])
             .await
-            .map_err(said)?
+            .map_err(|error| {
+                format!("the role may not read the schema (run `blindpipe migrate`): {error:?}")
+            })?
             .get("version"),
         // No history: nothing was ever applied.
         Err(_) => 0,
@@ -262,6 +265,17 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
             migrate::newest()
         )
         .into());
+    }
+    let owns = "-- node.owns
+            select pg_has_role(relowner, 'usage') as owns from pg_class where oid = 'message'::regclass";
+    let owns: bool = client.query_one(owns, &[]).await.map_err(said)?.get("owns");
+    if config.database_separate.0 && owns {
+        return Err(
+            "the role of DATABASE_URL owns the tables: give nodes a role of their own and \
+             `blindpipe migrate` the owner's MIGRATE_DATABASE_URL, or set \
+             DATABASE_REQUIRE_SEPARATE_ROLE=false"
+                .into(),
+        );
     }
     Ok(())
 }

@@ -8,17 +8,16 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use blindpipe_protocol::{events::Event, revocation::RevocationReason};
+use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::{
     db::{self, Db},
     delivery::backplane::Backplane,
-    error::{Code, Error, Result},
-    events::EventKind,
+    error::{Error, Result},
+    events::Event,
     ids::{ConversationId, EventId},
     inbox::{self, NewEvent},
     jobs::{
@@ -141,28 +140,26 @@ impl Tx {
     /// transaction's events in the order of their emission.
     pub fn emit(
         &self,
-        kind: EventKind,
+        event: Event,
         conversation: Option<ConversationId>,
-        data: &impl Serialize,
         recipients: Vec<Uuid>,
     ) -> Result<()> {
         let id = EventId::generate(&self.random);
-        self.emit_as(id, kind, conversation, data, recipients)
+        self.emit_as(id, event, conversation, recipients)
     }
 
     /// Emits an event with an id that the caller has chosen.
     pub fn emit_as(
         &self,
         id: EventId,
-        kind: EventKind,
+        event: Event,
         conversation: Option<ConversationId>,
-        data: &impl Serialize,
         recipients: Vec<Uuid>,
     ) -> Result<()> {
         if recipients.is_empty() {
             return Ok(());
         }
-        let event = NewEvent::new(id, kind, conversation, data, recipients)?;
+        let event = NewEvent::new(id, &event, conversation, recipients)?;
         self.effects.lock().events.push(event);
         Ok(())
     }
@@ -170,17 +167,8 @@ impl Tx {
     /// Records an event that has no recipients yet. A later transaction emits it.
     pub fn record(&self, event: &Event) -> Result<EventId> {
         let id = EventId::generate(&self.random);
-        let data = event
-            .data_json()
-            .map_err(|error| Error::internal(Code::InternalError, error))?;
-        self.effects.lock().events.push(NewEvent {
-            recorded_at: None,
-            id,
-            kind: event.kind(),
-            conversation: None,
-            data,
-            recipients: Vec::new(),
-        });
+        let recorded = NewEvent::new(id, event, None, Vec::new())?;
+        self.effects.lock().events.push(recorded);
         Ok(id)
     }
 

@@ -7,11 +7,12 @@
 
 mod store;
 
-use blindpipe_protocol::{catalogue, events::Event};
+use blindpipe_protocol::catalogue;
 use uuid::Uuid;
 
 use crate::{
     error::Result,
+    events::Event,
     ids::{AgentId, Principal, UserId},
     jobs::Job,
     work::{Tx, UnitOfWork},

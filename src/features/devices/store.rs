@@ -1,6 +1,6 @@
 use std::{collections::HashSet, time::Duration};
 
-use blindpipe_protocol::{devices::DeviceKeyChange, events::Event, revocation::RevocationReason};
+use blindpipe_protocol::{devices::DeviceKeyChange, revocation::RevocationReason};
 use chrono::{DateTime, Utc};
 
 use super::http::Device;
@@ -8,6 +8,7 @@ use crate::{
     auth::user::{User, lock_live_session},
     db::Db,
     error::{Code, Error, Result},
+    events::Event,
     features::announcements::{self, Audience},
     ids::{Principal, SessionId, UserId},
     inbox::{self, Reader},
@@ -197,7 +198,7 @@ pub async fn list(
     user: &User,
     online: &HashSet<String>,
     cursor: Option<&str>,
-    most: i64,
+    limit: i64,
 ) -> Result<Vec<Device>> {
     let client = db.read().await?;
     if let Some(cursor) = cursor {
@@ -225,7 +226,7 @@ pub async fn list(
               and ($3::text is null or (d.created_at, d.device_id) < (seen.created_at, seen.device_id))
             order by d.created_at desc, d.device_id desc
             limit $4",
-            &[&user.id, &user.device_id, &cursor, &most],
+            &[&user.id, &user.device_id, &cursor, &limit],
         )
         .await?;
     let devices = rows.iter().map(|row| {
@@ -302,13 +303,12 @@ async fn bump_list(tx: &Tx, user: UserId) -> Result<()> {
 
 /// Announces the removal of a key to everybody who could see it.
 async fn announce_removed(tx: &Tx, user: UserId, device: String, key: String) -> Result<()> {
-    let change = DeviceKeyChange {
+    let event = Event::KeyDeviceRemoved(DeviceKeyChange {
         user_id: user,
         device_id: device,
         key_id: key,
-    };
-    let audience = Audience::of_user(user);
-    announcements::announce(tx, &audience, &[Event::KeyDeviceRemoved(change)]).await
+    });
+    announcements::announce(tx, &Audience::of_user(user), &[event]).await
 }
 
 /// Removes one key of a deleted user from the directory and announces it. False if none is left.

@@ -1,5 +1,4 @@
-use blindpipe_protocol::{devices::DeviceKeyChange, events::Event};
-use serde_json::json;
+use blindpipe_protocol::{devices::DeviceKeyChange, keys::BackupAccess};
 use tokio_postgres::Row;
 
 use super::{
@@ -8,10 +7,9 @@ use super::{
 };
 use crate::{
     auth::user::User,
-    clock::iso,
     db::Db,
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
     features::{
         announcements::{self, Audience},
         devices,
@@ -133,7 +131,7 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
         .await?;
     tx.execute(
         "-- keys.forget_old
-        delete from key_backup where user_id = $1 and device_id = $2 and version <= $3",
+        select forget_key_backups($1, $2, $3)",
         &[&user.id, &device, &(version - MAX_KEY_BACKUP_VERSIONS)],
     )
     .await?;
@@ -180,7 +178,7 @@ pub async fn backups(
     user: UserId,
     device: Option<&str>,
     cursor: Option<&BackupId>,
-    most: i64,
+    limit: i64,
 ) -> Result<Vec<Backup>> {
     let (after_device, after_version) = cursor
         .map(|BackupId(device, version)| (device, version))
@@ -205,7 +203,7 @@ pub async fn backups(
               and ($3::text is null or (b.created_at, b.device_id, b.version) < (seen.created_at, seen.device_id, seen.version))
             order by b.created_at desc, b.device_id desc, b.version desc
             limit $5",
-            &[&user, &device, &after_device, &after_version, &most],
+            &[&user, &device, &after_device, &after_version, &limit],
         )
         .await?;
     Ok(rows.iter().map(backup).collect())
@@ -232,7 +230,7 @@ fn backup(row: &Row) -> Backup {
 
 /// Notifies the user's devices that one of them has read backups. Refused if its session has ended
 /// meanwhile.
-pub async fn tell_accessed(tx: &Tx, user: &User) -> Result<()> {
+pub async fn emit_accessed(tx: &Tx, user: &User) -> Result<()> {
     let row = tx
         .query_opt(
             "-- keys.accessed
@@ -241,8 +239,11 @@ pub async fn tell_accessed(tx: &Tx, user: &User) -> Result<()> {
         )
         .await?
         .ok_or(Code::Unauthorized)?;
-    let data = json!({ "device_id": user.device_id, "at": iso(row.get("now")) });
-    tx.emit(EventKind::KeyBackupAccessed, None, &data, vec![user.id.0])
+    let event = Event::KeyBackupAccessed(BackupAccess {
+        device_id: user.device_id.clone(),
+        at: row.get("now"),
+    });
+    tx.emit(event, None, vec![user.id.0])
 }
 
 /// The user's devices that have backups, the one with the latest backup first.

@@ -20,8 +20,8 @@ use std::{
     time::Instant,
 };
 
+pub use blindpipe_protocol::agents::ConnectionKind;
 use parking_lot::{Mutex, MutexGuard};
-use serde::Serialize;
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
@@ -41,16 +41,6 @@ const MAX_BATCH_LEASES: usize = 256;
 /// Heartbeats in which every slot is asserted at least once, in case Redis lost it without a trace.
 const BEATS_PER_ROUND: u64 = 60;
 
-/// The holder of a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// A WebSocket.
-    Websocket,
-    /// A webhook call in progress.
-    Webhook,
-}
-
 /// The slots of one node; clones share them.
 #[derive(Clone)]
 pub struct Slots(Arc<Inner>);
@@ -65,7 +55,7 @@ struct Inner {
     /// Notified when there are slots to give back.
     notify: Notify,
     /// Notified after a heartbeat, when there may be slots to assert.
-    heard: Notify,
+    doubted: Notify,
     /// The live nodes at the last heartbeat, and its time by this node's clock.
     living: Mutex<Option<(LiveNodes, Instant)>>,
 }
@@ -84,7 +74,7 @@ struct Held {
 }
 
 struct Row {
-    most: usize,
+    max_connections: usize,
     holds: Vec<Hold>,
 }
 
@@ -93,7 +83,7 @@ struct Hold {
     id: ConnectionId,
     /// The time of the lease, in ms of Redis's clock.
     granted: i64,
-    kind: Kind,
+    kind: ConnectionKind,
     device: Arc<str>,
     loss: Arc<LeaseLost>,
 }
@@ -102,14 +92,14 @@ struct Hold {
 #[derive(Default)]
 struct LeaseLost {
     lost: AtomicBool,
-    tell: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    on_lost: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl LeaseLost {
     fn happen(&self) {
         self.lost.store(true, Ordering::SeqCst);
-        if let Some(tell) = self.tell.get() {
-            tell();
+        if let Some(on_lost) = self.on_lost.get() {
+            on_lost();
         }
     }
 }
@@ -125,8 +115,8 @@ pub struct Lease {
 
 impl Lease {
     /// Sets the callback for a slot that is lost before it is given back.
-    pub fn on_lost(&self, tell: impl Fn() + Send + Sync + 'static) {
-        let first = self.loss.tell.set(Box::new(tell)).is_ok();
+    pub fn on_lost(&self, on_lost: impl Fn() + Send + Sync + 'static) {
+        let first = self.loss.on_lost.set(Box::new(on_lost)).is_ok();
         if first && self.loss.lost.load(Ordering::SeqCst) {
             self.loss.happen();
         }
@@ -144,11 +134,11 @@ impl Drop for Lease {
 }
 
 impl Held {
-    fn add(&mut self, principal: Uuid, most: usize, hold: Hold) {
+    fn add(&mut self, principal: Uuid, max_connections: usize, hold: Hold) {
         self.rows
             .entry(principal)
             .or_insert(Row {
-                most,
+                max_connections,
                 holds: Vec::new(),
             })
             .holds
@@ -177,7 +167,7 @@ impl Slots {
             script: Script::new(include_str!("slots.lua")),
             held: Mutex::default(),
             notify: Notify::new(),
-            heard: Notify::new(),
+            doubted: Notify::new(),
             living: Mutex::default(),
         }))
     }
@@ -191,8 +181,13 @@ impl Slots {
     }
 
     /// Takes a slot of `principal`, if there is a free one. `device` is a user's.
-    pub async fn take(&self, principal: Principal, kind: Kind, device: &str) -> Option<Lease> {
-        let most = match principal {
+    pub async fn take(
+        &self,
+        principal: Principal,
+        kind: ConnectionKind,
+        device: &str,
+    ) -> Option<Lease> {
+        let max_connections = match principal {
             Principal::Agent(_) => MAX_AGENT_CONNECTIONS,
             Principal::User(_) => MAX_USER_CONNECTIONS,
         };
@@ -216,7 +211,7 @@ impl Slots {
             .ask(
                 "take",
                 principal,
-                most,
+                max_connections,
                 true,
                 vec![hold.id.to_string(), hold.what()],
             )
@@ -237,7 +232,7 @@ impl Slots {
                 if held
                     .rows
                     .get(&principal)
-                    .is_some_and(|row| row.holds.len() >= most)
+                    .is_some_and(|row| row.holds.len() >= max_connections)
                 {
                     metrics::slot("refused");
                     return None;
@@ -247,7 +242,7 @@ impl Slots {
                 hold.granted = self.now();
             }
         }
-        held.add(principal, most, hold);
+        held.add(principal, max_connections, hold);
         Some(lease)
     }
 
@@ -255,7 +250,7 @@ impl Slots {
         &self,
         what: &str,
         principal: Uuid,
-        most: usize,
+        max_connections: usize,
         knowing: bool,
         rest: Vec<String>,
     ) -> Result<Vec<String>, Away> {
@@ -265,7 +260,7 @@ impl Slots {
         let mut args = vec![
             what.to_owned(),
             self.0.node.to_string(),
-            most.to_string(),
+            max_connections.to_string(),
             at.to_string(),
             format!(",{nodes},"),
         ];
@@ -337,7 +332,7 @@ impl Slots {
                     all || u64::from(principal.as_bytes()[15]) % BEATS_PER_ROUND
                         == beats % BEATS_PER_ROUND
                 });
-                self.0.heard.notify_one();
+                self.0.doubted.notify_one();
                 self.0.notify.notify_one();
             }
             beats += 1;
@@ -361,7 +356,7 @@ impl Slots {
     /// heartbeat resumes.
     async fn assert(self) {
         loop {
-            self.0.heard.notified().await;
+            self.0.doubted.notified().await;
             while let Some(chunk) = self.next_chunk() {
                 let asserted = chunk.iter().map(|principal| self.assert_one(*principal));
                 let outcomes = futures_util::future::join_all(asserted).await;
@@ -391,8 +386,8 @@ impl Slots {
     }
 
     async fn assert_one(&self, principal: Uuid) -> Result<(), Away> {
-        let (most, holds) = match self.held().rows.get(&principal) {
-            Some(row) => (row.most, row.holds.clone()),
+        let (max_connections, holds) = match self.held().rows.get(&principal) {
+            Some(row) => (row.max_connections, row.holds.clone()),
             // All were given back meanwhile, and another task frees them.
             None => return Ok(()),
         };
@@ -402,14 +397,16 @@ impl Slots {
             .collect();
         // The list of live nodes is long, so it is sent only if there are too many connections.
         let answer = self
-            .ask("keep", principal, most, false, ours.clone())
+            .ask("keep", principal, max_connections, false, ours.clone())
             .await?;
         let there: usize = answer
             .first()
             .and_then(|n| n.parse().ok())
             .unwrap_or_default();
-        if there > most {
-            let answer = self.ask("keep", principal, most, true, ours).await?;
+        if there > max_connections {
+            let answer = self
+                .ask("keep", principal, max_connections, true, ours)
+                .await?;
             for id in answer.iter().skip(1) {
                 if let Some(hold) = holds.iter().find(|hold| hold.id.to_string() == *id) {
                     metrics::slot("lost");
@@ -469,17 +466,8 @@ impl Slots {
     }
 }
 
-impl Kind {
-    fn word(self) -> &'static str {
-        match self {
-            Kind::Websocket => "websocket",
-            Kind::Webhook => "webhook",
-        }
-    }
-}
-
 impl Hold {
     fn what(&self) -> String {
-        format!("{} {}", self.kind.word(), self.device)
+        format!("{} {}", self.kind, self.device)
     }
 }

@@ -275,7 +275,7 @@ async fn a_known_device_that_signed_in_without_its_name_is_that_device() {
         .post("/keys/backup", backup("phone", 1))
         .await
         .expect(200);
-    // One device, one session.
+    // A device has one session.
     assert_eq!(
         old.expect_close(4403).await.last().expect("a frame")["reason"],
         "logout"
@@ -350,7 +350,7 @@ async fn other_keys_for_a_device_need_a_fresh_login() {
         .post("/keys/backup", backup(&alice.device_id, 2))
         .await
         .refused(403, "REAUTH_REQUIRED");
-    // The same keys under another password of protection are no risk.
+    // Known keys under another password of protection are no risk.
     alice
         .post("/keys/backup", backup(&alice.device_id, 1))
         .await
@@ -449,7 +449,7 @@ async fn the_directory_is_for_those_who_share_a_conversation() {
     for socket in [&mut of_bob, &mut of_alice, &mut of_agent] {
         assert_eq!(socket.event("key.device_added").await["data"], added);
     }
-    // The same keys again: nothing new. Other keys: the old ones are gone.
+    // Known keys again: nothing new. Other keys: the old ones are gone.
     alice
         .post("/keys/backup", backup(&alice.device_id, 1))
         .await

@@ -15,5 +15,6 @@ mod group_keys;
 mod groups;
 mod keys;
 mod messages;
+mod published;
 mod read_markers;
 mod relations;

@@ -104,6 +104,10 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
         ),
         ("announcement_stage_check", words(Stage::ALL, Stage::row)),
         (
+            "block_blocked_kind_check",
+            words(PrincipalKind::ALL, PrincipalKind::as_str),
+        ),
+        (
             "conversation_encryption_check",
             words(Encryption::ALL, Encryption::as_str),
         ),

@@ -7,6 +7,7 @@ mod authenticator;
 mod client;
 mod devtools;
 mod hostile;
+mod names;
 mod process;
 mod proxy;
 pub mod raw;
@@ -21,12 +22,13 @@ pub use self::{
     authenticator::Authenticator,
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     devtools::DevTools,
-    hostile::{forged, knock, knock_and_stay, wrong_secret},
+    hostile::{forged, knock, knock_and_stay, sealed, wrong_secret},
+    names::NameServer,
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
     services::{
         blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
-        redis_client, redis_cluster, redis_link, services, spawn, waiting,
+        redis_client, redis_cluster, redis_link, services, serving, spawn, waiting,
     },
     siteverify::{FaultMode, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},
