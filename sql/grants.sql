@@ -18,6 +18,8 @@ grant select, insert, update on agent_grant to :"serving_role";
 grant select on agent_grant_shown to :"serving_role";
 grant select on agent_shown to :"serving_role";
 grant select, insert, update on agent_token to :"serving_role";
+grant select, insert, update, delete on announcement to :"serving_role";
+grant select, insert, delete on announcement_recipient to :"serving_role";
 grant select on cluster to :"serving_role";
 grant select, insert, update, delete on code_guard to :"serving_role";
 grant select, insert, update on conversation to :"serving_role";

@@ -178,6 +178,24 @@ create table agent_token (
     constraint agent_token_revoke_reason_check CHECK (revoke_reason = ANY (ARRAY['device_revoked'::text, 'logout'::text, 'password_reset'::text, 'refresh_reuse'::text, 'token_revoked'::text, 'token_regenerated'::text, 'account_deleted'::text]))
 );
 
+create table announcement (
+    announcement_id bigint generated always as identity not null,
+    principal_id uuid not null,
+    principal_kind text not null,
+    event_ids uuid[] not null,
+    first_recipients uuid[] not null,
+    stage text not null default 'first'::text,
+    after_conversation uuid not null default '00000000-0000-0000-0000-000000000000'::uuid,
+    after_principal uuid not null default '00000000-0000-0000-0000-000000000000'::uuid,
+    constraint announcement_pkey PRIMARY KEY (announcement_id),
+    constraint announcement_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text])),
+    constraint announcement_stage_check CHECK (stage = ANY (ARRAY['first'::text, 'relations'::text, 'conversations'::text, 'done'::text]))
+);
+
+create table announcement_recipient (
+    announcement_id bigint not null,
+    principal_id uuid not null,
+    constraint announcement_recipient_pkey PRIMARY KEY (announcement_id, principal_id)
 create table block (
     block_id uuid not null,
     user_id uuid not null,
@@ -568,6 +586,7 @@ CREATE INDEX agent_token_of_agent ON agent_token USING btree (agent_id);
 
 CREATE INDEX agent_unreachable ON agent USING btree (agent_id) WHERE state = 'unreachable'::text;
 
+CREATE INDEX announcement_of ON announcement USING btree (principal_id, announcement_id);
 CREATE INDEX block_of_user ON block USING btree (user_id, block_id);
 
 CREATE INDEX code_guard_age ON code_guard USING btree (COALESCE(failures[array_upper(failures, 1)], '-infinity'::timestamp with time zone));
@@ -610,7 +629,7 @@ CREATE INDEX passkey_of_user ON passkey USING btree (user_id, passkey_id);
 
 CREATE UNIQUE INDEX relation_active ON relation USING btree (user_id, agent_id) WHERE state = 'active'::text;
 
-CREATE INDEX relation_of_agent ON relation USING btree (agent_id, state);
+CREATE INDEX relation_of_agent ON relation USING btree (agent_id, state, user_id);
 
 CREATE INDEX relation_of_user ON relation USING btree (user_id, relation_id);
 

@@ -13,7 +13,8 @@ use crate::{
             self, Codes,
             jobs::{CodeMail, LoginNotice},
         },
-        agents, erasure, grants, group_keys, messages, passkeys, relations, tool_calls,
+        agents, announcements, erasure, grants, group_keys, messages, passkeys, relations,
+        tool_calls,
     },
     inbox,
     jobs::{
@@ -157,6 +158,7 @@ impl Perform for Schedule {
             Job::EraseAccount { user } => Ok(erasure::account(&self.work, user).await?),
             Job::EraseAgent { agent, owner } => Ok(erasure::agent(&self.work, agent, owner).await?),
             Job::EndConsent(end) => Ok(self.end_consent(end).await?),
+            Job::Announce { principal } => Ok(announcements::tell(&self.work, principal).await?),
             Job::Upkeep(name) => {
                 let upkeep =
                     Upkeep::from_name(&name).ok_or_else(|| JobError::Fail(queue::unreadable()))?;

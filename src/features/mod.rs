@@ -6,6 +6,7 @@
 
 pub mod accounts;
 pub(crate) mod agents;
+pub mod announcements;
 pub(crate) mod budgets;
 pub(crate) mod conversations;
 pub(crate) mod devices;

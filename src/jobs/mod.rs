@@ -31,6 +31,7 @@ catalogue! {
         EraseAccount = ("erase_account", 2, 600);
         EraseAgent   = ("erase_agent",   2, 600);
         EndConsent   = ("end_consent",   4, 60);
+        Announce     = ("announce",      2, 60);
         Upkeep       = ("upkeep",        8, 600);
     }
 }
@@ -93,6 +94,12 @@ pub enum Job {
     },
     /// Ends what users had agreed to before something else ended.
     EndConsent(ConsentEnd),
+    /// Tells everybody the announcements about a principal. It has no unique key: an announcement
+    /// that commits while such a job ends must not be left without a job.
+    Announce {
+        /// The user or agent that the announcements are about.
+        principal: Uuid,
+    },
     /// Runs the [`Upkeep`] with this name.
     Upkeep(String),
 }
@@ -165,6 +172,7 @@ impl Job {
             Job::EraseAccount { .. } => Kind::EraseAccount,
             Job::EraseAgent { .. } => Kind::EraseAgent,
             Job::EndConsent(_) => Kind::EndConsent,
+            Job::Announce { .. } => Kind::Announce,
             Job::Upkeep(_) => Kind::Upkeep,
         }
     }

@@ -7,6 +7,7 @@ mod agents_keys;
 mod agents_manifest;
 mod agents_states;
 mod agents_tokens;
+mod announcements;
 mod conversations;
 mod devices;
 mod erasure;
