@@ -14,6 +14,7 @@ mod names;
 mod process;
 mod proxy;
 pub mod raw;
+mod secrets;
 mod services;
 mod siteverify;
 mod smtp;
