@@ -10,6 +10,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     app::App,
+    auth::agent::MAX_CONCURRENT_LOOKUPS,
     clock::Clock,
     config::{Config, Faults, Switch},
     db::{Db, Plans, migrate},
@@ -78,6 +79,8 @@ struct Stores {
     quiet_db: Db,
     /// For the jobs, so that they keep neither waiting.
     jobs_db: Db,
+    /// For look-ups of unknown agent tokens, so that a flood of them keeps nobody waiting.
+    token_db: Db,
     /// For the turns of webhooks.
     webhooks_db: Db,
     redis: Redis,
@@ -97,6 +100,11 @@ impl Stores {
         )?;
         let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
         let jobs_db = pool(&format!("{name} jobs"), 3, Plans::Free)?;
+        let token_db = pool(
+            &format!("{name} tokens"),
+            MAX_CONCURRENT_LOOKUPS,
+            Plans::Free,
+        )?;
         let webhooks_db = pool(
             &format!("{name} webhooks"),
             if config.webhook_worker.0 { 6 } else { 2 },
@@ -114,6 +122,7 @@ impl Stores {
             send_db,
             quiet_db,
             jobs_db,
+            token_db,
             webhooks_db,
             redis,
             subscriber,
