@@ -10,13 +10,14 @@ mod proof;
 mod reachability;
 mod store;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use blindpipe_protocol::{agents::AgentStateChange, time::Timestamp};
 use secrecy::ExposeSecret;
 
+use self::manifest::Manifest;
 pub use self::reachability::ReachabilityTracker;
-pub use blindpipe_protocol::agents::{AgentState, DeliveryMode};
+pub use blindpipe_protocol::agents::{AgentState, DeliveryMode, Sensitivity};
 
 use crate::{
     auth::{agent::NewToken, secret::Hasher},
@@ -73,6 +74,12 @@ pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
     store::find(tx, id).await
 }
 
+/// The scopes that the agent's manifest declares now.
+pub async fn declared_scopes(tx: &Tx, agent: AgentId) -> Result<BTreeMap<String, Sensitivity>> {
+    let (manifest, _) = store::manifest(tx, agent).await?;
+    manifest.map_or_else(|| Ok(BTreeMap::new()), |text| Manifest::scopes_of(&text))
+}
+
 /// An agent's row, locked to the end of the transaction.
 struct Locked {
     id: AgentId,
@@ -117,6 +124,22 @@ pub async fn retire(work: &UnitOfWork) -> Result<()> {
         retired.await?;
     }
     Ok(())
+}
+
+/// Settles an agent that lost a token with a stolen session. The token that the thief had replaced
+/// counts again. Without one, the agent is `token_revoked`.
+pub async fn settle_tokens(work: &UnitOfWork, agent: AgentId) -> Result<()> {
+    let settled = work.run("agents.settle_tokens", async |tx| {
+        let Some(locked) = store::lock(tx, agent).await? else {
+            return Ok(());
+        };
+        if store::restore_token(tx, agent).await? {
+            return Ok(());
+        }
+        store::end_keys(tx, agent).await?;
+        move_to(tx, &locked, AgentState::TokenRevoked).await
+    });
+    settled.await
 }
 
 /// All agents of a user, including deleted ones.
