@@ -95,7 +95,8 @@ impl Stores {
         let db = pool(&name, config.database_pool.0 as usize, Plans::Free)?;
         let send_db = pool(
             &format!("{name} send"),
-            config.send_writers.0 as usize,
+            // Each writer has one connection, and its contended sends have another.
+            2 * config.send_writers.0 as usize,
             Plans::Pinned,
         )?;
         let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
