@@ -49,6 +49,11 @@ grant select, insert, update, delete on session to :"serving_role";
 grant select, insert, update, delete on tool_call to :"serving_role";
 grant select, insert, update, delete on tool_consent to :"serving_role";
 grant select, insert, update on user_account to :"serving_role";
+grant select, insert, update, delete on webhook to :"serving_role";
+grant select, insert, update, delete on webhook_delivery to :"serving_role";
+grant select, update on webhook_sweep to :"serving_role";
+grant select, insert, update on webhook_turn to :"serving_role";
 
 grant execute on function erase_key_backups to :"serving_role";
 grant execute on function forget_key_backups to :"serving_role";
+grant execute on function rotate_webhook_deliveries to :"serving_role";

@@ -51,6 +51,14 @@ CREATE OR REPLACE FUNCTION erase_key_backups(of_user uuid)
  SET search_path TO 'public', 'pg_temp'
 AS $function$ delete from key_backup where user_id = of_user $function$;
 
+CREATE OR REPLACE FUNCTION first_uuid_of(day date)
+ RETURNS uuid
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+select (lpad(to_hex((extract(epoch from day::timestamp) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
+$function$;
+
 CREATE OR REPLACE FUNCTION forget_key_backups(of_user uuid, of_device text, through integer)
  RETURNS void
  LANGUAGE sql
@@ -83,6 +91,38 @@ begin
     end if;
     raise exception 'key_backup is append-only' using errcode = 'insufficient_privilege';
 end $function$;
+
+CREATE OR REPLACE FUNCTION rotate_webhook_deliveries(retained integer)
+ RETURNS integer
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public'
+AS $function$
+declare
+    today date := (app_now() at time zone 'utc')::date;
+    made integer := 0;
+    day date;
+    part text;
+begin
+    perform pg_advisory_xact_lock(hashtext('rotate_webhook_deliveries'));
+    for day in select generate_series(today - 1, today + 7, interval '1 day')::date loop
+        part := 'webhook_delivery_' || to_char(day, 'YYYYMMDD');
+        if to_regclass(part) is null then
+            execute format('create table %I partition of webhook_delivery for values from (%L) to (%L)',
+                part, first_uuid_of(day), first_uuid_of(day + 1));
+            made := made + 1;
+        end if;
+    end loop;
+    for part in
+        select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'webhook_delivery'::regclass
+            and to_date(right(c.relname, 8), 'YYYYMMDD') < today - retained
+    loop
+        execute format('drop table %I', part);
+    end loop;
+    return made;
+end
+$function$;
 
 CREATE OR REPLACE FUNCTION ulid_floor(at timestamp with time zone)
  RETURNS uuid
@@ -522,6 +562,59 @@ create table user_account (
     constraint user_account_pkey PRIMARY KEY (user_id)
 );
 
+create table webhook (
+    agent_id uuid not null,
+    url text not null,
+    status text not null,
+    credential_id uuid not null,
+    sealed_secret bytea,
+    sealed_previous bytea,
+    previous_valid_until timestamp with time zone,
+    last_error text,
+    verified_at timestamp with time zone,
+    created_at timestamp with time zone not null default app_now(),
+    updated_at timestamp with time zone not null default app_now(),
+    constraint webhook_pkey PRIMARY KEY (agent_id),
+    constraint webhook_status_check CHECK (status = ANY (ARRAY['pending_verification'::text, 'active'::text, 'suspended'::text]))
+);
+
+create table webhook_delivery (
+    agent_id uuid not null,
+    delivery_id uuid not null,
+    seq bigint,
+    event text not null,
+    status text not null,
+    attempts integer not null default 0,
+    log text[] not null default '{}'::text[],
+    next_attempt_at timestamp with time zone,
+    is_replay boolean not null default false,
+    constraint webhook_delivery_pkey PRIMARY KEY (agent_id, delivery_id),
+    constraint webhook_delivery_status_check CHECK (status = ANY (ARRAY['pending'::text, 'success'::text, 'failed'::text, 'exhausted'::text]))
+) partition by RANGE (delivery_id);
+
+create table webhook_sweep (
+    only_row boolean not null default true,
+    swept_until timestamp with time zone not null,
+    constraint webhook_sweep_only_row_check CHECK (only_row),
+    constraint webhook_sweep_pkey PRIMARY KEY (only_row)
+);
+
+create table webhook_turn (
+    agent_id uuid not null,
+    is_open boolean not null default false,
+    due_at timestamp with time zone,
+    turn integer not null default 0,
+    is_leased boolean not null default false,
+    is_woken boolean not null default false,
+    is_parked boolean not null default false,
+    has_open boolean not null default false,
+    has_replays boolean not null default false,
+    not_before timestamp with time zone,
+    failures integer not null default 0,
+    done int8multirange not null default '{}'::int8multirange,
+    constraint webhook_turn_pkey PRIMARY KEY (agent_id)
+) with (fillfactor=40);
+
 alter table message alter column payload set storage external;
 
 alter table tool_call alter column result set storage external;
@@ -581,6 +674,10 @@ alter table tool_call add constraint tool_call_grant_id_fkey FOREIGN KEY (grant_
 alter table tool_call add constraint tool_call_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
 
 alter table tool_consent add constraint tool_consent_user_id_device_id_fkey FOREIGN KEY (user_id, device_id) REFERENCES device(user_id, device_id) ON UPDATE CASCADE ON DELETE CASCADE;
+
+alter table webhook add constraint webhook_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
+
+alter table webhook_turn add constraint webhook_turn_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES webhook(agent_id) ON DELETE CASCADE;
 
 CREATE INDEX access_log_newest ON access_log USING btree (subject_id, access_id);
 
@@ -679,6 +776,14 @@ CREATE INDEX tool_call_of_conversation ON tool_call USING btree (conversation_id
 CREATE INDEX tool_call_of_grant ON tool_call USING btree (grant_id) WHERE grant_id IS NOT NULL;
 
 CREATE INDEX tool_consent_age ON tool_consent USING btree (used_at);
+
+CREATE INDEX webhook_credential ON webhook USING btree (credential_id);
+
+CREATE INDEX webhook_delivery_by_status ON ONLY webhook_delivery USING btree (agent_id, status, delivery_id);
+
+CREATE INDEX webhook_turn_due ON webhook_turn USING btree (due_at) WHERE due_at IS NOT NULL AND failures = 0;
+
+CREATE INDEX webhook_turn_retry ON webhook_turn USING btree (due_at) WHERE due_at IS NOT NULL AND failures > 0;
 
 create view live_session as
  SELECT session.session_id,

@@ -7,7 +7,7 @@ use axum::{
     http::Method,
     middleware::{self, Next},
     response::Response,
-    routing::{MethodRouter, delete, get, patch, post},
+    routing::{MethodRouter, delete, get, patch, post, put},
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -21,7 +21,7 @@ use crate::{
     error::{Code, Result},
     features::{
         accounts, agents, budgets, conversations, devices, grants, group_keys, groups, health,
-        keys, messages, passkeys, published, relations, tool_calls, typing,
+        keys, messages, passkeys, published, relations, tool_calls, typing, webhooks,
     },
     gateway,
     http::{
@@ -175,6 +175,7 @@ pub fn table() -> Vec<Route> {
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
     const PATCH: Method = Method::PATCH;
+    const PUT: Method = Method::PUT;
     const DELETE: Method = Method::DELETE;
     vec![
         route(POST,   "/auth/send-code",             Public, default(&[HumanIp, SendCode]), post(accounts::http::send_code)),
@@ -243,6 +244,14 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/agents/{agent_id}/keys/register", Either, DEFAULT, post(agents::http::register_key)),
         route(POST,   "/agents/{agent_id}/keys/check", Either, DEFAULT, post(agents::http::check_key)),
         route(GET,    "/agents/{agent_id}/keys",     Either, DEFAULT, get(agents::http::list_keys)),
+        route(PUT,    "/agents/{agent_id}/webhook",  Either, DEFAULT, put(webhooks::http::put)),
+        route(GET,    "/agents/{agent_id}/webhook",  Either, DEFAULT, get(webhooks::http::get)),
+        route(DELETE, "/agents/{agent_id}/webhook",  Either, DEFAULT, delete(webhooks::http::delete)),
+        route(POST,   "/agents/{agent_id}/webhook/verify", Either, DEFAULT, post(webhooks::http::verify)),
+        route(POST,   "/agents/{agent_id}/webhook/rotate-secret", Either, DEFAULT, post(webhooks::http::rotate_secret)),
+        route(POST,   "/agents/{agent_id}/webhook/test", Either, DEFAULT, post(webhooks::http::test)),
+        route(GET,    "/agents/{agent_id}/deliveries", Either, DEFAULT, get(webhooks::http::list_deliveries)),
+        route(POST,   "/agents/{agent_id}/deliveries/{delivery_id}/redeliver", Either, DEFAULT, post(webhooks::http::redeliver)),
 
         route(PATCH,  "/agents/{agent_id}",          Agent,  default(&[AgentManifestUpdate]), patch(agents::http::update)),
         route(POST,   "/agents/{agent_id}/ack",      Agent,  DEFAULT, post(agents::http::ack)),

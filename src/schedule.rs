@@ -2,8 +2,9 @@
 //! intervals. Upkeep goes through the queue under a unique key. So only one node performs it at a
 //! time, and another takes over when that node dies.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
             jobs::{CodeMail, LoginNotice},
         },
         agents, announcements, erasure, grants, group_keys, messages, passkeys, relations,
-        tool_calls,
+        tool_calls, webhooks,
     },
     inbox,
     jobs::{
@@ -40,6 +41,8 @@ pub struct Schedule {
     pub codes: Codes,
     /// The mail client.
     pub mailer: Mailer,
+    /// Notified after the sweep of webhooks.
+    pub wake_webhooks: Arc<Notify>,
 }
 
 impl Schedule {
@@ -93,6 +96,12 @@ impl Schedule {
                 Ok(())
             }
             Upkeep::ExpireInboxes => inbox::expire(db, INBOX_RETENTION_DAYS).await,
+            Upkeep::SweepWebhooks => {
+                webhooks::sweep(db).await?;
+                self.wake_webhooks.notify_one();
+                Ok(())
+            }
+            Upkeep::RotateDeliveries => webhooks::rotate_log(db).await,
             Upkeep::PurgeRelations => {
                 while relations::purge(db).await? {}
                 Ok(())

@@ -8,7 +8,7 @@
 //!   [`close`], [`revocation`].
 //! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`],
 //!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`grants`],
-//!   [`tool_calls`], [`access_log`], [`inbox`], [`service`]; [`envelope`] wraps them.
+//!   [`tool_calls`], [`access_log`], [`inbox`], [`service`], [`webhooks`]; [`envelope`] wraps them.
 //! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of
 //!   `/ws`).
 //!
@@ -48,3 +48,4 @@ pub mod text;
 pub mod time;
 pub mod tool_calls;
 pub mod typing;
+pub mod webhooks;

@@ -13,6 +13,7 @@ use blindpipe_protocol::{
     relations::RelationState,
     revocation::RevocationReason,
     tool_calls::ToolCallStatus,
+    webhooks::{DeliveryStatus, WebhookStatus},
 };
 use tokio_postgres::Client;
 
@@ -148,6 +149,14 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
         (
             "tool_call_status",
             words(ToolCallStatus::ALL, ToolCallStatus::as_str),
+        ),
+        (
+            "webhook_delivery_status_check",
+            words(DeliveryStatus::ALL, DeliveryStatus::as_str),
+        ),
+        (
+            "webhook_status_check",
+            words(WebhookStatus::ALL, WebhookStatus::as_str),
         ),
     ];
     let checks = client
