@@ -1,10 +1,10 @@
-//! The server: `serve`, `migrate`, `settings`, `healthcheck`.
+//! The server: `serve`, `worker`, `migrate`, `settings`, `healthcheck`.
 
 use std::process::ExitCode;
 
 use blindpipe::{
     clock::Clock,
-    config,
+    config::{self, MigrationUrls},
     db::migrate,
     documents, healthcheck,
     node::{self, Node},
@@ -12,7 +12,7 @@ use blindpipe::{
 };
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[global_allocator]
@@ -31,7 +31,11 @@ enum Command {
     /// Run one node until SIGTERM
     #[command(after_long_help = config::as_help())]
     Serve,
-    /// Bring the schema of DATABASE_URL up to date
+    /// Run deliveries of webhooks and jobs until SIGTERM, without a public listener
+    #[command(after_long_help = config::as_help())]
+    Worker,
+    /// Bring the schema up to date, as the role of MIGRATE_DATABASE_URL, and grant the role of
+    /// DATABASE_URL the rights that nodes need
     Migrate,
     /// Print every setting as a Markdown table
     Settings,
@@ -39,6 +43,8 @@ enum Command {
     Openapi,
     /// Print the AsyncAPI document of /ws
     Asyncapi,
+    /// Print the durable events with the schemas of their data
+    EventTypes,
     /// Ask the admin listener at ADMIN_ADDR whether the node is ready; exit 0 if it is, 1 if not
     Healthcheck,
 }
@@ -50,10 +56,12 @@ async fn main() -> ExitCode {
         .install_default()
         .ok();
     let outcome = match Arguments::parse().command {
-        Command::Serve => serve().await,
+        Command::Serve => serve(false).await,
+        Command::Worker => serve(true).await,
         Command::Settings => print(&config::as_markdown()),
         Command::Openapi => print(&documents::openapi()),
         Command::Asyncapi => print(&documents::asyncapi()),
+        Command::EventTypes => print(&documents::event_types()),
         Command::Migrate => apply_migrations().await,
         Command::Healthcheck => check_health().await,
     };
@@ -82,7 +90,7 @@ fn raise_file_limit() {
     .ok();
 }
 
-async fn serve() -> Outcome {
+async fn serve(is_worker: bool) -> Outcome {
     raise_file_limit();
     let config = node::read_settings(|name| std::env::var(name).ok())
         .inspect_err(|_| telemetry::start("info"));
@@ -91,7 +99,11 @@ async fn serve() -> Outcome {
     telemetry::log_panics();
     let mut term = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let node = Node::start(config, Clock::default()).await?;
+    let node = if is_worker {
+        Node::start_worker(config, Clock::default()).await?
+    } else {
+        Node::start(config, Clock::default()).await?
+    };
     tokio::select! {
         _ = term.recv() => {}
         _ = interrupt.recv() => {}
@@ -114,10 +126,16 @@ fn print(document: &str) -> Outcome {
 
 async fn apply_migrations() -> Outcome {
     telemetry::start("info");
-    let url: SecretString = std::env::var("DATABASE_URL")
-        .map_err(|_| "DATABASE_URL: must be set")?
-        .into();
-    let applied = migrate::run_at(url.expose_secret()).await?;
+    let urls = MigrationUrls::read(|name| std::env::var(name).ok());
+    let MigrationUrls { owner, serving } = urls.map_err(|faults| faults.to_string())?;
+    let applied = migrate::run_at(owner.expose_secret()).await?;
+    match serving {
+        Some(serving) => {
+            let role = migrate::role_of(serving.expose_secret())?;
+            migrate::grant_at(owner.expose_secret(), &role).await?;
+        }
+        None => tracing::warn!("one role owns the tables and serves; set MIGRATE_DATABASE_URL"),
+    }
     tracing::info!(applied, "the schema is up to date");
     Ok(())
 }

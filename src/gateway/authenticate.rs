@@ -19,6 +19,7 @@ use crate::{
     inbox::Reader,
     limits::{
         Limiter,
+        address::ClientIp,
         buffers::Owner,
         quotas::{AUTH_DEADLINE, MAX_FRAMES_PER_SECOND},
         slots::{ConnectionKind, Lease},
@@ -48,6 +49,7 @@ pub struct AuthenticatedClient {
 pub async fn receive(
     gateway: &Gateway,
     socket: &mut Socket,
+    ip: ClientIp,
 ) -> Result<AuthenticatedClient, SessionEnd> {
     let deadline = gateway.clock.now() + AUTH_DEADLINE;
     let auth = tokio::select! {
@@ -61,7 +63,7 @@ pub async fn receive(
                 .into(),
         );
     };
-    match admit(gateway, auth).await {
+    match admit(gateway, auth, ip).await {
         Ok(client) => {
             let owner = Owner::Principal(client.principal.id());
             socket.let_in(gateway.buffers.clone(), owner);
@@ -129,7 +131,11 @@ impl From<Error> for Refusal {
     }
 }
 
-async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Refusal> {
+async fn admit(
+    gateway: &Gateway,
+    auth: Auth,
+    ip: ClientIp,
+) -> Result<AuthenticatedClient, Refusal> {
     let limiter = Limiter::detached(gateway.limits.clone());
     match auth {
         Auth::Agent {
@@ -137,7 +143,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
             token,
             resume,
         } => {
-            let claim = gateway.agent_tokens.recognise(&token).await?;
+            let claim = gateway.agent_tokens.recognise(&token, ip).await?;
             if claim.agent != agent_id {
                 return Err(Error::from(Code::AgentTokenInvalid).into());
             }

@@ -43,6 +43,7 @@ use crate::{
         unauthenticated::UnauthenticatedConnections,
     },
     random::Random,
+    work::UnitOfWork,
 };
 
 /// The handles that sessions work with.
@@ -55,6 +56,7 @@ pub struct Gateway {
     pub reachability: ReachabilityTracker,
     pub hub: Hub,
     pub message_writer: MessageWriter,
+    pub work: UnitOfWork,
     pub typing: Typing,
     pub streams: Streams,
     pub limits: Limits,

@@ -10,8 +10,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     app::App,
+    auth::agent::MAX_CONCURRENT_LOOKUPS,
     clock::Clock,
-    config::{Config, Faults},
+    config::{Config, Faults, Switch},
     db::{Db, Plans, migrate},
     delivery::End,
     error::Error,
@@ -41,9 +42,17 @@ const MAX_ADMIN_CONNECTIONS: usize = 256;
 /// Work that is under way when the listener closes may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The part that a process plays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Node,
+    /// No public listener.
+    Worker,
+}
+
 /// A node that serves.
 pub struct Node {
-    /// The public listener.
+    /// The public listener; a worker's is the admin listener.
     pub address: SocketAddr,
     /// The admin listener.
     pub admin_address: SocketAddr,
@@ -75,6 +84,10 @@ struct Stores {
     quiet_db: Db,
     /// For the jobs, so that they keep neither waiting.
     jobs_db: Db,
+    /// For look-ups of unknown agent tokens, so that a flood of them keeps nobody waiting.
+    token_db: Db,
+    /// For the turns of webhooks.
+    webhooks_db: Db,
     redis: Redis,
     subscriber: SubscriberClient,
 }
@@ -87,12 +100,23 @@ impl Stores {
         let db = pool(&name, config.database_pool.0 as usize, Plans::Free)?;
         let send_db = pool(
             &format!("{name} send"),
-            config.send_writers.0 as usize,
+            // Each writer has one connection, and its contended sends have another.
+            2 * config.send_writers.0 as usize,
             Plans::Pinned,
         )?;
         let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
         let jobs_db = pool(&format!("{name} jobs"), 3, Plans::Free)?;
-        check_postgres(&db, config.database_durable.0).await?;
+        let token_db = pool(
+            &format!("{name} tokens"),
+            MAX_CONCURRENT_LOOKUPS,
+            Plans::Free,
+        )?;
+        let webhooks_db = pool(
+            &format!("{name} webhooks"),
+            if config.webhook_worker.0 { 6 } else { 2 },
+            Plans::PinnedDeferred,
+        )?;
+        check_postgres(&db, config).await?;
         let (redis, subscriber) = Redis::start(
             &config.redis_url,
             &config.redis_prefix,
@@ -104,6 +128,8 @@ impl Stores {
             send_db,
             quiet_db,
             jobs_db,
+            token_db,
+            webhooks_db,
             redis,
             subscriber,
         })
@@ -113,6 +139,16 @@ impl Stores {
 impl Node {
     /// Starts a node; returns when it serves.
     pub async fn start(config: Config, clock: Clock) -> Result<Self, Failure> {
+        Box::pin(Self::start_as(Role::Node, config, clock)).await
+    }
+
+    /// Starts a node that delivers webhooks and does jobs, without a public listener.
+    pub async fn start_worker(mut config: Config, clock: Clock) -> Result<Self, Failure> {
+        config.webhook_worker = Switch(true);
+        Box::pin(Self::start_as(Role::Worker, config, clock)).await
+    }
+
+    async fn start_as(role: Role, config: Config, clock: Clock) -> Result<Self, Failure> {
         let tls = match (&config.tls_cert, &config.tls_key) {
             (Some(cert), Some(key)) => Some(listener::tls_from(cert, key)?),
             _ => None,
@@ -123,11 +159,11 @@ impl Node {
         let (redis, tasks) = (stores.redis.clone(), Tasks::default());
         let buffers = ByteBudget::new(config.max_buffer.0 as usize * MB);
         let parts = (stores, buffers.clone());
-        let app = assembly::assemble(&config, clock, random, id, parts, &tasks).await?;
+        let assembled = assembly::assemble(&config, clock, random, id, parts, &tasks);
+        let app = Box::pin(assembled).await?;
 
-        let public = TcpListener::bind(config.listen).await?;
         let admin = TcpListener::bind(config.admin).await?;
-        let (address, admin_address) = (public.local_addr()?, admin.local_addr()?);
+        let admin_address = admin.local_addr()?;
         let Tasks {
             closing,
             stopping,
@@ -135,26 +171,31 @@ impl Node {
             workers,
             ..
         } = &tasks;
-        let router = routes::public(app.clone());
-        // The acceptor counts as a connection: a drain must not count them before the last has been let in.
-        let server = ConnectionServer {
-            tls,
-            router,
-            connections: Connections::of(&config),
-            buffers,
-            idle_timeout: Duration::from_secs(config.connection_idle.0.into()),
-            tasks: connections.clone(),
-            stop: closing.clone(),
-        };
         let admin_server = ConnectionServer {
             tls: None,
             router: routes::admin(app.clone()),
             connections: Connections::up_to(MAX_ADMIN_CONNECTIONS),
+            buffers,
+            idle_timeout: Duration::from_secs(config.connection_idle.0.into()),
             tasks: workers.clone(),
             stop: stopping.clone(),
-            ..server.clone()
         };
-        connections.spawn(listener::serve(public, server));
+        let mut address = admin_address;
+        if role == Role::Node {
+            let public = TcpListener::bind(config.listen).await?;
+            address = public.local_addr()?;
+            let server = ConnectionServer {
+                tls,
+                router: routes::public(app.clone()),
+                connections: Connections::of(&config),
+                tasks: connections.clone(),
+                stop: closing.clone(),
+                ..admin_server.clone()
+            };
+            // The acceptor counts as a connection: a drain must not count them before the last
+            // has been let in.
+            connections.spawn(listener::serve(public, server));
+        }
         // Probes and metrics are answered until the very end.
         workers.spawn(listener::serve(admin, admin_server));
         tracing::info!(%address, %admin_address, "serving");
@@ -227,8 +268,9 @@ impl Node {
     }
 }
 
-/// Refuses a Postgres that is too old, has an older schema than ours, or may lose what it has acknowledged.
-async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
+/// Refuses a Postgres that is too old, has an older schema than ours, may lose what it has
+/// acknowledged, or would let this role change what is append-only.
+async fn check_postgres(db: &Db, config: &Config) -> Result<(), Failure> {
     let said = |error: Error| format!("Postgres: {error:?}");
     let client = db.read().await.map_err(said)?;
     let setting = async |name: &str| -> Result<String, Failure> {
@@ -249,7 +291,7 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
     if version < 150_000 {
         return Err("Postgres 15 or newer is needed".into());
     }
-    if durable
+    if config.database_durable.0
         && (setting("fsync").await? == "off" || setting("synchronous_commit").await? == "off")
     {
         return Err(
@@ -262,7 +304,9 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
         Ok(stmt) => client
             .query_one(&stmt, &[])
             .await
-            .map_err(said)?
+            .map_err(|error| {
+                format!("the role may not read the schema (run `blindpipe migrate`): {error:?}")
+            })?
             .get("version"),
         // No history: nothing was ever applied.
         Err(_) => 0,
@@ -273,6 +317,17 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
             migrate::newest()
         )
         .into());
+    }
+    let owns = "-- node.owns
+            select pg_has_role(relowner, 'usage') as owns from pg_class where oid = 'message'::regclass";
+    let owns: bool = client.query_one(owns, &[]).await.map_err(said)?.get("owns");
+    if config.database_separate.0 && owns {
+        return Err(
+            "the role of DATABASE_URL owns the tables: give nodes a role of their own and \
+             `blindpipe migrate` the owner's MIGRATE_DATABASE_URL, or set \
+             DATABASE_REQUIRE_SEPARATE_ROLE=false"
+                .into(),
+        );
     }
     Ok(())
 }

@@ -15,7 +15,10 @@ use chrono::TimeDelta;
 
 use super::{rules::Recipient, store};
 use crate::{
-    auth::{caller::Caller, user::User},
+    auth::{
+        caller::Caller,
+        user::{User, lock_live_session},
+    },
     db::Db,
     error::{Code, Error, Result},
     features::conversations,
@@ -78,6 +81,7 @@ pub async fn rotate(
     };
     limiter.check(Limit::KeysGroupRotate, id).await?;
     let rotated = work.run("group_keys.rotate", async |tx| {
+        lock_live_session(tx, user.id, user.session).await?;
         store::rotate(tx, id, rotation).await
     });
     let (epoch, rotated_at) = rotated.await?;

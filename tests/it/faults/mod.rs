@@ -5,6 +5,7 @@ mod failover;
 mod forged_messages;
 mod half_open;
 mod hostile_clients;
+mod locks;
 mod malformed_input;
 mod non_readers;
 mod outages;

@@ -13,13 +13,20 @@ use blindpipe::{
     },
 };
 
-use crate::support::{World, connect, nodes, ulid};
+use crate::support::{World, connect, nodes, serving, ulid};
 
 const ROOM: &[(Kind, i32)] = &[(Kind::Mail, 2), (Kind::EraseAccount, 8)];
 
 async fn queue_of(world: &World) -> Db {
     let wait = Duration::from_secs(10);
-    Db::new(&world.database.clone().into(), "test", 4, Plans::Free, wait).expect("a pool")
+    Db::new(
+        &serving(&world.database).into(),
+        "test",
+        4,
+        Plans::Free,
+        wait,
+    )
+    .expect("a pool")
 }
 
 async fn enqueue(db: &Db, jobs: Vec<Job>) {

@@ -13,8 +13,14 @@ with columns as (
 ), relations as (
     select * from pg_class where relnamespace = 'public'::regnamespace and relname <> 'refinery_schema_history'
 ), statements (section, name, text) as (
+    -- Functions come before the tables that they read.
+    select 0, '', 'set check_function_bodies = off;'
+    union all
+    select 0, extname::text, format('create extension %I;', extname) from pg_extension where extname <> 'plpgsql'
+    union all
     select 1, proname::text, regexp_replace(pg_get_functiondef(oid), '\s+$', '') || ';'
-    from pg_proc where pronamespace = 'public'::regnamespace and prokind = 'f'
+    from pg_proc p where pronamespace = 'public'::regnamespace and prokind = 'f'
+        and not exists (select from pg_depend where objid = p.oid and deptype = 'e')
     union all
     select 2, proname, format('create aggregate %I (%s) (sfunc = %s, stype = %s);',
         proname, pg_get_function_arguments(p.oid), aggtransfn, format_type(aggtranstype, null))
@@ -26,8 +32,9 @@ with columns as (
             union all
             select 2, null, conname, '    ' || text from constraints where conrelid = r.oid and contype in ('p', 'u', 'c')
         ) lines),
-        coalesce(' with (' || array_to_string(reloptions, ', ') || ')', ''))
-    from relations r where relkind = 'r'
+        coalesce(' with (' || array_to_string(reloptions, ', ') || ')', '')
+            || case relkind when 'p' then ' partition by ' || pg_get_partkeydef(r.oid) else '' end)
+    from relations r where relkind in ('r', 'p')
     union all
     select 4, relname || '.' || attname, format('alter table %I alter column %I set storage %s;', relname, attname,
         case attstorage when 'e' then 'external' when 'm' then 'main' when 'p' then 'plain' else 'extended' end)
@@ -38,7 +45,7 @@ with columns as (
     from relations r join constraints on conrelid = r.oid where contype = 'f'
     union all
     select 6, relname, pg_get_indexdef(r.oid, 0, true) || ';'
-    from relations r where relkind = 'i' and not exists (select from pg_constraint where conindid = r.oid and contype in ('p', 'u'))
+    from relations r where relkind in ('i', 'I') and not exists (select from pg_constraint where conindid = r.oid and contype in ('p', 'u'))
         and exists (select from pg_index i join relations t on t.oid = i.indrelid where i.indexrelid = r.oid)
     union all
     -- A view comes after those that it reads.

@@ -4,14 +4,19 @@
 //! prefix of their own.
 
 mod authenticator;
+mod authority;
+mod behaviour;
 mod client;
 mod devtools;
+mod faulty_receiver;
 pub mod h2;
 mod hostile;
 mod names;
 mod process;
 mod proxy;
 pub mod raw;
+mod receiver;
+mod secrets;
 mod services;
 mod siteverify;
 mod smtp;
@@ -21,15 +26,19 @@ mod world;
 
 pub use self::{
     authenticator::Authenticator,
+    authority::Authority,
+    behaviour::Behaviour,
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     devtools::DevTools,
+    faulty_receiver::FaultyReceiver,
     hostile::{forged, knock, knock_and_stay, sealed, wrong_secret},
     names::NameServer,
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
+    receiver::{Call, Receiver, Reply},
     services::{
         blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
-        redis_client, redis_cluster, redis_link, services, spawn, waiting,
+        redis_client, redis_cluster, redis_link, services, serving, spawn, waiting,
     },
     siteverify::{FaultMode, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},

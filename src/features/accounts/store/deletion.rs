@@ -37,10 +37,16 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
         .get("deleted_at");
     tx.execute(
         "-- accounts.strip_devices
-        with backups as (delete from key_backup where user_id = $1), passkeys as (delete from passkey where user_id = $1),
+        with passkeys as (delete from passkey where user_id = $1),
              challenges as (delete from passkey_challenge where user_id = $1)
         update device set display_name = null, platform = null, revoked_at = coalesce(revoked_at, app_now())
         where user_id = $1",
+        &[&user.id],
+    )
+    .await?;
+    tx.execute(
+        "-- accounts.erase_key_backups
+        select erase_key_backups($1)",
         &[&user.id],
     )
     .await?;
@@ -75,5 +81,32 @@ async fn end_agents(tx: &Tx, owner: UserId) -> Result<()> {
         .await?;
     let tokens = tokens.iter().map(|row| row.get("token_id")).collect();
     tx.revoke(tokens, RevocationReason::AccountDeleted);
+    end_webhooks(tx, owner).await
+}
+
+/// Cuts the calls under way. The erasure removes the rows.
+async fn end_webhooks(tx: &Tx, owner: UserId) -> Result<()> {
+    let webhooks = tx
+        .query(
+            "-- accounts.end_webhooks
+            with mine as materialized (
+                select w.agent_id from webhook w join agent a on a.agent_id = w.agent_id
+                where a.owner_user_id = $1 order by w.agent_id for update of w
+            ), closed as (
+                update webhook_turn t set is_open = false, due_at = null, is_leased = false, turn = t.turn + 1
+                from mine where t.agent_id = mine.agent_id
+            )
+            update webhook w set status = 'suspended', sealed_secret = null, sealed_previous = null,
+                previous_valid_until = null
+            from mine where w.agent_id = mine.agent_id
+            returning w.credential_id",
+            &[&owner],
+        )
+        .await?;
+    let webhooks = webhooks
+        .iter()
+        .map(|row| row.get("credential_id"))
+        .collect();
+    tx.revoke(webhooks, RevocationReason::AccountDeleted);
     Ok(())
 }
