@@ -211,9 +211,10 @@ impl ClientFrame {
     pub fn command(&self) -> Option<(&Value, Option<&StreamId>)> {
         match self {
             Self::Ping | Self::Ack(_) | Self::Renew(_) => None,
-            Self::Send { reference, .. } | Self::Typing { reference, .. } => {
-                Some((reference, None))
-            }
+            Self::Send { reference, .. }
+            | Self::Typing { reference, .. }
+            | Self::ToolRequest { reference, .. }
+            | Self::ToolResponse { reference, .. } => Some((reference, None)),
             Self::Stream {
                 reference, stream, ..
             }
