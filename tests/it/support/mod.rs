@@ -15,6 +15,7 @@ mod process;
 mod proxy;
 pub mod raw;
 mod receiver;
+mod secrets;
 mod services;
 mod siteverify;
 mod smtp;
