@@ -32,6 +32,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     ),
     ("panics_total", Kind::Counter, "Panics turned into a 500."),
     (
+        "task_panics_total",
+        Kind::Counter,
+        "Panics of tasks that then started again.",
+    ),
+    (
         "rate_limited_total",
         Kind::Counter,
         "Calls refused by the limiter, by scope.",
@@ -299,6 +304,10 @@ pub fn request(route: &str, method: &'static str, status: u16, span: Duration) {
 
 pub fn panicked() {
     count("panics_total", &[]);
+}
+
+pub fn task_panicked(task: &'static str) {
+    count("task_panics_total", &[("task", task)]);
 }
 
 pub fn rate_limited(scope: &'static str) {

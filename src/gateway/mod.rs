@@ -90,8 +90,7 @@ pub async fn upgrade(
     let response = handshake::accept(request.version(), request.headers())?;
     limiter.check(Limit::WsConnectIp, ip).await?;
     let unauthenticated = gateway.unauthenticated.enter(ip);
-    let unauthenticated = unauthenticated
-        .ok_or_else(|| Error::unavailable("too many unauthenticated sockets of one address"))?;
+    let unauthenticated = unauthenticated.ok_or_else(Error::full)?;
     let place = Place::take(&gateway)?;
     let upgrading = hyper::upgrade::on(&mut request);
     let tasks = gateway.tasks.clone();
@@ -118,9 +117,7 @@ impl Place {
             return Ok(Place(gateway.clone()));
         }
         gateway.sockets.fetch_sub(1, Ordering::Relaxed);
-        Err(Error::unavailable(
-            "the node holds as many sockets as it may",
-        ))
+        Err(Error::full())
     }
 }
 

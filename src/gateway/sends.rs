@@ -92,6 +92,11 @@ impl Sends {
         self.pending.len() < MAX_PENDING_SENDS && self.pending_bytes < MAX_PENDING_BYTES
     }
 
+    /// Whether no send is in progress and none waits.
+    pub fn is_idle(&self) -> bool {
+        self.sending.is_none() && self.pending.is_empty()
+    }
+
     /// Queues a frame.
     pub fn push(
         &mut self,

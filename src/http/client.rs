@@ -2,7 +2,7 @@
 //! per request, before the route.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,11 +19,11 @@ use axum::{
 use ipnet::IpNet;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
+pub use crate::limits::address::ClientIp;
 use crate::{
     error::{Code, Error, Result},
     limits::buffers::{ByteAccount, Owner},
 };
-pub use crate::limits::address::ClientIp;
 
 /// The operator's policy for incoming requests.
 #[derive(Clone)]

@@ -50,8 +50,9 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     let elapsed = started.elapsed();
     metrics::request(&route, known_method(&method), status, elapsed);
     let duration_ms = elapsed.as_secs_f64() * 1000.0;
-    if status >= 500 {
-        let cause = response.extensions().get::<Cause>().map(|cause| &*cause.0);
+    // An answer without a cause was meant: a planned route, a full node, a drain.
+    let cause = response.extensions().get::<Cause>().map(|cause| &*cause.0);
+    if status == 500 || (status > 500 && cause.is_some()) {
         tracing::error!(request_id = name, %method, route, status, duration_ms, cause, "answered");
     } else {
         tracing::debug!(request_id = name, %method, route, status, duration_ms, "answered");

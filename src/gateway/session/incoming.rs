@@ -192,7 +192,8 @@ impl Session<'_> {
 
     /// Notes a durable ack. An ack of another epoch says nothing about this one.
     fn ack(&self, cursor: Cursor) {
-        if cursor.epoch == self.epoch {
+        // An ack of a revoked credential would move the agent's shared position.
+        if cursor.epoch == self.epoch && !self.subscription.is_ended() {
             let seq = cursor.seq.min(self.subscription.sent());
             self.gateway.acks.note(
                 &self.client.reader,

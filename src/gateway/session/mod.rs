@@ -224,7 +224,7 @@ impl<'a> Session<'a> {
         loop {
             let mut fired = false;
             let outcome = tokio::select! {
-                incoming = socket.receive(), if self.sends.has_room() && self.syncs.has_room() => {
+                incoming = socket.receive(), if self.is_reading() => {
                     Box::pin(self.handle_incoming(incoming, socket)).await
                 }
                 () = self.subscription.notified() => self.deliver(socket).await,
@@ -257,6 +257,11 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Whether frames of the client are read now.
+    fn is_reading(&self) -> bool {
+        self.sends.has_room() && self.syncs.has_room()
+    }
+
     /// The next moment at which a timer is due.
     fn due(&self) -> DateTime<Utc> {
         let expiry = self.client.expires_at.map(|at| match self.expiry {
@@ -282,6 +287,11 @@ impl<'a> Session<'a> {
             }
         }
         if now >= self.beat_at {
+            if !self.is_reading() {
+                // Its pong may wait behind the frames that are not read yet.
+                self.beat_at = now + PONG_DEADLINE;
+                return Ok(());
+            }
             if self.pinged {
                 // A half-open connection has no client that could receive a code.
                 return Err(SessionEnd::PeerGone);

@@ -10,7 +10,7 @@ use crate::{
     gateway::{
         close::{Close, SessionEnd},
         close_frame,
-        sends::refuse,
+        sends::{answer, refuse},
         socket::Socket,
     },
     limits::{
@@ -19,11 +19,17 @@ use crate::{
     },
 };
 
+/// The longest time for which a drain answers a socket's sends.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
 impl Session<'_> {
     /// Sends the events in the mailbox, and reads the missing ones from the inbox.
     pub(super) async fn deliver(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
         let mail = self.subscription.take();
         if let Some(end) = mail.end {
+            if let End::Drain(_) = end {
+                Box::pin(self.answer_waiting(socket)).await?;
+            }
             return Err(self.close_with(end, socket).await);
         }
         if self.expiry == Expiry::Expired {
@@ -179,7 +185,7 @@ impl Session<'_> {
                 Ok(page) => page,
                 Err(error) => {
                     // The next sweep that reaches Postgres finds this session behind.
-                    error.log();
+                    error.log_in("inbox.read", "the sweep wakes the session again");
                     return Ok(());
                 }
             };
@@ -200,6 +206,21 @@ impl Session<'_> {
                 }
             }
             self.flush(socket).await?;
+        }
+        Ok(())
+    }
+
+    /// Answers the sends that wait, before a drain ends the session. Nothing more is read. A
+    /// revocation ends it at once.
+    async fn answer_waiting(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
+        let deadline = tokio::time::Instant::now() + ANSWER_TIMEOUT;
+        while !self.sends.is_idle() {
+            self.sends.start_next(self.gateway, &self.client);
+            tokio::select! {
+                answered = self.sends.answered() => answer(socket, &answered)?,
+                () = self.subscription.ended() => break,
+                () = tokio::time::sleep_until(deadline) => break,
+            }
         }
         Ok(())
     }
