@@ -21,6 +21,7 @@ mod pacer;
 mod peers;
 mod pgbench;
 mod plain;
+mod receiver;
 mod redis;
 mod report;
 mod scenarios;
