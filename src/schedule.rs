@@ -2,22 +2,24 @@
 //! intervals. Upkeep goes through the queue under a unique key. So only one node performs it at a
 //! time, and another takes over when that node dies.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     error::Result,
     features::{
         accounts::{
-            self, Codes,
+            self, Codes, SecurityChange,
             jobs::{CodeMail, LoginNotice},
         },
-        agents, erasure, group_keys, messages, passkeys, relations,
+        agents, announcements, erasure, grants, group_keys, messages, passkeys, relations,
+        tool_calls, webhooks,
     },
     inbox,
     jobs::{
-        Job, JobError, Perform, Upkeep, Worker,
+        ConsentEnd, Job, JobError, Perform, Upkeep, Worker,
         queue::{self, NewJob},
     },
     limits::table::Overrides,
@@ -39,6 +41,8 @@ pub struct Schedule {
     pub codes: Codes,
     /// The mail client.
     pub mailer: Mailer,
+    /// Notified after the sweep of webhooks.
+    pub wake_webhooks: Arc<Notify>,
 }
 
 impl Schedule {
@@ -46,6 +50,8 @@ impl Schedule {
     pub fn spawn(&self, tasks: &TaskTracker, stop: &CancellationToken) {
         let (db, wake) = (self.work.db().clone(), self.work.job_wakeup());
         tasks.spawn(Worker::new(db, wake, self.clone()).run(stop.clone()));
+        let (sweep, until) = (Box::pin(self.clone().expire_tool_calls()), stop.clone());
+        tasks.spawn(async move { until.run_until_cancelled(sweep).await });
         for upkeep in Upkeep::ALL {
             let (clock, until) = (Box::pin(self.clone().repeat(*upkeep)), stop.clone());
             tasks.spawn(async move { until.run_until_cancelled(clock).await });
@@ -90,9 +96,39 @@ impl Schedule {
                 Ok(())
             }
             Upkeep::ExpireInboxes => inbox::expire(db, INBOX_RETENTION_DAYS).await,
+            Upkeep::SweepWebhooks => {
+                webhooks::sweep(db).await?;
+                self.wake_webhooks.notify_one();
+                Ok(())
+            }
+            Upkeep::RotateDeliveries => webhooks::rotate_log(db).await,
             Upkeep::PurgeRelations => {
                 while relations::purge(db).await? {}
                 Ok(())
+            }
+            Upkeep::ForgetToolCalls => tool_calls::forget(&self.work).await,
+        }
+    }
+
+    async fn end_consent(&self, end: ConsentEnd) -> Result<()> {
+        match end {
+            ConsentEnd::Relation(relation) => grants::end_of_relation(&self.work, relation).await,
+            ConsentEnd::Member(conversation, principal) => {
+                grants::end_of_member(&self.work, conversation, principal).await
+            }
+            ConsentEnd::Device(user, device) => {
+                tool_calls::end_silence_of_device(&self.work, user, &device).await
+            }
+        }
+    }
+
+    /// Denies overdue tool calls. Every node does this by itself: a deadline waits for no lease of a
+    /// dead node.
+    async fn expire_tool_calls(self) {
+        loop {
+            tokio::time::sleep(tool_calls::SWEEP_INTERVAL).await;
+            if let Err(error) = tool_calls::expire(&self.work).await {
+                error.log();
             }
         }
     }
@@ -125,11 +161,22 @@ impl Perform for Schedule {
                 };
                 accounts::jobs::mail_notice(self.work.db(), &self.mailer, &notice).await
             }
+            Job::SecurityNotice { user, change, at } => {
+                let change = SecurityChange::from_name(&change)
+                    .ok_or_else(|| JobError::Fail(queue::unreadable()))?;
+                accounts::jobs::mail_change(self.work.db(), &self.mailer, user, change, at).await
+            }
+            Job::ReplaceAgentKeys { agent } => {
+                Ok(group_keys::replace_for_agent(&self.work, agent).await?)
+            }
+            Job::SettleAgentTokens { agent } => Ok(agents::settle_tokens(&self.work, agent).await?),
             Job::ReplaceKeys { user, device_id } => {
                 Ok(group_keys::replace_held(&self.work, user, &device_id).await?)
             }
             Job::EraseAccount { user } => Ok(erasure::account(&self.work, user).await?),
             Job::EraseAgent { agent, owner } => Ok(erasure::agent(&self.work, agent, owner).await?),
+            Job::EndConsent(end) => Ok(self.end_consent(end).await?),
+            Job::Announce { principal } => Ok(announcements::tell(&self.work, principal).await?),
             Job::Upkeep(name) => {
                 let upkeep =
                     Upkeep::from_name(&name).ok_or_else(|| JobError::Fail(queue::unreadable()))?;

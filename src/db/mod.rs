@@ -229,6 +229,9 @@ pub enum Plans {
     /// Always by index and in order, planned once. It serves the send path, whose tables may have
     /// been empty at planning time.
     Pinned,
+    /// Pinned, and a commit does not wait for the disk. It serves state that may be lost with a
+    /// crash of Postgres.
+    PinnedDeferred,
 }
 
 impl Db {
@@ -243,9 +246,13 @@ impl Db {
         wait: Duration,
     ) -> Result<Self, tokio_postgres::Error> {
         let mut config = tokio_postgres::Config::from_str(url.expose_secret())?;
+        let deferred = match plans {
+            Plans::PinnedDeferred => " -c synchronous_commit=off",
+            Plans::Free | Plans::Pinned => "",
+        };
         let pinned = match plans {
             Plans::Free => "",
-            Plans::Pinned => {
+            Plans::Pinned | Plans::PinnedDeferred => {
                 " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
                  -c enable_mergejoin=off -c enable_material=off -c enable_hashagg=off"
             }
@@ -256,7 +263,7 @@ impl Db {
             .keepalives_idle(Duration::from_secs(15))
             .tcp_user_timeout(Duration::from_secs(10))
             .options(format!(
-                "-c lock_timeout={} -c statement_timeout={} -c idle_in_transaction_session_timeout={} -c jit=off{pinned}",
+                "-c lock_timeout={} -c statement_timeout={} -c idle_in_transaction_session_timeout={} -c jit=off{pinned}{deferred}",
                 wait.as_millis(),
                 2 * wait.as_millis(),
                 5 * wait.as_millis(),

@@ -1,9 +1,9 @@
 //! The request and answer of each route: a row per route, beside the table of the routes.
 
 use blindpipe_protocol::{
-    accounts::*, agents::*, conversations::*, devices::*, group_keys::*, groups::*, inbox::*,
-    keys::*, limits::Bucket, messages::*, passkeys::*, raw::RawJson, relations::*, service::*,
-    typing::*,
+    accounts::*, agents::*, conversations::*, devices::*, grants::*, group_keys::*, groups::*,
+    inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, raw::RawJson, relations::*,
+    service::*, tool_calls::*, typing::*, webhooks::*,
 };
 
 use super::schemas::{SchemaOf, data, list, of};
@@ -152,6 +152,14 @@ operations! {
     "DELETE /groups/{conversation_id}/agent-instances/{instance_id}", "Take an agent out of a group."
         => 200 data<Removal>; NotFound, Forbidden;
 
+    "GET /grants", "List the caller's grants, newest first.", query: [GrantsQuery, PageQuery]
+        => 200 list<Grant>;
+    "POST /grants/{grant_id}/decision", "Decide on an agent's request for scopes.", body: DecideGrant
+        => 200 data<Grant>; NotFound, AlreadyDecided;
+    "DELETE /grants/{grant_id}", "Revoke a grant; denies its pending tool calls." => 200 data<Grant>; NotFound;
+    "POST /artifact-requests/{request_id}/response", "Answer a tool call for the caller's device.", body: RespondArtifact
+        => 200 data<ToolCallState>; NotFound, Forbidden, AlreadyDecided, ToolCallExpired, MessageTooLarge;
+
     "GET /openapi.json", "Read the OpenAPI document of this release." => 200 of<RawJson>;
     "GET /asyncapi.yaml", "Read the AsyncAPI document of `/ws`, as YAML." => 200 of<RawJson>;
     "GET /events/types", "List the durable events with the schemas of their data." => 200 list<RawJson>;
@@ -164,6 +172,22 @@ operations! {
     "GET /agents/{agent_id}/keys", "Read an agent's keys, the current one first."
         => 200 data<AgentKeys>; AgentNotRegistered;
 
+    "PUT /agents/{agent_id}/webhook", "Set an agent's webhook and challenge its address.", body: PutWebhook
+        => 200 data<Webhook>; Forbidden, AgentNotRegistered;
+    "GET /agents/{agent_id}/webhook", "Read an agent's webhook."
+        => 200 data<Webhook>; NotFound, AgentNotRegistered;
+    "DELETE /agents/{agent_id}/webhook", "Remove an agent's webhook."
+        => 200 data<DeletedWebhook>; NotFound, AgentNotRegistered;
+    "POST /agents/{agent_id}/webhook/verify", "Challenge the address of an agent's webhook again."
+        => 200 data<Webhook>; Forbidden, NotFound, AgentNotRegistered;
+    "POST /agents/{agent_id}/webhook/rotate-secret", "Set another secret; both sign for a while.", optional: RotateWebhookSecret
+        => 200 data<Webhook>; Forbidden, NotFound, AgentNotRegistered;
+    "POST /agents/{agent_id}/webhook/test", "Post a test event to an agent's webhook."
+        => 200 data<WebhookTestResult>; Forbidden, NotFound, AgentNotRegistered;
+    "GET /agents/{agent_id}/deliveries", "List the deliveries to an agent's webhook, newest first.", query: [DeliveriesQuery, PageQuery]
+        => 200 list<WebhookDelivery>; AgentNotRegistered;
+    "POST /agents/{agent_id}/deliveries/{delivery_id}/redeliver", "Attempt a delivery once more."
+        => 200 data<WebhookDelivery>; Forbidden, NotFound, CursorExpired, AgentNotRegistered;
     "PATCH /agents/{agent_id}", "Replace the agent's manifest.", body: UpdateManifest
         => 200 data<UpdatedManifest>; ManifestTooLarge, VersionMismatch;
     "POST /agents/{agent_id}/ack", "Say that the agent is there, and how far it has read.", optional: Ack
@@ -175,6 +199,11 @@ operations! {
     "POST /agents/{agent_id}/conversations/{conversation_id}/messages", "Send a message as an agent.", body: SendMessage
         => 201 data<Sent>, 200 data<Sent>;
         NotConversationMember, RelationRevoked, IdempotencyConflict, AgentLoopDetected, WebhookPayloadTooLarge;
+    "POST /agents/{agent_id}/grants/request", "Ask a user for permission scopes.", body: RequestGrant
+        => 201 data<Grant>, 200 data<Grant>; NotFound, RelationRequired, ScopeNotDeclared;
+    "POST /agents/{agent_id}/artifact-requests", "Ask the devices of a user to run a tool.", body: RequestArtifact
+        => 201 data<ToolCallState>, 200 data<ToolCallState>;
+        NotFound, RelationRequired, IdempotencyConflict, WebhookPayloadTooLarge;
     "POST /agents/{agent_id}/typing", "Say that the agent writes, or has stopped to.", body: SetTyping
         => 200 data<TypingAnswer>; NotFound, RelationRevoked;
     "GET /agents/{agent_id}/conversations", "List the agent's conversations, latest activity first.", query: [PageQuery]

@@ -6,10 +6,12 @@
 
 pub mod accounts;
 pub(crate) mod agents;
+pub mod announcements;
 pub(crate) mod budgets;
 pub(crate) mod conversations;
 pub(crate) mod devices;
 pub(crate) mod erasure;
+pub(crate) mod grants;
 pub(crate) mod group_keys;
 pub(crate) mod groups;
 pub(crate) mod keys;
@@ -17,6 +19,7 @@ pub(crate) mod messages;
 pub mod passkeys;
 pub mod relations;
 pub(crate) mod streams;
+pub mod tool_calls;
 pub(crate) mod typing;
 pub mod webhooks;
 

@@ -17,7 +17,7 @@ use uuid::Uuid;
 pub use self::worker::{Perform, Worker};
 use crate::{
     error::{Code, Error, Result},
-    ids::{AgentId, UserId},
+    ids::{AgentId, ConversationId, RelationId, UserId},
     limits::quotas::CODE_TTL,
 };
 
@@ -28,9 +28,14 @@ catalogue! {
         Mail         = ("mail",          8, 60);
         LoginNotice  = ("login_notice",  4, 60);
         ReplaceKeys  = ("replace_keys",  2, 600);
+        ReplaceAgentKeys  = ("replace_agent_keys",  2, 600);
+        SettleAgentTokens = ("settle_agent_tokens", 2, 60);
+        SecurityNotice    = ("security_notice",     4, 60);
         EraseAccount = ("erase_account", 2, 600);
         EraseAgent   = ("erase_agent",   2, 600);
-        Upkeep       = ("upkeep",        7, 600);
+        EndConsent   = ("end_consent",   4, 60);
+        Announce     = ("announce",      2, 60);
+        Upkeep       = ("upkeep",        10, 600);
     }
 }
 
@@ -39,12 +44,15 @@ catalogue! {
     /// single node does each turn.
     pub enum Upkeep: (&'static str, u64) {
         RetireCredentials = ("retire_agent_credentials", 5);
+        SweepWebhooks     = ("sweep_webhooks",           5);
         ForgetChallenges  = ("forget_challenges",        60);
         ForgetKeys        = ("forget_idempotency_keys",  300);
         ForgetCodes       = ("forget_codes",             600);
         ForgetJobs        = ("forget_jobs",              600);
         ExpireInboxes     = ("expire_inboxes",           600);
         PurgeRelations    = ("purge_relations",          600);
+        ForgetToolCalls   = ("forget_tool_calls",        600);
+        RotateDeliveries  = ("rotate_webhook_log",       3600);
     }
 }
 
@@ -70,6 +78,26 @@ pub enum Job {
         /// The time of the login.
         at: DateTime<Utc>,
     },
+    /// Mails a user about a change that a thief might make.
+    SecurityNotice {
+        /// The user to notify.
+        user: UserId,
+        /// The name of the change.
+        change: String,
+        /// The time of the change.
+        at: DateTime<Utc>,
+    },
+    /// Asks conversations to replace the keys that were not wrapped for an agent's new key.
+    ReplaceAgentKeys {
+        /// The agent.
+        agent: AgentId,
+    },
+    /// Gives an agent that lost a token with a stolen session its earlier token back, or marks it
+    /// `token_revoked`.
+    SettleAgentTokens {
+        /// The agent.
+        agent: AgentId,
+    },
     /// Asks conversations to replace the keys that a revoked device still knows.
     ReplaceKeys {
         /// The owner of the device.
@@ -89,8 +117,28 @@ pub enum Job {
         /// The agent's former owner.
         owner: UserId,
     },
+    /// Ends what users had agreed to before something else ended.
+    EndConsent(ConsentEnd),
+    /// Tells everybody the announcements about a principal. It has no unique key: an announcement
+    /// that commits while such a job ends must not be left without a job.
+    Announce {
+        /// The user or agent that the announcements are about.
+        principal: Uuid,
+    },
     /// Runs the [`Upkeep`] with this name.
     Upkeep(String),
+}
+
+/// The reason why a user's consent ends.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConsentEnd {
+    /// The relation has ended.
+    Relation(RelationId),
+    /// A principal was removed from a conversation.
+    Member(ConversationId, Uuid),
+    /// The device was revoked.
+    Device(UserId, String),
 }
 
 /// The reason that a job was not done.
@@ -116,7 +164,7 @@ impl Kind {
     fn life(self) -> Option<Duration> {
         match self {
             Kind::Mail => Some(CODE_TTL),
-            Kind::LoginNotice => Some(Duration::from_secs(86_400)),
+            Kind::LoginNotice | Kind::SecurityNotice => Some(Duration::from_secs(86_400)),
             _ => None,
         }
     }
@@ -145,9 +193,14 @@ impl Job {
         match self {
             Job::Mail { .. } => Kind::Mail,
             Job::LoginNotice { .. } => Kind::LoginNotice,
+            Job::SecurityNotice { .. } => Kind::SecurityNotice,
             Job::ReplaceKeys { .. } => Kind::ReplaceKeys,
+            Job::ReplaceAgentKeys { .. } => Kind::ReplaceAgentKeys,
+            Job::SettleAgentTokens { .. } => Kind::SettleAgentTokens,
             Job::EraseAccount { .. } => Kind::EraseAccount,
             Job::EraseAgent { .. } => Kind::EraseAgent,
+            Job::EndConsent(_) => Kind::EndConsent,
+            Job::Announce { .. } => Kind::Announce,
             Job::Upkeep(_) => Kind::Upkeep,
         }
     }

@@ -22,7 +22,7 @@ use crate::{
 /// A charged call of a budget, which can be refunded ([`Limiter::refund`]).
 #[must_use = "a call that turns out to cost nothing is given back"]
 pub struct Reservation {
-    rules: [Rule; 1],
+    rules: Vec<Rule>,
     decision: Decision,
 }
 
@@ -36,13 +36,24 @@ impl Reservation {
     }
 }
 
+/// The route that a call is counted on.
+#[derive(Clone)]
+enum Route {
+    /// No route.
+    Nowhere,
+    /// The route of a request.
+    Matched(Method, MatchedPath),
+    /// The route that a frame stands for: method and template.
+    Named(&'static str),
+}
+
 /// The limiter of a request; clones share its charges.
 #[derive(Clone)]
 pub struct Limiter {
     limits: Limits,
     charged: ChargedQuotas,
     /// The route, for budgets that count each route separately.
-    route: Option<(Method, MatchedPath)>,
+    route: Route,
 }
 
 impl Limiter {
@@ -51,13 +62,23 @@ impl Limiter {
         Limiter {
             limits,
             charged: ChargedQuotas::default(),
-            route: None,
+            route: Route::Nowhere,
+        }
+    }
+
+    /// A limiter for frames that do the same as a route, `METHOD /template`.
+    pub fn detached_on(limits: Limits, route: &'static str) -> Self {
+        Limiter {
+            route: Route::Named(route),
+            ..Limiter::detached(limits)
         }
     }
 
     /// Charges a rule for `key`, or refuses.
     pub async fn check(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
-        self.decide(&[Rule::charge(limit, key)]).await.map(drop)
+        self.decide(&Rule::charges_on("", limit, key))
+            .await
+            .map(drop)
     }
 
     /// Charges a rule while `work` runs. A refusal ends the work and takes precedence over the
@@ -73,7 +94,7 @@ impl Limiter {
 
     /// Charges a rule that counts each route separately.
     pub async fn check_route(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
-        self.decide(&[Rule::charge_on(&self.route(), limit, key)])
+        self.decide(&Rule::charges_on(&self.route(), limit, key))
             .await
             .map(drop)
     }
@@ -95,7 +116,7 @@ impl Limiter {
     /// Charges a rule for a call that may turn out to cost nothing, such as a budget that only
     /// failures use. Calls in progress count too. A dropped reservation stays charged.
     pub async fn reserve(&self, limit: Limit, key: impl Display + Send) -> Result<Reservation> {
-        let rules = [Rule::charge(limit, key)];
+        let rules = Rule::charges_on("", limit, key);
         let decision = self.decide(&rules).await?;
         Ok(Reservation { rules, decision })
     }
@@ -130,10 +151,17 @@ impl Limiter {
 
     /// Method and template of the route.
     fn route(&self) -> String {
-        let Some((method, path)) = &self.route else {
-            return String::new();
+        let (method, path) = match &self.route {
+            Route::Nowhere => return String::new(),
+            Route::Named(route) => return (*route).to_owned(),
+            Route::Matched(method, path) => (method, path),
         };
-        // `/v1/...` is an alias of the route.
+        // A HEAD is a GET without its body. `/v1/...` is an alias of the route.
+        let method = if method == Method::HEAD {
+            &Method::GET
+        } else {
+            method
+        };
         let path = path.as_str();
         format!("{method} {}", path.strip_prefix("/v1").unwrap_or(path))
     }
@@ -141,10 +169,13 @@ impl Limiter {
     async fn decide(&self, rules: &[Rule]) -> Result<Decision> {
         let decision = self.limits.decide(rules).await;
         if let Some((denier, wait)) = decision.denied {
-            let limit = rules[denier].limit;
-            return Err(refusal(limit, self.limits.budget(limit), wait));
+            let denier = &rules[denier];
+            return Err(refusal(denier.limit, self.limits.budget_of(denier), wait));
         }
-        self.charged.add(&decision.statuses);
+        // A client is shown its own budgets, not those of the site around its address.
+        let own = rules.iter().zip(&decision.statuses);
+        let own = own.filter(|(rule, _)| rule.times == 1);
+        self.charged.add(own.map(|(_, status)| *status));
         Ok(decision)
     }
 }
@@ -164,7 +195,9 @@ where
         let route = parts
             .extensions
             .get::<MatchedPath>()
-            .map(|path| (parts.method.clone(), path.clone()));
+            .map_or(Route::Nowhere, |path| {
+                Route::Matched(parts.method.clone(), path.clone())
+            });
         Ok(Limiter {
             limits: Limits::from_ref(state),
             charged,

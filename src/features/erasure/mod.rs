@@ -1,20 +1,20 @@
 //! The removal of what deleted accounts and agents leave behind: keys in directories, relations,
-//! memberships. The deletion itself revokes credentials before its answer. Events to others follow
+//! memberships, webhooks with their logs. The deletion itself revokes credentials before its answer. Events to others follow
 //! from here, within seconds.
 //!
 //! Promises: each step is a repeatable transaction of its own, so an interrupted erasure continues
 //! where it was. An erased principal keeps no conversation alive. A group whose owner is erased
 //! gets another one, and an event about it.
 //!
-//! The order matters. A removed key is published to everybody who still shares a conversation. An
+//! The order matters. Everybody who still shares a conversation is told of a removed key first. An
 //! agent whose relation has ended gets no event of the conversation.
 
 use crate::{
     error::Result,
     features::{
-        agents,
+        agents, announcements,
         conversations::{self, MembershipScope},
-        devices, relations,
+        devices, relations, webhooks,
     },
     ids::{AgentId, Principal, UserId},
     work::UnitOfWork,
@@ -28,7 +28,11 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
         })
         .await?
     {}
+    announcements::tell(work, user.0).await?;
     let agents = agents::of_owner(work.db(), user).await?;
+    for agent in &agents {
+        webhooks::erase(work, *agent).await?;
+    }
     let agents = agents.into_iter().map(Principal::Agent);
     for who in [Principal::User(user)].into_iter().chain(agents) {
         end_relations(work, who).await?;
@@ -39,6 +43,7 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
 
 /// Erases an agent that its owner has deleted. Its conversations stay readable for their users.
 pub async fn agent(work: &UnitOfWork, agent: AgentId, owner: UserId) -> Result<()> {
+    webhooks::erase(work, agent).await?;
     let who = Principal::Agent(agent);
     end_relations(work, who).await?;
     leave(work, who, Principal::User(owner), MembershipScope::Groups).await

@@ -20,7 +20,9 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::Event,
+    features::announcements::{self, Audience},
     http::{Created, Data, Json},
+    jobs::Job,
     work::Tx,
 };
 
@@ -29,7 +31,9 @@ use crate::{
 /// Caller: the agent or its owner. Body [`RegisterAgentKey`], signed by the new signing key. The key
 /// before it stays valid for 7 days. An agent's first key makes it `active`. Answers 201 with
 /// [`RegisteredAgentKey`]; a repeat with the current key changes nothing. Publishes
-/// `agent.key_registered` to related users, and `agent.state_changed` to the owner if it has.
+/// `agent.key_registered` to related users, and `agent.state_changed` to the owner if it has. Within
+/// seconds, publishes `conversation.updated` where the members have a key, because another one is
+/// required.
 /// Errors: `VALIDATION_ERROR` (keys, time), `AGENT_KEYS_MISMATCH` (signature),
 /// `AGENT_NOT_REGISTERED`.
 pub async fn register_key(
@@ -66,12 +70,12 @@ async fn make_current(tx: &Tx, agent: &NamedAgent, keys: &Keys) -> Result<Option
         if locked.state == AgentState::Registered {
             move_to(tx, &locked, AgentState::Active).await?;
         }
-        let users = store::related_users(tx, agent.id).await?;
-        let event = Event::AgentKeyRegistered(AgentKeyRegistration {
+        let registered = Event::AgentKeyRegistered(AgentKeyRegistration {
             agent_id: agent.id,
             key_id: key_id.clone(),
         });
-        tx.emit(event, None, users)?;
+        announcements::announce(tx, &Audience::of_agent(agent.id), &[registered]).await?;
+        tx.enqueue(Job::ReplaceAgentKeys { agent: agent.id });
     }
     let now = store::keys(tx, agent.id).await?;
     Ok(now.into_iter().find(|key| key.id != key_id))
