@@ -21,7 +21,6 @@ mod pacer;
 mod peers;
 mod pgbench;
 mod plain;
-mod receiver;
 mod redis;
 mod report;
 mod scenarios;
