@@ -13,7 +13,7 @@ use blindpipe::{
     gateway::{
         close::SessionEnd,
         handshake,
-        socket::{Heard, Socket},
+        socket::{Incoming, Socket},
     },
     http::listener,
 };
@@ -44,12 +44,12 @@ async fn upgrade(State(tasks): State<TaskTracker>, mut request: Request) -> Resu
 async fn echo(mut socket: Socket) {
     socket.let_in();
     let end = loop {
-        let sent = match socket.hear().await {
-            Heard::Text(text) => socket.say(text).await,
-            Heard::Binary(bytes) => socket.say_bytes(&bytes).await,
-            Heard::Alive => Ok(()),
-            Heard::Gone => break SessionEnd::PeerGone,
-            Heard::Fault(close) => break close.into(),
+        let sent = match socket.receive().await {
+            Incoming::Text(text) => socket.say(text).await,
+            Incoming::Binary(bytes) => socket.say_bytes(&bytes).await,
+            Incoming::Alive => Ok(()),
+            Incoming::Gone => break SessionEnd::PeerGone,
+            Incoming::Fault(close) => break close.into(),
         };
         if let Err(close) = sent {
             break close.into();

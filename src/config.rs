@@ -90,7 +90,7 @@ settings! {
     redis_timeout: Bounded<10, 2000> = "REDIS_TIMEOUT_MS", Some("250");
     /// Keys of access tokens, comma separated; the first signs, all verify. `kid:base64` of 32 bytes or more for HS256, `kid:ed25519:base64` of 32 bytes for EdDSA. See operations.md for changing them.
     access_token_keys: KeyRing = "ACCESS_TOKEN_KEYS", None;
-    /// Base64 of 32 bytes or more; keys the hashes of codes and the refresh tokens. The same on every node.
+    /// Comma list of one to four secrets, each base64 of 32 bytes or more; every MAC of the node has a key derived from them: the first signs, all verify. The same on every node. See operations.md for changing them.
     server_secret: ServerSecret = "SERVER_SECRET", None;
     /// Where mail goes: `smtps://user:password@host`, `smtp://user:password@host?tls=required` (STARTTLS), or `file:///folder` in the dev profile.
     mail_url: SecretString = "MAIL_URL", None;
@@ -401,9 +401,12 @@ impl Setting for KeyRing {
     }
 }
 
-/// The secret that all nodes share. Cannot be printed.
+/// The secrets that all nodes share, the current one first. Cannot be printed.
 #[derive(Clone)]
-pub struct ServerSecret(pub Arc<Vec<u8>>);
+pub struct ServerSecret(pub Arc<[Vec<u8>]>);
+
+/// Most secrets of [`ServerSecret`]. Each more is another MAC that a guess may hit.
+const MAX_SERVER_SECRETS: usize = 4;
 
 impl fmt::Debug for ServerSecret {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -413,9 +416,20 @@ impl fmt::Debug for ServerSecret {
 
 impl Setting for ServerSecret {
     fn read(text: &str) -> Result<Self, String> {
-        let key = BASE64.decode(text).ok().filter(|key| key.len() >= 32);
-        key.map(|key| ServerSecret(Arc::new(key)))
-            .ok_or("is not base64 of 32 bytes or more".into())
+        let secret = |text: &str| {
+            let secret = BASE64.decode(text.trim()).ok();
+            secret
+                .filter(|secret| secret.len() >= 32)
+                .ok_or("is not base64 of 32 bytes or more")
+        };
+        let secrets: Vec<Vec<u8>> = text.split(',').map(secret).collect::<Result<_, _>>()?;
+        if secrets.len() > MAX_SERVER_SECRETS {
+            return Err(format!("has more than {MAX_SERVER_SECRETS} secrets"));
+        }
+        if (1..secrets.len()).any(|n| secrets[..n].contains(&secrets[n])) {
+            return Err("names a secret twice".into());
+        }
+        Ok(ServerSecret(secrets.into()))
     }
 }
 
@@ -481,6 +495,25 @@ mod tests {
             "DATABASE_URL: must be set",
         ] {
             assert!(faults.contains(fault), "{faults}");
+        }
+    }
+
+    #[test]
+    fn a_server_secret_is_up_to_four_different_ones() {
+        let secret = |n: u8| BASE64.encode([n; 32]);
+        let ring = |numbers: &[u8]| numbers.iter().map(|n| secret(*n)).collect::<Vec<_>>();
+        for (text, secrets) in [
+            (secret(1), Some(1)),
+            (ring(&[1, 2]).join(", "), Some(2)),
+            (ring(&[1, 2, 3, 4]).join(","), Some(4)),
+            (ring(&[1, 2, 3, 4, 5]).join(","), None),
+            (ring(&[1, 1]).join(","), None),
+            (BASE64.encode([1; 31]), None),
+            (secret(1) + ",", None),
+            (String::new(), None),
+        ] {
+            let read = ServerSecret::read(&text).ok().map(|ring| ring.0.len());
+            assert_eq!(read, secrets, "{text}");
         }
     }
 

@@ -10,6 +10,7 @@
 pub mod agent;
 pub(crate) mod caller;
 pub mod jwt;
+pub mod key_ring;
 pub(crate) mod owned;
 pub(crate) mod proofs;
 pub(crate) mod refresh;

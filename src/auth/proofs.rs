@@ -9,9 +9,7 @@
 
 use std::time::Duration;
 
-use subtle::ConstantTimeEq;
-
-use super::{agent::AgentToken, secret::MacKey};
+use super::{agent::AgentToken, key_ring::MacKeyRing};
 use crate::{
     config::ServerSecret,
     redis::{Away, Redis, keys},
@@ -33,28 +31,27 @@ const LOOKUP_DELAYS: [Duration; 5] = [
 #[derive(Clone)]
 pub struct Proofs {
     redis: Redis,
-    name: MacKey,
-    seal: MacKey,
+    name: MacKeyRing,
+    seal: MacKeyRing,
 }
 
 impl Proofs {
     /// Derives the keys of the proofs from `secret`.
     pub fn new(redis: Redis, secret: &ServerSecret) -> Self {
-        let name = MacKey::derive(secret, "name of a shared agent token proof");
-        let seal = MacKey::derive(secret, "seal of a shared agent token proof");
+        let name = secret.derive("name of a shared agent token proof");
+        let seal = secret.derive("seal of a shared agent token proof");
         Proofs { redis, name, seal }
     }
 
     /// Whether another node has lately verified that `token` is the one in `claim`.
     pub async fn has(&self, token: &str, claim: AgentToken) -> bool {
-        let name = self.name.mac(&[token.as_bytes()]);
-        let Some(entry) = self.read(&name).await else {
-            return false;
-        };
-        self.entry(&name, claim)
-            .as_bytes()
-            .ct_eq(entry.as_bytes())
-            .into()
+        // A node with another order of the server's secrets names the proof with another key.
+        for name in self.name.all(&[token.as_bytes()]) {
+            if let Some(entry) = self.read(&name).await {
+                return self.holds(&entry, &name, claim);
+            }
+        }
+        false
     }
 
     /// Reads a proof, and tries again while Redis is late. Redis is late when all clients of a
@@ -76,7 +73,7 @@ impl Proofs {
     /// Shares the proof of `token` with the other nodes.
     pub async fn share(&self, token: &str, claim: AgentToken) {
         use fred::{interfaces::KeysInterface, types::Expiration};
-        let name = self.name.mac(&[token.as_bytes()]);
+        let name = self.name.sign(&[token.as_bytes()]);
         let (key, entry) = (self.redis.key(keys::proof(&name)), self.entry(&name, claim));
         let life = Expiration::EX(i64::try_from(PROOF_TTL.as_secs()).unwrap_or(i64::MAX));
         // A proof that is not shared only costs a hash later.
@@ -89,8 +86,21 @@ impl Proofs {
     }
 
     fn entry(&self, name: &[u8], claim: AgentToken) -> String {
-        let (token, agent) = (claim.token.0, claim.agent.0);
-        let seal = self.seal.mac(&[name, token.as_bytes(), agent.as_bytes()]);
-        format!("{}{}{}", token.simple(), agent.simple(), keys::hex(&seal))
+        let seal = self.seal.sign(&sealed(name, &claim));
+        format!("{}{}", subject(claim), keys::hex(&seal))
     }
+
+    fn holds(&self, entry: &str, name: &[u8], claim: AgentToken) -> bool {
+        let seal = entry.strip_prefix(&subject(claim)).and_then(keys::bytes_of);
+        seal.is_some_and(|seal| self.seal.verify(&sealed(name, &claim), &seal))
+    }
+}
+
+fn sealed<'a>(name: &'a [u8], claim: &'a AgentToken) -> [&'a [u8]; 3] {
+    [name, claim.token.0.as_bytes(), claim.agent.0.as_bytes()]
+}
+
+/// The token and the agent that an entry names.
+fn subject(claim: AgentToken) -> String {
+    format!("{}{}", claim.token.0.simple(), claim.agent.0.simple())
 }

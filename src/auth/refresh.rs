@@ -1,26 +1,24 @@
 //! The refresh cookie. A token is a session, a generation and a MAC over both, so no token is
-//! stored. It is valid if its generation is the session's, and every node derives an equal
-//! successor.
+//! stored. It is valid if its generation is the session's, and every node derives its successor.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use cookie::Cookie;
-use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
-use super::secret::MacKey;
+use super::key_ring::MacKeyRing;
 use crate::{config::ServerSecret, ids::SessionId, limits::quotas::REFRESH_TOKEN_TTL};
 
 const NAME: &str = "refresh_token";
 
 /// Makes and verifies refresh tokens.
 #[derive(Clone)]
-pub struct RefreshTokens(MacKey);
+pub struct RefreshTokens(MacKeyRing);
 
 impl RefreshTokens {
-    /// Derives the key of refresh tokens from `secret`.
+    /// Derives the keys of refresh tokens from `secret`.
     pub fn new(secret: &ServerSecret) -> Self {
-        RefreshTokens(MacKey::derive(secret, "refresh token"))
+        RefreshTokens(secret.derive("refresh token"))
     }
 
     /// The `Set-Cookie` for a generation of a session.
@@ -28,7 +26,7 @@ impl RefreshTokens {
         let mut token = [0; 52];
         token[..16].copy_from_slice(session.0.as_bytes());
         token[16..20].copy_from_slice(&generation.to_be_bytes());
-        let mac = self.0.mac(&[&token[..20]]);
+        let mac = self.0.sign(&[&token[..20]]);
         token[20..].copy_from_slice(&mac);
         // The interface fixes this text to the letter.
         let cookie = format!(
@@ -63,7 +61,7 @@ impl RefreshTokens {
             return None;
         }
         let token: [u8; 52] = BASE64.decode(cookie.value()).ok()?.try_into().ok()?;
-        let genuine: bool = self.0.mac(&[&token[..20]]).ct_eq(&token[20..]).into();
+        let genuine = self.0.verify(&[&token[..20]], &token[20..]);
         let session = Uuid::from_slice(&token[..16]).ok()?;
         let generation = i32::from_be_bytes(token[16..20].try_into().ok()?);
         genuine.then_some((SessionId(session), generation))

@@ -1,4 +1,4 @@
-//! Slow hashes off the async threads, and MACs with keys derived from the server's secret.
+//! Slow hashes off the async threads, and MACs.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -15,7 +15,6 @@ use sha2::Sha256;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{
-    config::ServerSecret,
     error::{Error, Result},
     metrics,
 };
@@ -182,19 +181,19 @@ impl Default for Hasher {
     }
 }
 
-/// A MAC key. Each use of the server's secret has its own.
+/// A MAC key. Those of the server's secret are in [`key_ring`](super::key_ring).
 #[derive(Clone)]
 pub struct MacKey(Arc<[u8]>);
 
 impl MacKey {
-    /// The key for `purpose`.
-    pub fn derive(secret: &ServerSecret, purpose: &str) -> Self {
-        MacKey(mac_of(&secret.0, &[purpose.as_bytes()]).to_vec().into())
-    }
-
     /// A key from secret bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         MacKey(bytes.to_vec().into())
+    }
+
+    /// A key from secret bytes of any length.
+    pub fn from_slice(bytes: &[u8]) -> Self {
+        MacKey(bytes.into())
     }
 
     /// HMAC-SHA256 over the parts, each preceded by its length.

@@ -9,7 +9,7 @@ use super::{
     close::{Close, SessionEnd},
     frames::{self, Auth, AuthErrorReason, ServerFrame},
     rate::Rate,
-    socket::{Heard, Socket},
+    socket::{Incoming, Socket},
 };
 use crate::{
     auth::{caller::VerifiedCredential, user::UserToken},
@@ -89,19 +89,21 @@ async fn refuse(socket: &mut Socket, reason: AuthErrorReason, close: Close) -> C
 async fn first_frame(socket: &mut Socket) -> Result<Option<Auth>, SessionEnd> {
     let mut frames = Rate::default();
     loop {
-        match socket.hear().await {
-            Heard::Text(text) => {
+        match socket.receive().await {
+            Incoming::Text(text) => {
                 return Auth::read(&text).map_err(|error| match error.code() {
                     // The frame is well-formed, but no `auth`.
                     Code::Unauthorized => Close::AuthFailed.into(),
                     _ => Close::BadFrame.into(),
                 });
             }
-            Heard::Binary(_) => return Err(Close::Unsupported.into()),
-            Heard::Alive if frames.over(MAX_FRAMES_PER_SECOND) => return Err(Close::Flood.into()),
-            Heard::Alive => {}
-            Heard::Gone => return Err(SessionEnd::PeerGone),
-            Heard::Fault(close) => return Err(close.into()),
+            Incoming::Binary(_) => return Err(Close::Unsupported.into()),
+            Incoming::Alive if frames.over(MAX_FRAMES_PER_SECOND) => {
+                return Err(Close::Flood.into());
+            }
+            Incoming::Alive => {}
+            Incoming::Gone => return Err(SessionEnd::PeerGone),
+            Incoming::Fault(close) => return Err(close.into()),
         }
     }
 }

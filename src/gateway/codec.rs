@@ -64,14 +64,18 @@ pub struct Decoder {
 
 impl Decoder {
     /// Takes bytes off the front of `bytes`. Returns a complete message, or none once all bytes are
-    /// taken. A message may have `most` bytes; the head of a frame that exceeds them is refused.
-    pub fn read(&mut self, bytes: &mut &[u8], most: usize) -> Result<Option<Message>, Close> {
+    /// taken. A message may have `max_message_bytes` bytes; the head of a frame that exceeds them is refused.
+    pub fn read(
+        &mut self,
+        bytes: &mut &[u8],
+        max_message_bytes: usize,
+    ) -> Result<Option<Message>, Close> {
         loop {
             if self.frame.is_none() {
                 if !self.gather_head(bytes) {
                     return Ok(None);
                 }
-                self.frame = Some(self.open(most)?);
+                self.frame = Some(self.open(max_message_bytes)?);
             }
             let Some(frame) = &mut self.frame else {
                 return Ok(None);
@@ -126,7 +130,7 @@ impl Decoder {
     }
 
     /// Checks a complete head.
-    fn open(&mut self, most: usize) -> Result<Head, Close> {
+    fn open(&mut self, max_message_bytes: usize) -> Result<Head, Close> {
         let [first, second, rest @ ..] = &self.head;
         let (opcode, fin) = (first & 0x0f, first & FIN != 0);
         let known = matches!(opcode, CONTINUATION | TEXT | BINARY | CLOSE | PING | PONG);
@@ -157,7 +161,7 @@ impl Decoder {
             if (opcode == CONTINUATION) != self.kind.is_some() {
                 return Err(Close::Protocol);
             }
-            if left.saturating_add(self.message.len()) > most {
+            if left.saturating_add(self.message.len()) > max_message_bytes {
                 return Err(Close::TooBig);
             }
             self.kind.get_or_insert(opcode);
@@ -289,21 +293,21 @@ mod tests {
     /// Decodes bytes that arrive in pieces of the given sizes.
     fn read(bytes: &[u8], mut size: impl FnMut() -> usize) -> (Vec<Message>, Option<Close>) {
         let mut decoder = Decoder::default();
-        let (mut heard, mut at) = (Vec::new(), 0);
+        let (mut messages, mut at) = (Vec::new(), 0);
         while at < bytes.len() {
             let end = (at + size().max(1)).min(bytes.len());
             let mut piece = &bytes[at..end];
             at = end;
             loop {
                 match decoder.read(&mut piece, MAX_RESERVE_BYTES) {
-                    Ok(Some(message)) => heard.push(message),
+                    Ok(Some(message)) => messages.push(message),
                     Ok(None) => break,
-                    Err(close) => return (heard, Some(close)),
+                    Err(close) => return (messages, Some(close)),
                 }
             }
             assert!(piece.is_empty(), "all of it is taken");
         }
-        (heard, None)
+        (messages, None)
     }
 
     #[test]
@@ -403,7 +407,7 @@ mod tests {
     #[test]
     fn garbage_is_refused_or_waited_on_and_never_more_than_was_sent_is_kept() {
         let random = Random::seeded(Clock::default(), [9; 32]);
-        let (mut refused, mut heard) = (0, 0);
+        let (mut refused, mut messages) = (0, 0);
         for _ in 0..5_000 {
             let mut bytes = random.bytes::<64>();
             // Half of the inputs look like frames at first.
@@ -414,7 +418,7 @@ mod tests {
             let mut rest = &bytes[..];
             loop {
                 match decoder.read(&mut rest, MAX_RESERVE_BYTES) {
-                    Ok(Some(_)) => heard += 1,
+                    Ok(Some(_)) => messages += 1,
                     Ok(None) => {
                         assert!(rest.is_empty());
                         break;
@@ -427,7 +431,7 @@ mod tests {
             }
             assert!(decoder.message.capacity() + decoder.control.capacity() <= 4 * bytes.len());
         }
-        assert!(refused > 2_000 && heard > 400, "{refused} {heard}");
+        assert!(refused > 2_000 && messages > 400, "{refused} {messages}");
     }
 
     #[test]

@@ -10,8 +10,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Counts a frame; whether there are more than `most` in this second.
-    pub fn over(&mut self, most: u32) -> bool {
+    /// Counts a frame; whether there are more than `max_frames` in this second.
+    pub fn over(&mut self, max_frames: u32) -> bool {
         if self
             .since
             .is_none_or(|since| since.elapsed() >= Duration::from_secs(1))
@@ -22,6 +22,6 @@ impl Rate {
             };
         }
         self.frames += 1;
-        self.frames > most
+        self.frames > max_frames
     }
 }

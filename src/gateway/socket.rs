@@ -49,7 +49,7 @@ thread_local! {
 }
 
 /// An action of the client.
-pub enum Heard {
+pub enum Incoming {
     /// A text frame arrived.
     Text(String),
     /// A binary frame arrived, which `/ws` does not support.
@@ -100,7 +100,7 @@ pub struct Socket {
     /// Bytes that were read behind the last frame.
     rest: Vec<u8>,
     /// The largest accepted message.
-    most: usize,
+    max_message_bytes: usize,
     queue: VecDeque<Frame>,
     /// Bytes in the queue, and the written bytes of its first frame.
     queued: usize,
@@ -116,7 +116,7 @@ impl Socket {
             stream: TokioIo::new(upgraded),
             decoder: Decoder::default(),
             rest: Vec::new(),
-            most: MAX_AUTH_FRAME_BYTES,
+            max_message_bytes: MAX_AUTH_FRAME_BYTES,
             queue: VecDeque::new(),
             queued: 0,
             written: 0,
@@ -126,24 +126,25 @@ impl Socket {
 
     /// Allows larger messages after the authentication.
     pub fn let_in(&mut self) {
-        self.most = MAX_WIRE_MESSAGE_BYTES;
+        self.max_message_bytes = MAX_WIRE_MESSAGE_BYTES;
     }
 
     /// Waits for the next frame. Cancel safe.
-    pub async fn hear(&mut self) -> Heard {
-        poll_fn(|cx| self.poll_hear(cx)).await
+    pub async fn receive(&mut self) -> Incoming {
+        poll_fn(|cx| self.poll_receive(cx)).await
     }
 
-    fn poll_hear(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Incoming> {
         loop {
             // A pong is written as soon as possible. A client that does not take it may still send.
             if !self.queue.is_empty() && matches!(self.poll_flush(cx), Poll::Ready(Err(_))) {
-                return Poll::Ready(Heard::Gone);
+                return Poll::Ready(Incoming::Gone);
             }
-            if let Some(heard) = self.decode_rest() {
-                return Poll::Ready(heard);
+            if let Some(incoming) = self.decode_rest() {
+                return Poll::Ready(incoming);
             }
-            let (decoder, rest, most) = (&mut self.decoder, &mut self.rest, self.most);
+            let (decoder, rest, max_message_bytes) =
+                (&mut self.decoder, &mut self.rest, self.max_message_bytes);
             let stream = Pin::new(&mut self.stream);
             let read = READ_BUFFER.with_borrow_mut(|scratch| {
                 let mut scratch = ReadBuf::new(scratch);
@@ -153,28 +154,28 @@ impl Socket {
                     Poll::Ready(Ok(())) if scratch.filled().is_empty() => Poll::Ready(None),
                     Poll::Ready(Ok(())) => {
                         let mut bytes = scratch.filled();
-                        let message = decoder.read(&mut bytes, most);
+                        let message = decoder.read(&mut bytes, max_message_bytes);
                         rest.extend_from_slice(bytes);
                         Poll::Ready(Some(message))
                     }
                 }
             });
             let Some(message) = ready!(read) else {
-                return Poll::Ready(Heard::Gone);
+                return Poll::Ready(Incoming::Gone);
             };
-            if let Some(heard) = self.judge(message) {
-                return Poll::Ready(heard);
+            if let Some(incoming) = self.judge(message) {
+                return Poll::Ready(incoming);
             }
         }
     }
 
-    fn decode_rest(&mut self) -> Option<Heard> {
+    fn decode_rest(&mut self) -> Option<Incoming> {
         if self.rest.is_empty() {
             return None;
         }
         let rest = std::mem::take(&mut self.rest);
         let mut bytes = &rest[..];
-        let message = self.decoder.read(&mut bytes, self.most);
+        let message = self.decoder.read(&mut bytes, self.max_message_bytes);
         if !bytes.is_empty() {
             self.rest = bytes.to_vec();
         }
@@ -182,19 +183,19 @@ impl Socket {
     }
 
     /// Translates a message for the session; none if it has no meaning there.
-    fn judge(&mut self, message: Result<Option<Message>, Close>) -> Option<Heard> {
+    fn judge(&mut self, message: Result<Option<Message>, Close>) -> Option<Incoming> {
         Some(match message {
             Ok(None) => return None,
             Ok(Some(Message::Text(text))) => {
                 metrics::frames("in", 1);
-                Heard::Text(text)
+                Incoming::Text(text)
             }
-            Ok(Some(Message::Binary(bytes))) => Heard::Binary(bytes),
+            Ok(Some(Message::Binary(bytes))) => Incoming::Binary(bytes),
             Ok(Some(Message::Ping(payload))) => {
                 self.owe_pong(&payload);
-                Heard::Alive
+                Incoming::Alive
             }
-            Ok(Some(Message::Pong)) => Heard::Alive,
+            Ok(Some(Message::Pong)) => Incoming::Alive,
             Ok(Some(Message::Close(code))) => {
                 let code = code.map(u16::to_be_bytes);
                 self.push(Frame::plain(
@@ -202,9 +203,9 @@ impl Socket {
                     code.as_ref().map_or(&[], |code| code),
                 ));
                 self.closed = true;
-                Heard::Gone
+                Incoming::Gone
             }
-            Err(close) => Heard::Fault(close),
+            Err(close) => Incoming::Fault(close),
         })
     }
 

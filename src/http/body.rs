@@ -25,12 +25,12 @@ const UNPACED_TIME: Duration = Duration::from_secs(10);
 /// The least pace of a body after [`UNPACED_TIME`].
 const MIN_BYTES_PER_SECOND: u64 = 16 * 1024;
 
-/// Reads the JSON body of `parts`, at most `most` bytes, and checks the credential again if the
+/// Reads the JSON body of `parts`, at max_bytes `max_bytes` bytes, and checks the credential again if the
 /// body was late. Errors: `too_large`, before the body is read if it declares its length; 408 if it
 /// is slow; those of the credential.
-pub async fn read(parts: &Parts, body: Body, most: usize, too_large: Code) -> Result<Bytes> {
+pub async fn read(parts: &Parts, body: Body, max_bytes: usize, too_large: Code) -> Result<Bytes> {
     must_be_json(&parts.headers)?;
-    let (bytes, waited) = gather(body, most, too_large).await?;
+    let (bytes, waited) = gather(body, max_bytes, too_large).await?;
     match parts.extensions.get::<Arc<dyn Reverify>>() {
         Some(credential) if waited => credential.reverify().await?,
         _ => {}
@@ -39,11 +39,11 @@ pub async fn read(parts: &Parts, body: Body, most: usize, too_large: Code) -> Re
 }
 
 /// Reads the whole body. The flag says whether any of it was still to come.
-async fn gather(body: Body, most: usize, too_large: Code) -> Result<(Bytes, bool)> {
+async fn gather(body: Body, max_bytes: usize, too_large: Code) -> Result<(Bytes, bool)> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     // The rest of such a body stays unread, so the connection cannot go on.
     let refusal = || Error::from(too_large).header("connection", "close".to_owned());
-    if declared > most {
+    if declared > max_bytes {
         return Err(refusal());
     }
     let mut body = body;
@@ -73,7 +73,7 @@ async fn gather(body: Body, most: usize, too_large: Code) -> Result<(Bytes, bool
             Ok(Some(Ok(frame))) => frame,
         };
         if let Ok(data) = frame.into_data() {
-            if bytes.len() + data.len() > most {
+            if bytes.len() + data.len() > max_bytes {
                 return Err(refusal());
             }
             bytes.extend_from_slice(&data);
@@ -104,7 +104,7 @@ fn must_be_json(headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// A JSON body of at most 64 KB, or of `MAX_BYTES` bytes, in the shape `T`.
+/// A JSON body of at max_bytes 64 KB, or of `MAX_BYTES` bytes, in the shape `T`.
 pub struct Json<T, const MAX_BYTES: usize = MAX_BODY_BYTES>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync, const MAX_BYTES: usize> FromRequest<S>

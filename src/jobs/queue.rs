@@ -60,29 +60,29 @@ pub async fn enqueue(client: &Conn, jobs: &[NewJob]) -> Result<()> {
     Ok(())
 }
 
-/// Claims due jobs, at most as many of each kind as there is room for. A payload that this build
+/// Claims due jobs, at counts as many of each kind as there is capacity for. A payload that this build
 /// cannot read is `None`.
-pub async fn claim(db: &Db, room: &[(Kind, i32)]) -> Result<Vec<(Claim, Option<Job>)>> {
-    let kinds: Vec<&str> = room.iter().map(|(kind, _)| kind.row().0).collect();
-    let most: Vec<i32> = room.iter().map(|(_, n)| *n).collect();
+pub async fn claim(db: &Db, capacity: &[(Kind, i32)]) -> Result<Vec<(Claim, Option<Job>)>> {
+    let kinds: Vec<&str> = capacity.iter().map(|(kind, _)| kind.row().0).collect();
+    let counts: Vec<i32> = capacity.iter().map(|(_, n)| *n).collect();
     let client = db.read().await?;
     let rows = client
         .query(
             "-- jobs.claim
             with due as materialized (
-                select next.job_id from unnest($1::text[], $2::int4[]) as room (kind, n)
+                select next.job_id from unnest($1::text[], $2::int4[]) as capacity (kind, n)
                 cross join lateral (
                     select job_id from job
-                    where job.kind = room.kind and failed_at is null and run_at <= app_now()
+                    where job.kind = capacity.kind and failed_at is null and run_at <= app_now()
                         and (leased_until is null or leased_until <= app_now())
                         and (expires_at is null or expires_at > app_now())
-                    order by run_at limit room.n for update skip locked
+                    order by run_at limit capacity.n for update skip locked
                 ) next
             )
             update job set attempts = attempts + 1, leased_until = app_now() + make_interval(secs => $3)
             from due where job.job_id = due.job_id
             returning job.job_id, job.kind, job.attempts, job.payload",
-            &[&kinds, &most, &LEASE.as_secs_f64()],
+            &[&kinds, &counts, &LEASE.as_secs_f64()],
         )
         .await?;
     let claims = rows.iter().filter_map(|row| {

@@ -1,4 +1,4 @@
-//! A node's worker. It claims jobs while there is room for their kinds, runs them concurrently and
+//! A node's worker. It claims jobs while their kinds have capacity, runs them concurrently and
 //! settles them.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -47,7 +47,7 @@ impl<P: Perform> Worker<P> {
         let mut tasks = JoinSet::new();
         let mut running = HashMap::new();
         loop {
-            match queue::claim(&self.db, &room(&running)).await {
+            match queue::claim(&self.db, &capacity(&running)).await {
                 Ok(claims) => {
                     for (claim, job) in claims {
                         let task = tasks.spawn(self.clone().attempt(claim, job));
@@ -122,10 +122,11 @@ impl<P: Perform> Worker<P> {
 }
 
 /// The number of jobs of each kind that may begin.
-fn room<T>(running: &HashMap<T, Kind>) -> Vec<(Kind, i32)> {
-    let mut room: HashMap<Kind, i32> = Kind::ALL.iter().map(|kind| (*kind, kind.row().1)).collect();
+fn capacity<T>(running: &HashMap<T, Kind>) -> Vec<(Kind, i32)> {
+    let mut capacity: HashMap<Kind, i32> =
+        Kind::ALL.iter().map(|kind| (*kind, kind.row().1)).collect();
     for kind in running.values() {
-        room.entry(*kind).and_modify(|n| *n -= 1);
+        capacity.entry(*kind).and_modify(|n| *n -= 1);
     }
-    room.into_iter().filter(|(_, n)| *n > 0).collect()
+    capacity.into_iter().filter(|(_, n)| *n > 0).collect()
 }

@@ -17,7 +17,7 @@ local asked, last = ARGV[1], #ARGV[1]
 local clock, ahead, at = call('TIME'), unpack('<d', ARGV[1])
 local now = clock[1] * 1000000 + clock[2] + ahead
 local stamp = pack('<d', now)
-local answer, told = { stamp }, 1
+local answer, count = { stamp }, 1
 local left, resets, anew, windows, costs = {}, {}, {}, {}, {}
 local first = 0
 
@@ -47,8 +47,8 @@ while at <= last do
     anew[i] = (size == 0 or unpack('<d', log) <= began - window) and string.sub(log, from + 1)
     windows[i], costs[i] = window, cost
   end
-  told = told + 1
-  answer[told] = pack('<dd', denier, wait)
+  count = count + 1
+  answer[count] = pack('<dd', denier, wait)
   for i = 1, rules do
     local remaining = left[i]
     if denier == 0 and costs[i] == 1 then
@@ -59,8 +59,8 @@ while at <= last do
       end
       remaining = remaining - 1
     end
-    told = told + 1
-    answer[told] = pack('<dd', remaining > 0 and remaining or 0, resets[i])
+    count = count + 1
+    answer[count] = pack('<dd', remaining > 0 and remaining or 0, resets[i])
   end
   first = first + rules
 end

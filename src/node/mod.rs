@@ -23,7 +23,7 @@ use crate::{
     routes,
 };
 
-/// Reads the settings through `get`. Faults that only other rooms can see are in the same list.
+/// Reads the settings through `get`. Faults that only other modules can see are in the same list.
 pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
     Config::read_checked(get, &[("LIMIT_OVERRIDES", Overrides::check)])
 }
@@ -64,7 +64,7 @@ struct Tasks {
 /// The stores that a node works with, and the pub/sub side of Redis.
 struct Stores {
     db: Db,
-    /// For the send lanes alone, so that slow reads cannot starve them.
+    /// For the send writers alone, so that slow reads cannot starve them.
     send_db: Db,
     /// For the sweep and the acks, so that a storm of requests cannot.
     quiet_db: Db,
@@ -182,7 +182,7 @@ impl Node {
         self.app.slots.flush().await;
         self.redis.leave(self.id).await;
         self.tasks.stopping.cancel();
-        // The send lanes end when the last handle to them goes.
+        // The send writers end when the last handle to them goes.
         drop(self.app);
         self.tasks.workers.close();
         if tokio::time::timeout(Duration::from_secs(5), self.tasks.workers.wait())

@@ -44,6 +44,16 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Decodes hexadecimal text of up to 32 bytes.
+pub fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
+    if !rest.is_empty() || pairs.len() > 32 {
+        return None;
+    }
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.iter().map(byte).collect()
+}
+
 /// The tombstones of the last day.
 pub fn tombstones() -> String {
     "gone".to_owned()

@@ -35,11 +35,11 @@ impl<P: PubSub> PubSubWorker<P> {
                 }
                 Incoming::Message { channel, text } => {
                     if let Some(principal) = channel.strip_prefix(&inboxes) {
-                        self.hear_hint(principal, &text, &mut wakeups);
+                        self.receive_hint(principal, &text, &mut wakeups);
                     } else if channel == many {
-                        self.hear_many(&text, &mut wakeups);
+                        self.receive_many(&text, &mut wakeups);
                     } else if channel == own {
-                        self.hear_own(&text);
+                        self.receive_own(&text);
                     } else {
                         self.handle_control(&text);
                     }
@@ -57,12 +57,12 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    fn hear_hint(&self, principal: &str, text: &str, wakeups: &mut Wakeups) {
+    fn receive_hint(&self, principal: &str, text: &str, wakeups: &mut Wakeups) {
         let Ok(principal) = Uuid::try_parse(principal) else {
             return metrics::hints("unreadable", 1);
         };
         if text.starts_with('~') {
-            return self.hear_ephemeral(text, Some(principal));
+            return self.receive_ephemeral(text, Some(principal));
         }
         let Some(hint) = Hint::decode(text) else {
             return metrics::hints("unreadable", 1);
@@ -80,9 +80,9 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    fn hear_many(&self, text: &str, wakeups: &mut Wakeups) {
+    fn receive_many(&self, text: &str, wakeups: &mut Wakeups) {
         if text.starts_with('~') {
-            return self.hear_ephemeral(text, None);
+            return self.receive_ephemeral(text, None);
         }
         let Some(hints) = Hints::decode(text) else {
             return metrics::hints("unreadable", 1);
@@ -101,7 +101,7 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    fn hear_ephemeral(&self, text: &str, to: Option<Uuid>) {
+    fn receive_ephemeral(&self, text: &str, to: Option<Uuid>) {
         let Some(envelope) = self.decode(text) else {
             return;
         };
@@ -117,9 +117,9 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 
     /// Handles a probe of this node, or another node's answer to it.
-    fn hear_own(&self, text: &str) {
+    fn receive_own(&self, text: &str) {
         if !text.starts_with('~') {
-            return self.hear_probe(text);
+            return self.receive_probe(text);
         }
         if let Some(envelope) = self.decode(text) {
             self.backplane.handler.apply_remote(&envelope.event);
@@ -147,12 +147,12 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    fn hear_probe(&self, text: &str) {
+    fn receive_probe(&self, text: &str) {
         let now = self.since_start();
         if let Ok(sent) = text.parse().map(Duration::from_micros) {
             metrics::hint_loop(now.saturating_sub(sent));
         }
-        *self.heard.lock() = now;
+        *self.last_probe_at.lock() = now;
         if !self.state.healthy() {
             self.state.set_healthy(true);
             self.state.suspect();

@@ -9,14 +9,13 @@
 use std::{sync::Arc, time::Duration};
 
 use blindpipe_protocol::revocation::RevocationReason;
-use subtle::ConstantTimeEq;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use super::messages::known_reason;
 use crate::{
-    auth::secret::MacKey,
+    auth::key_ring::MacKeyRing,
     config::ServerSecret,
     db::Db,
     error::Result,
@@ -36,7 +35,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Tombstones {
     redis: Redis,
-    seal: MacKey,
+    seal: MacKeyRing,
     script: Arc<Script>,
     queue: mpsc::Sender<String>,
 }
@@ -50,7 +49,7 @@ impl Tombstones {
         stop: &CancellationToken,
     ) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE_CAPACITY);
-        let seal = MacKey::derive(secret, "seal of a revocation's tombstone");
+        let seal = secret.derive("seal of a revocation's tombstone");
         let script = Arc::new(Script::new(include_str!("tombstones.lua")));
         let tombstones = Tombstones {
             redis,
@@ -117,19 +116,17 @@ impl Tombstones {
     }
 
     fn entry(&self, credential: Uuid, reason: &str) -> String {
-        let seal = self.seal.mac(&[credential.as_bytes(), reason.as_bytes()]);
+        let seal = self.seal.sign(&[credential.as_bytes(), reason.as_bytes()]);
         format!("{} {reason} {}", credential.simple(), keys::hex(&seal))
     }
 
     fn read(&self, entry: &str) -> Option<(Uuid, RevocationReason)> {
         let mut parts = entry.split(' ');
-        let (credential, reason) = (parts.next()?.parse().ok()?, parts.next()?);
-        let ours: bool = self
-            .entry(credential, reason)
-            .as_bytes()
-            .ct_eq(entry.as_bytes())
-            .into();
-        ours.then(|| (credential, known_reason(reason)))
+        let credential: Uuid = parts.next()?.parse().ok()?;
+        let (reason, seal) = (parts.next()?, keys::bytes_of(parts.next()?)?);
+        self.seal
+            .verify(&[credential.as_bytes(), reason.as_bytes()], &seal)
+            .then(|| (credential, known_reason(reason)))
     }
 }
 

@@ -38,7 +38,7 @@ pub struct PubSubWorker<P> {
     pub(super) state: Arc<State>,
     started: Instant,
     /// The time of the last probe that came back, since the start.
-    pub(super) heard: Mutex<Duration>,
+    pub(super) last_probe_at: Mutex<Duration>,
     /// Notified when all subscriptions must be made anew.
     renew: Notify,
 }
@@ -61,7 +61,7 @@ impl<P: PubSub> PubSubWorker<P> {
             backplane: backplane.clone(),
             state: backplane.state(),
             started: Instant::now(),
-            heard: Mutex::default(),
+            last_probe_at: Mutex::default(),
             renew: Notify::new(),
         });
         let until = |stop: &CancellationToken| stop.clone().cancelled_owned();
@@ -210,9 +210,9 @@ impl<P: PubSub> PubSubWorker<P> {
                 self.doubt("the backplane cannot be reached; sweeping faster");
             }
             tokio::time::sleep(PROBE_INTERVAL).await;
-            let heard = *self.heard.lock();
+            let last_probe_at = *self.last_probe_at.lock();
             let now = self.since_start();
-            if now.saturating_sub(heard) < MAX_SILENCE {
+            if now.saturating_sub(last_probe_at) < MAX_SILENCE {
                 continue;
             }
             self.doubt("the backplane is silent; sweeping faster");

@@ -13,18 +13,18 @@ mod rules;
 pub(crate) mod session;
 mod store;
 
-use crate::{auth::secret::MacKey, config::ServerSecret};
+use crate::{auth::key_ring::MacKeyRing, config::ServerSecret};
 
 pub(crate) use http::Accounts;
 pub use rules::Scene;
 
 /// Derives codes. Clones share the key.
 #[derive(Clone)]
-pub struct Codes(MacKey);
+pub struct Codes(MacKeyRing);
 
 impl Codes {
     /// Derives a separate key from the server secret.
     pub fn new(secret: &ServerSecret) -> Self {
-        Codes(MacKey::derive(secret, "mailed code"))
+        Codes(secret.derive("mailed code"))
     }
 }

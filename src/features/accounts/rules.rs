@@ -3,6 +3,7 @@
 pub use blindpipe_protocol::accounts::Scene;
 use secrecy::SecretString;
 use serde::{Deserialize, Deserializer, de::Error as _};
+use subtle::{Choice, ConstantTimeEq};
 use uuid::Uuid;
 
 use super::Codes;
@@ -64,20 +65,37 @@ impl Codes {
     /// The code of a nonce: digits from a MAC over e-mail and scene. It is never stored, so a
     /// stolen database holds no code.
     pub fn derive(&self, email: &str, scene: Scene, nonce: Uuid) -> String {
-        let mac = self.0.mac(&[
-            email.as_bytes(),
-            scene.as_str().as_bytes(),
-            nonce.as_bytes(),
-        ]);
-        let number = mac[..16]
-            .iter()
-            .fold(0u128, |sum, byte| sum << 8 | u128::from(*byte));
-        format!(
-            "{:0width$}",
-            number % 10u128.pow(CODE_DIGITS as u32),
-            width = CODE_DIGITS
-        )
+        digits(self.0.sign(&coded(email, scene, &nonce)))
     }
+
+    /// Whether `given` is the code of a nonce, in constant time.
+    pub fn verify(&self, email: &str, scene: Scene, nonce: Uuid, given: &str) -> bool {
+        let parts = coded(email, scene, &nonce);
+        let codes = self.0.all(&parts).map(digits);
+        let any = codes.fold(Choice::from(0), |any, code| {
+            any | code.as_bytes().ct_eq(given.as_bytes())
+        });
+        any.into()
+    }
+}
+
+fn coded<'a>(email: &'a str, scene: Scene, nonce: &'a Uuid) -> [&'a [u8]; 3] {
+    [
+        email.as_bytes(),
+        scene.as_str().as_bytes(),
+        nonce.as_bytes(),
+    ]
+}
+
+fn digits(mac: [u8; 32]) -> String {
+    let number = mac[..16]
+        .iter()
+        .fold(0u128, |sum, byte| sum << 8 | u128::from(*byte));
+    format!(
+        "{:0width$}",
+        number % 10u128.pow(CODE_DIGITS as u32),
+        width = CODE_DIGITS
+    )
 }
 
 #[cfg(test)]

@@ -253,15 +253,23 @@ impl<'a> Place<'a> {
         Error::field(self.path(name), rule, message)
     }
 
-    fn text(&self, name: &str, least: usize, most: usize, need: Need) -> Result<Option<&'a str>> {
+    fn text(
+        &self,
+        name: &str,
+        min_bytes: usize,
+        max_bytes: usize,
+        need: Need,
+    ) -> Result<Option<&'a str>> {
         match self.object.get(name) {
             None if need == Need::Required => Err(self.fault(name, "required", "is missing")),
             None => Ok(None),
-            Some(Value::String(text)) if (least..=most).contains(&text.len()) => Ok(Some(text)),
+            Some(Value::String(text)) if (min_bytes..=max_bytes).contains(&text.len()) => {
+                Ok(Some(text))
+            }
             Some(Value::String(_)) => Err(self.fault(
                 name,
                 "length",
-                &format!("must have {least} to {most} bytes"),
+                &format!("must have {min_bytes} to {max_bytes} bytes"),
             )),
             Some(_) => Err(self.fault(name, "type", "must be a string")),
         }

@@ -32,9 +32,9 @@ struct Member {
     id: Uuid,
     /// True for an agent whose relation with the user has ended. It stays a member, but neither
     /// sends nor receives.
-    apart: bool,
+    detached: bool,
     /// False for an agent that only receives messages that name it.
-    told: bool,
+    hears_all: bool,
 }
 
 /// The members of conversations. Clones share the cache.
@@ -87,8 +87,8 @@ impl Audience {
         let rows = client
             .query(
                 "-- conversations.audience
-                select m.principal_id, coalesce(r.state = 'revoked', false) as is_apart,
-                       m.visibility = 'all' as is_told
+                select m.principal_id, coalesce(r.state = 'revoked', false) as is_detached,
+                       m.visibility = 'all' as hears_all
                 from member m left join relation r on r.relation_id = m.relation_id
                 where m.conversation_id = $1",
                 &[&conversation],
@@ -98,47 +98,49 @@ impl Audience {
             .iter()
             .map(|row| Member {
                 id: row.get("principal_id"),
-                apart: row.get("is_apart"),
-                told: row.get("is_told"),
+                detached: row.get("is_detached"),
+                hears_all: row.get("hears_all"),
             })
             .collect())
     }
 
     /// The recipients of what `speaker` publishes: all members except a speaking agent. A speaking
     /// user stays a recipient, for its other sockets. Only a member may publish; the caller chooses
-    /// the error for others (`stranger`).
+    /// the error for others (`not_member`).
     pub async fn of_speaker(
         &self,
         speaker: Principal,
         conversation: ConversationId,
-        stranger: Code,
+        not_member: Code,
     ) -> Result<Vec<Uuid>> {
         let members = self.of(conversation).await?;
         let me = members
             .iter()
             .find(|member| member.id == speaker.id())
-            .ok_or(stranger)?;
-        if me.apart {
+            .ok_or(not_member)?;
+        if me.detached {
             return Err(Code::RelationRevoked.into());
         }
         let silent = matches!(speaker, Principal::Agent(_)).then(|| speaker.id());
-        Ok(told(&members).filter(|id| Some(*id) != silent).collect())
+        Ok(recipients(&members)
+            .filter(|id| Some(*id) != silent)
+            .collect())
     }
 
     /// All recipients of a conversation's ephemeral events.
     pub async fn all(&self, conversation: ConversationId) -> Result<Vec<Uuid>> {
-        Ok(told(&self.of(conversation).await?).collect())
+        Ok(recipients(&self.of(conversation).await?).collect())
     }
 
     /// Whether `listener` is a recipient of the conversation's ephemeral events.
     pub async fn includes(&self, listener: Uuid, conversation: ConversationId) -> Result<bool> {
-        Ok(told(&self.of(conversation).await?).any(|id| id == listener))
+        Ok(recipients(&self.of(conversation).await?).any(|id| id == listener))
     }
 }
 
-fn told(members: &[Member]) -> impl Iterator<Item = Uuid> {
+fn recipients(members: &[Member]) -> impl Iterator<Item = Uuid> {
     members
         .iter()
-        .filter(|member| member.told && !member.apart)
+        .filter(|member| member.hears_all && !member.detached)
         .map(|member| member.id)
 }

@@ -199,7 +199,7 @@ pub async fn list(
     user: &User,
     online: &HashSet<String>,
     cursor: Option<&str>,
-    most: i64,
+    limit: i64,
 ) -> Result<Vec<Device>> {
     let client = db.read().await?;
     if let Some(cursor) = cursor {
@@ -227,7 +227,7 @@ pub async fn list(
               and ($3::text is null or (d.created_at, d.device_id) < (seen.created_at, seen.device_id))
             order by d.created_at desc, d.device_id desc
             limit $4",
-            &[&user.id, &user.device_id, &cursor, &most],
+            &[&user.id, &user.device_id, &cursor, &limit],
         )
         .await?;
     let devices = rows.iter().map(|row| {

@@ -85,7 +85,7 @@ pub async fn rotate(
             &[&id, &epoch, &principals, &devices, &wrapped],
         )
         .await?;
-    tell(tx, id, epoch, rotation).await?;
+    emit_rotated(tx, id, epoch, rotation).await?;
     Ok((epoch, row.get("rotated_at")))
 }
 
@@ -111,7 +111,7 @@ async fn recipients(tx: &Tx, id: ConversationId) -> Result<BTreeSet<Recipient>> 
 }
 
 /// Publishes an event to each member, with the keys that were wrapped for it.
-async fn tell(tx: &Tx, id: ConversationId, epoch: i32, rotation: Rotation) -> Result<()> {
+async fn emit_rotated(tx: &Tx, id: ConversationId, epoch: i32, rotation: Rotation) -> Result<()> {
     let mut keys: BTreeMap<Principal, Vec<WrappedKey>> = BTreeMap::new();
     for (
         Recipient {

@@ -16,12 +16,12 @@ pub struct Sorted {
 }
 
 /// Sorts the requested users, each once, in the requested order. Members stay, other users must
-/// exist, and at most `room` are added.
+/// exist, and at most `free_places` are added.
 pub fn sort(
     asked: &[UserId],
     members: &HashSet<UserId>,
     known: &HashSet<UserId>,
-    room: usize,
+    free_places: usize,
 ) -> Sorted {
     let mut sorted = Sorted::default();
     let mut seen = HashSet::new();
@@ -30,7 +30,7 @@ pub fn sort(
             &mut sorted.already
         } else if !known.contains(&id) {
             &mut sorted.unknown
-        } else if sorted.added.len() == room {
+        } else if sorted.added.len() == free_places {
             &mut sorted.too_many
         } else {
             &mut sorted.added

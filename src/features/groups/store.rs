@@ -122,12 +122,12 @@ pub async fn add_members(
         .collect();
     let place = lock_as_admin(tx, group, by).await?;
     let members = members(tx, group).await?;
-    let room = MAX_GROUP_MEMBERS.saturating_sub(members.len());
+    let free_places = MAX_GROUP_MEMBERS.saturating_sub(members.len());
     let sorted = rules::sort(
         asked,
         &members.into_iter().map(UserId).collect(),
         &known,
-        room,
+        free_places,
     );
     let added: Vec<Principal> = sorted.added.iter().copied().map(Principal::User).collect();
     // The new members do not have a key that the others share.

@@ -172,7 +172,7 @@ pub async fn backups(
     user: UserId,
     device: Option<&str>,
     cursor: Option<&BackupId>,
-    most: i64,
+    limit: i64,
 ) -> Result<Vec<Backup>> {
     let (after_device, after_version) = cursor
         .map(|BackupId(device, version)| (device, version))
@@ -197,7 +197,7 @@ pub async fn backups(
               and ($3::text is null or (b.created_at, b.device_id, b.version) < (seen.created_at, seen.device_id, seen.version))
             order by b.created_at desc, b.device_id desc, b.version desc
             limit $5",
-            &[&user, &device, &after_device, &after_version, &most],
+            &[&user, &device, &after_device, &after_version, &limit],
         )
         .await?;
     Ok(rows.iter().map(backup).collect())

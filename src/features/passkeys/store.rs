@@ -184,7 +184,7 @@ pub async fn list(
     tx: &Tx,
     user: UserId,
     cursor: Option<PasskeyId>,
-    most: i64,
+    limit: i64,
 ) -> Result<Vec<PasskeyRow>> {
     if let Some(cursor) = cursor {
         tx.query_opt(
@@ -201,7 +201,7 @@ pub async fn list(
             select passkey_id, name, created_at, last_used_at from passkey
             where user_id = $1 and ($2::uuid is null or passkey_id > $2)
             order by passkey_id limit $3",
-            &[&user, &cursor, &most],
+            &[&user, &cursor, &limit],
         )
         .await?;
     let shown = rows.iter().map(|row| PasskeyRow {

@@ -90,7 +90,7 @@ pub enum StreamControl {
         /// The text of the `stream.end` frame.
         text: String,
         /// Whether the sending node has published the frame to the listeners.
-        told: bool,
+        listeners_have_end: bool,
     },
     /// The node that holds the stream is to send its earlier deltas to the node `by`.
     #[serde(rename = "stream_wanted")]
@@ -147,7 +147,7 @@ impl StreamPeer {
                 stream,
                 conversation,
                 text,
-                told,
+                listeners_have_end,
             } if *by != self.node => {
                 let key = StreamKey {
                     agent: *agent,
@@ -156,7 +156,7 @@ impl StreamPeer {
                 let open = self.table.open(&key);
                 if open.is_some_and(|target| target.conversation == *conversation)
                     && self.table.finish(&key, &text.as_str().into())
-                    && !told
+                    && !listeners_have_end
                 {
                     self.request(control);
                 }

@@ -224,8 +224,8 @@ impl Streams {
             sender,
         }));
         let own = self.table.is_own(key);
-        let told = self.table.finish(key, &text);
-        if own != Some(true) && (told || own.is_none()) {
+        let listeners_have_end = self.table.finish(key, &text);
+        if own != Some(true) && (listeners_have_end || own.is_none()) {
             let StreamKey { agent, stream } = key.clone();
             let (by, conversation, text) = (self.backplane.node, conversation_id, text.to_string());
             // The stream must be over before its listeners get the end.
@@ -235,10 +235,10 @@ impl Streams {
                 stream,
                 conversation,
                 text,
-                told,
+                listeners_have_end,
             });
         }
-        if told {
+        if listeners_have_end {
             self.publish_end(key, conversation_id, text).await;
         }
     }

@@ -152,7 +152,7 @@ impl StreamReplays {
 
     /// Notes that the socket has got every delta before `next`, or the whole stream if `next` is
     /// none.
-    pub fn told(&mut self, key: StreamKey, next: Option<u64>) {
+    pub fn record_sent(&mut self, key: StreamKey, next: Option<u64>) {
         if self.places.len() >= MAX_CONVERSATIONS {
             self.places.clear();
         }
@@ -224,7 +224,7 @@ fn find(streams: &Streams, listener: Principal, stream: StreamId, from: u64) -> 
     Box::pin(async move {
         let mut deadline = None;
         loop {
-            let told = streams.table.told();
+            let replayed = streams.table.replayed();
             let mut meant = None;
             for (key, conversation, here) in streams.table.named(&stream, from) {
                 if streams.audience.includes(listener, conversation).await? {
@@ -253,7 +253,7 @@ fn find(streams: &Streams, listener: Principal, stream: StreamId, from: u64) -> 
                 }
                 Instant::now() + REPLAY_TIMEOUT
             });
-            tokio::time::timeout_at(deadline, told).await.ok();
+            tokio::time::timeout_at(deadline, replayed).await.ok();
         }
     })
 }

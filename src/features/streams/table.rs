@@ -81,7 +81,7 @@ pub struct StreamTable {
     clock: Clock,
     table: Arc<Mutex<Table>>,
     /// Woken when the answer to a request has arrived.
-    told: Arc<Notify>,
+    replayed: Arc<Notify>,
 }
 
 impl StreamTable {
@@ -90,7 +90,7 @@ impl StreamTable {
         StreamTable {
             clock,
             table: Arc::default(),
-            told: Arc::default(),
+            replayed: Arc::default(),
         }
     }
 
@@ -210,7 +210,7 @@ impl StreamTable {
             }
             StreamAction::Replayed(from) => {
                 stream.whole_from = Some(stream.whole_from.map_or(from, |known| known.min(from)));
-                self.told.notify_waiters();
+                self.replayed.notify_waiters();
             }
         }
     }
@@ -278,8 +278,8 @@ impl StreamTable {
     }
 
     /// Returns when the answer to a request arrives, counted from this call on.
-    pub fn told(&self) -> impl Future<Output = ()> + '_ {
-        self.told.notified()
+    pub fn replayed(&self) -> impl Future<Output = ()> + '_ {
+        self.replayed.notified()
     }
 
     /// The kept deltas from `n` on.

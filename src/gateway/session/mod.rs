@@ -4,7 +4,7 @@
 //! and otherwise a read of the inbox does. The numbers that the client gets therefore rise by 1
 //! each time, whatever was lost on the way.
 
-mod hearing;
+mod incoming;
 mod outgoing;
 
 use std::time::Duration;
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         socket: &mut Socket,
     ) -> Result<Session<'a>, SessionEnd> {
         let counted = Counted::new(client.principal.kind().as_str());
-        // Before the bounds are read: what is committed from now on rings this seat.
+        // Before the bounds are read: every later commit wakes this subscription.
         let subscription = gateway.hub.join(
             Subscription::new(client.principal.id(), client.credential, UNKNOWN_SEQ)
                 .with_ephemeral(),
@@ -224,8 +224,8 @@ impl<'a> Session<'a> {
         loop {
             let mut fired = false;
             let outcome = tokio::select! {
-                heard = socket.hear(), if self.sends.has_room() && self.syncs.has_room() => {
-                    Box::pin(self.heard(heard, socket)).await
+                incoming = socket.receive(), if self.sends.has_room() && self.syncs.has_room() => {
+                    Box::pin(self.handle_incoming(incoming, socket)).await
                 }
                 () = self.subscription.notified() => self.deliver(socket).await,
                 () = self.reorder_buffer.overdue() => self.deliver(socket).await,

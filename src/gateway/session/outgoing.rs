@@ -70,7 +70,7 @@ impl Session<'_> {
             Err(error) => return refuse(socket, &reference, Some(&stream), &error).await,
         };
         let ReplayChunk { frames, next } = self.gateway.streams.replay(&key, from);
-        self.syncs.told(key, next);
+        self.syncs.record_sent(key, next);
         for frame in frames {
             if !self.write_shared(socket, frame).await? {
                 break;

@@ -65,7 +65,7 @@ struct Inner {
     /// Notified when there are slots to give back.
     notify: Notify,
     /// Notified after a heartbeat, when there may be slots to assert.
-    heard: Notify,
+    doubted: Notify,
     /// The live nodes at the last heartbeat, and its time by this node's clock.
     living: Mutex<Option<(LiveNodes, Instant)>>,
 }
@@ -84,7 +84,7 @@ struct Held {
 }
 
 struct Row {
-    most: usize,
+    max_connections: usize,
     holds: Vec<Hold>,
 }
 
@@ -102,14 +102,14 @@ struct Hold {
 #[derive(Default)]
 struct LeaseLost {
     lost: AtomicBool,
-    tell: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    on_lost: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl LeaseLost {
     fn happen(&self) {
         self.lost.store(true, Ordering::SeqCst);
-        if let Some(tell) = self.tell.get() {
-            tell();
+        if let Some(on_lost) = self.on_lost.get() {
+            on_lost();
         }
     }
 }
@@ -125,8 +125,8 @@ pub struct Lease {
 
 impl Lease {
     /// Sets the callback for a slot that is lost before it is given back.
-    pub fn on_lost(&self, tell: impl Fn() + Send + Sync + 'static) {
-        let first = self.loss.tell.set(Box::new(tell)).is_ok();
+    pub fn on_lost(&self, on_lost: impl Fn() + Send + Sync + 'static) {
+        let first = self.loss.on_lost.set(Box::new(on_lost)).is_ok();
         if first && self.loss.lost.load(Ordering::SeqCst) {
             self.loss.happen();
         }
@@ -144,11 +144,11 @@ impl Drop for Lease {
 }
 
 impl Held {
-    fn add(&mut self, principal: Uuid, most: usize, hold: Hold) {
+    fn add(&mut self, principal: Uuid, max_connections: usize, hold: Hold) {
         self.rows
             .entry(principal)
             .or_insert(Row {
-                most,
+                max_connections,
                 holds: Vec::new(),
             })
             .holds
@@ -177,7 +177,7 @@ impl Slots {
             script: Script::new(include_str!("slots.lua")),
             held: Mutex::default(),
             notify: Notify::new(),
-            heard: Notify::new(),
+            doubted: Notify::new(),
             living: Mutex::default(),
         }))
     }
@@ -192,7 +192,7 @@ impl Slots {
 
     /// Takes a slot of `principal`, if there is a free one. `device` is a user's.
     pub async fn take(&self, principal: Principal, kind: Kind, device: &str) -> Option<Lease> {
-        let most = match principal {
+        let max_connections = match principal {
             Principal::Agent(_) => MAX_AGENT_CONNECTIONS,
             Principal::User(_) => MAX_USER_CONNECTIONS,
         };
@@ -216,7 +216,7 @@ impl Slots {
             .ask(
                 "take",
                 principal,
-                most,
+                max_connections,
                 true,
                 vec![hold.id.to_string(), hold.what()],
             )
@@ -237,7 +237,7 @@ impl Slots {
                 if held
                     .rows
                     .get(&principal)
-                    .is_some_and(|row| row.holds.len() >= most)
+                    .is_some_and(|row| row.holds.len() >= max_connections)
                 {
                     metrics::slot("refused");
                     return None;
@@ -247,7 +247,7 @@ impl Slots {
                 hold.granted = self.now();
             }
         }
-        held.add(principal, most, hold);
+        held.add(principal, max_connections, hold);
         Some(lease)
     }
 
@@ -255,7 +255,7 @@ impl Slots {
         &self,
         what: &str,
         principal: Uuid,
-        most: usize,
+        max_connections: usize,
         knowing: bool,
         rest: Vec<String>,
     ) -> Result<Vec<String>, Away> {
@@ -265,7 +265,7 @@ impl Slots {
         let mut args = vec![
             what.to_owned(),
             self.0.node.to_string(),
-            most.to_string(),
+            max_connections.to_string(),
             at.to_string(),
             format!(",{nodes},"),
         ];
@@ -337,7 +337,7 @@ impl Slots {
                     all || u64::from(principal.as_bytes()[15]) % BEATS_PER_ROUND
                         == beats % BEATS_PER_ROUND
                 });
-                self.0.heard.notify_one();
+                self.0.doubted.notify_one();
                 self.0.notify.notify_one();
             }
             beats += 1;
@@ -361,7 +361,7 @@ impl Slots {
     /// heartbeat resumes.
     async fn assert(self) {
         loop {
-            self.0.heard.notified().await;
+            self.0.doubted.notified().await;
             while let Some(chunk) = self.next_chunk() {
                 let asserted = chunk.iter().map(|principal| self.assert_one(*principal));
                 let outcomes = futures_util::future::join_all(asserted).await;
@@ -391,8 +391,8 @@ impl Slots {
     }
 
     async fn assert_one(&self, principal: Uuid) -> Result<(), Away> {
-        let (most, holds) = match self.held().rows.get(&principal) {
-            Some(row) => (row.most, row.holds.clone()),
+        let (max_connections, holds) = match self.held().rows.get(&principal) {
+            Some(row) => (row.max_connections, row.holds.clone()),
             // All were given back meanwhile, and another task frees them.
             None => return Ok(()),
         };
@@ -402,14 +402,16 @@ impl Slots {
             .collect();
         // The list of live nodes is long, so it is sent only if there are too many connections.
         let answer = self
-            .ask("keep", principal, most, false, ours.clone())
+            .ask("keep", principal, max_connections, false, ours.clone())
             .await?;
         let there: usize = answer
             .first()
             .and_then(|n| n.parse().ok())
             .unwrap_or_default();
-        if there > most {
-            let answer = self.ask("keep", principal, most, true, ours).await?;
+        if there > max_connections {
+            let answer = self
+                .ask("keep", principal, max_connections, true, ours)
+                .await?;
             for id in answer.iter().skip(1) {
                 if let Some(hold) = holds.iter().find(|hold| hold.id.to_string() == *id) {
                     metrics::slot("lost");

@@ -1,14 +1,14 @@
 -- The connections of one principal over all nodes.
 --
 -- KEYS[1]  a hash: connection -> "<asserted> <granted> <node> <kind> <device>", both times in ms of Redis's clock
--- ARGV     what to do, this node, most connections, when `living` was true (ms, 0: not known), the living nodes with
+-- ARGV     the operation, this node, the maximum of connections, when `living` was true (ms, 0: not known), the living nodes with
 --          commas around each; then
 --   take   connection, "<kind> <device>"               -> {1 or 0, now}
 --   keep   connection, granted, "<kind> <device>", ... -> {how many there are, those of this node that are too many...}
 --
 -- A connection counts while its node lives, or if it was asserted since `living` was made (some leeway for masters
 -- whose clocks differ). What does not count is deleted on the way. A key lives on while its nodes assert it.
-local what, node, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local operation, node, max_connections = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local as_of, living = tonumber(ARGV[4]), ARGV[5]
 local LEEWAY, UNKNOWN, LIFE = 2000, 5000, 180000
 
@@ -16,7 +16,7 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local mine = {}
-if what == 'keep' then
+if operation == 'keep' then
   for i = 6, #ARGV, 3 do mine[ARGV[i]] = { ARGV[i + 1], ARGV[i + 2] } end
 end
 
@@ -29,7 +29,7 @@ for i = 1, #stored, 2 do
     local counts
     if holder == node then
       -- One that this node does not hold: unless it has just been granted, its end was not heard.
-      counts = what == 'take' or now - asserted < UNKNOWN
+      counts = operation == 'take' or now - asserted < UNKNOWN
     else
       counts = as_of == 0 or tonumber(asserted) > as_of - LEEWAY or living:find(',' .. holder .. ',', 1, true)
     end
@@ -41,8 +41,8 @@ for i = 1, #stored, 2 do
   end
 end
 
-if what == 'take' then
-  if #all >= most then return { 0, now } end
+if operation == 'take' then
+  if #all >= max_connections then return { 0, now } end
   redis.call('HSET', KEYS[1], ARGV[6], now .. ' ' .. now .. ' ' .. node .. ' ' .. ARGV[7])
   redis.call('PEXPIRE', KEYS[1], LIFE)
   return { 1, now }
@@ -55,10 +55,10 @@ end
 if #all > 0 then redis.call('PEXPIRE', KEYS[1], LIFE) end
 
 local answer = { #all }
-if as_of > 0 and #all > most then
+if as_of > 0 and #all > max_connections then
   -- The oldest stay, whoever holds them.
   table.sort(all, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1]) end)
-  for i = most + 1, #all do
+  for i = max_connections + 1, #all do
     if mine[all[i][1]] then
       redis.call('HDEL', KEYS[1], all[i][1])
       answer[#answer + 1] = all[i][1]

@@ -11,5 +11,6 @@ mod new_device_mail;
 mod passkeys;
 mod passkeys_in_browser;
 mod revocation_races;
+mod secret_rotation;
 mod sessions;
 mod turnstile;

@@ -20,8 +20,17 @@ impl ProcessNode {
         Self::start_in(&other.world).await
     }
 
+    /// Like [`start`](Self::start), with additional settings.
+    pub async fn start_with(other: &TestNode, own: &[(&str, &str)]) -> Self {
+        Self::launch(&other.world, own).await
+    }
+
     /// Starts a node in a world without other nodes.
     pub async fn start_in(world: &World) -> Self {
+        Self::launch(world, &[]).await
+    }
+
+    async fn launch(world: &World, own: &[(&str, &str)]) -> Self {
         let [public, admin] = [free_port(), free_port()];
         let log = std::env::temp_dir().join(format!("blindpipe-log-{}", super::ulid()));
         let child = Command::new(env!("CARGO_BIN_EXE_blindpipe"))
@@ -31,6 +40,7 @@ impl ProcessNode {
             .env("LISTEN_ADDR", format!("127.0.0.1:{public}"))
             .env("ADMIN_ADDR", format!("127.0.0.1:{admin}"))
             .env("LOG", "warn")
+            .envs(own.iter().copied())
             .stderr(Stdio::from(
                 std::fs::File::create(&log).expect("a log file"),
             ))

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
 use crate::{
@@ -113,13 +112,7 @@ pub async fn check_code(
         )
         .await?
         .map(|row| row.get("nonce"));
-    let right = nonce.is_some_and(|nonce| {
-        codes
-            .derive(email.as_str(), scene, nonce)
-            .as_bytes()
-            .ct_eq(given.as_bytes())
-            .into()
-    });
+    let right = nonce.is_some_and(|nonce| codes.verify(email.as_str(), scene, nonce, given));
     if right {
         return Ok(CodeCheck::Right);
     }

@@ -157,7 +157,7 @@ pub async fn list_keys(
 
 async fn keys_for(db: &Db, about: &AgentView) -> Result<Vec<Key>> {
     let seen = store::find_visible(db, about.agent, about.who.principal().id()).await?;
-    seen.filter(|(_, viewer)| *viewer != Viewer::Stranger)
+    seen.filter(|(_, viewer)| *viewer != Viewer::Unrelated)
         .ok_or(Code::AgentNotRegistered)?;
     store::keys(&db.read().await?, about.agent).await
 }

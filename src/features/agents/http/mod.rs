@@ -275,7 +275,7 @@ pub async fn read(about: AgentView, Handle(agents): Handle<Agents>) -> Result<Re
             Ok(Data(full(agent, connections)).into_response())
         }
         Some((agent, Viewer::Related)) => Ok(Data(card(agent)).into_response()),
-        Some((_, Viewer::Stranger)) | None => Err(Code::AgentNotRegistered.into()),
+        Some((_, Viewer::Unrelated)) | None => Err(Code::AgentNotRegistered.into()),
     }
 }
 

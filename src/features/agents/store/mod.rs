@@ -34,9 +34,14 @@ pub struct NewAgent<'a> {
     pub manifest: Option<&'a str>,
 }
 
-/// Reserves a place for one more agent without a token, or refuses if the user has `most`. The lock
+/// Reserves a place for one more agent without a token, or refuses if the user has `max_agents`. The lock
 /// on the user serialises racing requests. Refuses a user or session that has ended meanwhile.
-pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32) -> Result<()> {
+pub async fn reserve(
+    tx: &Tx,
+    new: &NewAgent<'_>,
+    session: SessionId,
+    max_agents: u32,
+) -> Result<()> {
     tx.execute(
         "-- agents.lock_owner
         select 1 from user_account where user_id = $1 for update",
@@ -52,9 +57,9 @@ pub async fn reserve(tx: &Tx, new: &NewAgent<'_>, session: SessionId, most: u32)
         )
         .await?
         .get("agents");
-    if n >= i64::from(most) {
+    if n >= i64::from(max_agents) {
         return Err(Error::from(Code::AgentLimitExceeded)
-            .with("limit", most)
+            .with("limit", max_agents)
             .with("alias", "AGT_008"));
     }
     let params: &[&(dyn tokio_postgres::types::ToSql + Sync)] = &[

@@ -39,7 +39,7 @@ pub enum Viewer {
     /// The public card, for a principal with a relation or a shared conversation.
     Related,
     /// Nothing, not even its existence.
-    Stranger,
+    Unrelated,
 }
 
 /// The agent, and the part of it that `viewer` may see.
@@ -68,7 +68,7 @@ pub async fn find_visible(
         let viewer = match row.get("viewer") {
             "insider" => Viewer::Insider,
             "related" => Viewer::Related,
-            _ => Viewer::Stranger,
+            _ => Viewer::Unrelated,
         };
         (shown(&row), viewer)
     }))

@@ -196,10 +196,10 @@ pub async fn public(tx: &Tx, id: ConversationId) -> Result<Conversation> {
 
 /// Publishes the current state of the conversation to the members.
 pub async fn updated(tx: &Tx, id: ConversationId) -> Result<()> {
-    tell(tx, id, EventKind::ConversationUpdated).await
+    emit_whole(tx, id, EventKind::ConversationUpdated).await
 }
 
-async fn tell(tx: &Tx, id: ConversationId, kind: EventKind) -> Result<()> {
+async fn emit_whole(tx: &Tx, id: ConversationId, kind: EventKind) -> Result<()> {
     let to = recipients(tx, id).await?;
     let to = to.into_iter().map(Principal::id).collect();
     tx.emit(kind, Some(id), &public(tx, id).await?, to)

@@ -1,7 +1,7 @@
 use blindpipe_protocol::conversations::{ConversationKind, Encryption, Role};
 use uuid::Uuid;
 
-use super::{add_member, tell, whole};
+use super::{add_member, emit_whole, whole};
 use crate::{
     error::{Code, Error, Result},
     events::EventKind,
@@ -103,7 +103,7 @@ pub async fn open_group(tx: &Tx, user: UserId, group: &NewGroup) -> Result<Opene
 
 async fn opened(tx: &Tx, user: UserId, id: ConversationId, is_new: bool) -> Result<Opened> {
     if is_new {
-        tell(tx, id, EventKind::ConversationCreated).await?;
+        emit_whole(tx, id, EventKind::ConversationCreated).await?;
     }
     let conversation = whole(tx, Principal::User(user), id).await?;
     Ok(Opened {

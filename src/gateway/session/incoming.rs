@@ -1,4 +1,4 @@
-//! What a session does with the frames of its client.
+//! Frames of the client: each is counted, parsed and handled.
 
 use blindpipe_protocol::frames::{AuthRenewed, Empty};
 
@@ -13,7 +13,7 @@ use crate::{
         close::{Close, SessionEnd},
         frames::{self, AuthErrorReason, ClientFrame, ServerFrame},
         sends::{Target, refuse},
-        socket::{Heard, Socket},
+        socket::{Incoming, Socket},
     },
     ids::Principal,
     limits::{
@@ -26,22 +26,22 @@ use crate::{
 
 impl Session<'_> {
     /// Handles what the socket has brought.
-    pub(super) async fn heard(
+    pub(super) async fn handle_incoming(
         &mut self,
-        heard: Heard,
+        incoming: Incoming,
         socket: &mut Socket,
     ) -> Result<(), SessionEnd> {
         self.pinged = false;
         self.beat_at = self.gateway.clock.now() + HEARTBEAT_INTERVAL;
-        let text = match heard {
-            Heard::Text(text) => text,
-            Heard::Binary(_) => return Err(Close::Unsupported.into()),
-            Heard::Alive if self.frames.over(MAX_FRAMES_PER_SECOND) => {
+        let text = match incoming {
+            Incoming::Text(text) => text,
+            Incoming::Binary(_) => return Err(Close::Unsupported.into()),
+            Incoming::Alive if self.frames.over(MAX_FRAMES_PER_SECOND) => {
                 return Err(Close::Flood.into());
             }
-            Heard::Alive => return Ok(()),
-            Heard::Gone => return Err(SessionEnd::PeerGone),
-            Heard::Fault(close) => return Err(close.into()),
+            Incoming::Alive => return Ok(()),
+            Incoming::Gone => return Err(SessionEnd::PeerGone),
+            Incoming::Fault(close) => return Err(close.into()),
         };
         let frame = ClientFrame::read(text);
         // A client may ack a whole backlog event by event. Acks are gathered and cost little.
