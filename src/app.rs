@@ -22,6 +22,7 @@ use crate::{
     http::client::IngressPolicy,
     inbox::Inbox,
     limits::{Limits, slots::Slots},
+    objects::Objects,
     random::Random,
     work::UnitOfWork,
 };
@@ -59,6 +60,7 @@ handles! {
     hub: Hub,
     backplane: Backplane,
     inbox: Inbox,
+    objects: Objects,
     reachability: ReachabilityTracker,
     message_writer: MessageWriter,
     gateway: Arc<Gateway>,

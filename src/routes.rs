@@ -7,7 +7,7 @@ use axum::{
     http::Method,
     middleware::{self, Next},
     response::Response,
-    routing::{MethodRouter, delete, get, patch, post},
+    routing::{MethodRouter, delete, get, patch, post, put},
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -16,8 +16,8 @@ use crate::{
     auth::{agent::Agent, caller::Caller, user::User},
     error::{Code, Result},
     features::{
-        accounts, agents, budgets, conversations, devices, group_keys, groups, health, keys,
-        messages, passkeys, relations, typing,
+        accounts, agents, budgets, conversations, devices, files, group_keys, groups, health, keys,
+        messages, passkeys, relations, shares, typing,
     },
     gateway,
     http::{
@@ -145,13 +145,15 @@ fn route(
 pub fn table() -> Vec<Route> {
     use Access::{Agent, Either, Public, User};
     use Limit::{
-        AgentConversationSend, AgentConversations, AgentManifestUpdate, AgentMessageSend, AgentPoll,
-        AgentTokenRegenerate, AgentTyping, CodeTries, GroupAgentInstance, GroupMemberAdd, KeysBackupRead,
+        AgentConversationSend, AgentConversations, AgentFileUpload, AgentManifestUpdate, AgentMessageSend,
+        AgentObjectGet, AgentPoll, AgentTokenRegenerate, AgentTyping, CodeTries, GroupAgentInstance, GroupMemberAdd, KeysBackupRead,
         KeysGroupRotate, KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail,
-        RegisterIp, SendCode, UserConversationsList, UserMessageSend, UserMessagesList, WsConnect, WsConnectIp,
+        RegisterIp, SendCode, ShareOpen, UserConversationsList, UserFileUpload, UserMessageSend, UserMessagesList,
+        UserObjectGet, WsConnect, WsConnectIp,
     };
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
+    const PUT: Method = Method::PUT;
     const PATCH: Method = Method::PATCH;
     const DELETE: Method = Method::DELETE;
     vec![
@@ -169,6 +171,7 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/auth/device/poll",           Public, NOTHING, post(planned)),
         route(GET,    "/health",                     Public, NOTHING, get(health::health)),
         route(GET,    "/version",                    Public, NOTHING, get(health::version)),
+        route(GET,    "/share/{share_id}",           Public, own(&[ShareOpen]), get(shares::http::open)),
         route(GET,    "/ws",                         Public, own(&[WsConnectIp, WsConnect]), get(gateway::upgrade)),
 
         route(GET,    "/users/me",                   User,   DEFAULT, get(accounts::me::get)),
@@ -207,8 +210,14 @@ pub fn table() -> Vec<Route> {
         route(DELETE, "/groups/{conversation_id}/members/{principal_id}", Either, DEFAULT, delete(groups::http::remove_member)),
         route(POST,   "/groups/{conversation_id}/agent-instances", User,   own(&[GroupAgentInstance]), post(groups::http::add_agent)),
         route(DELETE, "/groups/{conversation_id}/agent-instances/{instance_id}", User,   DEFAULT, delete(groups::http::remove_agent)),
+        route(POST,   "/files",                      User,   own(&[UserFileUpload]), post(files::http::request_of_user)),
+        route(PUT,    "/files/{upload_id}/upload",   User,   own(&[UserFileUpload]), put(files::http::put_of_user)),
+        route(POST,   "/shares",                     User,   DEFAULT, post(shares::http::create)),
+        route(DELETE, "/shares/{share_id}",          User,   DEFAULT, delete(shares::http::end)),
 
         route(GET,    "/limits",                     Either, DEFAULT, get(budgets::http::list)),
+        route(POST,   "/files/confirm",              Either, DEFAULT, post(files::http::confirm)),
+        route(GET,    "/objects/{object_key}",       Either, own(&[AgentObjectGet, UserObjectGet]), get(files::http::read)),
         route(GET,    "/agents/{agent_id}",          Either, DEFAULT, get(agents::http::read)),
         route(POST,   "/agents/{agent_id}/keys/register", Either, DEFAULT, post(agents::http::register_key)),
         route(POST,   "/agents/{agent_id}/keys/check", Either, DEFAULT, post(agents::http::check_key)),
@@ -219,6 +228,8 @@ pub fn table() -> Vec<Route> {
 
         route(POST,   "/agents/{agent_id}/messages", Agent,  own(&[AgentMessageSend]), post(messages::http::send_as_agent)),
         route(POST,   "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  own(&[AgentConversationSend]), post(messages::http::send_as_agent_to)),
+        route(POST,   "/agents/{agent_id}/files",    Agent,  own(&[AgentFileUpload]), post(files::http::request_of_agent)),
+        route(PUT,    "/agents/{agent_id}/files/{upload_id}/upload", Agent,  own(&[AgentFileUpload]), put(files::http::put_of_agent)),
         route(POST,   "/agents/{agent_id}/typing",   Agent,  own(&[AgentTyping]), post(typing::http::typing)),
         route(GET,    "/agents/{agent_id}/conversations", Agent,  own(&[AgentConversations]), get(conversations::http::list_of_agent)),
         route(GET,    "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  DEFAULT, get(messages::history::of_agent)),

@@ -13,7 +13,7 @@ use crate::{
             self, Codes,
             jobs::{CodeMail, LoginNotice},
         },
-        agents, erasure, group_keys, messages, passkeys, relations,
+        agents, erasure, files, group_keys, messages, passkeys, relations, shares,
     },
     inbox,
     jobs::{
@@ -22,6 +22,7 @@ use crate::{
     },
     limits::table::Overrides,
     mail::Mailer,
+    objects::Objects,
     work::UnitOfWork,
 };
 
@@ -39,6 +40,8 @@ pub struct Schedule {
     pub codes: Codes,
     /// The mail client.
     pub mailer: Mailer,
+    /// The store whose objects end.
+    pub objects: Objects,
 }
 
 impl Schedule {
@@ -90,6 +93,15 @@ impl Schedule {
                 Ok(())
             }
             Upkeep::ExpireInboxes => inbox::expire(db, INBOX_RETENTION_DAYS).await,
+            Upkeep::SweepObjects => {
+                while self.objects.sweep(db).await? {}
+                Ok(())
+            }
+            Upkeep::ExpireUploads => {
+                while files::expire(db).await? {}
+                while shares::forget(db).await? {}
+                Ok(())
+            }
             Upkeep::PurgeRelations => {
                 while relations::purge(db).await? {}
                 Ok(())

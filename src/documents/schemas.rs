@@ -42,6 +42,16 @@ pub fn list<T: ToSchema>(schemas: &mut Schemas) -> Value {
     })
 }
 
+/// The schema of the bytes of a file.
+pub fn bytes<T>(_: &mut Schemas) -> Value {
+    json!({ "type": "string", "format": "binary" })
+}
+
+/// An answer without a body.
+pub fn nothing<T>(_: &mut Schemas) -> Value {
+    Value::Null
+}
+
 impl Schemas {
     /// Registers `T` among the components and returns a reference to it.
     pub fn reference<T: ToSchema>(&mut self) -> Value {

@@ -10,12 +10,14 @@ pub(crate) mod budgets;
 pub(crate) mod conversations;
 pub(crate) mod devices;
 pub(crate) mod erasure;
+pub(crate) mod files;
 pub(crate) mod group_keys;
 pub(crate) mod groups;
 pub(crate) mod keys;
 pub(crate) mod messages;
 pub mod passkeys;
 pub mod relations;
+pub(crate) mod shares;
 pub(crate) mod streams;
 pub(crate) mod typing;
 

@@ -30,7 +30,7 @@ catalogue! {
         ReplaceKeys  = ("replace_keys",  2, 600);
         EraseAccount = ("erase_account", 2, 600);
         EraseAgent   = ("erase_agent",   2, 600);
-        Upkeep       = ("upkeep",        7, 600);
+        Upkeep       = ("upkeep",        9, 600);
     }
 }
 
@@ -39,10 +39,12 @@ catalogue! {
     /// single node does each turn.
     pub enum Upkeep: (&'static str, u64) {
         RetireCredentials = ("retire_agent_credentials", 5);
+        SweepObjects      = ("sweep_objects",            30);
         ForgetChallenges  = ("forget_challenges",        60);
         ForgetKeys        = ("forget_idempotency_keys",  300);
         ForgetCodes       = ("forget_codes",             600);
         ForgetJobs        = ("forget_jobs",              600);
+        ExpireUploads     = ("expire_uploads",           300);
         ExpireInboxes     = ("expire_inboxes",           600);
         PurgeRelations    = ("purge_relations",          600);
     }

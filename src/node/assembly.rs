@@ -42,6 +42,7 @@ use crate::{
     limits::{Limits, slots::Slots, table::Overrides, unauthenticated::UnauthenticatedConnections},
     mail::Mailer,
     metrics,
+    objects::{Backend, Links, Objects},
     random::Random,
     redis::Redis,
     schedule::Schedule,
@@ -153,6 +154,8 @@ pub(super) async fn assemble(
         sockets: AtomicUsize::new(0),
         max_sockets: config.max_sockets.0 as usize,
     });
+    let links = Links::new(&config.server_secret, &config.public_url, clock.clone());
+    let objects = Objects::new(Backend::open(config)?, db.clone(), random.clone(), links);
     let accounts = accounts(config, &work, &access_tokens)?;
     let agents = Agents {
         work: work.clone(),
@@ -164,7 +167,9 @@ pub(super) async fn assemble(
             agents_per_user: config.agents_per_user.0,
         },
     };
-    start_jobs(config, budgets, &accounts, jobs_db, workers, stopping)?;
+    start_jobs(
+        config, budgets, &accounts, &objects, jobs_db, workers, stopping,
+    )?;
     Ok(App::from(Handles {
         clock,
         random,
@@ -179,6 +184,7 @@ pub(super) async fn assemble(
         hub,
         backplane,
         inbox,
+        objects,
         reachability,
         message_writer,
         gateway,
@@ -313,6 +319,7 @@ fn start_jobs(
     config: &Config,
     budgets: Overrides,
     accounts: &Accounts,
+    objects: &Objects,
     db: Db,
     workers: &TaskTracker,
     stopping: &CancellationToken,
@@ -323,6 +330,7 @@ fn start_jobs(
         budgets,
         codes: accounts.codes.clone(),
         mailer,
+        objects: objects.clone(),
     };
     schedule.spawn(workers, stopping);
     Ok(())

@@ -11,13 +11,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     app::App,
     clock::Clock,
-    config::{Config, Faults},
+    config::{Check, Config, Faults},
     db::{Db, Plans, migrate},
     delivery::End,
     error::Error,
     http::listener,
     ids::NodeId,
     limits::table::Overrides,
+    objects,
     random::Random,
     redis::Redis,
     routes,
@@ -25,7 +26,11 @@ use crate::{
 
 /// Reads the settings through `get`. Faults that only other modules can see are in the same list.
 pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
-    Config::read_checked(get, &[("LIMIT_OVERRIDES", Overrides::check)])
+    let checks: &[Check] = &[
+        ("LIMIT_OVERRIDES", Overrides::check),
+        ("OBJECT_STORE_URL", objects::backend::check_url),
+    ];
+    Config::read_checked(get, checks)
 }
 
 /// Why a node did not start.

@@ -7,6 +7,7 @@ use crate::{
     conversations::{Conversation, ReadReceipt},
     cursor::Cursor,
     devices::DeviceKeyChange,
+    files::FileConfirmation,
     group_keys::{KeyRotation, RotationRequest},
     groups::MemberChange,
     ids::{ConversationId, EventId},
@@ -71,6 +72,7 @@ events! {
     KeyBackupAccessed(BackupAccess)            = ("key.backup_accessed",     "the user");
     KeyRotated(KeyRotation)                    = ("key.rotated",             "each member, with its own wrapped keys");
     KeyRotationRequested(RotationRequest)      = ("key.rotation_requested",  "the peer");
+    FileConfirmed(FileConfirmation)            = ("file.confirmed",          "all members");
     AgentKeyRegistered(AgentKeyRegistration)   = ("agent.key_registered",    "related users");
     AgentStateChanged(AgentStateChange)        = ("agent.state_changed",     "the owner");
     AgentTokenRegenerated(TokenRegeneration)   = ("agent.token_regenerated", "the owner");

@@ -160,6 +160,10 @@ id! {
     PasskeyId: parse_ulid, show_ulid, ulid;
     /// A challenge for a passkey.
     ChallengeId: parse_ulid, show_ulid, ulid;
+    /// The upload of a file.
+    UploadId: parse_ulid, show_ulid, ulid;
+    /// A file. It has the id of its upload.
+    FileId: parse_ulid, show_ulid, ulid;
 }
 
 words! {

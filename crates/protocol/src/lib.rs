@@ -7,8 +7,8 @@
 //! - Words of one meaning: [`ids`], [`time`], [`cursor`], [`text`], [`errors`], [`limits`],
 //!   [`close`], [`revocation`].
 //! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`],
-//!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`inbox`],
-//!   [`service`]; [`envelope`] wraps them.
+//!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`files`],
+//!   [`shares`], [`inbox`], [`service`]; [`envelope`] wraps them.
 //! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of
 //!   `/ws`).
 //!
@@ -28,6 +28,7 @@ pub mod devices;
 pub mod envelope;
 pub mod errors;
 pub mod events;
+pub mod files;
 pub mod frames;
 pub mod group_keys;
 pub mod groups;
@@ -41,6 +42,7 @@ pub mod raw;
 pub mod relations;
 pub mod revocation;
 pub mod service;
+pub mod shares;
 pub mod streams;
 pub mod text;
 pub mod time;

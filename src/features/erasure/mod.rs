@@ -14,7 +14,7 @@ use crate::{
     features::{
         agents,
         conversations::{self, MembershipScope},
-        devices, relations,
+        devices, files, relations, shares,
     },
     ids::{AgentId, Principal, UserId},
     work::UnitOfWork,
@@ -31,6 +31,7 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
     let agents = agents::of_owner(work.db(), user).await?;
     let agents = agents.into_iter().map(Principal::Agent);
     for who in [Principal::User(user)].into_iter().chain(agents) {
+        abandon(work, who).await?;
         end_relations(work, who).await?;
         leave(work, who, who, MembershipScope::All).await?;
     }
@@ -40,8 +41,19 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
 /// Erases an agent that its owner has deleted. Its conversations stay readable for their users.
 pub async fn agent(work: &UnitOfWork, agent: AgentId, owner: UserId) -> Result<()> {
     let who = Principal::Agent(agent);
+    abandon(work, who).await?;
     end_relations(work, who).await?;
     leave(work, who, Principal::User(owner), MembershipScope::Groups).await
+}
+
+/// Ends shares, uploads that are not confirmed and data of events. Files stay as long as the
+/// messages that name them.
+async fn abandon(work: &UnitOfWork, who: Principal) -> Result<()> {
+    let abandoning = work.run("erasure.abandon", async |tx| {
+        shares::end_all(tx, who).await?;
+        files::abandon(tx, who).await
+    });
+    abandoning.await
 }
 
 /// No new relation appears meanwhile, because opening one requires both principals.

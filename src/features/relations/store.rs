@@ -7,6 +7,7 @@ use crate::{
     events::EventKind,
     http::page,
     ids::{AgentId, ConversationId, Principal, RelationId, UserId},
+    objects,
     work::Tx,
 };
 
@@ -229,6 +230,9 @@ async fn purge_next(tx: &db::Tx) -> Result<bool> {
         None => false,
     };
     if !moved {
+        if let Some(conversation) = conversation {
+            objects::registry::purge(tx, conversation).await?;
+        }
         tx.execute(
             "-- relations.purged
             update relation set purge_due = case when purge_through is null then app_now() + interval '7 days' end

@@ -8,6 +8,7 @@ use crate::{
     events::EventKind,
     features::conversations::Member,
     ids::{ConversationId, Principal},
+    objects,
     work::Tx,
 };
 
@@ -72,6 +73,7 @@ pub async fn remove_member(
         &[&id],
     )
     .await?;
+    objects::registry::end_unread(tx, id).await?;
     let data = json!({ "conversation_id": id, "member": member, "by": by });
     tx.emit(EventKind::MemberRemoved, Some(id), &data, to)?;
     if member.role == Role::Owner && succeed(tx, id).await? {
