@@ -199,7 +199,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Counter,
         "Reads of an object that the store has lost.",
     ),
-    ("shares_opened_total", Kind::Counter, "Shares asked for, by outcome."),
+    (
+        "shares_opened_total",
+        Kind::Counter,
+        "Shares asked for, by outcome.",
+    ),
     (
         "job_seconds",
         Kind::Seconds,

@@ -1,8 +1,9 @@
 //! The request and answer of each route: a row per route, beside the table of the routes.
 
 use blindpipe_protocol::{
-    accounts::*, agents::*, conversations::*, devices::*, files::*, group_keys::*, groups::*, inbox::*,
-    keys::*, limits::Bucket, messages::*, passkeys::*, relations::*, service::*, shares::*, typing::*,
+    accounts::*, agents::*, conversations::*, devices::*, files::*, group_keys::*, groups::*,
+    inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, relations::*, service::*,
+    shares::*, typing::*,
 };
 
 use super::schemas::{SchemaOf, bytes, data, list, nothing, of};

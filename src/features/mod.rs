@@ -10,7 +10,7 @@ pub(crate) mod budgets;
 pub(crate) mod conversations;
 pub(crate) mod devices;
 pub(crate) mod erasure;
-pub(crate) mod files;
+pub mod files;
 pub(crate) mod group_keys;
 pub(crate) mod groups;
 pub(crate) mod keys;

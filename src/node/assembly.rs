@@ -42,7 +42,7 @@ use crate::{
     limits::{Limits, slots::Slots, table::Overrides, unauthenticated::UnauthenticatedConnections},
     mail::Mailer,
     metrics,
-    objects::{Backend, Links, Objects},
+    objects::{self, Backend, Objects},
     random::Random,
     redis::Redis,
     schedule::Schedule,
@@ -154,7 +154,7 @@ pub(super) async fn assemble(
         sockets: AtomicUsize::new(0),
         max_sockets: config.max_sockets.0 as usize,
     });
-    let links = Links::new(&config.server_secret, &config.public_url, clock.clone());
+    let links = objects::Links::new(&config.server_secret, &config.public_url, clock.clone());
     let objects = Objects::new(Backend::open(config)?, db.clone(), random.clone(), links);
     let accounts = accounts(config, &work, &access_tokens)?;
     let agents = Agents {

@@ -55,7 +55,7 @@ impl Objects {
         }
         let key = self.new_key();
         let lease = registry::WRITE_LEASE;
-        registry::begin(&*self.db.read().await?, &key, None, lease).await?;
+        registry::begin(&self.db.read().await?, &key, None, lease).await?;
         let mut writer = self.write(&key, data.bytes.len() as u64).await?;
         writer.write(data.bytes.clone()).await?;
         let content = writer.finish().await?;
@@ -65,7 +65,12 @@ impl Objects {
     }
 
     /// Another worker may have stored the same data meanwhile. Its row stays, and these bytes go.
-    async fn record_event(&self, key: &ObjectKey, content: Content, data: &EventData) -> Result<()> {
+    async fn record_event(
+        &self,
+        key: &ObjectKey,
+        content: Content,
+        data: &EventData,
+    ) -> Result<()> {
         let recording = self.db.run("objects.record_event", async |tx| {
             let life = Some(EVENT_DATA_TTL);
             if !registry::complete(tx, key, content, life).await? {

@@ -1,13 +1,12 @@
 //! Bytes on their way into the store: counted and hashed while they pass.
 
-use std::{future::Future, pin::Pin};
+use std::{future::Future, pin::Pin, time::Duration};
 
 use blindpipe_protocol::files::Sha256Hash;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, join, stream};
-use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt};
+use object_store::{MultipartUpload, ObjectStoreExt};
 use sha2::{Digest, Sha256};
-use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::{
@@ -16,8 +15,8 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// Longest wait for the store to make a whole object durable.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for a disk to make a whole file durable.
+const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An object that is being written. Dropped before [`ObjectWriter::finish`], it leaves nothing that
 /// a reader could see.
@@ -102,7 +101,7 @@ impl ObjectWriter {
         }
         match self.target {
             Target::File(mut file) => {
-                let done = tokio::time::timeout(FINISH_TIMEOUT, file.complete());
+                let done = tokio::time::timeout(SYNC_TIMEOUT, file.complete());
                 done.await
                     .map_err(Error::unavailable)?
                     .map_err(Error::unavailable)?;
@@ -141,7 +140,11 @@ impl StreamedPut {
         for (name, value) in bucket.put_headers {
             request = request.header(*name, *value);
         }
-        let answer = Box::pin(request.body(reqwest::Body::wrap_stream(body.boxed())).send());
+        let answer = Box::pin(
+            request
+                .body(reqwest::Body::wrap_stream(body.boxed()))
+                .send(),
+        );
         StreamedPut { chunks, answer }
     }
 
@@ -162,7 +165,7 @@ impl StreamedPut {
     async fn finish(self) -> Result<()> {
         let StreamedPut { chunks, answer } = self;
         drop(chunks);
-        let answer = tokio::time::timeout(FINISH_TIMEOUT, answer)
+        let answer = tokio::time::timeout(STORE_TIMEOUT, answer)
             .await
             .map_err(Error::unavailable)?;
         match answer {

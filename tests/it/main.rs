@@ -9,6 +9,7 @@ mod api;
 mod auth;
 mod delivery;
 mod faults;
+mod files;
 mod house;
 mod limits;
 mod support;

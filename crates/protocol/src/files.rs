@@ -188,7 +188,13 @@ mod tests {
         let text = "0123456789abcdef".repeat(4);
         let hash: Sha256Hash = text.to_uppercase().parse().expect("a hash");
         assert_eq!(hash.to_string(), text);
-        for bad in ["", "0", &text[1..], &format!("{text}0"), &text.replace('0', "g")] {
+        for bad in [
+            "",
+            "0",
+            &text[1..],
+            &format!("{text}0"),
+            &text.replace('0', "g"),
+        ] {
             assert!(bad.parse::<Sha256Hash>().is_err(), "{bad}");
         }
     }

@@ -9,7 +9,4 @@ pub(crate) mod http;
 mod rules;
 mod store;
 
-pub use self::{
-    rules::disposition,
-    store::{abandon, expire},
-};
+pub use self::store::{abandon, expire};

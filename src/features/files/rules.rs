@@ -107,7 +107,9 @@ pub fn select(headers: &HeaderMap, etag: &str, size: u64) -> Selection {
 }
 
 fn part(range: &str, size: u64) -> Selection {
-    let bounds = range.split_once('-').map(|(from, to)| (from.trim(), to.trim()));
+    let bounds = range
+        .split_once('-')
+        .map(|(from, to)| (from.trim(), to.trim()));
     let number = |text: &str| text.parse::<u64>().ok().filter(|_| !text.starts_with('+'));
     let (from, to) = match bounds {
         Some(("", last)) => match number(last) {
@@ -161,7 +163,10 @@ mod tests {
         ] {
             assert_eq!(ask(&[(header::RANGE, range)], 10), expected, "{range}");
         }
-        assert_eq!(ask(&[(header::RANGE, "bytes=0-")], 0), Selection::Unsatisfiable);
+        assert_eq!(
+            ask(&[(header::RANGE, "bytes=0-")], 0),
+            Selection::Unsatisfiable
+        );
     }
 
     #[test]
@@ -169,8 +174,14 @@ mod tests {
         let range = (header::RANGE, "bytes=0-0");
         let tags = (header::IF_NONE_MATCH, "\"x\", W/\"e\"");
         assert_eq!(ask(&[tags, range.clone()], 10), Selection::Unchanged);
-        assert_eq!(ask(&[(header::IF_NONE_MATCH, "*")], 10), Selection::Unchanged);
-        assert_eq!(ask(&[(header::IF_NONE_MATCH, "\"x\"")], 10), Selection::Whole);
+        assert_eq!(
+            ask(&[(header::IF_NONE_MATCH, "*")], 10),
+            Selection::Unchanged
+        );
+        assert_eq!(
+            ask(&[(header::IF_NONE_MATCH, "\"x\"")], 10),
+            Selection::Whole
+        );
         let stale = (header::IF_RANGE, "\"x\"");
         assert_eq!(ask(&[stale, range.clone()], 10), Selection::Whole);
         let fresh = (header::IF_RANGE, "\"e\"");
@@ -183,13 +194,20 @@ mod tests {
             disposition(Some("../../a b\".txt")),
             "attachment; filename*=UTF-8''.._.._a%20b%22.txt"
         );
-        assert_eq!(disposition(Some("ä\\;")), "attachment; filename*=UTF-8''%C3%A4_%3B");
+        assert_eq!(
+            disposition(Some("ä\\;")),
+            "attachment; filename*=UTF-8''%C3%A4_%3B"
+        );
         assert_eq!(disposition(None), "attachment");
     }
 
     #[test]
     fn a_mime_type_has_two_tokens() {
-        for text in ["image/png", "text/plain; charset=utf-8", "application/vnd.a+json"] {
+        for text in [
+            "image/png",
+            "text/plain; charset=utf-8",
+            "application/vnd.a+json",
+        ] {
             assert!(is_mime(text), "{text}");
         }
         for text in ["", "png", "/", "a/", "text/<x>", "a b/c", "é/x"] {

@@ -73,7 +73,11 @@ pub async fn open(
     limiter.check(Limit::ShareOpen, ip).await?;
     let hash = rules::hash_of(&share_id);
     let opened = store::open(work.db(), &hash).await?;
-    metrics::share_opened(if opened.is_some() { "opened" } else { "refused" });
+    metrics::share_opened(if opened.is_some() {
+        "opened"
+    } else {
+        "refused"
+    });
     let card = opened.map(|opened| shown(&objects, &hash, opened));
     let answer = match (card, rules::wants_page(&headers)) {
         (Some(card), true) => page::card(&card),

@@ -38,7 +38,11 @@ pub fn check(asked: &CreateShare, now: DateTime<Utc>) -> Result<Subject> {
         return Err(Error::field("expires_at", "range", message));
     }
     if asked.max_access_count.is_some_and(|count| count < 1) {
-        return Err(Error::field("max_access_count", "range", "must be at least 1"));
+        return Err(Error::field(
+            "max_access_count",
+            "range",
+            "must be at least 1",
+        ));
     }
     Ok(subject)
 }
@@ -83,9 +87,18 @@ mod tests {
         assert_eq!(check(&share(1), now).ok(), Some(Subject::File(file)));
         assert!(ok(&share(31 * 86_400)));
         assert!(!ok(&share(31 * 86_400 + 1)) && !ok(&share(0)));
-        let both = CreateShare { contact: true, ..share(1) };
-        let none = CreateShare { file_id: None, ..share(1) };
-        let never = CreateShare { max_access_count: Some(0), ..share(1) };
+        let both = CreateShare {
+            contact: true,
+            ..share(1)
+        };
+        let none = CreateShare {
+            file_id: None,
+            ..share(1)
+        };
+        let never = CreateShare {
+            max_access_count: Some(0),
+            ..share(1)
+        };
         assert!(!ok(&both) && !ok(&none) && !ok(&never));
     }
 

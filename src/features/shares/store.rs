@@ -69,7 +69,7 @@ pub async fn open(db: &Db, hash: &[u8; 32]) -> Result<Option<Opened>> {
         .await?
         .query_opt(
             "-- shares.open
-            update share s set access_count = access_count + 1
+            update share s set access_count = s.access_count + 1
             from share t
             join user_account owner on owner.user_id = t.owner_id and owner.deleted_at is null
             left join upload u on u.upload_id = t.upload_id and u.state = 'confirmed'

@@ -7,9 +7,11 @@ use blindpipe_protocol::{
     accounts::Scene,
     agents::{AgentState, DeliveryMode},
     conversations::{ConversationKind, Encryption, Role},
+    files::UploadState,
     groups::Visibility,
     relations::RelationState,
     revocation::RevocationReason,
+    shares::ShareKind,
 };
 use tokio_postgres::Client;
 
@@ -121,6 +123,15 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
             words(RelationState::ALL, RelationState::as_str),
         ),
         ("session_revoke_reason_check", reasons),
+        ("share_kind_check", words(ShareKind::ALL, ShareKind::as_str)),
+        (
+            "upload_state_check",
+            words(UploadState::ALL, UploadState::as_str),
+        ),
+        (
+            "upload_uploader_kind_check",
+            words(PrincipalKind::ALL, PrincipalKind::as_str),
+        ),
     ];
     let checks = client
         .query(

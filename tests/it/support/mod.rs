@@ -10,6 +10,7 @@ mod hostile;
 mod process;
 mod proxy;
 pub mod raw;
+mod s3;
 mod services;
 mod siteverify;
 mod smtp;
@@ -24,6 +25,7 @@ pub use self::{
     hostile::{forged, knock, knock_and_stay, wrong_secret},
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
+    s3::S3Server,
     services::{
         blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
         redis_client, redis_cluster, redis_link, services, spawn, waiting,

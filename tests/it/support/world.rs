@@ -16,12 +16,15 @@ pub struct World {
     pub clock: Clock,
     pub database: String,
     pub mail_dir: std::path::PathBuf,
+    /// The folder of the object store, unless a test has another store.
+    pub objects_dir: std::path::PathBuf,
     settings: HashMap<String, String>,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         std::fs::remove_dir_all(&self.mail_dir).ok();
+        std::fs::remove_dir_all(&self.objects_dir).ok();
     }
 }
 
@@ -35,6 +38,7 @@ impl World {
         let database = services::database().await;
         let name = ulid().to_string();
         let mail_dir = std::env::temp_dir().join(format!("blindpipe-mail-{name}"));
+        let objects_dir = std::env::temp_dir().join(format!("blindpipe-objects-{name}"));
         let key = |n: u8| BASE64.encode([n; 32]);
         let mut all: HashMap<String, String> = [
             ("PROFILE", "dev".to_owned()),
@@ -52,6 +56,10 @@ impl World {
             ("ACCESS_TOKEN_KEYS", format!("k1:{}", key(1))),
             ("SERVER_SECRET", key(2)),
             ("MAIL_URL", format!("file://{}", mail_dir.display())),
+            (
+                "OBJECT_STORE_URL",
+                format!("file://{}", objects_dir.display()),
+            ),
             ("DRAIN_LAG_SECONDS", "0".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
@@ -75,6 +83,7 @@ impl World {
             clock: Clock::default(),
             database,
             mail_dir,
+            objects_dir,
             settings: all,
         })
     }

@@ -58,18 +58,13 @@ pub async fn confirm(
 /// Takes over bytes that the client wrote to the store itself. They are copied to a key that no
 /// address of the client leads to, and hashed there. Errors: `UPLOAD_INCOMPLETE` if they are not
 /// there, or not as many as declared.
-async fn adopt(
-    work: &UnitOfWork,
-    objects: &Objects,
-    id: UploadId,
-    row: &UploadRow,
-) -> Result<()> {
+async fn adopt(work: &UnitOfWork, objects: &Objects, id: UploadId, row: &UploadRow) -> Result<()> {
     let direct = row.direct_key.as_ref().ok_or(Code::UploadIncomplete)?;
     if objects.backend.size(direct).await? != Some(row.size) {
         return Err(Code::UploadIncomplete.into());
     }
     let key = objects.new_key();
-    registry::begin(&*work.db().read().await?, &key, None, ADOPTION_LEASE).await?;
+    registry::begin(&work.db().read().await?, &key, None, ADOPTION_LEASE).await?;
     let copied = objects.backend.copy(direct, &key).await?;
     // A last write of the client may have come before the copy.
     if !copied || objects.backend.size(&key).await? != Some(row.size) {

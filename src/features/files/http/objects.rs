@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
-    extract::{FromRequestParts, Request, State},
+    extract::State,
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -13,8 +13,7 @@ use futures_util::stream;
 use tokio::time::Instant;
 
 use crate::{
-    app::App,
-    auth::caller::Caller,
+    auth::{caller::Caller, signed::TokenOrSignature},
     db::Db,
     error::{Code, Error, Result},
     features::files::{
@@ -25,7 +24,7 @@ use crate::{
     ids::Principal,
     limits::{Limiter, table::Limit},
     metrics,
-    objects::{Bytestream, ObjectKey, SignedQuery},
+    objects::{Bytestream, ObjectKey, Objects, SignedQuery},
     validation::Reverify,
 };
 
@@ -40,62 +39,52 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// `If-Range`. Answers 200, 206 or 304. Errors: `NOT_FOUND`, `RANGE_NOT_SATISFIABLE`. A download
 /// that goes on is cut within two seconds of the end of the caller's right.
 pub async fn read(
-    State(app): State<App>,
+    token: TokenOrSignature<Caller>,
     limiter: Limiter,
-    Query(signed): Query<SignedQuery>,
-    request: Request,
+    ip: ClientIp,
+    State(db): State<Db>,
+    State(objects): State<Objects>,
+    (Path(key), Query(signed)): (Path<String>, Query<SignedQuery>),
+    headers: HeaderMap,
 ) -> Result<Response> {
-    let (mut parts, _) = request.into_parts();
-    let reader = authenticate(&app, &limiter, &signed, &mut parts).await?;
-    let Path(key) = Path::<String>::from_request_parts(&mut parts, &app).await?;
+    if let Some(caller) = &token.caller {
+        match caller.principal() {
+            Principal::User(user) => limiter.check(Limit::UserObjectGet, user).await?,
+            Principal::Agent(agent) => limiter.check(Limit::AgentObjectGet, agent).await?,
+        }
+    }
     let key = ObjectKey::read(&key).ok_or(Code::NotFound)?;
-    let right = match reader {
-        Some(reader) => reader,
+    let reader = match &token.caller {
+        Some(caller) => Reader::Principal(caller.principal()),
         None => {
-            app.objects.links.verify_object(&signed, &key)?;
-            match signed.share {
-                Some(share) => {
-                    let ip = ClientIp::from_request_parts(&mut parts, &app).await?;
-                    limiter.check_route(Limit::DefaultIp, ip).await?;
-                    Reader::Share(share)
-                }
-                None => Reader::Event,
+            objects.links.verify_object(&signed, &key)?;
+            if signed.share.is_some() {
+                limiter.check_route(Limit::DefaultIp, ip).await?;
             }
+            signed.share.map_or(Reader::Event, Reader::Share)
         }
     };
-    let found = store::readable(&app.db, &key, &right).await?.ok_or(Code::NotFound)?;
-    if let (Reader::Event, Some(agent)) = (&right, found.agent) {
+    let found = store::readable(&db, &key, &reader).await?;
+    let found = found.ok_or(Code::NotFound)?;
+    if let (Reader::Event, Some(agent)) = (&reader, found.agent) {
         limiter.check(Limit::AgentObjectGet, agent).await?;
     }
     let right = Right {
-        db: app.db.clone(),
+        db,
         key,
-        reader: right,
-        credential: parts.extensions.get::<Arc<dyn Reverify>>().cloned(),
+        reader,
+        credential: token.credential,
         checked_at: Instant::now(),
     };
-    answer(&app, &parts.headers, found, right).await
+    answer(&objects, &headers, found, right).await
 }
 
-/// The reader of a token; none for a signed address.
-async fn authenticate(
-    app: &App,
-    limiter: &Limiter,
-    signed: &SignedQuery,
-    parts: &mut axum::http::request::Parts,
-) -> Result<Option<Reader>> {
-    if signed.sig.is_some() && !parts.headers.contains_key(header::AUTHORIZATION) {
-        return Ok(None);
-    }
-    let caller = Caller::from_request_parts(parts, app).await?;
-    match caller.principal() {
-        Principal::User(user) => limiter.check(Limit::UserObjectGet, user).await?,
-        Principal::Agent(agent) => limiter.check(Limit::AgentObjectGet, agent).await?,
-    }
-    Ok(Some(Reader::Principal(caller.principal())))
-}
-
-async fn answer(app: &App, asked: &HeaderMap, found: Found, right: Right) -> Result<Response> {
+async fn answer(
+    objects: &Objects,
+    asked: &HeaderMap,
+    found: Found,
+    right: Right,
+) -> Result<Response> {
     let (size, etag) = (found.content.size, rules::etag(&found.content.sha256));
     let selection = rules::select(asked, &etag, size);
     let (status, from, to) = match selection {
@@ -120,12 +109,18 @@ async fn answer(app: &App, asked: &HeaderMap, found: Found, right: Right) -> Res
     }
     put(header::ACCEPT_RANGES, "bytes".to_owned());
     put(header::CONTENT_TYPE, "application/octet-stream".to_owned());
-    put(header::CONTENT_DISPOSITION, rules::disposition(found.filename.as_deref()));
+    put(
+        header::CONTENT_DISPOSITION,
+        rules::disposition(found.filename.as_deref()),
+    );
     put(header::CONTENT_LENGTH, (to - from).to_string());
     if status == StatusCode::PARTIAL_CONTENT {
-        put(header::CONTENT_RANGE, format!("bytes {from}-{}/{size}", to - 1));
+        put(
+            header::CONTENT_RANGE,
+            format!("bytes {from}-{}/{size}", to - 1),
+        );
     }
-    let bytes = app.objects.read(&right.key, from, to).await?;
+    let bytes = objects.read(&right.key, from, to).await?;
     // The sweep may have taken the bytes since the row was read. Otherwise they are lost.
     let bytes = bytes.ok_or_else(|| {
         metrics::object_missing();

@@ -2,20 +2,14 @@
 
 use std::time::Duration;
 
-use axum::{
-    body::Body,
-    extract::{FromRef, FromRequestParts, Request, State},
-    http::{HeaderMap, header},
-};
+use axum::{body::Body, extract::State};
 use blindpipe_protocol::files::UploadedBytes;
 use hyper::body::Body as _;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{
-    app::App,
-    auth::{agent::Agent, user::User},
-    db::Db,
+    auth::{agent::Agent, signed::TokenOrSignature, user::User},
     error::{Code, Error, Result},
     features::files::{
         rules,
@@ -35,9 +29,8 @@ use crate::{
 /// Interval at which a long write renews its lease.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
 
-/// The right to write the bytes of an upload, by a token or by the signature of its address. A
-/// token that is sent must be valid, also beside a signature.
-pub struct UploadRight {
+/// The right to write the bytes of an upload, by a token or by the signature of its address.
+struct UploadRight {
     owner: Principal,
     /// The session or token that must still be live when the bytes have arrived.
     credential: Uuid,
@@ -53,82 +46,63 @@ pub struct UploadRight {
 /// more bytes than declared; the upload stays pending), `FILE_TOO_LARGE`, `REQUEST_TIMEOUT`,
 /// `RATE_LIMITED` (also for more than four uploads at once).
 pub async fn put_of_agent(
-    State(app): State<App>,
+    token: TokenOrSignature<Agent>,
     limiter: Limiter,
+    State(work): State<UnitOfWork>,
+    State(objects): State<Objects>,
     Path((agent, upload)): Path<(AgentId, UploadId)>,
     Query(signed): Query<SignedQuery>,
-    request: Request,
+    body: Body,
 ) -> Result<Data<UploadedBytes>> {
-    let (mut parts, body) = request.into_parts();
-    let limit = Limit::AgentFileUpload;
-    let caller = match by_token(&parts.headers, &signed) {
-        true => {
-            let caller = Agent::from_request_parts(&mut parts, &app).await?;
-            limiter.check(limit, caller.id).await?;
-            Some((Principal::Agent(caller.id), caller.token.0))
-        }
-        false => None,
-    };
-    let right = right(&app, upload, &signed, caller, |owner| {
-        owner == Principal::Agent(agent)
-    });
-    let right = right.await?;
-    if caller.is_none() {
-        limiter.check(limit, right.owner).await?;
-    }
-    put(&app, upload, right, body).await
+    let caller = token.caller;
+    let caller = caller.map(|agent| (Principal::Agent(agent.id), agent.token.0));
+    let is_right = |owner| owner == Principal::Agent(agent);
+    let charge = |owner| limiter.check(Limit::AgentFileUpload, owner);
+    let right = admit(&work, &objects, upload, &signed, caller, is_right, charge).await?;
+    put(&work, &objects, upload, right, body).await
 }
 
 /// `PUT /files/{upload_id}/upload`: receives the bytes of a user's upload, like that of an agent.
 pub async fn put_of_user(
-    State(app): State<App>,
+    token: TokenOrSignature<User>,
     limiter: Limiter,
+    State(work): State<UnitOfWork>,
+    State(objects): State<Objects>,
     Path(upload): Path<UploadId>,
     Query(signed): Query<SignedQuery>,
-    request: Request,
+    body: Body,
 ) -> Result<Data<UploadedBytes>> {
-    let (mut parts, body) = request.into_parts();
-    let limit = Limit::UserFileUpload;
-    let caller = match by_token(&parts.headers, &signed) {
-        true => {
-            let caller = User::from_request_parts(&mut parts, &app).await?;
-            limiter.check(limit, caller.id).await?;
-            Some((Principal::User(caller.id), caller.session.0))
-        }
-        false => None,
-    };
-    let right = right(&app, upload, &signed, caller, |owner| {
-        matches!(owner, Principal::User(_))
-    });
-    let right = right.await?;
-    if caller.is_none() {
-        limiter.check(limit, right.owner).await?;
-    }
-    put(&app, upload, right, body).await
+    let caller = token.caller;
+    let caller = caller.map(|user| (Principal::User(user.id), user.session.0));
+    let is_right = |owner| matches!(owner, Principal::User(_));
+    let charge = |owner| limiter.check(Limit::UserFileUpload, owner);
+    let right = admit(&work, &objects, upload, &signed, caller, is_right, charge).await?;
+    put(&work, &objects, upload, right, body).await
 }
 
-/// Whether the caller authenticates by its token. Without any credential it is refused as one that
-/// lacks a token.
-fn by_token(headers: &HeaderMap, signed: &SignedQuery) -> bool {
-    headers.contains_key(header::AUTHORIZATION) || signed.sig.is_none()
-}
-
-/// Finds the upload that the caller may write.
-async fn right(
-    app: &App,
+/// Finds the upload that the caller may write, and charges its owner.
+async fn admit<C: Future<Output = Result<()>>>(
+    work: &UnitOfWork,
+    objects: &Objects,
     upload: UploadId,
     signed: &SignedQuery,
     caller: Option<(Principal, Uuid)>,
-    fits: impl Fn(Principal) -> bool,
+    is_right: impl Fn(Principal) -> bool,
+    charge: impl Fn(Principal) -> C,
 ) -> Result<UploadRight> {
-    if caller.is_none() {
-        app.objects.links.verify_upload(signed, upload)?;
+    match caller {
+        Some((owner, _)) => charge(owner).await?,
+        None => objects.links.verify_upload(signed, upload)?,
     }
-    let row = store::find(&Db::from_ref(app), upload).await?;
-    let row = row.filter(|row| fits(row.owner)).ok_or(Code::NotFound)?;
+    let row = store::find(work.db(), upload).await?;
+    let row = row.filter(|row| is_right(row.owner));
+    let row = row.ok_or(Code::NotFound)?;
     let (owner, credential) = caller.unwrap_or((row.owner, row.credential));
     if owner != row.owner {
         return Err(Code::NotFound.into());
+    }
+    if caller.is_none() {
+        charge(owner).await?;
     }
     Ok(UploadRight {
         owner,
@@ -138,25 +112,26 @@ async fn right(
 }
 
 async fn put(
-    app: &App,
+    work: &UnitOfWork,
+    objects: &Objects,
     upload: UploadId,
     right: UploadRight,
     body: Body,
 ) -> Result<Data<UploadedBytes>> {
     right.row.must_take_bytes()?;
     must_declare(&body, right.row.size)?;
-    let _place = app.objects.place()?;
-    let key = app.objects.new_key();
-    store::begin(&app.work, &key, right.owner).await?;
-    let content = match receive(&app.objects, app, &key, right.row.size, body).await {
+    let _place = objects.place()?;
+    let key = objects.new_key();
+    store::begin(work, &key, right.owner).await?;
+    let content = match receive(work, objects, &key, right.row.size, body).await {
         Ok(content) => content,
         Err(error) => {
             metrics::upload("refused");
-            store::discard(&app.work, &key).await;
+            store::discard(work, &key).await;
             return Err(error);
         }
     };
-    store::received(&app.work, upload, right.credential, right.owner, &key, content).await?;
+    store::received(work, upload, right.credential, right.owner, &key, content).await?;
     metrics::upload("uploaded");
     metrics::object_bytes("in", content.size);
     Ok(Data(UploadedBytes {
@@ -185,8 +160,8 @@ fn too_short() -> Error {
 
 /// Streams the body into the store. The client waits while the store is slow.
 async fn receive(
+    work: &UnitOfWork,
     objects: &Objects,
-    app: &App,
     key: &ObjectKey,
     size: u64,
     body: Body,
@@ -203,7 +178,7 @@ async fn receive(
         let began = Instant::now();
         writer.write(bytes).await?;
         if renewed_at.elapsed() > RENEWAL_INTERVAL {
-            if !registry::renew(&app.db, key).await? {
+            if !registry::renew(work.db(), key).await? {
                 return Err(closing(Code::ServiceUnavailable));
             }
             renewed_at = Instant::now();

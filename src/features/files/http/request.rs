@@ -35,7 +35,10 @@ pub async fn request_of_agent(
     Json(asked): Json<RequestUpload>,
 ) -> Result<Created<RequestedUpload>> {
     limiter.check(Limit::AgentFileUpload, agent.id).await?;
-    let (owner, route) = (Principal::Agent(agent.id), format!("/agents/{}/files", agent.id));
+    let (owner, route) = (
+        Principal::Agent(agent.id),
+        format!("/agents/{}/files", agent.id),
+    );
     request(&work, &objects, owner, agent.token.0, asked, &route).await
 }
 
@@ -88,7 +91,10 @@ async fn request(
         Some(DirectUpload { url, headers }) => (url, headers),
         None => {
             let path = format!("{route}/{id}/upload");
-            (objects.links.upload(&path, id, expires_at), Default::default())
+            (
+                objects.links.upload(&path, id, expires_at),
+                Default::default(),
+            )
         }
     };
     Ok(Created(RequestedUpload {
