@@ -1,10 +1,28 @@
 -- The schema after all migrations. Written by `make schema`; a test compares it. The reasons stand in migrations/.
 
+set check_function_bodies = off;
+
+create extension pg_trgm;
+
 CREATE OR REPLACE FUNCTION app_now()
  RETURNS timestamp with time zone
  LANGUAGE sql
  STABLE PARALLEL SAFE
 AS $function$select statement_timestamp()$function$;
+
+CREATE OR REPLACE FUNCTION erase_key_backups(of_user uuid)
+ RETURNS void
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$ delete from key_backup where user_id = of_user $function$;
+
+CREATE OR REPLACE FUNCTION forget_key_backups(of_user uuid, of_device text, through integer)
+ RETURNS void
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$ delete from key_backup where user_id = of_user and device_id = of_device and version <= through $function$;
 
 CREATE OR REPLACE FUNCTION inbox_epoch()
  RETURNS bigint
@@ -82,6 +100,37 @@ create table agent_token (
     constraint agent_token_lookup_key UNIQUE (lookup),
     constraint agent_token_pkey PRIMARY KEY (token_id),
     constraint agent_token_revoke_reason_check CHECK (revoke_reason = ANY (ARRAY['device_revoked'::text, 'logout'::text, 'password_reset'::text, 'refresh_reuse'::text, 'token_revoked'::text, 'token_regenerated'::text, 'account_deleted'::text]))
+);
+
+create table announcement (
+    announcement_id bigint generated always as identity not null,
+    principal_id uuid not null,
+    principal_kind text not null,
+    event_ids uuid[] not null,
+    first_recipients uuid[] not null,
+    stage text not null default 'first'::text,
+    after_conversation uuid not null default '00000000-0000-0000-0000-000000000000'::uuid,
+    after_principal uuid not null default '00000000-0000-0000-0000-000000000000'::uuid,
+    constraint announcement_pkey PRIMARY KEY (announcement_id),
+    constraint announcement_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text])),
+    constraint announcement_stage_check CHECK (stage = ANY (ARRAY['first'::text, 'relations'::text, 'conversations'::text, 'done'::text]))
+);
+
+create table announcement_recipient (
+    announcement_id bigint not null,
+    principal_id uuid not null,
+    constraint announcement_recipient_pkey PRIMARY KEY (announcement_id, principal_id)
+);
+
+create table block (
+    block_id uuid not null,
+    user_id uuid not null,
+    blocked_id uuid not null,
+    blocked_kind text not null,
+    blocked_at timestamp with time zone not null default app_now(),
+    constraint block_blocked_kind_check CHECK (blocked_kind = ANY (ARRAY['user'::text, 'agent'::text])),
+    constraint block_pair UNIQUE (user_id, blocked_id),
+    constraint block_pkey PRIMARY KEY (block_id)
 );
 
 create table cluster (
@@ -284,6 +333,13 @@ create table message (
     constraint message_pkey PRIMARY KEY (conversation_id, seq)
 );
 
+create table message_token (
+    conversation_id uuid not null,
+    token text not null,
+    seq bigint not null,
+    constraint message_token_pkey PRIMARY KEY (conversation_id, token, seq)
+);
+
 create table object (
     object_key text not null,
     size bigint,
@@ -412,6 +468,8 @@ alter table agent_key add constraint agent_key_agent_id_fkey FOREIGN KEY (agent_
 
 alter table agent_token add constraint agent_token_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
 
+alter table block add constraint block_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
+
 alter table conversation add constraint conversation_created_by_fkey FOREIGN KEY (created_by) REFERENCES user_account(user_id);
 
 alter table device add constraint device_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
@@ -466,6 +524,10 @@ CREATE INDEX agent_token_of_agent ON agent_token USING btree (agent_id);
 
 CREATE INDEX agent_unreachable ON agent USING btree (agent_id) WHERE state = 'unreachable'::text;
 
+CREATE INDEX announcement_of ON announcement USING btree (principal_id, announcement_id);
+
+CREATE INDEX block_of_user ON block USING btree (user_id, block_id);
+
 CREATE INDEX code_guard_age ON code_guard USING btree (COALESCE(failures[array_upper(failures, 1)], '-infinity'::timestamp with time zone));
 
 CREATE INDEX conversation_of_creator ON conversation USING btree (created_by);
@@ -510,7 +572,7 @@ CREATE INDEX passkey_of_user ON passkey USING btree (user_id, passkey_id);
 
 CREATE UNIQUE INDEX relation_active ON relation USING btree (user_id, agent_id) WHERE state = 'active'::text;
 
-CREATE INDEX relation_of_agent ON relation USING btree (agent_id, state);
+CREATE INDEX relation_of_agent ON relation USING btree (agent_id, state, user_id);
 
 CREATE INDEX relation_of_user ON relation USING btree (user_id, relation_id);
 

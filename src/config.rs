@@ -3,6 +3,7 @@
 
 use std::{collections::HashMap, fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use axum::http::HeaderName;
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ipnet::IpNet;
 use secrecy::SecretString;
@@ -74,7 +75,7 @@ settings! {
     allowed_origins: List<String> = "ALLOWED_ORIGINS", Some("");
     /// The address clients use, without a trailing slash; issuer of access tokens.
     public_url: String = "PUBLIC_URL", Some("https://localhost:8443");
-    /// Postgres, as a URL.
+    /// Postgres, as a URL. Its role serves: it owns nothing, and `blindpipe migrate` grants it its rights.
     database_url: SecretString = "DATABASE_URL", None;
     /// Connections of the main pool.
     database_pool: Bounded<1, 1000> = "DATABASE_POOL_SIZE", Some("8");
@@ -82,6 +83,8 @@ settings! {
     database_timeout: Bounded<100, 60_000> = "DATABASE_TIMEOUT_MS", Some("1000");
     /// Refuse to start when Postgres may lose what it acknowledged (`fsync` or `synchronous_commit` off).
     database_durable: Switch = "DATABASE_REQUIRE_DURABLE", Some("true");
+    /// Refuse to start when the role of `DATABASE_URL` owns the tables, since nothing in the database is then append-only for it.
+    database_separate: Switch = "DATABASE_REQUIRE_SEPARATE_ROLE", Some("true");
     /// Redis, as a URL (`redis://`, `rediss://`, `redis-cluster://`, `redis-sentinel://`).
     redis_url: SecretString = "REDIS_URL", None;
     /// Starts every Redis key and channel; two clusters on one Redis need two prefixes.
@@ -132,8 +135,70 @@ settings! {
     max_sockets: Bounded<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
     /// Seconds a draining node goes on serving before it closes its listener, for load balancers that notice late.
     drain_lag_seconds: Bounded<0, 8> = "DRAIN_LAG_SECONDS", Some("5");
+    /// The word in the names of the webhooks' headers, `X-<word>-Signature` and so on: letters, digits and hyphens.
+    webhook_brand: Brand = "WEBHOOK_BRAND", Some("Service");
+    /// Comma list of the ports that webhooks may have; the dev profile allows every port.
+    egress_ports: List<u16> = "EGRESS_PORTS", Some("443,8443");
+    /// Comma list of networks (CIDR) that the node never calls on behalf of a user, beside those that are not the public internet.
+    egress_denied: List<IpNet> = "EGRESS_DENIED_NETWORKS", Some("");
+    /// Comma list of name servers (address and port) for the hosts of webhooks; empty: those of `/etc/resolv.conf`.
+    egress_name_servers: List<SocketAddr> = "EGRESS_NAME_SERVERS", Some("");
+    /// Milliseconds of a call to a webhook, from the name to the last byte of the answer. Receivers are promised 10,000; tests wait for less.
+    egress_timeout: Bounded<100, 10_000> = "EGRESS_TIMEOUT_MS", Some("10000");
+    /// Calls to webhooks that a node has under way at once.
+    egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
+    /// Calls to webhooks of one host and port that a node has under way at once.
+    egress_in_flight_per_origin: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT_PER_ORIGIN", Some("64");
     /// Log filter, such as `info` or `blindpipe=debug`.
     log: String = "LOG", Some("info");
+}
+
+/// The variable that a node never reads.
+const MIGRATE_DATABASE_URL: &str = "MIGRATE_DATABASE_URL";
+
+/// The settings of `blindpipe migrate` beside `DATABASE_URL`: (variable, default, help).
+pub const MIGRATE_SETTINGS: &[(&str, Option<&str>, &str)] = &[(
+    MIGRATE_DATABASE_URL,
+    Some(""),
+    "For `blindpipe migrate` only: Postgres as the owner of the schema, as a URL. The role of \
+     `DATABASE_URL` then gets exactly the rights that nodes need. Empty: one role owns and serves.",
+)];
+
+/// The two roles of a migration, as URLs.
+pub struct MigrationUrls {
+    /// The role that owns the schema.
+    pub owner: SecretString,
+    /// The role that nodes serve with; none if it is the owner.
+    pub serving: Option<SecretString>,
+}
+
+impl MigrationUrls {
+    /// Reads `MIGRATE_DATABASE_URL` and `DATABASE_URL`.
+    pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, Faults> {
+        let mut faults = Vec::new();
+        let mut one = |name, default| -> Option<SecretString> {
+            read_one(name, default, &get, &[], &mut faults)
+        };
+        let (owner, serving) = (
+            one(MIGRATE_DATABASE_URL, Some("")),
+            one("DATABASE_URL", None),
+        );
+        let (Some(owner), Some(serving)) = (owner, serving) else {
+            return Err(Faults(faults));
+        };
+        let is_separate = !secrecy::ExposeSecret::expose_secret(&owner).is_empty();
+        Ok(if is_separate {
+            MigrationUrls {
+                owner,
+                serving: Some(serving),
+            }
+        } else {
+            MigrationUrls {
+                owner: serving,
+                serving: None,
+            }
+        })
+    }
 }
 
 impl Config {
@@ -260,7 +325,7 @@ impl fmt::Display for Faults {
 pub enum Profile {
     /// Real mail, real Turnstile.
     Production,
-    /// One machine, loopback only.
+    /// A single machine, loopback only.
     Dev,
 }
 
@@ -291,6 +356,42 @@ impl<const MIN: u32, const MAX: u32> Setting for Bounded<MIN, MAX> {
             Ok(n) if (MIN..=MAX).contains(&n) => Ok(Bounded(n)),
             _ => Err(format!("is no whole number from {MIN} to {MAX}")),
         }
+    }
+}
+
+/// The service's word in the names of headers.
+#[derive(Clone, Debug)]
+pub struct Brand(String);
+
+impl Brand {
+    /// The header `x-<brand>-<suffix>`.
+    pub fn header(&self, suffix: &str) -> HeaderName {
+        let name = format!("x-{}-{suffix}", self.0);
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
+            unreachable!("a brand has only characters of header names")
+        };
+        name
+    }
+}
+
+impl std::str::FromStr for Brand {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let inner = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        let ends = outer(text.chars().next()) && outer(text.chars().next_back());
+        if ends && text.len() <= 32 && text.chars().all(inner) {
+            Ok(Brand(text.to_ascii_lowercase()))
+        } else {
+            Err("is no word of up to 32 letters, digits and inner hyphens".into())
+        }
+    }
+}
+
+impl Setting for Brand {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
     }
 }
 
@@ -364,7 +465,7 @@ impl Setting for SocketAddr {
     }
 }
 
-/// One key of access tokens. Cannot be printed.
+/// A key of access tokens. Cannot be printed.
 #[derive(Clone)]
 pub enum TokenKey {
     /// HS256: 32 bytes or more.
@@ -452,7 +553,7 @@ impl Setting for ServerSecret {
 /// two.
 pub fn as_markdown() -> String {
     let mut table = String::from("| variable | default | meaning |\n|---|---|---|\n");
-    for (name, default, help) in SETTINGS {
+    for (name, default, help) in SETTINGS.iter().chain(MIGRATE_SETTINGS) {
         let default = match default {
             None => "required".to_owned(),
             Some("") => "–".to_owned(),

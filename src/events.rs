@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-pub use blindpipe_protocol::events::EventKind;
+pub use blindpipe_protocol::events::{Event, EventKind};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -158,7 +158,7 @@ impl Message<'_> {
 
 #[cfg(test)]
 mod tests {
-    use blindpipe_protocol::events::{Event, EventObject};
+    use blindpipe_protocol::events::EventObject;
 
     use super::*;
 

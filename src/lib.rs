@@ -9,9 +9,10 @@
 //! stores      db redis mail
 //! core        limits auth inbox objects
 //! delivery    delivery
-//! work        jobs work http
-//! features    health relations devices keys accounts passkeys agents conversations groups
-//!             group_keys messages files shares typing streams budgets erasure
+//! work        jobs work http egress
+//! features    health published announcements relations devices keys accounts passkeys agents
+//!             conversations groups group_keys messages files shares typing streams budgets webhooks
+//!             erasure
 //! edge        gateway app routes documents schedule node healthcheck
 //! ```
 //!
@@ -22,7 +23,7 @@
 //! - Delivery: [`delivery`] publishes committed events to the subscriptions of all nodes and
 //!   reconciles them with Postgres. It knows neither WebSockets nor streams.
 //! - Work: [`jobs`] (the queue), [`work`] (a transaction with its events, revocations and jobs),
-//!   [`http`] (listener, bodies, answers).
+//!   [`http`] (listener, bodies, answers), [`egress`] (calls to addresses that users chose).
 //! - Features: [`features`], a folder per noun, each with its wire shapes, rules and SQL.
 //!   [`features::messages`] is the only send path.
 //! - Edge: [`gateway`] (WebSockets and polls), [`app`] (the handles of handlers), [`routes`] (every
@@ -45,6 +46,7 @@ pub(crate) mod cursor;
 pub mod db;
 pub mod delivery;
 pub mod documents;
+pub mod egress;
 pub mod error;
 pub(crate) mod events;
 pub mod features;

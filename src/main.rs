@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use blindpipe::{
     clock::Clock,
-    config,
+    config::{self, MigrationUrls},
     db::migrate,
     documents, healthcheck,
     node::{self, Node},
@@ -12,7 +12,7 @@ use blindpipe::{
 };
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use tokio::signal::unix::{SignalKind, signal};
 
 #[global_allocator]
@@ -31,7 +31,8 @@ enum Command {
     /// Run one node until SIGTERM
     #[command(after_long_help = config::as_help())]
     Serve,
-    /// Bring the schema of DATABASE_URL up to date
+    /// Bring the schema up to date, as the role of MIGRATE_DATABASE_URL, and grant the role of
+    /// DATABASE_URL the rights that nodes need
     Migrate,
     /// Print every setting as a Markdown table
     Settings,
@@ -39,6 +40,8 @@ enum Command {
     Openapi,
     /// Print the AsyncAPI document of /ws
     Asyncapi,
+    /// Print the durable events with the schemas of their data
+    EventTypes,
     /// Ask the admin listener at ADMIN_ADDR whether the node is ready; exit 0 if it is, 1 if not
     Healthcheck,
 }
@@ -54,6 +57,7 @@ async fn main() -> ExitCode {
         Command::Settings => print(&config::as_markdown()),
         Command::Openapi => print(&documents::openapi()),
         Command::Asyncapi => print(&documents::asyncapi()),
+        Command::EventTypes => print(&documents::event_types()),
         Command::Migrate => apply_migrations().await,
         Command::Healthcheck => check_health().await,
     };
@@ -113,10 +117,16 @@ fn print(document: &str) -> Outcome {
 
 async fn apply_migrations() -> Outcome {
     telemetry::start("info");
-    let url: SecretString = std::env::var("DATABASE_URL")
-        .map_err(|_| "DATABASE_URL: must be set")?
-        .into();
-    let applied = migrate::run_at(url.expose_secret()).await?;
+    let urls = MigrationUrls::read(|name| std::env::var(name).ok());
+    let MigrationUrls { owner, serving } = urls.map_err(|faults| faults.to_string())?;
+    let applied = migrate::run_at(owner.expose_secret()).await?;
+    match serving {
+        Some(serving) => {
+            let role = migrate::role_of(serving.expose_secret())?;
+            migrate::grant_at(owner.expose_secret(), &role).await?;
+        }
+        None => tracing::warn!("one role owns the tables and serves; set MIGRATE_DATABASE_URL"),
+    }
     tracing::info!(applied, "the schema is up to date");
     Ok(())
 }

@@ -175,6 +175,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "Sign-ins with a passkey, by outcome; `copied`: its counter went back, and it was removed.",
     ),
     (
+        "egress_seconds",
+        Kind::Seconds,
+        "Time of a call to an address that a user chose, by outcome.",
+    ),
+    (
         "human_verifications_total",
         Kind::Counter,
         "Turnstile tokens presented, by what became of them.",
@@ -425,6 +430,10 @@ pub fn object_missing() {
 
 pub fn share_opened(outcome: &'static str) {
     count("shares_opened_total", &[("outcome", outcome)]);
+}
+
+pub fn egress(outcome: &'static str, span: Duration) {
+    seconds("egress_seconds", &[("outcome", outcome)], span);
 }
 
 pub fn job(name: &'static str, span: Duration) {

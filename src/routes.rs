@@ -17,7 +17,7 @@ use crate::{
     error::{Code, Result},
     features::{
         accounts, agents, budgets, conversations, devices, files, group_keys, groups, health, keys,
-        messages, passkeys, relations, shares, typing,
+        messages, passkeys, published, relations, shares, typing,
     },
     gateway,
     http::{
@@ -172,6 +172,9 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/health",                     Public, NOTHING, get(health::health)),
         route(GET,    "/version",                    Public, NOTHING, get(health::version)),
         route(GET,    "/share/{share_id}",           Public, own(&[ShareOpen]), get(shares::http::open)),
+        route(GET,    "/openapi.json",               Public, DEFAULT, get(published::openapi)),
+        route(GET,    "/asyncapi.yaml",              Public, DEFAULT, get(published::asyncapi)),
+        route(GET,    "/events/types",               Public, DEFAULT, get(published::event_types)),
         route(GET,    "/ws",                         Public, own(&[WsConnectIp, WsConnect]), get(gateway::upgrade)),
 
         route(GET,    "/users/me",                   User,   DEFAULT, get(accounts::me::get)),

@@ -13,7 +13,7 @@ use crate::{
             self, Codes,
             jobs::{CodeMail, LoginNotice},
         },
-        agents, erasure, files, group_keys, messages, passkeys, relations, shares,
+        agents, announcements, erasure, files, group_keys, messages, passkeys, relations, shares,
     },
     inbox,
     jobs::{
@@ -142,6 +142,7 @@ impl Perform for Schedule {
             }
             Job::EraseAccount { user } => Ok(erasure::account(&self.work, user).await?),
             Job::EraseAgent { agent, owner } => Ok(erasure::agent(&self.work, agent, owner).await?),
+            Job::Announce { principal } => Ok(announcements::tell(&self.work, principal).await?),
             Job::Upkeep(name) => {
                 let upkeep =
                     Upkeep::from_name(&name).ok_or_else(|| JobError::Fail(queue::unreadable()))?;

@@ -22,6 +22,10 @@ pub fn start(filter: &str) {
         "tokio_tungstenite=info",
         "h2=info",
         "hyper=info",
+        // These would print the hosts of users' webhooks.
+        "hickory_resolver=error",
+        "hickory_net=error",
+        "hickory_proto=error",
     ]
     .iter()
     .filter_map(|directive| directive.parse().ok())

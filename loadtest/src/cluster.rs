@@ -58,7 +58,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// One node.
+/// A node.
 #[derive(Clone)]
 pub struct Node {
     /// `host:port` of the public listener.

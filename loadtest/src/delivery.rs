@@ -23,7 +23,7 @@ pub struct Arrival {
     pub message: Option<Acked>,
 }
 
-/// One agent's reading of its inbox, over all of its sockets one after the other.
+/// An agent's reading of its inbox, over all of its sockets in turn.
 #[derive(Debug, Default)]
 pub struct Reader {
     /// The cursor from which the next socket continues.

@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::Result;
 
-/// One connection.
+/// A connection.
 pub struct Link<S> {
     stream: S,
     /// Received bytes that no answer has consumed yet.

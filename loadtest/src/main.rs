@@ -44,7 +44,7 @@ pub type Result<T> = std::result::Result<T, Failure>;
 /// does.
 #[derive(Parser)]
 pub struct Options {
-    /// What to measure, in this order [default: what needs no thousands of sockets]
+    /// Scenarios to run, in this order [default: those without thousands of sockets]
     #[arg(value_enum)]
     scenarios: Vec<Scenario>,
     /// The running cluster

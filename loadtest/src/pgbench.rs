@@ -61,9 +61,9 @@ select conversation_id, bumped.seq, message_id, :payload from item join bumped u
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Peer {
-    /// One message per statement, one client.
+    /// A message per statement, one client.
     Alone,
-    /// One message per statement, 32 clients.
+    /// A message per statement, 32 clients.
     Single,
     /// 64 messages per statement, two clients.
     Batch,

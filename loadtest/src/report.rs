@@ -40,7 +40,7 @@ pub struct Report {
     pub checked: u64,
 }
 
-/// One of our numbers divided by a peer's, from the same run.
+/// Our number divided by a peer's, from the same run.
 #[derive(Serialize)]
 pub struct Ratio {
     /// The two numbers, in words.

@@ -1,4 +1,5 @@
-//! Applies `sql/migrations`. Each migration runs once, however many nodes start together.
+//! Applies `sql/migrations` and `sql/grants.sql`. Each migration runs once, however many nodes
+//! start together.
 
 use tokio_postgres::{Client, Config};
 
@@ -8,6 +9,9 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Names the advisory lock under which migrations run.
 const MIGRATION_LOCK_ID: i64 = 0x626c_696e_6470_6970;
+
+/// The rights of the serving role, with `:"serving_role"` for its name as in psql.
+const GRANTS: &str = include_str!("../../sql/grants.sql");
 
 /// Applies the missing migrations and returns their number.
 pub async fn run(client: &mut Client) -> Result<usize, Failure> {
@@ -28,13 +32,42 @@ pub async fn run(client: &mut Client) -> Result<usize, Failure> {
 
 /// Connects outside of any pool (no statement deadline) and applies the missing migrations.
 pub async fn run_at(url: &str) -> Result<usize, Failure> {
-    let (mut client, link) = url.parse::<Config>()?.connect(super::tls()).await?;
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "ends with this function's client"
-    )]
+    run(&mut connect(url).await?).await
+}
+
+/// Gives `role` the rights of `sql/grants.sql` and takes all others from it. Nodes that run
+/// meanwhile notice nothing. Does nothing if `role` is the role of `url`: it owns the schema.
+pub async fn grant_at(url: &str, role: &str) -> Result<(), Failure> {
+    let mut client = connect(url).await?;
+    let tx = client.transaction().await?;
+    let row = tx
+        .query_one(
+            "select quote_ident($1) as name, $1 = current_user::text as is_owner, pg_advisory_xact_lock($2)",
+            &[&role, &MIGRATION_LOCK_ID],
+        )
+        .await?;
+    if row.get("is_owner") {
+        return Ok(());
+    }
+    let name: &str = row.get("name");
+    tx.batch_execute(&GRANTS.replace(":\"serving_role\"", name))
+        .await?;
+    tx.commit().await?;
+    Ok(())
+}
+
+/// The role of a URL.
+pub fn role_of(url: &str) -> Result<String, Failure> {
+    let config: Config = url.parse()?;
+    let role = config.get_user().ok_or("the URL names no role")?;
+    Ok(role.to_owned())
+}
+
+async fn connect(url: &str) -> Result<Client, Failure> {
+    let (client, link) = url.parse::<Config>()?.connect(super::tls()).await?;
+    #[expect(clippy::disallowed_methods, reason = "ends with its client")]
     tokio::spawn(link);
-    run(&mut client).await
+    Ok(client)
 }
 
 /// The schema version that this binary was built with.

@@ -195,6 +195,18 @@ impl Hub {
         });
     }
 
+    /// Those of `credentials` that authorised a subscription here.
+    pub fn authorised_by(&self, credentials: &[Uuid]) -> Vec<Uuid> {
+        let mut here = Vec::new();
+        for subscription in self.subscriptions().values().flatten() {
+            let credential = subscription.credential;
+            if credentials.contains(&credential) && !here.contains(&credential) {
+                here.push(credential);
+            }
+        }
+        here
+    }
+
     /// Calls `with` for every subscription.
     pub fn for_each(&self, with: impl Fn(&Arc<Subscription>)) {
         self.subscriptions().values().flatten().for_each(with);

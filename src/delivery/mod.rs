@@ -8,11 +8,12 @@ pub(crate) mod backplane;
 pub(crate) mod ephemeral;
 pub(crate) mod heartbeat;
 pub(crate) mod hub;
+pub(crate) mod invalidation;
 pub(crate) mod reconcile;
 pub(crate) mod subscription;
 
 pub use self::{
-    backplane::Backplane,
+    backplane::{Backplane, seal::Seal},
     hub::{Hub, SubscriptionGuard},
     subscription::{End, Subscription},
 };

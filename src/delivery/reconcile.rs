@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::{
     Backplane, End, Hub,
-    backplane::{State, messages::reason_of, tombstones::Tombstones},
+    backplane::{State, messages::reason_of, seal::Seal, tombstones::Tombstones},
 };
 use crate::{cursor::Cursor, db::Db, error::Result, inbox::Inbox, metrics};
 
@@ -69,6 +69,8 @@ pub struct Reconciler {
     hub: Hub,
     /// Revocations that Postgres may have lost.
     tombstones: Tombstones,
+    /// Knows the epoch of the messages between nodes.
+    seal: Seal,
     /// The epoch in which the tombstones were last replayed; 0 at the start.
     replayed_in: AtomicU64,
 }
@@ -82,6 +84,7 @@ impl Reconciler {
             inbox: Inbox::new(db.clone()),
             hub,
             tombstones,
+            seal: backplane.seal.clone(),
             replayed_in: AtomicU64::new(0),
         }
     }
@@ -89,6 +92,7 @@ impl Reconciler {
     async fn all(&self) -> Result<()> {
         let started = std::time::Instant::now();
         let epoch = self.inbox.epoch().await?;
+        self.seal.set_epoch(epoch);
         self.end_other_epochs(epoch).await?;
         // Tried again in the next round if Redis is away.
         if self.replayed_in.load(Ordering::Relaxed) != epoch {
@@ -159,7 +163,10 @@ impl Reconciler {
 }
 
 /// Those of `credentials` that are no live session and no valid token, each with its reason.
-async fn dead_credentials(db: &Db, credentials: &[Uuid]) -> Result<Vec<(RevocationReason, Uuid)>> {
+pub(super) async fn dead_credentials(
+    db: &Db,
+    credentials: &[Uuid],
+) -> Result<Vec<(RevocationReason, Uuid)>> {
     let client = db.read().await?;
     let rows = client
         .query(

@@ -2,8 +2,8 @@
 
 use blindpipe_protocol::{
     accounts::*, agents::*, conversations::*, devices::*, files::*, group_keys::*, groups::*,
-    inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, relations::*, service::*,
-    shares::*, typing::*,
+    inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, raw::RawJson, relations::*,
+    service::*, shares::*, typing::*,
 };
 
 use super::schemas::{SchemaOf, bytes, data, list, nothing, of};
@@ -164,6 +164,9 @@ operations! {
         => 201 data<CreatedShare>; NotFound, AgentNotRegistered;
     "DELETE /shares/{share_id}", "End a share." => 200 data<DeletedShare>; NotFound;
 
+    "GET /openapi.json", "Read the OpenAPI document of this release." => 200 of<RawJson>;
+    "GET /asyncapi.yaml", "Read the AsyncAPI document of `/ws`, as YAML." => 200 of<RawJson>;
+    "GET /events/types", "List the durable events with the schemas of their data." => 200 list<RawJson>;
     "GET /limits", "List the caller's budgets and what is left of them." => 200 list<Bucket>;
     "POST /files/confirm", "Make an upload a file of its conversation.", body: ConfirmUpload
         => 200 data<ConfirmedUpload>;

@@ -6,6 +6,7 @@
 
 pub mod accounts;
 pub(crate) mod agents;
+pub mod announcements;
 pub(crate) mod budgets;
 pub(crate) mod conversations;
 pub(crate) mod devices;
@@ -20,5 +21,7 @@ pub mod relations;
 pub(crate) mod shares;
 pub(crate) mod streams;
 pub(crate) mod typing;
+pub mod webhooks;
 
 pub(crate) mod health;
+pub(crate) mod published;

@@ -20,7 +20,7 @@ use crate::{
     limits::{
         Limiter,
         quotas::{AUTH_DEADLINE, MAX_FRAMES_PER_SECOND},
-        slots::{Kind, Lease},
+        slots::{ConnectionKind, Lease},
         table::Limit,
     },
 };
@@ -194,7 +194,10 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
 }
 
 async fn slot(gateway: &Gateway, principal: Principal, device: &str) -> Result<Lease, Refusal> {
-    let lease = gateway.slots.take(principal, Kind::Websocket, device).await;
+    let lease = gateway
+        .slots
+        .take(principal, ConnectionKind::Websocket, device)
+        .await;
     lease.ok_or(Refusal::Reason(
         AuthErrorReason::ConnectionLimit,
         Close::ConnectionLimit,

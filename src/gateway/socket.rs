@@ -93,7 +93,7 @@ impl Frame {
     }
 }
 
-/// One client's socket.
+/// The socket of a client.
 pub struct Socket {
     stream: TokioIo<Upgraded>,
     decoder: Decoder,

@@ -30,6 +30,7 @@ catalogue! {
         ReplaceKeys  = ("replace_keys",  2, 600);
         EraseAccount = ("erase_account", 2, 600);
         EraseAgent   = ("erase_agent",   2, 600);
+        Announce     = ("announce",      2, 60);
         Upkeep       = ("upkeep",        9, 600);
     }
 }
@@ -91,6 +92,12 @@ pub enum Job {
         /// The agent's former owner.
         owner: UserId,
     },
+    /// Tells everybody the announcements about a principal. It has no unique key: an announcement
+    /// that commits while such a job ends must not be left without a job.
+    Announce {
+        /// The user or agent that the announcements are about.
+        principal: Uuid,
+    },
     /// Runs the [`Upkeep`] with this name.
     Upkeep(String),
 }
@@ -150,6 +157,7 @@ impl Job {
             Job::ReplaceKeys { .. } => Kind::ReplaceKeys,
             Job::EraseAccount { .. } => Kind::EraseAccount,
             Job::EraseAgent { .. } => Kind::EraseAgent,
+            Job::Announce { .. } => Kind::Announce,
             Job::Upkeep(_) => Kind::Upkeep,
         }
     }

@@ -21,8 +21,9 @@ use crate::{
     config::Config,
     db::Db,
     delivery::{
-        Backplane, Hub,
+        Backplane, Hub, Seal,
         backplane::{PubSubWorker, RedisPubSub, tombstones::Tombstones},
+        invalidation,
         reconcile::{self, Reconciler},
     },
     features::{
@@ -74,24 +75,31 @@ pub(super) async fn assemble(
         stopping, workers, ..
     } = tasks;
 
+    let inbox = Inbox::new(db.clone());
+    let epoch = inbox
+        .epoch()
+        .await
+        .map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
+    let seal = Seal::new(id, &config.server_secret, epoch);
     let Links {
         hub,
         backplane,
         audience,
         streams,
         requests,
-    } = link(id, config, &clock, &db, &redis, subscriber, tasks);
+    } = link(seal, config, &clock, &db, &redis, subscriber, tasks);
     let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
     slots.spawn(workers, stopping, hub.liveness());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
 
-    let inbox = Inbox::new(db.clone());
-    inbox
-        .epoch()
-        .await
-        .map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
     let acks = Acks::default();
     workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
+    workers.spawn(invalidation::run(
+        quiet_db.clone(),
+        hub.clone(),
+        backplane.state(),
+        stopping.clone(),
+    ));
     let reconciler = Reconciler::new(&quiet_db, &backplane);
     workers.spawn(reconcile::run(
         reconciler,
@@ -196,7 +204,7 @@ pub(super) async fn assemble(
     }))
 }
 
-/// What recognises callers.
+/// The parts that recognise callers.
 struct Credentials {
     hasher: Hasher,
     revoked: RevokedCredentials,
@@ -263,7 +271,7 @@ struct Links {
 }
 
 fn link(
-    id: NodeId,
+    seal: Seal,
     config: &Config,
     clock: &Clock,
     db: &Db,
@@ -273,13 +281,13 @@ fn link(
 ) -> Links {
     let (hub, changes) = Hub::new();
     let streams = StreamTable::new(clock.clone());
-    let (peer, requests) = StreamPeer::new(id, streams.clone());
+    let (peer, requests) = StreamPeer::new(seal.node(), streams.clone());
     let audience = Audience::new(db.clone());
     let (secret, workers) = (&config.server_secret, &tasks.workers);
     let tombstones = Tombstones::start(redis.clone(), secret, workers, &tasks.stopping);
     let noted = audience.clone();
     let (backplane, outgoing) = Backplane::new(
-        id,
+        seal,
         redis.clone(),
         hub.clone(),
         tombstones,

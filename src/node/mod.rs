@@ -38,7 +38,7 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sockets are closed in batches over this long, with hints to come back spread over as much.
 const DRAIN_SPREAD: Duration = Duration::from_secs(5);
-/// What is under way when the listener has closed may take this long.
+/// Work that is under way when the listener closes may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A node that serves.
@@ -54,7 +54,7 @@ pub struct Node {
     tasks: Tasks,
 }
 
-/// What runs, and what ends it.
+/// The running parts of a node, and the handles that end them.
 #[derive(Default)]
 struct Tasks {
     /// Ends the public listener.
@@ -92,7 +92,7 @@ impl Stores {
         )?;
         let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
         let jobs_db = pool(&format!("{name} jobs"), 3, Plans::Free)?;
-        check_postgres(&db, config.database_durable.0).await?;
+        check_postgres(&db, config).await?;
         let (redis, subscriber) = Redis::start(
             &config.redis_url,
             &config.redis_prefix,
@@ -134,7 +134,7 @@ impl Node {
             ..
         } = &tasks;
         let router = routes::public(app.clone());
-        // One of the connections itself: a drain must not count them before the last has been let in.
+        // The acceptor counts as a connection: a drain must not count them before the last has been let in.
         connections.spawn(listener::serve(
             public,
             tls,
@@ -221,8 +221,9 @@ impl Node {
     }
 }
 
-/// Refuses a Postgres that is too old, has an older schema than ours, or may lose what it has acknowledged.
-async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
+/// Refuses a Postgres that is too old, has an older schema than ours, may lose what it has
+/// acknowledged, or would let this role change what is append-only.
+async fn check_postgres(db: &Db, config: &Config) -> Result<(), Failure> {
     let said = |error: Error| format!("Postgres: {error:?}");
     let client = db.read().await.map_err(said)?;
     let setting = async |name: &str| -> Result<String, Failure> {
@@ -243,7 +244,7 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
     if version < 150_000 {
         return Err("Postgres 15 or newer is needed".into());
     }
-    if durable
+    if config.database_durable.0
         && (setting("fsync").await? == "off" || setting("synchronous_commit").await? == "off")
     {
         return Err(
@@ -256,7 +257,9 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
         Ok(stmt) => client
             .query_one(&stmt, &[])
             .await
-            .map_err(said)?
+            .map_err(|error| {
+                format!("the role may not read the schema (run `blindpipe migrate`): {error:?}")
+            })?
             .get("version"),
         // No history: nothing was ever applied.
         Err(_) => 0,
@@ -267,6 +270,17 @@ async fn check_postgres(db: &Db, durable: bool) -> Result<(), Failure> {
             migrate::newest()
         )
         .into());
+    }
+    let owns = "-- node.owns
+            select pg_has_role(relowner, 'usage') as owns from pg_class where oid = 'message'::regclass";
+    let owns: bool = client.query_one(owns, &[]).await.map_err(said)?.get("owns");
+    if config.database_separate.0 && owns {
+        return Err(
+            "the role of DATABASE_URL owns the tables: give nodes a role of their own and \
+             `blindpipe migrate` the owner's MIGRATE_DATABASE_URL, or set \
+             DATABASE_REQUIRE_SEPARATE_ROLE=false"
+                .into(),
+        );
     }
     Ok(())
 }

@@ -10,7 +10,6 @@ use std::{ops::Deref, sync::Arc, time::Duration};
 
 use blindpipe_protocol::revocation::RevocationReason;
 use parking_lot::Mutex;
-use serde::Serialize;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -18,7 +17,7 @@ use crate::{
     db::{self, Db},
     delivery::backplane::Backplane,
     error::{Error, Result},
-    events::EventKind,
+    events::Event,
     ids::{ConversationId, EventId},
     inbox::{self, NewEvent},
     jobs::{
@@ -141,30 +140,47 @@ impl Tx {
     /// transaction's events in the order of their emission.
     pub fn emit(
         &self,
-        kind: EventKind,
+        event: Event,
         conversation: Option<ConversationId>,
-        data: &impl Serialize,
         recipients: Vec<Uuid>,
     ) -> Result<()> {
         let id = EventId::generate(&self.random);
-        self.emit_as(id, kind, conversation, data, recipients)
+        self.emit_as(id, event, conversation, recipients)
     }
 
     /// Emits an event with an id that the caller has chosen.
     pub fn emit_as(
         &self,
         id: EventId,
-        kind: EventKind,
+        event: Event,
         conversation: Option<ConversationId>,
-        data: &impl Serialize,
         recipients: Vec<Uuid>,
     ) -> Result<()> {
         if recipients.is_empty() {
             return Ok(());
         }
-        let event = NewEvent::new(id, kind, conversation, data, recipients)?;
+        let event = NewEvent::new(id, &event, conversation, recipients)?;
         self.effects.lock().events.push(event);
         Ok(())
+    }
+
+    /// Records an event that has no recipients yet. A later transaction emits it.
+    pub fn record(&self, event: &Event) -> Result<EventId> {
+        let id = EventId::generate(&self.random);
+        let recorded = NewEvent::new(id, event, None, Vec::new())?;
+        self.effects.lock().events.push(recorded);
+        Ok(id)
+    }
+
+    /// Emits a recorded event to `recipients` once the transaction is committed.
+    pub fn emit_recorded(&self, event: NewEvent, recipients: Vec<Uuid>) {
+        if !recipients.is_empty() {
+            let event = NewEvent {
+                recipients,
+                ..event
+            };
+            self.effects.lock().events.push(event);
+        }
     }
 
     /// Closes the sockets of credentials that this transaction revokes, on every node, once it is committed.

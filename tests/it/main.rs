@@ -8,6 +8,7 @@
 mod api;
 mod auth;
 mod delivery;
+mod egress;
 mod faults;
 mod files;
 mod house;

@@ -8,6 +8,7 @@
 //! let mut services = Services::start(".dev".as_ref(), Durability::Test)?;
 //! // Role blindpipe owns database blindpipe and may create databases.
 //! let database = services.postgres.url();
+//! let nodes = services.postgres.serving_url(); // the role of nodes, with the rights granted to it
 //! let admin = services.postgres.admin_url(); // the superuser, for faults that a test causes
 //! let cache = services.redis.url();
 //!
@@ -32,7 +33,7 @@ use crate::{
     toolset::Tools,
 };
 pub use crate::{
-    postgres::{Durability, PostgresServer},
+    postgres::{Durability, PostgresServer, SERVING_ROLE},
     process::send_signal,
     redis::{RedisCluster, RedisServer},
 };

@@ -17,7 +17,7 @@ pub struct RotateKey {
     /// The reason, for the other members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<RotationReason>,
-    /// One key for each device with keys of each member, and for each agent that has keys.
+    /// A key for each device with keys of each member, and for each agent that has keys.
     pub wrapped_keys: Vec<RecipientKey>,
 }
 

@@ -73,6 +73,16 @@ pub struct Addition {
     pub rotation_required: bool,
 }
 
+impl Addition {
+    /// Merges the outcome of the next users.
+    pub fn join(&mut self, next: Addition) {
+        self.added.extend(next.added);
+        self.already.extend(next.already);
+        self.failed.extend(next.failed);
+        self.rotation_required = next.rotation_required;
+    }
+}
+
 /// A user who was not added.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -138,9 +138,9 @@ id! {
     UserId: parse_ulid, show_ulid, ulid;
     /// An agent: the interface asks for a UUID.
     AgentId: parse_uuid, show_uuid, uuid_v7;
-    /// One sign-in of one device; access tokens and the refresh cookie name it.
+    /// A sign-in of a device; access tokens and the refresh cookie name it.
     SessionId: parse_ulid, show_ulid, ulid;
-    /// One agent token.
+    /// An agent token.
     TokenId: parse_ulid, show_ulid, ulid;
     /// The relation between a user and an agent.
     RelationId: parse_ulid, show_ulid, ulid;
@@ -152,9 +152,9 @@ id! {
     InstanceId: parse_ulid, show_ulid, ulid;
     /// A durable event.
     EventId: parse_ulid, show_ulid, ulid;
-    /// One live connection.
+    /// A live connection.
     ConnectionId: parse_ulid, show_ulid, ulid;
-    /// One running process of the server.
+    /// A running process of the server.
     NodeId: parse_ulid, show_ulid, ulid;
     /// A passkey of a user.
     PasskeyId: parse_ulid, show_ulid, ulid;

@@ -9,7 +9,7 @@ use tokio::{io::AsyncReadExt, net::TcpListener, runtime::Runtime};
 
 use crate::{Result, plain::Child};
 
-/// One of them, as an argument of this program.
+/// A baseline server, as an argument of this program.
 #[derive(clap::Args)]
 pub struct Baseline {
     /// Be a server to measure others by
@@ -23,7 +23,7 @@ pub struct Baseline {
     redis: String,
 }
 
-/// What such a server is.
+/// The properties of such a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Says to every WebSocket on any node what one of them said

@@ -45,7 +45,7 @@ struct Found {
     others_percent: f64,
 }
 
-/// One phase of one round, with and without limits.
+/// A phase of a round, with and without limits.
 #[derive(Serialize)]
 struct Compared {
     phase: &'static str,

@@ -25,7 +25,7 @@ pub enum Scenario {
     /// From send to receive at a fixed rate, on one node and across two, beside the floor and
     /// Socket.IO
     Hop,
-    /// One send to a group of which everybody listens, beside the floor and Socket.IO
+    /// A send to a group of which everybody listens, beside the floor and Socket.IO
     Fanout,
     /// Memory and connecting of sockets that are silent
     Idle,

@@ -51,7 +51,7 @@ pub struct Found {
     commit_ms: f64,
 }
 
-/// One round.
+/// A round.
 #[derive(Serialize)]
 struct Round {
     found: Vec<Found>,

@@ -40,7 +40,7 @@ impl Ids {
     }
 }
 
-/// One connection and its one request, which is repeated with another id each time. Nothing is
+/// A connection and its request, which is repeated with another id each time. Nothing is
 /// built or copied per message.
 pub struct Sender {
     link: Link<Wire>,

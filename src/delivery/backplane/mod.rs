@@ -5,18 +5,19 @@
 //! principal's channel while it has a subscription of that principal.
 //! [Reconciliation](super::reconcile) finds what is lost on the way. Each node sends itself a probe
 //! every second. If the probe stays away, the node subscribes anew and reconciles four times as
-//! often.
+//! often. Every message is sealed ([`seal`]).
 
 pub(crate) mod messages;
 mod publisher;
 mod pubsub;
 mod receiver;
+pub mod seal;
 pub(crate) mod tombstones;
 mod worker;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use blindpipe_protocol::revocation::RevocationReason;
@@ -27,7 +28,8 @@ use uuid::Uuid;
 
 use self::{
     messages::{ControlMessage, Hint, Hints},
-    publisher::{Publisher, Urgency},
+    publisher::{Message, Publisher, Urgency},
+    seal::Seal,
     tombstones::Tombstones,
 };
 pub use self::{
@@ -65,6 +67,7 @@ pub struct Backplane {
     redis: Redis,
     pub(super) hub: Hub,
     pub(super) tombstones: Tombstones,
+    pub(super) seal: Seal,
     observer: EventObserver,
     handler: Arc<dyn EphemeralHandler>,
     publisher: Publisher,
@@ -75,9 +78,20 @@ pub struct Backplane {
 #[derive(Default)]
 pub struct State {
     healthy: AtomicBool,
+    /// The highest epoch that another node's message named.
+    newest_epoch: AtomicU64,
     pub(super) reconcile_now: Notify,
     fresh: Mutex<Vec<Uuid>>,
     fresh_notify: Notify,
+    /// Revocations that other nodes announced and Postgres has not confirmed yet.
+    announced: Mutex<Vec<Announcement>>,
+    announced_notify: Notify,
+}
+
+/// A credential with a subscription here that another node says is revoked.
+pub(super) struct Announcement {
+    pub credential: Uuid,
+    pub reason: RevocationReason,
 }
 
 impl State {
@@ -96,10 +110,27 @@ impl State {
         self.reconcile_now.notify_one();
     }
 
+    /// Whether this epoch is higher than any that a message named before.
+    fn is_news(&self, epoch: u64) -> bool {
+        self.newest_epoch.fetch_max(epoch, Ordering::Relaxed) < epoch
+    }
+
     /// Records that the node has just subscribed to these principals' channels.
     fn subscribed(&self, principals: &[Uuid]) {
         self.fresh.lock().extend(principals);
         self.fresh_notify.notify_one();
+    }
+
+    /// Records announced revocations, which [`invalidation`](super::invalidation) confirms.
+    fn announce(&self, announcements: impl Iterator<Item = Announcement>) {
+        self.announced.lock().extend(announcements);
+        self.announced_notify.notify_one();
+    }
+
+    /// Waits for announced revocations.
+    pub(super) async fn announced(&self) -> Vec<Announcement> {
+        self.announced_notify.notified().await;
+        std::mem::take(&mut *self.announced.lock())
     }
 
     /// Waits for principals whose channels the node has just subscribed to.
@@ -112,7 +143,7 @@ impl State {
 impl Backplane {
     /// The publishing half, and the queues for [`PubSubWorker`].
     pub fn new(
-        node: NodeId,
+        seal: Seal,
         redis: Redis,
         hub: Hub,
         tombstones: Tombstones,
@@ -121,10 +152,11 @@ impl Backplane {
     ) -> (Self, Outgoing) {
         let (publisher, outgoing) = Publisher::new();
         let backplane = Backplane {
-            node,
+            node: seal.node(),
             redis,
             hub,
             tombstones,
+            seal,
             observer,
             handler,
             publisher,
@@ -228,7 +260,12 @@ impl Backplane {
     }
 
     fn enqueue(&self, urgency: Urgency, channel: String, text: String) {
-        self.publisher
-            .publish(urgency, self.redis.key(channel), text);
+        let (channel, epoch) = (self.redis.key(channel), self.seal.epoch());
+        let message = Message {
+            channel,
+            epoch,
+            text,
+        };
+        self.publisher.publish(urgency, message);
     }
 }

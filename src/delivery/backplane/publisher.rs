@@ -13,8 +13,14 @@ const HINT_QUEUE_CAPACITY: usize = 8_192;
 /// Ephemeral events that may wait; they go last.
 const EPHEMERAL_QUEUE_CAPACITY: usize = 4_096;
 
-/// A channel and a text.
-pub(super) type Message = (String, String);
+/// A message that is not sealed yet.
+pub(super) struct Message {
+    /// The channel with the cluster's prefix.
+    pub channel: String,
+    /// The epoch of the numbers in the text.
+    pub epoch: u64,
+    pub text: String,
+}
 
 /// The urgency of a message.
 #[derive(Clone, Copy)]
@@ -59,13 +65,13 @@ impl Publisher {
     }
 
     /// Queues a message, or drops it if its queue is full.
-    pub(super) fn publish(&self, urgency: Urgency, channel: String, text: String) {
+    pub(super) fn publish(&self, urgency: Urgency, message: Message) {
         let queue = match urgency {
             Urgency::Control => &self.control,
             Urgency::Hint => &self.hints,
             Urgency::Ephemeral => &self.ephemeral,
         };
-        if queue.try_send((channel, text)).is_err() {
+        if queue.try_send(message).is_err() {
             metrics::hints("dropped", 1);
         }
     }
@@ -111,8 +117,15 @@ mod tests {
     #[tokio::test]
     async fn ephemeral_events_keep_nothing_else_waiting_or_out() {
         let (publisher, mut outgoing) = Publisher::new();
-        let publish =
-            |urgency, text: &str| publisher.publish(urgency, String::new(), text.to_owned());
+        let publish = |urgency, text: &str| {
+            let (channel, epoch, text) = (String::new(), 1, text.to_owned());
+            let message = Message {
+                channel,
+                epoch,
+                text,
+            };
+            publisher.publish(urgency, message);
+        };
         for _ in 0..2 * EPHEMERAL_QUEUE_CAPACITY {
             publish(Urgency::Ephemeral, "ephemeral");
         }
@@ -121,7 +134,7 @@ mod tests {
         publish(Urgency::Control, "control");
         let mut batch = Vec::new();
         assert!(outgoing.next(&mut batch).await);
-        let kinds: Vec<_> = batch.iter().map(|(_, kind)| kind.as_str()).collect();
+        let kinds: Vec<_> = batch.iter().map(|one| one.text.as_str()).collect();
         assert_eq!(kinds[..3], ["control", "hint", "ephemeral"]);
         assert_eq!(kinds.len(), MAX_BATCH_MESSAGES / 8);
     }

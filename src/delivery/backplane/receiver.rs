@@ -2,12 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use blindpipe_protocol::revocation::RevocationReason;
 use futures_util::FutureExt;
 use uuid::Uuid;
 
 use super::{
+    Announcement,
     messages::{ControlMessage, Hint, Hints, known_reason},
     pubsub::{Incoming, PubSub},
+    seal::{Opened, Opener, Refusal},
     worker::PubSubWorker,
 };
 use crate::{
@@ -18,13 +21,24 @@ use crate::{
     redis::keys,
 };
 
+/// The names of the channels, with the cluster's prefix.
+struct Channels {
+    /// The beginning of the inboxes' channels.
+    inboxes: String,
+    own: String,
+    many: String,
+}
+
 impl<P: PubSub> PubSubWorker<P> {
     /// Handles arrivals until the transport ends.
     pub(super) async fn receive(self: Arc<Self>) {
         let mut inbound = self.transport.inbound();
-        let inboxes = self.redis.key("p:");
-        let own = self.redis.key(keys::node_channel(self.node));
-        let many = self.redis.key(keys::many_channel());
+        let channels = Channels {
+            inboxes: self.redis.key("p:"),
+            own: self.redis.key(keys::node_channel(self.node)),
+            many: self.redis.key(keys::many_channel()),
+        };
+        let mut opener = Opener::new(&self.seal);
         let mut wakeups = Wakeups::default();
         let mut next = P::next(&mut inbound).await;
         while let Some(incoming) = next {
@@ -33,17 +47,11 @@ impl<P: PubSub> PubSubWorker<P> {
                     metrics::hints("lagged", n);
                     self.state.suspect();
                 }
-                Incoming::Message { channel, text } => {
-                    if let Some(principal) = channel.strip_prefix(&inboxes) {
-                        self.receive_hint(principal, &text, &mut wakeups);
-                    } else if channel == many {
-                        self.receive_many(&text, &mut wakeups);
-                    } else if channel == own {
-                        self.receive_own(&text);
-                    } else {
-                        self.handle_control(&text);
-                    }
-                }
+                Incoming::Message { channel, text } => match opener.open(&channel, &text) {
+                    Ok(opened) => self.receive_opened(&channels, &channel, &opened, &mut wakeups),
+                    Err(Refusal::Unsealed) => metrics::hints("unsealed", 1),
+                    Err(Refusal::Replayed) => metrics::hints("replayed", 1),
+                },
             }
             // Messages that arrived together wake their subscriptions together.
             let soon = P::next(&mut inbound).now_or_never();
@@ -55,6 +63,42 @@ impl<P: PubSub> PubSubWorker<P> {
                 None => P::next(&mut inbound).await,
             };
         }
+    }
+
+    fn receive_opened(
+        &self,
+        channels: &Channels,
+        channel: &str,
+        opened: &Opened<'_>,
+        wakeups: &mut Wakeups,
+    ) {
+        let text = opened.text;
+        if channel == channels.own {
+            self.receive_own(text);
+        } else if let Some(principal) = channel.strip_prefix(&channels.inboxes) {
+            if self.is_of_this_epoch(opened.epoch) {
+                self.receive_hint(principal, text, wakeups);
+            }
+        } else if channel == channels.many {
+            if self.is_of_this_epoch(opened.epoch) {
+                self.receive_many(text, wakeups);
+            }
+        } else {
+            self.handle_control(text);
+        }
+    }
+
+    /// Whether the numbers of a message mean what they mean here. After a failover some nodes know
+    /// the new epoch before others.
+    fn is_of_this_epoch(&self, epoch: u64) -> bool {
+        let known = self.seal.epoch();
+        if epoch > known && self.state.is_news(epoch) {
+            self.state.suspect();
+        }
+        if epoch != known {
+            metrics::hints("other_epoch", 1);
+        }
+        epoch == known
     }
 
     fn receive_hint(&self, principal: &str, text: &str, wakeups: &mut Wakeups) {
@@ -139,11 +183,20 @@ impl<P: PubSub> PubSubWorker<P> {
             Ok(ControlMessage::Invalidate {
                 credentials,
                 reason,
-            }) => self.hub.revoke(&credentials, known_reason(&reason)),
+            }) => self.announce(&credentials, known_reason(&reason)),
             Err(_) if self.backplane.handler.handle_control(text) => {}
             // A newer node may send messages that this build does not know. The reconciler covers
             // them.
             Err(_) => metrics::hints("unreadable", 1),
+        }
+    }
+
+    /// Hands on the revocations that concern subscriptions of this node.
+    fn announce(&self, credentials: &[Uuid], reason: RevocationReason) {
+        let here = self.hub.authorised_by(credentials);
+        if !here.is_empty() {
+            let announcement = |credential| Announcement { credential, reason };
+            self.state.announce(here.into_iter().map(announcement));
         }
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{Backplane, Outgoing, State, pubsub::PubSub};
+use super::{Backplane, Outgoing, State, pubsub::PubSub, seal::Seal};
 use crate::{
     delivery::hub::{Hub, SubscriptionChange},
     ids::NodeId,
@@ -35,6 +35,7 @@ pub struct PubSubWorker<P> {
     pub(super) redis: Redis,
     pub(super) hub: Hub,
     pub(super) backplane: Backplane,
+    pub(super) seal: Seal,
     pub(super) state: Arc<State>,
     started: Instant,
     /// The time of the last probe that came back, since the start.
@@ -59,6 +60,7 @@ impl<P: PubSub> PubSubWorker<P> {
             redis: backplane.redis.clone(),
             hub: backplane.hub.clone(),
             backplane: backplane.clone(),
+            seal: backplane.seal.clone(),
             state: backplane.state(),
             started: Instant::now(),
             last_probe_at: Mutex::default(),
@@ -78,7 +80,11 @@ impl<P: PubSub> PubSubWorker<P> {
         let mut batch = Vec::with_capacity(MAX_BATCH_MESSAGES);
         while outgoing.next(&mut batch).await {
             // Each piece is small enough for Redis to take well within a call's deadline.
-            for piece in pieces(std::mem::take(&mut batch)) {
+            let sealed = batch.drain(..).map(|one| {
+                let sealed = self.seal.seal(&one.channel, one.epoch, &one.text);
+                (one.channel, sealed)
+            });
+            for piece in pieces(sealed.collect()) {
                 let n = piece.len() as u64;
                 let sent = self.transport.publish(piece).await;
                 metrics::hints(if sent { "published" } else { "lost" }, n);
@@ -201,10 +207,9 @@ impl<P: PubSub> PubSubWorker<P> {
         let mut renewed = Duration::ZERO;
         loop {
             let now = self.since_start();
-            let sent = self
-                .transport
-                .publish(vec![(own.clone(), now.as_micros().to_string())])
-                .await;
+            let text = now.as_micros().to_string();
+            let probe = self.seal.seal(&own, self.seal.epoch(), &text);
+            let sent = self.transport.publish(vec![(own.clone(), probe)]).await;
             if !sent {
                 // Nothing else can be published either, so the node does not wait for the probe.
                 self.doubt("the backplane cannot be reached; sweeping faster");

@@ -129,7 +129,7 @@ pub async fn register(
         .await?;
     let user = UserId::generate(accounts.work.random());
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
-    // One transaction, so that a code is used up exactly if its account exists. A wrong try is kept
+    // A single transaction, so that a code is used up exactly if its account exists. A wrong try is kept
     // either way.
     let budget = limiter.budget(Limit::CodeTries);
     let registered = accounts.work.run("accounts.register", async |tx| {

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use blindpipe_protocol::agents::ManifestWarning;
+use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
@@ -35,15 +36,7 @@ pub struct Manifest {
     /// The declared scopes.
     pub scopes: BTreeMap<String, Sensitivity>,
     /// Hints for the author.
-    pub warnings: Vec<Warning>,
-}
-
-/// An allowed but probably unintended part of a manifest.
-#[derive(Debug, Serialize)]
-pub struct Warning {
-    code: &'static str,
-    path: String,
-    message: &'static str,
+    pub warnings: Vec<ManifestWarning>,
 }
 
 /// A received manifest, and the version that it replaces.
@@ -115,10 +108,10 @@ impl Manifest {
         if text.len() >= MANIFEST_WARNING_BYTES {
             metrics::manifest_large();
             tracing::warn!(size_bytes = text.len(), "a manifest comes near its cap");
-            warnings.push(Warning {
-                code: "large",
+            warnings.push(ManifestWarning {
+                code: "large".to_owned(),
                 path: at.to_owned(),
-                message: "has 64 KB or more; 128 KB is the cap",
+                message: "has 64 KB or more; 128 KB is the cap".to_owned(),
             });
         }
         Ok(Manifest {
@@ -190,7 +183,7 @@ fn scopes(root: &Place<'_>) -> Result<BTreeMap<String, Sensitivity>> {
     Ok(declared)
 }
 
-fn tools(root: &Place<'_>, scopes: &BTreeMap<String, Sensitivity>) -> Result<Vec<Warning>> {
+fn tools(root: &Place<'_>, scopes: &BTreeMap<String, Sensitivity>) -> Result<Vec<ManifestWarning>> {
     let mut warnings = Vec::new();
     let mut names = BTreeSet::new();
     for (path, item) in root.list("tools")? {
@@ -211,10 +204,12 @@ fn tools(root: &Place<'_>, scopes: &BTreeMap<String, Sensitivity>) -> Result<Vec
         }
         let scope = item.text("scope", 1, 128, Need::Optional)?;
         if scope.is_some_and(|scope| !scopes.contains_key(scope)) {
-            warnings.push(Warning {
-                code: "scope_not_declared",
+            warnings.push(ManifestWarning {
+                code: "scope_not_declared".to_owned(),
                 path: item.path("scope"),
-                message: "is not among the permission_scopes, so no call of this tool can be granted",
+                message:
+                    "is not among the permission_scopes, so no call of this tool can be granted"
+                        .to_owned(),
             });
         }
     }
@@ -408,7 +403,7 @@ mod tests {
         let text = r#"{"tools":[{"name":"a","scope":"x:y"}],"permission_scopes":[]}"#;
         let warnings = read(text).expect("valid").manifest.warnings;
         assert_eq!(
-            (warnings[0].code, warnings[0].path.as_str()),
+            (warnings[0].code.as_str(), warnings[0].path.as_str()),
             ("scope_not_declared", "tools[0].scope")
         );
     }

@@ -12,20 +12,20 @@ mod store;
 
 use std::time::Duration;
 
+use blindpipe_protocol::{agents::AgentStateChange, time::Timestamp};
 use secrecy::ExposeSecret;
-use serde_json::json;
 
 pub use self::reachability::ReachabilityTracker;
 pub use blindpipe_protocol::agents::{AgentState, DeliveryMode};
 
 use crate::{
     auth::{agent::NewToken, secret::Hasher},
-    clock::{Clock, iso},
+    clock::Clock,
     db::Db,
     error::Result,
-    events::EventKind,
+    events::Event,
     ids::{AgentId, UserId},
-    limits::slots::{Kind, Slots},
+    limits::slots::{ConnectionKind, Slots},
     work::{Tx, UnitOfWork},
 };
 
@@ -63,7 +63,7 @@ impl Agents {
         let connections = self.slots.connections(&[agent.0]).await.concat();
         connections
             .iter()
-            .filter(|connection| connection.kind == Kind::Websocket)
+            .filter(|connection| connection.kind == ConnectionKind::Websocket)
             .count()
     }
 }
@@ -88,14 +88,13 @@ async fn move_to(tx: &Tx, agent: &Locked, state: AgentState) -> Result<()> {
     }
     let at = store::set_state(tx, agent.id, state).await?;
     let previous = agent.state;
-    let data =
-        json!({ "agent_id": agent.id, "state": state, "previous_state": previous, "at": iso(at) });
-    tx.emit(
-        EventKind::AgentStateChanged,
-        None,
-        &data,
-        vec![agent.owner.0],
-    )
+    let event = Event::AgentStateChanged(AgentStateChange {
+        agent_id: agent.id,
+        state,
+        previous_state: previous,
+        at: Timestamp(at),
+    });
+    tx.emit(event, None, vec![agent.owner.0])
 }
 
 /// Marks tokens and keys revoked after their grace. An agent that loses its last key is

@@ -2,8 +2,8 @@
 
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use blindpipe_protocol::agents::RegisterAgentKey;
 use chrono::{DateTime, TimeDelta, Utc};
-use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -14,52 +14,41 @@ use crate::{
 /// The largest difference between a proof's time and the server's, either way.
 const TIMESTAMP_TOLERANCE: TimeDelta = TimeDelta::seconds(300);
 
-/// Received keys, with the proof.
-#[derive(Deserialize)]
-pub struct Registration {
-    public_key: String,
-    signing_public_key: String,
-    timestamp: String,
-    signature: String,
-}
-
 /// A key pair's public halves.
 pub struct Keys {
     pub public: [u8; 32],
     pub signing: [u8; 32],
 }
 
-impl Registration {
-    /// Returns the keys if their holder signed this registration just now. Errors:
-    /// `VALIDATION_ERROR` for a malformed key or an old time. `AGENT_KEYS_MISMATCH` for a signature
-    /// by another key or over other data.
-    pub fn prove(&self, agent: AgentId, now: DateTime<Utc>) -> Result<Keys> {
-        let keys = Keys {
-            public: decode("public_key", &self.public_key)?,
-            signing: decode("signing_public_key", &self.signing_public_key)?,
-        };
-        let signature: [u8; 64] = decode("signature", &self.signature)?;
-        let at = DateTime::parse_from_rfc3339(&self.timestamp)
-            .map_err(|_| Error::field("timestamp", "format", "is no ISO 8601 time"))?;
-        if (now - at.with_timezone(&Utc)).abs() > TIMESTAMP_TOLERANCE {
-            return Err(Error::field(
-                "timestamp",
-                "window",
-                "is more than 300 s away from now",
-            ));
-        }
-        let Registration {
-            public_key,
-            signing_public_key,
-            timestamp,
-            ..
-        } = self;
-        let signed = format!("keys-register|{agent}|{public_key}|{signing_public_key}|{timestamp}");
-        UnparsedPublicKey::new(&ED25519, keys.signing)
-            .verify(signed.as_bytes(), &signature)
-            .map_err(|_| Code::AgentKeysMismatch)?;
-        Ok(keys)
+/// Returns the keys if their holder signed this registration just now. Errors: `VALIDATION_ERROR`
+/// for a malformed key or an old time. `AGENT_KEYS_MISMATCH` for a signature by another key or over
+/// other data.
+pub fn prove(registration: &RegisterAgentKey, agent: AgentId, now: DateTime<Utc>) -> Result<Keys> {
+    let RegisterAgentKey {
+        public_key,
+        signing_public_key,
+        timestamp,
+        signature,
+    } = registration;
+    let keys = Keys {
+        public: decode("public_key", public_key)?,
+        signing: decode("signing_public_key", signing_public_key)?,
+    };
+    let signature: [u8; 64] = decode("signature", signature)?;
+    let at = DateTime::parse_from_rfc3339(timestamp)
+        .map_err(|_| Error::field("timestamp", "format", "is no ISO 8601 time"))?;
+    if (now - at.with_timezone(&Utc)).abs() > TIMESTAMP_TOLERANCE {
+        return Err(Error::field(
+            "timestamp",
+            "window",
+            "is more than 300 s away from now",
+        ));
     }
+    let signed = format!("keys-register|{agent}|{public_key}|{signing_public_key}|{timestamp}");
+    UnparsedPublicKey::new(&ED25519, keys.signing)
+        .verify(signed.as_bytes(), &signature)
+        .map_err(|_| Code::AgentKeysMismatch)?;
+    Ok(keys)
 }
 
 fn decode<const N: usize>(field: &str, text: &str) -> Result<[u8; N]> {

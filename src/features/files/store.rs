@@ -6,7 +6,7 @@ use uuid::Uuid;
 use crate::{
     db::{Conn, Db},
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
     features::conversations,
     ids::{AgentId, ConversationId, FileId, Principal, UploadId},
     jobs::Upkeep,
@@ -331,15 +331,15 @@ pub async fn confirm(
     )
     .await?;
     let recipients = conversations::recipients(tx, conversation).await?;
-    let event = FileConfirmation {
+    let event = Event::FileConfirmed(FileConfirmation {
         file_id: FileId(id.0),
         object_key: key.as_str().to_owned(),
         size: content.size,
         sha256: content.sha256,
         conversation_id: conversation,
-    };
+    });
     let to = recipients.into_iter().map(Principal::id).collect();
-    tx.emit(EventKind::FileConfirmed, Some(conversation), &event, to)?;
+    tx.emit(event, Some(conversation), to)?;
     Ok((key, content))
 }
 

@@ -7,7 +7,8 @@ use axum::extract::State;
 use blindpipe_protocol::{
     conversations::ConversationKind,
     group_keys::{
-        GroupKeysQuery, RecipientKey, RequestRotation, RotateKey, RotatedKey, RotationRequested,
+        GroupKeysQuery, OwnGroupKeys, RecipientKey, RequestRotation, RotateKey, RotatedKey,
+        RotationRequested,
     },
 };
 use chrono::TimeDelta;
@@ -86,13 +87,13 @@ pub async fn rotate(
 /// earlier one.
 ///
 /// Caller: a member. Query `epoch`. Answers 200 with
-/// [`store::OwnKeys`]. Errors: `NOT_FOUND`.
+/// [`OwnGroupKeys`]. Errors: `NOT_FOUND`.
 pub async fn read(
     caller: Caller,
     State(db): State<Db>,
     Path(id): Path<ConversationId>,
     Query(query): Query<GroupKeysQuery>,
-) -> Result<Data<store::OwnKeys>> {
+) -> Result<Data<OwnGroupKeys>> {
     Ok(Data(
         store::own(&db, id, caller.principal(), query.epoch).await?,
     ))

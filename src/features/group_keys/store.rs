@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use blindpipe_protocol::group_keys::{KeyRotation, OwnGroupKeys, RotationRequest, WrappedKey};
 use chrono::{DateTime, Utc};
-use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -10,7 +10,7 @@ use super::rules::{self, Recipient};
 use crate::{
     db::Db,
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
     features::conversations,
     ids::{ConversationId, EventId, Principal, UserId},
     work::Tx,
@@ -22,25 +22,6 @@ pub struct Rotation {
     pub base_epoch: i32,
     pub reason: Option<String>,
     pub keys: BTreeMap<Recipient, String>,
-}
-
-/// A wrapped key for its reader.
-#[derive(Serialize)]
-struct WrappedKey {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    device_id: Option<String>,
-    wrapped_key: String,
-}
-
-/// The reader's keys of one epoch.
-#[derive(Serialize)]
-pub struct OwnKeys {
-    conversation_id: ConversationId,
-    /// The epoch of the keys below.
-    epoch: i32,
-    current_epoch: i32,
-    rotation_required: bool,
-    wrapped_keys: Vec<WrappedKey>,
 }
 
 /// Moves a conversation to its next epoch. The lock on it serialises racing rotations.
@@ -127,11 +108,14 @@ async fn emit_rotated(tx: &Tx, id: ConversationId, epoch: i32, rotation: Rotatio
         });
     }
     for who in conversations::recipients(tx, id).await? {
-        let data = json!({
-            "conversation_id": id, "epoch": epoch, "by": rotation.by, "reason": rotation.reason,
-            "wrapped_keys": keys.remove(&who).unwrap_or_default(),
+        let event = Event::KeyRotated(KeyRotation {
+            conversation_id: id,
+            epoch,
+            by: rotation.by,
+            reason: rotation.reason.clone(),
+            wrapped_keys: keys.remove(&who).unwrap_or_default(),
         });
-        tx.emit(EventKind::KeyRotated, Some(id), &data, vec![who.id()])?;
+        tx.emit(event, Some(id), vec![who.id()])?;
     }
     Ok(())
 }
@@ -142,7 +126,7 @@ pub async fn own(
     id: ConversationId,
     who: Principal,
     epoch: Option<i32>,
-) -> Result<OwnKeys> {
+) -> Result<OwnGroupKeys> {
     let client = db.read().await?;
     let rows = client
         .query(
@@ -164,7 +148,7 @@ pub async fn own(
             wrapped_key: row.get::<_, Option<String>>("wrapped_key")?,
         })
     });
-    Ok(OwnKeys {
+    Ok(OwnGroupKeys {
         conversation_id: id,
         epoch: first.get("asked_epoch"),
         current_epoch: first.get("epoch"),
@@ -188,9 +172,13 @@ pub async fn request(
         .filter(|who| *who != by);
     let peers = peers.map(Principal::id).collect();
     let request = EventId::generate(tx.random());
-    let data = json!({ "request_id": request, "conversation_id": id, "by": by, "reason": reason });
-    let kind = EventKind::KeyRotationRequested;
-    tx.emit_as(request, kind, Some(id), &data, peers)?;
+    let event = Event::KeyRotationRequested(RotationRequest {
+        request_id: request,
+        conversation_id: id,
+        by,
+        reason,
+    });
+    tx.emit_as(request, event, Some(id), peers)?;
     let at = tx
         .query_one(
             "-- group_keys.now

@@ -10,9 +10,9 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use blindpipe_protocol::groups::{AddAgent, AddMembers, ChangeMember};
+use blindpipe_protocol::groups::{AddAgent, AddMembers, Addition, ChangeMember, Removal};
 
-use super::store::{self, Addition, Removal};
+use super::store;
 use crate::{
     auth::{
         caller::Caller,
@@ -116,7 +116,7 @@ pub async fn change_member(
 ///
 /// Caller: user who administers the group and has an active relation with the agent. Limit:
 /// `group_agent_instance`, 1/min per group. Body `{agent_id, visibility?}`. Answers 201 with
-/// [`Instance`](store::Instance), 200 if the agent was there. Publishes `member.added` to the
+/// [`AgentInstance`], 200 if the agent was there. Publishes `member.added` to the
 /// members. Errors: `NOT_FOUND`, `FORBIDDEN` (also with `params.limit` when the group is full),
 /// `AGENT_NOT_REGISTERED`, `RELATION_REQUIRED`.
 pub async fn add_agent(

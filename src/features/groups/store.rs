@@ -2,16 +2,16 @@ use std::collections::HashSet;
 
 use blindpipe_protocol::{
     conversations::{ConversationKind, Role},
-    groups::Visibility,
+    groups::{
+        Addition, AdditionFault, AgentInstance, FailedAddition, MemberChange, Removal, Visibility,
+    },
 };
-use serde::Serialize;
-use serde_json::json;
 use uuid::Uuid;
 
 use super::rules;
 use crate::{
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
     features::{
         agents,
         conversations::{self, Member, Place},
@@ -22,51 +22,8 @@ use crate::{
     work::Tx,
 };
 
-/// The outcome for the users that were to be added.
-#[derive(Default, Serialize)]
-pub struct Addition {
-    added: Vec<UserId>,
-    already: Vec<UserId>,
-    failed: Vec<Failed>,
-    rotation_required: bool,
-}
-
-impl Addition {
-    /// Merges the outcome of the next users.
-    pub fn join(&mut self, next: Addition) {
-        self.added.extend(next.added);
-        self.already.extend(next.already);
-        self.failed.extend(next.failed);
-        self.rotation_required = next.rotation_required;
-    }
-}
-
-/// A user that was not added.
-#[derive(Serialize)]
-struct Failed {
-    user_id: UserId,
-    /// `NOT_FOUND` or `GROUP_FULL`.
-    reason: &'static str,
-}
-
-/// A removed member.
-#[derive(Serialize)]
-pub struct Removal {
-    conversation_id: ConversationId,
-    principal_id: Principal,
-    rotation_required: bool,
-}
-
-/// An agent's membership in a group.
-#[derive(Serialize)]
-pub struct Instance {
-    instance_id: InstanceId,
-    agent_id: AgentId,
-    visibility: Visibility,
-}
-
 pub struct AddedAgent {
-    pub instance: Instance,
+    pub instance: AgentInstance,
     pub is_new: bool,
 }
 
@@ -135,23 +92,23 @@ pub async fn add_members(
     if !added.is_empty() {
         conversations::add_member(tx, group, &added, Role::Member, None).await?;
         conversations::touch(tx, group, newly_required).await?;
-        tell_added(tx, group, Principal::User(by), &added).await?;
+        emit_added(tx, group, Principal::User(by), &added).await?;
     }
     let failed = |ids: Vec<UserId>, reason| {
         ids.into_iter()
-            .map(move |user_id| Failed { user_id, reason })
+            .map(move |user_id| FailedAddition { user_id, reason })
     };
     Ok(Addition {
         added: sorted.added,
         already: sorted.already,
-        failed: failed(sorted.unknown, "NOT_FOUND")
-            .chain(failed(sorted.too_many, "GROUP_FULL"))
+        failed: failed(sorted.unknown, AdditionFault::NotFound)
+            .chain(failed(sorted.too_many, AdditionFault::GroupFull))
             .collect(),
         rotation_required: place.rotation_required || newly_required,
     })
 }
 
-async fn tell_added(
+async fn emit_added(
     tx: &Tx,
     group: ConversationId,
     by: Principal,
@@ -163,8 +120,12 @@ async fn tell_added(
         .map(Principal::id)
         .collect();
     for member in conversations::members(tx, group, Some(added)).await? {
-        let data = json!({ "conversation_id": group, "member": member, "by": by });
-        tx.emit(EventKind::MemberAdded, Some(group), &data, to.clone())?;
+        let event = Event::MemberAdded(MemberChange {
+            conversation_id: group,
+            member,
+            by,
+        });
+        tx.emit(event, Some(group), to.clone())?;
     }
     Ok(())
 }
@@ -258,7 +219,7 @@ pub async fn add_agent(
         .await?
     {
         conversations::touch(tx, group, false).await?;
-        let instance = Instance {
+        let instance = AgentInstance {
             instance_id: row.get("instance_id"),
             agent_id: agent,
             visibility,
@@ -273,7 +234,7 @@ pub async fn add_agent(
     }
     let who = Principal::Agent(agent);
     conversations::add_member(tx, group, &[who], Role::Agent, Some(relation)).await?;
-    let instance = Instance {
+    let instance = AgentInstance {
         instance_id: InstanceId::generate(tx.random()),
         agent_id: agent,
         visibility,
@@ -285,7 +246,7 @@ pub async fn add_agent(
     )
     .await?;
     conversations::touch(tx, group, place.epoch > 0).await?;
-    tell_added(tx, group, Principal::User(by), &[who]).await?;
+    emit_added(tx, group, Principal::User(by), &[who]).await?;
     Ok(AddedAgent {
         instance,
         is_new: true,

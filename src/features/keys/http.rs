@@ -65,7 +65,7 @@ pub async fn read_backups(
         let (device, cursor) = (device.as_deref(), page.cursor.as_ref());
         let backups = store::backups(tx, user.id, device, cursor, page.rows()).await?;
         if !backups.is_empty() {
-            store::tell_accessed(tx, &user).await?;
+            store::emit_accessed(tx, &user).await?;
         }
         Ok(backups)
     });

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use crate::validation::DeviceId;
 
-/// One version of one device's backup, as a cursor: `<device_id>:<version>`. A device id may
+/// The cursor of a backup's version: `<device_id>:<version>`. A device id may
 /// contain colons, a version cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupId(pub String, pub i32);

@@ -1,4 +1,4 @@
-use serde_json::json;
+use blindpipe_protocol::{devices::DeviceKeyChange, keys::BackupAccess};
 use tokio_postgres::Row;
 
 use super::{
@@ -7,11 +7,13 @@ use super::{
 };
 use crate::{
     auth::user::User,
-    clock::iso,
     db::Db,
     error::{Code, Error, Result},
-    events::EventKind,
-    features::devices,
+    events::Event,
+    features::{
+        announcements::{self, Audience},
+        devices,
+    },
     ids::{Principal, UserId},
     limits::quotas::{MAX_KEY_BACKUP_VERSIONS, REAUTH_WINDOW_FOR_KEYS},
     work::Tx,
@@ -50,13 +52,17 @@ pub async fn put(tx: &Tx, user: &User, upload: &Upload) -> Result<Kept> {
         return Ok(kept);
     }
     show(tx, user.id, &kept).await?;
-    let audience = devices::audience(tx, user.id).await?;
-    let data = |key: &str| json!({ "user_id": user.id, "device_id": device, "key_id": key });
-    if let Some(before) = shown {
-        let kind = EventKind::KeyDeviceRemoved;
-        tx.emit(kind, None, &data(&before), audience.clone())?;
-    }
-    tx.emit(EventKind::KeyDeviceAdded, None, &data(&key), audience)?;
+    let change = |key_id| DeviceKeyChange {
+        user_id: user.id,
+        device_id: device.to_owned(),
+        key_id,
+    };
+    let removed = shown.map(|before| Event::KeyDeviceRemoved(change(before)));
+    let events: Vec<Event> = removed
+        .into_iter()
+        .chain([Event::KeyDeviceAdded(change(key))])
+        .collect();
+    announcements::announce(tx, &Audience::of_user(user.id), &events).await?;
     Ok(kept)
 }
 
@@ -125,7 +131,7 @@ async fn keep(tx: &Tx, user: &User, upload: &Upload, key: &str, version: i32) ->
         .await?;
     tx.execute(
         "-- keys.forget_old
-        delete from key_backup where user_id = $1 and device_id = $2 and version <= $3",
+        select forget_key_backups($1, $2, $3)",
         &[&user.id, &device, &(version - MAX_KEY_BACKUP_VERSIONS)],
     )
     .await?;
@@ -224,7 +230,7 @@ fn backup(row: &Row) -> Backup {
 
 /// Notifies the user's devices that one of them has read backups. Refused if its session has ended
 /// meanwhile.
-pub async fn tell_accessed(tx: &Tx, user: &User) -> Result<()> {
+pub async fn emit_accessed(tx: &Tx, user: &User) -> Result<()> {
     let row = tx
         .query_opt(
             "-- keys.accessed
@@ -233,8 +239,11 @@ pub async fn tell_accessed(tx: &Tx, user: &User) -> Result<()> {
         )
         .await?
         .ok_or(Code::Unauthorized)?;
-    let data = json!({ "device_id": user.device_id, "at": iso(row.get("now")) });
-    tx.emit(EventKind::KeyBackupAccessed, None, &data, vec![user.id.0])
+    let event = Event::KeyBackupAccessed(BackupAccess {
+        device_id: user.device_id.clone(),
+        at: row.get("now"),
+    });
+    tx.emit(event, None, vec![user.id.0])
 }
 
 /// The user's devices that have backups, the one with the latest backup first.

@@ -4,7 +4,7 @@ use super::Relation;
 use crate::{
     db::{self, Db},
     error::{Code, Result},
-    events::EventKind,
+    events::Event,
     http::page,
     ids::{AgentId, ConversationId, Principal, RelationId, UserId},
     objects,
@@ -148,7 +148,7 @@ async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
     )
     .await?;
     let both = vec![ended.user_id.0, ended.agent_id.0];
-    tx.emit(EventKind::RelationRevoked, None, &ended, both)?;
+    tx.emit(Event::RelationRevoked(ended.clone()), None, both)?;
     Ok(Some(ended))
 }
 

@@ -20,8 +20,8 @@ use std::{
     time::Instant,
 };
 
+pub use blindpipe_protocol::agents::ConnectionKind;
 use parking_lot::{Mutex, MutexGuard};
-use serde::Serialize;
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
@@ -40,16 +40,6 @@ use crate::{
 const MAX_BATCH_LEASES: usize = 256;
 /// Heartbeats in which every slot is asserted at least once, in case Redis lost it without a trace.
 const BEATS_PER_ROUND: u64 = 60;
-
-/// The holder of a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// A WebSocket.
-    Websocket,
-    /// A webhook call in progress.
-    Webhook,
-}
 
 /// The slots of one node; clones share them.
 #[derive(Clone)]
@@ -93,7 +83,7 @@ struct Hold {
     id: ConnectionId,
     /// The time of the lease, in ms of Redis's clock.
     granted: i64,
-    kind: Kind,
+    kind: ConnectionKind,
     device: Arc<str>,
     loss: Arc<LeaseLost>,
 }
@@ -191,7 +181,12 @@ impl Slots {
     }
 
     /// Takes a slot of `principal`, if there is a free one. `device` is a user's.
-    pub async fn take(&self, principal: Principal, kind: Kind, device: &str) -> Option<Lease> {
+    pub async fn take(
+        &self,
+        principal: Principal,
+        kind: ConnectionKind,
+        device: &str,
+    ) -> Option<Lease> {
         let max_connections = match principal {
             Principal::Agent(_) => MAX_AGENT_CONNECTIONS,
             Principal::User(_) => MAX_USER_CONNECTIONS,
@@ -471,17 +466,8 @@ impl Slots {
     }
 }
 
-impl Kind {
-    fn word(self) -> &'static str {
-        match self {
-            Kind::Websocket => "websocket",
-            Kind::Webhook => "webhook",
-        }
-    }
-}
-
 impl Hold {
     fn what(&self) -> String {
-        format!("{} {}", self.kind.word(), self.device)
+        format!("{} {}", self.kind, self.device)
     }
 }

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::{Hold, Kind, Slots};
+use super::{ConnectionKind, Hold, Slots};
 use crate::{
     ids::ConnectionId,
     redis::{Away, LiveNodes, keys},
@@ -15,7 +15,7 @@ use crate::{
 pub struct Connection {
     pub connection_id: ConnectionId,
     /// The kind of connection: socket or webhook call.
-    pub kind: Kind,
+    pub kind: ConnectionKind,
     /// The time at which the connection was admitted.
     #[serde(serialize_with = "crate::clock::as_iso")]
     pub connected_at: DateTime<Utc>,
@@ -71,10 +71,10 @@ impl Slots {
         let asserted: i64 = parts.next()?.parse().ok()?;
         let granted: i64 = parts.next()?.parse().ok()?;
         let node = parts.next()?;
-        let kind = if parts.next()? == Kind::Webhook.word() {
-            Kind::Webhook
+        let kind = if parts.next()? == ConnectionKind::Webhook.as_str() {
+            ConnectionKind::Webhook
         } else {
-            Kind::Websocket
+            ConnectionKind::Websocket
         };
         let device_id = parts.next().unwrap_or_default().to_owned();
         let lives = living.is_none_or(|living| {

@@ -379,7 +379,7 @@ async fn a_deleted_agent_is_gone_and_its_conversations_stay() {
     eve.post("/conversations", open)
         .await
         .refused(404, "AGENT_NOT_REGISTERED");
-    // What tied it to others ends, though nobody waited for that.
+    // Its ties to others end, though nobody waited for that.
     let event = his.event("relation.revoked").await;
     let data = &event["data"];
     assert_eq!(
@@ -410,7 +410,7 @@ async fn a_deleted_agent_is_gone_and_its_conversations_stay() {
     );
     let ended = bob.get("/relations").await.expect(200);
     assert_eq!(ended.body["data"][0]["state"], "revoked");
-    // What was said stays where it was, and the user may still write there.
+    // The messages stay, and the user may still write there.
     bob.say(&conversation, "are you there?").await.expect(201);
 }
 

@@ -98,7 +98,7 @@ async fn an_unreachable_agent_comes_back_by_any_ack_and_by_nothing_else() {
         );
     };
 
-    // What is sent meanwhile is accepted and waits.
+    // Messages sent meanwhile are accepted and wait.
     give_up_on(&a, &agent).await;
     alice.say(&conversation, "are you there?").await.expect(201);
     agent.poll("").await.expect(200);

@@ -227,7 +227,7 @@ async fn the_sixth_regenerate_of_a_day_is_refused_however_many_ask() {
         .map(|answer| answer.data()["remaining_today"].as_u64().expect("a number"))
         .collect();
     left.sort_unstable();
-    // What was given back was counted to others before.
+    // A budget that was given back was counted to others before.
     let whole = unavailable == 0;
     assert!(
         if whole {
@@ -267,7 +267,7 @@ async fn the_sixth_regenerate_of_a_day_is_refused_however_many_ask() {
         .expect(200);
 }
 
-/// What hammers an agent's token while it is revoked.
+/// Calls that hammer an agent's token while it is revoked.
 struct Drill {
     /// Set once the revocation was answered.
     revoked: AtomicBool,

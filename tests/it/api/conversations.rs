@@ -180,7 +180,7 @@ async fn the_list_has_the_latest_activity_first_and_pages_without_skips() {
         .await;
         assert_eq!(seen, expected, "by {limit}");
     }
-    // What moves up meanwhile is not repeated in this walk; the next one begins with it.
+    // A conversation that moves up meanwhile is not repeated in this walk; the next one begins with it.
     let first = alice.get("/conversations?limit=2").await.expect(200);
     alice.say(&conversations[4], "z").await.expect(201);
     let next = first.body["next_cursor"].as_str().expect("more");
@@ -355,7 +355,7 @@ async fn a_read_mark_moves_forward_and_its_users_are_told() {
         assert_eq!(listed.expect("listed")["unread_count"], one);
         one
     };
-    // One's own messages are not news.
+    // A user's own messages are not unread.
     assert_eq!(
         (unread(&bob).await, unread(&alice).await),
         (json!(5), json!(1))

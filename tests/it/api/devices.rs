@@ -101,7 +101,7 @@ async fn devices_are_listed_newest_first_in_pages() {
             .await
             .refused(400, "VALIDATION_ERROR");
     }
-    // What we named and is signed out could be anything.
+    // A named device that is signed out could be anything.
     unnamed.with_cookie("/auth/logout").await.expect(200);
     laptop.with_cookie("/auth/logout").await.expect(200);
     assert_eq!(devices(&alice).await.len(), 2);

@@ -115,7 +115,7 @@ async fn a_key_is_rotated_for_exactly_the_devices_that_are_there() {
 
     refuses_what_does_not_fit(&alice, &group, [&bob, &carol], &agent.id, first).await;
 
-    // Who joins has no key yet, who leaves had one: both ask for the next.
+    // A new member has no key yet, and a leaving member had one: both ask for the next.
     let added = alice
         .post(
             format!("/groups/{group}/members"),
@@ -317,7 +317,7 @@ async fn a_peer_is_asked_to_rotate_and_a_group_is_not() {
         )
         .await
     };
-    // What is not one's own, or no pair of users, uses up nothing.
+    // Another's conversation, or no pair of users, uses up nothing.
     for _ in 0..8 {
         ask(&carol, &direct).await.refused(404, "NOT_FOUND");
         ask(&alice, &ulid().to_string())
@@ -436,7 +436,7 @@ async fn a_revoked_device_has_the_keys_replaced_that_it_holds() {
     for id in [two, left, old, &direct] {
         rotate(&alice, id, 0, all("first")).await.expect(201);
     }
-    // One that she is no member of any more has been asked to rotate by that.
+    // A group that she has left has been asked to rotate by that.
     alice
         .delete(format!("/groups/{left}/members/{}", alice.id))
         .await
@@ -564,7 +564,7 @@ async fn a_rotation_under_way_when_its_recipient_is_revoked_is_asked_for_again()
         async move { rotate(&bob, &group, 0, keys).await }
     });
     blocked(&tx, 1).await;
-    // What a revocation commits, but for its event, which would wait for that inbox, too.
+    // The changes of a revocation, but for its event, which would wait for that inbox, too.
     let job = json!({ "replace_keys": { "user": alice.id, "device_id": "phone" } });
     let revocation = format!(
         "update device set revoked_at = app_now(), key_id = null where device_id = 'phone';

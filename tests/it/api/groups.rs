@@ -54,7 +54,7 @@ async fn a_group_from_its_opening_to_its_last_member() {
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
     let [carol, dave] = [a.user("carol").await, a.user("dave").await];
     let mut bob_socket = bob.on(&b).connect().await;
-    // One's own id and one named twice count once.
+    // The caller's own id and an id named twice count once.
     let body = json!({ "title": "four", "member_ids": [bob.id, bob.id, alice.id] });
     let made = alice.post("/groups", body).await.expect(201);
     let group = made.data()["conversation_id"]
@@ -280,7 +280,7 @@ async fn a_group_has_five_hundred_members_and_not_one_more() {
         json!([many[0]])
     );
 
-    // One send reaches all of them, in one statement.
+    // A send reaches all of them, in one statement.
     let said = alice.on(&b).say(&group, "hello, all").await.expect(201);
     let client = connect(&a.world.database).await;
     let id: ulid::Ulid = said.data()["message_id"]
@@ -364,7 +364,7 @@ async fn a_hundred_join_a_large_group_in_one_call() {
     let told: std::collections::BTreeSet<&str> = joined.iter().filter_map(Value::as_str).collect();
     assert_eq!((told.len(), joined.len()), (99, 99));
     assert_eq!(told, ids[..99].iter().copied().collect());
-    // Whoever joined was told of itself, and inboxes have no gaps.
+    // New members were told of themselves, and inboxes have no gaps.
     let client = connect(&a.world.database).await;
     let sql = "select count(*) from inbox_entry e join event v on v.event_id = any(e.event_ids)
         where v.kind = 'member.added' and v.data::json #>> '{member,principal_id}' = any($1)
@@ -647,7 +647,7 @@ async fn who_is_removed_in_mid_stream_gets_nothing_that_commits_after() {
         seqs.push(after);
         seqs.sort_unstable();
         assert_eq!(seqs, (1..=61).collect::<Vec<_>>());
-        // What he heard is a beginning of it without gaps; then his removal, and nothing behind it.
+        // His events are a prefix of it without gaps; then his removal, and nothing behind it.
         let mut heard = 0;
         loop {
             let frame = bob_socket.next().await.expect("a frame");

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::support::{User, connect, nodes, psql};
 
 /// A backup of `device` whose keys are made of `seed`.
-fn backup(device: &str, seed: u8) -> Value {
+pub fn backup(device: &str, seed: u8) -> Value {
     json!({
         "device_id": device,
         "public_key": BASE64.encode([seed; 32]),
@@ -21,7 +21,7 @@ fn backup(device: &str, seed: u8) -> Value {
     })
 }
 
-fn key_id(seed: u8) -> String {
+pub fn key_id(seed: u8) -> String {
     let hash = Sha256::digest([[seed; 32], [seed + 100; 32]].concat());
     hash[..16]
         .iter()
@@ -275,7 +275,7 @@ async fn a_known_device_that_signed_in_without_its_name_is_that_device() {
         .post("/keys/backup", backup("phone", 1))
         .await
         .expect(200);
-    // One device, one session.
+    // A device has one session.
     assert_eq!(
         old.expect_close(4403).await.last().expect("a frame")["reason"],
         "logout"
@@ -350,7 +350,7 @@ async fn other_keys_for_a_device_need_a_fresh_login() {
         .post("/keys/backup", backup(&alice.device_id, 2))
         .await
         .refused(403, "REAUTH_REQUIRED");
-    // The same keys under another password of protection are no risk.
+    // Known keys under another password of protection are no risk.
     alice
         .post("/keys/backup", backup(&alice.device_id, 1))
         .await
@@ -449,7 +449,7 @@ async fn the_directory_is_for_those_who_share_a_conversation() {
     for socket in [&mut of_bob, &mut of_alice, &mut of_agent] {
         assert_eq!(socket.event("key.device_added").await["data"], added);
     }
-    // The same keys again: nothing new. Other keys: the old ones are gone.
+    // Known keys again: nothing new. Other keys: the old ones are gone.
     alice
         .post("/keys/backup", backup(&alice.device_id, 1))
         .await

@@ -150,7 +150,7 @@ async fn the_user_ends_a_relation_and_the_agent_is_cut_off_everywhere() {
             history.body
         );
     }
-    // What was said in between never reaches it.
+    // Messages in between never reach it.
     alice.say(&group, "for it").await.expect(201);
     assert_eq!(
         agent_socket.event("message.created").await["data"]["payload"]["text"],
@@ -341,7 +341,7 @@ async fn what_was_said_is_purged_after_seven_days_and_nothing_else() {
         }
     }
     assert_eq!(purged, 91);
-    // What was written after the end goes with a later turn.
+    // Messages written after the end go with a later turn.
     a.advance(DAY * 8).await;
     alice = alice.refreshed().await;
     purge(url).await;

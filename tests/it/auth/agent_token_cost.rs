@@ -150,7 +150,7 @@ async fn who_can_write_to_redis_can_make_nobody_believe_a_token() {
             assert!(!key.contains(secret) && !entry.contains(secret));
         }
     }
-    // One's token is made to prove the other agent: with the other's entry as it is, and with its ids under one's seal.
+    // A token is made to prove the other agent: with the other's entry as it is, and with its ids under the first's seal.
     let mixed = format!("{}{}", &entry_of_two[..64], &entry_of_one[64..]);
     for forgery in [
         entry_of_two.clone(),
@@ -205,7 +205,7 @@ async fn without_redis_junk_waits_for_nothing_and_keeps_nobody_out() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     redis.kill();
-    // One after the other: asking Redis again and again took two seconds for each.
+    // In turn: asking Redis again and again took two seconds for each.
     let started = Instant::now();
     for n in 0..10 {
         let junk = a.anon().with_token(&forged(&format!("{n:08}"), n));
@@ -255,7 +255,7 @@ async fn ten_wrong_secrets_of_an_agent_are_hashed_in_a_minute() {
         + c.metric("token_cache_total", "hashed").await
         - before;
     assert_eq!(hashed, 10.0);
-    // Whoever is proven goes on, on a node that never saw the token too; and another agent is not concerned.
+    // A proven agent goes on, on a node that never saw the token too; and another agent is not concerned.
     agent.at(&b.base).poll("").await.expect(200);
     agent.at(&c.base).poll("").await.expect(200);
     other.at(&c.base).poll("").await.expect(200);
@@ -357,7 +357,7 @@ fn report(what: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn junk_tokens_cost_no_hash_and_others_little() {
     let n = u32::try_from(scale(2_000)).expect("few");
-    // What two cores can carry beside the sends; a build without optimisation less.
+    // The rate that two cores can carry beside the sends; a build without optimisation less.
     let per_second = if cfg!(debug_assertions) { 400 } else { 2_000 };
     let lasting = Duration::from_secs(u64::from(n / per_second));
     let [a] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=1000/s")]).await;

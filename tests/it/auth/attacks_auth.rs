@@ -25,7 +25,7 @@ fn send_code(email: &str, scene: &str) -> Value {
     json!({ "email": email, "scene": scene, "turnstile_token": "dev-pass" })
 }
 
-/// What an outsider can compare of an answer.
+/// The parts of an answer that an outsider can compare.
 fn face(answer: &Answer) -> (u16, Value, Vec<(String, String)>) {
     let own = ["x-request-id", "date", "ratelimit"];
     let headers = answer
@@ -38,7 +38,7 @@ fn face(answer: &Answer) -> (u16, Value, Vec<(String, String)>) {
     (answer.status, answer.body.clone(), headers)
 }
 
-/// What it is, its path, how many pairs, its body for an address.
+/// Its name, its path, the number of pairs, its body for an address.
 type Call = (&'static str, &'static str, usize, fn(&str) -> Value);
 
 /// How much longer a call takes for the known address than for unknown ones, by so many pairs in turn.

@@ -50,7 +50,7 @@ fn ring() -> String {
     )
 }
 
-/// The same claims with one of them wrong, or without it.
+/// Good claims with one of them wrong, or without it.
 fn wrong_claims(right: &Value) -> Vec<Value> {
     let exp = right["exp"].as_i64().expect("a number");
     let id = ulid().to_string();
@@ -141,7 +141,7 @@ fn forged(token: &str) -> Vec<String> {
         sign(&right, &claims, &EncodingKey::from_secret(&[9; 32])),
         sign(&right, &claims, &EncodingKey::from_secret(b"")),
         sign(&header(Algorithm::EdDSA, "k3", typ), &claims, &ed25519(9)),
-        // One key under the other's name, and the other algorithm with either.
+        // A key under the other's name, and the other algorithm with either.
         sign(&header(Algorithm::HS256, "k3", typ), &claims, &hmac),
         sign(&header(Algorithm::EdDSA, "k1", typ), &claims, &edwards),
         sign(
@@ -280,7 +280,7 @@ async fn attacks_15_and_16_no_forged_token_is_accepted() {
     assert!(forged.len() >= 200, "{}", forged.len());
     for (n, token) in forged.iter().enumerate() {
         let node = if n % 2 == 0 { &a } else { &b };
-        // What cannot stand in a header cannot be sent.
+        // Bytes that cannot stand in a header cannot be sent.
         let Ok(value) = format!("Bearer {token}").parse::<reqwest::header::HeaderValue>() else {
             continue;
         };

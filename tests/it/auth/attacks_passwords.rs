@@ -191,7 +191,7 @@ async fn attack_11_a_burst_of_failures_gets_no_more_than_that() {
         assert_eq!(left, Some("r=30"), "{n}");
     }
     let strangers: Vec<String> = (0..60).map(|_| address()).collect();
-    // Who is told to come again has not failed, and used up nothing.
+    // A caller that is told to come again has not failed, and used up nothing.
     let tries = strangers.iter().enumerate().map(|(n, email)| {
         let log_in = &log_in;
         patiently(async move || log_in(n, "192.0.2.9", email, "a wrong password").await)
@@ -208,7 +208,7 @@ async fn attack_11_a_burst_of_failures_gets_no_more_than_that() {
         }
     }
     assert_eq!((judged, limited), (30, 30));
-    // What was turned away was not tried.
+    // A refused call was not tried.
     let rows = psql(
         &a.world.database,
         "select email from login_guard where failures > 0",

@@ -289,7 +289,7 @@ async fn attack_21_a_refresh_token_counts_in_its_cookie_only() {
     refresh(&nobody, &alice.cookie).await.expect(200);
 }
 
-/// What is under way on both nodes while a session is ended, and 200 requests issued after the answer.
+/// Requests under way on both nodes while a session is ended, and 200 issued after the answer.
 async fn drill(
     nodes: &[TestNode; 2],
     victim: &User,

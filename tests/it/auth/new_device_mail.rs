@@ -49,7 +49,7 @@ async fn notices(node: &TestNode, user: &User) -> Vec<String> {
 async fn a_login_on_a_new_device_is_mailed_once_and_says_which_and_when() {
     let [a, b] = nodes().await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
-    // Who registers knows, and so does who comes back.
+    // A user who registers knows, and so does a user who comes back.
     assert!(!log_in(&b, &alice, &alice.device_id, "the first").await);
     assert!(notices(&a, &alice).await.is_empty());
 

@@ -135,7 +135,7 @@ async fn a_passkey_is_enrolled_on_one_node_and_signs_in_on_another() {
     assert_eq!(gone.data()["passkey_id"], id);
     delete(&alice.on(&b), &id).await.refused(404, "NOT_FOUND");
     key.sign_in(&b.anon()).await.refused(401, "PASSKEY_INVALID");
-    // Whoever signed in with it stays.
+    // A session that began with it stays.
     again.get("/users/me/passkeys").await.expect(200);
 }
 
@@ -203,7 +203,7 @@ async fn an_answer_that_is_not_the_users_own_and_fresh_signs_nobody_in() {
         .await
         .refused(400, "CHALLENGE_EXPIRED");
 
-    // One moment inside its five minutes, one after.
+    // A moment inside its five minutes, and a moment after.
     for (age, passes) in [(295, true), (301, false)] {
         let body = key.answer(&caller).await;
         a.advance(Duration::from_secs(age)).await;

@@ -204,7 +204,7 @@ async fn a_real_browser_enrols_a_passkey_and_is_offered_it_on_another_node() {
         (1, &json!(true), &json!("localhost"))
     );
 
-    // Whoever comes back, here to node 2, is offered it and signed in without a word.
+    // A user who comes back, here to node 2, is offered it and signed in without a word.
     page.go(&cluster.pages[1]).await;
     assert_eq!(
         says(&mut page, "signed in").await,

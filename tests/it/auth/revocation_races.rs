@@ -172,7 +172,7 @@ async fn a_body_held_back_until_the_revocation_comes_too_late() {
     }
     let after = [count(&client, TOKENS).await, count(&client, AGENTS).await];
     assert_eq!(after, [before[0] - 1, before[1]]);
-    // What is held back by someone who lives comes in time.
+    // A lock of a live holder is released in time.
     let late = Held::send(
         &a.base,
         Method::POST,
@@ -481,7 +481,7 @@ async fn of_password_changes_that_both_begin_before_one_ends_one_wins_and_none_f
             assert_eq!(statuses, [200, 401]);
             break;
         }
-        // One has waited in vain for the other: from the start.
+        // Either has waited in vain for the other: from the start.
         client
             .execute("update user_account set password_hash = $1", &[&hash])
             .await

@@ -266,7 +266,7 @@ async fn another_password_needs_the_one_before_and_ends_the_other_sessions() {
         change(&alice, PASSWORD, OTHER).await.expect(200).data(),
         &json!({ "changed": true })
     );
-    // Who has just proven the password need not log in for what needs a fresh login.
+    // A user who has just proven the password need not log in for what needs a fresh login.
     alice.get("/keys/backup").await.expect(200);
     phone
         .with_cookie("/auth/refresh")
@@ -380,7 +380,7 @@ async fn a_deleted_account_is_dead_everywhere_and_leaves_its_conversations() {
             (&json!("session.invalidated"), &json!("account_deleted"))
         );
     }
-    // Whoever shared a conversation hears of it; the history stays theirs.
+    // Everybody who shared a conversation hears of it; the history stays theirs.
     assert_eq!(
         heard.event("key.device_removed").await["data"]["user_id"],
         alice.id.as_str()

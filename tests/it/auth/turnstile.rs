@@ -109,7 +109,7 @@ async fn a_token_counts_once_where_and_for_what_it_was_earned() {
         let call = callers[1]
             .request(reqwest::Method::POST, "/auth/send-code")
             .json(&body);
-        // What is refused before it was read may cut the connection under the client.
+        // A refusal before the body was read may cut the connection under the client.
         if let Ok(answer) = callers[1].try_send(call).await {
             answer.refused(status, code);
         }
@@ -199,7 +199,7 @@ async fn a_service_that_does_not_answer_passes_nobody() {
         started.elapsed()
     );
     assert!(a.metric("human_verifications_total", &["not_asked"]).await > 0.0);
-    // Who needs no verification gets in meanwhile.
+    // A caller that needs no verification gets in meanwhile.
     key.sign_in(&caller).await.expect(200);
     alice.refreshed().await;
 
@@ -272,7 +272,7 @@ async fn strangers_cannot_use_up_a_victims_budgets() {
             .await
             .refused(403, "TURNSTILE_FAILED");
     }
-    // One a minute, five in ten, five failures: the victim has them all.
+    // A code a minute, five in ten, five failures: the victim has them all.
     send_code(&a.anon(), &fresh, &service.token())
         .await
         .expect(200);

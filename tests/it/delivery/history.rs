@@ -62,7 +62,7 @@ impl Actor for Player {
 
 struct Listener {
     socket: Socket,
-    /// Whose access token lasts for five minutes only, and since when.
+    /// The user whose access token lasts for five minutes only, and since when.
     user: Option<(User, Instant)>,
     callers: Arc<Mutex<Vec<Caller>>>,
 }

@@ -56,7 +56,7 @@ impl Dice {
 struct Log {
     events: BTreeMap<i64, Value>,
     epoch: String,
-    /// What it has acked, and of that what was answered.
+    /// The numbers it has acked, and those of them that were answered.
     acked: i64,
     surely_acked: i64,
 }
@@ -90,7 +90,7 @@ async fn texts(socket: &mut Socket, patience: Duration) -> Option<Value> {
     }
 }
 
-/// One connection by socket: from somewhere, for a while, and then cut.
+/// A connection by socket: from somewhere, for a while, and then cut.
 async fn by_socket(agent: &Agent, log: &mut Log, dice: &mut Dice) {
     let from = match dice.below(3) {
         // From the last ack, wherever that is.
@@ -296,7 +296,7 @@ async fn two_hundred_polls_wait_without_a_connection_to_the_database() {
     );
 }
 
-/// What a reader is told when numbers start anew: a waiting poll and a socket are both sent to read again.
+/// Readers are told when numbers start anew: a waiting poll and a socket are both sent to read again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_epoch_is_said_to_those_who_wait() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;

@@ -99,7 +99,7 @@ async fn typing_reaches_members_on_every_node_and_not_its_own_socket() {
     caught_up(&mut quiet).await;
     // Real time: for a second the members are remembered.
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    // Whoever types is told nothing of it, and it is in nobody's inbox.
+    // The typing user is told nothing of it, and it is in nobody's inbox.
     its.say(json!({ "type": "typing", "conversation_id": conversation, "state": "started" }))
         .await;
     there.expect("typing").await;
@@ -154,7 +154,7 @@ async fn typing_is_for_members_and_within_a_budget() {
         (&json!("NOT_FOUND"), &json!(7))
     );
 
-    // One budget for the route and the frame, on all nodes.
+    // The route and the frame share a budget, on all nodes.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let body = json!({ "conversation_id": conversation, "state": "started" });
     let callers = [agent.on(&a), agent.on(&b)];
@@ -283,7 +283,7 @@ async fn a_stream_has_its_rules() {
         socket.say(frame).await;
         socket.expect("error").await["error"].clone()
     };
-    // Who, where, what.
+    // The sender, the conversation, the state.
     let frame = |id: &str, conversation: &str| json!({ "type": "stream.begin", "stream_id": id, "conversation_id": conversation });
     assert_eq!(
         error(&mut hers, frame("s", &conversation)).await["code"],
@@ -404,7 +404,7 @@ async fn whoever_joins_late_hears_it_from_where_it_likes_and_then_live() {
         say(&mut its, "s", n).await;
     }
     for (n, socket) in late.iter_mut().enumerate() {
-        // What was live before the question is followed by all of it from there on, once and in order.
+        // Deltas that were live before the question are followed by all of it from there on, once and in order.
         let mut frame = socket.expect("stream.delta").await;
         while frame["n"] != json!(n) {
             assert!(frame["n"].as_u64().expect("a number") >= 10, "{frame}");
@@ -684,7 +684,7 @@ async fn another_nodes_stream_is_told_to_members_only_and_from_where_they_like()
         .say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 8 }))
         .await;
     expect_deltas(&mut alice_socket, "s", 8..10).await;
-    // What came before was not asked for, so it is asked for now.
+    // Earlier deltas were not asked for, so they are asked for now.
     alice_socket
         .say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 3 }))
         .await;

@@ -22,7 +22,7 @@ async fn fragments_and_control_frames_between_them_are_understood() {
     let alice = a.user("alice").await;
     let mut socket = RawSocket::of(&a, &alice).await;
 
-    // One byte at a time, with a ping after each, every one of which is answered first.
+    // Byte by byte, with a ping after each, every one of which is answered first.
     for (n, byte) in HELLO.iter().enumerate() {
         let last = n + 1 == HELLO.len();
         let first = if n == 0 { TEXT } else { CONTINUATION } | if last { FIN } else { 0 };
@@ -342,7 +342,7 @@ async fn a_client_that_closes_is_answered() {
         (close(3999, ""), close(3999, "")),
         (close(4000, ""), close(4000, "")),
         (close(4999, ""), close(4999, "")),
-        // What no client may say.
+        // Frames that no client may send.
         (vec![3], close(1002, "")),
         (close(0, ""), close(1002, "")),
         (close(999, ""), close(1002, "")),
@@ -363,7 +363,7 @@ async fn a_client_that_closes_is_answered() {
     ] {
         let mut socket = RawSocket::of(&a, &alice).await;
         socket.frame(FIN | CLOSE, &payload).await;
-        // What comes after it is not listened to.
+        // Later frames are ignored.
         socket.frame(FIN | TEXT, b"junk").await;
         let (opcode, told) = socket.next().await.expect("an answer");
         assert_eq!(
@@ -388,7 +388,7 @@ async fn a_client_that_closes_is_answered() {
     socket.bytes(&bytes).await;
     assert_eq!(socket.next().await, Some((CLOSE, close(1000, ""))));
     assert_eq!(socket.next().await, None);
-    // What was said before it counts.
+    // Earlier frames count.
     let mut socket = RawSocket::of(&a, &alice).await;
     let said = [
         RawSocket::masked(FIN | TEXT, HELLO),

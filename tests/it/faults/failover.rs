@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use blindpipe::db::migrate;
+use devcluster::services::SERVING_ROLE;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -68,8 +69,11 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     let address = |port: u16| format!("127.0.0.1:{port}");
     let proxy = Proxy::before(&address(primary.port())).await;
     migrate::run_at(&primary.url()).await.expect("migrated");
+    migrate::grant_at(&primary.url(), SERVING_ROLE)
+        .await
+        .expect("granted");
     let url = primary
-        .url()
+        .serving_url()
         .replace(&address(primary.port()), &proxy.address);
     let [a, b] = nodes_with(&[RAISED_LIMITS, ("DATABASE_URL", &url)]).await;
     let alice = a.user("alice").await;

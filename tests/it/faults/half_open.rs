@@ -149,7 +149,7 @@ async fn a_client_that_only_hears_is_closed_too_and_loses_nothing() {
     let proxy = Proxy::before(b.base.trim_start_matches("http://")).await;
     let (alice, agent, conversation, mut sockets) = three(&a, &proxy).await;
     proxy.hold(Held::Up);
-    // What it says goes nowhere; what is said to it arrives.
+    // Its frames go nowhere; frames to it arrive.
     let id = ulid().to_string();
     let send = json!({
         "type": "message.send", "ref": 1, "conversation_id": conversation, "client_message_id": id,

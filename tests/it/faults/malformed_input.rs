@@ -86,13 +86,13 @@ async fn every_route_answers_garbage_in_the_envelope() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    // What a garbled request would rightly end is ended last.
+    // Credentials that a garbled request would rightly end come last.
     let mut routes = routes::table();
     routes.sort_by_key(|route| route.method == Method::DELETE);
     for route in routes {
         let caller = match route.caller {
             Access::Public => a.anon(),
-            // Whoever calls this cannot call anything else.
+            // A caller of this cannot call anything else.
             Access::User if (&route.method, route.path) == (&Method::DELETE, "/users/me") => {
                 a.user("leaver").await.caller.clone()
             }

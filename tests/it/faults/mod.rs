@@ -2,6 +2,7 @@
 
 mod early_answers;
 mod failover;
+mod forged_messages;
 mod half_open;
 mod malformed_input;
 mod outages;

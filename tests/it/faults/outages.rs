@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::support::{
     Agent, ProcessNode, Socket, TestNode, User, nodes_with, private_redis, psql, redis_client,
-    spawn, ulid,
+    sealed, spawn, ulid,
 };
 
 const RAISED_LIMITS: (&str, &str) = (
@@ -408,6 +408,7 @@ async fn a_node_that_cannot_see_postgres_delivers_nothing_and_catches_up_later()
         .simple()
         .to_string();
     let hint = format!("{} 3 \"event\":\"message.created\",\"data\":{{}}", ulid());
+    let hint = sealed(&a.world, &socket.cursor, &format!("p:{inbox}"), &hint);
     let heard: u32 = client
         .publish(format!("{prefix}:p:{inbox}"), hint)
         .await

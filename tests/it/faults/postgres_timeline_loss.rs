@@ -23,7 +23,7 @@ async fn tombstones(node: &TestNode, n: usize) -> (fred::clients::Client, String
     }
 }
 
-/// What a promoted standby says that was behind, or a backup that was restored.
+/// The words of a promoted standby that was behind, or of a restored backup.
 const LOST: &str = "update session set revoked_at = null, revoke_reason = null;
                     update agent_token t set revoked_at = null, revoke_reason = null, bcrypt_hash = kept.hash
                     from kept where kept.token_id = t.token_id";

@@ -39,7 +39,7 @@ async fn everything_that_uses_redis_works_on_a_cluster() {
         let admitted = statuses.iter().filter(|status| **status == 200).count();
         // On a starved machine a call to Redis may be late, and the node's own share decides instead.
         if a.metric("limiter_fallback_total", &[]).await == shares {
-            // What an overloaded node could not answer may have been counted.
+            // A call that an overloaded node could not answer may have been counted.
             let failed = statuses.iter().filter(|status| **status == 503).count();
             assert!(admitted <= 11 && admitted + failed >= 11, "{statuses:?}");
             exact += usize::from(failed == 0);
@@ -168,7 +168,7 @@ async fn all_or_nothing(limits: &Limits) {
             assert_eq!(decision.0, 1, "the e-mail's rule denies");
             assert!(decision.1 <= Duration::from_secs(600));
         }
-        // What the denied calls might have used of the address is there: seven of ten.
+        // The address's budget that denied calls might have used is there: seven of ten.
         let other = [Rule::charge(Limit::RegisterIp, &ip)];
         let mut left = 0;
         while limits.decide(&other).await.denied.is_none() {
@@ -180,7 +180,7 @@ async fn all_or_nothing(limits: &Limits) {
             .await;
         assert!(look.denied.is_some());
     }
-    // What is given back can be used again.
+    // A budget that is given back can be used again.
     let rule = [Rule::charge(Limit::RegisterEmail, "again@example.org")];
     for _ in 0..10 {
         let decision = limits.decide(&rule).await;

@@ -25,26 +25,30 @@ async fn unconfirmed_bytes_go_after_a_day(kind: StoreKind) {
     assert_eq!(stage.stored().len(), copies + 1);
     stage.nodes[0].advance(DAY + Duration::from_secs(1)).await;
     stage.ask_for("expire_uploads").await;
+    let expired = "select count(*) from upload where state = 'expired' and object_key is null";
+    until_counted(&stage, expired, 2).await;
     stage.until_stored(1).await;
     for upload in [&upload, &pending] {
         confirm(&stage.agent, upload, b"left")
             .await
             .refused(404, "NOT_FOUND");
     }
-    let expired = "select count(*) from upload where state = 'expired' and object_key is null";
-    assert_eq!(count(stage.database(), expired).await, 2);
     let path = format!("/objects/{}", kept["object_key"].as_str().expect("a key"));
     stage.agent.get(path).await.expect(200);
     // Their rows go a week later.
     stage.nodes[0].advance(7 * DAY).await;
     stage.ask_for("expire_uploads").await;
-    for _ in 0..200 {
-        if count(stage.database(), expired).await == 0 {
+    until_counted(&stage, expired, 0).await;
+}
+
+async fn until_counted(stage: &Stage, sql: &str, n: i64) {
+    for _ in 0..400 {
+        if count(stage.database(), sql).await == n {
             return;
         }
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
-    panic!("the rows stay");
+    panic!("{sql} is not {n}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

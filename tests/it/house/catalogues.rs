@@ -39,7 +39,7 @@ async fn every_route_refuses_who_must_not_call_it() {
                 &["", "junk", &other.token, &alice.access_token],
                 "AGENT_TOKEN_INVALID",
             ),
-            // What does not look like an agent's token is refused as an access token.
+            // A text that does not look like an agent's token is refused as an access token.
             Access::Either => (&["", "junk"], "UNAUTHORIZED"),
         };
         let path = filled(route.path, &one.id);

@@ -13,13 +13,20 @@ use blindpipe::{
     },
 };
 
-use crate::support::{World, connect, nodes, ulid};
+use crate::support::{World, connect, nodes, serving, ulid};
 
 const ROOM: &[(Kind, i32)] = &[(Kind::Mail, 2), (Kind::EraseAccount, 8)];
 
 async fn queue_of(world: &World) -> Db {
     let wait = Duration::from_secs(10);
-    Db::new(&world.database.clone().into(), "test", 4, Plans::Free, wait).expect("a pool")
+    Db::new(
+        &serving(&world.database).into(),
+        "test",
+        4,
+        Plans::Free,
+        wait,
+    )
+    .expect("a pool")
 }
 
 async fn enqueue(db: &Db, jobs: Vec<Job>) {
@@ -108,7 +115,7 @@ async fn a_job_that_fails_waits_longer_each_time_and_is_given_up_when_told() {
     queue::fail(&db, claims[0], &why).await.expect("settled");
     world.advance(Duration::from_secs(3600)).await;
     assert!(claim(&db).await.is_empty());
-    // One that was given up is kept for a while, and in nobody's way.
+    // A job that was given up is kept for a while, and in nobody's way.
     enqueue(&db, vec![job]).await;
     assert_eq!(claim(&db).await.len(), 1);
     let client = connect(&world.database).await;

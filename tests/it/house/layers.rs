@@ -129,7 +129,7 @@ fn paths(file: &str, text: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// One line for each mention of a room that does not stand before the room of the file.
+/// A line for each mention of a module that does not stand before the module of the file.
 fn upward_mentions(rooms: &[String], files: &[(String, String)]) -> BTreeSet<String> {
     let place = |room: &String| rooms.iter().position(|other| other == room);
     let mut faults = BTreeSet::new();

@@ -1,6 +1,7 @@
 //! Rules of the sources, the tables, the schema and the operation.
 
 mod catalogues;
+mod grants;
 mod jobs;
 mod layers;
 mod operations;

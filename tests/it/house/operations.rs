@@ -115,7 +115,7 @@ fn serve(settings: &[(&str, &str)]) -> (Option<i32>, String) {
 }
 
 /// The exit code and standard error of a subcommand.
-fn run(subcommand: &str, settings: &[(&str, &str)]) -> (Option<i32>, String) {
+pub(super) fn run(subcommand: &str, settings: &[(&str, &str)]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_blindpipe"))
         .arg(subcommand)
         .env_clear()
@@ -212,7 +212,7 @@ async fn a_node_refuses_an_older_schema_and_migrations_run_once() {
         ("LISTEN_ADDR", "127.0.0.1:0"),
         ("ADMIN_ADDR", "127.0.0.1:0"),
         ("TRUSTED_PROXIES", "127.0.0.1/32"),
-        ("DATABASE_URL", &a.world.database),
+        ("DATABASE_URL", a.world.setting("DATABASE_URL")),
         ("DATABASE_REQUIRE_DURABLE", "false"),
         ("REDIS_URL", "redis://127.0.0.1:1"),
         ("SERVER_SECRET", key),

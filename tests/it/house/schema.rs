@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use blindpipe::{db::migrate, ids::PrincipalKind};
+use blindpipe::{db::migrate, features::announcements::Stage, ids::PrincipalKind};
 use blindpipe_protocol::{
     accounts::Scene,
     agents::{AgentState, DeliveryMode},
@@ -100,6 +100,15 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
         ),
         ("agent_state", words(AgentState::ALL, AgentState::as_str)),
         ("agent_token_revoke_reason_check", reasons.clone()),
+        (
+            "announcement_principal_kind_check",
+            words(PrincipalKind::ALL, PrincipalKind::as_str),
+        ),
+        ("announcement_stage_check", words(Stage::ALL, Stage::row)),
+        (
+            "block_blocked_kind_check",
+            words(PrincipalKind::ALL, PrincipalKind::as_str),
+        ),
         (
             "conversation_encryption_check",
             words(Encryption::ALL, Encryption::as_str),

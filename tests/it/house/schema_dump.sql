@@ -13,8 +13,14 @@ with columns as (
 ), relations as (
     select * from pg_class where relnamespace = 'public'::regnamespace and relname <> 'refinery_schema_history'
 ), statements (section, name, text) as (
+    -- Functions come before the tables that they read.
+    select 0, '', 'set check_function_bodies = off;'
+    union all
+    select 0, extname::text, format('create extension %I;', extname) from pg_extension where extname <> 'plpgsql'
+    union all
     select 1, proname::text, regexp_replace(pg_get_functiondef(oid), '\s+$', '') || ';'
-    from pg_proc where pronamespace = 'public'::regnamespace and prokind = 'f'
+    from pg_proc p where pronamespace = 'public'::regnamespace and prokind = 'f'
+        and not exists (select from pg_depend where objid = p.oid and deptype = 'e')
     union all
     select 2, proname, format('create aggregate %I (%s) (sfunc = %s, stype = %s);',
         proname, pg_get_function_arguments(p.oid), aggtransfn, format_type(aggtranstype, null))

@@ -11,7 +11,7 @@ use std::{
 use blindpipe::{
     clock::Clock,
     ids::{AgentId, NodeId, Principal, UserId},
-    limits::slots::{Kind, Slots},
+    limits::slots::{ConnectionKind, Slots},
     random::Random,
 };
 use devcluster::services::send_signal;
@@ -354,7 +354,10 @@ async fn what_is_connected_can_be_read_on_every_node() {
     // The links are made in the background.
     let started = Instant::now();
     let socket = loop {
-        let lease = a.take(agent, Kind::Websocket, "").await.expect("a slot");
+        let lease = a
+            .take(agent, ConnectionKind::Websocket, "")
+            .await
+            .expect("a slot");
         if b.connections(&[agent.id()]).await[0].len() == 1 {
             break lease;
         }
@@ -363,9 +366,12 @@ async fn what_is_connected_can_be_read_on_every_node() {
         a.flush().await;
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
-    let call = b.take(agent, Kind::Webhook, "").await.expect("a slot");
+    let call = b
+        .take(agent, ConnectionKind::Webhook, "")
+        .await
+        .expect("a slot");
     let phone = b
-        .take(user, Kind::Websocket, "phone:1")
+        .take(user, ConnectionKind::Websocket, "phone:1")
         .await
         .expect("a slot");
     let all = a.connections(&[agent.id(), user.id()]).await;
@@ -420,7 +426,7 @@ async fn a_node_that_asserts_very_many_slots_goes_on_beating_and_loses_none() {
     let takes = (0..60 * 256).map(|_| {
         slots.take(
             Principal::Agent(AgentId::generate(&random)),
-            Kind::Websocket,
+            ConnectionKind::Websocket,
             "",
         )
     });

@@ -74,7 +74,7 @@ async fn everyone_sees_what_is_left() {
     assert_eq!(bucket(&agent, "agent_tier_2").await, None);
     assert!(bucket(&agent, "agent_tier_1").await.expect("its tier")["remaining"].is_null());
 
-    // What was used on one node is gone on the other, as the operator has set it.
+    // A budget used on one node is gone on the other, as the operator has set it.
     agent.poll("").await.expect(200);
     a.advance(Duration::from_secs(10)).await;
     agent.on(&b).poll("").await.expect(200);
@@ -100,7 +100,7 @@ async fn everyone_sees_what_is_left() {
         6
     );
 
-    // What Postgres counts is shown with the rest.
+    // Budgets that Postgres counts are shown with the rest.
     let alice = alice.refreshed().await;
     let wrong = json!({ "email": alice.email, "account_password": "wrong wrong", "turnstile_token": "dev-pass" });
     a.anon()
@@ -248,7 +248,7 @@ async fn a_restarted_or_flushed_redis_counts_anew_and_no_more_than_that() {
                 .await
                 .expect("flushed");
         }
-        // What an overloaded node could not answer may have been counted.
+        // A call that an overloaded node could not answer may have been counted.
         let (admitted, failed) = use_up().await;
         assert!(
             admitted <= 10 && admitted + failed >= 10,

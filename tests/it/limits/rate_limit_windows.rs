@@ -29,7 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::support::{db, private_redis, redis_client, redis_link, services, spawn, ulid};
 
-/// One rule of one decision.
+/// A rule of a decision.
 struct Record {
     /// µs of Redis's clock; none if the node's own share decided.
     at: Option<i64>,
@@ -43,7 +43,7 @@ struct Record {
     admitted: bool,
 }
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Faults {
     /// Windows with more calls than allowed.
@@ -109,7 +109,7 @@ async fn record(url: &str, clocks: [Clock; 3], most: usize, pause: Duration) -> 
     record_by(&Overrides::default(), url, clocks, most, pause).await
 }
 
-/// The same by another table.
+/// Another table gives this result as well.
 async fn record_by(
     overrides: &Overrides,
     url: &str,
@@ -310,7 +310,7 @@ async fn the_checker_sees_a_limiter_that_is_off_by_one() {
     }
 }
 
-/// What three nodes decide while `disturb` happens to their Redis, again and again until they have decided enough.
+/// The decisions of three nodes while `disturb` happens to their Redis, again and again until they have decided enough.
 async fn disturbed(
     name: &'static str,
     mut disturb: impl AsyncFnMut(&mut RedisServer, &fred::clients::Client),
@@ -369,7 +369,7 @@ fn over(records: &[Record], most: impl Fn(usize) -> usize) -> usize {
     windows.sum()
 }
 
-/// What three nodes give out by themselves, if they did.
+/// The calls that three nodes admit without Redis, if they did.
 fn shares(records: &[Record], count: usize) -> usize {
     if records.iter().all(|record| record.at.is_some()) {
         0
@@ -405,7 +405,7 @@ async fn a_slow_redis_is_exact_and_a_late_one_costs_the_nodes_shares() {
             .expect("paused");
     })
     .await;
-    // What Redis decided is exact however late its answer was. (Denials are not checked: a call that was given up is
+    // A decision of Redis is exact however late its answer was. (Denials are not checked: a call that was given up is
     // counted all the same when Redis comes to it.)
     assert_eq!(check(&records).over, 0);
     assert_eq!(over(&records, |count| count + shares(&records, count)), 0);

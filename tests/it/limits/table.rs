@@ -65,7 +65,7 @@ const TO_COME: &[Limit] = &[Limit::AgentGrantRequest, Limit::UserSearch];
 
 #[test]
 fn every_row_has_its_route_or_waits_for_it() {
-    // What a parameter is called, or whether it takes the rest of the path, makes no other route.
+    // The name of a parameter, or whether it takes the rest of the path, makes no other route.
     let plain = |route: &str| {
         let parts = route
             .split('/')
@@ -90,11 +90,11 @@ fn every_row_has_its_route_or_waits_for_it() {
     }
 }
 
-/// Who plays.
+/// The players.
 struct Stage {
     nodes: [TestNode; 2],
     user: User,
-    /// Whose cookie is used again and again.
+    /// The user whose cookie is used again and again.
     refresher: User,
     agent: Agent,
     /// Agents of the second and the third tier.
@@ -181,7 +181,7 @@ impl Stage {
         })
     }
 
-    /// One call that `limit` counts, at alternating nodes; none of those whose routes are to come.
+    /// A call that `limit` counts, at alternating nodes; none of those whose routes are to come.
     async fn call(&self, limit: Limit) -> Option<Answer> {
         let n = self.calls.fetch_add(1, Ordering::Relaxed);
         let node = &self.nodes[n as usize % 2];

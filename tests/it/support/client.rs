@@ -132,7 +132,7 @@ impl Caller {
         }
     }
 
-    /// The same caller at another node.
+    /// This caller at another node.
     pub fn on(&self, node: &TestNode) -> Self {
         Caller {
             base: node.base.clone(),
@@ -152,7 +152,7 @@ impl Caller {
         self.ip
     }
 
-    /// The same caller with another token.
+    /// This caller with another token.
     pub fn with_token(&self, token: &str) -> Self {
         Caller {
             token: Some(token.to_owned()),

@@ -5,7 +5,27 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::client::{Answer, Caller};
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use blindpipe::{clock::Clock, config::ServerSecret, delivery::Seal, ids::NodeId, random::Random};
+use blindpipe_protocol::cursor::Cursor;
+
+use super::{
+    client::{Answer, Caller},
+    world::World,
+};
+
+/// `text` for `channel` (without the prefix), as a node of this world would seal it in the epoch of
+/// `cursor`.
+pub fn sealed(world: &World, cursor: &str, channel: &str, text: &str) -> String {
+    let secret = BASE64
+        .decode(world.setting("SERVER_SECRET"))
+        .expect("base64");
+    let cursor: Cursor = cursor.parse().expect("a cursor");
+    let node = NodeId(Random::new(Clock::default()).ulid());
+    let seal = Seal::new(node, &ServerSecret([secret].into()), cursor.epoch);
+    let channel = format!("{}:{channel}", world.setting("REDIS_PREFIX"));
+    seal.seal(&channel, cursor.epoch, text)
+}
 
 /// Requests a WebSocket upgrade and then sends nothing. Returns the socket and the answer.
 pub async fn knock_and_stay(caller: &Caller) -> (TcpStream, Answer) {

@@ -4,9 +4,13 @@
 //! prefix of their own.
 
 mod authenticator;
+mod authority;
+mod behaviour;
 mod client;
 mod devtools;
+mod faulty_receiver;
 mod hostile;
+mod names;
 mod process;
 mod proxy;
 pub mod raw;
@@ -20,15 +24,19 @@ mod world;
 
 pub use self::{
     authenticator::Authenticator,
+    authority::Authority,
+    behaviour::Behaviour,
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     devtools::DevTools,
-    hostile::{forged, knock, knock_and_stay, wrong_secret},
+    faulty_receiver::FaultyReceiver,
+    hostile::{forged, knock, knock_and_stay, sealed, wrong_secret},
+    names::NameServer,
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
     s3::S3Server,
     services::{
         blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
-        redis_client, redis_cluster, redis_link, services, spawn, waiting,
+        redis_client, redis_cluster, redis_link, services, serving, spawn, waiting,
     },
     siteverify::{FaultMode, SECRET as TURNSTILE_SECRET, SiteVerify},
     smtp::{PASSWORD as SMTP_PASSWORD, Secrecy, SmtpServer},

@@ -1,4 +1,4 @@
-//! One Postgres and one Redis for the whole test process, and a template database to copy from.
+//! A Postgres and a Redis for the whole test process, and a template database to copy from.
 
 use std::{
     path::Path,
@@ -12,7 +12,7 @@ use blindpipe::{
 };
 use devcluster::{
     DevError, open_files,
-    services::{Durability, PostgresServer, RedisCluster, RedisServer, Services},
+    services::{Durability, PostgresServer, RedisCluster, RedisServer, SERVING_ROLE, Services},
 };
 use tokio::sync::OnceCell;
 use tokio_postgres::{GenericClient, NoTls};
@@ -24,6 +24,7 @@ static TEMPLATE: OnceCell<()> = OnceCell::const_new();
 const MOVABLE_TIME: &str = "
     create table test_clock (ahead interval not null);
     insert into test_clock values ('0');
+    grant select on test_clock to blindpipe_serve;
     create or replace function app_now() returns timestamptz language sql stable parallel safe
         as 'select statement_timestamp() + (select ahead from test_clock)';";
 
@@ -130,7 +131,15 @@ fn url_of(database: &str) -> String {
     format!("{server}/{database}")
 }
 
-/// A fresh database without any schema; returns its URL.
+/// The URL of the same database as the serving role, for the owner's URL of it.
+pub fn serving(url: &str) -> String {
+    let role = services().postgres.serving_url();
+    let (role, _) = role.split_once('@').expect("a role in the URL");
+    let (_, place) = url.split_once('@').expect("a role in the URL");
+    format!("{role}@{place}")
+}
+
+/// A fresh database without any schema; returns its URL, as the owner.
 pub async fn empty_database() -> String {
     tokio::task::spawn_blocking(services)
         .await
@@ -144,7 +153,7 @@ pub async fn empty_database() -> String {
     url_of(&name)
 }
 
-/// A fresh database with the schema; returns its URL.
+/// A fresh database with the schema; returns its URL, as the owner.
 pub async fn database() -> String {
     tokio::task::spawn_blocking(services)
         .await
@@ -162,6 +171,9 @@ pub async fn database() -> String {
                 .expect("created");
             let url = url_of("template_blindpipe");
             migrate::run_at(&url).await.expect("migrated");
+            migrate::grant_at(&url, SERVING_ROLE)
+                .await
+                .expect("granted");
             let client = connect(&url).await;
             client
                 .batch_execute(MOVABLE_TIME)
@@ -186,14 +198,21 @@ pub async fn database() -> String {
     panic!("no copy of the template");
 }
 
-/// Runs SQL as the application's role.
+/// Runs SQL as the role of the URL, which is the owner for a world's database.
 pub async fn psql(url: &str, sql: &str) -> Vec<tokio_postgres::SimpleQueryMessage> {
     connect(url).await.simple_query(sql).await.expect(sql)
 }
 
 /// The database access of a node's job, for a test that runs the job itself.
 pub fn db(url: &str) -> Db {
-    Db::new(&url.into(), "test", 4, Plans::Free, Duration::from_secs(10)).expect("a pool")
+    Db::new(
+        &serving(url).into(),
+        "test",
+        4,
+        Plans::Free,
+        Duration::from_secs(10),
+    )
+    .expect("a pool")
 }
 
 /// A link to Redis with a node's default settings.

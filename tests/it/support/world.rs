@@ -14,6 +14,7 @@ use super::{
 /// The state that the nodes of one test share.
 pub struct World {
     pub clock: Clock,
+    /// The URL of the database as its owner. Nodes serve as another role.
     pub database: String,
     pub mail_dir: std::path::PathBuf,
     /// The folder of the object store, unless a test has another store.
@@ -49,7 +50,7 @@ impl World {
             ("PUBLIC_URL", "https://localhost".to_owned()),
             ("ALLOWED_ORIGINS", "https://localhost".to_owned()),
             ("RP_ORIGIN", "https://localhost".to_owned()),
-            ("DATABASE_URL", database.clone()),
+            ("DATABASE_URL", services::serving(&database)),
             ("DATABASE_REQUIRE_DURABLE", "false".to_owned()),
             ("REDIS_URL", services::services().redis.url()),
             ("REDIS_PREFIX", name),

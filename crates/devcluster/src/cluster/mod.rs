@@ -39,7 +39,7 @@ pub struct Options {
 pub struct Cluster {
     setup: Arc<Setup>,
     nodes: Arc<[Node]>,
-    /// One per node, in the same order.
+    /// An entry per node, in the same order.
     processes: Vec<Process>,
     services: Services,
     passkey_page: PasskeyPage,

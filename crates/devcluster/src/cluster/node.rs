@@ -86,14 +86,15 @@ impl Node {
         let _ = fs::rename(&self.log, self.log.with_extension("log.old"));
     }
 
-    /// Starts the program with `subcommand` and the node's settings. Its output is appended to
-    /// `log`.
-    pub fn run(&self, subcommand: &str, log: &Path) -> Result<Process> {
+    /// Starts the program with `subcommand`, the node's settings and `extra` ones. Its output is
+    /// appended to `log`.
+    pub fn run(&self, subcommand: &str, extra: &[(&str, &str)], log: &Path) -> Result<Process> {
         let log = open_log(log)?;
         let mut command = process::command(&self.program, "TERM");
         command
             .arg(subcommand)
-            .envs(self.environment.iter().map(|(name, value)| (name, value)));
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .envs(extra.iter().copied());
         command
             .stderr(log.try_clone().with_context(|| "share a log".into())?)
             .stdout(log);
@@ -101,7 +102,7 @@ impl Node {
     }
 
     pub fn spawn(&self) -> Result<Process> {
-        self.run("serve", &self.log)
+        self.run("serve", &[], &self.log)
     }
 
     /// Returns when the node is ready.

@@ -30,6 +30,7 @@ pub struct Settings {
     pub passkey_origin: String,
     secrets: Secrets,
     database_url: String,
+    migrate_database_url: String,
     redis_url: String,
 }
 
@@ -45,7 +46,8 @@ impl Settings {
             passkey_origin,
             mails: root.join("mail"),
             secrets: secrets::prepare(&root.join("secrets.env"))?,
-            database_url: services.postgres.url(),
+            database_url: services.postgres.serving_url(),
+            migrate_database_url: services.postgres.url(),
             redis_url: services.redis.url(),
             root,
         })
@@ -59,6 +61,11 @@ impl Settings {
         let mut environment = self.owned(name, ports, all);
         environment.extend(unless_given(self.defaults(all), is_given));
         environment
+    }
+
+    /// What a migration needs beside the environment of a node: the owner of the schema.
+    pub fn migration(&self) -> [(&str, &str); 1] {
+        [("MIGRATE_DATABASE_URL", &self.migrate_database_url)]
     }
 
     fn owned(&self, name: &str, ports: Ports, all: &[u16]) -> Vec<(String, String)> {

@@ -132,7 +132,7 @@ impl Setup {
         let began = Instant::now();
         let log = self.settings.root.join("logs/migrate.log");
         let _ = fs::remove_file(&log);
-        let mut process = node.run("migrate", &log)?;
+        let mut process = node.run("migrate", &self.settings.migration(), &log)?;
         let status = node::wait(&mut process).await;
         if status.success() {
             say(format!(

@@ -1,8 +1,8 @@
 //! Makes a new database cluster, all or nothing.
 
-use std::fs;
+use std::{fs, path::Path};
 
-use super::{Durability, PostgresServer};
+use super::{Durability, Passwords, PostgresServer, SERVING_ROLE};
 use crate::{
     error::{Context, DevError, Result},
     files::{make_folder, write_secret},
@@ -16,12 +16,13 @@ impl PostgresServer {
         let secrets = self.folder.join("passwords");
         let version = fs::read_to_string(self.data().join("PG_VERSION"));
         let Ok(version) = version else {
-            self.passwords = (random::base62(32), random::base62(32));
+            self.passwords = Passwords {
+                owner: random::base62(32),
+                superuser: random::base62(32),
+                serving: random::base62(32),
+            };
             self.initialise()?;
-            write_secret(
-                &secrets,
-                &format!("{}\n{}\n", self.passwords.0, self.passwords.1),
-            )?;
+            self.passwords.write(&secrets)?;
             // The rename comes last, so that a cluster always has its passwords and is never half
             // made.
             let _ = fs::remove_dir_all(self.data());
@@ -44,30 +45,57 @@ impl PostgresServer {
         }
         let text = fs::read_to_string(&secrets)
             .map_err(|error| unusable(format!("has lost its passwords ({error})")))?;
-        let (ours, admin) = text
-            .trim_end()
-            .split_once('\n')
-            .ok_or_else(|| unusable("has no passwords".into()))?;
-        self.passwords = (ours.to_owned(), admin.to_owned());
-        Ok(())
+        let read = Passwords::read(&text).ok_or_else(|| unusable("has no passwords".into()))?;
+        let is_complete = !read.serving.is_empty();
+        self.passwords = read;
+        if is_complete {
+            return Ok(());
+        }
+        // The cluster is older than the role. The password is written last, so that an interrupted
+        // start begins anew.
+        self.passwords.serving = random::base62(32);
+        self.run_single_user(&self.data(), &self.serving_role())?;
+        self.passwords.write(&secrets)
     }
 
     fn initialise(&self) -> Result<()> {
         let first = self.init_db("C.UTF-8");
         // Not every C library has that locale.
         first.or_else(|_| self.init_db("C"))?;
-        // No server runs yet, so the passwords appear in no network and no process list.
         let sql = format!(
             "create role blindpipe login createdb password '{}';\n\
              grant pg_monitor to blindpipe;\n\
-             create database blindpipe owner blindpipe;\n",
-            self.passwords.0
+             create database blindpipe owner blindpipe;\n{}",
+            self.passwords.owner,
+            self.serving_role()
         );
+        let fresh = self.folder.join("data.new");
+        self.run_single_user(&fresh, &sql)?;
+        if self.durability == Durability::Durable {
+            let mut sync = self.command("initdb");
+            sync.arg("--sync-only").arg("-D").arg(fresh);
+            Process::output(sync)?;
+        }
+        Ok(())
+    }
+
+    /// SQL that makes [`SERVING_ROLE`], or gives it its password. The owner is a member of it, so
+    /// that a test may cut the connections of nodes.
+    fn serving_role(&self) -> String {
+        format!(
+            "do $$ begin if not exists (select from pg_roles where rolname = '{SERVING_ROLE}') \
+             then create role {SERVING_ROLE} login; end if; end $$;\n\
+             alter role {SERVING_ROLE} password '{}';\n\
+             grant {SERVING_ROLE} to blindpipe;\n",
+            self.passwords.serving
+        )
+    }
+
+    /// Runs statements, a line each. No server runs on `data`, so the passwords appear in no
+    /// network and no process list.
+    fn run_single_user(&self, data: &Path, sql: &str) -> Result<()> {
         let mut single = self.command("postgres");
-        single
-            .arg("--single")
-            .arg("-D")
-            .arg(self.folder.join("data.new"));
+        single.arg("--single").arg("-D").arg(data);
         single.args([
             "-c",
             "exit_on_error=on",
@@ -79,19 +107,12 @@ impl PostgresServer {
             "fsync=off",
         ]);
         single.arg("postgres");
-        let output = Process::output_with_input(single, &sql)?;
+        let output = Process::output_with_input(single, sql)?;
         if !output.status.success() {
             return Err(DevError::new(format!(
                 "could not make the database:\n{}",
                 String::from_utf8_lossy(&output.stderr)
             )));
-        }
-        if self.durability == Durability::Durable {
-            let mut sync = self.command("initdb");
-            sync.arg("--sync-only")
-                .arg("-D")
-                .arg(self.folder.join("data.new"));
-            Process::output(sync)?;
         }
         Ok(())
     }
@@ -102,7 +123,7 @@ impl PostgresServer {
         let _ = fs::remove_dir_all(&fresh);
         make_folder(&fresh, 0o700)?;
         self.account.take_ownership(&fresh)?;
-        write_secret(&password_file, &self.passwords.1)?;
+        write_secret(&password_file, &self.passwords.superuser)?;
         self.account.take_ownership(&password_file)?;
         let mut init = self.command("initdb");
         init.arg("-D")
@@ -127,5 +148,26 @@ impl PostgresServer {
             "initdb failed:\n{}",
             String::from_utf8_lossy(&output.stderr)
         )))
+    }
+}
+
+impl Passwords {
+    /// Reads the file of [`write`](Self::write). An older file lacks the last line.
+    fn read(text: &str) -> Option<Self> {
+        let mut lines = text.lines().map(str::to_owned);
+        Some(Passwords {
+            owner: lines.next()?,
+            superuser: lines.next()?,
+            serving: lines.next().unwrap_or_default(),
+        })
+    }
+
+    fn write(&self, file: &Path) -> Result<()> {
+        let Passwords {
+            owner,
+            superuser,
+            serving,
+        } = self;
+        write_secret(file, &format!("{owner}\n{superuser}\n{serving}\n"))
     }
 }

@@ -1,9 +1,9 @@
 //! A private PostgreSQL server.
 //!
 //! Each folder has a cluster on a free TCP port of 127.0.0.1, without Unix sockets. Role
-//! `blindpipe` owns database `blindpipe` and may create databases, but is no superuser. So the
-//! server can do no more here than in production. Role `postgres` is the superuser. Both have
-//! random passwords, kept beside the data.
+//! `blindpipe` owns database `blindpipe` and may create databases, but is no superuser. Role
+//! [`SERVING_ROLE`] is the nodes' own and owns nothing. So the server can do no more here than in
+//! production. Role `postgres` is the superuser. All have random passwords, kept beside the data.
 
 mod init;
 mod standby;
@@ -29,6 +29,8 @@ use crate::{
 /// The search for a free port begins here. The machine's own server may want the standard port
 /// later.
 const FIRST_PORT: u16 = 15432;
+/// The role that nodes serve with. It has the rights that a migration grants to it.
+pub const SERVING_ROLE: &str = "blindpipe_serve";
 /// Deadline of a start. Recovery after a crash may take a while.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -75,6 +77,17 @@ impl Durability {
     }
 }
 
+/// The passwords of the roles.
+#[derive(Clone, Debug, Default)]
+struct Passwords {
+    /// Of `blindpipe`.
+    owner: String,
+    /// Of `postgres`.
+    superuser: String,
+    /// Of [`SERVING_ROLE`].
+    serving: String,
+}
+
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct PostgresServer {
@@ -83,8 +96,7 @@ pub struct PostgresServer {
     durability: Durability,
     /// The folder of `data`, `passwords` and `log`.
     folder: PathBuf,
-    /// Passwords of `blindpipe` and `postgres`.
-    passwords: (String, String),
+    passwords: Passwords,
     port: u16,
     process: Option<Process>,
 }
@@ -104,7 +116,7 @@ impl PostgresServer {
             account: account.clone(),
             durability,
             folder: folder.to_owned(),
-            passwords: Default::default(),
+            passwords: Passwords::default(),
             port: 0,
             process: None,
         };
@@ -123,7 +135,15 @@ impl PostgresServer {
     pub fn url(&self) -> String {
         format!(
             "postgresql://blindpipe:{}@127.0.0.1:{}/blindpipe",
-            self.passwords.0, self.port
+            self.passwords.owner, self.port
+        )
+    }
+
+    /// The URL of database `blindpipe` as [`SERVING_ROLE`].
+    pub fn serving_url(&self) -> String {
+        format!(
+            "postgresql://{SERVING_ROLE}:{}@127.0.0.1:{}/blindpipe",
+            self.passwords.serving, self.port
         )
     }
 
@@ -131,7 +151,7 @@ impl PostgresServer {
     pub fn admin_url(&self) -> String {
         format!(
             "postgresql://postgres:{}@127.0.0.1:{}/postgres",
-            self.passwords.1, self.port
+            self.passwords.superuser, self.port
         )
     }
 

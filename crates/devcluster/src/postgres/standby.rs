@@ -39,7 +39,7 @@ impl PostgresServer {
         backup
             .args(["--host=127.0.0.1", "--username=postgres", "--port"])
             .arg(self.port.to_string());
-        backup.env("PGPASSWORD", &self.passwords.1);
+        backup.env("PGPASSWORD", &self.passwords.superuser);
         check(Process::output(backup)?)?;
         standby.launch_on_free_port()?;
         Ok(standby)

@@ -1,9 +1,9 @@
 //! `POST /agents/{agent_id}/ack`.
 
 use axum::extract::State as Handle;
-use serde::{Deserialize, Serialize};
+use blindpipe_protocol::inbox::{Ack, Acked};
 
-use super::super::{AgentState, Agents, store};
+use super::super::{Agents, store};
 use crate::{
     auth::agent::{Agent, lock_live_token},
     error::{Error, Result},
@@ -11,21 +11,6 @@ use crate::{
     ids::Principal,
     inbox::{self, Inbox, Reader},
 };
-
-#[derive(Default, Deserialize)]
-pub struct Ack {
-    up_to_seq: Option<i64>,
-}
-
-/// The agent's position after an ack.
-#[derive(Serialize)]
-pub struct Acked {
-    state: AgentState,
-    /// The highest acknowledged `seq`. Delivery continues after it.
-    resumed_from_seq: i64,
-    /// The number of waiting events.
-    queued: i64,
-}
 
 /// `POST /agents/{agent_id}/ack`: the agent is reachable, and has all events up to a number.
 ///

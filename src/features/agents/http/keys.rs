@@ -2,54 +2,52 @@
 //! /agents/{agent_id}/keys`.
 
 use axum::extract::State as Handle;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use blindpipe_protocol::{
+    agents::{
+        AgentKey, AgentKeyRegistration, AgentKeys, CheckAgentKey, CheckedAgentKey,
+        RegisterAgentKey, RegisteredAgentKey,
+    },
+    time::Timestamp,
+};
 
 use super::super::{
     AgentState, Agents, move_to,
-    proof::{Keys, Registration, encode},
+    proof::{self, Keys, encode},
     store::{self, Key, Viewer},
 };
 use crate::{
     auth::owned::{AgentView, NamedAgent},
-    clock::iso,
     db::Db,
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
+    features::announcements::{self, Audience},
     http::{Created, Data, Json},
-    ids::AgentId,
     work::Tx,
 };
 
-/// A key that is now the current one.
-#[derive(Serialize)]
-pub struct RegisteredKey {
-    key_id: String,
-    /// The key before it, while that is valid.
-    previous_key_id: Option<String>,
-    previous_valid_until: Option<String>,
-}
-
 /// `POST /agents/{agent_id}/keys/register`: registers a new key pair of an agent.
 ///
-/// Caller: the agent or its owner. Body [`Registration`], signed by the new signing key. The key
+/// Caller: the agent or its owner. Body [`RegisterAgentKey`], signed by the new signing key. The key
 /// before it stays valid for 7 days. An agent's first key makes it `active`. Answers 201 with
-/// [`RegisteredKey`]; a repeat with the current key changes nothing. Publishes
+/// [`RegisteredAgentKey`]; a repeat with the current key changes nothing. Publishes
 /// `agent.key_registered` to related users, and `agent.state_changed` to the owner if it has.
 /// Errors: `VALIDATION_ERROR` (keys, time), `AGENT_KEYS_MISMATCH` (signature),
 /// `AGENT_NOT_REGISTERED`.
 pub async fn register_key(
     agent: NamedAgent,
     Handle(agents): Handle<Agents>,
-    Json(body): Json<Registration>,
-) -> Result<Created<RegisteredKey>> {
-    let keys = body.prove(agent.id, agents.clock.now())?;
+    Json(body): Json<RegisterAgentKey>,
+) -> Result<Created<RegisteredAgentKey>> {
+    let keys = proof::prove(&body, agent.id, agents.clock.now())?;
     let previous = agents.work.run("agents.register_key", async |tx| {
         make_current(tx, &agent, &keys).await
     });
     let previous = previous.await?;
-    let previous_valid_until = previous.as_ref().and_then(|key| key.valid_until).map(iso);
-    Ok(Created(RegisteredKey {
+    let previous_valid_until = previous
+        .as_ref()
+        .and_then(|key| key.valid_until)
+        .map(Timestamp);
+    Ok(Created(RegisteredAgentKey {
         key_id: keys.id(),
         previous_key_id: previous.map(|key| key.id),
         previous_valid_until,
@@ -69,65 +67,37 @@ async fn make_current(tx: &Tx, agent: &NamedAgent, keys: &Keys) -> Result<Option
         if locked.state == AgentState::Registered {
             move_to(tx, &locked, AgentState::Active).await?;
         }
-        let users = store::related_users(tx, agent.id).await?;
-        let data = json!({ "agent_id": agent.id, "key_id": key_id });
-        tx.emit(EventKind::AgentKeyRegistered, None, &data, users)?;
+        let registered = Event::AgentKeyRegistered(AgentKeyRegistration {
+            agent_id: agent.id,
+            key_id: key_id.clone(),
+        });
+        announcements::announce(tx, &Audience::of_agent(agent.id), &[registered]).await?;
     }
     let now = store::keys(tx, agent.id).await?;
     Ok(now.into_iter().find(|key| key.id != key_id))
 }
 
-#[derive(Deserialize)]
-pub struct CheckKey {
-    key_id: String,
-}
-
-/// A valid key.
-#[derive(Serialize)]
-pub struct CheckedKey {
-    key_id: String,
-    current: bool,
-    valid_until: Option<String>,
-}
-
 /// `POST /agents/{agent_id}/keys/check`: checks whether a key is still valid.
 ///
-/// Caller: the agent, its owner, a related user. Body `{key_id}`. Answers 200 with [`CheckedKey`].
+/// Caller: the agent, its owner, a related user. Body `{key_id}`. Answers 200 with [`CheckedAgentKey`].
 /// Errors: `AGENT_KEYS_MISMATCH`, `params {expected_key_ids}`; `AGENT_NOT_REGISTERED`.
 pub async fn check_key(
     about: AgentView,
     Handle(agents): Handle<Agents>,
-    Json(body): Json<CheckKey>,
-) -> Result<Data<CheckedKey>> {
+    Json(body): Json<CheckAgentKey>,
+) -> Result<Data<CheckedAgentKey>> {
     let keys = keys_for(agents.work.db(), &about).await?;
     match keys.iter().find(|key| key.id == body.key_id) {
-        Some(key) => Ok(Data(CheckedKey {
+        Some(key) => Ok(Data(CheckedAgentKey {
             key_id: key.id.clone(),
             current: key.valid_until.is_none(),
-            valid_until: key.valid_until.map(iso),
+            valid_until: key.valid_until.map(Timestamp),
         })),
         None => {
             let expected: Vec<String> = keys.into_iter().map(|key| key.id).collect();
             Err(Error::from(Code::AgentKeysMismatch).with("expected_key_ids", expected))
         }
     }
-}
-
-/// The keys of an agent.
-#[derive(Serialize)]
-pub struct AgentKeys {
-    agent_id: AgentId,
-    keys: Vec<AgentKey>,
-}
-
-#[derive(Serialize)]
-struct AgentKey {
-    key_id: String,
-    public_key: String,
-    signing_public_key: String,
-    created_at: String,
-    current: bool,
-    valid_until: Option<String>,
 }
 
 /// `GET /agents/{agent_id}/keys`: the agent's valid keys, the current one first.
@@ -144,9 +114,9 @@ pub async fn list_keys(
         .map(|key| AgentKey {
             public_key: encode(&key.public),
             signing_public_key: encode(&key.signing),
-            created_at: iso(key.created_at),
+            created_at: key.created_at.into(),
             current: key.valid_until.is_none(),
-            valid_until: key.valid_until.map(iso),
+            valid_until: key.valid_until.map(Timestamp),
             key_id: key.id,
         });
     Ok(Data(AgentKeys {

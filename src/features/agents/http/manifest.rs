@@ -4,12 +4,11 @@ use axum::{
     body::Body,
     extract::{Request, State as Handle},
 };
-use serde::Serialize;
-use serde_json::json;
+use blindpipe_protocol::agents::{ManifestUpdate, UpdatedManifest};
 
 use super::super::{
     Agents,
-    manifest::{Manifest, Update, Warning},
+    manifest::{Manifest, Update},
     store,
 };
 use crate::{
@@ -19,7 +18,8 @@ use crate::{
     },
     db::Db,
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
+    features::announcements::{self, Audience},
     http::{Data, body},
     limits::{
         Limiter,
@@ -29,19 +29,10 @@ use crate::{
     work::Tx,
 };
 
-/// The result of an update of the manifest.
-#[derive(Serialize)]
-pub struct Updated {
-    manifest_version: i32,
-    size_bytes: usize,
-    warnings: Vec<Warning>,
-    changed_scopes: Vec<String>,
-}
-
 /// `PATCH /agents/{agent_id}`: replaces the agent's manifest.
 ///
 /// Caller: agent. Limit: `agent_manifest_update`, charged only for a valid manifest. Body
-/// `{manifest, if_version?}` or the bare manifest. Answers 200 with [`Updated`]. Publishes
+/// `{manifest, if_version?}` or the bare manifest. Answers 200 with [`UpdatedManifest`]. Publishes
 /// `agent.manifest_updated` to the owner and related users. Errors: `MANIFEST_TOO_LARGE` over 128
 /// KB, `VERSION_MISMATCH`, `params {current_version}`.
 pub async fn update(
@@ -49,7 +40,7 @@ pub async fn update(
     limiter: Limiter,
     Handle(agents): Handle<Agents>,
     request: Request,
-) -> Result<Data<Updated>> {
+) -> Result<Data<UpdatedManifest>> {
     let Update {
         manifest,
         if_version,
@@ -61,7 +52,7 @@ pub async fn update(
     });
     let (manifest_version, changed_scopes) = replaced.await?;
     let size_bytes = manifest.size_bytes();
-    Ok(Data(Updated {
+    Ok(Data(UpdatedManifest {
         manifest_version,
         size_bytes,
         warnings: manifest.warnings,
@@ -85,14 +76,13 @@ async fn replace(
     must_be(if_version, version)?;
     let changed_scopes = manifest.changed_scopes(earlier.as_deref());
     let manifest_version = store::put_manifest(tx, agent.id, &manifest.text).await?;
-    let mut to = store::related_users(tx, agent.id).await?;
-    if !to.contains(&locked.owner.0) {
-        to.push(locked.owner.0);
-    }
-    let data = json!({
-        "agent_id": agent.id, "manifest_version": manifest_version, "changed_scopes": changed_scopes,
+    let event = Event::AgentManifestUpdated(ManifestUpdate {
+        agent_id: agent.id,
+        manifest_version,
+        changed_scopes: changed_scopes.clone(),
     });
-    tx.emit(EventKind::AgentManifestUpdated, None, &data, to)?;
+    let audience = Audience::of_agent(agent.id).and(locked.owner);
+    announcements::announce(tx, &audience, &[event]).await?;
     Ok((manifest_version, changed_scopes))
 }
 

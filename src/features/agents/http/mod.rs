@@ -10,11 +10,18 @@ use axum::{
     extract::{Request, State as Handle},
     response::{IntoResponse, Response},
 };
-use blindpipe_protocol::revocation::RevocationReason;
+use blindpipe_protocol::{
+    agents::{
+        Agent, AgentCard, AgentTokenInfo, Connection, CreateAgent, CreatedAgent, DeletedAgent,
+        InboxInfo,
+    },
+    raw::RawJson,
+    revocation::RevocationReason,
+    text::Secret,
+    time::Timestamp,
+};
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use uuid::Uuid;
 
 pub use self::{
@@ -24,7 +31,7 @@ pub use self::{
     tokens::{regenerate_token, revoke_token},
 };
 use super::{
-    AgentState, Agents, DeliveryMode,
+    AgentState, Agents,
     manifest::{Manifest, wrapped},
     move_to,
     store::{self, AgentRow, Viewer},
@@ -34,34 +41,15 @@ use crate::{
         owned::{AgentView, OwnedAgent},
         user::{self, User},
     },
-    clock::iso,
     error::{Code, Error, Result},
     http::{Created, Data, List, Page, Query, body, json},
-    ids::{AgentId, UserId},
+    ids::AgentId,
     jobs::Job,
     limits::{
         quotas::{MANIFEST_ENVELOPE_BYTES, MAX_MANIFEST_BYTES},
-        slots::Connection,
+        slots,
     },
-    validation::Text,
 };
-
-#[derive(Deserialize)]
-struct CreateAgent {
-    display_name: Text<1, 200>,
-    description: Option<Text<0, 2000>>,
-}
-
-/// A new agent with its token, which is never shown again.
-#[derive(Serialize)]
-pub struct CreatedAgent {
-    agent_id: AgentId,
-    token: String,
-    display_name: String,
-    state: AgentState,
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    created_at: DateTime<Utc>,
-}
 
 /// `POST /agents`: makes an agent and its token.
 ///
@@ -93,7 +81,7 @@ pub async fn create(
             token,
             display_name: body.display_name.0,
             state: AgentState::Registered,
-            created_at,
+            created_at: created_at.into(),
         })),
         Err(error) => {
             // If this fails too, the owner finds an agent without a token, to be used or deleted.
@@ -123,7 +111,7 @@ async fn read_agent(request: Request<Body>) -> Result<(CreateAgent, Option<Manif
     Ok((body, manifest))
 }
 
-async fn open(agents: &Agents, agent: AgentId, owner: &User) -> Result<(String, DateTime<Utc>)> {
+async fn open(agents: &Agents, agent: AgentId, owner: &User) -> Result<(Secret, DateTime<Utc>)> {
     let (token, hash) = agents.generate().await?;
     let opened = agents.work.run("agents.open", async |tx| {
         user::lock_live_session(tx, owner.id, owner.session).await?;
@@ -134,69 +122,32 @@ async fn open(agents: &Agents, agent: AgentId, owner: &User) -> Result<(String, 
         Ok(created_at)
     });
     let created_at = opened.await?;
-    Ok((token.token.expose_secret().to_owned(), created_at))
-}
-
-/// An agent as its owner and the agent itself see it.
-#[derive(Serialize)]
-pub struct FullAgent {
-    agent_id: AgentId,
-    owner_user_id: UserId,
-    display_name: String,
-    description: Option<String>,
-    state: AgentState,
-    delivery_mode: DeliveryMode,
-    manifest: Option<Box<RawValue>>,
-    manifest_version: i32,
-    manifest_size_bytes: usize,
-    key_id: Option<String>,
-    token: Option<TokenInfo>,
-    connections: Vec<Connection>,
-    inbox: InboxInfo,
-    unreachable_since: Option<String>,
-    created_at: String,
-}
-
-#[derive(Serialize)]
-struct TokenInfo {
-    created_at: String,
-    last_used_at: Option<String>,
-    grace_until: Option<String>,
-}
-
-#[derive(Serialize)]
-struct InboxInfo {
-    head_seq: i64,
-    acked_seq: i64,
-    lag: i64,
-}
-
-/// An agent as its conversation partners see it.
-#[derive(Serialize)]
-pub struct AgentCard {
-    agent_id: AgentId,
-    display_name: String,
-    description: Option<String>,
-    state: AgentState,
-    manifest: Option<Box<RawValue>>,
-    manifest_version: i32,
-    key_id: Option<String>,
-    created_at: String,
+    Ok((token.token.expose_secret().into(), created_at))
 }
 
 /// The database holds only JSON that was checked on arrival.
-fn raw(manifest: Option<String>) -> Option<Box<RawValue>> {
-    manifest.and_then(|text| RawValue::from_string(text).ok())
+fn raw(manifest: Option<String>) -> Option<RawJson> {
+    manifest.and_then(|text| RawJson::parse(text).ok())
 }
 
-fn full(agent: AgentRow, connections: Vec<Connection>) -> FullAgent {
-    let grace_until = agent.grace_until.map(iso);
-    let token = agent.token.map(|(created_at, last_used_at)| TokenInfo {
-        created_at: iso(created_at),
-        last_used_at: last_used_at.map(iso),
-        grace_until,
-    });
-    FullAgent {
+fn connection(shown: slots::Connection) -> Connection {
+    Connection {
+        connection_id: shown.connection_id,
+        kind: shown.kind,
+        connected_at: shown.connected_at.into(),
+    }
+}
+
+fn full(agent: AgentRow, connections: Vec<slots::Connection>) -> Agent {
+    let grace_until = agent.grace_until.map(Timestamp);
+    let token = agent
+        .token
+        .map(|(created_at, last_used_at)| AgentTokenInfo {
+            created_at: created_at.into(),
+            last_used_at: last_used_at.map(Timestamp),
+            grace_until,
+        });
+    Agent {
         agent_id: agent.id,
         owner_user_id: agent.owner,
         display_name: agent.display_name,
@@ -204,18 +155,18 @@ fn full(agent: AgentRow, connections: Vec<Connection>) -> FullAgent {
         state: agent.state,
         delivery_mode: agent.delivery_mode,
         manifest_version: agent.manifest_version,
-        manifest_size_bytes: agent.manifest.as_ref().map_or(0, String::len),
+        manifest_size_bytes: agent.manifest.as_ref().map_or(0, String::len) as u64,
         manifest: raw(agent.manifest),
         key_id: agent.key_id,
         token,
-        connections,
+        connections: connections.into_iter().map(connection).collect(),
         inbox: InboxInfo {
             head_seq: agent.head_seq,
             acked_seq: agent.acked_seq,
             lag: agent.head_seq - agent.acked_seq,
         },
-        unreachable_since: agent.unreachable_since.map(iso),
-        created_at: iso(agent.created_at),
+        unreachable_since: agent.unreachable_since.map(Timestamp),
+        created_at: agent.created_at.into(),
     }
 }
 
@@ -228,19 +179,19 @@ fn card(agent: AgentRow) -> AgentCard {
         manifest_version: agent.manifest_version,
         manifest: raw(agent.manifest),
         key_id: agent.key_id,
-        created_at: iso(agent.created_at),
+        created_at: agent.created_at.into(),
     }
 }
 
 /// `GET /agents?limit=&cursor=`: the caller's agents, oldest first.
 ///
-/// Caller: user. Answers 200 with a list of [`FullAgent`]. A page ends early rather than grow past
+/// Caller: user. Answers 200 with a list of [`Agent`]. A page ends early rather than grow past
 /// 4 MB of manifests.
 pub async fn list(
     user: User,
     Handle(agents): Handle<Agents>,
     Query(query): Query<Page<AgentId>>,
-) -> Result<List<FullAgent>> {
+) -> Result<List<Agent>> {
     let (rows, cut) = store::list(agents.work.db(), user.id, query.cursor, query.rows()).await?;
     let List {
         data,
@@ -263,7 +214,7 @@ pub async fn list(
 
 /// `GET /agents/{agent_id}`: an agent.
 ///
-/// Caller: user or the agent itself. Answers 200: the owner and the agent get the [`FullAgent`].
+/// Caller: user or the agent itself. Answers 200: the owner and the agent get the [`Agent`].
 /// Users with a relation or a shared conversation get the [`AgentCard`]. Errors:
 /// `AGENT_NOT_REGISTERED` for everybody else.
 pub async fn read(about: AgentView, Handle(agents): Handle<Agents>) -> Result<Response> {
@@ -277,15 +228,6 @@ pub async fn read(about: AgentView, Handle(agents): Handle<Agents>) -> Result<Re
         Some((agent, Viewer::Related)) => Ok(Data(card(agent)).into_response()),
         Some((_, Viewer::Unrelated)) | None => Err(Code::AgentNotRegistered.into()),
     }
-}
-
-/// A deleted agent.
-#[derive(Serialize)]
-pub struct DeletedAgent {
-    agent_id: AgentId,
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    deleted_at: DateTime<Utc>,
-    connections_closed: usize,
 }
 
 /// `DELETE /agents/{agent_id}`: deletes an agent permanently.
@@ -312,7 +254,7 @@ pub async fn delete(
         });
         Ok(DeletedAgent {
             agent_id: agent.id,
-            deleted_at: store::deleted_at(tx, agent.id).await?,
+            deleted_at: store::deleted_at(tx, agent.id).await?.into(),
             connections_closed: if had_token { sockets } else { 0 },
         })
     });

@@ -1,36 +1,21 @@
 //! `POST /agents/{agent_id}/token/regenerate`, `DELETE /agents/{agent_id}/token`.
 
 use axum::extract::State as Handle;
-use blindpipe_protocol::revocation::RevocationReason;
-use chrono::{DateTime, Utc};
+use blindpipe_protocol::{
+    agents::{RegenerateToken, RegeneratedToken, RevokedToken, TokenRegeneration},
+    revocation::RevocationReason,
+    time::Timestamp,
+};
 use secrecy::ExposeSecret;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::super::{AgentState, Agents, move_to, store};
 use crate::{
     auth::owned::OwnedAgent,
-    clock::iso,
     error::{Error, Result},
-    events::EventKind,
+    events::Event,
     http::{Data, Json},
     limits::{Limiter, table::Limit},
 };
-
-#[derive(Deserialize)]
-pub struct Regenerate {
-    emergency: bool,
-}
-
-/// A new token, which is never shown again.
-#[derive(Serialize)]
-pub struct Regenerated {
-    token: String,
-    emergency: bool,
-    /// The end of the replaced token's grace.
-    previous_valid_until: Option<String>,
-    remaining_today: u32,
-}
 
 /// `POST /agents/{agent_id}/token/regenerate`: replaces an agent's token.
 ///
@@ -38,14 +23,14 @@ pub struct Regenerated {
 /// refunded. Body `{emergency}`. Without emergency, the current token and key stay valid for 7 days
 /// and sockets stay. With it, all earlier tokens and keys are revoked at once and the agent is
 /// `registered`. Their sockets get `session.invalidated` (`token_regenerated`). Answers 200 with
-/// [`Regenerated`]. Publishes `agent.token_regenerated` to the owner, and `agent.state_changed` if
+/// [`RegeneratedToken`]. Publishes `agent.token_regenerated` to the owner, and `agent.state_changed` if
 /// it has. Errors: `AGENT_NOT_REGISTERED`.
 pub async fn regenerate_token(
     agent: OwnedAgent,
     limiter: Limiter,
     Handle(agents): Handle<Agents>,
-    Json(Regenerate { emergency }): Json<Regenerate>,
-) -> Result<Data<Regenerated>> {
+    Json(RegenerateToken { emergency }): Json<RegenerateToken>,
+) -> Result<Data<RegeneratedToken>> {
     let reservation = limiter
         .reserve(Limit::AgentTokenRegenerate, agent.id)
         .await?;
@@ -63,7 +48,7 @@ async fn replace_token(
     agent: &OwnedAgent,
     emergency: bool,
     remaining_today: u32,
-) -> Result<Regenerated> {
+) -> Result<RegeneratedToken> {
     let (token, hash) = agents.generate().await?;
     let replaced = agents.work.run("agents.regenerate", async |tx| {
         let locked = store::lock_owned(tx, agent).await?;
@@ -73,32 +58,28 @@ async fn replace_token(
             None
         } else {
             store::end_current_key(tx, agent.id, "").await?;
-            store::end_current_token(tx, agent.id).await?.map(iso)
+            store::end_current_token(tx, agent.id).await?.map(Timestamp)
         };
         store::add_token(tx, agent.id, &token.lookup, &hash).await?;
-        let data = json!({ "agent_id": agent.id, "emergency": emergency, "previous_valid_until": previous_valid_until });
-        tx.emit(EventKind::AgentTokenRegenerated, None, &data, vec![agent.owner.0])?;
+        let event = Event::AgentTokenRegenerated(TokenRegeneration {
+            agent_id: agent.id,
+            emergency,
+            previous_valid_until,
+        });
+        tx.emit(event, None, vec![agent.owner.0])?;
         if emergency || locked.state == AgentState::TokenRevoked {
             move_to(tx, &locked, AgentState::Registered).await?;
         }
         Ok(previous_valid_until)
     });
     let previous_valid_until = replaced.await?;
-    let token = token.token.expose_secret().to_owned();
-    Ok(Regenerated {
+    let token = token.token.expose_secret().into();
+    Ok(RegeneratedToken {
         token,
         emergency,
         previous_valid_until,
         remaining_today,
     })
-}
-
-/// The revoked token of an agent.
-#[derive(Serialize)]
-pub struct RevokedToken {
-    #[serde(serialize_with = "crate::clock::as_iso")]
-    revoked_at: DateTime<Utc>,
-    connections_closed: usize,
 }
 
 /// `DELETE /agents/{agent_id}/token`: revokes all tokens and keys of an agent.
@@ -119,7 +100,7 @@ pub async fn revoke_token(
         store::end_keys(tx, agent.id).await?;
         move_to(tx, &locked, AgentState::TokenRevoked).await?;
         Ok(RevokedToken {
-            revoked_at: store::revoked_at(tx, agent.id).await?,
+            revoked_at: store::revoked_at(tx, agent.id).await?.into(),
             connections_closed: if had_token { sockets } else { 0 },
         })
     });

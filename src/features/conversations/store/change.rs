@@ -1,10 +1,10 @@
-use blindpipe_protocol::conversations::ConversationKind;
+use blindpipe_protocol::{conversations::ConversationKind, conversations::ReadReceipt};
 use uuid::Uuid;
 
 use super::{lock, updated, whole};
 use crate::{
     error::{Code, Result},
-    events::EventKind,
+    events::Event,
     features::conversations::Conversation,
     ids::{ConversationId, MessageId, Principal, UserId},
     limits::quotas::MAX_READ_MARK_RECIPIENTS,
@@ -88,17 +88,20 @@ pub async fn read_up_to(
             .await?
             > 0;
         if moved {
-            let data = serde_json::json!({ "principal_id": reader, "message_id": message });
-            tx.emit(EventKind::MessageRead, Some(id), &data, to)?;
+            let event = Event::MessageRead(ReadReceipt {
+                principal_id: reader,
+                message_id: message,
+            });
+            tx.emit(event, Some(id), to)?;
         }
     }
     let seen = super::view(tx, Some(reader), &[id])
         .await?
         .pop()
-        .and_then(|one| one.mine);
+        .and_then(|one| one.unread_count);
     Ok(ReadMark {
         message,
-        unread_count: seen.ok_or(Code::NotFound)?.unread_count,
+        unread_count: seen.ok_or(Code::NotFound)?,
     })
 }
 

@@ -1,11 +1,10 @@
-use blindpipe_protocol::conversations::Role;
-use serde_json::json;
+use blindpipe_protocol::{conversations::Role, groups::MemberChange};
 use uuid::Uuid;
 
 use super::{lock_row, member, recipients, updated};
 use crate::{
     error::Result,
-    events::EventKind,
+    events::Event,
     features::conversations::Member,
     ids::{ConversationId, Principal},
     objects,
@@ -74,8 +73,12 @@ pub async fn remove_member(
     )
     .await?;
     objects::registry::end_unread(tx, id).await?;
-    let data = json!({ "conversation_id": id, "member": member, "by": by });
-    tx.emit(EventKind::MemberRemoved, Some(id), &data, to)?;
+    let event = Event::MemberRemoved(MemberChange {
+        conversation_id: id,
+        member: member.clone(),
+        by,
+    });
+    tx.emit(event, Some(id), to)?;
     if member.role == Role::Owner && succeed(tx, id).await? {
         updated(tx, id).await?;
     }

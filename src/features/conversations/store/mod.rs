@@ -19,7 +19,7 @@ use super::{Conversation, Member};
 use crate::{
     db::{Conn, Db},
     error::{Code, Result},
-    events::EventKind,
+    events::Event,
     ids::{ConversationId, Principal, PrincipalKind, RelationId},
     work::Tx,
 };
@@ -196,13 +196,18 @@ pub async fn public(tx: &Tx, id: ConversationId) -> Result<Conversation> {
 
 /// Publishes the current state of the conversation to the members.
 pub async fn updated(tx: &Tx, id: ConversationId) -> Result<()> {
-    emit_whole(tx, id, EventKind::ConversationUpdated).await
+    emit_whole(tx, id, Event::ConversationUpdated).await
 }
 
-async fn emit_whole(tx: &Tx, id: ConversationId, kind: EventKind) -> Result<()> {
+async fn emit_whole(
+    tx: &Tx,
+    id: ConversationId,
+    event: impl FnOnce(Box<Conversation>) -> Event,
+) -> Result<()> {
     let to = recipients(tx, id).await?;
     let to = to.into_iter().map(Principal::id).collect();
-    tx.emit(kind, Some(id), &public(tx, id).await?, to)
+    let conversation = public(tx, id).await?;
+    tx.emit(event(Box::new(conversation)), Some(id), to)
 }
 
 /// A conversation as one of its members sees it, with all members. `None` for others.

@@ -4,7 +4,7 @@ use uuid::Uuid;
 use super::{add_member, emit_whole, whole};
 use crate::{
     error::{Code, Error, Result},
-    events::EventKind,
+    events::Event,
     features::{agents, conversations::Conversation, relations},
     ids::{AgentId, ConversationId, Principal, RelationId, UserId},
     work::Tx,
@@ -76,7 +76,11 @@ pub async fn open_agent(tx: &Tx, user: UserId, agent: AgentId) -> Result<Opened>
         renew_relation(tx, id, agent, relation.relation_id).await?;
     }
     if new_relation {
-        tx.emit(EventKind::RelationCreated, None, &relation, pair.to_vec())?;
+        tx.emit(
+            Event::RelationCreated(relation.clone()),
+            None,
+            pair.to_vec(),
+        )?;
     }
     if made {
         add_member(tx, id, &[Principal::User(user)], Role::Owner, None).await?;
@@ -103,7 +107,7 @@ pub async fn open_group(tx: &Tx, user: UserId, group: &NewGroup) -> Result<Opene
 
 async fn opened(tx: &Tx, user: UserId, id: ConversationId, is_new: bool) -> Result<Opened> {
     if is_new {
-        emit_whole(tx, id, EventKind::ConversationCreated).await?;
+        emit_whole(tx, id, Event::ConversationCreated).await?;
     }
     let conversation = whole(tx, Principal::User(user), id).await?;
     Ok(Opened {

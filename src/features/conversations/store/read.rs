@@ -5,10 +5,7 @@ use tokio_postgres::Row;
 use crate::{
     db::Conn,
     error::Result,
-    features::{
-        conversations::{Conversation, Mine},
-        relations::Relation,
-    },
+    features::{conversations::Conversation, relations::Relation},
     http::page,
     ids::{ConversationId, Principal, RelationId},
 };
@@ -135,6 +132,7 @@ fn conversation(row: &Row) -> Conversation {
             revoked_at: row.get("revoked_at"),
             purge_at: row.get("purge_at"),
         });
+    let my_role: Option<Role> = row.get("my_role");
     Conversation {
         conversation_id: row.get("conversation_id"),
         r#type: row.get("kind"),
@@ -148,10 +146,8 @@ fn conversation(row: &Row) -> Conversation {
         members: None,
         last_message_id: row.get("last_message_id"),
         last_activity_at: row.get("last_activity_at"),
-        mine: row.get::<_, Option<Role>>("my_role").map(|my_role| Mine {
-            unread_count: row.get("unread_count"),
-            my_role,
-        }),
+        unread_count: my_role.map(|_| row.get("unread_count")),
+        my_role,
         relation,
     }
 }

@@ -238,7 +238,7 @@ async fn an_id_is_bound_to_its_message_for_24_hours() {
     expected["duplicate"] = json!(true);
     assert_eq!(replay.data(), &expected);
 
-    // The same meaning in other bytes is the same message.
+    // An equal meaning in other bytes is the same message.
     let spaced =
         format!(r#"{{"client_message_id":"{id}","payload":{{ "text" : "x", "type":"text" }} }}"#);
     alice
@@ -640,7 +640,7 @@ async fn one_inbox_written_from_many_conversations_on_two_nodes_has_no_gaps() {
     assert_eq!(sent, heard);
 }
 
-/// One message with far too many to tell takes longer than a statement may; those that share its batch do not fail.
+/// A message with far too many recipients takes longer than a statement may; those that share its batch do not fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_takes_too_long_fails_alone() {
     let settings = [

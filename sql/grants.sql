@@ -1,0 +1,53 @@
+-- The rights of the serving role (DATABASE_URL): exactly those that the named statements need, and no others.
+-- `blindpipe migrate` applies this file after the migrations, as the owner of the schema, in one transaction.
+-- By hand: psql -v serving_role=NAME -1 -f sql/grants.sql
+--
+-- A new table has no right until it has a line here. A test derives the lines from the statements and says which line
+-- is missing or grants too much. Nothing here may grant update, delete or truncate on an append-only table; the rare
+-- exception is a `security definer` function that belongs to the owner.
+
+revoke all on all tables in schema public from :"serving_role";
+revoke all on all sequences in schema public from :"serving_role";
+revoke create on schema public from public, :"serving_role";
+grant usage on schema public to :"serving_role";
+
+grant select on active_member to :"serving_role";
+grant select, insert, update on agent to :"serving_role";
+grant select, insert, update, delete on agent_key to :"serving_role";
+grant select on agent_shown to :"serving_role";
+grant select, insert, update on agent_token to :"serving_role";
+grant select, insert, update, delete on announcement to :"serving_role";
+grant select, insert, delete on announcement_recipient to :"serving_role";
+grant select on cluster to :"serving_role";
+grant select, insert, update, delete on code_guard to :"serving_role";
+grant select, insert, update on conversation to :"serving_role";
+grant select, insert, update, delete on device to :"serving_role";
+grant select, insert, update, delete on email_code to :"serving_role";
+grant select, insert, delete on event to :"serving_role";
+grant select, insert on event_object to :"serving_role";
+grant select, insert on group_key to :"serving_role";
+grant select, insert, delete on idempotency to :"serving_role";
+grant select, insert, update on inbox to :"serving_role";
+grant select, insert, delete on inbox_entry to :"serving_role";
+grant select, insert, update, delete on inbox_reader to :"serving_role";
+grant select, insert, update, delete on job to :"serving_role";
+grant select, insert on key_backup to :"serving_role";
+grant select, update on live_agent_token to :"serving_role";
+grant select on live_object to :"serving_role";
+grant select, update on live_session to :"serving_role";
+grant select, insert, update, delete on login_guard to :"serving_role";
+grant select, insert, update, delete on login_notice to :"serving_role";
+grant select, insert, update, delete on member to :"serving_role";
+grant select, insert, update on message to :"serving_role";
+grant select, insert, update, delete on object to :"serving_role";
+grant select, insert, update, delete on passkey to :"serving_role";
+grant select, insert, update, delete on passkey_challenge to :"serving_role";
+grant select, insert, update on relation to :"serving_role";
+grant select, insert, update, delete on session to :"serving_role";
+grant select, insert, update, delete on share to :"serving_role";
+grant select, insert, update, delete on upload to :"serving_role";
+grant insert on upload_audit to :"serving_role";
+grant select, insert, update on user_account to :"serving_role";
+
+grant execute on function erase_key_backups to :"serving_role";
+grant execute on function forget_key_backups to :"serving_role";

@@ -1,0 +1,245 @@
+//! The seal of the messages between nodes. Access to Redis is not trusted: whoever can publish
+//! there must not reach a client, end a session or hide a message.
+//!
+//! A sealed message is 64 characters of base64 and the text. The base64 holds a MAC of 16 bytes,
+//! the sender, the epoch and a number that rises with every message of the sender. The MAC covers
+//! them, the channel and the text, so a message cannot be changed or moved. A receiver takes each
+//! number of a sender a single time, so a message cannot be repeated.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
+use uuid::Uuid;
+
+use crate::{
+    auth::key_ring::{MIN_MAC_BYTES, MacKeyRing},
+    config::ServerSecret,
+    ids::NodeId,
+};
+
+/// Sender, epoch and number.
+const HEAD_BYTES: usize = 16 + 8 + 8;
+/// The base64 before the text.
+const PREFIX_CHARS: usize = ((MIN_MAC_BYTES + HEAD_BYTES) * 4).div_ceil(3);
+/// Numbers behind the newest of a sender that are still taken. A cluster of Redis keeps the order
+/// of a channel, but not that of several.
+const REPLAY_WINDOW: u64 = 1_024;
+/// Senders that a receiver remembers. A node that starts anew is another sender.
+const MAX_SENDERS: usize = 4_096;
+
+/// Seals and opens the messages of a node. Clones share the epoch and the numbers.
+#[derive(Clone)]
+pub struct Seal {
+    node: NodeId,
+    keys: MacKeyRing,
+    /// The epoch of the inboxes' numbers, as Postgres last said it.
+    epoch: Arc<AtomicU64>,
+    next: Arc<AtomicU64>,
+}
+
+impl Seal {
+    /// The seal of `node` in `epoch`.
+    pub fn new(node: NodeId, secret: &ServerSecret, epoch: u64) -> Self {
+        Seal {
+            node,
+            keys: secret.derive("message between nodes"),
+            epoch: Arc::new(AtomicU64::new(epoch)),
+            next: Arc::new(AtomicU64::new(1)),
+        }
+    }
+
+    /// The node that seals.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// The epoch that this node knows.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Seals in this epoch from now on.
+    pub fn set_epoch(&self, epoch: u64) {
+        self.epoch.store(epoch, Ordering::Release);
+    }
+
+    /// Seals a text of `epoch` for `channel`.
+    pub fn seal(&self, channel: &str, epoch: u64, text: &str) -> String {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut prefix = [0; MIN_MAC_BYTES + HEAD_BYTES];
+        let (mac, head) = prefix.split_at_mut(MIN_MAC_BYTES);
+        head[..16].copy_from_slice(self.node.0.as_bytes());
+        head[16..24].copy_from_slice(&epoch.to_be_bytes());
+        head[24..].copy_from_slice(&number.to_be_bytes());
+        let whole = self.keys.sign(&[channel.as_bytes(), head, text.as_bytes()]);
+        mac.copy_from_slice(&whole[..MIN_MAC_BYTES]);
+        let mut sealed = String::with_capacity(PREFIX_CHARS + text.len());
+        BASE64.encode_string(prefix, &mut sealed);
+        sealed.push_str(text);
+        sealed
+    }
+}
+
+/// A message whose seal holds.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Opened<'a> {
+    /// The epoch in which it was sealed.
+    pub epoch: u64,
+    /// The text.
+    pub text: &'a str,
+}
+
+/// Why a message is dropped.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No node sealed this text for this channel.
+    Unsealed,
+    /// A message that was taken before.
+    Replayed,
+}
+
+/// Opens what a node receives, and remembers the numbers that it took.
+pub struct Opener {
+    keys: MacKeyRing,
+    senders: HashMap<Uuid, ReplayWindow>,
+}
+
+impl Opener {
+    /// Opens with the keys of `seal`.
+    pub fn new(seal: &Seal) -> Self {
+        Opener {
+            keys: seal.keys.clone(),
+            senders: HashMap::new(),
+        }
+    }
+
+    /// The text of a message, if a node sealed it for `channel` and it comes for the first time.
+    pub fn open<'a>(&mut self, channel: &str, sealed: &'a str) -> Result<Opened<'a>, Refusal> {
+        let parts = sealed.split_at_checked(PREFIX_CHARS);
+        let (prefix, text) = parts.ok_or(Refusal::Unsealed)?;
+        let prefix = BASE64.decode(prefix).map_err(|_| Refusal::Unsealed)?;
+        let parts = prefix.split_at_checked(MIN_MAC_BYTES);
+        let (mac, head) = parts.ok_or(Refusal::Unsealed)?;
+        let signed = [channel.as_bytes(), head, text.as_bytes()];
+        if !self.keys.verify(&signed, mac) {
+            return Err(Refusal::Unsealed);
+        }
+        let (sender, epoch, number) = read(head).ok_or(Refusal::Unsealed)?;
+        if self.senders.len() >= MAX_SENDERS && !self.senders.contains_key(&sender) {
+            self.senders.clear();
+        }
+        if !self.senders.entry(sender).or_default().take(number) {
+            return Err(Refusal::Replayed);
+        }
+        Ok(Opened { epoch, text })
+    }
+}
+
+fn read(head: &[u8]) -> Option<(Uuid, u64, u64)> {
+    let sender = Uuid::from_slice(head.get(..16)?).ok()?;
+    let (numbers, _) = head.get(16..)?.as_chunks::<8>();
+    let [epoch, number] = numbers else {
+        return None;
+    };
+    Some((
+        sender,
+        u64::from_be_bytes(*epoch),
+        u64::from_be_bytes(*number),
+    ))
+}
+
+/// The numbers of one sender that were taken: the newest, and a bit for each of those behind it.
+struct ReplayWindow {
+    newest: u64,
+    taken: [u64; REPLAY_WINDOW as usize / 64],
+}
+
+impl Default for ReplayWindow {
+    fn default() -> Self {
+        ReplayWindow {
+            newest: 0,
+            taken: [0; REPLAY_WINDOW as usize / 64],
+        }
+    }
+}
+
+impl ReplayWindow {
+    /// Takes a number; false if it was taken before or is too old to tell.
+    fn take(&mut self, number: u64) -> bool {
+        if number > self.newest {
+            let fresh = (self.newest + 1..=number).rev();
+            for passed in fresh.take(REPLAY_WINDOW as usize) {
+                let (word, bit) = Self::place(passed);
+                self.taken[word] &= !bit;
+            }
+            self.newest = number;
+        } else if self.newest - number >= REPLAY_WINDOW {
+            return false;
+        }
+        let (word, bit) = Self::place(number);
+        let first = self.taken[word] & bit == 0;
+        self.taken[word] |= bit;
+        first
+    }
+
+    fn place(number: u64) -> (usize, u64) {
+        let at = number % REPLAY_WINDOW;
+        ((at / 64) as usize, 1 << (at % 64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clock::Clock, random::Random};
+
+    fn seal(secret: u8) -> Seal {
+        let node = NodeId::generate(&Random::seeded(Clock::default(), [1; 32]));
+        Seal::new(node, &ServerSecret([vec![secret; 32]].into()), 7)
+    }
+
+    #[test]
+    fn a_sealed_message_is_opened_on_its_channel_as_it_was() {
+        let seal = seal(1);
+        let sealed = seal.seal("c", 7, "a b\né");
+        assert_eq!(sealed.len(), PREFIX_CHARS + "a b\né".len());
+        let mut opener = Opener::new(&seal);
+        let refused = Err(Refusal::Unsealed);
+        assert_eq!(opener.open("d", &sealed), refused, "moved");
+        for at in 0..sealed.len() {
+            let mut changed = sealed.clone().into_bytes();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8_lossy(&changed);
+            assert_eq!(opener.open("c", &changed), refused, "{at}");
+        }
+        for junk in ["", "a b\né", &"A".repeat(PREFIX_CHARS), &sealed[..80]] {
+            assert_eq!(opener.open("c", junk), refused, "{junk}");
+        }
+        let foreign = self::seal(2).seal("c", 7, "a b\né");
+        assert_eq!(opener.open("c", &foreign), refused);
+        let (epoch, text) = (7, "a b\né");
+        assert_eq!(opener.open("c", &sealed), Ok(Opened { epoch, text }));
+        assert_eq!(opener.open("c", &sealed), Err(Refusal::Replayed));
+    }
+
+    #[test]
+    fn a_number_is_taken_once_in_any_order() {
+        let mut window = ReplayWindow::default();
+        for number in [1, 3, 2, 900, 5, 1_100, 5_000, 4_000, 5_001] {
+            assert!(window.take(number), "{number}");
+            assert!(!window.take(number), "{number} again");
+        }
+        for late in [3, 3_977, 4_000] {
+            assert!(!window.take(late), "{late}");
+        }
+        assert!(window.take(3_978));
+        assert!(window.take(u64::MAX) && window.take(u64::MAX - 1));
+        assert!(!window.take(u64::MAX) && !window.take(5_001));
+    }
+}

@@ -1,0 +1,40 @@
+//! Revocations that other nodes announce. A socket is closed for good by them, so Postgres confirms
+//! each before this node acts.
+
+use std::{collections::HashSet, sync::Arc};
+
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::{
+    Hub,
+    backplane::{Announcement, State},
+    reconcile::dead_credentials,
+};
+use crate::{db::Db, metrics};
+
+/// Confirms announced revocations and ends their subscriptions, until `stop`.
+pub async fn run(db: Db, hub: Hub, state: Arc<State>, stop: CancellationToken) {
+    while let Some(announced) = stop.run_until_cancelled(state.announced()).await {
+        confirm(&db, &hub, announced).await;
+    }
+}
+
+async fn confirm(db: &Db, hub: &Hub, announced: Vec<Announcement>) {
+    let credentials: Vec<Uuid> = announced.iter().map(|one| one.credential).collect();
+    let dead: Option<HashSet<Uuid>> = match dead_credentials(db, &credentials).await {
+        Ok(dead) => Some(dead.into_iter().map(|(_, credential)| credential).collect()),
+        Err(error) => {
+            error.log();
+            None
+        }
+    };
+    for Announcement { credential, reason } in announced {
+        // Without Postgres the seal has to do: only nodes can make it, and they announce commits.
+        if dead.as_ref().is_none_or(|dead| dead.contains(&credential)) {
+            hub.revoke(&[credential], reason);
+        } else {
+            metrics::hints("unconfirmed", 1);
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The one door for outgoing requests whose address a user chose.
+//!
+//! An attempt parses the URL once and resolves its host once. Every address of the host must be
+//! public, and the connection goes to one of these addresses; TLS and `Host` keep the name. A pooled
+//! connection is used only if its address is among them. Redirects are answers like others. Proxies
+//! of the environment and compressed bodies do not exist here. A single deadline covers everything
+//! from the name to the last byte.
+
+mod address;
+mod connection;
+mod destination;
+mod pool;
+mod resolver;
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use bytes::Bytes;
+use rustls::ClientConfig;
+use rustls_platform_verifier::ConfigVerifierExt;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use url::Url;
+
+pub use self::{
+    address::AddressRules,
+    connection::MAX_REPLY_BYTES,
+    destination::{Destination, UrlRules},
+};
+use self::{
+    connection::{Connection, Failed, Post, RawReply},
+    pool::Pool,
+    resolver::Resolver,
+};
+use crate::{
+    clock::Clock,
+    config::{Config, Profile},
+    metrics,
+};
+
+/// Deadline of connecting to one address, as a part of the exchange's.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Addresses of a host that are tried.
+const MAX_DIALLED_ADDRESSES: usize = 4;
+/// Interval between two looks for connections that were idle for too long.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
+const USER_AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("blindpipe/", env!("CARGO_PKG_VERSION")));
+
+/// The reason that there is no answer. It contains nothing of the URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EgressError {
+    /// The URL has a form that is not allowed. The text continues "the URL …".
+    InvalidUrl(&'static str),
+    /// The host, or one of its addresses, must not be called.
+    ForbiddenAddress,
+    /// The name has no address, or no name server answers.
+    Dns,
+    /// No address accepts a connection.
+    Connect,
+    /// The certificate is not valid for the name, or TLS fails otherwise.
+    Tls,
+    /// The exchange was not complete in time.
+    Timeout,
+    /// The receiver closed the connection before the answer was complete.
+    Closed,
+    /// The answer is not HTTP, or its header lines are too many or too long.
+    Protocol,
+    /// The node has as many exchanges under way as it may, in all or with this receiver. Nothing was
+    /// sent, so this is no attempt.
+    Busy,
+}
+
+impl EgressError {
+    /// The stable short word for the delivery log.
+    pub fn word(self) -> &'static str {
+        match self {
+            EgressError::InvalidUrl(_) => "invalid_url",
+            EgressError::ForbiddenAddress => "forbidden_address",
+            EgressError::Dns => "dns",
+            EgressError::Connect => "connect",
+            EgressError::Tls => "tls",
+            EgressError::Timeout => "timeout",
+            EgressError::Closed => "closed",
+            EgressError::Protocol => "protocol",
+            EgressError::Busy => "busy",
+        }
+    }
+}
+
+impl std::fmt::Display for EgressError {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str(self.word())
+    }
+}
+
+impl std::error::Error for EgressError {}
+
+/// The answer of a receiver. Redirects and errors are answers too.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The status.
+    pub status: StatusCode,
+    /// The wait that `Retry-After` asks for, as seconds or as a date; zero for a date in the past.
+    pub retry_after: Option<Duration>,
+    /// The body's first [`MAX_REPLY_BYTES`], as sent: compressed bodies stay compressed.
+    pub body: Bytes,
+    /// Whether the body is longer. Its rest was not read.
+    pub truncated: bool,
+}
+
+/// What may be called, and how much at once.
+#[derive(Clone)]
+pub struct EgressSettings {
+    /// The URLs that may be called.
+    pub rules: UrlRules,
+    /// Name servers; empty: those of the system.
+    pub name_servers: Vec<SocketAddr>,
+    /// Exchanges under way at once.
+    pub max_in_flight: usize,
+    /// Exchanges under way at once with one scheme, host and port.
+    pub max_in_flight_per_origin: usize,
+    /// Deadline of an exchange, from the name to the last byte of the answer.
+    pub timeout: Duration,
+    /// The certificate authorities; none: those of the system.
+    pub roots: Option<rustls::RootCertStore>,
+}
+
+impl EgressSettings {
+    /// The settings of a node.
+    pub fn new(config: &Config) -> Self {
+        let dev = config.profile == Profile::Dev;
+        EgressSettings {
+            rules: UrlRules {
+                dev,
+                ports: config.egress_ports.0.clone(),
+                own: Url::parse(&config.public_url).into_iter().collect(),
+                addresses: AddressRules {
+                    allow_loopback: dev,
+                    denied: config.egress_denied.0.clone(),
+                },
+            },
+            name_servers: config.egress_name_servers.0.clone(),
+            max_in_flight: config.egress_in_flight.0 as usize,
+            max_in_flight_per_origin: config.egress_in_flight_per_origin.0 as usize,
+            timeout: config.egress_timeout.millis(),
+            roots: None,
+        }
+    }
+}
+
+/// Makes the requests; clones share connections and bounds.
+#[derive(Clone)]
+pub struct Egress(Arc<Shared>);
+
+struct Shared {
+    rules: UrlRules,
+    timeout: Duration,
+    resolver: Resolver,
+    pool: Pool,
+    tls: Arc<ClientConfig>,
+    clock: Clock,
+}
+
+impl Egress {
+    /// A client with these settings.
+    pub fn new(settings: EgressSettings, clock: Clock) -> Self {
+        Egress(Arc::new(Shared {
+            rules: settings.rules,
+            timeout: settings.timeout,
+            resolver: Resolver::new(&settings.name_servers),
+            pool: Pool::new(settings.max_in_flight, settings.max_in_flight_per_origin),
+            tls: Arc::new(tls(settings.roots)),
+            clock,
+        }))
+    }
+
+    /// Closes idle connections in time, until `stopping`.
+    pub fn spawn_upkeep(&self, workers: &TaskTracker, stopping: &CancellationToken) {
+        let (egress, stopping) = (self.clone(), stopping.clone());
+        workers.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep(UPKEEP_INTERVAL) => egress.0.pool.close_idle(),
+                    () = stopping.cancelled() => return egress.0.pool.clear(),
+                }
+            }
+        });
+    }
+
+    /// Judges a URL as [`Egress::post`] would, and calls nothing but name servers. Errors:
+    /// `InvalidUrl`, `ForbiddenAddress`, `Dns`, `Timeout`.
+    pub async fn check(&self, url: &str) -> Result<Destination, EgressError> {
+        let destination = Destination::parse(url, &self.0.rules)?;
+        tokio::time::timeout(self.0.timeout, self.0.addresses(&destination))
+            .await
+            .unwrap_or(Err(EgressError::Timeout))?;
+        Ok(destination)
+    }
+
+    /// Posts `body` and reads the answer. A request is written at most once. `Host`, `User-Agent`
+    /// and `Content-Length` are set here.
+    pub async fn post(
+        &self,
+        url: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Reply, EgressError> {
+        let started = Instant::now();
+        let outcome = Box::pin(self.0.post(url, headers, body)).await;
+        let word = outcome
+            .as_ref()
+            .err()
+            .map_or("answered", |error| error.word());
+        metrics::egress(word, started.elapsed());
+        outcome
+    }
+}
+
+impl Shared {
+    async fn post(
+        &self,
+        url: &str,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Reply, EgressError> {
+        let destination = Destination::parse(url, &self.rules)?;
+        headers.entry(header::USER_AGENT).or_insert(USER_AGENT);
+        let post = Post { headers, body };
+        let exchange = self.exchange(&destination, &post);
+        let raw = tokio::time::timeout(self.timeout, exchange)
+            .await
+            .unwrap_or(Err(EgressError::Timeout))?;
+        Ok(Reply {
+            status: raw.status,
+            retry_after: retry_after(&raw.headers, self.clock.now().into()),
+            body: raw.body,
+            truncated: raw.truncated,
+        })
+    }
+
+    async fn exchange(
+        &self,
+        destination: &Destination,
+        post: &Post,
+    ) -> Result<RawReply, EgressError> {
+        let place = self.pool.place(&destination.origin)?;
+        let addresses = self.addresses(destination).await?;
+        let (mut connection, reply) = loop {
+            let idle = place.idle(&addresses);
+            let fresh = idle.is_none();
+            let mut connection = match idle {
+                Some(connection) => connection,
+                None => self.connect(destination, &addresses).await?,
+            };
+            match connection.post(destination, post).await {
+                Ok(reply) => break (connection, reply),
+                Err(Failed::Unsent) if fresh => return Err(EgressError::Closed),
+                // The receiver had closed an idle connection.
+                Err(Failed::Unsent) => {}
+                Err(Failed::Sent(error)) => return Err(error),
+            }
+        };
+        if connection.is_reusable().await {
+            place.keep(connection);
+        }
+        Ok(reply)
+    }
+
+    /// Every address of the host. Errors: `ForbiddenAddress` if a single one must not be called.
+    async fn addresses(&self, destination: &Destination) -> Result<Vec<IpAddr>, EgressError> {
+        let addresses = match destination.address_or_name() {
+            Ok(ip) => vec![ip],
+            Err(name) => self.resolver.addresses(name).await?,
+        };
+        let rules = &self.rules.addresses;
+        if addresses.iter().all(|ip| rules.allow(*ip)) {
+            Ok(addresses)
+        } else {
+            Err(EgressError::ForbiddenAddress)
+        }
+    }
+
+    /// Connects to the first of the checked addresses that accepts.
+    async fn connect(
+        &self,
+        destination: &Destination,
+        addresses: &[IpAddr],
+    ) -> Result<Connection, EgressError> {
+        for ip in addresses.iter().take(MAX_DIALLED_ADDRESSES) {
+            let dialled = connection::dial(SocketAddr::new(*ip, destination.port));
+            if let Ok(Ok(stream)) = tokio::time::timeout(CONNECT_TIMEOUT, dialled).await {
+                return Connection::open(stream, *ip, destination, &self.tls).await;
+            }
+        }
+        Err(EgressError::Connect)
+    }
+}
+
+fn tls(roots: Option<rustls::RootCertStore>) -> ClientConfig {
+    let trusting = |roots| {
+        ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth()
+    };
+    let mut config = match roots {
+        Some(roots) => trusting(roots),
+        None => ClientConfig::with_platform_verifier().unwrap_or_else(|error| {
+            // Without roots no certificate can be trusted, so every call fails with `tls`.
+            tracing::warn!(%error, "no certificate roots on this system");
+            trusting(rustls::RootCertStore::empty())
+        }),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config
+}
+
+/// Both forms of `Retry-After`. A number too large to read counts as the largest.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
+        let seconds = value.parse::<u32>().unwrap_or(u32::MAX);
+        return Some(Duration::from_secs(seconds.into()));
+    }
+    let date = httpdate::parse_http_date(value).ok()?;
+    Some(date.duration_since(now).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_retry_after_are_read() {
+        let now = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").expect("a date");
+        for (value, seconds) in [
+            ("0", Some(0)),
+            ("120", Some(120)),
+            (" 7 ", Some(7)),
+            ("99999999999999999999", Some(u64::from(u32::MAX))),
+            ("Sun, 06 Nov 1994 08:50:07 GMT", Some(30)),
+            ("Sunday, 06-Nov-94 08:50:07 GMT", Some(30)),
+            ("Sun Nov  6 08:50:07 1994", Some(30)),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(0)),
+            ("-1", None),
+            ("1.5", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(value));
+            let wait = retry_after(&headers, now);
+            assert_eq!(wait, seconds.map(Duration::from_secs), "{value:?}");
+        }
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
+}

@@ -1,0 +1,3 @@
+//! Webhooks: signed deliveries of an agent's events to an address of its owner.
+
+pub mod signature;

@@ -1,0 +1,269 @@
+//! Attack 49 through Redis: whoever can publish there reaches no client, ends no session and hides
+//! no message.
+
+use std::{collections::HashSet, time::Duration};
+
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
+use blindpipe::{clock::Clock, config::ServerSecret, delivery::Seal, ids::NodeId, random::Random};
+use blindpipe_protocol::cursor::Cursor;
+use fred::{
+    clients::{Client, SubscriberClient},
+    interfaces::{ClientLike, EventInterface, PubsubInterface},
+};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::support::{Socket, TestNode, User, claims_of, nodes, redis_client, sealed, ulid};
+
+/// Whoever can publish in the nodes' Redis.
+struct Intruder {
+    redis: Client,
+    prefix: String,
+}
+
+impl Intruder {
+    async fn at(node: &TestNode) -> Self {
+        Intruder {
+            redis: redis_client(node.world.setting("REDIS_URL")).await,
+            prefix: node.world.setting("REDIS_PREFIX").to_owned(),
+        }
+    }
+
+    /// Publishes on a channel that at least one node listens to.
+    async fn publish(&self, channel: &str, text: &str) {
+        let channel = format!("{}:{channel}", self.prefix);
+        let heard: u32 = self.redis.publish(&channel, text).await.expect("published");
+        assert!(heard > 0, "nobody listens to {channel}");
+    }
+}
+
+fn inbox_of(id: &str) -> String {
+    let id = Uuid::from(id.parse::<ulid::Ulid>().expect("a ULID"));
+    format!("p:{}", id.simple())
+}
+
+fn session_of(user: &User) -> String {
+    let claims = claims_of(&user.access_token);
+    let id: ulid::Ulid = claims["sid"]
+        .as_str()
+        .and_then(|id| id.parse().ok())
+        .expect("a ULID");
+    Uuid::from(id).to_string()
+}
+
+fn invalidation(user: &User) -> String {
+    let credentials = [session_of(user)];
+    json!({ "type": "invalidate", "credentials": credentials, "reason": "device_revoked" })
+        .to_string()
+}
+
+fn ephemeral_frame(to: &str) -> String {
+    let to = Uuid::from(to.parse::<ulid::Ulid>().expect("a ULID"));
+    let to = BASE64.encode(to.as_bytes());
+    let frame = json!({ "type": "session.invalidated", "reason": "account_deleted" });
+    format!("~{} {to} null\n{frame}", ulid())
+}
+
+/// Reads everything that was sent to the socket so far.
+async fn drained(socket: &mut Socket) {
+    socket.say(json!({ "type": "ping" })).await;
+    while socket.next().await.expect("the socket is open") != json!({ "type": "pong" }) {}
+}
+
+/// Asserts that the socket is alive and was sent nothing but `pong`.
+async fn hears_nothing(socket: &mut Socket) {
+    socket.say(json!({ "type": "ping" })).await;
+    let next = socket.next().await.expect("the socket is open");
+    assert_eq!(next, json!({ "type": "pong" }));
+}
+
+async fn rises(node: &TestNode, outcome: &str, from: f64, by: f64) {
+    let label = format!("outcome=\"{outcome}\"");
+    for _ in 0..200 {
+        if node.metric("hints_total", &[&label]).await >= from + by {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{outcome} does not rise by {by}");
+}
+
+async fn count(node: &TestNode, outcome: &str) -> f64 {
+    let label = format!("outcome=\"{outcome}\"");
+    node.metric("hints_total", &[&label]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_49_what_no_node_sealed_reaches_no_client() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let mut socket = alice.on(&b).connect().await;
+    drained(&mut socket).await;
+    let cursor: Cursor = socket.cursor.parse().expect("a cursor");
+    let intruder = Intruder::at(&a).await;
+    let inbox = inbox_of(&alice.id);
+    let body = "\"event_id\":\"x\",\"event\":\"message.created\",\"data\":{}";
+    let hint = format!("{} {} {body}", ulid(), cursor.seq + 1);
+    let far = format!("{} {} ", ulid(), i64::MAX);
+    let frame = ephemeral_frame(&alice.id);
+    let order = invalidation(&alice);
+    let random = Random::new(Clock::default());
+    let guessed = ServerSecret([b"not the secret of these nodes at".to_vec()].into());
+    let guess = Seal::new(NodeId(random.ulid()), &guessed, cursor.epoch);
+    let forged = [
+        (inbox.as_str(), &hint),
+        (inbox.as_str(), &far),
+        (inbox.as_str(), &frame),
+        ("many", &frame),
+        ("all", &order),
+    ];
+    let before = count(&b, "unsealed").await;
+    for (channel, text) in forged {
+        intruder.publish(channel, text).await;
+        let name = format!("{}:{channel}", intruder.prefix);
+        let sealed = guess.seal(&name, cursor.epoch, text);
+        intruder.publish(channel, &sealed).await;
+    }
+    rises(&b, "unsealed", before, 10.0).await;
+    hears_nothing(&mut socket).await;
+    // The true event of the forged number arrives.
+    agent.say(&conversation, "true").await.expect(201);
+    let event = socket.event("message.created").await;
+    assert_eq!(event["data"]["payload"]["text"], "true");
+    hears_nothing(&mut socket).await;
+}
+
+/// Everything that the nodes of a world say to each other from now on.
+struct Wire {
+    client: SubscriberClient,
+    heard: tokio::sync::broadcast::Receiver<fred::types::Message>,
+    prefix: String,
+}
+
+impl Wire {
+    async fn of(intruder: &Intruder, node: &TestNode) -> Self {
+        let url = node.world.setting("REDIS_URL");
+        let config = fred::types::config::Config::from_url(url).expect("a URL");
+        let client = fred::types::Builder::from_config(config)
+            .build_subscriber_client()
+            .expect("a client");
+        client.init().await.expect("connected");
+        let heard = client.message_rx();
+        let pattern = format!("{}:*", intruder.prefix);
+        client.psubscribe(pattern).await.expect("subscribed");
+        Wire {
+            client,
+            heard,
+            prefix: intruder.prefix.clone(),
+        }
+    }
+
+    /// What was said so far, but for the probes of single nodes.
+    async fn recorded(mut self) -> Vec<(String, String)> {
+        let mut recorded = Vec::new();
+        while let Ok(message) = self.heard.try_recv() {
+            let channel = message.channel.to_string();
+            let channel = channel
+                .strip_prefix(&format!("{}:", self.prefix))
+                .expect("one of theirs");
+            if !channel.starts_with("n:") {
+                let text = message.value.into_string().expect("text");
+                recorded.push((channel.to_owned(), text));
+            }
+        }
+        self.client.quit().await.ok();
+        recorded
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_49_what_nodes_said_changes_nothing_when_it_is_said_again_or_elsewhere() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let bob = a.user("bob").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let phone = alice.login(&a, Some("phone")).await;
+    let phone_socket = phone.on(&b).connect().await;
+    let mut socket = alice.on(&b).connect().await;
+    let mut bob_socket = bob.on(&b).connect().await;
+    drained(&mut socket).await;
+    drained(&mut bob_socket).await;
+    let intruder = Intruder::at(&a).await;
+    let wire = Wire::of(&intruder, &a).await;
+    agent.say(&conversation, "once").await.expect(201);
+    socket.event("message.created").await;
+    let typing = json!({ "conversation_id": conversation, "state": "started" });
+    agent
+        .post(format!("/agents/{}/typing", agent.id), typing)
+        .await
+        .expect(200);
+    socket.expect("typing").await;
+    let revoked = alice.delete("/users/me/devices/phone").await;
+    revoked.expect(200);
+    phone_socket.expect_close(4403).await;
+    drained(&mut socket).await;
+    let recorded = wire.recorded().await;
+    let channels: HashSet<&str> = recorded.iter().map(|(channel, _)| &**channel).collect();
+    let (inbox, elsewhere) = (inbox_of(&alice.id), inbox_of(&bob.id));
+    assert!(channels.contains(&*inbox) && channels.contains("all"));
+
+    let before = (count(&b, "replayed").await, count(&b, "unsealed").await);
+    for (channel, text) in &recorded {
+        // The agent has no socket here, so nobody listens to its channel.
+        if *channel == inbox || channel == "all" {
+            intruder.publish(channel, text).await;
+        }
+        if *channel == inbox {
+            intruder.publish(&elsewhere, text).await;
+            intruder.publish("many", text).await;
+        }
+    }
+    let replayed = recorded
+        .iter()
+        .filter(|(channel, _)| *channel == inbox || channel == "all")
+        .count();
+    rises(&b, "replayed", before.0, replayed as f64).await;
+    rises(&b, "unsealed", before.1, 2.0).await;
+    hears_nothing(&mut socket).await;
+    hears_nothing(&mut bob_socket).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_to_close_is_believed_when_postgres_confirms_it() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let phone = alice.login(&a, Some("phone")).await;
+    let mut socket = phone.on(&b).connect().await;
+    drained(&mut socket).await;
+    let intruder = Intruder::at(&a).await;
+    // Even a sealed order ends no live session.
+    let order = sealed(&a.world, &socket.cursor, "all", &invalidation(&phone));
+    let before = count(&b, "unconfirmed").await;
+    intruder.publish("all", &order).await;
+    rises(&b, "unconfirmed", before, 1.0).await;
+    hears_nothing(&mut socket).await;
+    // A true one does, within a second.
+    let started = std::time::Instant::now();
+    let revoked = alice.delete("/users/me/devices/phone").await;
+    revoked.expect(200);
+    let last = socket.expect_close(4403).await;
+    assert!(started.elapsed() < Duration::from_secs(1), "{last:?}");
+    assert_eq!(last.last().expect("a frame")["reason"], "device_revoked");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_node_sealed_is_heard() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let mut socket = alice.on(&b).connect().await;
+    drained(&mut socket).await;
+    let intruder = Intruder::at(&a).await;
+    let text = ephemeral_frame(&alice.id);
+    let frame = sealed(&a.world, &socket.cursor, "many", &text);
+    intruder.publish("many", &frame).await;
+    let heard = socket.expect("session.invalidated").await;
+    assert_eq!(heard["reason"], "account_deleted");
+}
