@@ -11,8 +11,8 @@
 //! delivery    delivery
 //! work        jobs work http egress
 //! features    health published announcements relations devices keys accounts passkeys agents
-//!             conversations groups group_keys messages files shares typing streams budgets webhooks
-//!             erasure
+//!             conversations groups group_keys messages files shares typing streams tool_calls grants
+//!             budgets webhooks erasure
 //! edge        gateway app routes documents schedule node healthcheck
 //! ```
 //!

@@ -16,8 +16,8 @@ use crate::{
     auth::{agent::Agent, caller::Caller, user::User},
     error::{Code, Result},
     features::{
-        accounts, agents, budgets, conversations, devices, files, group_keys, groups, health, keys,
-        messages, passkeys, published, relations, shares, typing,
+        accounts, agents, budgets, conversations, devices, files, grants, group_keys, groups,
+        health, keys, messages, passkeys, published, relations, shares, tool_calls, typing,
     },
     gateway,
     http::{
@@ -145,8 +145,9 @@ fn route(
 pub fn table() -> Vec<Route> {
     use Access::{Agent, Either, Public, User};
     use Limit::{
-        AgentConversationSend, AgentConversations, AgentFileUpload, AgentManifestUpdate, AgentMessageSend,
-        AgentObjectGet, AgentPoll, AgentTokenRegenerate, AgentTyping, CodeTries, GroupAgentInstance, GroupMemberAdd, KeysBackupRead,
+        AgentConversationSend, AgentConversations, AgentFileUpload, AgentGrantRequest, AgentManifestUpdate,
+        AgentMessageSend, AgentObjectGet, AgentPoll,
+        AgentTokenRegenerate, AgentTyping, CodeTries, GroupAgentInstance, GroupMemberAdd, KeysBackupRead,
         KeysGroupRotate, KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail,
         RegisterIp, SendCode, ShareOpen, UserConversationsList, UserFileUpload, UserMessageSend, UserMessagesList,
         UserObjectGet, WsConnect, WsConnectIp,
@@ -218,6 +219,11 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/shares",                     User,   DEFAULT, post(shares::http::create)),
         route(DELETE, "/shares/{share_id}",          User,   DEFAULT, delete(shares::http::end)),
 
+        route(GET,    "/grants",                     User,   DEFAULT, get(grants::http::list)),
+        route(POST,   "/grants/{grant_id}/decision", User,   DEFAULT, post(grants::http::decide)),
+        route(DELETE, "/grants/{grant_id}",          User,   DEFAULT, delete(grants::http::revoke)),
+        route(POST,   "/artifact-requests/{request_id}/response", User,   DEFAULT, post(tool_calls::http::respond)),
+
         route(GET,    "/limits",                     Either, DEFAULT, get(budgets::http::list)),
         route(POST,   "/files/confirm",              Either, DEFAULT, post(files::http::confirm)),
         route(GET,    "/objects/{object_key}",       Either, own(&[AgentObjectGet, UserObjectGet]), get(files::http::read)),
@@ -234,6 +240,8 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/agents/{agent_id}/files",    Agent,  own(&[AgentFileUpload]), post(files::http::request_of_agent)),
         route(PUT,    "/agents/{agent_id}/files/{upload_id}/upload", Agent,  own(&[AgentFileUpload]), put(files::http::put_of_agent)),
         route(POST,   "/agents/{agent_id}/typing",   Agent,  own(&[AgentTyping]), post(typing::http::typing)),
+        route(POST,   "/agents/{agent_id}/grants/request", Agent,  own(&[AgentGrantRequest]), post(grants::http::request)),
+        route(POST,   "/agents/{agent_id}/artifact-requests", Agent,  DEFAULT, post(tool_calls::http::request)),
         route(GET,    "/agents/{agent_id}/conversations", Agent,  own(&[AgentConversations]), get(conversations::http::list_of_agent)),
         route(GET,    "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  DEFAULT, get(messages::history::of_agent)),
         route(GET,    "/agents/{agent_id}/messages/poll", Agent,  own(&[AgentPoll]), get(gateway::long_poll::poll)),

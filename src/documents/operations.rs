@@ -1,9 +1,9 @@
 //! The request and answer of each route: a row per route, beside the table of the routes.
 
 use blindpipe_protocol::{
-    accounts::*, agents::*, conversations::*, devices::*, files::*, group_keys::*, groups::*,
-    inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, raw::RawJson, relations::*,
-    service::*, shares::*, typing::*,
+    accounts::*, agents::*, conversations::*, devices::*, files::*, grants::*, group_keys::*,
+    groups::*, inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, raw::RawJson,
+    relations::*, service::*, shares::*, tool_calls::*, typing::*,
 };
 
 use super::schemas::{SchemaOf, bytes, data, list, nothing, of};
@@ -164,6 +164,14 @@ operations! {
         => 201 data<CreatedShare>; NotFound, AgentNotRegistered;
     "DELETE /shares/{share_id}", "End a share." => 200 data<DeletedShare>; NotFound;
 
+    "GET /grants", "List the caller's grants, newest first.", query: [GrantsQuery, PageQuery]
+        => 200 list<Grant>;
+    "POST /grants/{grant_id}/decision", "Decide on an agent's request for scopes.", body: DecideGrant
+        => 200 data<Grant>; NotFound, AlreadyDecided;
+    "DELETE /grants/{grant_id}", "Revoke a grant; denies its pending tool calls." => 200 data<Grant>; NotFound;
+    "POST /artifact-requests/{request_id}/response", "Answer a tool call for the caller's device.", body: RespondArtifact
+        => 200 data<ToolCallState>; NotFound, Forbidden, AlreadyDecided, ToolCallExpired, MessageTooLarge;
+
     "GET /openapi.json", "Read the OpenAPI document of this release." => 200 of<RawJson>;
     "GET /asyncapi.yaml", "Read the AsyncAPI document of `/ws`, as YAML." => 200 of<RawJson>;
     "GET /events/types", "List the durable events with the schemas of their data." => 200 list<RawJson>;
@@ -197,6 +205,11 @@ operations! {
     "PUT /agents/{agent_id}/files/{upload_id}/upload", "Bring the bytes of an agent's upload, by token or signed address.", bytes: yes
         => 200 data<UploadedBytes>;
         NotFound, Forbidden, VersionMismatch, FileTooLarge, RequestTimeout, NotConversationMemberUpload, RelationRevoked;
+    "POST /agents/{agent_id}/grants/request", "Ask a user for permission scopes.", body: RequestGrant
+        => 201 data<Grant>, 200 data<Grant>; NotFound, RelationRequired, ScopeNotDeclared;
+    "POST /agents/{agent_id}/artifact-requests", "Ask the devices of a user to run a tool.", body: RequestArtifact
+        => 201 data<ToolCallState>, 200 data<ToolCallState>;
+        NotFound, RelationRequired, IdempotencyConflict, WebhookPayloadTooLarge;
     "POST /agents/{agent_id}/typing", "Say that the agent writes, or has stopped to.", body: SetTyping
         => 200 data<TypingAnswer>; NotFound, RelationRevoked;
     "GET /agents/{agent_id}/conversations", "List the agent's conversations, latest activity first.", query: [PageQuery]

@@ -12,6 +12,7 @@ pub(crate) mod conversations;
 pub(crate) mod devices;
 pub(crate) mod erasure;
 pub mod files;
+pub(crate) mod grants;
 pub(crate) mod group_keys;
 pub(crate) mod groups;
 pub(crate) mod keys;
@@ -20,6 +21,7 @@ pub mod passkeys;
 pub mod relations;
 pub(crate) mod shares;
 pub(crate) mod streams;
+pub mod tool_calls;
 pub(crate) mod typing;
 pub mod webhooks;
 

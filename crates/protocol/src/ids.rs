@@ -164,6 +164,10 @@ id! {
     UploadId: parse_ulid, show_ulid, ulid;
     /// A file. It has the id of its upload.
     FileId: parse_ulid, show_ulid, ulid;
+    /// A user's answer to an agent's request for permission scopes.
+    GrantId: parse_ulid, show_ulid, ulid;
+    /// A row of the access log.
+    AccessId: parse_ulid, show_ulid, ulid;
 }
 
 words! {

@@ -7,8 +7,9 @@
 //! - Words of one meaning: [`ids`], [`time`], [`cursor`], [`text`], [`errors`], [`limits`],
 //!   [`close`], [`revocation`].
 //! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`],
-//!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`files`],
-//!   [`shares`], [`inbox`], [`service`]; [`envelope`] wraps them.
+//!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`grants`],
+//!   [`tool_calls`], [`access_log`], [`files`], [`shares`], [`inbox`], [`service`]; [`envelope`]
+//!   wraps them.
 //! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of
 //!   `/ws`).
 //!
@@ -19,6 +20,7 @@
 #[macro_use]
 mod macros;
 
+pub mod access_log;
 pub mod accounts;
 pub mod agents;
 pub mod close;
@@ -30,6 +32,7 @@ pub mod errors;
 pub mod events;
 pub mod files;
 pub mod frames;
+pub mod grants;
 pub mod group_keys;
 pub mod groups;
 pub mod ids;
@@ -46,4 +49,5 @@ pub mod shares;
 pub mod streams;
 pub mod text;
 pub mod time;
+pub mod tool_calls;
 pub mod typing;

@@ -12,7 +12,7 @@ use crate::{
     features::announcements::{self, Audience},
     ids::{Principal, SessionId, UserId},
     inbox::{self, Reader},
-    jobs::Job,
+    jobs::{ConsentEnd, Job},
     limits::quotas::{MAX_SESSION_DAYS, REFRESH_GRACE, REFRESH_TOKEN_TTL},
     work::Tx,
 };
@@ -275,6 +275,10 @@ pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>>
         announce_removed(tx, user.id, device.to_owned(), key).await?;
     }
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
+    tx.enqueue(Job::EndConsent(ConsentEnd::Device(
+        user.id,
+        device.to_owned(),
+    )));
     Ok(row.get("revoked_at"))
 }
 

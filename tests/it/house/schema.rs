@@ -4,14 +4,17 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use blindpipe::{db::migrate, features::announcements::Stage, ids::PrincipalKind};
 use blindpipe_protocol::{
+    access_log::AccessKind,
     accounts::Scene,
-    agents::{AgentState, DeliveryMode},
+    agents::{AgentState, DeliveryMode, Sensitivity},
     conversations::{ConversationKind, Encryption, Role},
     files::UploadState,
+    grants::GrantStatus,
     groups::Visibility,
     relations::RelationState,
     revocation::RevocationReason,
     shares::ShareKind,
+    tool_calls::ToolCallStatus,
 };
 use tokio_postgres::Client;
 
@@ -95,8 +98,16 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
     let scenes = words(Scene::ALL, Scene::as_str);
     let enums = [
         (
+            "access_log_kind_check",
+            words(AccessKind::ALL, AccessKind::as_str),
+        ),
+        (
             "agent_delivery_mode_check",
             words(DeliveryMode::ALL, DeliveryMode::as_str),
+        ),
+        (
+            "agent_grant_status",
+            words(GrantStatus::ALL, GrantStatus::as_str),
         ),
         ("agent_state", words(AgentState::ALL, AgentState::as_str)),
         ("agent_token_revoke_reason_check", reasons.clone()),
@@ -133,6 +144,14 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
         ),
         ("session_revoke_reason_check", reasons),
         ("share_kind_check", words(ShareKind::ALL, ShareKind::as_str)),
+        (
+            "tool_call_sensitivity_check",
+            words(Sensitivity::ALL, Sensitivity::as_str),
+        ),
+        (
+            "tool_call_status",
+            words(ToolCallStatus::ALL, ToolCallStatus::as_str),
+        ),
         (
             "upload_state_check",
             words(UploadState::ALL, UploadState::as_str),

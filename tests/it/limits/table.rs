@@ -61,7 +61,7 @@ const ROUTES: &[(Limit, &str)] = &[
     (Limit::AgentTier3,            "GET /limits"),
 ];
 
-const TO_COME: &[Limit] = &[Limit::AgentGrantRequest, Limit::UserSearch];
+const TO_COME: &[Limit] = &[Limit::UserSearch];
 
 #[test]
 fn every_row_has_its_route_or_waits_for_it() {
@@ -291,6 +291,14 @@ impl Stage {
             Limit::GroupAgentInstance => {
                 let path = format!("/groups/{}/agent-instances", self.group);
                 user.post(path, json!({ "agent_id": agent.id, "visibility": "all" }))
+                    .await
+            }
+            Limit::AgentGrantRequest => {
+                // Of no conversation, which is found out after the charge.
+                let body =
+                    json!({ "conversation_id": ulid().to_string(), "scopes": ["location:read"] });
+                agent
+                    .post(format!("/agents/{}/grants/request", agent.id), body)
                     .await
             }
             Limit::AgentPoll => agent.poll("").await,

@@ -7,6 +7,7 @@ use crate::{
     events::Event,
     features::conversations::Member,
     ids::{ConversationId, Principal},
+    jobs::{ConsentEnd, Job},
     objects,
     work::Tx,
 };
@@ -79,6 +80,7 @@ pub async fn remove_member(
         by,
     });
     tx.emit(event, Some(id), to)?;
+    tx.enqueue(Job::EndConsent(ConsentEnd::Member(id, who.id())));
     if member.role == Role::Owner && succeed(tx, id).await? {
         updated(tx, id).await?;
     }
