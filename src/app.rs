@@ -17,6 +17,7 @@ use crate::{
         messages::MessageWriter,
         passkeys::Passkeys,
         typing::Typing,
+        webhooks::Webhooks,
     },
     gateway::Gateway,
     http::client::IngressPolicy,
@@ -68,6 +69,7 @@ handles! {
     agents: Agents,
     typing: Typing,
     passkeys: Passkeys,
+    webhooks: Webhooks,
     status: NodeStatus,
 }
 

@@ -135,6 +135,14 @@ settings! {
     max_sockets: Bounded<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
     /// Seconds a draining node goes on serving before it closes its listener, for load balancers that notice late.
     drain_lag_seconds: Bounded<0, 8> = "DRAIN_LAG_SECONDS", Some("5");
+    /// Connections that an agent may have at once over all nodes, sockets and webhook calls together.
+    agent_connections: Bounded<1, 1000> = "AGENT_CONNECTIONS", Some("3");
+    /// Whether this node delivers webhooks; if no node does, run `blindpipe worker` beside them.
+    webhook_worker: Switch = "WEBHOOK_WORKER", Some("true");
+    /// Conversations of an agent whose events are delivered side by side, within `AGENT_CONNECTIONS`.
+    webhook_conversations: Bounded<1, 1000> = "WEBHOOK_CONVERSATIONS", Some("3");
+    /// Seconds over which the seven retries of a delivery are spread; each waits five times as long as the one before (5 s, 25 s and so on with the default). `Retry-After` is not scaled.
+    webhook_retry_seconds: Bounded<1, 604_800> = "WEBHOOK_RETRY_SECONDS", Some("97655");
     /// The word in the names of the webhooks' headers, `X-<word>-Signature` and so on: letters, digits and hyphens.
     webhook_brand: Brand = "WEBHOOK_BRAND", Some("Service");
     /// Comma list of the ports that webhooks may have; the dev profile allows every port.

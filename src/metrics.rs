@@ -170,6 +170,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "Mails handed to the mail server, by outcome.",
     ),
     (
+        "password_logins_total",
+        Kind::Counter,
+        "Logins by password, by outcome. A rise of `wrong` is an attack on passwords.",
+    ),
+    (
         "passkey_logins_total",
         Kind::Counter,
         "Sign-ins with a passkey, by outcome; `copied`: its counter went back, and it was removed.",
@@ -208,6 +213,36 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "shares_opened_total",
         Kind::Counter,
         "Shares asked for, by outcome.",
+    ),
+    (
+        "webhook_attempts_total",
+        Kind::Counter,
+        "Attempts of deliveries, by outcome.",
+    ),
+    (
+        "webhook_calls",
+        Kind::Gauge,
+        "Calls to receivers under way on this node.",
+    ),
+    (
+        "webhook_turns",
+        Kind::Gauge,
+        "Agents whose deliveries this node makes at the moment.",
+    ),
+    (
+        "webhook_backlog_agents",
+        Kind::Gauge,
+        "Agents whose deliveries are due and that no worker has, at the last sweep.",
+    ),
+    (
+        "webhook_backlog_seconds",
+        Kind::Gauge,
+        "Age of the oldest of them.",
+    ),
+    (
+        "webhook_late_total",
+        Kind::Counter,
+        "Agents that a sweep found with undelivered events: their wake-up was lost.",
     ),
     (
         "job_seconds",
@@ -400,6 +435,10 @@ pub fn mail(outcome: &'static str) {
     count("mails_total", &[("outcome", outcome)]);
 }
 
+pub fn login(outcome: &'static str) {
+    count("password_logins_total", &[("outcome", outcome)]);
+}
+
 pub fn passkey_login(outcome: &'static str) {
     count("passkey_logins_total", &[("outcome", outcome)]);
 }
@@ -434,6 +473,24 @@ pub fn share_opened(outcome: &'static str) {
 
 pub fn egress(outcome: &'static str, span: Duration) {
     seconds("egress_seconds", &[("outcome", outcome)], span);
+}
+
+pub fn webhook_attempt(outcome: &'static str) {
+    count("webhook_attempts_total", &[("outcome", outcome)]);
+}
+
+pub fn webhook_calls(change: f64) {
+    metrics::gauge!("webhook_calls").increment(change);
+}
+
+pub fn webhook_turns(change: f64) {
+    metrics::gauge!("webhook_turns").increment(change);
+}
+
+pub fn webhook_backlog(late: u64, agents: i64, age: f64) {
+    metrics::counter!("webhook_late_total").increment(late);
+    metrics::gauge!("webhook_backlog_agents").set(agents as f64);
+    metrics::gauge!("webhook_backlog_seconds").set(age);
 }
 
 pub fn job(name: &'static str, span: Duration) {

@@ -2,19 +2,20 @@
 //! intervals. Upkeep goes through the queue under a unique key. So only one node performs it at a
 //! time, and another takes over when that node dies.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     error::Result,
     features::{
         accounts::{
-            self, Codes,
+            self, Codes, SecurityChange,
             jobs::{CodeMail, LoginNotice},
         },
         agents, announcements, erasure, files, grants, group_keys, messages, passkeys, relations,
-        shares, tool_calls,
+        shares, tool_calls, webhooks,
     },
     inbox,
     jobs::{
@@ -43,6 +44,8 @@ pub struct Schedule {
     pub mailer: Mailer,
     /// The store whose objects end.
     pub objects: Objects,
+    /// Notified after the sweep of webhooks.
+    pub wake_webhooks: Arc<Notify>,
 }
 
 impl Schedule {
@@ -105,6 +108,12 @@ impl Schedule {
                 while shares::forget(db).await? {}
                 Ok(())
             }
+            Upkeep::SweepWebhooks => {
+                webhooks::sweep(db).await?;
+                self.wake_webhooks.notify_one();
+                Ok(())
+            }
+            Upkeep::RotateDeliveries => webhooks::rotate_log(db).await,
             Upkeep::PurgeRelations => {
                 while relations::purge(db).await? {}
                 Ok(())
@@ -164,6 +173,15 @@ impl Perform for Schedule {
                 };
                 accounts::jobs::mail_notice(self.work.db(), &self.mailer, &notice).await
             }
+            Job::SecurityNotice { user, change, at } => {
+                let change = SecurityChange::from_name(&change)
+                    .ok_or_else(|| JobError::Fail(queue::unreadable()))?;
+                accounts::jobs::mail_change(self.work.db(), &self.mailer, user, change, at).await
+            }
+            Job::ReplaceAgentKeys { agent } => {
+                Ok(group_keys::replace_for_agent(&self.work, agent).await?)
+            }
+            Job::SettleAgentTokens { agent } => Ok(agents::settle_tokens(&self.work, agent).await?),
             Job::ReplaceKeys { user, device_id } => {
                 Ok(group_keys::replace_held(&self.work, user, &device_id).await?)
             }

@@ -3,7 +3,7 @@
 use blindpipe_protocol::{
     accounts::*, agents::*, conversations::*, devices::*, files::*, grants::*, group_keys::*,
     groups::*, inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, raw::RawJson,
-    relations::*, service::*, shares::*, tool_calls::*, typing::*,
+    relations::*, service::*, shares::*, tool_calls::*, typing::*, webhooks::*,
 };
 
 use super::schemas::{SchemaOf, bytes, data, list, nothing, of};
@@ -189,6 +189,22 @@ operations! {
     "GET /agents/{agent_id}/keys", "Read an agent's keys, the current one first."
         => 200 data<AgentKeys>; AgentNotRegistered;
 
+    "PUT /agents/{agent_id}/webhook", "Set an agent's webhook and challenge its address.", body: PutWebhook
+        => 200 data<Webhook>; Forbidden, AgentNotRegistered;
+    "GET /agents/{agent_id}/webhook", "Read an agent's webhook."
+        => 200 data<Webhook>; NotFound, AgentNotRegistered;
+    "DELETE /agents/{agent_id}/webhook", "Remove an agent's webhook."
+        => 200 data<DeletedWebhook>; NotFound, AgentNotRegistered;
+    "POST /agents/{agent_id}/webhook/verify", "Challenge the address of an agent's webhook again."
+        => 200 data<Webhook>; Forbidden, NotFound, AgentNotRegistered;
+    "POST /agents/{agent_id}/webhook/rotate-secret", "Set another secret; both sign for a while.", optional: RotateWebhookSecret
+        => 200 data<Webhook>; Forbidden, NotFound, AgentNotRegistered;
+    "POST /agents/{agent_id}/webhook/test", "Post a test event to an agent's webhook."
+        => 200 data<WebhookTestResult>; Forbidden, NotFound, AgentNotRegistered;
+    "GET /agents/{agent_id}/deliveries", "List the deliveries to an agent's webhook, newest first.", query: [DeliveriesQuery, PageQuery]
+        => 200 list<WebhookDelivery>; AgentNotRegistered;
+    "POST /agents/{agent_id}/deliveries/{delivery_id}/redeliver", "Attempt a delivery once more."
+        => 200 data<WebhookDelivery>; Forbidden, NotFound, CursorExpired, AgentNotRegistered;
     "PATCH /agents/{agent_id}", "Replace the agent's manifest.", body: UpdateManifest
         => 200 data<UpdatedManifest>; ManifestTooLarge, VersionMismatch;
     "POST /agents/{agent_id}/ack", "Say that the agent is there, and how far it has read.", optional: Ack

@@ -7,8 +7,8 @@ use std::{
 
 use fred::clients::SubscriberClient;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::mpsc;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Stores, Tasks};
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
         revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
     },
     clock::Clock,
-    config::Config,
+    config::{Config, Profile},
     db::Db,
     delivery::{
         Backplane, Hub, Seal,
@@ -26,6 +26,7 @@ use crate::{
         invalidation,
         reconcile::{self, Reconciler},
     },
+    egress::{Egress, EgressSettings},
     features::{
         accounts::{Accounts, Codes},
         agents::{Agents, Quotas, ReachabilityTracker},
@@ -35,6 +36,11 @@ use crate::{
         passkeys::Passkeys,
         streams::{StreamControl, StreamPeer, StreamTable, Streams},
         typing::Typing,
+        webhooks::{
+            self, Caller, SecretSeal, Waker, Webhooks,
+            dispatcher::{Dispatcher, Parts, Settings},
+            signature::Signer,
+        },
     },
     gateway::Gateway,
     http::client::IngressPolicy,
@@ -68,6 +74,8 @@ pub(super) async fn assemble(
         send_db,
         quiet_db,
         jobs_db,
+        token_db,
+        webhooks_db,
         redis,
         subscriber,
     } = stores;
@@ -88,7 +96,13 @@ pub(super) async fn assemble(
         streams,
         requests,
     } = link(seal, config, &clock, &db, &redis, subscriber, tasks);
-    let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
+    let slots = Slots::bounded(
+        redis.clone(),
+        clock.clone(),
+        random.clone(),
+        id,
+        config.agent_connections.0 as usize,
+    );
     slots.spawn(workers, stopping, hub.liveness());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
 
@@ -122,7 +136,7 @@ pub(super) async fn assemble(
         revoked,
         access_tokens,
         agent_tokens,
-    } = credentials(config, &clock, &random, &db, redis, &limits, used)?;
+    } = credentials(config, &clock, &random, &token_db, redis, &limits, used)?;
     let work = UnitOfWork::new(db.clone(), random.clone(), backplane.clone());
     let reachability = ReachabilityTracker::start(work.over(quiet_db.clone()), workers, stopping);
     let shards = config.send_writers.0 as usize;
@@ -176,9 +190,23 @@ pub(super) async fn assemble(
             agents_per_user: config.agents_per_user.0,
         },
     };
-    start_jobs(
-        config, budgets, &accounts, &objects, jobs_db, workers, stopping,
-    )?;
+    let webhooks = Webhooks {
+        work: work.clone(),
+        seal: SecretSeal::new(&config.server_secret, random.clone()),
+        caller: webhook_caller(config, &clock, &random, tasks),
+        waker: Waker::default(),
+    };
+    let delivery = WebhookDelivery {
+        db: webhooks_db,
+        jobs: work.over(jobs_db.clone()),
+        backplane: backplane.clone(),
+        slots: slots.clone(),
+        limits: limits.clone(),
+        message_writer: message_writer.clone(),
+    };
+    start_webhooks(config, &webhooks, delivery, tasks).await?;
+    let due = webhooks.waker.turn_due();
+    start_jobs(config, budgets, &accounts, &objects, jobs_db, due, tasks)?;
     Ok(App::from(Handles {
         clock,
         random,
@@ -201,6 +229,7 @@ pub(super) async fn assemble(
         agents,
         typing,
         passkeys: Passkeys::new(config)?,
+        webhooks,
         status: NodeStatus::new(metrics::install()),
     }))
 }
@@ -217,7 +246,7 @@ fn credentials(
     config: &Config,
     clock: &Clock,
     random: &Random,
-    db: &Db,
+    lookup_db: &Db,
     redis: Redis,
     limits: &Limits,
     used: TokenUse,
@@ -231,7 +260,7 @@ fn credentials(
         revoked.clone(),
     )?;
     let agent_tokens = AgentTokens::new(
-        db.clone(),
+        lookup_db.clone(),
         hasher.clone(),
         limits.clone(),
         Proofs::new(redis, &config.server_secret),
@@ -317,8 +346,20 @@ fn link(
 }
 
 fn ingress(config: &Config) -> IngressPolicy {
+    if config
+        .trusted_proxies
+        .0
+        .iter()
+        .any(|network| network.prefix_len() == 0)
+    {
+        tracing::warn!(
+            "TRUSTED_PROXIES contains every address: any client may choose its own address, \
+             and limits per address mean nothing"
+        );
+    }
     IngressPolicy {
         tls: config.tls_cert.is_some(),
+        local_only: config.profile == Profile::Dev,
         proxies: config.trusted_proxies.0.clone().into(),
         origins: config.allowed_origins.0.clone().into(),
     }
@@ -330,8 +371,8 @@ fn start_jobs(
     accounts: &Accounts,
     objects: &Objects,
     db: Db,
-    workers: &TaskTracker,
-    stopping: &CancellationToken,
+    wake_webhooks: Arc<Notify>,
+    tasks: &Tasks,
 ) -> Result<(), Failure> {
     let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
     let schedule = Schedule {
@@ -340,8 +381,71 @@ fn start_jobs(
         codes: accounts.codes.clone(),
         mailer,
         objects: objects.clone(),
+        wake_webhooks,
     };
-    schedule.spawn(workers, stopping);
+    schedule.spawn(&tasks.workers, &tasks.stopping);
+    Ok(())
+}
+
+fn webhook_caller(config: &Config, clock: &Clock, random: &Random, tasks: &Tasks) -> Caller {
+    let egress = Egress::new(EgressSettings::new(config), clock.clone());
+    egress.spawn_upkeep(&tasks.workers, &tasks.stopping);
+    Caller {
+        egress,
+        signer: Signer::new(&config.webhook_brand),
+        clock: clock.clone(),
+        random: random.clone(),
+    }
+}
+
+/// The parts that deliveries need beside those of the handlers.
+struct WebhookDelivery {
+    db: Db,
+    jobs: UnitOfWork,
+    backplane: Backplane,
+    slots: Slots,
+    limits: Limits,
+    message_writer: MessageWriter,
+}
+
+/// Starts the wake-ups, and the deliveries where this node makes them.
+async fn start_webhooks(
+    config: &Config,
+    webhooks: &Webhooks,
+    delivery: WebhookDelivery,
+    tasks: &Tasks,
+) -> Result<(), Failure> {
+    let WebhookDelivery {
+        db,
+        jobs,
+        backplane,
+        slots,
+        limits,
+        message_writer,
+    } = delivery;
+    webhooks::rotate_log(jobs.db())
+        .await
+        .map_err(|error| format!("cannot make the partitions of the delivery log: {error:?}"))?;
+    let (workers, stopping) = (&tasks.workers, &tasks.stopping);
+    let delivers = config.webhook_worker.0;
+    let waker = &webhooks.waker;
+    waker.start(db.clone(), &backplane, &slots, delivers, workers, stopping);
+    if delivers {
+        let parts = Parts {
+            settings: Settings::new(config),
+            db,
+            work: jobs,
+            backplane,
+            slots,
+            caller: webhooks.caller.clone(),
+            seal: webhooks.seal.clone(),
+            limits,
+            message_writer,
+            draining: tasks.closing.clone(),
+            stopping: stopping.clone(),
+        };
+        Dispatcher::start(parts, waker, workers);
+    }
     Ok(())
 }
 

@@ -8,8 +8,8 @@
 //!   [`close`], [`revocation`].
 //! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`],
 //!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`grants`],
-//!   [`tool_calls`], [`access_log`], [`files`], [`shares`], [`inbox`], [`service`]; [`envelope`]
-//!   wraps them.
+//!   [`tool_calls`], [`access_log`], [`files`], [`shares`], [`inbox`], [`service`], [`webhooks`];
+//!   [`envelope`] wraps them.
 //! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of
 //!   `/ws`).
 //!
@@ -51,3 +51,4 @@ pub mod text;
 pub mod time;
 pub mod tool_calls;
 pub mod typing;
+pub mod webhooks;

@@ -12,11 +12,14 @@ mod store;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use blindpipe_protocol::{agents::AgentStateChange, time::Timestamp};
+use blindpipe_protocol::{agents::AgentStateChange, revocation::RevocationReason, time::Timestamp};
 use secrecy::ExposeSecret;
 
 use self::manifest::Manifest;
-pub use self::reachability::ReachabilityTracker;
+pub use self::{
+    reachability::ReachabilityTracker,
+    store::{lock, lock_named},
+};
 pub use blindpipe_protocol::agents::{AgentState, DeliveryMode, Sensitivity};
 
 use crate::{
@@ -81,7 +84,7 @@ pub async fn declared_scopes(tx: &Tx, agent: AgentId) -> Result<BTreeMap<String,
 }
 
 /// An agent's row, locked to the end of the transaction.
-struct Locked {
+pub struct Locked {
     id: AgentId,
     owner: UserId,
     state: AgentState,
@@ -104,6 +107,16 @@ async fn move_to(tx: &Tx, agent: &Locked, state: AgentState) -> Result<()> {
     tx.emit(event, None, vec![agent.owner.0])
 }
 
+/// Marks the agent unreachable and notifies its owner, if its webhook failed too often. The
+/// agent's events stay in its inbox. Without a token the agent could never ack, so its webhook is
+/// suspended instead.
+pub async fn mark_unreachable(tx: &Tx, agent: &Locked) -> Result<()> {
+    if agent.state == AgentState::TokenRevoked {
+        return store::suspend_webhook(tx, agent.id, RevocationReason::TokenRevoked).await;
+    }
+    move_to(tx, agent, AgentState::Unreachable).await
+}
+
 /// Marks tokens and keys revoked after their grace. An agent that loses its last key is
 /// `registered` again.
 pub async fn retire(work: &UnitOfWork) -> Result<()> {
@@ -124,6 +137,22 @@ pub async fn retire(work: &UnitOfWork) -> Result<()> {
         retired.await?;
     }
     Ok(())
+}
+
+/// Settles an agent that lost a token with a stolen session. The token that the thief had replaced
+/// counts again. Without one, the agent is `token_revoked`.
+pub async fn settle_tokens(work: &UnitOfWork, agent: AgentId) -> Result<()> {
+    let settled = work.run("agents.settle_tokens", async |tx| {
+        let Some(locked) = store::lock(tx, agent).await? else {
+            return Ok(());
+        };
+        if store::restore_token(tx, agent).await? {
+            return Ok(());
+        }
+        store::end_keys(tx, agent).await?;
+        move_to(tx, &locked, AgentState::TokenRevoked).await
+    });
+    settled.await
 }
 
 /// All agents of a user, including deleted ones.

@@ -23,7 +23,7 @@ use crate::{
     error::{Code, Error, Result},
     http::{Data, Json, List, Path, Query, page::Page},
     ids::{ConversationId, Principal, UserId},
-    limits::{Limiter, quotas::MAX_GROUP_MEMBERS, table::Limit},
+    limits::quotas::MAX_GROUP_MEMBERS,
     work::UnitOfWork,
 };
 
@@ -106,11 +106,9 @@ async fn open_one(work: &UnitOfWork, user: &User, body: OpenConversation) -> Res
 /// [`Conversation`]s.
 pub async fn list(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    limiter.check(Limit::UserConversationsList, user.id).await?;
     page_of(&db, Principal::User(user.id), &page).await
 }
 
@@ -120,11 +118,9 @@ pub async fn list(
 /// Caller: agent. Limit: `agent_conversations`, 30/min per agent.
 pub async fn list_of_agent(
     agent: Agent,
-    limiter: Limiter,
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    limiter.check(Limit::AgentConversations, agent.id).await?;
     page_of(&db, Principal::Agent(agent.id), &page).await
 }
 
@@ -187,6 +183,7 @@ pub async fn change(
     };
     let conversation = work
         .run("conversations.change", async |tx| {
+            lock_live_session(tx, user.id, user.session).await?;
             store::change(tx, id, user.id, &change).await
         })
         .await?;

@@ -18,3 +18,5 @@ mod messages;
 mod published;
 mod read_markers;
 mod relations;
+mod visibility;
+mod webhooks;

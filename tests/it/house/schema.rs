@@ -15,6 +15,7 @@ use blindpipe_protocol::{
     revocation::RevocationReason,
     shares::ShareKind,
     tool_calls::ToolCallStatus,
+    webhooks::{DeliveryStatus, WebhookStatus},
 };
 use tokio_postgres::Client;
 
@@ -159,6 +160,14 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
         (
             "upload_uploader_kind_check",
             words(PrincipalKind::ALL, PrincipalKind::as_str),
+        ),
+        (
+            "webhook_delivery_status_check",
+            words(DeliveryStatus::ALL, DeliveryStatus::as_str),
+        ),
+        (
+            "webhook_status_check",
+            words(WebhookStatus::ALL, WebhookStatus::as_str),
         ),
     ];
     let checks = client

@@ -217,6 +217,10 @@ impl Caller {
             .await
     }
 
+    pub async fn put(&self, path: impl AsRef<str>, body: Value) -> Answer {
+        self.send(self.request(Method::PUT, path).json(&body)).await
+    }
+
     pub async fn post_raw(&self, path: impl AsRef<str>, body: impl Into<reqwest::Body>) -> Answer {
         self.send(
             self.request(Method::POST, path)
@@ -473,6 +477,11 @@ impl Agent {
             json!({ "conversation_id": conversation, "payload": { "type": "text", "text": text } });
         self.post(format!("/agents/{}/messages", self.id), body)
             .await
+    }
+
+    /// The path of the agent's webhook, or below it.
+    pub fn webhook(&self, below: &str) -> String {
+        format!("/agents/{}/webhook{below}", self.id)
     }
 
     pub async fn poll(&self, query: &str) -> Answer {

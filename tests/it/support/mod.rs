@@ -14,6 +14,7 @@ mod names;
 mod process;
 mod proxy;
 pub mod raw;
+mod receiver;
 mod s3;
 mod services;
 mod siteverify;
@@ -33,6 +34,7 @@ pub use self::{
     names::NameServer,
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
+    receiver::{Call, Receiver, Reply},
     s3::S3Server,
     services::{
         blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,

@@ -120,6 +120,7 @@ impl Settings {
             ),
             // No load balancer watches these nodes.
             ("DRAIN_LAG_SECONDS", "0".to_owned()),
+            ("WEBHOOK_RETRY_SECONDS", "10".to_owned()),
         ];
         let pairs = pairs.map(|(name, value)| (name.to_owned(), value));
         self.secrets.iter().cloned().chain(pairs).collect()

@@ -13,6 +13,7 @@ use crate::{
     auth::owned::OwnedAgent,
     error::{Error, Result},
     events::Event,
+    features::accounts::{self, SecurityChange},
     http::{Data, Json},
     limits::{Limiter, table::Limit},
 };
@@ -55,12 +56,13 @@ async fn replace_token(
         let previous_valid_until = if emergency {
             store::end_keys(tx, agent.id).await?;
             store::revoke_tokens(tx, agent.id, RevocationReason::TokenRegenerated).await?;
+            store::suspend_webhook(tx, agent.id, RevocationReason::TokenRegenerated).await?;
             None
         } else {
             store::end_current_key(tx, agent.id, "").await?;
             store::end_current_token(tx, agent.id).await?.map(Timestamp)
         };
-        store::add_token(tx, agent.id, &token.lookup, &hash).await?;
+        store::add_token(tx, agent.id, (&token.lookup, &hash), agent.session).await?;
         let event = Event::AgentTokenRegenerated(TokenRegeneration {
             agent_id: agent.id,
             emergency,
@@ -70,6 +72,7 @@ async fn replace_token(
         if emergency || locked.state == AgentState::TokenRevoked {
             move_to(tx, &locked, AgentState::Registered).await?;
         }
+        accounts::notify(tx, agent.owner, SecurityChange::TokenRegenerated).await?;
         Ok(previous_valid_until)
     });
     let previous_valid_until = replaced.await?;
@@ -98,6 +101,7 @@ pub async fn revoke_token(
         let locked = store::lock_owned(tx, &agent).await?;
         let had_token = store::revoke_tokens(tx, agent.id, RevocationReason::TokenRevoked).await?;
         store::end_keys(tx, agent.id).await?;
+        store::suspend_webhook(tx, agent.id, RevocationReason::TokenRevoked).await?;
         move_to(tx, &locked, AgentState::TokenRevoked).await?;
         Ok(RevokedToken {
             revoked_at: store::revoked_at(tx, agent.id).await?.into(),
