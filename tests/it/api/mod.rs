@@ -15,6 +15,7 @@ mod group_keys;
 mod groups;
 mod keys;
 mod messages;
+mod ownership;
 mod published;
 mod read_markers;
 mod relations;

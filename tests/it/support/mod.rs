@@ -16,6 +16,7 @@ mod proxy;
 pub mod raw;
 mod receiver;
 mod s3;
+mod secrets;
 mod services;
 mod siteverify;
 mod smtp;

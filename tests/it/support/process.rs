@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use super::world::{TestNode, World};
+use super::{
+    secrets,
+    world::{TestNode, World},
+};
 
 pub struct ProcessNode {
     child: Child,
@@ -115,7 +118,13 @@ impl Drop for ProcessNode {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         std::fs::remove_file(&self.log).ok();
+        if !std::thread::panicking() {
+            let lines: Vec<String> = log.lines().map(str::to_owned).collect();
+            let leak = secrets::find(&lines);
+            assert_eq!(leak, None, "the node has logged a secret");
+        }
     }
 }
 

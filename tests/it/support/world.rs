@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 
 use super::{
     client::{Agent, Caller, User, ulid},
-    services,
+    secrets, services,
 };
 
 /// The state that the nodes of one test share.
@@ -20,10 +20,16 @@ pub struct World {
     /// The folder of the object store, unless a test has another store.
     pub objects_dir: std::path::PathBuf,
     settings: HashMap<String, String>,
+    /// The number of lines that the nodes of this process had logged before.
+    first_line: usize,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let leak = secrets::find(&secrets::lines_since(self.first_line));
+            assert_eq!(leak, None, "a node has logged a secret");
+        }
         std::fs::remove_dir_all(&self.mail_dir).ok();
         std::fs::remove_dir_all(&self.objects_dir).ok();
     }
@@ -86,6 +92,7 @@ impl World {
             mail_dir,
             objects_dir,
             settings: all,
+            first_line: secrets::record(),
         })
     }
 
@@ -140,6 +147,7 @@ impl World {
     pub async fn mailed_code(&self, email: &str) -> String {
         for _ in 0..200 {
             if let Some(code) = find_code(&self.mail_dir, email) {
+                secrets::remember(&code);
                 return code;
             }
             tokio::time::sleep(Duration::from_millis(25)).await;
