@@ -23,6 +23,7 @@ use crate::{
     http::client::IngressPolicy,
     inbox::Inbox,
     limits::{Limits, slots::Slots},
+    objects::Objects,
     random::Random,
     work::UnitOfWork,
 };
@@ -60,6 +61,7 @@ handles! {
     hub: Hub,
     backplane: Backplane,
     inbox: Inbox,
+    objects: Objects,
     reachability: ReachabilityTracker,
     message_writer: MessageWriter,
     gateway: Arc<Gateway>,

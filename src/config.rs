@@ -111,6 +111,18 @@ settings! {
     turnstile_hostnames: List<String> = "TURNSTILE_HOSTNAMES", Some("");
     /// Comma list of actions that a Turnstile token may have been earned for; empty: any.
     turnstile_actions: List<String> = "TURNSTILE_ACTIONS", Some("");
+    /// Where files are kept: `file:///folder` (for one node, or nodes that share the folder), `s3://bucket/prefix`, `gs://bucket/prefix` or `azure://container/prefix`.
+    object_store_url: String = "OBJECT_STORE_URL", Some("file:///var/lib/blindpipe/objects");
+    /// Address of an S3-compatible server, or of Azure's service; empty: the provider's own. `http://` allows plain HTTP to it.
+    object_store_endpoint: String = "OBJECT_STORE_ENDPOINT", Some("");
+    /// Region of an S3 bucket.
+    object_store_region: String = "OBJECT_STORE_REGION", Some("us-east-1");
+    /// S3's access key id, or Azure's account; empty: the credentials of the machine (S3).
+    object_store_access_key: String = "OBJECT_STORE_ACCESS_KEY", Some("");
+    /// S3's secret access key, Azure's account key, or the JSON of Google's service account; empty: the credentials of the machine.
+    object_store_secret: SecretString = "OBJECT_STORE_SECRET", Some("");
+    /// Clients write to the bucket itself, by an address that it signs; the node then reads the bytes to verify their hash.
+    object_store_direct: Switch = "OBJECT_STORE_DIRECT", Some("false");
     /// Changes of the limits table, `scope=count/window` comma separated, such as `agent_message_send=10/s`; see `GET /limits`.
     limits: String = "LIMIT_OVERRIDES", Some("");
     /// Counts no call against a limit, to measure what limits cost; in the dev profile only.
@@ -247,6 +259,9 @@ impl Config {
                 "RP_ORIGIN: {} is neither on RP_ID nor below it",
                 origin.0.origin().ascii_serialization()
             ));
+        }
+        if self.object_store_direct.0 && self.object_store_url.starts_with("file:") {
+            faults.push("OBJECT_STORE_DIRECT: a local folder signs no addresses".into());
         }
         let mail_to_files =
             secrecy::ExposeSecret::expose_secret(&self.mail_url).starts_with("file:");

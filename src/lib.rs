@@ -8,19 +8,19 @@
 //! foundation  error clock random ids cursor events config metrics telemetry breaker validation
 //!             supervisor
 //! stores      db redis mail
-//! core        limits auth inbox
+//! core        limits auth inbox objects
 //! delivery    delivery
 //! work        jobs work http egress
 //! features    health published announcements relations devices keys accounts passkeys agents
-//!             conversations groups group_keys messages typing streams tool_calls grants budgets
-//!             webhooks erasure
+//!             conversations groups group_keys messages files shares typing streams tool_calls grants
+//!             budgets webhooks erasure
 //! edge        gateway app routes documents schedule node healthcheck
 //! ```
 //!
 //! - Foundation: values and small tools. [`validation`] says what a value from outside must be.
 //! - Stores: [`db`] (Postgres, the truth), [`redis`] (hints and counters, which may vanish), [`mail`].
 //! - Core: [`limits`] (budgets, quotas, connection slots), [`auth`] (credentials and callers),
-//!   [`inbox`] (the durable sequence of events).
+//!   [`inbox`] (the durable sequence of events), [`objects`] (the bytes of files).
 //! - Delivery: [`delivery`] publishes committed events to the subscriptions of all nodes and
 //!   reconciles them with Postgres. It knows neither WebSockets nor streams.
 //! - Work: [`jobs`] (the queue), [`work`] (a transaction with its events, revocations and jobs),
@@ -61,6 +61,7 @@ pub mod limits;
 pub(crate) mod mail;
 pub mod metrics;
 pub mod node;
+pub mod objects;
 pub mod random;
 pub mod redis;
 pub mod routes;

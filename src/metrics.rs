@@ -210,6 +210,31 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "Turnstile tokens presented, by what became of them.",
     ),
     (
+        "uploads_total",
+        Kind::Counter,
+        "Uploads, by what became of them; `sha256_mismatch`: the bytes were not the announced ones.",
+    ),
+    (
+        "uploads_open",
+        Kind::Gauge,
+        "Uploads whose bytes this node receives.",
+    ),
+    (
+        "object_bytes_total",
+        Kind::Counter,
+        "Bytes of objects, by direction.",
+    ),
+    (
+        "objects_missing_total",
+        Kind::Counter,
+        "Reads of an object that the store has lost.",
+    ),
+    (
+        "shares_opened_total",
+        Kind::Counter,
+        "Shares asked for, by outcome.",
+    ),
+    (
         "webhook_attempts_total",
         Kind::Counter,
         "Attempts of deliveries, by outcome.",
@@ -456,6 +481,30 @@ pub fn passkey_login(outcome: &'static str) {
 
 pub fn human_verified(outcome: &'static str) {
     count("human_verifications_total", &[("outcome", outcome)]);
+}
+
+pub fn upload(outcome: &'static str) {
+    count("uploads_total", &[("outcome", outcome)]);
+}
+
+pub fn upload_opened() {
+    metrics::gauge!("uploads_open").increment(1.0);
+}
+
+pub fn upload_closed() {
+    metrics::gauge!("uploads_open").decrement(1.0);
+}
+
+pub fn object_bytes(direction: &'static str, n: u64) {
+    metrics::counter!("object_bytes_total", "direction" => direction).increment(n);
+}
+
+pub fn object_missing() {
+    count("objects_missing_total", &[]);
+}
+
+pub fn share_opened(outcome: &'static str) {
+    count("shares_opened_total", &[("outcome", outcome)]);
 }
 
 pub fn egress(outcome: &'static str, span: Duration) {

@@ -14,8 +14,8 @@ use crate::{
             self, Codes, SecurityChange,
             jobs::{CodeMail, LoginNotice},
         },
-        agents, announcements, erasure, grants, group_keys, messages, passkeys, relations,
-        tool_calls, webhooks,
+        agents, announcements, erasure, files, grants, group_keys, messages, passkeys, relations,
+        shares, tool_calls, webhooks,
     },
     inbox,
     jobs::{
@@ -25,6 +25,7 @@ use crate::{
     limits::table::Overrides,
     mail::Mailer,
     supervisor::supervise,
+    objects::Objects,
     work::UnitOfWork,
 };
 
@@ -42,6 +43,8 @@ pub struct Schedule {
     pub codes: Codes,
     /// The mail client.
     pub mailer: Mailer,
+    /// The store whose objects end.
+    pub objects: Objects,
     /// Notified after the sweep of webhooks.
     pub wake_webhooks: Arc<Notify>,
 }
@@ -98,6 +101,15 @@ impl Schedule {
                 Ok(())
             }
             Upkeep::ExpireInboxes => inbox::expire(db, INBOX_RETENTION_DAYS).await,
+            Upkeep::SweepObjects => {
+                while self.objects.sweep(db).await? {}
+                Ok(())
+            }
+            Upkeep::ExpireUploads => {
+                while files::expire(db).await? {}
+                while shares::forget(db).await? {}
+                Ok(())
+            }
             Upkeep::SweepWebhooks => {
                 webhooks::sweep(db).await?;
                 self.wake_webhooks.notify_one();

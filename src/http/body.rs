@@ -8,12 +8,13 @@ use axum::{
     http::{HeaderMap, header, request::Parts},
 };
 use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt;
-use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
 
-use super::{answers::paced, json};
+use super::{
+    json,
+    paced::{PacedBody, closing},
+};
 use crate::{
     error::{Code, Error, Result},
     limits::{
@@ -45,52 +46,28 @@ async fn gather(
     account: Option<&ByteAccount>,
 ) -> Result<(Bytes, bool)> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    // The rest of such a body stays unread, so the connection cannot go on.
-    let refusal = || Error::from(too_large).header("connection", "close".to_owned());
     if declared > max_bytes {
-        return Err(refusal());
+        return Err(closing(too_large));
     }
-    let mut body = body;
-    let started = tokio::time::Instant::now();
+    let mut body = PacedBody::new(body);
     // The declared length is only a claim, so it reserves little memory.
     let mut bytes = BytesMut::with_capacity(declared.min(64 * 1024));
-    let mut waited = false;
     let mut permit = account.map(|account| account.take(0)).transpose()?;
-    loop {
-        let deadline = started + paced(bytes.len() as u64);
-        let frame = match body.frame().now_or_never() {
-            Some(frame) => Ok(frame),
-            None => {
-                waited = true;
-                tokio::time::timeout_at(deadline, body.frame()).await
-            }
-        };
-        let frame = match frame {
-            Err(_) => {
-                return Err(
-                    Error::from(Code::RequestTimeout).header("connection", "close".to_owned())
-                );
-            }
-            Ok(None) => {
-                let bytes = bytes.freeze();
-                let held = permit.filter(|permit| permit.bytes() > 0);
-                return Ok((held.map_or(bytes.clone(), |held| held.guard(bytes)), waited));
-            }
-            Ok(Some(Err(_))) => return Err(Error::field("", "body", "the body ended early")),
-            Ok(Some(Ok(frame))) => frame,
-        };
-        if let Ok(data) = frame.into_data() {
-            if bytes.len() + data.len() > max_bytes {
-                return Err(refusal());
-            }
-            bytes.extend_from_slice(&data);
-            if let Some(permit) = &mut permit
-                && bytes.len() > FREE_BYTES
-            {
-                permit.grow(bytes.len() - permit.bytes())?;
-            }
+    while let Some(data) = body.next().await? {
+        if bytes.len() + data.len() > max_bytes {
+            return Err(closing(too_large));
+        }
+        bytes.extend_from_slice(&data);
+        if let Some(permit) = &mut permit
+            && bytes.len() > FREE_BYTES
+        {
+            permit.grow(bytes.len() - permit.bytes())?;
         }
     }
+    let bytes = bytes.freeze();
+    let held = permit.filter(|permit| permit.bytes() > 0);
+    let bytes = held.map_or(bytes.clone(), |held| held.guard(bytes));
+    Ok((bytes, body.has_waited()))
 }
 
 /// Refuses a wrong `Content-Type`. A body without any is read as JSON.

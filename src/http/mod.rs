@@ -11,6 +11,7 @@ pub mod connections;
 mod idle;
 pub(crate) mod json;
 pub mod listener;
+pub(crate) mod paced;
 pub(crate) mod page;
 pub(crate) mod trace;
 mod unread;

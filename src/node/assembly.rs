@@ -8,7 +8,7 @@ use std::{
 use fred::clients::SubscriberClient;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::{Notify, mpsc};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Stores, Tasks};
 use crate::{
@@ -52,6 +52,7 @@ use crate::{
     },
     mail::Mailer,
     metrics,
+    objects::{self, Backend, Objects},
     random::Random,
     redis::Redis,
     schedule::Schedule,
@@ -185,6 +186,8 @@ pub(super) async fn assemble(
         sockets: AtomicUsize::new(0),
         max_sockets: config.max_sockets.0 as usize,
     });
+    let links = objects::Links::new(&config.server_secret, &config.public_url, clock.clone());
+    let objects = Objects::new(Backend::open(config)?, db.clone(), random.clone(), links);
     let accounts = accounts(config, &work, &access_tokens)?;
     let agents = Agents {
         work: work.clone(),
@@ -212,7 +215,7 @@ pub(super) async fn assemble(
     };
     start_webhooks(config, &webhooks, delivery, tasks).await?;
     let due = webhooks.waker.turn_due();
-    start_jobs(config, budgets, &accounts, jobs_db, due, workers, stopping)?;
+    start_jobs(config, budgets, &accounts, &objects, jobs_db, due, tasks)?;
     Ok(App::from(Handles {
         clock,
         random,
@@ -227,6 +230,7 @@ pub(super) async fn assemble(
         hub,
         backplane,
         inbox,
+        objects,
         reachability,
         message_writer,
         gateway,
@@ -374,10 +378,10 @@ fn start_jobs(
     config: &Config,
     budgets: Overrides,
     accounts: &Accounts,
+    objects: &Objects,
     db: Db,
     wake_webhooks: Arc<Notify>,
-    workers: &TaskTracker,
-    stopping: &CancellationToken,
+    tasks: &Tasks,
 ) -> Result<(), Failure> {
     let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
     let schedule = Schedule {
@@ -385,9 +389,10 @@ fn start_jobs(
         budgets,
         codes: accounts.codes.clone(),
         mailer,
+        objects: objects.clone(),
         wake_webhooks,
     };
-    schedule.spawn(workers, stopping);
+    schedule.spawn(&tasks.workers, &tasks.stopping);
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use crate::{
     app::App,
     auth::agent::MAX_CONCURRENT_LOOKUPS,
     clock::Clock,
-    config::{Config, Faults, Switch},
+    config::{Check, Config, Faults, Switch},
     db::{Db, Plans, migrate},
     delivery::End,
     error::Error,
@@ -22,6 +22,7 @@ use crate::{
     },
     ids::NodeId,
     limits::{buffers::ByteBudget, quotas::MB, table::Overrides},
+    objects,
     random::Random,
     redis::Redis,
     routes,
@@ -29,7 +30,11 @@ use crate::{
 
 /// Reads the settings through `get`. Faults that only other modules can see are in the same list.
 pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
-    Config::read_checked(get, &[("LIMIT_OVERRIDES", Overrides::check)])
+    let checks: &[Check] = &[
+        ("LIMIT_OVERRIDES", Overrides::check),
+        ("OBJECT_STORE_URL", objects::backend::check_url),
+    ];
+    Config::read_checked(get, checks)
 }
 
 /// Why a node did not start.

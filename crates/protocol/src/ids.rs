@@ -162,6 +162,10 @@ id! {
     PasskeyId: parse_ulid, show_ulid, ulid;
     /// A challenge for a passkey.
     ChallengeId: parse_ulid, show_ulid, ulid;
+    /// The upload of a file.
+    UploadId: parse_ulid, show_ulid, ulid;
+    /// A file. It has the id of its upload.
+    FileId: parse_ulid, show_ulid, ulid;
     /// A user's answer to an agent's request for permission scopes.
     GrantId: parse_ulid, show_ulid, ulid;
     /// A row of the access log.

@@ -14,7 +14,7 @@ use crate::{
     features::{
         agents, announcements,
         conversations::{self, MembershipScope},
-        devices, relations, webhooks,
+        devices, files, relations, shares, webhooks,
     },
     ids::{AgentId, Principal, UserId},
     work::UnitOfWork,
@@ -35,6 +35,7 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
     }
     let agents = agents.into_iter().map(Principal::Agent);
     for who in [Principal::User(user)].into_iter().chain(agents) {
+        abandon(work, who).await?;
         end_relations(work, who).await?;
         leave(work, who, who, MembershipScope::All).await?;
     }
@@ -45,8 +46,19 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
 pub async fn agent(work: &UnitOfWork, agent: AgentId, owner: UserId) -> Result<()> {
     webhooks::erase(work, agent).await?;
     let who = Principal::Agent(agent);
+    abandon(work, who).await?;
     end_relations(work, who).await?;
     leave(work, who, Principal::User(owner), MembershipScope::Groups).await
+}
+
+/// Ends shares, uploads that are not confirmed and data of events. Files stay as long as the
+/// messages that name them.
+async fn abandon(work: &UnitOfWork, who: Principal) -> Result<()> {
+    let abandoning = work.run("erasure.abandon", async |tx| {
+        shares::end_all(tx, who).await?;
+        files::abandon(tx, who).await
+    });
+    abandoning.await
 }
 
 /// No new relation appears meanwhile, because opening one requires both principals.

@@ -16,6 +16,7 @@ mod process;
 mod proxy;
 pub mod raw;
 mod receiver;
+mod s3;
 mod secrets;
 mod services;
 mod siteverify;
@@ -36,6 +37,7 @@ pub use self::{
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
     receiver::{Call, Receiver, Reply},
+    s3::S3Server,
     services::{
         blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
         redis_client, redis_cluster, redis_link, services, serving, spawn, waiting,

@@ -89,6 +89,10 @@ impl Settings {
             ("DATABASE_URL", self.database_url.clone()),
             ("REDIS_URL", self.redis_url.clone()),
             ("MAIL_URL", format!("file://{}", path(&self.mails))),
+            (
+                "OBJECT_STORE_URL",
+                format!("file://{}", path(&self.root.join("objects"))),
+            ),
             (CLUSTER_VARIABLE, path(&self.root)),
         ];
         pairs.map(|(name, value)| (name.to_owned(), value)).into()
