@@ -24,8 +24,8 @@ use crate::{
     },
     limits::table::Overrides,
     mail::Mailer,
-    supervisor::supervise,
     objects::Objects,
+    supervisor::supervise,
     work::UnitOfWork,
 };
 
