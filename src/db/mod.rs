@@ -325,6 +325,15 @@ impl Db {
     }
 }
 
+/// A connection outside of any pool, without a deadline for statements.
+pub async fn connect(url: &str) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
+    let config = tokio_postgres::Config::from_str(url)?;
+    let (client, link) = config.connect(tls()).await?;
+    #[expect(clippy::disallowed_methods, reason = "ends with the client")]
+    tokio::spawn(link);
+    Ok(client)
+}
+
 /// TLS to Postgres where the URL's `sslmode` asks for it, checked against the system's roots
 /// (`SSL_CERT_FILE`).
 fn tls() -> MakeRustlsConnect {

@@ -32,7 +32,7 @@ catalogue! {
         EraseAgent   = ("erase_agent",   2, 600);
         EndConsent   = ("end_consent",   4, 60);
         Announce     = ("announce",      2, 60);
-        Upkeep       = ("upkeep",        8, 600);
+        Upkeep       = ("upkeep",        9, 600);
     }
 }
 
@@ -48,6 +48,7 @@ catalogue! {
         ExpireInboxes     = ("expire_inboxes",           600);
         PurgeRelations    = ("purge_relations",          600);
         ForgetToolCalls   = ("forget_tool_calls",        600);
+        LogPushes         = ("log_pushes",               60);
     }
 }
 

@@ -6,7 +6,7 @@ mod statement;
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
-pub use self::history::history;
+pub use self::history::{Page, history};
 use self::statement::{Columns, LOCK, SEND};
 use super::batch::PendingSend;
 use crate::{
