@@ -40,13 +40,17 @@ catalogue! {
         UserObjectGet            = ("user_object_get",                 5,   1,     Per::User);
         KeysBackupRead           = ("keys_backup_read",                10,  3600,  Per::User);
         LoginIp                  = ("auth_login_ip",                   30,  600,   Per::Ip);
+        HumanIp                  = ("auth_human_ip",                   30,  600,   Per::Ip);
         CodeTries                = ("auth_code_tries",                 10,  3600,  Per::Email);
         ShareOpen                = ("share_open",                      30,  60,    Per::Ip);
         WsConnectIp              = ("ws_connect_ip",                   60,  60,    Per::Ip);
         WsConnect                = ("ws_connect",                      30,  60,    Per::Principal);
+        AuthRenew                = ("auth_renew",                      30,  60,    Per::Session);
+        StreamBegin              = ("stream_begin",                    60,  60,    Per::Agent);
         DefaultUser              = ("default_user",                    120, 60,    Per::UserAndRoute);
         DefaultIp                = ("default_ip",                      30,  60,    Per::IpAndRoute);
         AgentTokenWrong          = ("agent_token_wrong",               10,  60,    Per::Agent);
+        AgentTokenUnknown        = ("agent_token_unknown",             60,  60,    Per::Ip);
         AgentTier1               = ("agent_tier_1",                    60,  60,    Per::AgentAndRoute);
         AgentTier2               = ("agent_tier_2",                    120, 60,    Per::AgentAndRoute);
         AgentTier3               = ("agent_tier_3",                    240, 60,    Per::AgentAndRoute);

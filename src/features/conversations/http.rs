@@ -24,7 +24,7 @@ use crate::{
     error::{Code, Error, Result},
     http::{Data, Json, List, Path, Query, page::Page},
     ids::{ConversationId, Principal, UserId},
-    limits::{Limiter, quotas::MAX_GROUP_MEMBERS, table::Limit},
+    limits::quotas::MAX_GROUP_MEMBERS,
     work::UnitOfWork,
 };
 
@@ -107,11 +107,9 @@ async fn open_one(work: &UnitOfWork, user: &User, body: OpenConversation) -> Res
 /// [`Conversation`]s.
 pub async fn list(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    limiter.check(Limit::UserConversationsList, user.id).await?;
     page_of(&db.read().await?, Principal::User(user.id), &page).await
 }
 
@@ -121,11 +119,9 @@ pub async fn list(
 /// Caller: agent. Limit: `agent_conversations`, 30/min per agent.
 pub async fn list_of_agent(
     agent: Agent,
-    limiter: Limiter,
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    limiter.check(Limit::AgentConversations, agent.id).await?;
     let list = db.run("conversations.list_of_agent", async |tx| {
         let list = page_of(tx, Principal::Agent(agent.id), &page).await?;
         let reads: Vec<Read> = list
@@ -208,6 +204,7 @@ pub async fn change(
     };
     let conversation = work
         .run("conversations.change", async |tx| {
+            lock_live_session(tx, user.id, user.session).await?;
             store::change(tx, id, user.id, &change).await
         })
         .await?;

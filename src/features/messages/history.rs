@@ -17,7 +17,6 @@ use crate::{
     error::Result,
     http::{Path, Query, page::Page},
     ids::{AgentId, ConversationId, MessageId, Principal},
-    limits::{Limiter, table::Limit},
 };
 
 /// The query of a history.
@@ -38,12 +37,10 @@ pub struct Walk {
 /// true. Errors: `NOT_FOUND`.
 pub async fn of_user(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     Path(conversation): Path<ConversationId>,
     Query(walk): Query<Walk>,
 ) -> Result<Response> {
-    limiter.check(Limit::UserMessagesList, user.id).await?;
     let client = db.read().await?;
     let found = find(&client, conversation, Principal::User(user.id), &walk).await?;
     Ok(answer(&found))

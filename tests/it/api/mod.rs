@@ -18,3 +18,4 @@ mod messages;
 mod published;
 mod read_markers;
 mod relations;
+mod visibility;
