@@ -68,9 +68,9 @@ pub async fn list(
     cursor: Option<AccessId>,
     rows: i64,
 ) -> Result<Vec<Access>> {
-    let client = db.read().await?;
     let mut agent = filter.agent_id;
     if let (None, Some(conversation)) = (agent, filter.conversation_id) {
+        let client = db.read().await?;
         agent = client
             .query_opt(
                 "-- access_log.agent_of_pair
@@ -87,19 +87,16 @@ pub async fn list(
     let before = cursor.map_or(before, |cursor| before.min(cursor.0));
     let from = filter.from.map_or(Uuid::nil(), |from| ulid_floor(from.0));
     let sql = if agent.is_some() { BY_AGENT } else { BY_TIME };
-    let stmt = client.prepare_cached(sql).await?;
-    let rows = client
-        .query(
-            &stmt,
-            &[
-                &user,
-                &agent,
-                &filter.conversation_id,
-                &before,
-                &from,
-                &rows,
-            ],
-        )
+    let rows = db
+        .run("access_log.list", async |tx| {
+            // Bounds on both sides make the planner expect few rows, and sort a whole chain.
+            tx.batch_execute("set local enable_bitmapscan = off")
+                .await?;
+            let stmt = tx.prepare_cached(sql).await?;
+            let conversation = &filter.conversation_id;
+            tx.query(&stmt, &[&user, &agent, conversation, &before, &from, &rows])
+                .await
+        })
         .await?;
     Ok(rows.iter().map(access).collect())
 }

@@ -472,7 +472,7 @@ async fn attack_54_every_change_of_the_log_is_refused_or_found() {
 
 /// `LOG_ROWS=1000000` is the size of the promise; the suite takes a tenth of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_log_is_verified_in_seconds_and_read_by_index() {
+async fn a_large_log_is_verified_in_seconds() {
     let stage = Stage::new().await;
     let rows: i64 = std::env::var("LOG_ROWS")
         .ok()
@@ -505,48 +505,14 @@ async fn a_large_log_is_verified_in_seconds_and_read_by_index() {
         (rows.unsigned_abs(), 51, 0)
     );
     assert!(took < Duration::from_secs(30), "{took:?}");
-    // Pages, also those of an agent with few rows among many, walk an index.
-    for (query, name, of_agent, index, expected) in [
-        (
-            "limit=50".to_owned(),
-            "access_log.list",
-            "null".to_owned(),
-            "access_log_newest",
-            50,
-        ),
+    for (query, expected) in [
+        ("limit=50".to_owned(), 50),
         (
             format!("limit=50&agent_id={}", stage.agent.id),
-            "access_log.list_of_agent",
-            format!("'{agent}'"),
-            "access_log_of_agent",
             rows / 10_000,
         ),
     ] {
         let found = log(&stage.alice, &query).await.len();
         assert_eq!(i64::try_from(found), Ok(expected.min(50)), "{query}");
-        let source = include_str!("../../../src/features/access_log/store.rs");
-        let sql = source
-            .split(&format!("\"-- {name}\n"))
-            .nth(1)
-            .and_then(|rest| rest.split('"').next())
-            .expect(name)
-            .replace("$1", &format!("'{alice}'"))
-            .replace("$2", &of_agent)
-            .replace("$3", "null")
-            .replace("$4", &format!("'{}'", Uuid::max()))
-            .replace("$5", &format!("'{}'", Uuid::nil()))
-            .replace("$6", "51");
-        let plan: Vec<String> = client
-            .query(&format!("explain {sql}"), &[])
-            .await
-            .expect(name)
-            .iter()
-            .map(|row| row.get("QUERY PLAN"))
-            .collect();
-        let plan = plan.join("\n");
-        assert!(
-            plan.contains(&format!("using {index} ")) && !plan.contains("Seq Scan on access_log"),
-            "{plan}"
-        );
     }
 }
