@@ -11,6 +11,8 @@ revoke all on all sequences in schema public from :"serving_role";
 revoke create on schema public from public, :"serving_role";
 grant usage on schema public to :"serving_role";
 
+grant select, insert on access_log to :"serving_role";
+grant select on access_log_head to :"serving_role";
 grant select on active_member to :"serving_role";
 grant select, insert, update on agent to :"serving_role";
 grant select, insert, update, delete on agent_key to :"serving_role";

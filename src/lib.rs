@@ -8,19 +8,20 @@
 //! foundation  error clock random ids cursor events config metrics telemetry breaker validation
 //!             supervisor
 //! stores      db redis mail
-//! core        limits auth inbox objects
+//! core        limits auth access_log inbox objects
 //! delivery    delivery
 //! work        jobs work http egress
 //! features    health published announcements relations devices keys accounts passkeys agents
 //!             conversations groups group_keys messages files shares typing streams tool_calls grants
-//!             budgets webhooks erasure
+//!             access_log budgets webhooks erasure
 //! edge        gateway app routes documents schedule node healthcheck
 //! ```
 //!
 //! - Foundation: values and small tools. [`validation`] says what a value from outside must be.
 //! - Stores: [`db`] (Postgres, the truth), [`redis`] (hints and counters, which may vanish), [`mail`].
 //! - Core: [`limits`] (budgets, quotas, connection slots), [`auth`] (credentials and callers),
-//!   [`inbox`] (the durable sequence of events), [`objects`] (the bytes of files).
+//!   [`access_log`] (what agents read), [`inbox`] (the durable sequence of events), [`objects`] (the
+//!   bytes of files).
 //! - Delivery: [`delivery`] publishes committed events to the subscriptions of all nodes and
 //!   reconciles them with Postgres. It knows neither WebSockets nor streams.
 //! - Work: [`jobs`] (the queue), [`work`] (a transaction with its events, revocations and jobs),
@@ -38,6 +39,7 @@
 //! Three rules hold everywhere. Postgres is the truth and Redis only hints. A node publishes after
 //! the commit. Each request's own query reads whether its credential is still valid.
 
+pub(crate) mod access_log;
 pub(crate) mod app;
 pub mod auth;
 mod breaker;

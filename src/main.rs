@@ -1,4 +1,4 @@
-//! The server: `serve`, `worker`, `migrate`, `settings`, `healthcheck`.
+//! The server: `serve`, `worker`, `migrate`, `settings`, `healthcheck`, `audit`.
 
 use std::process::ExitCode;
 
@@ -6,13 +6,15 @@ use blindpipe::{
     clock::Clock,
     config::{self, MigrationUrls},
     db::migrate,
-    documents, healthcheck,
+    documents,
+    features::access_log::verify,
+    healthcheck,
     node::{self, Node},
     telemetry,
 };
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use secrecy::ExposeSecret;
+use secrecy::{ExposeSecret, SecretString};
 use tokio::signal::unix::{SignalKind, signal};
 
 #[global_allocator]
@@ -45,8 +47,18 @@ enum Command {
     Asyncapi,
     /// Print the durable events with the schemas of their data
     EventTypes,
+    /// Check the records that nobody may change
+    #[command(subcommand)]
+    Audit(Audit),
     /// Ask the admin listener at ADMIN_ADDR whether the node is ready; exit 0 if it is, 1 if not
     Healthcheck,
+}
+
+#[derive(Subcommand)]
+enum Audit {
+    /// Verify the chains of the access log of DATABASE_URL; exit 0 if nothing was changed, dropped
+    /// or inserted, 1 if anything was
+    Verify,
 }
 
 #[tokio::main]
@@ -64,6 +76,7 @@ async fn main() -> ExitCode {
         Command::EventTypes => print(&documents::event_types()),
         Command::Migrate => apply_migrations().await,
         Command::Healthcheck => check_health().await,
+        Command::Audit(Audit::Verify) => verify_access_log().await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -122,6 +135,20 @@ async fn check_health() -> Outcome {
 fn print(document: &str) -> Outcome {
     use std::io::Write;
     Ok(std::io::stdout().write_all(document.as_bytes())?)
+}
+
+async fn verify_access_log() -> Outcome {
+    telemetry::start("info");
+    let url: SecretString = std::env::var("DATABASE_URL")
+        .map_err(|_| "DATABASE_URL: must be set")?
+        .into();
+    let report = verify::at(url.expose_secret()).await?;
+    print(&report.to_string())?;
+    if report.faults.is_empty() {
+        Ok(())
+    } else {
+        Err("the access log was tampered with".into())
+    }
 }
 
 async fn apply_migrations() -> Outcome {

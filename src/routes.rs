@@ -12,6 +12,7 @@ use axum::{
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
+    access_log::AccessKind,
     app::App,
     auth::{
         agent::AgentToken,
@@ -20,8 +21,8 @@ use crate::{
     },
     error::{Code, Result},
     features::{
-        accounts, agents, budgets, conversations, devices, files, grants, group_keys, groups,
-        health, keys, messages, passkeys, published, relations, shares, tool_calls, typing,
+        access_log, accounts, agents, budgets, conversations, devices, files, grants, group_keys,
+        groups, health, keys, messages, passkeys, published, relations, shares, tool_calls, typing,
         webhooks,
     },
     gateway,
@@ -95,10 +96,24 @@ pub struct Route {
     pub path: &'static str,
     pub caller: Access,
     pub charges: Charges,
+    /// The user data that an agent reads here; each read has a row in the access log. None if the
+    /// row does not say. A route that agents call must.
+    pub reads: Option<&'static [AccessKind]>,
     handler: MethodRouter<App>,
 }
 
+/// An agent reads nothing of users here.
+const NO_USER_DATA: &[AccessKind] = &[];
+
 impl Route {
+    /// The route, which agents call, with the user data that they read.
+    fn reads(self, kinds: &'static [AccessKind]) -> Self {
+        Route {
+            reads: Some(kinds),
+            ..self
+        }
+    }
+
     /// The handler, behind the guard that its row asks for.
     ///
     /// A row whose handler charges everything is guarded by its handler's extractors. A send, for
@@ -159,6 +174,7 @@ fn route(
         path,
         caller,
         charges,
+        reads: None,
         handler,
     }
 }
@@ -168,6 +184,7 @@ fn route(
 #[expect(clippy::too_many_lines, reason = "a line per route")]
 pub fn table() -> Vec<Route> {
     use Access::{Agent, Either, Public, User};
+    use AccessKind::{Conversation, ConversationList, GroupKeys, History, Keys, Object, Poll, Push, ToolCall};
     use Limit::{
         AgentConversationSend, AgentConversations, AgentFileUpload, AgentGrantRequest, AgentManifestUpdate,
         AgentMessageSend, AgentObjectGet, AgentPoll, AgentTokenRegenerate, AgentTokenUnknown, AgentTyping, AuthRenew,
@@ -200,7 +217,7 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/openapi.json",               Public, DEFAULT, get(published::openapi)),
         route(GET,    "/asyncapi.yaml",              Public, DEFAULT, get(published::asyncapi)),
         route(GET,    "/events/types",               Public, DEFAULT, get(published::event_types)),
-        route(GET,    "/ws",                         Public, own(&[WsConnectIp, AgentTokenUnknown, WsConnect, AuthRenew, StreamBegin]), get(gateway::upgrade)),
+        route(GET,    "/ws",                         Public, own(&[WsConnectIp, AgentTokenUnknown, WsConnect, AuthRenew, StreamBegin]), get(gateway::upgrade)).reads(&[Push]),
 
         route(GET,    "/users/me",                   User,   DEFAULT, get(accounts::me::get)),
         route(DELETE, "/users/me",                   User,   DEFAULT, delete(accounts::me::delete)),
@@ -213,9 +230,9 @@ pub fn table() -> Vec<Route> {
         route(DELETE, "/users/me/passkeys/{passkey_id}", User,   DEFAULT, delete(passkeys::http::remove)),
         route(POST,   "/keys/backup",                User,   DEFAULT, post(keys::http::put_backup)),
         route(GET,    "/keys/backup",                User,   default(&[KeysBackupRead]), get(keys::http::read_backups)),
-        route(GET,    "/keys/users/{user_id}/devices", Either, principal(&[KeysLookup]), get(keys::http::directory)),
+        route(GET,    "/keys/users/{user_id}/devices", Either, principal(&[KeysLookup]), get(keys::http::directory)).reads(&[Keys]),
         route(POST,   "/keys/groups/{conversation_id}/rotate", User,   default(&[KeysGroupRotate]), post(group_keys::http::rotate)),
-        route(GET,    "/keys/groups/{conversation_id}", Either, DEFAULT, get(group_keys::http::read)),
+        route(GET,    "/keys/groups/{conversation_id}", Either, DEFAULT, get(group_keys::http::read)).reads(&[GroupKeys]),
         route(POST,   "/keys/rotation/request",      User,   default(&[KeysRotationRequest]), post(group_keys::http::request)),
 
         route(POST,   "/agents",                     User,   DEFAULT, post(agents::http::create)),
@@ -225,9 +242,9 @@ pub fn table() -> Vec<Route> {
         route(DELETE, "/agents/{agent_id}/token",    User,   NOTHING, delete(agents::http::revoke_token)),
         route(POST,   "/conversations",              User,   DEFAULT, post(conversations::http::open)),
         route(GET,    "/conversations",              User,   principal(&[UserConversationsList]), get(conversations::http::list)),
-        route(GET,    "/conversations/{conversation_id}", Either, DEFAULT, get(conversations::http::get)),
+        route(GET,    "/conversations/{conversation_id}", Either, DEFAULT, get(conversations::http::get)).reads(&[Conversation]),
         route(PATCH,  "/conversations/{conversation_id}", User,   DEFAULT, patch(conversations::http::change)),
-        route(POST,   "/conversations/{conversation_id}/read", Either, DEFAULT, post(conversations::http::read)),
+        route(POST,   "/conversations/{conversation_id}/read", Either, DEFAULT, post(conversations::http::read)).reads(NO_USER_DATA),
         route(POST,   "/conversations/{conversation_id}/messages", User,   own(&[UserMessageSend]), post(messages::http::send_as_user)),
         route(GET,    "/conversations/{conversation_id}/messages", User,   principal(&[UserMessagesList]), get(messages::history::of_user)),
         route(GET,    "/relations",                  User,   DEFAULT, get(relations::http::list)),
@@ -235,7 +252,7 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/groups",                     User,   DEFAULT, post(conversations::http::open_group)),
         route(POST,   "/groups/{conversation_id}/members", User,   default(&[GroupMemberAdd]), post(groups::http::add_members)),
         route(PATCH,  "/groups/{conversation_id}/members/{principal_id}", User,   DEFAULT, patch(groups::http::change_member)),
-        route(DELETE, "/groups/{conversation_id}/members/{principal_id}", Either, DEFAULT, delete(groups::http::remove_member)),
+        route(DELETE, "/groups/{conversation_id}/members/{principal_id}", Either, DEFAULT, delete(groups::http::remove_member)).reads(NO_USER_DATA),
         route(POST,   "/groups/{conversation_id}/agent-instances", User,   default(&[GroupAgentInstance]), post(groups::http::add_agent)),
         route(DELETE, "/groups/{conversation_id}/agent-instances/{instance_id}", User,   DEFAULT, delete(groups::http::remove_agent)),
         route(POST,   "/files",                      User,   own(&[UserFileUpload]), post(files::http::request_of_user)),
@@ -244,39 +261,40 @@ pub fn table() -> Vec<Route> {
         route(DELETE, "/shares/{share_id}",          User,   DEFAULT, delete(shares::http::end)),
 
         route(GET,    "/grants",                     User,   DEFAULT, get(grants::http::list)),
+        route(GET,    "/grants/access-log",          User,   DEFAULT, get(access_log::http::list)),
         route(POST,   "/grants/{grant_id}/decision", User,   DEFAULT, post(grants::http::decide)),
         route(DELETE, "/grants/{grant_id}",          User,   DEFAULT, delete(grants::http::revoke)),
         route(POST,   "/artifact-requests/{request_id}/response", User,   DEFAULT, post(tool_calls::http::respond)),
 
-        route(GET,    "/limits",                     Either, DEFAULT, get(budgets::http::list)),
-        route(POST,   "/files/confirm",              Either, DEFAULT, post(files::http::confirm)),
-        route(GET,    "/objects/{object_key}",       Either, own(&[AgentObjectGet, UserObjectGet]), get(files::http::read)),
-        route(GET,    "/agents/{agent_id}",          Either, DEFAULT, get(agents::http::read)),
-        route(POST,   "/agents/{agent_id}/keys/register", Either, DEFAULT, post(agents::http::register_key)),
-        route(POST,   "/agents/{agent_id}/keys/check", Either, DEFAULT, post(agents::http::check_key)),
-        route(GET,    "/agents/{agent_id}/keys",     Either, DEFAULT, get(agents::http::list_keys)),
-        route(PUT,    "/agents/{agent_id}/webhook",  Either, DEFAULT, put(webhooks::http::put)),
-        route(GET,    "/agents/{agent_id}/webhook",  Either, DEFAULT, get(webhooks::http::get)),
-        route(DELETE, "/agents/{agent_id}/webhook",  Either, DEFAULT, delete(webhooks::http::delete)),
-        route(POST,   "/agents/{agent_id}/webhook/verify", Either, DEFAULT, post(webhooks::http::verify)),
-        route(POST,   "/agents/{agent_id}/webhook/rotate-secret", Either, DEFAULT, post(webhooks::http::rotate_secret)),
-        route(POST,   "/agents/{agent_id}/webhook/test", Either, DEFAULT, post(webhooks::http::test)),
-        route(GET,    "/agents/{agent_id}/deliveries", Either, DEFAULT, get(webhooks::http::list_deliveries)),
-        route(POST,   "/agents/{agent_id}/deliveries/{delivery_id}/redeliver", Either, DEFAULT, post(webhooks::http::redeliver)),
+        route(GET,    "/limits",                     Either, DEFAULT, get(budgets::http::list)).reads(NO_USER_DATA),
+        route(POST,   "/files/confirm",              Either, DEFAULT, post(files::http::confirm)).reads(NO_USER_DATA),
+        route(GET,    "/objects/{object_key}",       Either, own(&[AgentObjectGet, UserObjectGet]), get(files::http::read)).reads(&[Object]),
+        route(GET,    "/agents/{agent_id}",          Either, DEFAULT, get(agents::http::read)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/keys/register", Either, DEFAULT, post(agents::http::register_key)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/keys/check", Either, DEFAULT, post(agents::http::check_key)).reads(NO_USER_DATA),
+        route(GET,    "/agents/{agent_id}/keys",     Either, DEFAULT, get(agents::http::list_keys)).reads(NO_USER_DATA),
+        route(PUT,    "/agents/{agent_id}/webhook",  Either, DEFAULT, put(webhooks::http::put)).reads(NO_USER_DATA),
+        route(GET,    "/agents/{agent_id}/webhook",  Either, DEFAULT, get(webhooks::http::get)).reads(NO_USER_DATA),
+        route(DELETE, "/agents/{agent_id}/webhook",  Either, DEFAULT, delete(webhooks::http::delete)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/webhook/verify", Either, DEFAULT, post(webhooks::http::verify)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/webhook/rotate-secret", Either, DEFAULT, post(webhooks::http::rotate_secret)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/webhook/test", Either, DEFAULT, post(webhooks::http::test)).reads(NO_USER_DATA),
+        route(GET,    "/agents/{agent_id}/deliveries", Either, DEFAULT, get(webhooks::http::list_deliveries)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/deliveries/{delivery_id}/redeliver", Either, DEFAULT, post(webhooks::http::redeliver)).reads(NO_USER_DATA),
 
-        route(PATCH,  "/agents/{agent_id}",          Agent,  default(&[AgentManifestUpdate]), patch(agents::http::update)),
-        route(POST,   "/agents/{agent_id}/ack",      Agent,  DEFAULT, post(agents::http::ack)),
+        route(PATCH,  "/agents/{agent_id}",          Agent,  default(&[AgentManifestUpdate]), patch(agents::http::update)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/ack",      Agent,  DEFAULT, post(agents::http::ack)).reads(&[Push]),
 
-        route(POST,   "/agents/{agent_id}/messages", Agent,  own(&[AgentMessageSend]), post(messages::http::send_as_agent)),
-        route(POST,   "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  own(&[AgentConversationSend]), post(messages::http::send_as_agent_to)),
-        route(POST,   "/agents/{agent_id}/files",    Agent,  own(&[AgentFileUpload]), post(files::http::request_of_agent)),
-        route(PUT,    "/agents/{agent_id}/files/{upload_id}/upload", Agent,  own(&[AgentFileUpload]), put(files::http::put_of_agent)),
-        route(POST,   "/agents/{agent_id}/typing",   Agent,  principal(&[AgentTyping]), post(typing::http::typing)),
-        route(POST,   "/agents/{agent_id}/grants/request", Agent,  own(&[AgentGrantRequest]), post(grants::http::request)),
-        route(POST,   "/agents/{agent_id}/artifact-requests", Agent,  DEFAULT, post(tool_calls::http::request)),
-        route(GET,    "/agents/{agent_id}/conversations", Agent,  principal(&[AgentConversations]), get(conversations::http::list_of_agent)),
-        route(GET,    "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  DEFAULT, get(messages::history::of_agent)),
-        route(GET,    "/agents/{agent_id}/messages/poll", Agent,  principal(&[AgentPoll]), get(gateway::long_poll::poll)),
+        route(POST,   "/agents/{agent_id}/messages", Agent,  own(&[AgentMessageSend]), post(messages::http::send_as_agent)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  own(&[AgentConversationSend]), post(messages::http::send_as_agent_to)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/files",    Agent,  own(&[AgentFileUpload]), post(files::http::request_of_agent)).reads(NO_USER_DATA),
+        route(PUT,    "/agents/{agent_id}/files/{upload_id}/upload", Agent,  own(&[AgentFileUpload]), put(files::http::put_of_agent)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/typing",   Agent,  principal(&[AgentTyping]), post(typing::http::typing)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/grants/request", Agent,  own(&[AgentGrantRequest]), post(grants::http::request)).reads(NO_USER_DATA),
+        route(POST,   "/agents/{agent_id}/artifact-requests", Agent,  DEFAULT, post(tool_calls::http::request)).reads(&[ToolCall]),
+        route(GET,    "/agents/{agent_id}/conversations", Agent,  principal(&[AgentConversations]), get(conversations::http::list_of_agent)).reads(&[ConversationList]),
+        route(GET,    "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  DEFAULT, get(messages::history::of_agent)).reads(&[History]),
+        route(GET,    "/agents/{agent_id}/messages/poll", Agent,  principal(&[AgentPoll]), get(gateway::long_poll::poll)).reads(&[Poll, Push]),
     ]
 }
 

@@ -121,6 +121,7 @@ impl Schedule {
                 Ok(())
             }
             Upkeep::ForgetToolCalls => tool_calls::forget(&self.work).await,
+            Upkeep::LogPushes => inbox::log_left_behind(db).await,
         }
     }
 

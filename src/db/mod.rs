@@ -429,6 +429,15 @@ impl Db {
     }
 }
 
+/// A connection outside of any pool, without a deadline for statements.
+pub async fn connect(url: &str) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
+    let config = tokio_postgres::Config::from_str(url)?;
+    let (client, link) = config.connect(tls()).await?;
+    #[expect(clippy::disallowed_methods, reason = "ends with the client")]
+    tokio::spawn(link);
+    Ok(client)
+}
+
 /// Refuses a server that would answer from the past or without our timeouts: a demoted primary
 /// behind the same name, or a pooler that drops the options of a connection.
 async fn check_server(client: &ClientWrapper, statement: Duration) -> Result<(), HookError> {

@@ -1,9 +1,9 @@
 //! The request and answer of each route: a row per route, beside the table of the routes.
 
 use blindpipe_protocol::{
-    accounts::*, agents::*, conversations::*, devices::*, files::*, grants::*, group_keys::*,
-    groups::*, inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, raw::RawJson,
-    relations::*, service::*, shares::*, tool_calls::*, typing::*, webhooks::*,
+    access_log::*, accounts::*, agents::*, conversations::*, devices::*, files::*, grants::*,
+    group_keys::*, groups::*, inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*,
+    raw::RawJson, relations::*, service::*, shares::*, tool_calls::*, typing::*, webhooks::*,
 };
 
 use super::schemas::{SchemaOf, bytes, data, list, nothing, of};
@@ -166,6 +166,8 @@ operations! {
 
     "GET /grants", "List the caller's grants, newest first.", query: [GrantsQuery, PageQuery]
         => 200 list<Grant>;
+    "GET /grants/access-log", "List what agents have read of the caller's data, newest first.", query: [AccessQuery, PageQuery]
+        => 200 list<Access>;
     "POST /grants/{grant_id}/decision", "Decide on an agent's request for scopes.", body: DecideGrant
         => 200 data<Grant>; NotFound, AlreadyDecided;
     "DELETE /grants/{grant_id}", "Revoke a grant; denies its pending tool calls." => 200 data<Grant>; NotFound;

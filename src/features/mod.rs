@@ -4,6 +4,7 @@
 //! A feature may use the `mod.rs` of the features that stand before it on the [map](crate), and
 //! nothing else of them.
 
+pub mod access_log;
 pub mod accounts;
 pub(crate) mod agents;
 pub mod announcements;

@@ -76,7 +76,7 @@ pub async fn poll(
     if let Some(subscription) = &subscription {
         subscription.set_start(bounds.cursor(after));
     }
-    let mut events = inbox.read(reader.principal, after, limit).await?;
+    let mut events = inbox.poll(caller.id, after, limit).await?;
     if let Some(subscription) = subscription.filter(|_| events.is_empty()) {
         tokio::select! {
             () = tokio::time::sleep(Duration::from_secs(wait)) => {}
@@ -86,7 +86,7 @@ pub async fn poll(
                 }
                 // The token may have been revoked during the wait.
                 AgentToken { agent: caller.id, token: caller.token }.verify(inbox.db(), &tokens.revoked).await?;
-                events = inbox.read(reader.principal, after, limit).await?;
+                events = inbox.poll(caller.id, after, limit).await?;
             }
         }
     }

@@ -7,8 +7,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::store::{self, Reader};
-use crate::{cursor::Cursor, db::Db, metrics};
+use super::store::{self, Reader, Reads};
+use crate::{cursor::Cursor, db::Db, error::Result, ids::AgentId, metrics};
+use uuid::Uuid;
 
 /// Longest wait of an ack for others. After a crash, events with unwritten acks are delivered again
 /// to a client without a cursor; none is lost.
@@ -20,6 +21,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Default)]
 pub struct Acks {
     waiting: Arc<Mutex<HashMap<Reader, Cursor>>>,
+    /// What agents were sent, to be logged as read. An agent that never acks reads as well.
+    delivered: Arc<Mutex<HashMap<Uuid, Cursor>>>,
     notify: Arc<Notify>,
     /// Held while acks are written, so that a reader that needs its ack written can wait for it.
     writing: Arc<tokio::sync::Mutex<()>>,
@@ -35,6 +38,12 @@ impl Acks {
         } else {
             waiting.insert(reader.clone(), cursor);
         }
+        self.notify.notify_one();
+    }
+
+    /// Notes that an agent was sent everything up to `cursor`.
+    pub fn note_delivered(&self, agent: AgentId, cursor: Cursor) {
+        self.delivered.lock().insert(agent.0, cursor);
         self.notify.notify_one();
     }
 
@@ -59,9 +68,48 @@ impl Acks {
     /// away; the acks then wait for the next round. Cancel safe: an ack waits until it is written.
     pub async fn flush(&self, db: &Db) -> bool {
         let _writing = self.writing.lock().await;
+        let Some(acked) = self.flush_acks(db).await else {
+            return false;
+        };
+        // What fails here is logged with the agent's next ack, or by the upkeep.
+        if let Err(error) = self.log_pushes(db, acked).await {
+            error.log();
+        }
+        true
+    }
+
+    /// Logs the events that agents have acked or were sent.
+    async fn log_pushes(&self, db: &Db, acked: Vec<Uuid>) -> Result<()> {
+        let delivered = std::mem::take(&mut *self.delivered.lock());
+        let epoch = delivered.values().map(|cursor| cursor.epoch).max();
+        let mut agents: HashMap<Uuid, Option<i64>> =
+            acked.into_iter().map(|agent| (agent, None)).collect();
+        agents.extend(
+            delivered
+                .into_iter()
+                .filter(|(_, cursor)| Some(cursor.epoch) == epoch)
+                .map(|(agent, cursor)| (agent, Some(cursor.seq))),
+        );
+        while !agents.is_empty() {
+            let (ids, up_to): (Vec<Uuid>, Vec<Option<i64>>) =
+                agents.iter().map(|(id, seq)| (*id, *seq)).unzip();
+            let reads = Reads {
+                agents: &ids,
+                up_to: &up_to,
+                after: None,
+                epoch,
+            };
+            let more = store::log_reads(&db.read().await?, &reads).await?;
+            agents.retain(|agent, _| more.contains(agent));
+        }
+        Ok(())
+    }
+
+    /// Writes the noted acks; none if Postgres is away. Returns their agents.
+    async fn flush_acks(&self, db: &Db) -> Option<Vec<Uuid>> {
         let noted = self.waiting.lock().clone();
         let Some(epoch) = noted.values().map(|cursor| cursor.epoch).max() else {
-            return true;
+            return Some(Vec::new());
         };
         // Numbers of an earlier epoch name other events now.
         let mut acks: Vec<(Reader, i64)> = noted
@@ -77,11 +125,12 @@ impl Acks {
                 // A later ack of a reader stays for the next round.
                 let mut waiting = self.waiting.lock();
                 waiting.retain(|reader, cursor| noted.get(reader) != Some(cursor));
-                true
+                let agents = acks.iter().filter(|(reader, _)| reader.is_agent());
+                Some(agents.map(|(reader, _)| reader.principal).collect())
             }
             Err(error) => {
                 error.log_in("inbox.ack", "the acks are written in the next round");
-                false
+                None
             }
         }
     }

@@ -12,10 +12,11 @@ mod store;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
+use self::store::Reads;
 pub(crate) use self::{acks::Acks, store::Reader};
 use crate::{
     cursor::Cursor,
-    db::{Db, Tx},
+    db::{Conn, Db, Tx},
     error::{Code, Error, Result},
     events::{self, EncodedEvent, Event, EventKind},
     ids::{AgentId, ConversationId, EventId, TokenId},
@@ -181,14 +182,37 @@ impl Inbox {
     ) -> Result<Vec<Entry>> {
         metrics::inbox_read();
         let limit = limit.min(MAX_PAGE_EVENTS);
-        store::read(&self.db, principal, after, limit, bytes).await
+        let client = self.db.read().await?;
+        store::read(&client, principal, after, limit, bytes).await
+    }
+
+    /// The same for an agent's poll, which is logged in the reading transaction.
+    pub async fn poll(&self, agent: AgentId, after: i64, limit: i64) -> Result<Vec<Entry>> {
+        metrics::inbox_read();
+        let limit = limit.min(MAX_PAGE_EVENTS);
+        let page = self.db.run("inbox.poll", async |tx| {
+            let page = store::read(tx, agent.0, after, limit, MAX_PAGE_BYTES).await?;
+            if let Some(last) = page.last() {
+                // The row of the poll ends where pushed events are logged from.
+                log_pushes(tx, agent.0).await?;
+                let reads = Reads {
+                    agents: &[agent.0],
+                    up_to: &[Some(last.seq)],
+                    after: Some(after),
+                    epoch: None,
+                };
+                store::log_reads(tx, &reads).await?;
+            }
+            Ok(page)
+        });
+        page.await
     }
 
     /// Acks at once for an agent, unless its token has died since it was proven.
     pub async fn ack_by_token(&self, agent: AgentId, token: TokenId, cursor: Cursor) -> Result<()> {
         let counts = store::ack_by_token(&self.db, agent, token, cursor).await?;
         if counts {
-            Ok(())
+            log_pushes(&self.db.read().await?, agent.0).await
         } else {
             Err(Code::AgentTokenInvalid.into())
         }
@@ -202,7 +226,36 @@ impl Inbox {
 
 /// Writes an ack in the caller's transaction.
 pub async fn ack(tx: &Tx, reader: &Reader, seq: i64) -> Result<()> {
-    store::ack(tx, &[(reader.clone(), seq)], None).await
+    store::ack(tx, &[(reader.clone(), seq)], None).await?;
+    if reader.is_agent() {
+        log_pushes(tx, reader.principal).await?;
+    }
+    Ok(())
+}
+
+/// Logs what an agent has acked and nobody has logged yet.
+async fn log_pushes(client: &Conn, agent: Uuid) -> Result<()> {
+    let reads = Reads {
+        agents: &[agent],
+        up_to: &[None],
+        after: None,
+        epoch: None,
+    };
+    while !store::log_reads(client, &reads).await?.is_empty() {}
+    Ok(())
+}
+
+/// Logs acks whose node died before it logged them.
+pub async fn log_left_behind(db: &Db) -> Result<()> {
+    loop {
+        let agents = store::unlogged(db).await?;
+        if agents.is_empty() {
+            return Ok(());
+        }
+        for agent in agents {
+            log_pushes(&db.read().await?, agent).await?;
+        }
+    }
 }
 
 /// Makes an empty inbox, in the transaction that makes its owner.

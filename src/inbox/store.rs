@@ -3,6 +3,7 @@ use uuid::Uuid;
 
 use super::{Bounds, Delivery, Entry, NewEvent};
 use crate::{
+    access_log::AccessKind,
     cursor::Cursor,
     db::{Conn, Db, Tx},
     error::Result,
@@ -26,6 +27,11 @@ impl Reader {
             principal: principal.id(),
             device_id: device_id.to_owned(),
         }
+    }
+
+    /// Whether it is an agent's.
+    pub fn is_agent(&self) -> bool {
+        self.device_id.is_empty()
     }
 }
 
@@ -235,13 +241,12 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
 /// Reads a page, which ends at its limit or before it grows too large. A single larger event is a
 /// page of its own.
 pub async fn read(
-    db: &Db,
+    client: &Conn,
     principal: Uuid,
     after: i64,
     limit: i64,
     bytes: i64,
 ) -> Result<Vec<Entry>> {
-    let client = db.read().await?;
     let rows = client
         .query(
             "-- inbox.read
@@ -378,6 +383,86 @@ pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, cursor: Curso
         )
         .await?
         .get("is_live"))
+}
+
+/// The events of agents to log as read, up to a number or the agent's ack.
+pub struct Reads<'a> {
+    pub agents: &'a [Uuid],
+    /// Per agent: the last event that it was sent, if that may be beyond its ack.
+    pub up_to: &'a [Option<i64>],
+    /// The page that a poll has read begins behind this number; none for pushed events.
+    pub after: Option<i64>,
+    /// The epoch of these numbers; nothing is logged in another.
+    pub epoch: Option<u64>,
+}
+
+/// Logs what agents have read: a row per agent and conversation. Pushed events are logged from where
+/// the last row ended, at most a thousand per agent. Returns the agents of which more is left.
+///
+/// The lock on the agent's reader keeps two rows from counting the same event.
+pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
+    let kind = match reads.after {
+        Some(_) => AccessKind::Poll,
+        None => AccessKind::Push,
+    };
+    let epoch = reads.epoch.map(to_column);
+    let rows = client
+        .query(
+            "-- inbox.log_reads
+            with held as materialized (
+                select r.principal_id, coalesce($3::bigint, r.logged_seq) as after_seq,
+                       least(case when $3::bigint is null then greatest(said.up_to, r.acked_seq) else said.up_to end, i.head_seq)
+                           as wanted_seq
+                from unnest($1::uuid[], $2::bigint[]) as said (agent_id, up_to)
+                join inbox_reader r on r.principal_id = said.agent_id and r.device_id = ''
+                join inbox i on i.principal_id = r.principal_id
+                where $5::bigint is null or $5 = (select inbox_epoch())
+                order by r.principal_id for update of r
+            ), span as materialized (
+                select principal_id, after_seq, wanted_seq, least(wanted_seq, after_seq + 1000) as up_to_seq
+                from held where after_seq < wanted_seq
+            ), seen as (
+                select span.principal_id, coalesce(m.conversation_id, v.conversation_id) as conversation_id,
+                       count(*) as items, min(e.seq) as from_seq, max(e.seq) as to_seq
+                from span cross join lateral (
+                    select part.seq - cardinality(part.event_ids) + one.n as seq, one.event_id
+                    from inbox_entry part cross join unnest(part.event_ids) with ordinality as one (event_id, n)
+                    where part.principal_id = span.principal_id and part.seq > span.after_seq
+                        and part.seq <= (select coalesce(min(last.seq), span.up_to_seq) from inbox_entry last
+                                         where last.principal_id = span.principal_id and last.seq >= span.up_to_seq)
+                ) e
+                left join message m on m.message_id = e.event_id
+                left join event v on v.event_id = e.event_id
+                where e.seq > span.after_seq and e.seq <= span.up_to_seq
+                group by 1, 2
+            ), logged as (
+                insert into access_log (subject_id, agent_id, conversation_id, kind, items, from_seq, to_seq)
+                select case when c.kind = 'agent' then c.created_by else c.conversation_id end, seen.principal_id,
+                       c.conversation_id, $4, seen.items, seen.from_seq, seen.to_seq
+                from seen join conversation c using (conversation_id)
+                order by 1, 2
+            ), moved as (
+                update inbox_reader r set logged_seq = greatest(r.logged_seq, span.up_to_seq) from span
+                where r.principal_id = span.principal_id and r.device_id = ''
+            )
+            select principal_id from span where wanted_seq > up_to_seq",
+            &[&reads.agents, &reads.up_to, &reads.after, &kind, &epoch],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get("principal_id")).collect())
+}
+
+/// Agents of whose acks a part is not logged: their node died in between.
+pub async fn unlogged(db: &Db) -> Result<Vec<Uuid>> {
+    let client = db.read().await?;
+    let rows = client
+        .query(
+            "-- inbox.unlogged
+            select principal_id from inbox_reader where device_id = '' and logged_seq < acked_seq limit 500",
+            &[],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get("principal_id")).collect())
 }
 
 pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {

@@ -35,7 +35,7 @@ catalogue! {
         EraseAgent   = ("erase_agent",   2, 600);
         EndConsent   = ("end_consent",   4, 60);
         Announce     = ("announce",      2, 60);
-        Upkeep       = ("upkeep",        12, 600);
+        Upkeep       = ("upkeep",        13, 600);
     }
 }
 
@@ -55,6 +55,7 @@ catalogue! {
         PurgeRelations    = ("purge_relations",          600);
         ForgetToolCalls   = ("forget_tool_calls",        600);
         RotateDeliveries  = ("rotate_webhook_log",       3600);
+        LogPushes         = ("log_pushes",               60);
     }
 }
 

@@ -14,12 +14,13 @@ use blindpipe_protocol::conversations::{
 
 use super::{Conversation, store};
 use crate::{
+    access_log::{self, AccessKind, Read},
     auth::{
         agent::Agent,
         caller::Caller,
         user::{User, lock_live_session},
     },
-    db::Db,
+    db::{Conn, Db},
     error::{Code, Error, Result},
     http::{Data, Json, List, Path, Query, page::Page},
     ids::{ConversationId, Principal, UserId},
@@ -109,7 +110,7 @@ pub async fn list(
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    page_of(&db, Principal::User(user.id), &page).await
+    page_of(&db.read().await?, Principal::User(user.id), &page).await
 }
 
 /// `GET /agents/{agent_id}/conversations`: the agent's conversations, except those whose relation
@@ -121,16 +122,25 @@ pub async fn list_of_agent(
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    page_of(&db, Principal::Agent(agent.id), &page).await
+    let list = db.run("conversations.list_of_agent", async |tx| {
+        let list = page_of(tx, Principal::Agent(agent.id), &page).await?;
+        let reads: Vec<Read> = list
+            .data
+            .iter()
+            .map(|one| Read::of(one.conversation_id))
+            .collect();
+        access_log::record(tx, agent.id, AccessKind::ConversationList, &reads).await?;
+        Ok(list)
+    });
+    list.await
 }
 
 async fn page_of(
-    db: &Db,
+    client: &Conn,
     viewer: Principal,
     page: &Page<ConversationId>,
 ) -> Result<List<Conversation>> {
-    let client = db.read().await?;
-    let conversations = store::page(&client, viewer, page.cursor, page.rows()).await?;
+    let conversations = store::page(client, viewer, page.cursor, page.rows()).await?;
     Ok(page.of(conversations, |one| {
         one.last_message_id
             .map_or(one.conversation_id, |id| ConversationId(id.0))
@@ -146,8 +156,19 @@ pub async fn get(
     State(db): State<Db>,
     Path(id): Path<ConversationId>,
 ) -> Result<Data<Conversation>> {
-    let client = db.read().await?;
-    let conversation = store::whole(&client, caller.principal(), id).await?;
+    let conversation = match caller {
+        Caller::User(user) => store::whole(&db.read().await?, Principal::User(user.id), id).await?,
+        Caller::Agent(agent) => {
+            let read = db.run("conversations.get_as_agent", async |tx| {
+                let found = store::whole(tx, Principal::Agent(agent.id), id).await?;
+                let reads = found.as_ref().map(|_| Read::of(id));
+                access_log::record(tx, agent.id, AccessKind::Conversation, reads.as_slice())
+                    .await?;
+                Ok(found)
+            });
+            read.await?
+        }
+    };
     Ok(Data(conversation.ok_or(Code::NotFound)?))
 }
 

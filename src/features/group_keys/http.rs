@@ -15,6 +15,7 @@ use chrono::TimeDelta;
 
 use super::{rules::Recipient, store};
 use crate::{
+    access_log::{self, AccessKind, Read},
     auth::{
         caller::Caller,
         user::{User, lock_live_session},
@@ -102,9 +103,21 @@ pub async fn read(
     Path(id): Path<ConversationId>,
     Query(query): Query<GroupKeysQuery>,
 ) -> Result<Data<OwnGroupKeys>> {
-    Ok(Data(
-        store::own(&db, id, caller.principal(), query.epoch).await?,
-    ))
+    let (who, epoch) = (caller.principal(), query.epoch);
+    let Caller::Agent(agent) = caller else {
+        let own = store::own(&db.read().await?, id, who, epoch).await?;
+        return Ok(Data(own));
+    };
+    let read = db.run("group_keys.read_as_agent", async |tx| {
+        let own = store::own(tx, id, who, epoch).await?;
+        let read = Read {
+            items: i64::try_from(own.wrapped_keys.len()).unwrap_or(i64::MAX),
+            ..Read::of(id)
+        };
+        access_log::record(tx, agent.id, AccessKind::GroupKeys, &[read]).await?;
+        Ok(own)
+    });
+    read.await.map(Data)
 }
 
 /// `POST /keys/rotation/request`: asks the other user of a direct conversation to rotate its key.

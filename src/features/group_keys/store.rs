@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::rules::{self, Recipient};
 use crate::{
-    db::Db,
+    db::Conn,
     error::{Code, Error, Result},
     events::Event,
     features::conversations,
@@ -122,12 +122,11 @@ async fn emit_rotated(tx: &Tx, id: ConversationId, epoch: i32, rotation: Rotatio
 
 /// The wrapped keys of one member. 404 for others.
 pub async fn own(
-    db: &Db,
+    client: &Conn,
     id: ConversationId,
     who: Principal,
     epoch: Option<i32>,
 ) -> Result<OwnGroupKeys> {
-    let client = db.read().await?;
     let rows = client
         .query(
             "-- group_keys.own

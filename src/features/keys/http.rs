@@ -13,11 +13,12 @@ pub use blindpipe_protocol::keys::{
 
 use super::{rules::BackupId, store};
 use crate::{
+    access_log::{self, AccessKind},
     auth::{caller::Caller, user::User},
     db::Db,
     error::{Code, Result},
     http::{Data, Json, List, Page, Path, Query},
-    ids::UserId,
+    ids::{Principal, UserId},
     limits::{Limiter, table::Limit},
     work::UnitOfWork,
 };
@@ -84,6 +85,21 @@ pub async fn directory(
     State(db): State<Db>,
     Path(user): Path<UserId>,
 ) -> Result<Data<Directory>> {
-    let directory = store::directory(&db, caller.principal(), user).await?;
+    let directory = match caller {
+        Caller::User(asker) => {
+            store::directory(&db.read().await?, Principal::User(asker.id), user).await?
+        }
+        Caller::Agent(agent) => {
+            let read = db.run("keys.directory_for_agent", async |tx| {
+                let found = store::directory(tx, Principal::Agent(agent.id), user).await?;
+                if let Some(found) = &found {
+                    let (kind, items) = (AccessKind::Keys, found.devices.len());
+                    access_log::record_user(tx, agent.id, kind, user, items).await?;
+                }
+                Ok(found)
+            });
+            read.await?
+        }
+    };
     Ok(Data(directory.ok_or(Code::NotFound)?))
 }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     auth::user::User,
-    db::Db,
+    db::Conn,
     error::{Code, Error, Result},
     events::Event,
     features::{
@@ -261,8 +261,7 @@ pub async fn backed_up_devices(tx: &Tx, user: UserId) -> Result<Vec<String>> {
 }
 
 /// The directory of `user`, if `asker` may see it.
-pub async fn directory(db: &Db, asker: Principal, user: UserId) -> Result<Option<Directory>> {
-    let client = db.read().await?;
+pub async fn directory(client: &Conn, asker: Principal, user: UserId) -> Result<Option<Directory>> {
     let rows = client
         .query(
             "-- keys.directory

@@ -11,8 +11,9 @@ use serde::Deserialize;
 
 use super::store;
 use crate::{
+    access_log::{self, AccessKind, Read},
     auth::{agent::Agent, user::User},
-    db::Db,
+    db::{Conn, Db},
     error::Result,
     http::{Path, Query, RoomForPage, page::Page},
     ids::{AgentId, ConversationId, MessageId, Principal},
@@ -41,7 +42,9 @@ pub async fn of_user(
     Path(conversation): Path<ConversationId>,
     Query(walk): Query<Walk>,
 ) -> Result<Response> {
-    answer(&db, conversation, Principal::User(user.id), &walk).await
+    let client = db.read().await?;
+    let found = find(&client, conversation, Principal::User(user.id), &walk).await?;
+    Ok(answer(&found))
 }
 
 /// `GET /agents/{agent_id}/conversations/{conversation_id}/messages`: the history for an agent. An
@@ -55,17 +58,31 @@ pub async fn of_agent(
     Path((_, conversation)): Path<(AgentId, ConversationId)>,
     Query(walk): Query<Walk>,
 ) -> Result<Response> {
-    answer(&db, conversation, Principal::Agent(agent.id), &walk).await
+    let found = db.run("messages.history_of_agent", async |tx| {
+        let found = find(tx, conversation, Principal::Agent(agent.id), &walk).await?;
+        let read = found.span.map(|span| Read {
+            conversation,
+            items: i64::try_from(found.messages.len()).unwrap_or(i64::MAX),
+            span: Some(span),
+        });
+        access_log::record(tx, agent.id, AccessKind::History, read.as_slice()).await?;
+        Ok(found)
+    });
+    Ok(answer(&found.await?))
 }
 
-async fn answer(
-    db: &Db,
+async fn find(
+    client: &Conn,
     conversation: ConversationId,
     reader: Principal,
     walk: &Walk,
-) -> Result<Response> {
+) -> Result<store::Page> {
     let (page, forward) = (&walk.page, walk.direction == Direction::Forward);
-    let found = store::history(db, conversation, reader, page.cursor, forward, page.rows()).await?;
+    let (cursor, rows) = (page.cursor, page.rows());
+    store::history(client, conversation, reader, cursor, forward, rows).await
+}
+
+fn answer(found: &store::Page) -> Response {
     let next = found
         .next
         .map_or("null".to_owned(), |id| format!("\"{id}\""));
@@ -74,5 +91,5 @@ async fn answer(
         found.messages.join(",")
     );
     let json = HeaderValue::from_static("application/json");
-    Ok(([(header::CONTENT_TYPE, json)], text).into_response())
+    ([(header::CONTENT_TYPE, json)], text).into_response()
 }

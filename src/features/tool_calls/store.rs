@@ -16,6 +16,7 @@ use super::{
     rules::{self, Devices},
 };
 use crate::{
+    access_log::{self, AccessKind, Read},
     auth::{
         agent::{Agent, lock_live_token},
         user::lock_live_session,
@@ -107,7 +108,7 @@ impl Stored {
 pub async fn request(tx: &Tx, agent: Agent, request: &RequestArtifact) -> Result<Requested> {
     lock_live_token(tx, agent.id, agent.token).await?;
     if let Some(state) = find(tx, agent.id, &request.request_id.0).await? {
-        return Ok(replayed(state));
+        return replayed(tx, agent.id, state).await;
     }
     let (conversation, named) = (request.conversation_id, request.user_id);
     let asked = conversations::asked_user(tx, conversation, agent.id, named).await?;
@@ -120,9 +121,8 @@ pub async fn request(tx: &Tx, agent: Agent, request: &RequestArtifact) -> Result
     let Some(call) = insert(tx, agent.id, &asked, request, &new).await? else {
         // The agent makes this request twice at once, or another agent of the user has this id.
         let found = find(tx, agent.id, &request.request_id.0).await?;
-        return found
-            .map(replayed)
-            .ok_or_else(|| Code::IdempotencyConflict.into());
+        let state = found.ok_or(Code::IdempotencyConflict)?;
+        return replayed(tx, agent.id, state).await;
     };
     tell_requested(tx, &call, request, new)?;
     Ok(Requested {
@@ -131,11 +131,16 @@ pub async fn request(tx: &Tx, agent: Agent, request: &RequestArtifact) -> Result
     })
 }
 
-fn replayed(state: ToolCallState) -> Requested {
-    Requested {
+/// The present state of a call. Its result is the user's data.
+async fn replayed(tx: &Tx, agent: AgentId, state: ToolCallState) -> Result<Requested> {
+    if state.payload.is_some() {
+        let read = Read::of(state.conversation_id);
+        access_log::record(tx, agent, AccessKind::ToolCall, &[read]).await?;
+    }
+    Ok(Requested {
         state,
         replayed: true,
-    }
+    })
 }
 
 async fn find(tx: &Tx, agent: AgentId, request_id: &str) -> Result<Option<ToolCallState>> {

@@ -27,6 +27,7 @@ use crate::{
     delivery::{End, Subscription, SubscriptionGuard, subscription::UNKNOWN_SEQ},
     error::{Code, Result},
     features::streams::StreamReplays,
+    ids::Principal,
     inbox::Start,
     limits::{
         quotas::{EXPIRY_GRACE, EXPIRY_NOTICE, HEARTBEAT_INTERVAL, PONG_DEADLINE},
@@ -49,6 +50,7 @@ pub async fn run(
     match Box::pin(open(gateway, socket, unauthenticated)).await {
         Ok(mut session) => {
             let why = session.serve(socket).await;
+            session.note_delivered();
             // A client that acks, closes and reconnects elsewhere gets nothing twice. A revoked
             // credential is closed without a wait.
             if why != SessionEnd::Close(Close::Revoked) {
@@ -210,6 +212,14 @@ impl<'a> Session<'a> {
         Ok(session)
     }
 
+    /// Notes what an agent was sent, for the access log.
+    fn note_delivered(&self) {
+        if let Principal::Agent(agent) = self.client.principal {
+            let cursor = self.cursor(self.subscription.sent());
+            self.gateway.acks.note_delivered(agent, cursor);
+        }
+    }
+
     fn cursor(&self, seq: i64) -> Cursor {
         Cursor {
             epoch: self.epoch,
@@ -296,6 +306,7 @@ impl<'a> Session<'a> {
                 // A half-open connection has no client that could receive a code.
                 return Err(SessionEnd::PeerGone);
             }
+            self.note_delivered();
             self.pinged = true;
             self.beat_at = now + PONG_DEADLINE;
             socket.feed_ping();

@@ -1,5 +1,6 @@
 //! Consent: grants, tool calls, and the log of what agents read.
 
+mod access_log;
 mod grants;
 mod tool_calls;
 

@@ -13,6 +13,7 @@ use futures_util::stream;
 use tokio::time::Instant;
 
 use crate::{
+    access_log::{self, AccessKind, Read},
     auth::{caller::Caller, signed::TokenOrSignature},
     db::Db,
     error::{Code, Error, Result},
@@ -64,8 +65,7 @@ pub async fn read(
             signed.share.map_or(Reader::Event, Reader::Share)
         }
     };
-    let found = store::readable(&db, &key, &reader).await?;
-    let found = found.ok_or(Code::NotFound)?;
+    let found = find(&db, &key, &reader).await?;
     if let (Reader::Event, Some(agent)) = (&reader, found.agent) {
         limiter.check(Limit::AgentObjectGet, agent).await?;
     }
@@ -77,6 +77,25 @@ pub async fn read(
         checked_at: Instant::now(),
     };
     answer(&objects, &headers, found, right).await
+}
+
+/// Finds an object for its reader. An agent's read of a file is logged in the reading transaction.
+async fn find(db: &Db, key: &ObjectKey, reader: &Reader) -> Result<Found> {
+    let Reader::Principal(Principal::Agent(agent)) = reader else {
+        let found = store::readable(&db.read().await?, key, reader).await?;
+        return found.ok_or(Code::NotFound.into());
+    };
+    let read = db.run("files.read_as_agent", async |tx| {
+        let found = store::readable(tx, key, reader)
+            .await?
+            .ok_or(Code::NotFound)?;
+        if let Some(conversation) = found.conversation {
+            let read = Read::of(conversation);
+            access_log::record(tx, *agent, AccessKind::Object, &[read]).await?;
+        }
+        Ok(found)
+    });
+    read.await
 }
 
 async fn answer(
@@ -146,7 +165,7 @@ impl Right {
         if let Some(credential) = &self.credential {
             credential.reverify().await?;
         }
-        let found = store::readable(&self.db, &self.key, &self.reader).await?;
+        let found = store::readable(&self.db.read().await?, &self.key, &self.reader).await?;
         found.ok_or(Code::NotFound)?;
         self.checked_at = Instant::now();
         Ok(())

@@ -1,7 +1,7 @@
 use tokio_postgres::Row;
 
 use crate::{
-    db::Db,
+    db::Conn,
     error::{Code, Result},
     events::Message,
     http::page,
@@ -15,6 +15,8 @@ pub struct Page {
     pub messages: Vec<String>,
     /// The last message's id, if there are more.
     pub next: Option<MessageId>,
+    /// The lowest and the highest number of its messages.
+    pub span: Option<(i64, i64)>,
 }
 
 /// A page of what the reader can see: messages after it joined, and up to `named_seq` only those that
@@ -64,14 +66,13 @@ order by page.n";
 /// Reads a page: oldest first if `forward`, else newest first. A page ends early rather than grow
 /// too large.
 pub async fn history(
-    db: &Db,
+    client: &Conn,
     conversation: ConversationId,
     reader: Principal,
     cursor: Option<MessageId>,
     forward: bool,
     rows: i64,
 ) -> Result<Page> {
-    let client = db.read().await?;
     let stmt = client.prepare_cached(HISTORY).await?;
     let found = client
         .query(
@@ -100,7 +101,10 @@ pub async fn history(
         .last()
         .filter(|_| more)
         .map(|row| row.get("message_id"));
+    let seqs = messages.iter().map(|row| row.get::<_, i64>("seq"));
+    let span = seqs.clone().min().zip(seqs.max());
     Ok(Page {
+        span,
         messages: messages
             .into_iter()
             .map(|row| json(row, conversation))

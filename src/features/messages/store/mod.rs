@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
-pub use self::history::history;
+pub use self::history::{Page, history};
 use self::statement::{Columns, LOCK, SEND, UNLOCKED};
 use super::batch::PendingSend;
 use crate::{

@@ -1,0 +1,203 @@
+//! `blindpipe audit verify`: walks every chain of the access log and names each row that does not
+//! fit.
+
+use std::{collections::HashMap, fmt, pin::pin};
+
+use futures_util::TryStreamExt;
+use sha2::{Digest, Sha256};
+use tokio_postgres::{Client, Row};
+use uuid::Uuid;
+
+use super::rules::{self, GENESIS, Hash};
+
+/// Most faults of a report. One changed row can be followed by many.
+const MAX_FAULTS: usize = 100;
+
+/// The outcome of a verification.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub rows: u64,
+    pub chains: usize,
+    /// The faults found, at most [`MAX_FAULTS`].
+    pub faults: Vec<Fault>,
+    /// SHA-256 over the ends of all chains. Kept elsewhere, it tells two states of the log apart.
+    pub digest: String,
+}
+
+/// A row or chain that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The user or group of the chain.
+    pub subject: Uuid,
+    /// The number of the row.
+    pub seq: i64,
+    pub kind: FaultKind,
+}
+
+/// The way in which a row does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The row's hash is not that of its columns and its predecessor.
+    Changed,
+    /// Rows with this number and perhaps more are missing.
+    Missing,
+    /// The row stands behind the end of its chain.
+    Unexpected,
+    /// The end of the chain has another hash than its last row.
+    End,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Fault { subject, seq, kind } = self;
+        let what = match kind {
+            FaultKind::Changed => "does not fit its hash: it or its predecessor was changed",
+            FaultKind::Missing => "is missing",
+            FaultKind::Unexpected => "stands behind the end of its chain",
+            FaultKind::End => "is not the end that the chain remembers",
+        };
+        write!(to, "chain {subject}: row {seq} {what}")
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for fault in &self.faults {
+            writeln!(to, "{fault}")?;
+        }
+        let Report { rows, chains, .. } = self;
+        let found = self.faults.len();
+        writeln!(to, "{rows} rows in {chains} chains, {found} faults")?;
+        writeln!(to, "digest {}", self.digest)
+    }
+}
+
+/// The present place in a chain.
+struct Walk {
+    subject: Uuid,
+    seq: i64,
+    hash: Hash,
+}
+
+/// Verifies the log at `url`.
+pub async fn at(url: &str) -> Result<Report, Box<dyn std::error::Error + Send + Sync>> {
+    let client = crate::db::connect(url).await?;
+    Ok(verify(&client).await?)
+}
+
+/// Verifies the log in one snapshot.
+pub async fn verify(client: &Client) -> Result<Report, tokio_postgres::Error> {
+    client
+        .batch_execute("begin isolation level repeatable read read only")
+        .await?;
+    let heads = client
+        .query(
+            "-- access_log.heads
+            select subject_id, seq, hash from access_log_head order by subject_id",
+            &[],
+        )
+        .await?;
+    let mut report = Report {
+        chains: heads.len(),
+        digest: digest(&heads),
+        ..Report::default()
+    };
+    let mut heads: HashMap<Uuid, (i64, Vec<u8>)> = heads
+        .iter()
+        .map(|row| (row.get(0), (row.get(1), row.get(2))))
+        .collect();
+    let rows = client
+        .query_raw(
+            "-- access_log.rows
+            select subject_id, seq, access_id, agent_id, conversation_id, kind, items, from_seq, to_seq, at, hash
+            from access_log order by subject_id, seq",
+            Vec::<i64>::new(),
+        )
+        .await?;
+    let mut rows = pin!(rows);
+    let mut walk: Option<Walk> = None;
+    let mut text = String::new();
+    while let Some(row) = rows.try_next().await? {
+        report.rows += 1;
+        let subject: Uuid = row.get(0);
+        if walk.as_ref().is_none_or(|walk| walk.subject != subject) {
+            finish(walk.take(), &mut heads, &mut report);
+        }
+        let walk = walk.get_or_insert(Walk {
+            subject,
+            seq: 0,
+            hash: GENESIS,
+        });
+        step(walk, &row, &mut text, &mut report);
+    }
+    finish(walk, &mut heads, &mut report);
+    // A chain of which nothing is left.
+    for (subject, _) in heads {
+        report.add(subject, 1, FaultKind::Missing);
+    }
+    client.batch_execute("commit").await?;
+    Ok(report)
+}
+
+/// Compares a row with its predecessor. The stored hash goes on, so that one fault is one fault.
+fn step(walk: &mut Walk, row: &Row, text: &mut String, report: &mut Report) {
+    let seq: i64 = row.get(1);
+    if seq != walk.seq + 1 {
+        report.add(walk.subject, walk.seq + 1, FaultKind::Missing);
+    }
+    let stored: &[u8] = row.get(10);
+    let expected = rules::hash(
+        &walk.hash,
+        &rules::Row {
+            subject: walk.subject,
+            seq,
+            id: row.get(2),
+            agent: row.get(3),
+            conversation: row.get(4),
+            kind: row.get(5),
+            items: row.get(6),
+            from_seq: row.get(7),
+            to_seq: row.get(8),
+            at: row.get(9),
+        },
+        text,
+    );
+    if seq == walk.seq + 1 && expected != stored {
+        report.add(walk.subject, seq, FaultKind::Changed);
+    }
+    walk.seq = seq;
+    walk.hash = Hash::try_from(stored).unwrap_or(GENESIS);
+}
+
+/// Compares the last row of a chain with its end.
+fn finish(walk: Option<Walk>, heads: &mut HashMap<Uuid, (i64, Vec<u8>)>, report: &mut Report) {
+    let Some(Walk { subject, seq, hash }) = walk else {
+        return;
+    };
+    match heads.remove(&subject) {
+        Some((head, _)) if head > seq => report.add(subject, seq + 1, FaultKind::Missing),
+        Some((head, _)) if head < seq => report.add(subject, seq, FaultKind::Unexpected),
+        Some((_, end)) if end != hash => report.add(subject, seq, FaultKind::End),
+        Some(_) => {}
+        None => report.add(subject, seq, FaultKind::Unexpected),
+    }
+}
+
+fn digest(heads: &[Row]) -> String {
+    let mut digest = Sha256::new();
+    for row in heads {
+        digest.update(row.get::<_, Uuid>(0));
+        digest.update(row.get::<_, i64>(1).to_be_bytes());
+        digest.update(row.get::<_, &[u8]>(2));
+    }
+    let bytes = digest.finalize();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Report {
+    fn add(&mut self, subject: Uuid, seq: i64, kind: FaultKind) {
+        if self.faults.len() < MAX_FAULTS {
+            self.faults.push(Fault { subject, seq, kind });
+        }
+    }
+}
