@@ -7,7 +7,7 @@ use axum::{
     http::Method,
     middleware::{self, Next},
     response::Response,
-    routing::{MethodRouter, delete, get, patch, post},
+    routing::{MethodRouter, delete, get, patch, post, put},
 };
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -16,8 +16,8 @@ use crate::{
     auth::{agent::Agent, caller::Caller, user::User},
     error::{Code, Result},
     features::{
-        accounts, agents, budgets, conversations, devices, group_keys, groups, health, keys,
-        messages, passkeys, relations, typing,
+        accounts, agents, blocks, budgets, conversations, devices, group_keys, groups, health,
+        keys, messages, passkeys, relations, search, typing,
     },
     gateway,
     http::{
@@ -146,12 +146,13 @@ pub fn table() -> Vec<Route> {
     use Access::{Agent, Either, Public, User};
     use Limit::{
         AgentConversationSend, AgentConversations, AgentManifestUpdate, AgentMessageSend, AgentPoll,
-        AgentTokenRegenerate, AgentTyping, CodeTries, GroupAgentInstance, GroupMemberAdd, KeysBackupRead,
+        AgentTokenRegenerate, AgentTyping, CodeTries, ConversationOpen, GroupAgentInstance, GroupMemberAdd, KeysBackupRead,
         KeysGroupRotate, KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail,
-        RegisterIp, SendCode, UserConversationsList, UserMessageSend, UserMessagesList, WsConnect, WsConnectIp,
+        RegisterIp, SendCode, UserConversationsList, UserMessageSend, UserMessagesList, UserSearch, WsConnect, WsConnectIp,
     };
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
+    const PUT: Method = Method::PUT;
     const PATCH: Method = Method::PATCH;
     const DELETE: Method = Method::DELETE;
     vec![
@@ -180,6 +181,10 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/users/me/passkeys/complete", User,   DEFAULT, post(passkeys::http::enrol)),
         route(GET,    "/users/me/passkeys",          User,   DEFAULT, get(passkeys::http::list)),
         route(DELETE, "/users/me/passkeys/{passkey_id}", User,   DEFAULT, delete(passkeys::http::remove)),
+        route(GET,    "/users/me/blocks",            User,   DEFAULT, get(blocks::http::list)),
+        route(PUT,    "/users/me/blocks/{principal_id}", User,   DEFAULT, put(blocks::http::put)),
+        route(DELETE, "/users/me/blocks/{principal_id}", User,   DEFAULT, delete(blocks::http::remove)),
+        route(GET,    "/search",                     User,   own(&[UserSearch]), get(search::http::search)),
         route(POST,   "/keys/backup",                User,   DEFAULT, post(keys::http::put_backup)),
         route(GET,    "/keys/backup",                User,   own(&[KeysBackupRead]), get(keys::http::read_backups)),
         route(GET,    "/keys/users/{user_id}/devices", Either, own(&[KeysLookup]), get(keys::http::directory)),
@@ -192,7 +197,7 @@ pub fn table() -> Vec<Route> {
         route(DELETE, "/agents/{agent_id}",          User,   DEFAULT, delete(agents::http::delete)),
         route(POST,   "/agents/{agent_id}/token/regenerate", User,   own(&[AgentTokenRegenerate]), post(agents::http::regenerate_token)),
         route(DELETE, "/agents/{agent_id}/token",    User,   NOTHING, delete(agents::http::revoke_token)),
-        route(POST,   "/conversations",              User,   DEFAULT, post(conversations::http::open)),
+        route(POST,   "/conversations",              User,   default(&[ConversationOpen]), post(conversations::http::open)),
         route(GET,    "/conversations",              User,   own(&[UserConversationsList]), get(conversations::http::list)),
         route(GET,    "/conversations/{conversation_id}", Either, DEFAULT, get(conversations::http::get)),
         route(PATCH,  "/conversations/{conversation_id}", User,   DEFAULT, patch(conversations::http::change)),
@@ -201,7 +206,7 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/conversations/{conversation_id}/messages", User,   own(&[UserMessagesList]), get(messages::history::of_user)),
         route(GET,    "/relations",                  User,   DEFAULT, get(relations::http::list)),
         route(DELETE, "/relations/{relation_id}",    User,   DEFAULT, delete(relations::http::revoke)),
-        route(POST,   "/groups",                     User,   DEFAULT, post(conversations::http::open_group)),
+        route(POST,   "/groups",                     User,   default(&[ConversationOpen]), post(conversations::http::open_group)),
         route(POST,   "/groups/{conversation_id}/members", User,   own(&[GroupMemberAdd]), post(groups::http::add_members)),
         route(PATCH,  "/groups/{conversation_id}/members/{principal_id}", User,   DEFAULT, patch(groups::http::change_member)),
         route(DELETE, "/groups/{conversation_id}/members/{principal_id}", Either, DEFAULT, delete(groups::http::remove_member)),

@@ -6,6 +6,7 @@
 
 pub mod accounts;
 pub(crate) mod agents;
+pub(crate) mod blocks;
 pub(crate) mod budgets;
 pub(crate) mod conversations;
 pub(crate) mod devices;
@@ -16,6 +17,7 @@ pub(crate) mod keys;
 pub(crate) mod messages;
 pub mod passkeys;
 pub mod relations;
+pub(crate) mod search;
 pub(crate) mod streams;
 pub(crate) mod typing;
 pub mod webhooks;

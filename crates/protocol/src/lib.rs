@@ -21,6 +21,7 @@ mod macros;
 
 pub mod accounts;
 pub mod agents;
+pub mod blocks;
 pub mod close;
 pub mod conversations;
 pub mod cursor;
@@ -40,6 +41,7 @@ pub mod passkeys;
 pub mod raw;
 pub mod relations;
 pub mod revocation;
+pub mod search;
 pub mod service;
 pub mod streams;
 pub mod text;

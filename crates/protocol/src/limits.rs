@@ -44,6 +44,7 @@ catalogue! {
         ShareOpen                = ("share_open",                      30,  60,    Per::Ip);
         WsConnectIp              = ("ws_connect_ip",                   60,  60,    Per::Ip);
         WsConnect                = ("ws_connect",                      30,  60,    Per::Principal);
+        ConversationOpen         = ("conversation_open",               20,  3600,  Per::User);
         DefaultUser              = ("default_user",                    120, 60,    Per::UserAndRoute);
         DefaultIp                = ("default_ip",                      30,  60,    Per::IpAndRoute);
         AgentTokenWrong          = ("agent_token_wrong",               10,  60,    Per::Agent);

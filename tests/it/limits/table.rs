@@ -53,6 +53,7 @@ const ROUTES: &[(Limit, &str)] = &[
     (Limit::ShareOpen,             "GET /share/{share_id}"),
     (Limit::WsConnectIp,           "GET /ws"),
     (Limit::WsConnect,             "GET /ws"),
+    (Limit::ConversationOpen,      "POST /conversations"),
     (Limit::DefaultUser,           "GET /limits"),
     (Limit::DefaultIp,             "POST /auth/send-code"),
     (Limit::AgentTokenWrong,       "GET /limits"),
@@ -65,7 +66,6 @@ const TO_COME: &[Limit] = &[
     Limit::AgentFileUpload,
     Limit::AgentGrantRequest,
     Limit::AgentObjectGet,
-    Limit::UserSearch,
     Limit::UserFileUpload,
     Limit::UserObjectGet,
     Limit::ShareOpen,
@@ -275,6 +275,13 @@ impl Stage {
                 user.get(format!("/conversations/{}/messages", self.conversation))
                     .await
             }
+            Limit::UserSearch => user.get("/search?q=crew").await,
+            Limit::ConversationOpen => {
+                // A route each has a default budget of its own.
+                let path = ["/groups", "/conversations"][n as usize / 2 % 2];
+                let body = json!({ "type": "group", "member_ids": [] });
+                user.post(path, body).await
+            }
             Limit::UserConversationsList => user.get("/conversations").await,
             Limit::GroupMemberAdd => {
                 let path = format!("/groups/{}/members", self.group);
@@ -415,6 +422,10 @@ fn judge(limit: Limit, answer: &Answer) -> Option<Duration> {
 async fn prove(stage: &mut Stage, limit: Limit) {
     let (scope, count, seconds, _) = limit.row();
     let window = Duration::from_secs(seconds);
+    if limit == Limit::ConversationOpen {
+        // The stage has opened some.
+        stage.nodes[0].advance(window).await;
+    }
     stage.log_in().await;
     let tries = count + count / 4 + 5;
     for attempt in 0.. {
