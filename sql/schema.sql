@@ -4,6 +4,40 @@ set check_function_bodies = off;
 
 create extension pg_trgm;
 
+CREATE OR REPLACE FUNCTION access_log_chain()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+declare
+    previous bytea;
+begin
+    insert into access_log_head as head (subject_id, seq, hash) values (new.subject_id, 1, decode(repeat('00', 32), 'hex'))
+    on conflict (subject_id) do update set seq = head.seq + 1
+    returning head.seq, head.hash into new.seq, previous;
+    new.at := app_now();
+    new.access_id := (left(replace(ulid_floor(new.at)::text, '-', ''), 12)
+        || substr(replace(gen_random_uuid()::text, '-', ''), 13))::uuid;
+    new.hash := sha256(previous || convert_to(concat_ws('|', new.subject_id, new.seq, new.access_id, new.agent_id,
+        coalesce(new.conversation_id::text, '-'), new.kind, new.items, coalesce(new.from_seq::text, '-'),
+        coalesce(new.to_seq::text, '-'), (extract(epoch from new.at) * 1000000)::bigint), 'UTF8'));
+    update access_log_head set hash = new.hash where subject_id = new.subject_id;
+    return new;
+end $function$;
+
+CREATE OR REPLACE FUNCTION access_log_is_append_only()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+begin
+    -- The chain's own trigger moves a head.
+    if tg_table_name = 'access_log_head' and tg_op in ('INSERT', 'UPDATE') and pg_trigger_depth() > 1 then
+        return new;
+    end if;
+    raise exception 'the access log is append-only' using errcode = 'insufficient_privilege';
+end $function$;
+
 CREATE OR REPLACE FUNCTION app_now()
  RETURNS timestamp with time zone
  LANGUAGE sql
@@ -50,7 +84,36 @@ begin
     raise exception 'key_backup is append-only' using errcode = 'insufficient_privilege';
 end $function$;
 
+CREATE OR REPLACE FUNCTION ulid_floor(at timestamp with time zone)
+ RETURNS uuid
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+AS $function$ select (lpad(to_hex(floor(extract(epoch from at) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid $function$;
+
 create aggregate array_concat (anycompatiblearray) (sfunc = array_cat, stype = anycompatiblearray);
+
+create table access_log (
+    subject_id uuid not null,
+    seq bigint not null,
+    access_id uuid not null,
+    agent_id uuid not null,
+    conversation_id uuid,
+    kind text not null,
+    items bigint not null,
+    from_seq bigint,
+    to_seq bigint,
+    at timestamp with time zone not null,
+    hash bytea not null,
+    constraint access_log_kind_check CHECK (kind = ANY (ARRAY['conversation_list'::text, 'conversation'::text, 'history'::text, 'poll'::text, 'push'::text, 'keys'::text, 'group_keys'::text, 'object'::text, 'tool_call'::text])),
+    constraint access_log_pkey PRIMARY KEY (subject_id, seq)
+);
+
+create table access_log_head (
+    subject_id uuid not null,
+    seq bigint not null,
+    hash bytea not null,
+    constraint access_log_head_pkey PRIMARY KEY (subject_id)
+) with (fillfactor=40);
 
 create table agent (
     agent_id uuid not null,
@@ -67,6 +130,27 @@ create table agent (
     constraint agent_delivery_mode_check CHECK (delivery_mode = ANY (ARRAY['pull'::text, 'webhook'::text])),
     constraint agent_pkey PRIMARY KEY (agent_id),
     constraint agent_state CHECK (state = ANY (ARRAY['registered'::text, 'active'::text, 'unreachable'::text, 'token_revoked'::text, 'deleted'::text]))
+);
+
+create table agent_grant (
+    grant_id uuid not null,
+    agent_id uuid not null,
+    user_id uuid not null,
+    conversation_id uuid not null,
+    relation_id uuid not null,
+    status text not null default 'pending'::text,
+    requested_scopes text[] not null,
+    sensitivities text[] not null,
+    scopes text[] not null,
+    reason text,
+    ttl_seconds integer,
+    created_at timestamp with time zone not null default app_now(),
+    expires_at timestamp with time zone,
+    decided_at timestamp with time zone,
+    decided_by text,
+    revoked_at timestamp with time zone,
+    constraint agent_grant_pkey PRIMARY KEY (grant_id),
+    constraint agent_grant_status CHECK (status = ANY (ARRAY['pending'::text, 'approved'::text, 'denied'::text, 'revoked'::text, 'expired'::text]))
 );
 
 create table agent_key (
@@ -92,6 +176,26 @@ create table agent_token (
     constraint agent_token_lookup_key UNIQUE (lookup),
     constraint agent_token_pkey PRIMARY KEY (token_id),
     constraint agent_token_revoke_reason_check CHECK (revoke_reason = ANY (ARRAY['device_revoked'::text, 'logout'::text, 'password_reset'::text, 'refresh_reuse'::text, 'token_revoked'::text, 'token_regenerated'::text, 'account_deleted'::text]))
+);
+
+create table announcement (
+    announcement_id bigint generated always as identity not null,
+    principal_id uuid not null,
+    principal_kind text not null,
+    event_ids uuid[] not null,
+    first_recipients uuid[] not null,
+    stage text not null default 'first'::text,
+    after_conversation uuid not null default '00000000-0000-0000-0000-000000000000'::uuid,
+    after_principal uuid not null default '00000000-0000-0000-0000-000000000000'::uuid,
+    constraint announcement_pkey PRIMARY KEY (announcement_id),
+    constraint announcement_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text])),
+    constraint announcement_stage_check CHECK (stage = ANY (ARRAY['first'::text, 'relations'::text, 'conversations'::text, 'done'::text]))
+);
+
+create table announcement_recipient (
+    announcement_id bigint not null,
+    principal_id uuid not null,
+    constraint announcement_recipient_pkey PRIMARY KEY (announcement_id, principal_id)
 );
 
 create table block (
@@ -213,6 +317,7 @@ create table inbox_reader (
     principal_id uuid not null,
     device_id text not null default ''::text,
     acked_seq bigint not null,
+    logged_seq bigint not null default 0,
     constraint inbox_reader_pkey PRIMARY KEY (principal_id, device_id)
 ) with (fillfactor=40);
 
@@ -300,7 +405,7 @@ create table message_token (
     conversation_id uuid not null,
     token text not null,
     seq bigint not null,
-    constraint message_token_pkey PRIMARY KEY (conversation_id, token, seq)
+    constraint message_token_pkey PRIMARY KEY (conversation_id, seq, token)
 );
 
 create table passkey (
@@ -352,6 +457,42 @@ create table session (
     constraint session_revoke_reason_check CHECK (revoke_reason = ANY (ARRAY['device_revoked'::text, 'logout'::text, 'password_reset'::text, 'refresh_reuse'::text, 'token_revoked'::text, 'token_regenerated'::text, 'account_deleted'::text]))
 );
 
+create table tool_call (
+    call_id uuid not null,
+    agent_id uuid not null,
+    request_id text not null,
+    user_id uuid not null,
+    conversation_id uuid not null,
+    grant_id uuid,
+    tool text not null,
+    scope text not null,
+    sensitivity text not null,
+    device_id text,
+    prompt_required boolean not null,
+    status text not null default 'pending'::text,
+    reason text,
+    result text,
+    answered_by text,
+    created_at timestamp with time zone not null default app_now(),
+    expires_at timestamp with time zone not null,
+    ended_at timestamp with time zone,
+    constraint tool_call_of_user UNIQUE (user_id, request_id),
+    constraint tool_call_pkey PRIMARY KEY (call_id),
+    constraint tool_call_request UNIQUE (agent_id, request_id),
+    constraint tool_call_sensitivity_check CHECK (sensitivity = ANY (ARRAY['low'::text, 'medium'::text, 'high'::text])),
+    constraint tool_call_status CHECK (status = ANY (ARRAY['pending'::text, 'executed'::text, 'denied'::text, 'failed'::text]))
+);
+
+create table tool_consent (
+    user_id uuid not null,
+    device_id text not null,
+    agent_id uuid not null,
+    conversation_id uuid not null,
+    scope text not null,
+    used_at timestamp with time zone not null,
+    constraint tool_consent_pkey PRIMARY KEY (user_id, device_id, agent_id, conversation_id, scope)
+);
+
 create table user_account (
     user_id uuid not null,
     email text not null,
@@ -367,7 +508,17 @@ create table user_account (
 
 alter table message alter column payload set storage external;
 
+alter table tool_call alter column result set storage external;
+
 alter table agent add constraint agent_owner_user_id_fkey FOREIGN KEY (owner_user_id) REFERENCES user_account(user_id);
+
+alter table agent_grant add constraint agent_grant_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
+
+alter table agent_grant add constraint agent_grant_conversation_id_fkey FOREIGN KEY (conversation_id) REFERENCES conversation(conversation_id);
+
+alter table agent_grant add constraint agent_grant_relation_id_fkey FOREIGN KEY (relation_id) REFERENCES relation(relation_id);
+
+alter table agent_grant add constraint agent_grant_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
 
 alter table agent_key add constraint agent_key_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
 
@@ -399,6 +550,32 @@ alter table relation add constraint relation_user_id_fkey FOREIGN KEY (user_id) 
 
 alter table session add constraint session_user_id_device_id_fkey FOREIGN KEY (user_id, device_id) REFERENCES device(user_id, device_id) ON UPDATE CASCADE;
 
+alter table tool_call add constraint tool_call_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
+
+alter table tool_call add constraint tool_call_conversation_id_fkey FOREIGN KEY (conversation_id) REFERENCES conversation(conversation_id);
+
+alter table tool_call add constraint tool_call_grant_id_fkey FOREIGN KEY (grant_id) REFERENCES agent_grant(grant_id);
+
+alter table tool_call add constraint tool_call_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
+
+alter table tool_consent add constraint tool_consent_user_id_device_id_fkey FOREIGN KEY (user_id, device_id) REFERENCES device(user_id, device_id) ON UPDATE CASCADE ON DELETE CASCADE;
+
+CREATE INDEX access_log_newest ON access_log USING btree (subject_id, access_id);
+
+CREATE INDEX access_log_of_agent ON access_log USING btree (subject_id, agent_id, access_id);
+
+CREATE INDEX agent_grant_agent ON agent_grant USING btree (agent_id);
+
+CREATE INDEX agent_grant_of_agent ON agent_grant USING btree (agent_id, user_id, conversation_id) WHERE status = ANY (ARRAY['pending'::text, 'approved'::text]);
+
+CREATE INDEX agent_grant_of_conversation ON agent_grant USING btree (conversation_id, user_id);
+
+CREATE INDEX agent_grant_of_relation ON agent_grant USING btree (relation_id);
+
+CREATE INDEX agent_grant_of_user ON agent_grant USING btree (user_id, grant_id);
+
+CREATE UNIQUE INDEX agent_grant_pending ON agent_grant USING btree (agent_id, user_id, conversation_id, requested_scopes) WHERE status = 'pending'::text;
+
 CREATE UNIQUE INDEX agent_key_current ON agent_key USING btree (agent_id) WHERE valid_until IS NULL;
 
 CREATE INDEX agent_key_ending ON agent_key USING btree (valid_until) WHERE valid_until IS NOT NULL;
@@ -410,6 +587,8 @@ CREATE INDEX agent_token_ending ON agent_token USING btree (valid_until) WHERE v
 CREATE INDEX agent_token_of_agent ON agent_token USING btree (agent_id);
 
 CREATE INDEX agent_unreachable ON agent USING btree (agent_id) WHERE state = 'unreachable'::text;
+
+CREATE INDEX announcement_of ON announcement USING btree (principal_id, announcement_id);
 
 CREATE INDEX block_of_user ON block USING btree (user_id, block_id);
 
@@ -427,6 +606,8 @@ CREATE INDEX idempotency_age ON idempotency USING btree (created_at);
 
 CREATE INDEX inbox_entry_age ON inbox_entry USING btree (created_at);
 
+CREATE INDEX inbox_reader_of_agent ON inbox_reader USING btree (principal_id) WHERE device_id = ''::text;
+
 CREATE INDEX job_age ON job USING btree (expires_at) WHERE expires_at IS NOT NULL;
 
 CREATE INDEX job_due ON job USING btree (kind, run_at) WHERE failed_at IS NULL;
@@ -443,6 +624,8 @@ CREATE INDEX member_of_relation ON member USING btree (relation_id) WHERE relati
 
 CREATE INDEX message_addressed ON message USING btree (conversation_id, seq) WHERE recipients IS NOT NULL;
 
+CREATE INDEX message_token_found ON message_token USING btree (conversation_id, token, seq);
+
 CREATE INDEX passkey_challenge_expiry ON passkey_challenge USING btree (expires_at);
 
 CREATE INDEX passkey_challenge_of_user ON passkey_challenge USING btree (user_id) WHERE user_id IS NOT NULL;
@@ -451,7 +634,7 @@ CREATE INDEX passkey_of_user ON passkey USING btree (user_id, passkey_id);
 
 CREATE UNIQUE INDEX relation_active ON relation USING btree (user_id, agent_id) WHERE state = 'active'::text;
 
-CREATE INDEX relation_of_agent ON relation USING btree (agent_id, state);
+CREATE INDEX relation_of_agent ON relation USING btree (agent_id, state, user_id);
 
 CREATE INDEX relation_of_user ON relation USING btree (user_id, relation_id);
 
@@ -460,6 +643,16 @@ CREATE INDEX relation_purge ON relation USING btree (purge_due) WHERE purge_due 
 CREATE INDEX session_age ON session USING btree (LEAST(revoked_at, refresh_expires_at, absolute_expires_at));
 
 CREATE INDEX session_of_any_device ON session USING btree (user_id, device_id);
+
+CREATE INDEX tool_call_age ON tool_call USING btree (created_at);
+
+CREATE INDEX tool_call_due ON tool_call USING btree (expires_at) WHERE status = 'pending'::text;
+
+CREATE INDEX tool_call_of_conversation ON tool_call USING btree (conversation_id);
+
+CREATE INDEX tool_call_of_grant ON tool_call USING btree (grant_id) WHERE grant_id IS NOT NULL;
+
+CREATE INDEX tool_consent_age ON tool_consent USING btree (used_at);
 
 create view live_session as
  SELECT session.session_id,
@@ -537,6 +730,42 @@ create view agent_shown as
      LEFT JOIN inbox i ON i.principal_id = a.agent_id
      LEFT JOIN inbox_reader r ON r.principal_id = a.agent_id AND r.device_id = ''::text
   WHERE a.state <> 'deleted'::text;
+
+create view agent_grant_shown as
+ SELECT g.grant_id,
+    g.agent_id,
+    g.user_id,
+    g.conversation_id,
+    g.relation_id,
+    g.status,
+    g.requested_scopes,
+    g.sensitivities,
+    g.scopes,
+    g.reason,
+    g.ttl_seconds,
+    g.created_at,
+    g.expires_at,
+    g.decided_at,
+    g.decided_by,
+    g.revoked_at,
+        CASE
+            WHEN g.status <> ALL (ARRAY['pending'::text, 'approved'::text]) THEN g.status
+            WHEN r.state <> 'active'::text THEN 'revoked'::text
+            WHEN g.expires_at <= app_now() THEN 'expired'::text
+            ELSE g.status
+        END AS state
+   FROM agent_grant g
+     JOIN relation r USING (relation_id);
+
+CREATE TRIGGER access_log_chain BEFORE INSERT ON access_log FOR EACH ROW EXECUTE FUNCTION access_log_chain();
+
+CREATE TRIGGER access_log_rows BEFORE DELETE OR UPDATE ON access_log FOR EACH ROW EXECUTE FUNCTION access_log_is_append_only();
+
+CREATE TRIGGER access_log_truncate BEFORE TRUNCATE ON access_log FOR EACH STATEMENT EXECUTE FUNCTION access_log_is_append_only();
+
+CREATE TRIGGER access_log_head_rows BEFORE INSERT OR DELETE OR UPDATE ON access_log_head FOR EACH ROW EXECUTE FUNCTION access_log_is_append_only();
+
+CREATE TRIGGER access_log_head_truncate BEFORE TRUNCATE ON access_log_head FOR EACH STATEMENT EXECUTE FUNCTION access_log_is_append_only();
 
 CREATE TRIGGER key_backup_rows BEFORE DELETE OR UPDATE ON key_backup FOR EACH ROW EXECUTE FUNCTION key_backup_is_append_only();
 

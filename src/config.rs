@@ -131,6 +131,8 @@ settings! {
     egress_denied: List<IpNet> = "EGRESS_DENIED_NETWORKS", Some("");
     /// Comma list of name servers (address and port) for the hosts of webhooks; empty: those of `/etc/resolv.conf`.
     egress_name_servers: List<SocketAddr> = "EGRESS_NAME_SERVERS", Some("");
+    /// Milliseconds of a call to a webhook, from the name to the last byte of the answer. Receivers are promised 10,000; tests wait for less.
+    egress_timeout: Bounded<100, 10_000> = "EGRESS_TIMEOUT_MS", Some("10000");
     /// Calls to webhooks that a node has under way at once.
     egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
     /// Calls to webhooks of one host and port that a node has under way at once.

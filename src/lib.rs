@@ -10,8 +10,9 @@
 //! core        limits auth inbox
 //! delivery    delivery
 //! work        jobs work http egress
-//! features    health relations devices keys accounts passkeys agents blocks conversations groups
-//!             group_keys messages search typing streams budgets webhooks erasure
+//! features    health published announcements relations devices keys accounts passkeys agents
+//!             blocks conversations groups group_keys messages search typing streams tool_calls
+//!             grants budgets webhooks erasure
 //! edge        gateway app routes documents schedule node healthcheck
 //! ```
 //!

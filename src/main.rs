@@ -40,6 +40,8 @@ enum Command {
     Openapi,
     /// Print the AsyncAPI document of /ws
     Asyncapi,
+    /// Print the durable events with the schemas of their data
+    EventTypes,
     /// Ask the admin listener at ADMIN_ADDR whether the node is ready; exit 0 if it is, 1 if not
     Healthcheck,
 }
@@ -55,6 +57,7 @@ async fn main() -> ExitCode {
         Command::Settings => print(&config::as_markdown()),
         Command::Openapi => print(&documents::openapi()),
         Command::Asyncapi => print(&documents::asyncapi()),
+        Command::EventTypes => print(&documents::event_types()),
         Command::Migrate => apply_migrations().await,
         Command::Healthcheck => check_health().await,
     };

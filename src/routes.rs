@@ -16,8 +16,8 @@ use crate::{
     auth::{agent::Agent, caller::Caller, user::User},
     error::{Code, Result},
     features::{
-        accounts, agents, blocks, budgets, conversations, devices, group_keys, groups, health,
-        keys, messages, passkeys, relations, search, typing,
+        accounts, agents, blocks, budgets, conversations, devices, grants, group_keys, groups,
+        health, keys, messages, passkeys, published, relations, search, tool_calls, typing,
     },
     gateway,
     http::{
@@ -145,7 +145,7 @@ fn route(
 pub fn table() -> Vec<Route> {
     use Access::{Agent, Either, Public, User};
     use Limit::{
-        AgentConversationSend, AgentConversations, AgentManifestUpdate, AgentMessageSend, AgentPoll,
+        AgentConversationSend, AgentConversations, AgentGrantRequest, AgentManifestUpdate, AgentMessageSend, AgentPoll,
         AgentTokenRegenerate, AgentTyping, CodeTries, ConversationOpen, GroupAgentInstance, GroupMemberAdd, KeysBackupRead,
         KeysGroupRotate, KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail,
         RegisterIp, SendCode, UserConversationsList, UserMessageSend, UserMessagesList, UserSearch, WsConnect, WsConnectIp,
@@ -170,6 +170,9 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/auth/device/poll",           Public, NOTHING, post(planned)),
         route(GET,    "/health",                     Public, NOTHING, get(health::health)),
         route(GET,    "/version",                    Public, NOTHING, get(health::version)),
+        route(GET,    "/openapi.json",               Public, DEFAULT, get(published::openapi)),
+        route(GET,    "/asyncapi.yaml",              Public, DEFAULT, get(published::asyncapi)),
+        route(GET,    "/events/types",               Public, DEFAULT, get(published::event_types)),
         route(GET,    "/ws",                         Public, own(&[WsConnectIp, WsConnect]), get(gateway::upgrade)),
 
         route(GET,    "/users/me",                   User,   DEFAULT, get(accounts::me::get)),
@@ -213,6 +216,11 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/groups/{conversation_id}/agent-instances", User,   own(&[GroupAgentInstance]), post(groups::http::add_agent)),
         route(DELETE, "/groups/{conversation_id}/agent-instances/{instance_id}", User,   DEFAULT, delete(groups::http::remove_agent)),
 
+        route(GET,    "/grants",                     User,   DEFAULT, get(grants::http::list)),
+        route(POST,   "/grants/{grant_id}/decision", User,   DEFAULT, post(grants::http::decide)),
+        route(DELETE, "/grants/{grant_id}",          User,   DEFAULT, delete(grants::http::revoke)),
+        route(POST,   "/artifact-requests/{request_id}/response", User,   DEFAULT, post(tool_calls::http::respond)),
+
         route(GET,    "/limits",                     Either, DEFAULT, get(budgets::http::list)),
         route(GET,    "/agents/{agent_id}",          Either, DEFAULT, get(agents::http::read)),
         route(POST,   "/agents/{agent_id}/keys/register", Either, DEFAULT, post(agents::http::register_key)),
@@ -225,6 +233,8 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/agents/{agent_id}/messages", Agent,  own(&[AgentMessageSend]), post(messages::http::send_as_agent)),
         route(POST,   "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  own(&[AgentConversationSend]), post(messages::http::send_as_agent_to)),
         route(POST,   "/agents/{agent_id}/typing",   Agent,  own(&[AgentTyping]), post(typing::http::typing)),
+        route(POST,   "/agents/{agent_id}/grants/request", Agent,  own(&[AgentGrantRequest]), post(grants::http::request)),
+        route(POST,   "/agents/{agent_id}/artifact-requests", Agent,  DEFAULT, post(tool_calls::http::request)),
         route(GET,    "/agents/{agent_id}/conversations", Agent,  own(&[AgentConversations]), get(conversations::http::list_of_agent)),
         route(GET,    "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  DEFAULT, get(messages::history::of_agent)),
         route(GET,    "/agents/{agent_id}/messages/poll", Agent,  own(&[AgentPoll]), get(gateway::long_poll::poll)),

@@ -13,11 +13,12 @@ use crate::{
             self, Codes,
             jobs::{CodeMail, LoginNotice},
         },
-        agents, erasure, group_keys, messages, passkeys, relations,
+        agents, announcements, erasure, grants, group_keys, messages, passkeys, relations,
+        tool_calls,
     },
     inbox,
     jobs::{
-        Job, JobError, Perform, Upkeep, Worker,
+        ConsentEnd, Job, JobError, Perform, Upkeep, Worker,
         queue::{self, NewJob},
     },
     limits::table::Overrides,
@@ -46,6 +47,8 @@ impl Schedule {
     pub fn spawn(&self, tasks: &TaskTracker, stop: &CancellationToken) {
         let (db, wake) = (self.work.db().clone(), self.work.job_wakeup());
         tasks.spawn(Worker::new(db, wake, self.clone()).run(stop.clone()));
+        let (sweep, until) = (Box::pin(self.clone().expire_tool_calls()), stop.clone());
+        tasks.spawn(async move { until.run_until_cancelled(sweep).await });
         for upkeep in Upkeep::ALL {
             let (clock, until) = (Box::pin(self.clone().repeat(*upkeep)), stop.clone());
             tasks.spawn(async move { until.run_until_cancelled(clock).await });
@@ -94,6 +97,30 @@ impl Schedule {
                 while relations::purge(db).await? {}
                 Ok(())
             }
+            Upkeep::ForgetToolCalls => tool_calls::forget(&self.work).await,
+        }
+    }
+
+    async fn end_consent(&self, end: ConsentEnd) -> Result<()> {
+        match end {
+            ConsentEnd::Relation(relation) => grants::end_of_relation(&self.work, relation).await,
+            ConsentEnd::Member(conversation, principal) => {
+                grants::end_of_member(&self.work, conversation, principal).await
+            }
+            ConsentEnd::Device(user, device) => {
+                tool_calls::end_silence_of_device(&self.work, user, &device).await
+            }
+        }
+    }
+
+    /// Denies overdue tool calls. Every node does this by itself: a deadline waits for no lease of a
+    /// dead node.
+    async fn expire_tool_calls(self) {
+        loop {
+            tokio::time::sleep(tool_calls::SWEEP_INTERVAL).await;
+            if let Err(error) = tool_calls::expire(&self.work).await {
+                error.log();
+            }
         }
     }
 }
@@ -130,6 +157,8 @@ impl Perform for Schedule {
             }
             Job::EraseAccount { user } => Ok(erasure::account(&self.work, user).await?),
             Job::EraseAgent { agent, owner } => Ok(erasure::agent(&self.work, agent, owner).await?),
+            Job::EndConsent(end) => Ok(self.end_consent(end).await?),
+            Job::Announce { principal } => Ok(announcements::tell(&self.work, principal).await?),
             Job::Upkeep(name) => {
                 let upkeep =
                     Upkeep::from_name(&name).ok_or_else(|| JobError::Fail(queue::unreadable()))?;

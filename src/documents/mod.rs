@@ -1,8 +1,9 @@
 //! The documents of the interface: OpenAPI of the routes and AsyncAPI of `/ws`, made from the
-//! tables and the protocol's types. `blindpipe openapi` and `blindpipe asyncapi` print them, and
-//! `docs/api` contains the output.
+//! tables and the protocol's types. `blindpipe openapi`, `blindpipe asyncapi`
+//! and `blindpipe event-types` print them, and `docs/api` contains the output.
 
 mod asyncapi;
+mod event_types;
 mod openapi;
 mod operations;
 mod schemas;
@@ -18,6 +19,11 @@ pub fn openapi() -> String {
 /// The text of `docs/api/asyncapi.yaml`.
 pub fn asyncapi() -> String {
     yaml::write(&asyncapi::document())
+}
+
+/// The text of `docs/api/event-types.json`.
+pub fn event_types() -> String {
+    pretty(&event_types::document())
 }
 
 fn pretty(document: &Value) -> String {

@@ -1,9 +1,9 @@
 //! The request and answer of each route: a row per route, beside the table of the routes.
 
 use blindpipe_protocol::{
-    accounts::*, agents::*, blocks::*, conversations::*, devices::*, group_keys::*, groups::*,
-    inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, relations::*, search::*,
-    service::*, typing::*,
+    accounts::*, agents::*, blocks::*, conversations::*, devices::*, grants::*, group_keys::*,
+    groups::*, inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, raw::RawJson,
+    relations::*, search::*, service::*, tool_calls::*, typing::*,
 };
 
 use super::schemas::{SchemaOf, data, list, of};
@@ -158,6 +158,17 @@ operations! {
     "DELETE /groups/{conversation_id}/agent-instances/{instance_id}", "Take an agent out of a group."
         => 200 data<Removal>; NotFound, Forbidden;
 
+    "GET /grants", "List the caller's grants, newest first.", query: [GrantsQuery, PageQuery]
+        => 200 list<Grant>;
+    "POST /grants/{grant_id}/decision", "Decide on an agent's request for scopes.", body: DecideGrant
+        => 200 data<Grant>; NotFound, AlreadyDecided;
+    "DELETE /grants/{grant_id}", "Revoke a grant; denies its pending tool calls." => 200 data<Grant>; NotFound;
+    "POST /artifact-requests/{request_id}/response", "Answer a tool call for the caller's device.", body: RespondArtifact
+        => 200 data<ToolCallState>; NotFound, Forbidden, AlreadyDecided, ToolCallExpired, MessageTooLarge;
+
+    "GET /openapi.json", "Read the OpenAPI document of this release." => 200 of<RawJson>;
+    "GET /asyncapi.yaml", "Read the AsyncAPI document of `/ws`, as YAML." => 200 of<RawJson>;
+    "GET /events/types", "List the durable events with the schemas of their data." => 200 list<RawJson>;
     "GET /limits", "List the caller's budgets and what is left of them." => 200 list<Bucket>;
     "GET /agents/{agent_id}", "Read an agent." => 200 data<AgentView>; AgentNotRegistered;
     "POST /agents/{agent_id}/keys/register", "Register an agent's new key pair.", body: RegisterAgentKey
@@ -178,6 +189,11 @@ operations! {
     "POST /agents/{agent_id}/conversations/{conversation_id}/messages", "Send a message as an agent.", body: SendMessage
         => 201 data<Sent>, 200 data<Sent>;
         NotConversationMember, RelationRevoked, IdempotencyConflict, AgentLoopDetected, WebhookPayloadTooLarge;
+    "POST /agents/{agent_id}/grants/request", "Ask a user for permission scopes.", body: RequestGrant
+        => 201 data<Grant>, 200 data<Grant>; NotFound, RelationRequired, ScopeNotDeclared;
+    "POST /agents/{agent_id}/artifact-requests", "Ask the devices of a user to run a tool.", body: RequestArtifact
+        => 201 data<ToolCallState>, 200 data<ToolCallState>;
+        NotFound, RelationRequired, IdempotencyConflict, WebhookPayloadTooLarge;
     "POST /agents/{agent_id}/typing", "Say that the agent writes, or has stopped to.", body: SetTyping
         => 200 data<TypingAnswer>; NotFound, RelationRevoked;
     "GET /agents/{agent_id}/conversations", "List the agent's conversations, latest activity first.", query: [PageQuery]

@@ -41,9 +41,7 @@ use crate::{
     metrics,
 };
 
-/// Deadline of an exchange, from the name to the last byte of the answer: the interface's 10 s.
-pub const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Deadline of connecting to one address, as a part of [`EXCHANGE_TIMEOUT`].
+/// Deadline of connecting to one address, as a part of the exchange's.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Addresses of a host that are tried.
 const MAX_DIALLED_ADDRESSES: usize = 4;
@@ -125,7 +123,7 @@ pub struct EgressSettings {
     pub max_in_flight: usize,
     /// Exchanges under way at once with one scheme, host and port.
     pub max_in_flight_per_origin: usize,
-    /// Deadline of an exchange.
+    /// Deadline of an exchange, from the name to the last byte of the answer.
     pub timeout: Duration,
     /// The certificate authorities; none: those of the system.
     pub roots: Option<rustls::RootCertStore>,
@@ -148,7 +146,7 @@ impl EgressSettings {
             name_servers: config.egress_name_servers.0.clone(),
             max_in_flight: config.egress_in_flight.0 as usize,
             max_in_flight_per_origin: config.egress_in_flight_per_origin.0 as usize,
-            timeout: EXCHANGE_TIMEOUT,
+            timeout: config.egress_timeout.millis(),
             roots: None,
         }
     }

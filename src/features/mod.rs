@@ -6,11 +6,13 @@
 
 pub mod accounts;
 pub(crate) mod agents;
+pub mod announcements;
 pub(crate) mod blocks;
 pub(crate) mod budgets;
 pub(crate) mod conversations;
 pub(crate) mod devices;
 pub(crate) mod erasure;
+pub(crate) mod grants;
 pub(crate) mod group_keys;
 pub(crate) mod groups;
 pub(crate) mod keys;
@@ -19,7 +21,9 @@ pub mod passkeys;
 pub mod relations;
 pub(crate) mod search;
 pub(crate) mod streams;
+pub mod tool_calls;
 pub(crate) mod typing;
 pub mod webhooks;
 
 pub(crate) mod health;
+pub(crate) mod published;

@@ -4,6 +4,7 @@ pub use blindpipe_protocol::frames::{AuthErrorReason, ServerFrame};
 use blindpipe_protocol::{
     frames::{AuthError, FrameError, RenewAuth},
     inbox::AckFrame,
+    text::RequestId,
     typing::{SendTyping, TypingState},
 };
 use serde::Deserialize;
@@ -89,6 +90,23 @@ pub enum ClientFrame {
         /// The number of the first delta wanted.
         from: u64,
     },
+    /// `{type:"artifact_request", ref?, request_id, conversation_id, user_id?, tool, scope,
+    /// device_id?, payload}`
+    ToolRequest {
+        /// An opaque value that the answer repeats.
+        reference: Value,
+        /// The whole frame, read like the body of the route.
+        body: String,
+    },
+    /// `{type:"artifact_response", ref?, request_id, status, reason?, payload?}`
+    ToolResponse {
+        /// An opaque value that the answer repeats.
+        reference: Value,
+        /// The call.
+        request_id: RequestId,
+        /// The whole frame, read like the body of the route.
+        body: String,
+    },
     /// `{type:"ping"}`
     Ping,
 }
@@ -111,6 +129,19 @@ struct SendBody {
     #[serde(default)]
     r#ref: Value,
     conversation_id: ConversationId,
+}
+
+#[derive(Deserialize)]
+struct ToolRequestBody {
+    #[serde(default)]
+    r#ref: Value,
+}
+
+#[derive(Deserialize)]
+struct ToolResponseBody {
+    #[serde(default)]
+    r#ref: Value,
+    request_id: RequestId,
 }
 
 #[derive(Deserialize)]
@@ -192,6 +223,18 @@ impl ClientFrame {
                 ClientFrame::Send {
                     reference: r#ref,
                     conversation: conversation_id,
+                    body: text,
+                }
+            }
+            "artifact_request" => ClientFrame::ToolRequest {
+                reference: body::<ToolRequestBody>(&text)?.r#ref,
+                body: text,
+            },
+            "artifact_response" => {
+                let ToolResponseBody { r#ref, request_id } = body(&text)?;
+                ClientFrame::ToolResponse {
+                    reference: r#ref,
+                    request_id,
                     body: text,
                 }
             }

@@ -42,6 +42,7 @@ use crate::{
         Limiter, Limits, slots::Slots, table::Limit, unauthenticated::UnauthenticatedConnections,
     },
     random::Random,
+    work::UnitOfWork,
 };
 
 /// The handles that sessions work with.
@@ -54,6 +55,7 @@ pub struct Gateway {
     pub reachability: ReachabilityTracker,
     pub hub: Hub,
     pub message_writer: MessageWriter,
+    pub work: UnitOfWork,
     pub typing: Typing,
     pub streams: Streams,
     pub limits: Limits,

@@ -1,8 +1,13 @@
-//! The `message.send` frames of a socket. They run in turn, so they keep their order.
+//! The frames of a socket that write: `message.send`, `stream.end`, `artifact_request` and
+//! `artifact_response`. They run in turn, so they keep their order.
 
 use std::{collections::VecDeque, pin::Pin};
 
-use blindpipe_protocol::frames::MessageSent;
+use blindpipe_protocol::{
+    frames::MessageSent,
+    text::RequestId,
+    tool_calls::{ArtifactAnswer, ToolCallState},
+};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -14,13 +19,16 @@ use super::{
     socket::Socket,
 };
 use crate::{
+    auth::agent::Agent,
     error::{Code, Error, Result},
     features::{
         messages::{Draft, MessageWriter, SendRequest, Sent},
         streams::{StreamId, StreamKey, Streams, key_of},
+        tool_calls::{self, Responder},
     },
-    ids::{ConversationId, Principal},
-    limits::{Limiter, quotas::MB, table::Limit},
+    ids::{ConversationId, Principal, SessionId, TokenId},
+    limits::{Limiter, Limits, quotas::MB, table::Limit},
+    work::UnitOfWork,
 };
 
 /// Sends that may wait for their turn. Beyond that the socket is not read until a send is answered.
@@ -35,7 +43,17 @@ pub struct Answered {
     /// The stream that the send ends.
     pub stream: Option<StreamId>,
     /// The outcome of the send.
-    pub outcome: Result<Sent>,
+    pub outcome: Result<Outcome>,
+}
+
+/// The outcome of a frame that was not refused.
+pub enum Outcome {
+    /// The message was stored.
+    Sent(Sent),
+    /// The call was made, or found.
+    Requested(ToolCallState),
+    /// The call was answered.
+    Responded(ToolCallState),
 }
 
 /// The target of a send.
@@ -45,6 +63,10 @@ pub enum Target {
     /// The conversation of a stream, which ends with the send. If the stream is unknown, the named
     /// conversation.
     Stream(StreamId, Option<ConversationId>),
+    /// The devices of the user that the frame asks.
+    ToolRequest,
+    /// The tool call that the frame answers.
+    ToolResponse(RequestId),
 }
 
 /// The send in progress, and those that wait.
@@ -77,17 +99,18 @@ impl Sends {
         };
         self.pending_bytes -= body.len();
         let sending = Sending {
-            limiter: Limiter::detached(gateway.limits.clone()),
+            limits: gateway.limits.clone(),
+            work: gateway.work.clone(),
             message_writer: gateway.message_writer.clone(),
             streams: gateway.streams.clone(),
             sender: client.principal,
             credential: client.credential,
         };
         self.sending = Some(Box::pin(async move {
-            let outcome = sending.send(&target, &body).await;
+            let outcome = sending.perform(&target, &body).await;
             let stream = match target {
-                Target::Conversation(_) => None,
                 Target::Stream(stream, _) => Some(stream),
+                _ => None,
             };
             Answered {
                 reference,
@@ -110,7 +133,8 @@ impl Sends {
 
 /// The handles that a send needs of its socket and node.
 struct Sending {
-    limiter: Limiter,
+    limits: Limits,
+    work: UnitOfWork,
     message_writer: MessageWriter,
     streams: Streams,
     sender: Principal,
@@ -118,17 +142,62 @@ struct Sending {
 }
 
 impl Sending {
+    async fn perform(&self, target: &Target, body: &str) -> Result<Outcome> {
+        match target {
+            Target::ToolRequest => Box::pin(self.request(body)).await.map(Outcome::Requested),
+            Target::ToolResponse(id) => {
+                let responded = Box::pin(self.respond(id, body)).await;
+                responded.map(Outcome::Responded)
+            }
+            Target::Conversation(_) | Target::Stream(..) => {
+                self.send(target, body).await.map(Outcome::Sent)
+            }
+        }
+    }
+
+    async fn request(&self, body: &str) -> Result<ToolCallState> {
+        let Principal::Agent(id) = self.sender else {
+            return Err(Code::Forbidden.into());
+        };
+        let route = tool_calls::http::REQUEST_ROUTE;
+        let limiter = Limiter::detached_on(self.limits.clone(), route);
+        limiter.check_default(self.sender).await?;
+        let agent = Agent {
+            id,
+            token: TokenId(self.credential),
+        };
+        let request = tool_calls::read_request(body.as_bytes())?;
+        let requested = tool_calls::request(&self.work, agent, &request).await?;
+        Ok(requested.state)
+    }
+
+    async fn respond(&self, id: &RequestId, body: &str) -> Result<ToolCallState> {
+        let Principal::User(user) = self.sender else {
+            return Err(Code::Forbidden.into());
+        };
+        let route = tool_calls::http::RESPONSE_ROUTE;
+        let limiter = Limiter::detached_on(self.limits.clone(), route);
+        limiter.check_default(self.sender).await?;
+        let responder = Responder {
+            user,
+            session: SessionId(self.credential),
+        };
+        let response = tool_calls::read_response(body.as_bytes())?;
+        tool_calls::respond(&self.work, responder, &id.0, &response).await
+    }
+
     async fn send(&self, target: &Target, body: &str) -> Result<Sent> {
+        let limiter = Limiter::detached(self.limits.clone());
         let (draft, conversation, stream) = match self.sender {
             Principal::Agent(id) => {
                 let read = async { self.read(target, body, Code::WebhookPayloadTooLarge) };
                 let limit = Limit::AgentConversationSend;
-                self.limiter.check_during(limit, id, read).await?
+                limiter.check_during(limit, id, read).await?
             }
             Principal::User(id) => {
                 let read = async { self.read(target, body, Code::MessageTooLarge) };
                 let limit = Limit::UserMessageSend;
-                self.limiter.check_during(limit, id, read).await?
+                limiter.check_during(limit, id, read).await?
             }
         };
         let request = SendRequest {
@@ -157,6 +226,8 @@ impl Sending {
         let (stream, named) = match target {
             Target::Conversation(conversation) => return Ok((draft, *conversation, None)),
             Target::Stream(stream, named) => (key_of(self.sender, stream.clone())?, *named),
+            // These are no messages.
+            Target::ToolRequest | Target::ToolResponse(_) => return Err(Code::NotFound.into()),
         };
         let home = self.streams.target(&stream);
         let conversation = home
@@ -189,8 +260,8 @@ pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Sess
         stream,
         outcome,
     } = answered;
-    let sent = match outcome {
-        Ok(sent) => sent.clone(),
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
         Err(error) => {
             refuse(socket, reference, stream.as_ref(), error).await?;
             // A sender whose credential was revoked may not read either.
@@ -202,11 +273,20 @@ pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Sess
             };
         }
     };
-    let frame = ServerFrame::MessageSent(MessageSent {
+    let r#ref = reference.clone();
+    let call = |state: &ToolCallState| ArtifactAnswer {
         r#ref: reference.clone(),
-        stream_id: stream.clone(),
-        data: sent,
-    });
+        data: state.clone(),
+    };
+    let frame = match outcome {
+        Outcome::Sent(sent) => ServerFrame::MessageSent(MessageSent {
+            r#ref,
+            stream_id: stream.clone(),
+            data: sent.clone(),
+        }),
+        Outcome::Requested(state) => ServerFrame::ArtifactRequested(call(state)),
+        Outcome::Responded(state) => ServerFrame::ArtifactResponded(call(state)),
+    };
     socket.say(frames::encode(&frame)).await?;
     Ok(())
 }

@@ -9,6 +9,7 @@
 mod acks;
 mod store;
 
+use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 pub(crate) use self::{acks::Acks, store::Reader};
@@ -41,6 +42,8 @@ pub struct AppendedEvent {
 
 /// An event to append.
 pub struct NewEvent {
+    /// When an earlier transaction has recorded it. Only its recipients are new then.
+    pub recorded_at: Option<DateTime<Utc>>,
     pub id: EventId,
     /// The kind of the event.
     pub kind: EventKind,
@@ -64,6 +67,7 @@ impl NewEvent {
             .data_json()
             .map_err(|error| Error::internal(Code::InternalError, error))?;
         Ok(NewEvent {
+            recorded_at: None,
             id,
             kind: event.kind(),
             conversation,
@@ -228,11 +232,22 @@ pub async fn append_all(tx: &Tx, events: &[NewEvent]) -> Result<Vec<AppendedEven
                 ..
             } = event;
             AppendedEvent {
-                encoded: events::encoded(*id, kind.name(), *conversation, at, data),
+                encoded: events::encoded(
+                    *id,
+                    kind.name(),
+                    *conversation,
+                    event.recorded_at.unwrap_or(at),
+                    data,
+                ),
                 deliveries,
             }
         });
     Ok(appended.collect())
+}
+
+/// Events that earlier transactions have recorded, in the order of `ids`, each without recipients.
+pub async fn recorded(tx: &Tx, ids: &[EventId]) -> Result<Vec<NewEvent>> {
+    store::recorded(tx, ids).await
 }
 
 /// Deletes entries that are older than `days`, and events that no entry refers to any more. Messages are no events; they

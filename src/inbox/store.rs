@@ -117,6 +117,10 @@ pub async fn append_all(
     let conversations: Vec<Option<ConversationId>> =
         events.iter().map(|event| event.conversation).collect();
     let data: Vec<&str> = events.iter().map(|event| event.data.as_str()).collect();
+    let is_new: Vec<bool> = events
+        .iter()
+        .map(|event| event.recorded_at.is_none())
+        .collect();
     let targets = || {
         (1..)
             .zip(events)
@@ -128,7 +132,10 @@ pub async fn append_all(
             "-- inbox.append
             with told as (
                 insert into event (event_id, kind, conversation_id, data)
-                select * from unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[])
+                select event_id, kind, conversation_id, data
+                from unnest($1::uuid[], $2::text[], $3::uuid[], $4::text[], $7::bool[])
+                    as one (event_id, kind, conversation_id, data, is_new)
+                where is_new
             ), heard as materialized (
                 select principal_id, array_agg(n) as ns, array_agg(($1::uuid[])[n]) as ids
                 from (select * from unnest($5::int4[], $6::uuid[]) as target (n, principal_id) order by principal_id, n) each
@@ -146,7 +153,15 @@ pub async fn append_all(
             )
             select app_now() as created_at, null::uuid as principal_id, null::bigint as head_seq, null::int4[] as ns
             union all select null, principal_id, head_seq, ns from held",
-            &[&ids, &kinds, &conversations, &data, &ns, &principals],
+            &[
+                &ids,
+                &kinds,
+                &conversations,
+                &data,
+                &ns,
+                &principals,
+                &is_new,
+            ],
         )
         .await?;
     let at: DateTime<Utc> = rows
@@ -170,6 +185,30 @@ pub async fn append_all(
         }
     }
     Ok(told)
+}
+
+pub async fn recorded(tx: &Tx, ids: &[EventId]) -> Result<Vec<NewEvent>> {
+    let rows = tx
+        .query(
+            "-- inbox.recorded
+            select e.event_id, e.kind, e.conversation_id, e.created_at, e.data
+            from unnest($1::uuid[]) with ordinality as wanted (event_id, n) join event e using (event_id)
+            order by wanted.n",
+            &[&ids],
+        )
+        .await?;
+    // A later build's kind of event is for that build's jobs.
+    let event = |row: &tokio_postgres::Row| {
+        Some(NewEvent {
+            recorded_at: Some(row.get("created_at")),
+            id: row.get("event_id"),
+            kind: events::EventKind::from_name(row.get("kind"))?,
+            conversation: row.get("conversation_id"),
+            data: row.get("data"),
+            recipients: Vec::new(),
+        })
+    };
+    Ok(rows.iter().filter_map(event).collect())
 }
 
 pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {

@@ -17,7 +17,7 @@ use uuid::Uuid;
 pub use self::worker::{Perform, Worker};
 use crate::{
     error::{Code, Error, Result},
-    ids::{AgentId, UserId},
+    ids::{AgentId, ConversationId, RelationId, UserId},
     limits::quotas::CODE_TTL,
 };
 
@@ -30,7 +30,9 @@ catalogue! {
         ReplaceKeys  = ("replace_keys",  2, 600);
         EraseAccount = ("erase_account", 2, 600);
         EraseAgent   = ("erase_agent",   2, 600);
-        Upkeep       = ("upkeep",        7, 600);
+        EndConsent   = ("end_consent",   4, 60);
+        Announce     = ("announce",      2, 60);
+        Upkeep       = ("upkeep",        8, 600);
     }
 }
 
@@ -45,6 +47,7 @@ catalogue! {
         ForgetJobs        = ("forget_jobs",              600);
         ExpireInboxes     = ("expire_inboxes",           600);
         PurgeRelations    = ("purge_relations",          600);
+        ForgetToolCalls   = ("forget_tool_calls",        600);
     }
 }
 
@@ -89,8 +92,28 @@ pub enum Job {
         /// The agent's former owner.
         owner: UserId,
     },
+    /// Ends what users had agreed to before something else ended.
+    EndConsent(ConsentEnd),
+    /// Tells everybody the announcements about a principal. It has no unique key: an announcement
+    /// that commits while such a job ends must not be left without a job.
+    Announce {
+        /// The user or agent that the announcements are about.
+        principal: Uuid,
+    },
     /// Runs the [`Upkeep`] with this name.
     Upkeep(String),
+}
+
+/// The reason why a user's consent ends.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConsentEnd {
+    /// The relation has ended.
+    Relation(RelationId),
+    /// A principal was removed from a conversation.
+    Member(ConversationId, Uuid),
+    /// The device was revoked.
+    Device(UserId, String),
 }
 
 /// The reason that a job was not done.
@@ -148,6 +171,8 @@ impl Job {
             Job::ReplaceKeys { .. } => Kind::ReplaceKeys,
             Job::EraseAccount { .. } => Kind::EraseAccount,
             Job::EraseAgent { .. } => Kind::EraseAgent,
+            Job::EndConsent(_) => Kind::EndConsent,
+            Job::Announce { .. } => Kind::Announce,
             Job::Upkeep(_) => Kind::Upkeep,
         }
     }

@@ -36,13 +36,24 @@ impl Reservation {
     }
 }
 
+/// The route that a call is counted on.
+#[derive(Clone)]
+enum Route {
+    /// No route.
+    Nowhere,
+    /// The route of a request.
+    Matched(Method, MatchedPath),
+    /// The route that a frame stands for: method and template.
+    Named(&'static str),
+}
+
 /// The limiter of a request; clones share its charges.
 #[derive(Clone)]
 pub struct Limiter {
     limits: Limits,
     charged: ChargedQuotas,
     /// The route, for budgets that count each route separately.
-    route: Option<(Method, MatchedPath)>,
+    route: Route,
 }
 
 impl Limiter {
@@ -51,7 +62,15 @@ impl Limiter {
         Limiter {
             limits,
             charged: ChargedQuotas::default(),
-            route: None,
+            route: Route::Nowhere,
+        }
+    }
+
+    /// A limiter for frames that do the same as a route, `METHOD /template`.
+    pub fn detached_on(limits: Limits, route: &'static str) -> Self {
+        Limiter {
+            route: Route::Named(route),
+            ..Limiter::detached(limits)
         }
     }
 
@@ -130,8 +149,10 @@ impl Limiter {
 
     /// Method and template of the route.
     fn route(&self) -> String {
-        let Some((method, path)) = &self.route else {
-            return String::new();
+        let (method, path) = match &self.route {
+            Route::Nowhere => return String::new(),
+            Route::Named(route) => return (*route).to_owned(),
+            Route::Matched(method, path) => (method, path),
         };
         // `/v1/...` is an alias of the route.
         let path = path.as_str();
@@ -164,7 +185,9 @@ where
         let route = parts
             .extensions
             .get::<MatchedPath>()
-            .map(|path| (parts.method.clone(), path.clone()));
+            .map_or(Route::Nowhere, |path| {
+                Route::Matched(parts.method.clone(), path.clone())
+            });
         Ok(Limiter {
             limits: Limits::from_ref(state),
             charged,

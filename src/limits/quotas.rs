@@ -114,6 +114,21 @@ pub const MAX_STREAM_BACKLOG_BYTES: usize = 64 * MB;
 /// Most answers of agents to each other since a user spoke.
 pub const MAX_HOPS: i16 = 8;
 
+/// Time that a user has to decide on an agent's request for scopes.
+pub const GRANT_REQUEST_TTL: Duration = Duration::from_secs(7 * 86_400);
+/// Scopes of a request. An index holds them.
+pub const MAX_GRANT_SCOPES: usize = 16;
+/// Shortest and longest requested life of a grant, in seconds.
+pub const GRANT_TTL_SECONDS: std::ops::RangeInclusive<i64> = 60..=365 * 86_400;
+/// Time from a call of high sensitivity to its answer.
+pub const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time from any other call of a tool to its answer. Devices refuse older requests.
+pub const TOOL_CALL_TIMEOUT: Duration = Duration::from_secs(300);
+/// Time since the last call of medium sensitivity in which the next one needs no prompt.
+pub const SILENT_WINDOW: Duration = Duration::from_secs(86_400);
+/// Days that ended tool calls are kept, as long as the events about them.
+pub const TOOL_CALL_RETENTION_DAYS: i32 = 30;
+
 /// Members of a group, with its agents.
 pub const MAX_GROUP_MEMBERS: usize = 500;
 /// Users that a call adds to a group.

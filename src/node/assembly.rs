@@ -150,6 +150,7 @@ pub(super) async fn assemble(
         reachability: reachability.clone(),
         hub: hub.clone(),
         message_writer: message_writer.clone(),
+        work: work.clone(),
         typing: typing.clone(),
         streams,
         limits: limits.clone(),

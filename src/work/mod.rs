@@ -164,6 +164,25 @@ impl Tx {
         Ok(())
     }
 
+    /// Records an event that has no recipients yet. A later transaction emits it.
+    pub fn record(&self, event: &Event) -> Result<EventId> {
+        let id = EventId::generate(&self.random);
+        let recorded = NewEvent::new(id, event, None, Vec::new())?;
+        self.effects.lock().events.push(recorded);
+        Ok(id)
+    }
+
+    /// Emits a recorded event to `recipients` once the transaction is committed.
+    pub fn emit_recorded(&self, event: NewEvent, recipients: Vec<Uuid>) {
+        if !recipients.is_empty() {
+            let event = NewEvent {
+                recipients,
+                ..event
+            };
+            self.effects.lock().events.push(event);
+        }
+    }
+
     /// Closes the sockets of credentials that this transaction revokes, on every node, once it is committed.
     pub fn revoke(&self, credentials: Vec<Uuid>, reason: RevocationReason) {
         if credentials.is_empty() {

@@ -7,6 +7,7 @@
 
 mod api;
 mod auth;
+mod consent;
 mod delivery;
 mod egress;
 mod faults;

@@ -26,6 +26,7 @@ catalogue! {
         NotConversationMember = (403, "NOT_CONVERSATION_MEMBER", "The sender is not a member of the conversation.");
         RelationRequired      = (403, "RELATION_REQUIRED",      "The user has no relation with this agent.");
         RelationRevoked       = (403, "RELATION_REVOKED",       "The user has ended the relation with this agent.");
+        ScopeNotDeclared      = (403, "SCOPE_NOT_DECLARED",     "The agent's manifest does not declare this scope.");
         AgentLoopDetected     = (403, "AGENT_LOOP_DETECTED",    "Agents have answered each other too many times without a human.");
         NotFound              = (404, "NOT_FOUND",              "There is nothing here.");
         AgentNotRegistered    = (404, "AGENT_NOT_REGISTERED",   "The agent does not exist.");
@@ -36,7 +37,9 @@ catalogue! {
         VersionMismatch       = (409, "VERSION_MISMATCH",       "It was changed meanwhile; read it again.");
         RecipientsMismatch    = (409, "RECIPIENTS_MISMATCH",    "The wrapped keys do not fit the members' current devices.");
         AgentKeysMismatch     = (409, "AGENT_KEYS_MISMATCH",    "The private key held does not match the registered public key.");
-        IdempotencyConflict   = (409, "IDEMPOTENCY_CONFLICT",   "This id was used for another message within 24 hours.");
+        IdempotencyConflict   = (409, "IDEMPOTENCY_CONFLICT",   "This id was used for something else before.");
+        AlreadyDecided        = (409, "ALREADY_DECIDED",        "This was decided before.");
+        ToolCallExpired       = (409, "TOOL_CALL_EXPIRED",      "The tool call has ended without an answer.");
         CursorExpired         = (409, "CURSOR_EXPIRED",         "The cursor is older than what is kept, or of another epoch.");
         MessageTooLarge       = (413, "MESSAGE_TOO_LARGE",      "A message may have 1 MB.");
         WebhookPayloadTooLarge = (413, "WEBHOOK_PAYLOAD_TOO_LARGE", "An agent's message may have 1 MB.");
@@ -161,6 +164,9 @@ impl ErrorBody {
 /// - `RECIPIENTS_MISMATCH`: `missing` and `extra`.
 /// - `AGENT_KEYS_MISMATCH`: `expected_key_ids`.
 /// - `CURSOR_EXPIRED`: `oldest` and `head`.
+/// - `SCOPE_NOT_DECLARED`: `scopes`, the undeclared ones.
+/// - `ALREADY_DECIDED`: `status`, the present one.
+/// - `TOOL_CALL_EXPIRED`: `reason`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ErrorParams {

@@ -7,6 +7,7 @@ use crate::{
     conversations::{Conversation, ReadReceipt},
     cursor::Cursor,
     devices::DeviceKeyChange,
+    grants::Grant,
     group_keys::{KeyRotation, RotationRequest},
     groups::MemberChange,
     ids::{ConversationId, EventId},
@@ -15,6 +16,7 @@ use crate::{
     raw::RawJson,
     relations::Relation,
     time::Timestamp,
+    tool_calls::{ToolCall, ToolCallOutcome},
 };
 
 macro_rules! events {
@@ -72,6 +74,11 @@ events! {
     KeyRotated(KeyRotation)                    = ("key.rotated",             "each member, with its own wrapped keys");
     KeyRotationRequested(RotationRequest)      = ("key.rotation_requested",  "the peer");
     AgentKeyRegistered(AgentKeyRegistration)   = ("agent.key_registered",    "related users");
+    GrantRequested(Grant)                      = ("grant.requested",         "the user and the agent");
+    GrantDecided(Grant)                        = ("grant.decided",           "the user and the agent");
+    GrantRevoked(Grant)                        = ("grant.revoked",           "the user and the agent");
+    ArtifactRequest(Box<ToolCall>)             = ("artifact_request",        "the user who is asked");
+    ArtifactResponse(Box<ToolCallOutcome>)     = ("artifact_response",       "the agent and the user who was asked");
     AgentStateChanged(AgentStateChange)        = ("agent.state_changed",     "the owner");
     AgentTokenRegenerated(TokenRegeneration)   = ("agent.token_regenerated", "the owner");
     AgentManifestUpdated(ManifestUpdate)       = ("agent.manifest_updated",  "the owner and related users");

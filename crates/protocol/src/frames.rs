@@ -19,6 +19,7 @@ use crate::{
     },
     text::{Secret, StreamId},
     time::Timestamp,
+    tool_calls::{ArtifactAnswer, ArtifactRequestFrame, ArtifactResponseFrame},
     typing::{SendTyping, TypingNotice},
 };
 
@@ -94,6 +95,12 @@ frames! {
         StreamCancel(CancelStream) = "stream.cancel",
         /// Asks for deltas again.
         StreamSync(SyncStream) = "stream.sync",
+        /// Asks the devices of a user to run a tool; agents only. Answered with `artifact.requested`
+        /// or `error`.
+        ArtifactRequest(ArtifactRequestFrame) = "artifact_request",
+        /// Answers a tool call for this device; users only. Answered with `artifact.responded` or
+        /// `error`.
+        ArtifactResponse(ArtifactResponseFrame) = "artifact_response",
         /// Asks for a `pong`.
         Ping(Empty) = "ping",
     }
@@ -116,6 +123,10 @@ frames! {
         Event(Box<EventObject>) = "event",
         /// A message was stored.
         MessageSent(MessageSent) = "message.sent",
+        /// A tool call was made, or found.
+        ArtifactRequested(ArtifactAnswer) = "artifact.requested",
+        /// A tool call was answered.
+        ArtifactResponded(ArtifactAnswer) = "artifact.responded",
         /// A frame was refused.
         Error(FrameError) = "error",
         /// The socket continues with the fresh token.
@@ -361,6 +372,8 @@ mod tests {
             r#"{"type":"typing","conversation_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","state":"started"}"#,
             r#"{"type":"stream.delta","stream_id":"s","n":0,"data":"x"}"#,
             r#"{"type":"stream.sync","ref":"r","stream_id":"s","from_n":4}"#,
+            r#"{"type":"artifact_request","request_id":"r1","conversation_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","tool":"t","scope":"s","payload":{ "n":1.0 }}"#,
+            r#"{"type":"artifact_response","ref":1,"request_id":"r1","status":"executed","payload":{}}"#,
             r#"{"type":"ping"}"#,
         ] {
             round_trip::<ClientFrame>(text);

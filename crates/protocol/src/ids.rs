@@ -160,6 +160,10 @@ id! {
     PasskeyId: parse_ulid, show_ulid, ulid;
     /// A challenge for a passkey.
     ChallengeId: parse_ulid, show_ulid, ulid;
+    /// A user's answer to an agent's request for permission scopes.
+    GrantId: parse_ulid, show_ulid, ulid;
+    /// A row of the access log.
+    AccessId: parse_ulid, show_ulid, ulid;
 }
 
 words! {

@@ -7,8 +7,8 @@
 //! - Words of one meaning: [`ids`], [`time`], [`cursor`], [`text`], [`errors`], [`limits`],
 //!   [`close`], [`revocation`].
 //! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`],
-//!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`inbox`],
-//!   [`service`]; [`envelope`] wraps them.
+//!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`grants`],
+//!   [`tool_calls`], [`access_log`], [`inbox`], [`service`]; [`envelope`] wraps them.
 //! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of
 //!   `/ws`).
 //!
@@ -19,6 +19,7 @@
 #[macro_use]
 mod macros;
 
+pub mod access_log;
 pub mod accounts;
 pub mod agents;
 pub mod blocks;
@@ -30,6 +31,7 @@ pub mod envelope;
 pub mod errors;
 pub mod events;
 pub mod frames;
+pub mod grants;
 pub mod group_keys;
 pub mod groups;
 pub mod ids;
@@ -46,4 +48,5 @@ pub mod service;
 pub mod streams;
 pub mod text;
 pub mod time;
+pub mod tool_calls;
 pub mod typing;

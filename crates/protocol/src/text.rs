@@ -85,6 +85,14 @@ text! {
     RecipientDevice: 1 to 128;
     /// A conversation's key, encrypted for one recipient.
     WrappedKeyText: 1 to 4096;
+    /// A permission scope, such as `location:read`.
+    Scope: 1 to 128;
+    /// An agent's reason for the request of a grant.
+    GrantReason: 0 to 1000;
+    /// The name of a tool.
+    ToolName: 1 to 200;
+    /// The reason for the answer to a tool call.
+    AnswerReason: 1 to 200;
 }
 
 fn is_name(text: &str, max: usize) -> bool {
@@ -121,6 +129,35 @@ impl<'de> Deserialize<'de> for DeviceId {
 string_schema!(DeviceId, "A device id, chosen by the client.", |object| {
     object.pattern(Some("^[A-Za-z0-9._:-]{1,128}$"))
 });
+
+/// An agent's name for a tool call: 1 to 128 of `A-Z a-z 0-9 . _ : -`, for example a ULID.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct RequestId(pub String);
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for RequestId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(from)?;
+        if is_name(&text, 128) {
+            Ok(RequestId(text))
+        } else {
+            Err(D::Error::custom(
+                "format|must be 1 to 128 of A-Z a-z 0-9 . _ : -",
+            ))
+        }
+    }
+}
+
+string_schema!(
+    RequestId,
+    "The id of a tool call, chosen by the agent.",
+    |object| { object.pattern(Some("^[A-Za-z0-9._:-]{1,128}$")) }
+);
 
 /// An agent's name for a stream: 1 to 64 of `A-Z a-z 0-9 . _ : -`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blindpipe_protocol::agents::ManifestWarning;
+use blindpipe_protocol::agents::{ManifestWarning, Sensitivity};
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
@@ -12,14 +12,6 @@ use crate::{
     limits::quotas::{MANIFEST_WARNING_BYTES, MAX_MANIFEST_BYTES},
     metrics,
 };
-
-/// The harm that a scope can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sensitivity {
-    Low,
-    Medium,
-    High,
-}
 
 /// Scopes whose sensitivity may be raised, never lowered.
 const PRESETS: &[(&str, Sensitivity)] = &[
@@ -138,7 +130,8 @@ impl Manifest {
         changed.cloned().collect()
     }
 
-    fn scopes_of(text: &str) -> Result<BTreeMap<String, Sensitivity>> {
+    /// The scopes of a stored manifest.
+    pub fn scopes_of(text: &str) -> Result<BTreeMap<String, Sensitivity>> {
         let document: Map<String, Value> = serde_json::from_str(text)
             .map_err(|error| Error::internal(Code::InternalError, error))?;
         scopes(&Place {

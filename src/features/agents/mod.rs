@@ -10,13 +10,14 @@ mod proof;
 mod reachability;
 mod store;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use blindpipe_protocol::{agents::AgentStateChange, time::Timestamp};
 use secrecy::ExposeSecret;
 
+use self::manifest::Manifest;
 pub use self::reachability::ReachabilityTracker;
-pub use blindpipe_protocol::agents::{AgentState, DeliveryMode};
+pub use blindpipe_protocol::agents::{AgentState, DeliveryMode, Sensitivity};
 
 use crate::{
     auth::{agent::NewToken, secret::Hasher},
@@ -71,6 +72,12 @@ impl Agents {
 /// Finds the agent if it exists. Nothing deletes it before the transaction ends.
 pub async fn find(tx: &Tx, id: AgentId) -> Result<Option<AgentId>> {
     store::find(tx, id).await
+}
+
+/// The scopes that the agent's manifest declares now.
+pub async fn declared_scopes(tx: &Tx, agent: AgentId) -> Result<BTreeMap<String, Sensitivity>> {
+    let (manifest, _) = store::manifest(tx, agent).await?;
+    manifest.map_or_else(|| Ok(BTreeMap::new()), |text| Manifest::scopes_of(&text))
 }
 
 /// An agent's row, locked to the end of the transaction.

@@ -13,7 +13,7 @@ pub use blindpipe_protocol::conversations::{Conversation, Member};
 pub use self::{
     audience::Audience,
     store::{
-        MembershipScope, Place, add_member, is_admin, kind, leave_next, lock, member, members,
-        recipients, remove_member, touch, updated,
+        AskedUser, MembershipScope, Place, add_member, asked_user, is_admin, kind, leave_next,
+        lock, member, members, recipients, remove_member, touch, updated,
     },
 };

@@ -15,5 +15,5 @@ pub use blindpipe_protocol::text::DeviceId;
 
 pub use self::{
     naming::name,
-    store::{NewSession, Refreshed, audience, end_all, end_session, refresh, remove_key, sign_in},
+    store::{NewSession, Refreshed, end_all, end_session, refresh, remove_key, sign_in},
 };

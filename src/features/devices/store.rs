@@ -2,7 +2,6 @@ use std::{collections::HashSet, time::Duration};
 
 use blindpipe_protocol::{devices::DeviceKeyChange, revocation::RevocationReason};
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
 use super::http::Device;
 use crate::{
@@ -10,9 +9,10 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::Event,
+    features::announcements::{self, Audience},
     ids::{Principal, SessionId, UserId},
     inbox::{self, Reader},
-    jobs::Job,
+    jobs::{ConsentEnd, Job},
     limits::quotas::{MAX_SESSION_DAYS, REFRESH_GRACE, REFRESH_TOKEN_TTL},
     work::Tx,
 };
@@ -272,9 +272,13 @@ pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>>
     if let Some(key) = row.get::<_, Option<String>>("key_id") {
         replace_keys(tx, user.id, device);
         bump_list(tx, user.id).await?;
-        emit_key_removed(tx, user.id, device, &key).await?;
+        announce_removed(tx, user.id, device.to_owned(), key).await?;
     }
     inbox::forget_reader(tx, &Reader::new(Principal::User(user.id), device)).await?;
+    tx.enqueue(Job::EndConsent(ConsentEnd::Device(
+        user.id,
+        device.to_owned(),
+    )));
     Ok(row.get("revoked_at"))
 }
 
@@ -301,18 +305,18 @@ async fn bump_list(tx: &Tx, user: UserId) -> Result<()> {
     Ok(())
 }
 
-/// Publishes the removal of a key to everybody who could see it.
-async fn emit_key_removed(tx: &Tx, user: UserId, device: &str, key: &str) -> Result<()> {
+/// Announces the removal of a key to everybody who could see it.
+async fn announce_removed(tx: &Tx, user: UserId, device: String, key: String) -> Result<()> {
     let event = Event::KeyDeviceRemoved(DeviceKeyChange {
         user_id: user,
-        device_id: device.to_owned(),
-        key_id: key.to_owned(),
+        device_id: device,
+        key_id: key,
     });
-    let audience = audience(tx, user).await?;
-    tx.emit(event, None, audience)
+    announcements::announce(tx, &Audience::of_user(user), &[event]).await
 }
 
-/// Removes one key of a deleted user from the directory. False if none is left.
+/// Removes one key of a deleted user from the directory and announces it. False if none is left.
+/// The caller has locked nothing: the job that erases a user is the only one that still changes it.
 pub async fn remove_key(tx: &Tx, user: UserId) -> Result<bool> {
     let removed = tx
         .query_opt(
@@ -325,25 +329,6 @@ pub async fn remove_key(tx: &Tx, user: UserId) -> Result<bool> {
         )
         .await?;
     let Some(row) = removed else { return Ok(false) };
-    emit_key_removed(tx, user, row.get("device_id"), row.get("key_id")).await?;
+    announce_removed(tx, user, row.get("device_id"), row.get("key_id")).await?;
     Ok(true)
-}
-
-/// The recipients of events about a user's devices: the user, and everyone who shares a
-/// conversation.
-pub async fn audience(tx: &Tx, user: UserId) -> Result<Vec<Uuid>> {
-    Ok(tx
-        .query(
-            "-- devices.audience
-            select $1::uuid as principal_id
-            union
-            select m.principal_id
-            from member mine join active_member m using (conversation_id)
-            where mine.principal_id = $1",
-            &[&user],
-        )
-        .await?
-        .iter()
-        .map(|row| row.get("principal_id"))
-        .collect())
 }

@@ -6,13 +6,13 @@
 //! where it was. An erased principal keeps no conversation alive. A group whose owner is erased
 //! gets another one, and an event about it.
 //!
-//! The order matters. A removed key is published to everybody who still shares a conversation. An
+//! The order matters. Everybody who still shares a conversation is told of a removed key first. An
 //! agent whose relation has ended gets no event of the conversation.
 
 use crate::{
     error::Result,
     features::{
-        agents,
+        agents, announcements,
         conversations::{self, MembershipScope},
         devices, relations,
     },
@@ -28,6 +28,7 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
         })
         .await?
     {}
+    announcements::tell(work, user.0).await?;
     let agents = agents::of_owner(work.db(), user).await?;
     let agents = agents.into_iter().map(Principal::Agent);
     for who in [Principal::User(user)].into_iter().chain(agents) {

@@ -10,7 +10,10 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::Event,
-    features::devices,
+    features::{
+        announcements::{self, Audience},
+        devices,
+    },
     ids::{Principal, UserId},
     limits::quotas::{MAX_KEY_BACKUP_VERSIONS, REAUTH_WINDOW_FOR_KEYS},
     work::Tx,
@@ -49,17 +52,17 @@ pub async fn put(tx: &Tx, user: &User, upload: &Upload) -> Result<Kept> {
         return Ok(kept);
     }
     show(tx, user.id, &kept).await?;
-    let audience = devices::audience(tx, user.id).await?;
-    let change = |key_id: String| DeviceKeyChange {
+    let change = |key_id| DeviceKeyChange {
         user_id: user.id,
         device_id: device.to_owned(),
         key_id,
     };
-    if let Some(before) = shown {
-        let removed = Event::KeyDeviceRemoved(change(before));
-        tx.emit(removed, None, audience.clone())?;
-    }
-    tx.emit(Event::KeyDeviceAdded(change(key)), None, audience)?;
+    let removed = shown.map(|before| Event::KeyDeviceRemoved(change(before)));
+    let events: Vec<Event> = removed
+        .into_iter()
+        .chain([Event::KeyDeviceAdded(change(key))])
+        .collect();
+    announcements::announce(tx, &Audience::of_user(user.id), &events).await?;
     Ok(kept)
 }
 

@@ -7,6 +7,7 @@ use crate::{
     events::Event,
     http::page,
     ids::{AgentId, ConversationId, Principal, RelationId, UserId},
+    jobs::{ConsentEnd, Job},
     work::Tx,
 };
 
@@ -148,6 +149,7 @@ async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
     .await?;
     let both = vec![ended.user_id.0, ended.agent_id.0];
     tx.emit(Event::RelationRevoked(ended.clone()), None, both)?;
+    tx.enqueue(Job::EndConsent(ConsentEnd::Relation(id)));
     Ok(Some(ended))
 }
 

@@ -86,6 +86,17 @@ impl Session<'_> {
                 self.sends
                     .push(reference, Target::Stream(stream, conversation), body);
             }
+            ClientFrame::ToolRequest { reference, body } => {
+                self.sends.push(reference, Target::ToolRequest, body);
+            }
+            ClientFrame::ToolResponse {
+                reference,
+                request_id,
+                body,
+            } => {
+                self.sends
+                    .push(reference, Target::ToolResponse(request_id), body);
+            }
             ClientFrame::StreamSync {
                 reference,
                 stream,

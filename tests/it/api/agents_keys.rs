@@ -12,13 +12,13 @@ use crate::support::{Agent, Answer, Caller, TestNode, nodes};
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// The keys of an agent: a signing pair, and an encryption key of which only the public half matters here.
-struct Keys {
+pub struct Keys {
     signing: Ed25519KeyPair,
     public: [u8; 32],
 }
 
 impl Keys {
-    fn new(n: u8) -> Self {
+    pub fn new(n: u8) -> Self {
         let signing = Ed25519KeyPair::from_seed_unchecked(&[n; 32]).expect("a seed");
         Keys {
             signing,
@@ -31,7 +31,7 @@ impl Keys {
     }
 
     /// As the documents spell it, independently of the service.
-    fn id(&self) -> String {
+    pub fn id(&self) -> String {
         use sha2::{Digest, Sha256};
         let hash = Sha256::digest([&self.public[..], self.signing.public_key().as_ref()].concat());
         hash[..16]
@@ -48,7 +48,7 @@ impl Keys {
     }
 }
 
-async fn register(node: &TestNode, caller: &Caller, agent: &Agent, keys: &Keys) -> Answer {
+pub async fn register(node: &TestNode, caller: &Caller, agent: &Agent, keys: &Keys) -> Answer {
     let body = keys.registration(&agent.id, &iso(node.world.clock.now()));
     caller
         .on(node)

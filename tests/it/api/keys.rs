@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::support::{User, connect, nodes, psql};
 
 /// A backup of `device` whose keys are made of `seed`.
-fn backup(device: &str, seed: u8) -> Value {
+pub fn backup(device: &str, seed: u8) -> Value {
     json!({
         "device_id": device,
         "public_key": BASE64.encode([seed; 32]),
@@ -21,7 +21,7 @@ fn backup(device: &str, seed: u8) -> Value {
     })
 }
 
-fn key_id(seed: u8) -> String {
+pub fn key_id(seed: u8) -> String {
     let hash = Sha256::digest([[seed; 32], [seed + 100; 32]].concat());
     hash[..16]
         .iter()

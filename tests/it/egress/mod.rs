@@ -1,11 +1,16 @@
 //! Calls to addresses that users chose: what must not be called, what receivers do, and what
 //! receivers can verify.
 
+mod receivers;
+mod signatures;
 mod ssrf;
+
+#[path = "../../../docs/api/webhooks/verify.rs"]
+mod verify;
 
 use std::time::Duration;
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use blindpipe::{
     clock::Clock,
     egress::{AddressRules, Egress, EgressError, EgressSettings, Reply, UrlRules},
@@ -51,4 +56,19 @@ fn word(outcome: &Result<Reply, EgressError>) -> String {
         Ok(reply) => reply.status.as_u16().to_string(),
         Err(error) => error.word().to_owned(),
     }
+}
+
+/// Whether the stock library of Standard Webhooks takes the delivery as genuine.
+fn stock_verifies<'h>(
+    secret: &str,
+    headers: impl IntoIterator<Item = (&'h String, &'h String)>,
+    body: &[u8],
+) -> bool {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        let name: HeaderName = name.parse().expect("a name");
+        map.insert(name, HeaderValue::from_str(value).expect("a value"));
+    }
+    let webhook = standardwebhooks::Webhook::new(secret).expect("a secret");
+    webhook.verify(body, &map).is_ok()
 }

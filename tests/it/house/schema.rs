@@ -2,14 +2,17 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use blindpipe::{db::migrate, ids::PrincipalKind};
+use blindpipe::{db::migrate, features::announcements::Stage, ids::PrincipalKind};
 use blindpipe_protocol::{
+    access_log::AccessKind,
     accounts::Scene,
-    agents::{AgentState, DeliveryMode},
+    agents::{AgentState, DeliveryMode, Sensitivity},
     conversations::{ConversationKind, Encryption, Role},
+    grants::GrantStatus,
     groups::Visibility,
     relations::RelationState,
     revocation::RevocationReason,
+    tool_calls::ToolCallStatus,
 };
 use tokio_postgres::Client;
 
@@ -93,11 +96,24 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
     let scenes = words(Scene::ALL, Scene::as_str);
     let enums = [
         (
+            "access_log_kind_check",
+            words(AccessKind::ALL, AccessKind::as_str),
+        ),
+        (
             "agent_delivery_mode_check",
             words(DeliveryMode::ALL, DeliveryMode::as_str),
         ),
+        (
+            "agent_grant_status",
+            words(GrantStatus::ALL, GrantStatus::as_str),
+        ),
         ("agent_state", words(AgentState::ALL, AgentState::as_str)),
         ("agent_token_revoke_reason_check", reasons.clone()),
+        (
+            "announcement_principal_kind_check",
+            words(PrincipalKind::ALL, PrincipalKind::as_str),
+        ),
+        ("announcement_stage_check", words(Stage::ALL, Stage::row)),
         (
             "block_blocked_kind_check",
             words(PrincipalKind::ALL, PrincipalKind::as_str),
@@ -125,6 +141,14 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
             words(RelationState::ALL, RelationState::as_str),
         ),
         ("session_revoke_reason_check", reasons),
+        (
+            "tool_call_sensitivity_check",
+            words(Sensitivity::ALL, Sensitivity::as_str),
+        ),
+        (
+            "tool_call_status",
+            words(ToolCallStatus::ALL, ToolCallStatus::as_str),
+        ),
     ];
     let checks = client
         .query(

@@ -61,6 +61,11 @@ fn the_documents_of_the_interface_are_what_the_types_say() {
     for (path, command, document) in [
         ("docs/api/openapi.json", "openapi", documents::openapi()),
         ("docs/api/asyncapi.yaml", "asyncapi", documents::asyncapi()),
+        (
+            "docs/api/event-types.json",
+            "event-types",
+            documents::event_types(),
+        ),
     ] {
         let committed = fs::read_to_string(root().join(path)).expect(path);
         assert!(

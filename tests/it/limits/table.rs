@@ -64,7 +64,6 @@ const ROUTES: &[(Limit, &str)] = &[
 
 const TO_COME: &[Limit] = &[
     Limit::AgentFileUpload,
-    Limit::AgentGrantRequest,
     Limit::AgentObjectGet,
     Limit::UserFileUpload,
     Limit::UserObjectGet,
@@ -291,6 +290,14 @@ impl Stage {
             Limit::GroupAgentInstance => {
                 let path = format!("/groups/{}/agent-instances", self.group);
                 user.post(path, json!({ "agent_id": agent.id, "visibility": "all" }))
+                    .await
+            }
+            Limit::AgentGrantRequest => {
+                // Of no conversation, which is found out after the charge.
+                let body =
+                    json!({ "conversation_id": ulid().to_string(), "scopes": ["location:read"] });
+                agent
+                    .post(format!("/agents/{}/grants/request", agent.id), body)
                     .await
             }
             Limit::AgentPoll => agent.poll("").await,

@@ -4,8 +4,11 @@
 //! prefix of their own.
 
 mod authenticator;
+mod authority;
+mod behaviour;
 mod client;
 mod devtools;
+mod faulty_receiver;
 mod hostile;
 mod names;
 mod process;
@@ -20,8 +23,11 @@ mod world;
 
 pub use self::{
     authenticator::Authenticator,
+    authority::Authority,
+    behaviour::Behaviour,
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     devtools::DevTools,
+    faulty_receiver::FaultyReceiver,
     hostile::{forged, knock, knock_and_stay, sealed, wrong_secret},
     names::NameServer,
     process::{ProcessNode, free_port},

@@ -20,6 +20,7 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::Event,
+    features::announcements::{self, Audience},
     http::{Created, Data, Json},
     work::Tx,
 };
@@ -66,12 +67,11 @@ async fn make_current(tx: &Tx, agent: &NamedAgent, keys: &Keys) -> Result<Option
         if locked.state == AgentState::Registered {
             move_to(tx, &locked, AgentState::Active).await?;
         }
-        let users = store::related_users(tx, agent.id).await?;
-        let event = Event::AgentKeyRegistered(AgentKeyRegistration {
+        let registered = Event::AgentKeyRegistered(AgentKeyRegistration {
             agent_id: agent.id,
             key_id: key_id.clone(),
         });
-        tx.emit(event, None, users)?;
+        announcements::announce(tx, &Audience::of_agent(agent.id), &[registered]).await?;
     }
     let now = store::keys(tx, agent.id).await?;
     Ok(now.into_iter().find(|key| key.id != key_id))

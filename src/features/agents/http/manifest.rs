@@ -19,6 +19,7 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::Event,
+    features::announcements::{self, Audience},
     http::{Data, body},
     limits::{
         Limiter,
@@ -75,16 +76,13 @@ async fn replace(
     must_be(if_version, version)?;
     let changed_scopes = manifest.changed_scopes(earlier.as_deref());
     let manifest_version = store::put_manifest(tx, agent.id, &manifest.text).await?;
-    let mut to = store::related_users(tx, agent.id).await?;
-    if !to.contains(&locked.owner.0) {
-        to.push(locked.owner.0);
-    }
     let event = Event::AgentManifestUpdated(ManifestUpdate {
         agent_id: agent.id,
         manifest_version,
         changed_scopes: changed_scopes.clone(),
     });
-    tx.emit(event, None, to)?;
+    let audience = Audience::of_agent(agent.id).and(locked.owner);
+    announcements::announce(tx, &audience, &[event]).await?;
     Ok((manifest_version, changed_scopes))
 }
 

@@ -3,7 +3,6 @@ mod tokens;
 mod view;
 
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
 pub use self::{
     keys::{Key, end_current_key, end_keys, keys, put_key, retire_keys, with_ended_keys},
@@ -231,25 +230,6 @@ pub async fn state(db: &Db, id: AgentId) -> Result<AgentState> {
         )
         .await?
         .get("state"))
-}
-
-/// Users that get the agent's key and manifest events: those with an active relation, and those
-/// that share a conversation in which it may still speak.
-pub async fn related_users(tx: &Tx, id: AgentId) -> Result<Vec<Uuid>> {
-    Ok(tx
-        .query(
-            "-- agents.related_users
-            select user_id from relation where agent_id = $1 and state = 'active'
-            union
-            select o.principal_id from active_member m
-            join member o on o.conversation_id = m.conversation_id and o.principal_kind = 'user'
-            where m.principal_id = $1",
-            &[&id],
-        )
-        .await?
-        .iter()
-        .map(|row| row.get("user_id"))
-        .collect())
 }
 
 /// The stored manifest and its version.

@@ -7,6 +7,7 @@ use crate::{
     events::Event,
     features::conversations::Member,
     ids::{ConversationId, Principal},
+    jobs::{ConsentEnd, Job},
     work::Tx,
 };
 
@@ -77,6 +78,7 @@ pub async fn remove_member(
         by,
     });
     tx.emit(event, Some(id), to)?;
+    tx.enqueue(Job::EndConsent(ConsentEnd::Member(id, who.id())));
     if member.role == Role::Owner && succeed(tx, id).await? {
         updated(tx, id).await?;
     }

@@ -1,5 +1,6 @@
 //! The common part of all changes to a conversation: its lock, its members, its events.
 
+mod asked;
 mod change;
 mod leave;
 mod open;
@@ -10,6 +11,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 pub use self::{
+    asked::{AskedUser, asked_user},
     change::{Change, change, read_up_to},
     leave::{MembershipScope, leave_next, remove_member},
     open::{NewGroup, Opened, open_agent, open_direct, open_group},

@@ -1,0 +1,86 @@
+//! Announcements: events for an audience without a bound, told by a job in pieces.
+//!
+//! Promises: an event for everybody who has to do with a user or an agent never delays the change
+//! that it is about. The change commits alone, whatever the audience. Each recipient gets the event
+//! exactly once, also when a node dies in the middle. A recipient gets the announcements of one
+//! principal in the order of their commits. Their order among other events is open.
+
+mod store;
+
+use blindpipe_protocol::catalogue;
+use uuid::Uuid;
+
+use crate::{
+    error::Result,
+    events::Event,
+    ids::{AgentId, Principal, UserId},
+    jobs::Job,
+    work::{Tx, UnitOfWork},
+};
+
+catalogue! {
+    /// The stages in which an announcement's audience is told: (name in the column).
+    pub enum Stage: &'static str {
+        First         = "first";
+        Relations     = "relations";
+        Conversations = "conversations";
+        Done          = "done";
+    }
+}
+
+/// The recipients of an announcement. They are looked up when they are told.
+pub struct Audience {
+    about: Principal,
+    first: Vec<Uuid>,
+}
+
+impl Audience {
+    /// The user, and everybody who shares a conversation with the user.
+    pub fn of_user(user: UserId) -> Self {
+        Audience {
+            about: Principal::User(user),
+            first: vec![user.0],
+        }
+    }
+
+    /// Users with an active relation to the agent, and users in conversations where it may speak.
+    pub fn of_agent(agent: AgentId) -> Self {
+        Audience {
+            about: Principal::Agent(agent),
+            first: Vec::new(),
+        }
+    }
+
+    /// Adds a recipient, who is told before the others.
+    pub fn and(mut self, user: UserId) -> Self {
+        self.first.push(user.0);
+        self
+    }
+}
+
+/// Announces events once the transaction is committed. Each recipient gets them in this order.
+///
+/// The caller has locked the row of the user or agent. So the announcements about a principal have
+/// an order.
+pub async fn announce(tx: &Tx, audience: &Audience, events: &[Event]) -> Result<()> {
+    let mut ids = Vec::with_capacity(events.len());
+    for event in events {
+        ids.push(tx.record(event)?);
+    }
+    store::add(tx, audience, &ids).await?;
+    let principal = audience.about.id();
+    tx.enqueue(Job::Announce { principal });
+    Ok(())
+}
+
+/// Tells everybody the announcements about a principal, piece by piece. It goes on where an earlier
+/// run stopped.
+pub async fn tell(work: &UnitOfWork, principal: Uuid) -> Result<()> {
+    while work
+        .run("announcements.tell", async |tx| {
+            store::tell_next(tx, principal).await
+        })
+        .await?
+    {}
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! Tool calls: an agent asks the devices of a user to run a tool, under a grant of the user's.
+//!
+//! Promises: a call has one outcome, whatever devices answer at once. A call of high sensitivity is
+//! denied 30 seconds after it was accepted, whichever nodes die meanwhile. A call whose grant is
+//! revoked is denied unless it was answered before. An agent that repeats a request gets its state.
+//!
+//! A call is a row. Every node looks for overdue rows each second and denies those that no other
+//! node holds, so no lease has to run out when a node dies.
+
+pub(crate) mod http;
+mod rules;
+mod store;
+
+use std::time::Duration;
+
+use blindpipe_protocol::tool_calls::{RequestArtifact, RespondArtifact, ToolCallState};
+
+pub(crate) use self::rules::{read_request, read_response};
+use crate::{
+    auth::agent::Agent,
+    error::Result,
+    ids::{AgentId, ConversationId, GrantId, SessionId, UserId},
+    limits::quotas::TOOL_CALL_RETENTION_DAYS,
+    work::{Tx, UnitOfWork},
+};
+
+/// Interval at which a node looks for overdue calls.
+pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The state of a call after a request.
+pub(crate) struct Requested {
+    pub state: ToolCallState,
+    /// Whether the agent had made this request before.
+    pub replayed: bool,
+}
+
+/// Makes a call for an agent, or finds it.
+pub(crate) async fn request(
+    work: &UnitOfWork,
+    agent: Agent,
+    request: &RequestArtifact,
+) -> Result<Requested> {
+    work.run("tool_calls.request", async |tx| {
+        store::request(tx, agent, request).await
+    })
+    .await
+}
+
+/// A user on the device of a session.
+#[derive(Clone, Copy)]
+pub(crate) struct Responder {
+    pub user: UserId,
+    pub session: SessionId,
+}
+
+/// Answers a call for a device.
+pub(crate) async fn respond(
+    work: &UnitOfWork,
+    responder: Responder,
+    request_id: &str,
+    response: &RespondArtifact,
+) -> Result<ToolCallState> {
+    work.run("tool_calls.respond", async |tx| {
+        store::respond(tx, responder, request_id, response).await
+    })
+    .await
+}
+
+/// Denies overdue calls.
+pub(crate) async fn expire(work: &UnitOfWork) -> Result<()> {
+    while work.run("tool_calls.expire", store::expire).await? {}
+    Ok(())
+}
+
+/// Denies the pending calls of revoked grants. The caller has locked the grants.
+pub(crate) async fn deny_of_grants(tx: &Tx, grants: &[GrantId]) -> Result<()> {
+    store::deny_of_grants(tx, grants).await
+}
+
+/// Forgets to which calls of an agent a user has agreed in a conversation. The next one prompts.
+pub(crate) async fn end_silence(
+    tx: &Tx,
+    user: UserId,
+    agent: AgentId,
+    conversation: ConversationId,
+) -> Result<()> {
+    store::end_silence(tx, user, agent, conversation).await
+}
+
+/// Forgets to which calls a user has agreed on a device.
+pub(crate) async fn end_silence_of_device(
+    work: &UnitOfWork,
+    user: UserId,
+    device: &str,
+) -> Result<()> {
+    work.run("tool_calls.end_silence_of_device", async |tx| {
+        store::end_silence_of_device(tx, user, device).await
+    })
+    .await
+}
+
+/// Deletes old calls and old agreements, batch by batch.
+pub(crate) async fn forget(work: &UnitOfWork) -> Result<()> {
+    while store::forget_calls(work.db(), TOOL_CALL_RETENTION_DAYS).await? {}
+    while store::forget_consents(work.db()).await? {}
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! The shape of requests and responses, and the decision whether a person must be asked.
+
+use blindpipe_protocol::{
+    agents::Sensitivity,
+    conversations::Encryption,
+    raw::RawJson,
+    tool_calls::{RequestArtifact, RespondArtifact},
+};
+use serde::Deserialize;
+
+use crate::{
+    error::{Code, Error, Result},
+    http::json,
+    limits::quotas::MAX_MESSAGE_BYTES,
+};
+
+/// Reads a request of an agent from a body or a frame.
+pub fn read_request(bytes: &[u8]) -> Result<RequestArtifact> {
+    // The shape is checked before the payload is read, which keeps its bytes.
+    json::check(bytes)?;
+    let request: RequestArtifact = json::parse(bytes)?;
+    check(&request.payload, Code::WebhookPayloadTooLarge)?;
+    Ok(request)
+}
+
+/// Reads a response of a device from a body or a frame.
+pub fn read_response(bytes: &[u8]) -> Result<RespondArtifact> {
+    json::check(bytes)?;
+    let response: RespondArtifact = json::parse(bytes)?;
+    if let Some(payload) = &response.payload {
+        check(payload, Code::MessageTooLarge)?;
+    }
+    Ok(response)
+}
+
+fn check(payload: &RawJson, too_large: Code) -> Result<()> {
+    if payload.as_str().len() > MAX_MESSAGE_BYTES {
+        return Err(too_large.into());
+    }
+    if payload.as_str().starts_with('{') {
+        Ok(())
+    } else {
+        Err(Error::field("payload", "type", "must be an object"))
+    }
+}
+
+/// Refuses a plaintext payload in a conversation that requires encryption.
+pub fn must_fit(encryption: Encryption, payload: Option<&RawJson>) -> Result<()> {
+    #[derive(Deserialize)]
+    struct Kind {
+        r#type: Option<String>,
+    }
+    let Some(payload) = payload.filter(|_| encryption == Encryption::Required) else {
+        return Ok(());
+    };
+    let kind = serde_json::from_str::<Kind>(payload.as_str()).ok();
+    if kind.and_then(|kind| kind.r#type).as_deref() == Some("encrypted") {
+        return Ok(());
+    }
+    Err(Error::field(
+        "payload",
+        "encryption",
+        "must be encrypted in this conversation",
+    ))
+}
+
+/// The devices that may answer a call: all, and those where a person has agreed within a day.
+#[derive(Debug, Default)]
+pub struct Devices {
+    pub all: usize,
+    pub silent: Vec<String>,
+}
+
+/// Whether a person has to be asked on any device. A call without a device waits for one, which
+/// will have to ask.
+pub fn prompt_required(sensitivity: Sensitivity, devices: &Devices) -> bool {
+    match sensitivity {
+        Sensitivity::Low => false,
+        Sensitivity::Medium => devices.all == 0 || devices.silent.len() < devices.all,
+        Sensitivity::High => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medium_prompts_until_every_device_has_agreed_and_high_always() {
+        let devices = |all: usize, silent: usize| Devices {
+            all,
+            silent: vec![String::new(); silent],
+        };
+        for (sensitivity, all, silent, prompts) in [
+            (Sensitivity::Low, 1, 0, false),
+            (Sensitivity::Medium, 0, 0, true),
+            (Sensitivity::Medium, 1, 0, true),
+            (Sensitivity::Medium, 2, 1, true),
+            (Sensitivity::Medium, 2, 2, false),
+            (Sensitivity::High, 2, 2, true),
+        ] {
+            assert_eq!(
+                prompt_required(sensitivity, &devices(all, silent)),
+                prompts,
+                "{sensitivity} {silent} of {all}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_encrypted_conversation_takes_ciphertext_only() {
+        let payload = |text: &str| RawJson::parse(text.to_owned()).expect("JSON");
+        let fits = |text: &str| must_fit(Encryption::Required, Some(&payload(text))).is_ok();
+        assert!(fits(r#"{"type":"encrypted","c":"x"}"#));
+        assert!(!fits(r#"{"type":"text"}"#) && !fits(r#"{"type":1}"#) && !fits("{}"));
+        assert!(must_fit(Encryption::Required, None).is_ok());
+        assert!(must_fit(Encryption::Optional, Some(&payload("{}"))).is_ok());
+    }
+}
