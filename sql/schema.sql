@@ -173,6 +173,7 @@ create table agent_token (
     valid_until timestamp with time zone,
     revoked_at timestamp with time zone,
     revoke_reason text,
+    session_id uuid,
     constraint agent_token_lookup_key UNIQUE (lookup),
     constraint agent_token_pkey PRIMARY KEY (token_id),
     constraint agent_token_revoke_reason_check CHECK (revoke_reason = ANY (ARRAY['device_revoked'::text, 'logout'::text, 'password_reset'::text, 'refresh_reuse'::text, 'token_revoked'::text, 'token_regenerated'::text, 'account_deleted'::text]))
@@ -378,6 +379,7 @@ create table member (
     from_seq bigint not null default 0,
     read_seq bigint not null default 0,
     joined_at timestamp with time zone not null default app_now(),
+    all_from_seq bigint not null default 0,
     constraint member_pkey PRIMARY KEY (conversation_id, principal_id),
     constraint member_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text])),
     constraint member_role_check CHECK (role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'agent'::text])),
@@ -428,6 +430,13 @@ create table passkey_challenge (
     constraint passkey_challenge_pkey PRIMARY KEY (challenge_id)
 );
 
+create table passkey_device (
+    passkey_id uuid not null,
+    user_id uuid not null,
+    device_id text not null,
+    constraint passkey_device_pkey PRIMARY KEY (passkey_id, device_id)
+);
+
 create table relation (
     relation_id uuid not null,
     user_id uuid not null,
@@ -440,6 +449,13 @@ create table relation (
     purge_through bigint,
     constraint relation_pkey PRIMARY KEY (relation_id),
     constraint relation_state_check CHECK (state = ANY (ARRAY['active'::text, 'revoked'::text]))
+);
+
+create table security_notice (
+    user_id uuid not null,
+    kind text not null,
+    noticed_at timestamp with time zone not null default app_now(),
+    constraint security_notice_pkey PRIMARY KEY (user_id, kind)
 );
 
 create table session (
@@ -544,9 +560,15 @@ alter table passkey add constraint passkey_user_id_fkey FOREIGN KEY (user_id) RE
 
 alter table passkey_challenge add constraint passkey_challenge_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id) ON DELETE CASCADE;
 
+alter table passkey_device add constraint passkey_device_passkey_id_fkey FOREIGN KEY (passkey_id) REFERENCES passkey(passkey_id) ON DELETE CASCADE;
+
+alter table passkey_device add constraint passkey_device_user_id_device_id_fkey FOREIGN KEY (user_id, device_id) REFERENCES device(user_id, device_id) ON UPDATE CASCADE ON DELETE CASCADE;
+
 alter table relation add constraint relation_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
 
 alter table relation add constraint relation_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
+
+alter table security_notice add constraint security_notice_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
 
 alter table session add constraint session_user_id_device_id_fkey FOREIGN KEY (user_id, device_id) REFERENCES device(user_id, device_id) ON UPDATE CASCADE;
 
@@ -585,6 +607,8 @@ CREATE INDEX agent_of_owner ON agent USING btree (owner_user_id);
 CREATE INDEX agent_token_ending ON agent_token USING btree (valid_until) WHERE valid_until IS NOT NULL AND revoked_at IS NULL;
 
 CREATE INDEX agent_token_of_agent ON agent_token USING btree (agent_id);
+
+CREATE INDEX agent_token_of_session ON agent_token USING btree (session_id) WHERE session_id IS NOT NULL AND revoked_at IS NULL;
 
 CREATE INDEX agent_unreachable ON agent USING btree (agent_id) WHERE state = 'unreachable'::text;
 
@@ -630,6 +654,8 @@ CREATE INDEX passkey_challenge_expiry ON passkey_challenge USING btree (expires_
 
 CREATE INDEX passkey_challenge_of_user ON passkey_challenge USING btree (user_id) WHERE user_id IS NOT NULL;
 
+CREATE INDEX passkey_device_of_device ON passkey_device USING btree (user_id, device_id);
+
 CREATE INDEX passkey_of_user ON passkey USING btree (user_id, passkey_id);
 
 CREATE UNIQUE INDEX relation_active ON relation USING btree (user_id, agent_id) WHERE state = 'active'::text;
@@ -639,6 +665,8 @@ CREATE INDEX relation_of_agent ON relation USING btree (agent_id, state, user_id
 CREATE INDEX relation_of_user ON relation USING btree (user_id, relation_id);
 
 CREATE INDEX relation_purge ON relation USING btree (purge_due) WHERE purge_due IS NOT NULL;
+
+CREATE INDEX security_notice_age ON security_notice USING btree (noticed_at);
 
 CREATE INDEX session_age ON session USING btree (LEAST(revoked_at, refresh_expires_at, absolute_expires_at));
 
@@ -677,7 +705,8 @@ create view live_agent_token as
     agent_token.last_used_at,
     agent_token.valid_until,
     agent_token.revoked_at,
-    agent_token.revoke_reason
+    agent_token.revoke_reason,
+    agent_token.session_id
    FROM agent_token
   WHERE agent_token.revoked_at IS NULL AND (agent_token.valid_until IS NULL OR agent_token.valid_until > app_now());
 
@@ -691,7 +720,8 @@ create view active_member as
     m.instance_id,
     m.from_seq,
     m.read_seq,
-    m.joined_at
+    m.joined_at,
+    m.all_from_seq
    FROM member m
      LEFT JOIN relation r ON r.relation_id = m.relation_id
   WHERE r.state IS DISTINCT FROM 'revoked'::text;

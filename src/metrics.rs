@@ -170,6 +170,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "Mails handed to the mail server, by outcome.",
     ),
     (
+        "password_logins_total",
+        Kind::Counter,
+        "Logins by password, by outcome. A rise of `wrong` is an attack on passwords.",
+    ),
+    (
         "passkey_logins_total",
         Kind::Counter,
         "Sign-ins with a passkey, by outcome; `copied`: its counter went back, and it was removed.",
@@ -373,6 +378,10 @@ pub fn manifest_large() {
 
 pub fn mail(outcome: &'static str) {
     count("mails_total", &[("outcome", outcome)]);
+}
+
+pub fn login(outcome: &'static str) {
+    count("password_logins_total", &[("outcome", outcome)]);
 }
 
 pub fn passkey_login(outcome: &'static str) {

@@ -13,7 +13,11 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     app::App,
-    auth::{agent::Agent, caller::Caller, user::User},
+    auth::{
+        agent::AgentToken,
+        caller::{Caller, CallerToken},
+        user::UserToken,
+    },
     error::{Code, Result},
     features::{
         accounts, agents, blocks, budgets, conversations, devices, grants, group_keys, groups,
@@ -46,7 +50,9 @@ pub struct Charges {
     /// Whether each call is charged to the default budget of its caller: `default_user`, an agent's
     /// tier or `default_ip`. The guard charges it before the body is read.
     pub default: bool,
-    /// The route's own budgets. Its handler charges them, since their keys differ.
+    /// The budgets of the calling principal that the guard charges beside it.
+    pub principal: &'static [Limit],
+    /// The route's other budgets. Its handler charges them, since their keys differ.
     pub own: &'static [Limit],
 }
 
@@ -57,13 +63,27 @@ const NOTHING: Charges = own(&[]);
 
 /// The default budget and others.
 const fn default(own: &'static [Limit]) -> Charges {
-    Charges { default: true, own }
+    Charges {
+        default: true,
+        principal: &[],
+        own,
+    }
+}
+
+/// Budgets of the calling principal, in place of the default.
+const fn principal(principal: &'static [Limit]) -> Charges {
+    Charges {
+        default: false,
+        principal,
+        own: &[],
+    }
 }
 
 /// Other budgets only.
 const fn own(own: &'static [Limit]) -> Charges {
     Charges {
         default: false,
+        principal: &[],
         own,
     }
 }
@@ -80,47 +100,49 @@ pub struct Route {
 impl Route {
     /// The handler, behind the guard that its row asks for.
     ///
-    /// A row without the default budget is guarded by its handler's extractors. A send, for
-    /// example, is charged before Postgres checks its sender's credential.
+    /// A row whose handler charges everything is guarded by its handler's extractors. A send, for
+    /// example, is charged while its body is read.
     fn guarded(self, app: &App) -> MethodRouter<App> {
-        if !self.charges.default {
+        if !self.charges.default && self.charges.principal.is_empty() {
             return self.handler;
         }
-        let state = (app.clone(), self.caller);
+        let state = (app.clone(), self.caller, self.charges);
         self.handler
             .route_layer(middleware::from_fn_with_state(state, guard))
     }
 }
 
-/// Authenticates the caller, attaches it to the request for the handler's extractors, and charges
-/// its default budget.
+/// Charges the caller's budgets, authenticates the caller and attaches it to the request for the
+/// handler's extractors. The token's proof comes first and Postgres last, so that a call beyond the
+/// budget costs Postgres nothing.
 async fn guard(
-    State((app, access)): State<(App, Access)>,
+    State((app, access, charges)): State<(App, Access, Charges)>,
     request: Request,
     next: Next,
 ) -> Result<Response> {
     let (mut parts, body) = request.into_parts();
-    let caller = match access {
-        Access::Public => None,
-        Access::User => Some(Caller::User(
-            User::from_request_parts(&mut parts, &app).await?,
-        )),
-        Access::Agent => Some(Caller::Agent(
-            Agent::from_request_parts(&mut parts, &app).await?,
-        )),
-        Access::Either => Some(Caller::from_request_parts(&mut parts, &app).await?),
-    };
     let limiter = Limiter::from_request_parts(&mut parts, &app).await?;
-    match caller {
-        None => {
+    let claim = match access {
+        Access::Public => {
             let ip = ClientIp::from_request_parts(&mut parts, &app).await?;
             limiter.check_route(Limit::DefaultIp, ip).await?;
+            return Ok(next.run(Request::from_parts(parts, body)).await);
         }
-        Some(caller) => {
-            limiter.check_default(caller.principal()).await?;
-            parts.extensions.insert(caller);
+        Access::User => CallerToken::User(UserToken::from_request_parts(&mut parts, &app).await?),
+        Access::Agent => {
+            CallerToken::Agent(AgentToken::from_request_parts(&mut parts, &app).await?)
         }
+        Access::Either => CallerToken::from_request_parts(&mut parts, &app).await?,
+    };
+    if charges.default {
+        limiter.check_default(claim.principal()).await?;
     }
+    for limit in charges.principal {
+        limiter.check(*limit, claim.principal().wire_id()).await?;
+    }
+    claim.attach(&mut parts);
+    let caller = Caller::from_request_parts(&mut parts, &app).await?;
+    parts.extensions.insert(caller);
     Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
@@ -146,9 +168,10 @@ pub fn table() -> Vec<Route> {
     use Access::{Agent, Either, Public, User};
     use Limit::{
         AgentConversationSend, AgentConversations, AgentGrantRequest, AgentManifestUpdate, AgentMessageSend, AgentPoll,
-        AgentTokenRegenerate, AgentTyping, CodeTries, ConversationOpen, GroupAgentInstance, GroupMemberAdd, KeysBackupRead,
-        KeysGroupRotate, KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail,
-        RegisterIp, SendCode, UserConversationsList, UserMessageSend, UserMessagesList, UserSearch, WsConnect, WsConnectIp,
+        AgentTokenRegenerate, AgentTokenUnknown, AgentTyping, AuthRenew, CodeTries, ConversationOpen, GroupAgentInstance,
+        GroupMemberAdd, HumanIp, KeysBackupRead, KeysGroupRotate, KeysLookup, KeysRotationRequest, LoginFail, LoginIp,
+        PasskeyBegin, Refresh, RegisterEmail, RegisterIp, SendCode, StreamBegin, UserConversationsList, UserMessageSend,
+        UserMessagesList, UserSearch, WsConnect, WsConnectIp,
     };
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
@@ -156,15 +179,15 @@ pub fn table() -> Vec<Route> {
     const PATCH: Method = Method::PATCH;
     const DELETE: Method = Method::DELETE;
     vec![
-        route(POST,   "/auth/send-code",             Public, default(&[SendCode]), post(accounts::http::send_code)),
-        route(POST,   "/auth/register",              Public, own(&[RegisterIp, RegisterEmail, CodeTries]), post(accounts::http::register)),
-        route(POST,   "/auth/login",                 Public, own(&[LoginIp, LoginFail]), post(accounts::http::login)),
-        route(POST,   "/auth/login-code",            Public, default(&[CodeTries]), post(accounts::http::login_code)),
+        route(POST,   "/auth/send-code",             Public, default(&[HumanIp, SendCode]), post(accounts::http::send_code)),
+        route(POST,   "/auth/register",              Public, own(&[RegisterIp, HumanIp, RegisterEmail, CodeTries]), post(accounts::http::register)),
+        route(POST,   "/auth/login",                 Public, own(&[LoginIp, HumanIp, LoginFail]), post(accounts::http::login)),
+        route(POST,   "/auth/login-code",            Public, default(&[HumanIp, CodeTries]), post(accounts::http::login_code)),
         route(POST,   "/auth/refresh",               Public, own(&[Refresh]), post(accounts::session::refresh)),
         route(POST,   "/auth/logout",                Public, DEFAULT, post(accounts::session::logout)),
-        route(POST,   "/auth/passkey/begin",         Public, own(&[PasskeyBegin]), post(passkeys::http::begin_login)),
+        route(POST,   "/auth/passkey/begin",         Public, own(&[PasskeyBegin, HumanIp]), post(passkeys::http::begin_login)),
         route(POST,   "/auth/passkey/complete",      Public, DEFAULT, post(passkeys::http::login)),
-        route(POST,   "/auth/reset-password",        Public, default(&[CodeTries]), post(accounts::http::reset_password)),
+        route(POST,   "/auth/reset-password",        Public, default(&[HumanIp, CodeTries]), post(accounts::http::reset_password)),
         route(POST,   "/auth/device/code",           Public, NOTHING, post(planned)),
         route(POST,   "/auth/device/verify",         Public, NOTHING, post(planned)),
         route(POST,   "/auth/device/poll",           Public, NOTHING, post(planned)),
@@ -173,7 +196,7 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/openapi.json",               Public, DEFAULT, get(published::openapi)),
         route(GET,    "/asyncapi.yaml",              Public, DEFAULT, get(published::asyncapi)),
         route(GET,    "/events/types",               Public, DEFAULT, get(published::event_types)),
-        route(GET,    "/ws",                         Public, own(&[WsConnectIp, WsConnect]), get(gateway::upgrade)),
+        route(GET,    "/ws",                         Public, own(&[WsConnectIp, AgentTokenUnknown, WsConnect, AuthRenew, StreamBegin]), get(gateway::upgrade)),
 
         route(GET,    "/users/me",                   User,   DEFAULT, get(accounts::me::get)),
         route(DELETE, "/users/me",                   User,   DEFAULT, delete(accounts::me::delete)),
@@ -187,33 +210,33 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/users/me/blocks",            User,   DEFAULT, get(blocks::http::list)),
         route(PUT,    "/users/me/blocks/{principal_id}", User,   DEFAULT, put(blocks::http::put)),
         route(DELETE, "/users/me/blocks/{principal_id}", User,   DEFAULT, delete(blocks::http::remove)),
-        route(GET,    "/search",                     User,   own(&[UserSearch]), get(search::http::search)),
+        route(GET,    "/search",                     User,   principal(&[UserSearch]), get(search::http::search)),
         route(POST,   "/keys/backup",                User,   DEFAULT, post(keys::http::put_backup)),
-        route(GET,    "/keys/backup",                User,   own(&[KeysBackupRead]), get(keys::http::read_backups)),
-        route(GET,    "/keys/users/{user_id}/devices", Either, own(&[KeysLookup]), get(keys::http::directory)),
-        route(POST,   "/keys/groups/{conversation_id}/rotate", User,   own(&[KeysGroupRotate]), post(group_keys::http::rotate)),
+        route(GET,    "/keys/backup",                User,   default(&[KeysBackupRead]), get(keys::http::read_backups)),
+        route(GET,    "/keys/users/{user_id}/devices", Either, principal(&[KeysLookup]), get(keys::http::directory)),
+        route(POST,   "/keys/groups/{conversation_id}/rotate", User,   default(&[KeysGroupRotate]), post(group_keys::http::rotate)),
         route(GET,    "/keys/groups/{conversation_id}", Either, DEFAULT, get(group_keys::http::read)),
-        route(POST,   "/keys/rotation/request",      User,   own(&[KeysRotationRequest]), post(group_keys::http::request)),
+        route(POST,   "/keys/rotation/request",      User,   default(&[KeysRotationRequest]), post(group_keys::http::request)),
 
         route(POST,   "/agents",                     User,   DEFAULT, post(agents::http::create)),
         route(GET,    "/agents",                     User,   DEFAULT, get(agents::http::list)),
         route(DELETE, "/agents/{agent_id}",          User,   DEFAULT, delete(agents::http::delete)),
-        route(POST,   "/agents/{agent_id}/token/regenerate", User,   own(&[AgentTokenRegenerate]), post(agents::http::regenerate_token)),
+        route(POST,   "/agents/{agent_id}/token/regenerate", User,   default(&[AgentTokenRegenerate]), post(agents::http::regenerate_token)),
         route(DELETE, "/agents/{agent_id}/token",    User,   NOTHING, delete(agents::http::revoke_token)),
         route(POST,   "/conversations",              User,   default(&[ConversationOpen]), post(conversations::http::open)),
-        route(GET,    "/conversations",              User,   own(&[UserConversationsList]), get(conversations::http::list)),
+        route(GET,    "/conversations",              User,   principal(&[UserConversationsList]), get(conversations::http::list)),
         route(GET,    "/conversations/{conversation_id}", Either, DEFAULT, get(conversations::http::get)),
         route(PATCH,  "/conversations/{conversation_id}", User,   DEFAULT, patch(conversations::http::change)),
         route(POST,   "/conversations/{conversation_id}/read", Either, DEFAULT, post(conversations::http::read)),
         route(POST,   "/conversations/{conversation_id}/messages", User,   own(&[UserMessageSend]), post(messages::http::send_as_user)),
-        route(GET,    "/conversations/{conversation_id}/messages", User,   own(&[UserMessagesList]), get(messages::history::of_user)),
+        route(GET,    "/conversations/{conversation_id}/messages", User,   principal(&[UserMessagesList]), get(messages::history::of_user)),
         route(GET,    "/relations",                  User,   DEFAULT, get(relations::http::list)),
         route(DELETE, "/relations/{relation_id}",    User,   DEFAULT, delete(relations::http::revoke)),
         route(POST,   "/groups",                     User,   default(&[ConversationOpen]), post(conversations::http::open_group)),
-        route(POST,   "/groups/{conversation_id}/members", User,   own(&[GroupMemberAdd]), post(groups::http::add_members)),
+        route(POST,   "/groups/{conversation_id}/members", User,   default(&[GroupMemberAdd]), post(groups::http::add_members)),
         route(PATCH,  "/groups/{conversation_id}/members/{principal_id}", User,   DEFAULT, patch(groups::http::change_member)),
         route(DELETE, "/groups/{conversation_id}/members/{principal_id}", Either, DEFAULT, delete(groups::http::remove_member)),
-        route(POST,   "/groups/{conversation_id}/agent-instances", User,   own(&[GroupAgentInstance]), post(groups::http::add_agent)),
+        route(POST,   "/groups/{conversation_id}/agent-instances", User,   default(&[GroupAgentInstance]), post(groups::http::add_agent)),
         route(DELETE, "/groups/{conversation_id}/agent-instances/{instance_id}", User,   DEFAULT, delete(groups::http::remove_agent)),
 
         route(GET,    "/grants",                     User,   DEFAULT, get(grants::http::list)),
@@ -232,12 +255,12 @@ pub fn table() -> Vec<Route> {
 
         route(POST,   "/agents/{agent_id}/messages", Agent,  own(&[AgentMessageSend]), post(messages::http::send_as_agent)),
         route(POST,   "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  own(&[AgentConversationSend]), post(messages::http::send_as_agent_to)),
-        route(POST,   "/agents/{agent_id}/typing",   Agent,  own(&[AgentTyping]), post(typing::http::typing)),
+        route(POST,   "/agents/{agent_id}/typing",   Agent,  principal(&[AgentTyping]), post(typing::http::typing)),
         route(POST,   "/agents/{agent_id}/grants/request", Agent,  own(&[AgentGrantRequest]), post(grants::http::request)),
         route(POST,   "/agents/{agent_id}/artifact-requests", Agent,  DEFAULT, post(tool_calls::http::request)),
-        route(GET,    "/agents/{agent_id}/conversations", Agent,  own(&[AgentConversations]), get(conversations::http::list_of_agent)),
+        route(GET,    "/agents/{agent_id}/conversations", Agent,  principal(&[AgentConversations]), get(conversations::http::list_of_agent)),
         route(GET,    "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  DEFAULT, get(messages::history::of_agent)),
-        route(GET,    "/agents/{agent_id}/messages/poll", Agent,  own(&[AgentPoll]), get(gateway::long_poll::poll)),
+        route(GET,    "/agents/{agent_id}/messages/poll", Agent,  principal(&[AgentPoll]), get(gateway::long_poll::poll)),
     ]
 }
 

@@ -10,7 +10,7 @@ use crate::{
     error::Result,
     features::{
         accounts::{
-            self, Codes,
+            self, Codes, SecurityChange,
             jobs::{CodeMail, LoginNotice},
         },
         agents, announcements, erasure, grants, group_keys, messages, passkeys, relations,
@@ -152,6 +152,15 @@ impl Perform for Schedule {
                 };
                 accounts::jobs::mail_notice(self.work.db(), &self.mailer, &notice).await
             }
+            Job::SecurityNotice { user, change, at } => {
+                let change = SecurityChange::from_name(&change)
+                    .ok_or_else(|| JobError::Fail(queue::unreadable()))?;
+                accounts::jobs::mail_change(self.work.db(), &self.mailer, user, change, at).await
+            }
+            Job::ReplaceAgentKeys { agent } => {
+                Ok(group_keys::replace_for_agent(&self.work, agent).await?)
+            }
+            Job::SettleAgentTokens { agent } => Ok(agents::settle_tokens(&self.work, agent).await?),
             Job::ReplaceKeys { user, device_id } => {
                 Ok(group_keys::replace_held(&self.work, user, &device_id).await?)
             }

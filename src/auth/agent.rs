@@ -4,7 +4,7 @@
 //! a MAC of the token with a key of this process. [`Proofs`] shares it with the other nodes. Each
 //! request asks Postgres whether the token is still valid.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Display, sync::Arc, time::Duration};
 
 use axum::{
     extract::{FromRef, FromRequestParts, RawPathParams},
@@ -26,7 +26,12 @@ use crate::{
     db::{Db, Tx},
     error::{Code, Error, Result},
     ids::{AgentId, TokenId},
-    limits::{Limits, Rule, refusal, table::Limit},
+    limits::{
+        Decision, Limits, Rule,
+        address::ClientIp,
+        refusal,
+        table::{Budget, Limit},
+    },
     metrics,
     random::Random,
 };
@@ -45,9 +50,9 @@ const PROOF_RENEWAL_INTERVAL: Duration = Duration::from_secs(180);
 
 /// Concurrent hashes of tokens. More would only delay each other.
 const MAX_CONCURRENT_HASHES: usize = 64;
-/// Concurrent lookups of unknown tokens. A flood of made-up tokens with right checksums delays only
-/// new clients and leaves the connections to Postgres to verified ones.
-const MAX_CONCURRENT_LOOKUPS: usize = 4;
+/// Concurrent lookups of unknown tokens, and the size of their pool. A flood of made-up tokens with
+/// right checksums delays only new clients.
+pub const MAX_CONCURRENT_LOOKUPS: usize = 2;
 /// Longest wait for a turn to look up or to hash.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -120,7 +125,8 @@ pub struct Agent {
 /// Verifies agent tokens; clones share the cache of proofs.
 #[derive(Clone)]
 pub struct AgentTokens {
-    db: Db,
+    /// The pool of look-ups, which requests do not share.
+    lookup_db: Db,
     hasher: Hasher,
     key: MacKey,
     limits: Limits,
@@ -139,7 +145,7 @@ pub struct AgentTokens {
 impl AgentTokens {
     /// Starts with an empty cache.
     pub fn new(
-        db: Db,
+        lookup_db: Db,
         hasher: Hasher,
         limits: Limits,
         proofs: Proofs,
@@ -159,7 +165,7 @@ impl AgentTokens {
         let [looks, turns] =
             [MAX_CONCURRENT_LOOKUPS, MAX_CONCURRENT_HASHES].map(|n| Arc::new(Semaphore::new(n)));
         AgentTokens {
-            db,
+            lookup_db,
             hasher,
             key,
             limits,
@@ -173,8 +179,9 @@ impl AgentTokens {
         }
     }
 
-    /// Finds the agent of a token. Errors: `AGENT_TOKEN_INVALID`.
-    pub async fn recognise(&self, token: &str) -> Result<AgentToken> {
+    /// Finds the agent of a token that a client sends. Errors: `AGENT_TOKEN_INVALID`,
+    /// `RATE_LIMITED`.
+    pub async fn recognise(&self, token: &str, ip: ClientIp) -> Result<AgentToken> {
         let Some(lookup) = lookup_of(token) else {
             metrics::token_seen("malformed");
             return Err(Code::AgentTokenInvalid.into());
@@ -191,27 +198,27 @@ impl AgentTokens {
             return Ok(claim);
         }
         // Concurrent callers with one token share one proof.
-        let proof = Box::pin(self.verified.try_get_with(key, self.verify(lookup, token)));
+        let verify = self.verify(lookup, token, ip);
+        let proof = Box::pin(self.verified.try_get_with(key, verify));
         proof
             .await
             .map_err(|refused: Arc<Refused>| match &*refused {
                 Refused::Invalid => Code::AgentTokenInvalid.into(),
-                Refused::TooManyWrong(wait) => refusal(
-                    Limit::AgentTokenWrong,
-                    self.limits.budget(Limit::AgentTokenWrong),
-                    *wait,
-                ),
+                Refused::TooMany(limit, budget, wait) => refusal(*limit, *budget, *wait),
                 Refused::Failed(error) => Error::unavailable(format!("{error:?}")),
             })
     }
 
     /// Verifies a token by another node's proof, or by a hash in its turn. An unknown token is
     /// refused before either.
-    async fn verify(&self, lookup: &str, token: &str) -> Result<AgentToken, Refused> {
+    async fn verify(&self, lookup: &str, token: &str, ip: ClientIp) -> Result<AgentToken, Refused> {
+        // The charge precedes the look-up, so that a flood costs Postgres nothing.
+        let unknown = Charge::take(&self.limits, Limit::AgentTokenUnknown, ip).await?;
         let Some((claim, hash)) = self.find(lookup).await? else {
             metrics::token_seen("unknown");
             return Err(Refused::Invalid);
         };
+        unknown.refund().await;
         if self.proofs.has(token, claim).await {
             metrics::token_seen("shared");
             return Ok(claim);
@@ -219,15 +226,11 @@ impl AgentTokens {
         let _turn = turn(&self.turns).await?;
         // The charge precedes the hash, so that parallel guesses get no more tries. A right token
         // costs nothing.
-        let budget = [Rule::charge(Limit::AgentTokenWrong, claim.agent)];
-        let decision = self.limits.decide(&budget).await;
-        if let Some((_, wait)) = decision.denied {
-            return Err(Refused::TooManyWrong(wait));
-        }
+        let wrong = Charge::take(&self.limits, Limit::AgentTokenWrong, claim.agent).await?;
         metrics::token_seen("hashed");
         let matches = self.hasher.verify_token(token.to_owned(), hash).await;
         if !matches!(matches, Ok(false)) {
-            self.limits.refund(&budget, &decision).await;
+            wrong.refund().await;
         }
         if !matches? {
             return Err(Refused::Invalid);
@@ -239,7 +242,7 @@ impl AgentTokens {
     /// The token with these lookup characters, and its bcrypt hash.
     async fn find(&self, lookup: &str) -> Result<Option<(AgentToken, String)>> {
         let _turn = turn(&self.looks).await?;
-        let client = self.db.read().await?;
+        let client = self.lookup_db.read().await?;
         let row = client
             .query_opt(
                 "-- auth.agent_token
@@ -270,8 +273,35 @@ async fn turn(of: &Semaphore) -> Result<SemaphorePermit<'_>> {
 /// The reason that a token was refused, for all callers that waited for one proof.
 enum Refused {
     Invalid,
-    TooManyWrong(Duration),
+    TooMany(Limit, Budget, Duration),
     Failed(Error),
+}
+
+/// A charge that only a refused token keeps.
+struct Charge<'a> {
+    limits: &'a Limits,
+    rules: Vec<Rule>,
+    decision: Decision,
+}
+
+impl<'a> Charge<'a> {
+    async fn take(limits: &'a Limits, limit: Limit, key: impl Display) -> Result<Self, Refused> {
+        let rules = Rule::charges_on("", limit, key);
+        let decision = limits.decide(&rules).await;
+        if let Some((denier, wait)) = decision.denied {
+            let budget = limits.budget_of(&rules[denier]);
+            return Err(Refused::TooMany(limit, budget, wait));
+        }
+        Ok(Charge {
+            limits,
+            rules,
+            decision,
+        })
+    }
+
+    async fn refund(self) {
+        self.limits.refund(&self.rules, &self.decision).await;
+    }
 }
 
 impl From<Error> for Refused {
@@ -324,9 +354,14 @@ where
 
     /// The token must be valid. Where the path names an agent, the token must belong to it.
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        if let Some(claim) = parts.extensions.get::<AgentToken>() {
+            return Ok(*claim);
+        }
         let token = bearer(&parts.headers).ok_or(Code::AgentTokenInvalid)?;
+        let ip = parts.extensions.get::<ClientIp>().copied();
+        let ip = ip.ok_or_else(|| Error::internal(Code::InternalError, "no client address"))?;
         let tokens = AgentTokens::from_ref(state);
-        let claim = tokens.recognise(token).await?;
+        let claim = tokens.recognise(token, ip).await?;
         tokens.used.note(claim.token);
         let named = RawPathParams::from_request_parts(parts, state)
             .await

@@ -13,10 +13,10 @@ use super::{
     bearer,
     jwt::AccessTokens,
     revoked::RevokedCredentials,
-    user::{User, UserToken},
+    user::{self, User, UserToken},
 };
 use crate::{
-    db::Db,
+    db::{Db, Tx},
     error::{Code, Error, Result},
     ids::Principal,
     validation::Reverify,
@@ -34,6 +34,15 @@ pub enum Caller {
 }
 
 impl Caller {
+    /// Refuses a credential that has ended since it was verified, and locks it until the transaction
+    /// ends. This lock comes before all others.
+    pub async fn lock_live(&self, tx: &Tx) -> Result<()> {
+        match self {
+            Caller::User(user) => user::lock_live_session(tx, user.id, user.session).await,
+            Caller::Agent(agent) => agent::lock_live_token(tx, agent.id, agent.token).await,
+        }
+    }
+
     /// The caller as a principal.
     pub fn principal(&self) -> Principal {
         match self {
@@ -51,10 +60,50 @@ pub struct VerifiedCredential {
     revoked: RevokedCredentials,
 }
 
+/// A genuine token of either kind. It may have been revoked since, so its holder must ask Postgres.
 #[derive(Clone)]
-enum CallerToken {
+pub enum CallerToken {
+    /// The access token of a user.
     User(UserToken),
+    /// The token of an agent.
     Agent(AgentToken),
+}
+
+impl CallerToken {
+    /// The principal that the token names.
+    pub fn principal(&self) -> Principal {
+        match self {
+            CallerToken::User(claim) => Principal::User(claim.user),
+            CallerToken::Agent(claim) => Principal::Agent(claim.agent),
+        }
+    }
+
+    /// Attaches the token to a request, so that its extractors need not read it again.
+    pub fn attach(self, parts: &mut Parts) {
+        match self {
+            CallerToken::User(claim) => drop(parts.extensions.insert(claim)),
+            CallerToken::Agent(claim) => drop(parts.extensions.insert(claim)),
+        }
+    }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for CallerToken
+where
+    AccessTokens: FromRef<S>,
+    AgentTokens: FromRef<S>,
+{
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
+        if token.starts_with(agent::PREFIX) {
+            let claim = AgentToken::from_request_parts(parts, state).await?;
+            Ok(CallerToken::Agent(claim))
+        } else {
+            let claim = UserToken::from_request_parts(parts, state).await?;
+            Ok(CallerToken::User(claim))
+        }
+    }
 }
 
 impl VerifiedCredential {
@@ -105,15 +154,13 @@ where
         if let Some(caller) = parts.extensions.get::<Caller>() {
             return Ok(caller.clone());
         }
-        let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
-        if token.starts_with(agent::PREFIX) {
-            Agent::from_request_parts(parts, state)
+        match CallerToken::from_request_parts(parts, state).await? {
+            CallerToken::Agent(_) => Agent::from_request_parts(parts, state)
                 .await
-                .map(Caller::Agent)
-        } else {
-            User::from_request_parts(parts, state)
+                .map(Caller::Agent),
+            CallerToken::User(_) => User::from_request_parts(parts, state)
                 .await
-                .map(Caller::User)
+                .map(Caller::User),
         }
     }
 }

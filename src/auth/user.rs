@@ -119,6 +119,9 @@ where
     type Rejection = Error;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        if let Some(claim) = parts.extensions.get::<UserToken>() {
+            return Ok(claim.clone());
+        }
         let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
         UserToken::from_token(&AccessTokens::from_ref(state), token)
     }

@@ -8,14 +8,16 @@ pub mod migrate;
 use std::{
     ops::Deref,
     str::FromStr,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
-use deadpool_postgres::{Client, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+use deadpool_postgres::{
+    Client, ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime,
+};
 use rustls_platform_verifier::ConfigVerifierExt;
 use secrecy::{ExposeSecret, SecretString};
-use tokio_postgres::{Row, Statement, types::ToSql};
+use tokio_postgres::{Row, Statement, error::SqlState, types::ToSql};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
@@ -27,6 +29,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Db {
     pool: Pool,
+    tls: MakeRustlsConnect,
     deadline: Duration,
 }
 
@@ -52,11 +55,17 @@ impl<'a> From<&'a Statement> for Sql<'a> {
 
 /// A connection whose every statement has a deadline on this side too. Postgres's own does not help
 /// when its process or the network hangs, or a commit waits for a lost standby. A connection that
-/// hung is not used again.
+/// hung is not used again. A connection whose caller has given up is used again once it is idle.
 pub struct Conn {
     client: Option<Client>,
+    tls: MakeRustlsConnect,
     deadline: Duration,
     hung: AtomicBool,
+    /// The statements without an answer.
+    unanswered: AtomicUsize,
+    /// Whether a commit is among them. To cancel a commit that waits for a standby would show
+    /// changes that a failover may lose.
+    commits: AtomicBool,
 }
 
 impl Conn {
@@ -64,8 +73,12 @@ impl Conn {
         &self,
         work: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T> {
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
         match tokio::time::timeout(self.deadline, work).await {
-            Ok(outcome) => Ok(outcome?),
+            Ok(outcome) => {
+                self.unanswered.fetch_sub(1, Ordering::Relaxed);
+                Ok(outcome?)
+            }
             Err(late) => {
                 self.hung.store(true, Ordering::Relaxed);
                 Err(Error::unavailable(late))
@@ -137,6 +150,16 @@ impl Conn {
         self.within(self.client().batch_execute(sql)).await
     }
 
+    /// Cancels the statement that nobody waits for any more, unless it is a commit.
+    async fn stop(&self) {
+        let waits = self.unanswered.swap(0, Ordering::Relaxed) > 0;
+        if waits && !self.commits.load(Ordering::Relaxed) {
+            let token = self.client().cancel_token();
+            let cancelled = token.cancel_query(self.tls.clone());
+            tokio::time::timeout(self.deadline, cancelled).await.ok();
+        }
+    }
+
     /// Takes the connection out of the pool for good.
     fn discard(mut self) {
         if let Some(client) = self.client.take() {
@@ -147,13 +170,55 @@ impl Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        if let Some(client) = self
-            .client
-            .take()
-            .filter(|_| self.hung.load(Ordering::Relaxed))
-        {
-            drop(Client::take(client));
+        let Some(client) = self.client.take() else {
+            return;
+        };
+        let is_hung = self.hung.load(Ordering::Relaxed);
+        if !is_hung && self.unanswered.load(Ordering::Relaxed) == 0 {
+            return;
         }
+        let cancel = !self.commits.load(Ordering::Relaxed);
+        let (token, tls) = (client.cancel_token(), self.tls.clone());
+        let deadline = self.deadline;
+        // The pool gets an idle connection or none. Otherwise the next caller would wait behind a
+        // statement that nobody wants any more.
+        later(async move {
+            let mut client = Some(client);
+            if is_hung {
+                drop(client.take().map(Client::take));
+            }
+            let settled = async {
+                if cancel {
+                    token.cancel_query(tls).await.ok();
+                }
+                match &client {
+                    Some(client) => is_idle(client).await,
+                    None => false,
+                }
+            };
+            if !tokio::time::timeout(deadline, settled)
+                .await
+                .unwrap_or(false)
+            {
+                drop(client.map(Client::take));
+            }
+        });
+    }
+}
+
+/// Waits until a connection has answered everything. False if it is broken.
+async fn is_idle(client: &Client) -> bool {
+    match client.batch_execute("").await {
+        Ok(()) => true,
+        // The cancellation has met this statement instead.
+        Err(error) => error.code() == Some(&SqlState::QUERY_CANCELED),
+    }
+}
+
+/// Runs bounded work that a drop leaves behind. Without a runtime the connection ends anyway.
+fn later(work: impl Future<Output = ()> + Send + 'static) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(work);
     }
 }
 
@@ -169,6 +234,7 @@ impl Tx {
     /// Makes the transaction durable. Errors: 503 if the answer was lost, since the outcome is
     /// unknown then and the caller may try again.
     pub async fn commit(self) -> Result<()> {
+        self.commits.store(true, Ordering::Relaxed);
         let outcome = self.batch_execute("commit").await;
         self.end(outcome)
     }
@@ -179,6 +245,7 @@ impl Tx {
         stmt: &Statement,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
+        self.commits.store(true, Ordering::Relaxed);
         // The wire keeps this order, and a failed query turns the commit into a rollback.
         let (rows, outcome) =
             futures_util::join!(self.query(stmt, params), self.batch_execute("commit"));
@@ -209,11 +276,12 @@ impl Drop for Tx {
     fn drop(&mut self) {
         let Some(conn) = self.conn.take() else { return };
         metrics::transaction(self.name, self.started.elapsed(), false);
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "bounded by the deadline; the pool gets its connection back"
-        )]
-        tokio::spawn(async move {
+        // A hung connection would not roll back either.
+        if conn.hung.load(Ordering::Relaxed) {
+            return conn.discard();
+        }
+        later(async move {
+            conn.stop().await;
             if conn.batch_execute("rollback").await.is_err() {
                 conn.discard();
             }
@@ -227,8 +295,30 @@ pub enum Plans {
     /// Postgres decides freely.
     Free,
     /// Always by index and in order, planned once. It serves the send path, whose tables may have
-    /// been empty at planning time.
+    /// been empty at planning time. Its waits for locks are short, because other sends wait behind
+    /// each statement, and so is the life of its idle transactions: their locks hold up other nodes.
     Pinned,
+}
+
+impl Plans {
+    /// The planner's settings.
+    fn options(self) -> &'static str {
+        match self {
+            Plans::Free => "",
+            Plans::Pinned => {
+                " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
+                 -c enable_mergejoin=off -c enable_material=off -c enable_hashagg=off"
+            }
+        }
+    }
+
+    /// The longest wait for a lock, and the longest life of an idle transaction.
+    fn timeouts(self, wait: Duration) -> [Duration; 2] {
+        match self {
+            Plans::Free => [wait, 5 * wait],
+            Plans::Pinned => [wait / 10, wait / 4],
+        }
+    }
 }
 
 impl Db {
@@ -243,28 +333,25 @@ impl Db {
         wait: Duration,
     ) -> Result<Self, tokio_postgres::Error> {
         let mut config = tokio_postgres::Config::from_str(url.expose_secret())?;
-        let pinned = match plans {
-            Plans::Free => "",
-            Plans::Pinned => {
-                " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
-                 -c enable_mergejoin=off -c enable_material=off -c enable_hashagg=off"
-            }
-        };
+        let [lock, idle] = plans.timeouts(wait);
+        let statement = 2 * wait;
         config
             .application_name(name)
             .connect_timeout(wait)
             .keepalives_idle(Duration::from_secs(15))
             .tcp_user_timeout(Duration::from_secs(10))
             .options(format!(
-                "-c lock_timeout={} -c statement_timeout={} -c idle_in_transaction_session_timeout={} -c jit=off{pinned}",
-                wait.as_millis(),
-                2 * wait.as_millis(),
-                5 * wait.as_millis(),
+                "-c lock_timeout={} -c statement_timeout={} -c idle_in_transaction_session_timeout={} -c jit=off{}",
+                lock.as_millis(),
+                statement.as_millis(),
+                idle.as_millis(),
+                plans.options(),
             ));
         let deadline = 3 * wait;
+        let tls = tls();
         let manager = Manager::from_config(
             config,
-            tls(),
+            tls.clone(),
             ManagerConfig {
                 recycling_method: RecyclingMethod::Fast,
             },
@@ -277,17 +364,27 @@ impl Db {
             // anew, for ever.
             .create_timeout(Some(deadline))
             .recycle_timeout(Some(wait))
+            .post_create(Hook::async_fn(move |client, _| {
+                Box::pin(check_server(client, statement))
+            }))
             .build()
             .unwrap_or_else(|never| unreachable!("a runtime is set: {never}"));
-        Ok(Db { pool, deadline })
+        Ok(Db {
+            pool,
+            tls,
+            deadline,
+        })
     }
 
     /// A connection for statements that stand alone.
     pub async fn read(&self) -> Result<Conn> {
         Ok(Conn {
             client: Some(self.pool.get().await?),
+            tls: self.tls.clone(),
             deadline: self.deadline,
             hung: AtomicBool::new(false),
+            unanswered: AtomicUsize::new(0),
+            commits: AtomicBool::new(false),
         })
     }
 
@@ -323,6 +420,35 @@ impl Db {
         let status = self.pool.status();
         (status.size - status.available, status.max_size)
     }
+}
+
+/// Refuses a server that would answer from the past or without our timeouts: a demoted primary
+/// behind the same name, or a pooler that drops the options of a connection.
+async fn check_server(client: &ClientWrapper, statement: Duration) -> Result<(), HookError> {
+    let row = client
+        .query_one(
+            "-- db.check_server
+            select pg_is_in_recovery() as in_recovery, current_setting('transaction_isolation') as isolation,
+                   (select setting::int8 from pg_settings where name = 'statement_timeout') as statement_timeout",
+            &[],
+        )
+        .await
+        .map_err(HookError::Backend)?;
+    let timeout: i64 = row.get("statement_timeout");
+    if row.get("in_recovery") {
+        return Err(HookError::message("this Postgres is a standby"));
+    }
+    if row.get::<_, &str>("isolation") != "read committed" {
+        return Err(HookError::message(
+            "the default isolation of this database or role is not `read committed`",
+        ));
+    }
+    if u128::from(timeout.unsigned_abs()) != statement.as_millis() {
+        return Err(HookError::message(
+            "the connection's options were dropped on the way, for example by a pooler",
+        ));
+    }
+    Ok(())
 }
 
 /// TLS to Postgres where the URL's `sslmode` asks for it, checked against the system's roots

@@ -129,7 +129,7 @@ fn limits(route: &Route) -> Vec<Limit> {
         Access::Agent => &[AgentTier1, AgentTier2, AgentTier3],
         Access::Either => &[DefaultUser, AgentTier1, AgentTier2, AgentTier3],
     };
-    [default, route.charges.own].concat()
+    [default, route.charges.principal, route.charges.own].concat()
 }
 
 fn described_limit(limit: Limit) -> Value {

@@ -19,6 +19,7 @@ use crate::{
     inbox::Reader,
     limits::{
         Limiter,
+        address::ClientIp,
         quotas::{AUTH_DEADLINE, MAX_FRAMES_PER_SECOND},
         slots::{ConnectionKind, Lease},
         table::Limit,
@@ -47,6 +48,7 @@ pub struct AuthenticatedClient {
 pub async fn receive(
     gateway: &Gateway,
     socket: &mut Socket,
+    ip: ClientIp,
 ) -> Result<AuthenticatedClient, SessionEnd> {
     let deadline = gateway.clock.now() + AUTH_DEADLINE;
     let auth = tokio::select! {
@@ -60,7 +62,7 @@ pub async fn receive(
                 .into(),
         );
     };
-    match admit(gateway, auth).await {
+    match admit(gateway, auth, ip).await {
         Ok(client) => {
             socket.let_in();
             socket
@@ -127,7 +129,11 @@ impl From<Error> for Refusal {
     }
 }
 
-async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Refusal> {
+async fn admit(
+    gateway: &Gateway,
+    auth: Auth,
+    ip: ClientIp,
+) -> Result<AuthenticatedClient, Refusal> {
     let limiter = Limiter::detached(gateway.limits.clone());
     match auth {
         Auth::Agent {
@@ -135,7 +141,7 @@ async fn admit(gateway: &Gateway, auth: Auth) -> Result<AuthenticatedClient, Ref
             token,
             resume,
         } => {
-            let claim = gateway.agent_tokens.recognise(&token).await?;
+            let claim = gateway.agent_tokens.recognise(&token, ip).await?;
             if claim.agent != agent_id {
                 return Err(Error::from(Code::AgentTokenInvalid).into());
             }

@@ -19,11 +19,7 @@ use crate::{
     http::Query,
     ids::Principal,
     inbox::{Inbox, Reader, Start},
-    limits::{
-        Limiter,
-        quotas::{MAX_PAGE_EVENTS, MAX_POLL_WAIT_SECONDS},
-        table::Limit,
-    },
+    limits::quotas::{MAX_PAGE_EVENTS, MAX_POLL_WAIT_SECONDS},
 };
 
 /// The query of a poll.
@@ -41,7 +37,6 @@ pub struct PollQuery {
 /// something comes. Answers 200 `{data: [event], next_cursor}`. Errors: `CURSOR_EXPIRED`.
 pub async fn poll(
     caller: Agent,
-    limiter: Limiter,
     State(inbox): State<Inbox>,
     State(hub): State<Hub>,
     State(tokens): State<AgentTokens>,
@@ -61,7 +56,6 @@ pub async fn poll(
         .as_deref()
         .map(str::parse::<Cursor>)
         .transpose()?;
-    limiter.check(Limit::AgentPoll, caller.id).await?;
 
     let reader = Reader::new(Principal::Agent(caller.id), "");
     let bounds = inbox.bounds(&reader).await?;

@@ -2,8 +2,11 @@
 //! per request, before the route.
 
 use std::{
-    net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::Arc,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,12 +20,15 @@ use ipnet::IpNet;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::error::{Code, Error, Result};
+pub use crate::limits::address::ClientIp;
 
 /// The operator's policy for incoming requests.
 #[derive(Clone)]
 pub struct IngressPolicy {
     /// Whether this node terminates TLS. It then ignores `X-Forwarded-Proto`.
     pub tls: bool,
+    /// Whether only programs of this machine may call, as in the dev profile.
+    pub local_only: bool,
     /// The networks whose forwarding headers are believed.
     pub proxies: Arc<[IpNet]>,
     /// The web origins that may call.
@@ -32,30 +38,6 @@ pub struct IngressPolicy {
 /// The other end of the TCP connection. The listener attaches it to every request.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub SocketAddr);
-
-/// The client's address. Limits count a whole /64 of IPv6 as a single client. Never logged.
-#[derive(Clone, Copy)]
-pub struct ClientIp(IpAddr);
-
-impl std::fmt::Display for ClientIp {
-    /// Writes the key that limits use.
-    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            IpAddr::V4(ip) => write!(to, "{ip}"),
-            IpAddr::V6(ip) => {
-                let prefix = u128::from(ip) >> 64 << 64;
-                write!(to, "{}/64", Ipv6Addr::from(prefix))
-            }
-        }
-    }
-}
-
-impl ClientIp {
-    /// The address itself, for the human verification.
-    pub fn ip(self) -> IpAddr {
-        self.0
-    }
-}
 
 impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
     type Rejection = Error;
@@ -81,6 +63,9 @@ pub async fn identify(
         .map(|peer| peer.0.ip().to_canonical());
     let peer = peer.ok_or_else(|| Error::internal(Code::InternalError, "no peer address"))?;
     let trusted = ingress.trusts(peer);
+    if ingress.local_only && !is_local(request.headers()) {
+        return Err(Code::Forbidden.into());
+    }
     let over_tls =
         ingress.tls || (trusted && last(request.headers(), "x-forwarded-proto") == Some("https"));
     if !over_tls {
@@ -117,9 +102,17 @@ impl IngressPolicy {
         for hop in hops.into_iter().rev() {
             // A trusted proxy writes only addresses, so nothing left of any other text can be
             // believed.
-            let Ok(ip) = hop.parse::<IpAddr>() else { break };
-            seen = Some(ip.to_canonical());
-            if !self.trusts(ip.to_canonical()) {
+            let Some(ip) = address_of(hop) else {
+                if !UNREADABLE_HOP_LOGGED.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "a trusted proxy sends X-Forwarded-For with a hop that is no address; \
+                         its clients share the proxy's limits"
+                    );
+                }
+                break;
+            };
+            seen = Some(ip);
+            if !self.trusts(ip) {
                 break;
             }
         }
@@ -129,16 +122,44 @@ impl IngressPolicy {
     /// Refuses a foreign web origin. Programs that send no `Origin` pass, because they carry no
     /// ambient credentials.
     pub fn check_origin(&self, headers: &HeaderMap) -> Result<()> {
-        let Some(origin) = headers.get(header::ORIGIN) else {
-            return Ok(());
+        let is_allowed = match headers.get(header::ORIGIN) {
+            Some(origin) => self.origins.iter().any(|allowed| *allowed == *origin),
+            // A browser that sends no `Origin` says all the same that another site's page asks.
+            None => headers
+                .get("sec-fetch-site")
+                .is_none_or(|site| site == "same-origin" || site == "none"),
         };
-        let origin = origin.to_str().unwrap_or_default();
-        if self.origins.iter().any(|allowed| allowed == origin) {
+        if is_allowed {
             Ok(())
         } else {
             Err(Code::OriginNotAllowed.into())
         }
     }
+}
+
+/// Whether a request was made for this machine's own name. A proxy in front of a dev node names the
+/// public one.
+fn is_local(headers: &HeaderMap) -> bool {
+    let Some(host) = last(headers, "x-forwarded-host") else {
+        return true;
+    };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
+/// Whether the warning about an unreadable hop was logged. Once is enough.
+static UNREADABLE_HOP_LOGGED: AtomicBool = AtomicBool::new(false);
+
+/// The address of a hop. Some proxies write ports: `ip:port`, `[v6]:port`, `[v6]`.
+fn address_of(hop: &str) -> Option<IpAddr> {
+    let bare = hop.strip_prefix('[').and_then(|hop| hop.strip_suffix(']'));
+    let ip = bare.unwrap_or(hop).parse().ok();
+    let ip = ip.or_else(|| Some(hop.parse::<SocketAddr>().ok()?.ip()));
+    ip.map(|ip: IpAddr| ip.to_canonical())
 }
 
 fn last<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
@@ -203,6 +224,7 @@ mod tests {
             .collect();
         IngressPolicy {
             tls: false,
+            local_only: false,
             proxies,
             origins: Arc::new([]),
         }
@@ -231,9 +253,38 @@ mod tests {
     }
 
     #[test]
-    fn a_slash_64_counts_as_one_client() {
-        let key = |ip: &str| ClientIp(ip.parse().expect("an address")).to_string();
-        assert_eq!(key("2001:db8:1:2:3::1"), key("2001:db8:1:2:ffff::9"));
-        assert_ne!(key("2001:db8:1:2::1"), key("2001:db8:1:3::1"));
+    fn a_dev_node_answers_its_own_machine_only() {
+        for (host, local) in [
+            (None, true),
+            (Some("localhost:8443"), true),
+            (Some("127.0.0.1"), true),
+            (Some("[::1]:8443"), true),
+            (Some("chat.example.org"), false),
+            (Some("localhost, chat.example.org:443"), false),
+            (Some("10.0.0.7:8443"), false),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(host) = host {
+                headers.insert("x-forwarded-host", host.parse().expect("a header"));
+            }
+            assert_eq!(is_local(&headers), local, "{host:?}");
+        }
+    }
+
+    #[test]
+    fn a_hop_may_carry_a_port() {
+        for (hop, address) in [
+            ("203.0.113.7:51234", Some("203.0.113.7")),
+            ("[2001:db8::1]:443", Some("2001:db8::1")),
+            ("[2001:db8::1]", Some("2001:db8::1")),
+            ("2001:db8::1", Some("2001:db8::1")),
+            ("[::ffff:2.2.2.2]:80", Some("2.2.2.2")),
+            ("203.0.113.7:", None),
+            ("[203.0.113.7", None),
+            ("unknown", None),
+        ] {
+            let read = address_of(hop).map(|ip| ip.to_string());
+            assert_eq!(read.as_deref(), address, "{hop}");
+        }
     }
 }

@@ -28,6 +28,9 @@ catalogue! {
         Mail         = ("mail",          8, 60);
         LoginNotice  = ("login_notice",  4, 60);
         ReplaceKeys  = ("replace_keys",  2, 600);
+        ReplaceAgentKeys  = ("replace_agent_keys",  2, 600);
+        SettleAgentTokens = ("settle_agent_tokens", 2, 60);
+        SecurityNotice    = ("security_notice",     4, 60);
         EraseAccount = ("erase_account", 2, 600);
         EraseAgent   = ("erase_agent",   2, 600);
         EndConsent   = ("end_consent",   4, 60);
@@ -72,6 +75,26 @@ pub enum Job {
         device_name: Option<String>,
         /// The time of the login.
         at: DateTime<Utc>,
+    },
+    /// Mails a user about a change that a thief might make.
+    SecurityNotice {
+        /// The user to notify.
+        user: UserId,
+        /// The name of the change.
+        change: String,
+        /// The time of the change.
+        at: DateTime<Utc>,
+    },
+    /// Asks conversations to replace the keys that were not wrapped for an agent's new key.
+    ReplaceAgentKeys {
+        /// The agent.
+        agent: AgentId,
+    },
+    /// Gives an agent that lost a token with a stolen session its earlier token back, or marks it
+    /// `token_revoked`.
+    SettleAgentTokens {
+        /// The agent.
+        agent: AgentId,
     },
     /// Asks conversations to replace the keys that a revoked device still knows.
     ReplaceKeys {
@@ -139,7 +162,7 @@ impl Kind {
     fn life(self) -> Option<Duration> {
         match self {
             Kind::Mail => Some(CODE_TTL),
-            Kind::LoginNotice => Some(Duration::from_secs(86_400)),
+            Kind::LoginNotice | Kind::SecurityNotice => Some(Duration::from_secs(86_400)),
             _ => None,
         }
     }
@@ -168,7 +191,10 @@ impl Job {
         match self {
             Job::Mail { .. } => Kind::Mail,
             Job::LoginNotice { .. } => Kind::LoginNotice,
+            Job::SecurityNotice { .. } => Kind::SecurityNotice,
             Job::ReplaceKeys { .. } => Kind::ReplaceKeys,
+            Job::ReplaceAgentKeys { .. } => Kind::ReplaceAgentKeys,
+            Job::SettleAgentTokens { .. } => Kind::SettleAgentTokens,
             Job::EraseAccount { .. } => Kind::EraseAccount,
             Job::EraseAgent { .. } => Kind::EraseAgent,
             Job::EndConsent(_) => Kind::EndConsent,

@@ -67,7 +67,7 @@ pub struct ChargedQuotas(Arc<Mutex<Vec<QuotaStatus>>>);
 
 impl ChargedQuotas {
     /// Adds the budgets of another decision.
-    pub(super) fn add(&self, statuses: &[QuotaStatus]) {
+    pub(super) fn add(&self, statuses: impl Iterator<Item = QuotaStatus>) {
         self.0.lock().extend(statuses);
     }
 

@@ -22,7 +22,7 @@ use crate::{
 /// A charged call of a budget, which can be refunded ([`Limiter::refund`]).
 #[must_use = "a call that turns out to cost nothing is given back"]
 pub struct Reservation {
-    rules: [Rule; 1],
+    rules: Vec<Rule>,
     decision: Decision,
 }
 
@@ -76,7 +76,9 @@ impl Limiter {
 
     /// Charges a rule for `key`, or refuses.
     pub async fn check(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
-        self.decide(&[Rule::charge(limit, key)]).await.map(drop)
+        self.decide(&Rule::charges_on("", limit, key))
+            .await
+            .map(drop)
     }
 
     /// Charges a rule while `work` runs. A refusal ends the work and takes precedence over the
@@ -92,7 +94,7 @@ impl Limiter {
 
     /// Charges a rule that counts each route separately.
     pub async fn check_route(&self, limit: Limit, key: impl Display + Send) -> Result<()> {
-        self.decide(&[Rule::charge_on(&self.route(), limit, key)])
+        self.decide(&Rule::charges_on(&self.route(), limit, key))
             .await
             .map(drop)
     }
@@ -114,7 +116,7 @@ impl Limiter {
     /// Charges a rule for a call that may turn out to cost nothing, such as a budget that only
     /// failures use. Calls in progress count too. A dropped reservation stays charged.
     pub async fn reserve(&self, limit: Limit, key: impl Display + Send) -> Result<Reservation> {
-        let rules = [Rule::charge(limit, key)];
+        let rules = Rule::charges_on("", limit, key);
         let decision = self.decide(&rules).await?;
         Ok(Reservation { rules, decision })
     }
@@ -154,7 +156,12 @@ impl Limiter {
             Route::Named(route) => return (*route).to_owned(),
             Route::Matched(method, path) => (method, path),
         };
-        // `/v1/...` is an alias of the route.
+        // A HEAD is a GET without its body. `/v1/...` is an alias of the route.
+        let method = if method == Method::HEAD {
+            &Method::GET
+        } else {
+            method
+        };
         let path = path.as_str();
         format!("{method} {}", path.strip_prefix("/v1").unwrap_or(path))
     }
@@ -162,10 +169,13 @@ impl Limiter {
     async fn decide(&self, rules: &[Rule]) -> Result<Decision> {
         let decision = self.limits.decide(rules).await;
         if let Some((denier, wait)) = decision.denied {
-            let limit = rules[denier].limit;
-            return Err(refusal(limit, self.limits.budget(limit), wait));
+            let denier = &rules[denier];
+            return Err(refusal(denier.limit, self.limits.budget_of(denier), wait));
         }
-        self.charged.add(&decision.statuses);
+        // A client is shown its own budgets, not those of the site around its address.
+        let own = rules.iter().zip(&decision.statuses);
+        let own = own.filter(|(rule, _)| rule.times == 1);
+        self.charged.add(own.map(|(_, status)| *status));
         Ok(decision)
     }
 }

@@ -6,6 +6,7 @@
 //! away each node applies its local share (limit ÷ live nodes), so the limiter never fails open.
 //! Login locks and code tries live in Postgres.
 
+pub(crate) mod address;
 mod batcher;
 mod headers;
 mod limiter;
@@ -30,7 +31,7 @@ use tokio_util::task::TaskTracker;
 use self::{
     batcher::{DecisionBatcher, Request, Response},
     local::LocalWindows,
-    table::{Budget, Limit, Overrides},
+    table::{Budget, Limit, Overrides, Per},
     tiers::Tiers,
 };
 pub(crate) use self::{
@@ -44,6 +45,9 @@ use crate::{
     metrics,
     redis::{Redis, Script, keys},
 };
+
+/// Budgets of an IPv6 address that its /48 has together.
+const CLIENTS_PER_SITE: u32 = 10;
 
 /// The limiter of one node; clones share it.
 #[derive(Clone)]
@@ -68,6 +72,8 @@ pub struct Rule {
     /// The name of the log that counts it.
     log: String,
     charge: bool,
+    /// The rule's budget, in budgets of its limit.
+    times: u32,
 }
 
 impl Rule {
@@ -82,7 +88,24 @@ impl Rule {
             limit,
             log: keys::window(limit.scope(), route, key),
             charge: true,
+            times: 1,
         }
+    }
+
+    /// Charges a call on a route, and the network around an IPv6 address with it. One site may have
+    /// 65,536 networks of the size that counts as one client.
+    pub fn charges_on(route: &str, limit: Limit, key: impl Display) -> Vec<Self> {
+        let key = key.to_string();
+        let site = matches!(limit.per(), Per::Ip | Per::IpAndRoute)
+            .then(|| address::site(&key))
+            .flatten();
+        let around = site.map(|site| Rule {
+            times: CLIENTS_PER_SITE,
+            ..Self::charge_on(route, limit, site)
+        });
+        once(Self::charge_on(route, limit, key))
+            .chain(around)
+            .collect()
     }
 
     /// Reads a budget without charging it.
@@ -160,6 +183,15 @@ impl Limits {
         self.0.overrides.budget(limit)
     }
 
+    /// The budget of a rule.
+    pub fn budget_of(&self, rule: &Rule) -> Budget {
+        let Budget { count, window } = self.budget(rule.limit);
+        Budget {
+            count: count.saturating_mul(rule.times),
+            window,
+        }
+    }
+
     /// Charges every rule, or none. Denied calls cost nothing.
     pub async fn decide(&self, rules: &[Rule]) -> Decision {
         let started = Instant::now();
@@ -200,7 +232,7 @@ impl Limits {
             .zip(&decision.moments)
             .filter(|(rule, _)| rule.charge);
         let calls = charged.map(async |(rule, moment)| {
-            let window = micros(self.budget(rule.limit).window);
+            let window = micros(self.budget_of(rule).window);
             self.0
                 .redis
                 .eval::<(), _>(&self.0.refund, &[self.name(rule)], vec![*moment, window])
@@ -295,7 +327,7 @@ impl Limits {
     async fn call(&self, rules: &[Rule], names: Vec<String>) -> Option<Decision> {
         let mut args = vec![i64::try_from(rules.len()).ok()?];
         for rule in rules {
-            let Budget { count, window } = self.budget(rule.limit);
+            let Budget { count, window } = self.budget_of(rule);
             args.extend([i64::from(count), micros(window), i64::from(rule.charge)]);
         }
         let question = Request { names, args };
@@ -316,7 +348,7 @@ impl Limits {
             .zip(statuses.chunks_exact(2))
             .map(|(rule, status)| QuotaStatus {
                 limit: rule.limit,
-                budget: self.budget(rule.limit),
+                budget: self.budget_of(rule),
                 remaining: u32::try_from(status[0]).unwrap_or_default(),
                 resets_in: from_micros(status[1]),
             });
@@ -339,7 +371,7 @@ impl Limits {
         let shares: Vec<Budget> = rules
             .iter()
             .map(|rule| {
-                let budget = self.budget(rule.limit);
+                let budget = self.budget_of(rule);
                 Budget {
                     count: (budget.count / nodes).max(1),
                     ..budget

@@ -48,6 +48,9 @@ pub const MAX_LOGIN_NOTICES_PER_DAY: i32 = 5;
 pub const CHALLENGE_TTL: Duration = Duration::from_secs(300);
 /// Passkeys of one user.
 pub const MAX_PASSKEYS_PER_USER: i64 = 20;
+/// Wrong codes of an e-mail, in the window of `auth_code_tries`, after which every try needs a
+/// verified human.
+pub const MAX_WRONG_CODES_OF_ANYBODY: usize = 3;
 /// Wrong tries that invalidate a code.
 pub const MAX_TRIES_PER_CODE: i32 = 5;
 

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use parking_lot::Mutex;
 
-use super::quotas::MAX_UNAUTHENTICATED_PER_IP;
+use super::{address::ClientIp, quotas::MAX_UNAUTHENTICATED_PER_IP};
 
 /// The unauthenticated connections of a node; clones share the counts.
 #[derive(Clone, Default)]
@@ -14,15 +14,21 @@ pub struct UnauthenticatedConnections(Arc<Mutex<HashMap<String, u32>>>);
 /// An unauthenticated connection, counted until it is dropped.
 pub struct UnauthenticatedConnection {
     all: UnauthenticatedConnections,
-    ip: String,
+    ip: ClientIp,
+}
+
+impl UnauthenticatedConnection {
+    /// The address of the client.
+    pub fn ip(&self) -> ClientIp {
+        self.ip
+    }
 }
 
 impl UnauthenticatedConnections {
     /// Counts a connection of `ip`; none if there are too many.
-    pub fn enter(&self, ip: impl std::fmt::Display) -> Option<UnauthenticatedConnection> {
-        let ip = ip.to_string();
+    pub fn enter(&self, ip: ClientIp) -> Option<UnauthenticatedConnection> {
         let mut counts = self.0.lock();
-        let count = counts.entry(ip.clone()).or_default();
+        let count = counts.entry(ip.to_string()).or_default();
         if *count >= MAX_UNAUTHENTICATED_PER_IP {
             return None;
         }
@@ -36,11 +42,11 @@ impl UnauthenticatedConnections {
 
 impl Drop for UnauthenticatedConnection {
     fn drop(&mut self) {
-        let mut counts = self.all.0.lock();
-        if let Some(count) = counts.get_mut(&self.ip) {
+        let (mut counts, key) = (self.all.0.lock(), self.ip.to_string());
+        if let Some(count) = counts.get_mut(&key) {
             *count -= 1;
             if *count == 0 {
-                counts.remove(&self.ip);
+                counts.remove(&key);
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::{
         revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
     },
     clock::Clock,
-    config::Config,
+    config::{Config, Profile},
     db::Db,
     delivery::{
         Backplane, Hub, Seal,
@@ -67,6 +67,7 @@ pub(super) async fn assemble(
         send_db,
         quiet_db,
         jobs_db,
+        token_db,
         redis,
         subscriber,
     } = stores;
@@ -121,7 +122,7 @@ pub(super) async fn assemble(
         revoked,
         access_tokens,
         agent_tokens,
-    } = credentials(config, &clock, &random, &db, redis, &limits, used)?;
+    } = credentials(config, &clock, &random, &token_db, redis, &limits, used)?;
     let work = UnitOfWork::new(db.clone(), random.clone(), backplane.clone());
     let reachability = ReachabilityTracker::start(work.over(quiet_db.clone()), workers, stopping);
     let shards = config.send_writers.0 as usize;
@@ -211,7 +212,7 @@ fn credentials(
     config: &Config,
     clock: &Clock,
     random: &Random,
-    db: &Db,
+    lookup_db: &Db,
     redis: Redis,
     limits: &Limits,
     used: TokenUse,
@@ -225,7 +226,7 @@ fn credentials(
         revoked.clone(),
     )?;
     let agent_tokens = AgentTokens::new(
-        db.clone(),
+        lookup_db.clone(),
         hasher.clone(),
         limits.clone(),
         Proofs::new(redis, &config.server_secret),
@@ -311,8 +312,20 @@ fn link(
 }
 
 fn ingress(config: &Config) -> IngressPolicy {
+    if config
+        .trusted_proxies
+        .0
+        .iter()
+        .any(|network| network.prefix_len() == 0)
+    {
+        tracing::warn!(
+            "TRUSTED_PROXIES contains every address: any client may choose its own address, \
+             and limits per address mean nothing"
+        );
+    }
     IngressPolicy {
         tls: config.tls_cert.is_some(),
+        local_only: config.profile == Profile::Dev,
         proxies: config.trusted_proxies.0.clone().into(),
         origins: config.allowed_origins.0.clone().into(),
     }

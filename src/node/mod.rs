@@ -10,6 +10,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     app::App,
+    auth::agent::MAX_CONCURRENT_LOOKUPS,
     clock::Clock,
     config::{Config, Faults},
     db::{Db, Plans, migrate},
@@ -70,6 +71,8 @@ struct Stores {
     quiet_db: Db,
     /// For the jobs, so that they keep neither waiting.
     jobs_db: Db,
+    /// For look-ups of unknown agent tokens, so that a flood of them keeps nobody waiting.
+    token_db: Db,
     redis: Redis,
     subscriber: SubscriberClient,
 }
@@ -82,11 +85,17 @@ impl Stores {
         let db = pool(&name, config.database_pool.0 as usize, Plans::Free)?;
         let send_db = pool(
             &format!("{name} send"),
-            config.send_writers.0 as usize,
+            // Each writer has one connection, and its contended sends have another.
+            2 * config.send_writers.0 as usize,
             Plans::Pinned,
         )?;
         let quiet_db = pool(&format!("{name} quiet"), 3, Plans::Free)?;
         let jobs_db = pool(&format!("{name} jobs"), 3, Plans::Free)?;
+        let token_db = pool(
+            &format!("{name} tokens"),
+            MAX_CONCURRENT_LOOKUPS,
+            Plans::Free,
+        )?;
         check_postgres(&db, config).await?;
         let (redis, subscriber) = Redis::start(
             &config.redis_url,
@@ -99,6 +108,7 @@ impl Stores {
             send_db,
             quiet_db,
             jobs_db,
+            token_db,
             redis,
             subscriber,
         })

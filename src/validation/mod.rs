@@ -6,4 +6,8 @@ mod text;
 
 pub use blindpipe_protocol::text::DeviceId;
 
-pub use self::{email::Email, reverify::Reverify, text::Text};
+pub use self::{
+    email::Email,
+    reverify::Reverify,
+    text::{Name, Text},
+};

@@ -133,6 +133,10 @@ pub struct ResetPassword {
 pub struct PasswordReset {
     /// Always true.
     pub reset: bool,
+    /// The user's passkeys, which a thief may have added to.
+    pub passkeys: i64,
+    /// The user's agents, which a thief may have added to.
+    pub agents: i64,
 }
 
 /// The answer to every sign-in, beside the refresh cookie.
@@ -171,6 +175,10 @@ pub struct Refreshed {
     pub access_token: Secret,
     /// The validity of the access token, in seconds.
     pub expires_in_seconds: u64,
+    /// The user of the session. A client notices here that a cookie is another user's.
+    pub user_id: UserId,
+    /// The current name of the session's device.
+    pub device_id: String,
 }
 
 /// The answer to `POST /auth/logout`, also when there was no session any more.

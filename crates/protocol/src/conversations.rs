@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    groups::Visibility,
     ids::{AgentId, ConversationId, MessageId, Principal, PrincipalKind, UserId},
     relations::Relation,
     text::Title,
@@ -144,6 +145,9 @@ pub struct Member {
     pub display_name: String,
     /// The member's role.
     pub role: Role,
+    /// The messages that an agent gets; absent for a user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
     /// The time of joining.
     pub joined_at: Timestamp,
 }

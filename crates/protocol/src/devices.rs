@@ -36,6 +36,19 @@ pub struct RevokedDevice {
     pub device_id: String,
     /// The time of the revocation.
     pub revoked_at: Timestamp,
+    /// The user's passkeys, which a thief may have added to.
+    pub passkeys: i64,
+    /// The user's agents, which a thief may have added to.
+    pub agents: i64,
+}
+
+/// What a user has that signs in or acts without a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StillThere {
+    /// The user's passkeys.
+    pub passkeys: i64,
+    /// The user's agents.
+    pub agents: i64,
 }
 
 /// The data of `key.device_added` and `key.device_removed`.

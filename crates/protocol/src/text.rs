@@ -31,8 +31,48 @@ fn check_text(text: &str, min: usize, max: usize) -> Result<(), BadText> {
     Ok(())
 }
 
+/// Whether a name contains characters that make it look like another: controls of the direction of
+/// text, and characters without width. A joiner counts as visible between two characters that it
+/// may join, as in emoji and in Persian.
+pub fn is_deceptive(name: &str) -> bool {
+    let is_joined =
+        |other: Option<char>| other.is_some_and(|other| !other.is_ascii() && !is_invisible(other));
+    let mut before = None;
+    let mut rest = name.chars().peekable();
+    while let Some(letter) = rest.next() {
+        let joins = matches!(letter, '\u{200c}' | '\u{200d}')
+            && is_joined(before)
+            && is_joined(rest.peek().copied());
+        if is_invisible(letter) && !joins {
+            return true;
+        }
+        before = Some(letter);
+    }
+    false
+}
+
+/// Whether a character has no width or changes the direction of others.
+fn is_invisible(letter: char) -> bool {
+    matches!(
+        letter,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e001f}'
+    )
+}
+
+fn check_name(text: &str, min: usize, max: usize) -> Result<(), BadText> {
+    check_text(text, min, max)?;
+    if is_deceptive(text) {
+        let fault = "characters|invisible characters and controls of direction are not allowed";
+        return Err(BadText(fault.to_owned()));
+    }
+    Ok(())
+}
+
 macro_rules! text {
-    ($(#[doc = $doc:literal] $name:ident: $min:literal to $max:literal;)+) => {$(
+    ($check:ident; $(#[doc = $doc:literal] $name:ident: $min:literal to $max:literal;)+) => {$(
         #[doc = $doc]
         #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
         pub struct $name(pub String);
@@ -41,7 +81,7 @@ macro_rules! text {
             type Err = BadText;
 
             fn from_str(text: &str) -> Result<Self, BadText> {
-                check_text(text, $min, $max)?;
+                $check(text, $min, $max)?;
                 Ok($name(text.to_owned()))
             }
         }
@@ -49,7 +89,7 @@ macro_rules! text {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 let text = String::deserialize(from)?;
-                check_text(&text, $min, $max).map_err(D::Error::custom)?;
+                $check(&text, $min, $max).map_err(D::Error::custom)?;
                 Ok($name(text))
             }
         }
@@ -63,20 +103,25 @@ macro_rules! text {
 }
 
 text! {
+    check_name;
     /// The display name of a user or an agent.
     DisplayName: 1 to 200;
     /// A user's name for a device.
     DeviceName: 1 to 200;
     /// The platform of a device, such as `ios` or `web`.
     Platform: 1 to 64;
-    /// A locale tag, such as `de-CH`.
-    Locale: 1 to 35;
-    /// A verification code that was mailed.
-    MailedCode: 1 to 64;
     /// A user's name for a passkey.
     PasskeyName: 1 to 200;
     /// The title of a group.
     Title: 1 to 200;
+}
+
+text! {
+    check_text;
+    /// A locale tag, such as `de-CH`.
+    Locale: 1 to 35;
+    /// A verification code that was mailed.
+    MailedCode: 1 to 64;
     /// The purpose of an agent.
     Description: 0 to 2000;
     /// A user's reason for the rotation of a key.
@@ -296,6 +341,35 @@ mod tests {
             assert!(fault.to_string().starts_with(rule), "{fault}");
         }
         assert!("x".repeat(65).parse::<Platform>().is_err());
+    }
+
+    #[test]
+    fn a_name_reads_as_what_it_is() {
+        let person = "\u{1f468}\u{200d}\u{1f469}\u{200d}\u{1f467} Ada";
+        let persian = "\u{645}\u{6cc}\u{200c}\u{62e}\u{648}\u{627}\u{647}\u{645}";
+        for name in [
+            "Ada",
+            "Zoë Ångström",
+            "\u{627}\u{62f}\u{627}",
+            person,
+            persian,
+        ] {
+            assert!(name.parse::<DisplayName>().is_ok(), "{name:?}");
+        }
+        for name in [
+            "Ad\u{200b}a",
+            "Ad\u{200d}a",
+            "\u{200d}Ada",
+            "Ada\u{feff}",
+            "\u{202e}adA",
+            "Ada\u{2066}",
+            "Ada\u{200f}",
+            "\u{1f468}\u{200d}\u{200d}\u{1f469}",
+            "\u{3164}",
+        ] {
+            assert!(name.parse::<DisplayName>().is_err(), "{name:?}");
+            assert!(name.parse::<Locale>().is_ok(), "a locale is no name");
+        }
     }
 
     #[test]

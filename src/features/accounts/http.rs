@@ -1,9 +1,14 @@
 //! `POST /auth/send-code`, `/auth/register`, `/auth/login`, `/auth/login-code`,
 //! `/auth/reset-password`.
 
-use axum::{extract::State, http::StatusCode, response::Response};
+use axum::{
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::Response,
+};
 use blindpipe_protocol::{
     accounts::{CodeSent, PasswordReset},
+    devices::StillThere,
     revocation::RevocationReason,
 };
 use secrecy::ExposeSecret;
@@ -11,8 +16,9 @@ use serde::Deserialize;
 
 use super::{
     Codes,
+    notices::{SecurityChange, notify},
     rules::{GivenPassword, Password, Scene},
-    store::{self, CodeCheck},
+    store::{self, CodeCheck, GivenCode, Sender},
 };
 use crate::{
     auth::{
@@ -26,7 +32,8 @@ use crate::{
     http::{Data, Json, client::ClientIp},
     ids::UserId,
     limits::{Limiter, quotas::CODE_TTL, table::Limit},
-    validation::{DeviceId, Email, Text},
+    metrics,
+    validation::{DeviceId, Email, Name, Text},
     work::{Tx, UnitOfWork},
 };
 
@@ -45,6 +52,41 @@ pub struct Accounts {
 /// A Turnstile token: evidence that a person sends the request.
 type TurnstileToken = turnstile::Token;
 
+impl Accounts {
+    /// Verifies that a person sends the request. The charge comes first, so that robots wait for
+    /// nothing but their budget; only a refused token keeps it.
+    pub async fn verify_human(
+        &self,
+        limiter: &Limiter,
+        ip: ClientIp,
+        token: &TurnstileToken,
+    ) -> Result<()> {
+        let reservation = limiter.reserve(Limit::HumanIp, ip).await?;
+        let verified = self.turnstile.verify(&token.0, ip).await;
+        let is_refused = |error: &Error| error.code() == Code::TurnstileFailed;
+        if !verified.as_ref().is_err_and(is_refused) {
+            limiter.refund(reservation).await;
+        }
+        verified
+    }
+
+    /// Verifies a token that a body may omit. The verdict on a code needs to know whether it came.
+    async fn verify_if_present(
+        &self,
+        limiter: &Limiter,
+        ip: ClientIp,
+        token: Option<&TurnstileToken>,
+    ) -> Result<Sender> {
+        match token {
+            None => Ok(Sender::Anybody),
+            Some(token) => {
+                self.verify_human(limiter, ip, token).await?;
+                Ok(Sender::Human)
+            }
+        }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SendCode {
@@ -55,9 +97,9 @@ pub struct SendCode {
 
 /// `POST /auth/send-code`: mails a code.
 ///
-/// Caller: anyone. Limit: `auth_send_code` 1/60 s per e-mail. Body `{email, scene,
-/// turnstile_token}`. Answers 200 `{expires_in_seconds}`, the same for known and unknown e-mails.
-/// Errors: `TURNSTILE_FAILED`.
+/// Caller: anyone. Limits: `auth_human_ip` 30 refused/10 min, `auth_send_code` 1/60 s per e-mail.
+/// Body `{email, scene, turnstile_token}`. Answers 200 `{expires_in_seconds}`, the same for known and
+/// unknown e-mails. Errors: `TURNSTILE_FAILED`.
 pub async fn send_code(
     State(accounts): State<Accounts>,
     limiter: Limiter,
@@ -65,8 +107,7 @@ pub async fn send_code(
     Json(body): Json<SendCode>,
 ) -> Result<Data<CodeSent>> {
     accounts
-        .turnstile
-        .verify(&body.turnstile_token.0, ip.ip())
+        .verify_human(&limiter, ip, &body.turnstile_token)
         .await?;
     limiter.check(Limit::SendCode, body.email.as_str()).await?;
     let nonce = accounts.work.random().uuid_v7();
@@ -85,12 +126,12 @@ pub struct Register {
     email: Email,
     code: Text<1, 64>,
     account_password: Password,
-    display_name: Text<1, 200>,
+    display_name: Name<200>,
     device_locale: Text<1, 35>,
     turnstile_token: TurnstileToken,
     device_id: Option<DeviceId>,
-    device_name: Option<Text<1, 200>>,
-    platform: Option<Text<1, 64>>,
+    device_name: Option<Name<200>>,
+    platform: Option<Name<64>>,
 }
 
 #[derive(Deserialize)]
@@ -100,8 +141,8 @@ pub struct Login {
     account_password: GivenPassword,
     turnstile_token: TurnstileToken,
     device_id: Option<DeviceId>,
-    device_name: Option<Text<1, 200>>,
-    platform: Option<Text<1, 64>>,
+    device_name: Option<Name<200>>,
+    platform: Option<Name<64>>,
 }
 
 /// `POST /auth/register`: makes an account and signs in.
@@ -117,8 +158,7 @@ pub async fn register(
 ) -> Result<Response> {
     limiter.check(Limit::RegisterIp, ip).await?;
     accounts
-        .turnstile
-        .verify(&body.turnstile_token.0, ip.ip())
+        .verify_human(&limiter, ip, &body.turnstile_token)
         .await?;
     limiter
         .check(Limit::RegisterEmail, body.email.as_str())
@@ -133,14 +173,18 @@ pub async fn register(
     // either way.
     let budget = limiter.budget(Limit::CodeTries);
     let registered = accounts.work.run("accounts.register", async |tx| {
-        let (email, code) = (&body.email, &body.code.0);
-        let checked =
-            store::use_code(tx, &accounts.codes, email, Scene::Register, code, budget).await?;
+        let given = GivenCode {
+            email: &body.email,
+            scene: Scene::Register,
+            code: &body.code.0,
+            sender: Sender::Human,
+        };
+        let checked = store::use_code(tx, &accounts.codes, &given, budget).await?;
         if let Some(refusal) = refusal_of(checked, &limiter) {
             return tx.commit_with(refusal);
         }
         let (name, locale) = (&body.display_name.0, &body.device_locale.0);
-        store::create_user(tx, user, email, name, locale, &hash).await?;
+        store::create_user(tx, user, &body.email, name, locale, &hash).await?;
         accounts
             .sign_in(tx, StatusCode::CREATED, user, session)
             .await
@@ -153,6 +197,7 @@ fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
     match checked {
         CodeCheck::Right => None,
         CodeCheck::Wrong => Some(Code::CodeInvalid.into()),
+        CodeCheck::NeedsHuman => Some(Code::TurnstileFailed.into()),
         CodeCheck::TooMany(wait) => Some(limiter.refusal(Limit::CodeTries, wait)),
     }
 }
@@ -160,13 +205,14 @@ fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
 /// `POST /auth/login`: signs in with a password.
 ///
 /// Caller: anyone. Limits: five failures lock the e-mail for 15 minutes (in Postgres);
-/// `auth_login_ip` 30 failures per 10 min, undecided tries included. Answers 200 with
+/// `auth_login_ip` 30 failures per 10 min, undecided tries included; `auth_human_ip`. Answers 200 with
 /// [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
 /// `INVALID_CREDENTIALS`, `ACCOUNT_LOCKED`.
 pub async fn login(
     State(accounts): State<Accounts>,
     limiter: Limiter,
     ip: ClientIp,
+    headers: HeaderMap,
     Json(body): Json<Login>,
 ) -> Result<Response> {
     // The reservation comes before any check, so that a burst gets no more tries. Only a failure
@@ -174,19 +220,20 @@ pub async fn login(
     let reservation = limiter.reserve(Limit::LoginIp, ip).await?;
     let verified = async {
         accounts
-            .turnstile
-            .verify(&body.turnstile_token.0, ip.ip())
+            .verify_human(&limiter, ip, &body.turnstile_token)
             .await?;
         accounts
             .prove_password(&limiter, &body.email, &body.account_password)
             .await
     };
     let verified = verified.await;
+    metrics::login(outcome(&verified));
     if !matches!(verified, Ok(None)) {
         limiter.refund(reservation).await;
     }
     let known = verified?.ok_or(Code::InvalidCredentials)?;
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
+    let session = accounts.with_cookie(session, &headers);
     let signed_in = accounts.work.run("accounts.sign_in", async |tx| {
         // A reset in between ended all sessions. The password that it replaced must not begin
         // another.
@@ -197,6 +244,20 @@ pub async fn login(
             .await
     });
     signed_in.await
+}
+
+/// The outcome of a login's check, for the metrics. A rise of `wrong` is an attack on passwords.
+fn outcome(verified: &Result<Option<store::Known>>) -> &'static str {
+    match verified {
+        Ok(Some(_)) => "right",
+        Ok(None) => "wrong",
+        Err(error) => match error.code() {
+            Code::AccountLocked => "locked",
+            Code::TurnstileFailed => "robot",
+            Code::RateLimited => "limited",
+            _ => "undecided",
+        },
+    }
 }
 
 impl Accounts {
@@ -226,16 +287,10 @@ impl Accounts {
 impl Accounts {
     /// Uses a mailed code and returns the account's user. Commits the counted try also if it is
     /// refused.
-    async fn use_code(
-        &self,
-        tx: &Tx,
-        limiter: &Limiter,
-        scene: Scene,
-        (email, code): (&Email, &str),
-    ) -> Result<UserId> {
+    async fn use_code(&self, tx: &Tx, limiter: &Limiter, given: &GivenCode<'_>) -> Result<UserId> {
         let budget = limiter.budget(Limit::CodeTries);
-        let checked = store::use_code(tx, &self.codes, email, scene, code, budget).await?;
-        let user = store::user_of(tx, email).await?;
+        let checked = store::use_code(tx, &self.codes, given, budget).await?;
+        let user = store::user_of(tx, given.email).await?;
         match (refusal_of(checked, limiter), user) {
             (None, Some(user)) => Ok(user),
             (Some(refusal), _) => tx.commit_with(refusal),
@@ -260,28 +315,34 @@ pub struct LoginCode {
     code: Text<1, 64>,
     turnstile_token: Option<TurnstileToken>,
     device_id: Option<DeviceId>,
-    device_name: Option<Text<1, 200>>,
-    platform: Option<Text<1, 64>>,
+    device_name: Option<Name<200>>,
+    platform: Option<Name<64>>,
 }
 
 /// `POST /auth/login-code`: signs in with a code that was mailed for it.
 ///
 /// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Works while the password is
 /// locked. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors:
-/// `CODE_INVALID`, `TURNSTILE_FAILED` (a token is optional, but checked if present).
+/// `CODE_INVALID`, `TURNSTILE_FAILED` (a token is checked if present, and required after three wrong
+/// codes in an hour).
 pub async fn login_code(
     State(accounts): State<Accounts>,
     limiter: Limiter,
     ip: ClientIp,
+    headers: HeaderMap,
     Json(body): Json<LoginCode>,
 ) -> Result<Response> {
-    if let Some(token) = &body.turnstile_token {
-        accounts.turnstile.verify(&token.0, ip.ip()).await?;
-    }
+    let token = body.turnstile_token.as_ref();
+    let given = GivenCode {
+        email: &body.email,
+        scene: Scene::Login,
+        code: &body.code.0,
+        sender: accounts.verify_if_present(&limiter, ip, token).await?,
+    };
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
+    let session = accounts.with_cookie(session, &headers);
     let signed_in = accounts.work.run("accounts.login_code", async |tx| {
-        let given = (&body.email, body.code.0.as_str());
-        let user = accounts.use_code(tx, &limiter, Scene::Login, given).await?;
+        let user = accounts.use_code(tx, &limiter, &given).await?;
         accounts.sign_in(tx, StatusCode::OK, user, session).await
     });
     signed_in.await
@@ -298,24 +359,28 @@ pub struct ResetPassword {
 
 /// `POST /auth/reset-password`: sets another password with a mailed code. Keys and backups stay.
 ///
-/// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Answers 200 `{reset:true}`.
-/// Ends every session of the user (`session.invalidated`, `password_reset`) and the lock of the
-/// login. Errors: `CODE_INVALID`, `TURNSTILE_FAILED` (a token is optional, but checked if present).
+/// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Answers 200
+/// [`PasswordReset`], with the passkeys and agents that are still there. Ends every session of the user (`session.invalidated`, `password_reset`) and the lock of the
+/// login. Errors: `CODE_INVALID`, `TURNSTILE_FAILED` (a token is checked if present, and required
+/// after three wrong codes in an hour).
 pub async fn reset_password(
     State(accounts): State<Accounts>,
     limiter: Limiter,
     ip: ClientIp,
     Json(body): Json<ResetPassword>,
 ) -> Result<Data<PasswordReset>> {
-    if let Some(token) = &body.turnstile_token {
-        accounts.turnstile.verify(&token.0, ip.ip()).await?;
-    }
+    let token = body.turnstile_token.as_ref();
+    let given = GivenCode {
+        email: &body.email,
+        scene: Scene::Reset,
+        code: &body.code.0,
+        sender: accounts.verify_if_present(&limiter, ip, token).await?,
+    };
     // This check comes before the costly hash, so that a guess does not cost one. The change below
     // uses the code up.
     let budget = limiter.budget(Limit::CodeTries);
-    let given = (&body.email, body.code.0.as_str());
     let checked = accounts.work.run("accounts.check_reset", async |tx| {
-        store::check_code(tx, &accounts.codes, given.0, Scene::Reset, given.1, budget).await
+        store::check_code(tx, &accounts.codes, &given, budget).await
     });
     if let Some(refusal) = refusal_of(checked.await?, &limiter) {
         return Err(refusal);
@@ -325,11 +390,17 @@ pub async fn reset_password(
         .hash_password(body.new_account_password.0.expose_secret().to_owned())
         .await?;
     let reset = accounts.work.run("accounts.reset", async |tx| {
-        let user = accounts.use_code(tx, &limiter, Scene::Reset, given).await?;
+        let user = accounts.use_code(tx, &limiter, &given).await?;
         store::set_password(tx, user, &hash).await?;
         store::clear_failures(tx, &body.email).await?;
-        devices::end_all(tx, user, None, RevocationReason::PasswordReset).await
+        devices::end_all(tx, user, None, RevocationReason::PasswordReset).await?;
+        notify(tx, user, SecurityChange::PasswordChanged).await?;
+        devices::still_there(tx, user).await
     });
-    reset.await?;
-    Ok(Data(PasswordReset { reset: true }))
+    let StillThere { passkeys, agents } = reset.await?;
+    Ok(Data(PasswordReset {
+        reset: true,
+        passkeys,
+        agents,
+    }))
 }

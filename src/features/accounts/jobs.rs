@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use super::{Codes, Scene, store};
+use super::{Codes, Scene, SecurityChange, store};
 use crate::{
     db::Db,
     error::{Error, Result},
@@ -42,6 +42,26 @@ pub async fn mail_code(mailer: &Mailer, codes: &Codes, mail: &CodeMail) -> Resul
 pub async fn mail_notice(db: &Db, mailer: &Mailer, notice: &LoginNotice) -> Result<(), JobError> {
     match store::address_of(db, notice.user).await? {
         Some(address) => send(mailer, &address, NEW_DEVICE_SUBJECT, &news(notice)).await,
+        None => Ok(()),
+    }
+}
+
+/// Mails a user about a change that a thief might make. An account that is gone gets no mail.
+pub async fn mail_change(
+    db: &Db,
+    mailer: &Mailer,
+    user: UserId,
+    change: SecurityChange,
+    at: DateTime<Utc>,
+) -> Result<(), JobError> {
+    let (_, subject, news, advice) = change.row();
+    let at = at.format("%Y-%m-%d %H:%M UTC");
+    let text = format!(
+        "{news}\n\nTime: {at}\n\nIf it was you, ignore this mail. If not, {advice}\n\n\
+         More changes of this kind within a day are not mailed.\n"
+    );
+    match store::address_of(db, user).await? {
+        Some(address) => send(mailer, &address, subject, &text).await,
         None => Ok(()),
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     http::Accounts,
+    notices::{SecurityChange, notify},
     rules::{GivenPassword, Password},
     store,
 };
@@ -92,6 +93,7 @@ pub async fn change_password(
         store::replace_password(tx, &known, &hash).await?;
         store::clear_failures(tx, &email).await?;
         store::note_proof(tx, user.session).await?;
+        notify(tx, user.id, SecurityChange::PasswordChanged).await?;
         devices::end_all(
             tx,
             user.id,

@@ -9,14 +9,19 @@
 pub(crate) mod http;
 pub mod jobs;
 pub(crate) mod me;
+mod notices;
 mod rules;
 pub(crate) mod session;
 mod store;
+mod thefts;
 
 use crate::{auth::key_ring::MacKeyRing, config::ServerSecret};
 
+pub use self::{
+    notices::{SecurityChange, notify},
+    rules::Scene,
+};
 pub(crate) use http::Accounts;
-pub use rules::Scene;
 
 /// Derives codes. Clones share the key.
 #[derive(Clone)]

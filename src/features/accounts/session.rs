@@ -8,7 +8,7 @@ use axum::{
 use blindpipe_protocol::revocation::RevocationReason;
 use serde::Serialize;
 
-use super::{http::Accounts, store};
+use super::{http::Accounts, store, thefts};
 use crate::{
     error::{Code, Result},
     features::{
@@ -19,7 +19,7 @@ use crate::{
     ids::{SessionId, UserId},
     limits::{Limiter, quotas::ACCESS_TOKEN_TTL, table::Limit},
     metrics,
-    validation::{DeviceId, Text},
+    validation::{DeviceId, Name},
     work::Tx,
 };
 
@@ -46,8 +46,8 @@ impl Accounts {
     pub fn new_session(
         &self,
         device: Option<DeviceId>,
-        name: Option<Text<1, 200>>,
-        platform: Option<Text<1, 64>>,
+        name: Option<Name<200>>,
+        platform: Option<Name<64>>,
     ) -> NewSession {
         NewSession {
             id: SessionId::generate(self.work.random()),
@@ -58,12 +58,23 @@ impl Accounts {
             ),
             device_name: name.map(|name| name.0),
             platform: platform.map(|platform| platform.0),
+            cookie: None,
+            passkey: None,
+        }
+    }
+
+    /// Notes the refresh cookie that a login brings, as proof of its device.
+    pub fn with_cookie(&self, session: NewSession, headers: &HeaderMap) -> NewSession {
+        let cookie = self.refresh_tokens.read(headers);
+        NewSession {
+            cookie: cookie.map(|(session, _)| session),
+            ..session
         }
     }
 
     /// Ends every sign-in: makes the session in `tx`, which has verified the user. It ends the
-    /// device's earlier session and mails the user about an unknown device. The caller sends the
-    /// answer after the commit.
+    /// device's earlier session. It mails the user unless the login proves that it comes from a
+    /// known device. The caller sends the answer after the commit.
     pub async fn sign_in(
         &self,
         tx: &Tx,
@@ -71,11 +82,12 @@ impl Accounts {
         user: UserId,
         session: NewSession,
     ) -> Result<Response> {
+        let is_known = devices::is_known(tx, user, &session).await?;
         let is_new_device = devices::sign_in(tx, user, &session).await?;
         let backups = keys::backed_up_devices(tx, user).await?;
         // A new user needs no notice. It comes last, so that another login of the user hardly waits
         // for its lock.
-        if is_new_device && status != StatusCode::CREATED {
+        if (is_new_device || !is_known) && status != StatusCode::CREATED {
             store::put_notice(tx, user, session.device_name.as_deref()).await?;
         }
         let data = SignedIn {
@@ -101,13 +113,16 @@ impl Accounts {
 pub struct RefreshedToken {
     access_token: String,
     expires_in_seconds: u64,
+    user_id: UserId,
+    device_id: String,
 }
 
 /// `POST /auth/refresh`: the next access token and refresh cookie.
 ///
 /// Caller: the holder of the cookie; no body. Limit: `auth_refresh`, 60/min per session. Answers
-/// 200 `{access_token, expires_in_seconds}`. The predecessor gives the same successor for 10 s.
-/// Later use means theft: the session ends on every node. Errors: `TOKEN_EXPIRED`.
+/// 200 `{access_token, expires_in_seconds, user_id, device_id}`. The predecessor gives the same
+/// successor for 10 s. Later use means theft: the session ends on every node, and so do the agent
+/// tokens that it made. Errors: `TOKEN_EXPIRED`.
 pub async fn refresh(
     State(accounts): State<Accounts>,
     limiter: Limiter,
@@ -121,29 +136,26 @@ pub async fn refresh(
     // Each use gives another token, so a limit per token would never apply. The session has the
     // limit.
     limiter.check(Limit::Refresh, session).await?;
-    match devices::refresh(accounts.work.db(), session, generation).await? {
-        Refreshed::Next {
-            user,
-            device_id,
-            generation,
-        } => {
-            let data = RefreshedToken {
-                access_token: accounts.access_tokens.sign(user, &device_id, session)?,
-                expires_in_seconds: ACCESS_TOKEN_TTL.as_secs(),
-            };
-            let cookie = accounts.refresh_tokens.cookie(session, generation);
-            Ok(([(header::SET_COOKIE, cookie)], Data(data)).into_response())
-        }
-        Refreshed::Stolen => {
+    let Some(refreshed) = devices::refresh(accounts.work.db(), session, generation).await? else {
+        if thefts::end(&accounts.work, session, generation).await? {
             metrics::session_stolen();
             tracing::warn!(%session, "an old refresh token came back; its session is over");
-            accounts
-                .work
-                .revoked(vec![session.0], RevocationReason::RefreshReuse);
-            Err(Code::TokenExpired.into())
         }
-        Refreshed::RevokedCredentials => Err(Code::TokenExpired.into()),
-    }
+        return Err(Code::TokenExpired.into());
+    };
+    let Refreshed {
+        user,
+        device_id,
+        generation,
+    } = refreshed;
+    let data = RefreshedToken {
+        access_token: accounts.access_tokens.sign(user, &device_id, session)?,
+        expires_in_seconds: ACCESS_TOKEN_TTL.as_secs(),
+        user_id: user,
+        device_id,
+    };
+    let cookie = accounts.refresh_tokens.cookie(session, generation);
+    Ok(([(header::SET_COOKIE, cookie)], Data(data)).into_response())
 }
 
 #[derive(Serialize)]

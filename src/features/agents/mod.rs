@@ -126,6 +126,22 @@ pub async fn retire(work: &UnitOfWork) -> Result<()> {
     Ok(())
 }
 
+/// Settles an agent that lost a token with a stolen session. The token that the thief had replaced
+/// counts again. Without one, the agent is `token_revoked`.
+pub async fn settle_tokens(work: &UnitOfWork, agent: AgentId) -> Result<()> {
+    let settled = work.run("agents.settle_tokens", async |tx| {
+        let Some(locked) = store::lock(tx, agent).await? else {
+            return Ok(());
+        };
+        if store::restore_token(tx, agent).await? {
+            return Ok(());
+        }
+        store::end_keys(tx, agent).await?;
+        move_to(tx, &locked, AgentState::TokenRevoked).await
+    });
+    settled.await
+}
+
 /// All agents of a user, including deleted ones.
 pub async fn of_owner(db: &Db, owner: UserId) -> Result<Vec<AgentId>> {
     store::of_owner(db, owner).await

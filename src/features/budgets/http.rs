@@ -10,7 +10,7 @@ use crate::{
     auth::caller::Caller,
     db::Db,
     error::Result,
-    http::{List, client::ClientIp},
+    http::List,
     limits::{
         Limiter, Rule,
         table::{Limit, Per},
@@ -20,12 +20,7 @@ use crate::{
 /// `GET /limits`: the caller's limits, in the order of the interface.
 ///
 /// Caller: user or agent. Answers 200 with the whole list of [`Bucket`]s.
-pub async fn list(
-    caller: Caller,
-    limiter: Limiter,
-    ip: ClientIp,
-    State(db): State<Db>,
-) -> Result<List<Bucket>> {
+pub async fn list(caller: Caller, limiter: Limiter, State(db): State<Db>) -> Result<List<Bucket>> {
     let (tier, guards) = match &caller {
         Caller::User(user) => {
             let budgets = [Limit::LoginFail, Limit::CodeTries].map(|limit| limiter.budget(limit));
@@ -35,7 +30,6 @@ pub async fn list(
     };
     let email = guards.as_ref().map(|guards| guards.email.clone());
     let key_of = |limit: Limit| match (limit.per(), &caller) {
-        (Per::Ip, _) => Some(ip.to_string()),
         (Per::Email, Caller::User(_)) => email.clone(),
         (Per::Session, Caller::User(user)) => Some(user.session.to_string()),
         (Per::User | Per::Principal, Caller::User(user)) => Some(user.id.to_string()),
@@ -57,8 +51,9 @@ pub async fn list(
     }
     let mine = |limit: &Limit| match (limit.per(), &caller) {
         (Per::AgentAndRoute, _) => tier == Some(*limit),
-        (Per::Agent, Caller::User(_)) => false,
-        (Per::Ip | Per::IpAndRoute | Per::Principal | Per::Agent, _) | (_, Caller::User(_)) => true,
+        // The budgets of an address are not the caller's alone.
+        (Per::Ip | Per::IpAndRoute, _) | (Per::Agent, Caller::User(_)) => false,
+        (Per::Principal | Per::Agent, _) | (_, Caller::User(_)) => true,
         _ => false,
     };
     let data = Limit::ALL.iter().filter(|limit| mine(limit)).map(|limit| {

@@ -120,11 +120,9 @@ async fn open_one(
 /// [`Conversation`]s.
 pub async fn list(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    limiter.check(Limit::UserConversationsList, user.id).await?;
     page_of(&db, Principal::User(user.id), &page).await
 }
 
@@ -134,11 +132,9 @@ pub async fn list(
 /// Caller: agent. Limit: `agent_conversations`, 30/min per agent.
 pub async fn list_of_agent(
     agent: Agent,
-    limiter: Limiter,
     State(db): State<Db>,
     Query(page): Query<Page<ConversationId>>,
 ) -> Result<List<Conversation>> {
-    limiter.check(Limit::AgentConversations, agent.id).await?;
     page_of(&db, Principal::Agent(agent.id), &page).await
 }
 
@@ -201,6 +197,7 @@ pub async fn change(
     };
     let conversation = work
         .run("conversations.change", async |tx| {
+            lock_live_session(tx, user.id, user.session).await?;
             store::change(tx, id, user.id, &change).await
         })
         .await?;

@@ -14,6 +14,6 @@ pub use self::{
     audience::Audience,
     store::{
         AskedUser, MembershipScope, Place, add_member, asked_user, is_admin, kind, leave_next,
-        lock, member, members, recipients, remove_member, touch, updated,
+        lock, member, members, recipients, remove_member, require_rotation, touch, updated,
     },
 };

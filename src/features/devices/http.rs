@@ -47,9 +47,5 @@ pub async fn revoke(
     let revoked = work.run("devices.revoke", async |tx| {
         store::revoke(tx, &user, &device.0).await
     });
-    let revoked_at = revoked.await?.into();
-    Ok(Data(RevokedDevice {
-        device_id: device.0,
-        revoked_at,
-    }))
+    revoked.await.map(Data)
 }

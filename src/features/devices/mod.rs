@@ -15,5 +15,8 @@ pub use blindpipe_protocol::text::DeviceId;
 
 pub use self::{
     naming::name,
-    store::{NewSession, Refreshed, end_all, end_session, refresh, remove_key, sign_in},
+    store::{
+        NewSession, Refreshed, end_all, end_session, end_stolen, is_known, refresh, remove_key,
+        sign_in, still_there,
+    },
 };

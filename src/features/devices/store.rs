@@ -1,6 +1,9 @@
 use std::{collections::HashSet, time::Duration};
 
-use blindpipe_protocol::{devices::DeviceKeyChange, revocation::RevocationReason};
+use blindpipe_protocol::{
+    devices::{DeviceKeyChange, RevokedDevice, StillThere},
+    revocation::RevocationReason,
+};
 use chrono::{DateTime, Utc};
 
 use super::http::Device;
@@ -10,7 +13,7 @@ use crate::{
     error::{Code, Error, Result},
     events::Event,
     features::announcements::{self, Audience},
-    ids::{Principal, SessionId, UserId},
+    ids::{PasskeyId, Principal, SessionId, UserId},
     inbox::{self, Reader},
     jobs::{ConsentEnd, Job},
     limits::quotas::{MAX_SESSION_DAYS, REFRESH_GRACE, REFRESH_TOKEN_TTL},
@@ -28,6 +31,10 @@ pub struct NewSession {
     pub provisional: bool,
     pub device_name: Option<String>,
     pub platform: Option<String>,
+    /// The session of the refresh cookie that the login brings.
+    pub cookie: Option<SessionId>,
+    /// The passkey that the login uses.
+    pub passkey: Option<PasskeyId>,
 }
 
 /// Makes a session of a user's device and ends its earlier one. True if the device was unknown or
@@ -73,6 +80,14 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
         ],
     )
     .await?;
+    if let Some(passkey) = new.passkey {
+        tx.execute(
+            "-- devices.note_passkey
+            insert into passkey_device (passkey_id, user_id, device_id) values ($1, $2, $3) on conflict do nothing",
+            &[&passkey, &user, &new.device_id],
+        )
+        .await?;
+    }
     inbox::create_reader(tx, &Reader::new(Principal::User(user), &new.device_id)).await?;
     Ok(is_new_device)
 }
@@ -141,51 +156,92 @@ pub async fn end_session(tx: &Tx, session: SessionId, reason: RevocationReason) 
     Ok(())
 }
 
-/// The result of a refresh.
-pub enum Refreshed {
-    /// The session goes on with this generation.
-    Next {
-        user: UserId,
-        device_id: String,
-        generation: i32,
-    },
-    /// An old token was used after its grace. The session is over.
-    Stolen,
-    /// No such session exists any more.
-    RevokedCredentials,
+/// A session that goes on.
+pub struct Refreshed {
+    pub user: UserId,
+    pub device_id: String,
+    /// The generation of its next refresh token.
+    pub generation: i32,
 }
 
 /// Rotates a refresh token: the current generation gives the next one. Its predecessor gives the
-/// current one for ten seconds. An older one was stolen. One statement, so that many tabs wait only
-/// as long as it takes.
-pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Refreshed> {
+/// current one for ten seconds. None for any other. One statement, so that many tabs wait only as
+/// long as it takes.
+pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Option<Refreshed>> {
     let client = db.read().await?;
     let (grace, life) = (REFRESH_GRACE.as_secs_f64(), REFRESH_TOKEN_TTL.as_secs_f64());
-    let Some(row) = client
+    let row = client
         .query_opt(
             "-- devices.refresh
             update session set
                 generation = case when generation = $2 then generation + 1 else generation end,
                 rotated_at = case when generation = $2 then app_now() else rotated_at end,
                 refresh_expires_at = case when generation = $2
-                    then least(app_now() + make_interval(secs => $4), absolute_expires_at) else refresh_expires_at end,
-                revoked_at = case when generation <> $2 and not (generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3)) then app_now() end,
-                revoke_reason = case when generation <> $2 and not (generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3)) then 'refresh_reuse' end
+                    then least(app_now() + make_interval(secs => $4), absolute_expires_at) else refresh_expires_at end
             where session_id = $1 and revoked_at is null and refresh_expires_at > app_now() and absolute_expires_at > app_now()
-            returning user_id, device_id, generation, revoked_at is not null as is_stolen",
+                and (generation = $2 or generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3))
+            returning user_id, device_id, generation",
             &[&session, &generation, &grace, &life],
         )
-        .await?
-    else {
-        return Ok(Refreshed::RevokedCredentials);
-    };
-    if row.get("is_stolen") {
-        return Ok(Refreshed::Stolen);
-    }
-    Ok(Refreshed::Next {
+        .await?;
+    Ok(row.map(|row| Refreshed {
         user: row.get("user_id"),
         device_id: row.get("device_id"),
         generation: row.get("generation"),
+    }))
+}
+
+/// Ends a session whose token came back after its grace, because it was stolen. False if the session
+/// was over already.
+pub async fn end_stolen(tx: &Tx, session: SessionId, generation: i32) -> Result<bool> {
+    let ended = tx
+        .execute(
+            "-- devices.end_stolen
+            update session set revoked_at = app_now(), revoke_reason = 'refresh_reuse'
+            where session_id = $1 and revoked_at is null and refresh_expires_at > app_now() and absolute_expires_at > app_now()
+                and generation <> $2
+                and not (generation = $2 + 1 and rotated_at > app_now() - make_interval(secs => $3))",
+            &[&session, &generation, &REFRESH_GRACE.as_secs_f64()],
+        )
+        .await?
+        > 0;
+    if ended {
+        tx.revoke(vec![session.0], RevocationReason::RefreshReuse);
+    }
+    Ok(ended)
+}
+
+/// Whether a login proves that it comes from a device that the user knows: by that device's refresh
+/// cookie, current or ended, or by a passkey that was used there. The id of a device proves nothing,
+/// because contacts can read it.
+pub async fn is_known(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
+    if new.cookie.is_none() && new.passkey.is_none() {
+        return Ok(false);
+    }
+    Ok(tx
+        .query_one(
+            "-- devices.is_known
+            select exists (select from session where session_id = $3 and user_id = $1 and device_id = $2)
+                or exists (select from passkey_device where passkey_id = $4 and user_id = $1 and device_id = $2) as is_known",
+            &[&user, &new.device_id, &new.cookie, &new.passkey],
+        )
+        .await?
+        .get("is_known"))
+}
+
+/// What a user has that signs in or acts without a session. A thief may have made some of it.
+pub async fn still_there(tx: &Tx, user: UserId) -> Result<StillThere> {
+    let row = tx
+        .query_one(
+            "-- devices.still_there
+            select (select count(*) from passkey where user_id = $1) as passkeys,
+                   (select count(*) from agent where owner_user_id = $1 and state <> 'deleted') as agents",
+            &[&user],
+        )
+        .await?;
+    Ok(StillThere {
+        passkeys: row.get("passkeys"),
+        agents: row.get("agents"),
     })
 }
 
@@ -248,8 +304,8 @@ pub async fn list(
     Ok(devices.collect())
 }
 
-/// Revokes a device of the user's whose session still counts. Returns the time.
-pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>> {
+/// Revokes a device of the user's whose session still counts.
+pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<RevokedDevice> {
     tx.execute(
         "-- devices.lock_user
         select 1 from user_account where user_id = $1 for update",
@@ -279,7 +335,13 @@ pub async fn revoke(tx: &Tx, user: &User, device: &str) -> Result<DateTime<Utc>>
         user.id,
         device.to_owned(),
     )));
-    Ok(row.get("revoked_at"))
+    let StillThere { passkeys, agents } = still_there(tx, user.id).await?;
+    Ok(RevokedDevice {
+        device_id: device.to_owned(),
+        revoked_at: row.get::<_, DateTime<Utc>>("revoked_at").into(),
+        passkeys,
+        agents,
+    })
 }
 
 /// Puts the job that requires other keys in conversations whose current key the device holds. It

@@ -15,7 +15,10 @@ use chrono::TimeDelta;
 
 use super::{rules::Recipient, store};
 use crate::{
-    auth::{caller::Caller, user::User},
+    auth::{
+        caller::Caller,
+        user::{User, lock_live_session},
+    },
     db::Db,
     error::{Error, Result},
     features::conversations,
@@ -74,6 +77,7 @@ pub async fn rotate(
     conversations::kind(work.db(), id, Principal::User(user.id)).await?;
     limiter.check(Limit::KeysGroupRotate, id).await?;
     let rotated = work.run("group_keys.rotate", async |tx| {
+        lock_live_session(tx, user.id, user.session).await?;
         store::rotate(tx, id, rotation).await
     });
     let (epoch, rotated_at) = rotated.await?;

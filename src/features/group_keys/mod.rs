@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::{
     error::Result,
-    ids::{ConversationId, UserId},
+    ids::{AgentId, ConversationId, UserId},
     work::UnitOfWork,
 };
 
@@ -24,6 +24,21 @@ pub async fn replace_held(work: &UnitOfWork, user: UserId, device: &str) -> Resu
     while let Some(next) = work
         .run("group_keys.replace_next", async |tx| {
             store::replace_next(tx, user, device, after).await
+        })
+        .await?
+    {
+        after = next;
+    }
+    Ok(())
+}
+
+/// Requires other keys in conversations whose current key was not wrapped for an agent's current
+/// one.
+pub async fn replace_for_agent(work: &UnitOfWork, agent: AgentId) -> Result<()> {
+    let mut after = ConversationId(Uuid::nil());
+    while let Some(next) = work
+        .run("group_keys.replace_next_of_agent", async |tx| {
+            store::replace_next_of_agent(tx, agent, after).await
         })
         .await?
     {

@@ -12,7 +12,7 @@ use crate::{
     error::{Code, Error, Result},
     events::Event,
     features::conversations,
-    ids::{ConversationId, EventId, Principal, UserId},
+    ids::{AgentId, ConversationId, EventId, Principal, UserId},
     work::Tx,
 };
 
@@ -227,5 +227,30 @@ pub async fn replace_next(
     if asked {
         conversations::updated(tx, id).await?;
     }
+    Ok(Some(id))
+}
+
+/// Requires another key in the next conversation after `after` whose current key was wrapped before
+/// the agent had its own. Returns the conversation, or none if no more is left.
+pub async fn replace_next_of_agent(
+    tx: &Tx,
+    agent: AgentId,
+    after: ConversationId,
+) -> Result<Option<ConversationId>> {
+    let next = tx
+        .query_opt(
+            "-- group_keys.next_of_agent
+            select c.conversation_id from active_member m join conversation c using (conversation_id)
+            join agent_key own on own.agent_id = m.principal_id and own.valid_until is null
+            where m.principal_id = $1 and m.conversation_id > $2 and c.epoch > 0 and not c.rotation_required
+                and not exists (select from group_key k where k.conversation_id = c.conversation_id and k.epoch = c.epoch
+                                    and k.principal_id = $1 and k.rotated_at >= own.created_at)
+            order by m.conversation_id limit 1",
+            &[&agent, &after],
+        )
+        .await?;
+    let Some(row) = next else { return Ok(None) };
+    let id = row.get("conversation_id");
+    conversations::require_rotation(tx, id).await?;
     Ok(Some(id))
 }

@@ -88,6 +88,7 @@ pub async fn remove_member(
     Path((group, member)): Path<(ConversationId, Principal)>,
 ) -> Result<Data<Removal>> {
     let removal = work.run("groups.remove_member", async |tx| {
+        caller.lock_live(tx).await?;
         store::remove(tx, group, caller.principal(), member).await
     });
     removal.await.map(Data)
@@ -106,6 +107,7 @@ pub async fn change_member(
     Json(body): Json<ChangeMember>,
 ) -> Result<Data<Member>> {
     let member = work.run("groups.change_member", async |tx| {
+        lock_live_session(tx, user.id, user.session).await?;
         store::change_role(tx, group, user.id, member, body.role.into()).await
     });
     member.await.map(Data)
@@ -116,8 +118,9 @@ pub async fn change_member(
 ///
 /// Caller: user who administers the group and has an active relation with the agent. Limit:
 /// `group_agent_instance`, 1/min per group. Body `{agent_id, visibility?}`. Answers 201 with
-/// [`AgentInstance`], 200 if the agent was there. Publishes `member.added` to the
-/// members. Errors: `NOT_FOUND`, `FORBIDDEN` (also with `params.limit` when the group is full),
+/// [`AgentInstance`], 200 if the agent was there. Publishes `member.added` to the members, or
+/// `conversation.updated` if an agent that was there sees other messages from now on. Errors:
+/// `NOT_FOUND`, `FORBIDDEN` (also with `params.limit` when the group is full),
 /// `AGENT_NOT_REGISTERED`, `RELATION_REQUIRED`.
 pub async fn add_agent(
     user: User,
@@ -137,6 +140,7 @@ pub async fn add_agent(
     related.await?;
     limiter.check(Limit::GroupAgentInstance, group).await?;
     let added = work.run("groups.add_agent", async |tx| {
+        lock_live_session(tx, user.id, user.session).await?;
         store::add_agent(tx, group, user.id, agent_id, visibility).await
     });
     let store::AddedAgent { instance, is_new } = added.await?;
@@ -158,6 +162,7 @@ pub async fn remove_agent(
     Path((group, instance)): Path<(ConversationId, InstanceId)>,
 ) -> Result<Data<Removal>> {
     let removal = work.run("groups.remove_agent", async |tx| {
+        lock_live_session(tx, user.id, user.session).await?;
         store::remove_instance(tx, group, user.id, instance).await
     });
     removal.await.map(Data)

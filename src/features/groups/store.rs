@@ -208,21 +208,28 @@ pub async fn add_agent(
     let place = lock_as_admin(tx, group, by).await?;
     let relation = related(tx, by, agent).await?;
     // An agent whose relation has ended returns under the caller's relation. It sees only later
-    // messages.
+    // messages. An agent whose visibility is widened sees only the earlier ones that name it.
     if let Some(row) = tx
         .query_opt(
             "-- groups.renew_agent
             update member m set visibility = $3,
                 relation_id = case when r.state = 'revoked' then $4 else m.relation_id end,
-                from_seq = case when r.state = 'revoked' then c.last_seq else m.from_seq end
-            from conversation c, relation r
+                from_seq = case when r.state = 'revoked' then c.last_seq else m.from_seq end,
+                all_from_seq = case when m.visibility <> 'all' and $3 = 'all' then c.last_seq else m.all_from_seq end
+            from conversation c, relation r, member old
             where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1 and r.relation_id = m.relation_id
-            returning m.instance_id",
+                and old.conversation_id = $1 and old.principal_id = $2
+            returning m.instance_id, old.visibility <> $3 or r.state = 'revoked' as is_changed",
             &[&group, &agent, &visibility, &relation],
         )
         .await?
     {
-        conversations::touch(tx, group, false).await?;
+        // The other members wrote under the earlier visibility, so they hear of the change.
+        let is_changed = row.get("is_changed");
+        conversations::touch(tx, group, is_changed && place.epoch > 0).await?;
+        if is_changed {
+            conversations::updated(tx, group).await?;
+        }
         let instance = AgentInstance {
             instance_id: row.get("instance_id"),
             agent_id: agent,

@@ -81,13 +81,9 @@ pub async fn read_backups(
 /// for unrelated users.
 pub async fn directory(
     caller: Caller,
-    limiter: Limiter,
     State(db): State<Db>,
     Path(user): Path<UserId>,
 ) -> Result<Data<Directory>> {
-    limiter
-        .check(Limit::KeysLookup, caller.principal().wire_id())
-        .await?;
     let directory = store::directory(&db, caller.principal(), user).await?;
     Ok(Data(directory.ok_or(Code::NotFound)?))
 }

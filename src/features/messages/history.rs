@@ -16,7 +16,6 @@ use crate::{
     error::Result,
     http::{Path, Query, page::Page},
     ids::{AgentId, ConversationId, MessageId, Principal},
-    limits::{Limiter, table::Limit},
 };
 
 /// The query of a history.
@@ -37,12 +36,10 @@ pub struct Walk {
 /// true. Errors: `NOT_FOUND`.
 pub async fn of_user(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     Path(conversation): Path<ConversationId>,
     Query(walk): Query<Walk>,
 ) -> Result<Response> {
-    limiter.check(Limit::UserMessagesList, user.id).await?;
     answer(&db, conversation, Principal::User(user.id), &walk).await
 }
 

@@ -9,6 +9,7 @@
 mod answer;
 mod batch;
 mod body;
+mod contended;
 pub(crate) mod history;
 pub(crate) mod http;
 mod store;

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     SendRequest, Sent, answer,
     batch::{Batch, PendingSend},
+    contended::ContendedSends,
     store::{self, Decision},
 };
 use crate::{
@@ -34,6 +35,8 @@ const MAX_HELD_SENDS: usize = 1024;
 /// The longest wait for an answer. The outcome is then unknown, not undone. A retry with the same
 /// id reveals it.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// The time after a lock for which a shard looks for locks before each batch.
+const LOCK_MEMORY: Duration = Duration::from_secs(1);
 /// The number of batches that may leave a send undecided. A conversation changed meanwhile, or a
 /// key was about to expire.
 const MAX_ATTEMPTS: u32 = 5;
@@ -60,7 +63,10 @@ impl MessageWriter {
     ) -> Self {
         let shards = (0..shards).map(|_| {
             let (sender, queue) = mpsc::channel(QUEUE_CAPACITY);
-            tasks.spawn(WriterShard::new(db.clone(), backplane.clone(), queue).run());
+            let contended = ContendedSends::default();
+            tasks.spawn(contended.clone().run(db.clone(), backplane.clone()));
+            let shard = WriterShard::new(db.clone(), backplane.clone(), queue, contended);
+            tasks.spawn(shard.run());
             sender
         });
         MessageWriter {
@@ -123,23 +129,42 @@ struct WriterShard {
     /// Sends that the shard has taken out of its queue and no batch has decided yet, in order.
     held: Vec<PendingSend>,
     contention: ContentionTracker,
+    /// Sends that wait for locks, and all later ones of their conversations.
+    contended: ContendedSends,
+    /// The last time that a batch waited too long for a lock.
+    locked_at: Option<Instant>,
 }
 
 impl WriterShard {
-    fn new(db: Db, backplane: Backplane, queue: mpsc::Receiver<PendingSend>) -> Self {
+    fn new(
+        db: Db,
+        backplane: Backplane,
+        queue: mpsc::Receiver<PendingSend>,
+        contended: ContendedSends,
+    ) -> Self {
         WriterShard {
             db,
             backplane,
             queue,
             held: Vec::new(),
             contention: ContentionTracker::default(),
+            contended,
+            locked_at: None,
         }
     }
 
     /// Runs until the queue is closed and all sends are answered.
     async fn run(mut self) {
         while self.receive().await {
+            self.contended.take_followers(&mut self.held);
             let mut batch = Batch::select(&mut self.held);
+            if self.met_a_lock() && !batch.sends.is_empty() {
+                let sends = std::mem::take(&mut batch.sends);
+                self.divert(sends, false).await;
+                // The others are in front of the held ones now.
+                self.contended.take_followers(&mut self.held);
+                batch = Batch::select(&mut self.held);
+            }
             if batch.sends.is_empty() {
                 continue;
             }
@@ -151,6 +176,38 @@ impl WriterShard {
             };
             self.conclude(batch.sends, outcome, started).await;
         }
+        self.contended.close();
+    }
+
+    /// Whether a lock has held up a batch recently. The next one looks first.
+    fn met_a_lock(&self) -> bool {
+        self.locked_at.is_some_and(|at| at.elapsed() < LOCK_MEMORY)
+    }
+
+    /// Moves the sends that a lock holds up to the contended ones, and holds the others again.
+    /// `held_up` is true if at least one of them is.
+    async fn divert(&mut self, sends: Vec<PendingSend>, held_up: bool) {
+        let conversations: Vec<ConversationId> =
+            sends.iter().map(|send| send.request.conversation).collect();
+        let free = match store::unlocked(&self.db, &conversations).await {
+            Ok(free) => free,
+            Err(error) => {
+                error.log();
+                HashSet::new()
+            }
+        };
+        let (free, blocked): (Vec<_>, Vec<_>) = sends
+            .into_iter()
+            .partition(|send| free.contains(&send.request.conversation));
+        // No row explains the wait, so it was a key or the statement itself. Each goes alone.
+        if held_up && blocked.is_empty() {
+            return self.contended.add(free);
+        }
+        if !blocked.is_empty() {
+            self.locked_at = Some(Instant::now());
+            self.contended.add(blocked);
+        }
+        self.requeue(free);
     }
 
     /// Waits for a send unless some are held, then takes all queued ones. False once the queue is
@@ -198,11 +255,13 @@ impl WriterShard {
                 self.contention.record(&undecided);
                 self.requeue(undecided);
             }
-            // Postgres refuses one of them, or one waits for a lock or has too many recipients. The
-            // others must still commit.
-            Err(error)
-                if size > 1 && (error.code() == Code::InternalError || error.is_out_of_time()) =>
-            {
+            // One waits for a lock or has too many recipients. The others go on without it.
+            Err(error) if error.is_out_of_time() => {
+                tracing::debug!(?error, "sends wait for a lock, apart from the others");
+                self.divert(batch, true).await;
+            }
+            // Postgres refuses one of them. The others must still commit.
+            Err(error) if size > 1 && error.code() == Code::InternalError => {
                 error.log();
                 self.commit_one_by_one(batch).await;
             }
@@ -211,18 +270,12 @@ impl WriterShard {
     }
 
     /// Commits each send in a transaction of its own. A send behind an undecided one of its
-    /// conversation waits for it. A send behind one that timed out is refused, because it would be
-    /// late too.
+    /// conversation waits for it.
     async fn commit_one_by_one(&mut self, batch: Vec<PendingSend>) {
         let (mut undecided, mut blocked) = (Vec::new(), HashSet::new());
-        let mut slow = HashSet::new();
         for send in batch {
-            let conversation = send.request.conversation;
-            if blocked.contains(&conversation) {
+            if blocked.contains(&send.request.conversation) {
                 undecided.push(send);
-            } else if slow.contains(&conversation) {
-                let error = Error::unavailable("the conversation is too slow");
-                refuse_all(vec![send], &error);
             } else if !send.answer.is_closed() {
                 let single = vec![send];
                 match store::commit(&self.db, &single, None).await {
@@ -231,12 +284,7 @@ impl WriterShard {
                         blocked.extend(rest.iter().map(|send| send.request.conversation));
                         undecided.extend(rest);
                     }
-                    Err(error) => {
-                        if error.is_out_of_time() {
-                            slow.insert(conversation);
-                        }
-                        refuse_all(single, &error);
-                    }
+                    Err(error) => refuse_all(single, &error),
                 }
             }
         }
@@ -284,7 +332,7 @@ impl ContentionTracker {
     }
 }
 
-fn refuse_all(batch: Vec<PendingSend>, error: &Error) {
+pub(super) fn refuse_all(batch: Vec<PendingSend>, error: &Error) {
     error.log();
     for send in batch {
         let refusal = match error.code() {
@@ -297,7 +345,7 @@ fn refuse_all(batch: Vec<PendingSend>, error: &Error) {
 }
 
 /// Publishes the stored sends, answers the decided ones, and returns the rest.
-fn publish_and_answer(
+pub(super) fn publish_and_answer(
     backplane: &Backplane,
     batch: Vec<PendingSend>,
     decisions: Vec<Decision>,

@@ -1,6 +1,10 @@
 //! `POST /auth/passkey/*`, `/users/me/passkeys`.
 
-use axum::{extract::State, http::StatusCode, response::Response};
+use axum::{
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::Response,
+};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use webauthn_rs::prelude::{
@@ -13,15 +17,21 @@ use webauthn_rs_proto::{
 
 use super::{Passkeys, store};
 use crate::{
-    auth::{turnstile, user::User},
+    auth::{
+        turnstile,
+        user::{User, lock_live_session},
+    },
     clock,
     error::{Code, Error, Result},
-    features::accounts::Accounts,
+    features::{
+        accounts::{self, Accounts, SecurityChange},
+        devices::NewSession,
+    },
     http::{Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp},
     ids::{ChallengeId, PasskeyId, UserId},
     limits::{Limiter, table::Limit},
     metrics,
-    validation::{DeviceId, Text},
+    validation::{DeviceId, Name},
     work::{Tx, UnitOfWork},
 };
 
@@ -54,7 +64,7 @@ pub async fn begin_login(
 ) -> Result<Data<LoginChallenge>> {
     limiter.check(Limit::PasskeyBegin, ip).await?;
     if let Some(token) = body.turnstile_token {
-        accounts.turnstile.verify(&token.0, ip.ip()).await?;
+        accounts.verify_human(&limiter, ip, &token).await?;
     }
     let (options, state) = passkeys
         .webauthn
@@ -78,8 +88,8 @@ pub struct Login {
     challenge_id: ChallengeId,
     credential: PublicKeyCredential,
     device_id: Option<DeviceId>,
-    device_name: Option<Text<1, 200>>,
-    platform: Option<Text<1, 64>>,
+    device_name: Option<Name<200>>,
+    platform: Option<Name<64>>,
 }
 
 /// `POST /auth/passkey/complete`: signs in with a passkey, also while the password is locked.
@@ -89,9 +99,11 @@ pub struct Login {
 pub async fn login(
     State(accounts): State<Accounts>,
     State(passkeys): State<Passkeys>,
+    headers: HeaderMap,
     Json(body): Json<Login>,
 ) -> Result<Response> {
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
+    let session = accounts.with_cookie(session, &headers);
     let signed_in = accounts.work.run("passkeys.login", async |tx| {
         let Some(state) = store::take_challenge(tx, body.challenge_id, None).await? else {
             metrics::passkey_login("expired");
@@ -100,7 +112,13 @@ pub async fn login(
         let verified = passkeys.prove(tx, &body.credential, read(&state)?).await?;
         metrics::passkey_login(verified.map_or_else(|outcome| outcome, |_| "signed_in"));
         match verified {
-            Ok(user) => accounts.sign_in(tx, StatusCode::OK, user, session).await,
+            Ok((user, passkey)) => {
+                let session = NewSession {
+                    passkey: Some(passkey),
+                    ..session
+                };
+                accounts.sign_in(tx, StatusCode::OK, user, session).await
+            }
             Err(_) => tx.commit_with(Code::PasskeyInvalid),
         }
     });
@@ -108,13 +126,13 @@ pub async fn login(
 }
 
 impl Passkeys {
-    /// The user whose passkey has answered the challenge, or the error of the answer.
+    /// The user and the passkey that have answered the challenge, or the error of the answer.
     async fn prove(
         &self,
         tx: &Tx,
         credential: &PublicKeyCredential,
         state: DiscoverableAuthentication,
-    ) -> Result<Result<UserId, &'static str>> {
+    ) -> Result<Result<(UserId, PasskeyId), &'static str>> {
         let Ok((user, credential_id)) = self
             .webauthn
             .identify_discoverable_authentication(credential)
@@ -133,7 +151,7 @@ impl Passkeys {
             Ok(result) => {
                 passkey.update_credential(&result);
                 store::used(tx, claimed.id, &written(&passkey)?).await?;
-                Ok(Ok(user))
+                Ok(Ok((user, claimed.id)))
             }
             Err(WebauthnError::CredentialPossibleCompromise) => {
                 // Two parties hold this key, and the server cannot tell which of them is the user.
@@ -195,7 +213,7 @@ pub async fn begin_enrolment(
 pub struct Enrolment {
     challenge_id: ChallengeId,
     credential: RegisterPublicKeyCredential,
-    name: Option<Text<1, 200>>,
+    name: Option<Name<200>>,
 }
 
 #[derive(Serialize)]
@@ -240,6 +258,7 @@ pub async fn enrol(
         let credential = written(&passkey)?;
         let (passkey_id, created_at) =
             store::create(tx, &user, passkey.cred_id(), &name, &credential).await?;
+        accounts::notify(tx, user.id, SecurityChange::PasskeyAdded).await?;
         Ok(Enrolled {
             passkey_id,
             name,
@@ -288,13 +307,16 @@ pub struct Removed {
 
 /// `DELETE /users/me/passkeys/{passkey_id}`: deletes a passkey. Sessions that it opened stay.
 ///
-/// Caller: user. Answers 200 `{passkey_id, deleted_at}`. Errors: `NOT_FOUND`.
+/// Caller: user with a login less than 10 min old: a stolen token must not take the owner's way in.
+/// Answers 200 `{passkey_id, deleted_at}`. Errors: `REAUTH_REQUIRED`, `NOT_FOUND`.
 pub async fn remove(
     user: User,
     State(work): State<UnitOfWork>,
     Path(passkey_id): Path<PasskeyId>,
 ) -> Result<Data<Removed>> {
+    user.must_be_recent()?;
     let removed = work.run("passkeys.remove", async |tx| {
+        lock_live_session(tx, user.id, user.session).await?;
         store::remove(tx, user.id, passkey_id).await
     });
     Ok(Data(Removed {

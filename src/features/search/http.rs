@@ -13,7 +13,6 @@ use crate::{
     db::Db,
     error::Result,
     http::{List, Query, page::Page},
-    limits::{Limiter, table::Limit},
 };
 
 /// The query of a search.
@@ -33,11 +32,9 @@ pub struct Parameters {
 /// first. Errors: `SEARCH_CONTENT_ENCRYPTED` (words for messages).
 pub async fn search(
     user: User,
-    limiter: Limiter,
     State(db): State<Db>,
     Query(parameters): Query<Parameters>,
 ) -> Result<List<SearchHit>> {
-    limiter.check(Limit::UserSearch, user.id).await?;
     let Parameters {
         page,
         q,

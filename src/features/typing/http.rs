@@ -9,7 +9,6 @@ use crate::{
     error::Result,
     http::{Data, Json},
     ids::Principal,
-    limits::{Limiter, table::Limit},
 };
 
 /// `POST /agents/{agent_id}/typing`: announces that an agent writes or has stopped.
@@ -19,11 +18,9 @@ use crate::{
 /// `NOT_FOUND`, `RELATION_REVOKED`. Publishes a `typing` frame to the members' sockets; no event.
 pub async fn typing(
     agent: Agent,
-    limiter: Limiter,
     State(typing): State<Typing>,
     Json(body): Json<SetTyping>,
 ) -> Result<Data<TypingAnswer>> {
-    limiter.check(Limit::AgentTyping, agent.id).await?;
     let SetTyping {
         conversation_id,
         state,

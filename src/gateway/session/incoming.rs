@@ -1,28 +1,45 @@
 //! Frames of the client: each is counted, parsed and handled.
 
 use blindpipe_protocol::frames::{AuthRenewed, Empty};
+use serde_json::Value;
 
 use super::{Expiry, Session};
 use crate::{
     auth::user::UserToken,
     cursor::Cursor,
-    error::Code,
-    features::streams::StreamCommand,
+    error::{Code, Result},
+    features::streams::{StreamCommand, StreamId},
     gateway::{
+        Gateway,
         authenticate::AuthenticatedClient,
         close::{Close, SessionEnd},
         frames::{self, AuthErrorReason, ClientFrame, ServerFrame},
         sends::{Target, refuse},
         socket::{Incoming, Socket},
     },
-    ids::Principal,
+    ids::{Principal, SessionId},
     limits::{
         Limiter,
         quotas::{
             HEARTBEAT_INTERVAL, MAX_ACKS_PER_SECOND, MAX_DELTAS_PER_SECOND, MAX_FRAMES_PER_SECOND,
         },
+        table::Limit,
     },
 };
+
+/// Handles a frame of a stream. The begin of one asks Postgres who listens, so it is charged first.
+async fn of_stream(
+    gateway: &Gateway,
+    who: Principal,
+    stream: StreamId,
+    action: StreamCommand,
+) -> Result<()> {
+    if let (StreamCommand::Begin(_), Principal::Agent(agent)) = (&action, who) {
+        let limiter = Limiter::detached(gateway.limits.clone());
+        limiter.check(Limit::StreamBegin, agent).await?;
+    }
+    gateway.streams.frame(who, stream, action).await
+}
 
 impl Session<'_> {
     /// Handles what the socket has brought.
@@ -68,7 +85,13 @@ impl Session<'_> {
                 socket.say(pong).await?;
             }
             ClientFrame::Ack(cursor) => self.ack(cursor),
-            ClientFrame::Renew(token) => self.renew(&token, socket).await?,
+            ClientFrame::Renew(token) => {
+                let session = SessionId(self.client.credential);
+                match self.limiter().check(Limit::AuthRenew, session).await {
+                    Ok(()) => self.renew(&token, socket).await?,
+                    Err(error) => refuse(socket, &Value::Null, None, &error).await?,
+                }
+            }
             ClientFrame::Send {
                 reference,
                 conversation,
@@ -112,7 +135,7 @@ impl Session<'_> {
                 let AuthenticatedClient {
                     principal, reader, ..
                 } = &self.client;
-                let limiter = Limiter::detached(self.gateway.limits.clone());
+                let limiter = self.limiter();
                 let typed = self.gateway.typing.frame(
                     &limiter,
                     *principal,
@@ -130,18 +153,18 @@ impl Session<'_> {
                 stream,
                 action,
             } => {
-                let who = self.client.principal;
-                let done = self
-                    .gateway
-                    .streams
-                    .frame(who, stream.clone(), action)
-                    .await;
-                if let Err(error) = done {
+                let (gateway, who) = (self.gateway, self.client.principal);
+                let done = of_stream(gateway, who, stream.clone(), action);
+                if let Err(error) = done.await {
                     refuse(socket, &reference, Some(&stream), &error).await?;
                 }
             }
         }
         Ok(())
+    }
+
+    fn limiter(&self) -> Limiter {
+        Limiter::detached(self.gateway.limits.clone())
     }
 
     /// Notes a durable ack. An ack of another epoch says nothing about this one.

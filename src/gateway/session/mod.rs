@@ -67,7 +67,7 @@ async fn open<'a>(
     socket: &mut Socket,
     unauthenticated: UnauthenticatedConnection,
 ) -> Result<Box<Session<'a>>, SessionEnd> {
-    let client = authenticate::receive(gateway, socket).await?;
+    let client = authenticate::receive(gateway, socket, unauthenticated.ip()).await?;
     drop(unauthenticated);
     Session::start(gateway, client, socket).await.map(Box::new)
 }

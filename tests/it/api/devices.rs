@@ -158,7 +158,7 @@ async fn revoking_a_device_ends_it_everywhere_at_once() {
         .expect("an object")
         .keys()
         .collect();
-    assert_eq!(fields, ["device_id", "revoked_at"]);
+    assert_eq!(fields, ["agents", "device_id", "passkeys", "revoked_at"]);
     assert_eq!(answer.data()["device_id"], "phone");
     for node in [&a, &b] {
         phone

@@ -20,3 +20,4 @@ mod published;
 mod read_markers;
 mod relations;
 mod search;
+mod visibility;

@@ -101,7 +101,11 @@ async fn reconnect(agent: &Agent, base: &str) -> Socket {
 #[tokio::test(flavor = "multi_thread")]
 async fn all_agents_come_to_a_cold_node_without_a_hash() {
     let n = scale(100);
-    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "ws_connect=1000/s")]).await;
+    let [a] = nodes_with(&[(
+        "LIMIT_OVERRIDES",
+        "ws_connect=1000/s,agent_token_unknown=100000/s",
+    )])
+    .await;
     let alice = a.user("alice").await;
     let agents = many_agents(&a, &alice, n).await;
     let c = ProcessNode::start(&a).await;
@@ -201,7 +205,11 @@ async fn a_proof_in_use_is_shared_anew_and_not_at_every_use() {
 async fn without_redis_junk_waits_for_nothing_and_keeps_nobody_out() {
     let mut redis = private_redis("tokens-away").await;
     let url = redis.url();
-    let [a] = nodes_with(&[("REDIS_URL", &url)]).await;
+    let [a] = nodes_with(&[
+        ("REDIS_URL", &url),
+        ("LIMIT_OVERRIDES", "agent_token_unknown=100000/s"),
+    ])
+    .await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     redis.kill();
@@ -360,7 +368,11 @@ async fn junk_tokens_cost_no_hash_and_others_little() {
     // The rate that two cores can carry beside the sends; a build without optimisation less.
     let per_second = if cfg!(debug_assertions) { 400 } else { 2_000 };
     let lasting = Duration::from_secs(u64::from(n / per_second));
-    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=1000/s")]).await;
+    let [a] = nodes_with(&[(
+        "LIMIT_OVERRIDES",
+        "user_message_send=1000/s,agent_token_unknown=100000/s",
+    )])
+    .await;
     let b = ProcessNode::start(&a).await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
@@ -422,7 +434,7 @@ async fn junk_tokens_cost_no_hash_and_others_little() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_junk_token_is_answered_however_many_come_at_once() {
-    let [a] = nodes().await;
+    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "agent_token_unknown=100000/s")]).await;
     let b = ProcessNode::start(&a).await;
     let caller = a.anon().at(&b.base);
     let calls = (0..u32::try_from(scale(1_000)).expect("few")).map(async |n| {

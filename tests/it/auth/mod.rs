@@ -1,10 +1,12 @@
 //! Sign-in, credentials and their end.
 
+mod after_a_theft;
 mod agent_token_cost;
 mod attacks_auth;
 mod attacks_jwt;
 mod attacks_passwords;
 mod attacks_tokens;
+mod human_checks;
 mod login_lockout;
 mod mail;
 mod new_device_mail;

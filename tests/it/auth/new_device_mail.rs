@@ -8,15 +8,33 @@ use crate::support::{Authenticator, PASSWORD, TestNode, User, connect, nodes};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-async fn log_in(node: &TestNode, user: &User, device: &str, name: &str) -> bool {
+/// Logs in with the password; whether the device is new. `proof` is the cookie of a session.
+async fn log_in_by(
+    node: &TestNode,
+    user: &User,
+    device: &str,
+    name: &str,
+    proof: Option<&str>,
+) -> (bool, String) {
     let body = json!({ "email": user.email, "account_password": PASSWORD, "turnstile_token": "dev-pass",
         "device_id": device, "device_name": name });
-    node.anon()
-        .post("/auth/login", body)
-        .await
-        .expect(200)
-        .data()["is_new_device"]
-        == true
+    let caller = node.anon();
+    let mut request = caller
+        .request(reqwest::Method::POST, "/auth/login")
+        .json(&body);
+    if let Some(cookie) = proof {
+        request = request.header("cookie", cookie);
+    }
+    let answer = caller.send(request).await.expect(200);
+    let is_new = answer.data()["is_new_device"] == true;
+    (
+        is_new,
+        User::signed_in(caller, user.email.clone(), &answer).cookie,
+    )
+}
+
+async fn log_in(node: &TestNode, user: &User, device: &str, name: &str) -> bool {
+    log_in_by(node, user, device, name, None).await.0
 }
 
 /// Waits until every mail has been sent; those that tell this user of a device.
@@ -49,12 +67,18 @@ async fn notices(node: &TestNode, user: &User) -> Vec<String> {
 async fn a_login_on_a_new_device_is_mailed_once_and_says_which_and_when() {
     let [a, b] = nodes().await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
-    // A user who registers knows, and so does a user who comes back.
-    assert!(!log_in(&b, &alice, &alice.device_id, "the first").await);
+    // A user who registers knows, and so does a user who comes back with the cookie.
+    let (device, cookie) = (alice.device_id.as_str(), Some(alice.cookie.as_str()));
+    assert!(!log_in_by(&b, &alice, device, "the first", cookie).await.0);
     assert!(notices(&a, &alice).await.is_empty());
 
-    assert!(log_in(&b, &alice, "phone", "Ada's phone, 12345678").await);
-    assert!(!log_in(&a, &alice, "phone", "Ada's phone").await);
+    let name = "Ada's phone, 12345678";
+    let (is_new, phone) = log_in_by(&b, &alice, "phone", name, None).await;
+    assert!(is_new);
+    let again = log_in_by(&a, &alice, "phone", "Ada's phone", Some(&phone)).await;
+    // The cookie of a session that has ended proves the device as well.
+    let third = log_in_by(&a, &alice, "phone", "Ada's phone", Some(&phone)).await;
+    assert!(!again.0 && !third.0);
     let mails = notices(&a, &alice).await;
     assert_eq!(mails.len(), 1, "{mails:?}");
     let (head, text) = mails[0].split_once("\r\n\r\n").expect("a head");
@@ -93,11 +117,49 @@ async fn a_login_on_a_new_device_is_mailed_once_and_says_which_and_when() {
     let mut key = Authenticator::enrol(&bob, "key").await;
     key.sign_in(&b.anon()).await.expect(200);
     assert_eq!(notices(&a, &bob).await.len(), 1);
-    // A device that was revoked is new again.
-    let alice = alice.login(&a, Some(&alice.device_id)).await;
+    // A device that was revoked is new again, also with its cookie.
+    let body = json!({ "email": alice.email, "account_password": PASSWORD, "turnstile_token": "dev-pass",
+        "device_id": alice.device_id });
+    let request = alice.request(reqwest::Method::POST, "/auth/login");
+    let request = request.header("cookie", &alice.cookie).json(&body);
+    let answer = alice.send(request).await.expect(200);
+    let alice = User::signed_in(a.anon(), alice.email.clone(), &answer);
     alice.delete("/users/me/devices/phone").await.expect(200);
-    assert!(log_in(&b, &alice, "phone", "Ada's phone").await);
+    assert!(
+        log_in_by(&b, &alice, "phone", "Ada's phone", Some(&third.1))
+            .await
+            .0
+    );
     assert_eq!(notices(&a, &alice).await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_that_only_names_a_known_device_is_mailed() {
+    let [a, b] = nodes().await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    // The id is the client's choice, and contacts can read it.
+    assert!(!log_in(&b, &alice, &alice.device_id, "x").await);
+    assert_eq!(notices(&a, &alice).await.len(), 1);
+    // Neither another device's cookie nor another user's proves it.
+    let (_, tablet) = log_in_by(&a, &alice, "tablet", "x", None).await;
+    let (_, hers) = log_in_by(&a, &bob, &alice.device_id, "x", None).await;
+    for proof in [&tablet, &hers] {
+        log_in_by(&b, &alice, &alice.device_id, "x", Some(proof)).await;
+    }
+    assert_eq!(notices(&a, &alice).await.len(), 4);
+    // A passkey proves the devices on which it was used.
+    let mut key = Authenticator::enrol(&bob, "key").await;
+    let before = notices(&a, &bob).await.len();
+    for (device, mails) in [
+        ("laptop", 1),
+        ("laptop", 1),
+        ("desk", 2),
+        ("laptop", 2),
+        ("desk", 2),
+    ] {
+        key.sign_in_on(&b.anon(), Some(device)).await.expect(200);
+        assert_eq!(notices(&a, &bob).await.len() - before, mails, "{device}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -95,7 +95,7 @@ async fn a_reset_password_ends_every_session_and_keeps_the_keys() {
     reset(&code, "short").await.refused(400, "VALIDATION_ERROR");
     assert_eq!(
         reset(&code, OTHER).await.expect(200).data(),
-        &json!({ "reset": true })
+        &json!({ "reset": true, "passkeys": 0, "agents": 0 })
     );
     reset(&code, OTHER).await.refused(400, "CODE_INVALID");
     for socket in sockets {

@@ -182,9 +182,13 @@ async fn a_service_that_does_not_answer_passes_nobody() {
         service.set(FaultMode::Well);
         login(service.token()).await.expect(200);
     }
+    // Of five clients: one alone would not prove that the service is away.
     service.set(FaultMode::Closes);
     for _ in 0..5 {
-        login(service.token())
+        let body = json!({ "email": alice.email, "account_password": PASSWORD, "turnstile_token": service.token() });
+        caller
+            .stranger()
+            .post("/auth/login", body)
             .await
             .refused(503, "SERVICE_UNAVAILABLE");
     }

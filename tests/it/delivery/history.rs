@@ -231,6 +231,7 @@ async fn a_history_of_three_nodes_is_sound() {
 /// The bug that a lock is there to prevent: numbers from a sequence, which each connection takes in handfuls.
 const PLANTED: &str = "
     create sequence planted cache 20;
+    grant usage on sequence planted to public;
     create function planted() returns trigger language plpgsql as $$
         begin
             if exists (select from conversation where conversation_id = new.conversation_id and kind = 'group') then

@@ -8,7 +8,7 @@ use devcluster::services::SERVING_ROLE;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Proxy, User, connect, followed_postgres, nodes_with, ulid};
+use crate::support::{Proxy, User, connect, db, followed_postgres, nodes_with, ulid};
 
 const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
@@ -69,6 +69,8 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     let address = |port: u16| format!("127.0.0.1:{port}");
     let proxy = Proxy::before(&address(primary.port())).await;
     migrate::run_at(&primary.url()).await.expect("migrated");
+    // A standby answers from the past: a revoked token would still be valid there.
+    assert!(db(&standby.url()).read().await.is_err());
     migrate::grant_at(&primary.url(), SERVING_ROLE)
         .await
         .expect("granted");

@@ -4,6 +4,7 @@ mod early_answers;
 mod failover;
 mod forged_messages;
 mod half_open;
+mod locks;
 mod malformed_input;
 mod outages;
 mod postgres_timeline_loss;

@@ -23,7 +23,7 @@ async fn a_window_moves_with_the_clock() {
         .as_u64()
         .expect("ms");
     a.advance(Duration::from_millis(ms)).await;
-    agent.on(&b).poll("").await.expect(200);
+    // A malformed call is charged like any other.
     agent
         .on(&a)
         .poll("limit=0")
@@ -69,6 +69,18 @@ async fn everyone_sees_what_is_left() {
         assert!(places.len() > 8 && places.is_sorted(), "{places:?}");
     }
     assert_eq!(bucket(&alice, "agent_poll").await, None);
+    // Budgets of an address are shared with others.
+    for scope in [
+        "auth_login_ip",
+        "auth_human_ip",
+        "default_ip",
+        "ws_connect_ip",
+    ] {
+        assert_eq!(bucket(&alice, scope).await, None, "{scope}");
+        assert_eq!(bucket(&agent, scope).await, None, "{scope}");
+    }
+    assert!(bucket(&alice, "auth_renew").await.is_some());
+    assert!(bucket(&agent, "stream_begin").await.is_some());
     assert_eq!(bucket(&agent, "user_search").await, None);
     assert_eq!(bucket(&agent, "auth_login_fail").await, None);
     assert_eq!(bucket(&agent, "agent_tier_2").await, None);
@@ -127,15 +139,22 @@ async fn everyone_sees_what_is_left() {
     let login = bucket(&alice, "auth_login_fail").await.expect("a row");
     assert_eq!(login["remaining"], 0);
     assert!(login["resets_in_ms"].as_u64().expect("ms") > 890_000);
-    let code = User::registration(&alice.email, "x", "00000000");
-    a.anon()
-        .post("/auth/register", code)
-        .await
-        .refused(400, "CODE_INVALID");
-    assert_eq!(
-        bucket(&alice, "auth_code_tries").await.expect("a row")["remaining"],
-        9
-    );
+    // A try without a live code costs nothing.
+    for (live, left) in [(false, 10), (true, 9)] {
+        if live {
+            a.advance(Duration::from_secs(61)).await;
+            a.anon().code(&alice.email, "register").await;
+        }
+        let code = User::registration(&alice.email, "x", "1");
+        a.anon()
+            .post("/auth/register", code)
+            .await
+            .refused(400, "CODE_INVALID");
+        assert_eq!(
+            bucket(&alice, "auth_code_tries").await.expect("a row")["remaining"],
+            left
+        );
+    }
     // Where a lookup is charged is where it is looked for.
     for (caller, left) in [(&alice.caller, 58), (&agent.caller, 59)] {
         for _ in left..60 {

@@ -1,6 +1,8 @@
 //! Rate limits and connection slots.
 
 mod connection_slots;
+mod evasion;
+mod frames;
 mod limits_endpoint;
 mod rate_limit_windows;
 mod table;

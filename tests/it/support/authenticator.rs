@@ -131,7 +131,15 @@ impl Authenticator {
 
     /// Signs in: both steps.
     pub async fn sign_in(&mut self, caller: &Caller) -> Answer {
-        let body = self.answer(caller).await;
+        self.sign_in_on(caller, None).await
+    }
+
+    /// Signs in on a device of this name, or one without.
+    pub async fn sign_in_on(&mut self, caller: &Caller, device: Option<&str>) -> Answer {
+        let mut body = self.answer(caller).await;
+        if let Some(device) = device {
+            body["device_id"] = device.into();
+        }
         caller.post("/auth/passkey/complete", body).await
     }
 }

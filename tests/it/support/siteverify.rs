@@ -22,6 +22,8 @@ pub const SECRET: &str = "0x4AAAAAAAsecret";
 pub enum FaultMode {
     /// Answers correctly.
     Well,
+    /// Answers correctly after a time.
+    Slow(Duration),
     /// Accepts, and never answers.
     Hangs,
     /// Answers this status with this body.
@@ -124,10 +126,15 @@ impl SiteVerify {
                 FaultMode::Hangs => tokio::time::sleep(Duration::from_secs(60)).await,
                 FaultMode::Closes => return None,
                 FaultMode::Says(status, body) => say(&mut stream, status, body, body.len()).await?,
-                FaultMode::Well | FaultMode::Cuts | FaultMode::CutsOnce => {
+                FaultMode::Well | FaultMode::Slow(_) | FaultMode::Cuts | FaultMode::CutsOnce => {
+                    if let FaultMode::Slow(time) = mood {
+                        tokio::time::sleep(time).await;
+                    }
                     let again = self.state().questions.contains(&question);
                     let answer = self.judge(&question).to_string();
-                    if mood == FaultMode::Well || (mood == FaultMode::CutsOnce && again) {
+                    if matches!(mood, FaultMode::Well | FaultMode::Slow(_))
+                        || (mood == FaultMode::CutsOnce && again)
+                    {
                         say(&mut stream, "200 OK", &answer, answer.len()).await?;
                     } else {
                         say(

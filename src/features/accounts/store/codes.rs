@@ -11,7 +11,7 @@ use crate::{
     features::accounts::{Codes, rules::Scene},
     jobs::Job,
     limits::{
-        quotas::{CODE_TTL, MAX_TRIES_PER_CODE},
+        quotas::{CODE_TTL, MAX_TRIES_PER_CODE, MAX_WRONG_CODES_OF_ANYBODY},
         table::Budget,
     },
     validation::Email,
@@ -43,12 +43,31 @@ pub async fn put_code(tx: &Tx, email: &Email, scene: Scene, nonce: Uuid) -> Resu
     Ok(())
 }
 
+/// A code with its claims.
+pub struct GivenCode<'a> {
+    pub email: &'a Email,
+    pub scene: Scene,
+    pub code: &'a str,
+    pub sender: Sender,
+}
+
+/// The sender of a code.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Sender {
+    /// A verified human.
+    Human,
+    /// Somebody who sent no proof of being human.
+    Anybody,
+}
+
 /// The verdict on a code.
 pub enum CodeCheck {
     /// The code matches.
     Right,
     /// The code does not match, or it is used, burnt or too old.
     Wrong,
+    /// After so many wrong tries, only a verified human gets a verdict.
+    NeedsHuman,
     /// Too many wrong tries over all scenes and codes. Even a right code is refused for this long.
     TooMany(Duration),
 }
@@ -57,17 +76,15 @@ pub enum CodeCheck {
 pub async fn use_code(
     tx: &Tx,
     codes: &Codes,
-    email: &Email,
-    scene: Scene,
-    given: &str,
+    given: &GivenCode<'_>,
     budget: Budget,
 ) -> Result<CodeCheck> {
-    let checked = check_code(tx, codes, email, scene, given, budget).await?;
+    let checked = check_code(tx, codes, given, budget).await?;
     if matches!(checked, CodeCheck::Right) {
         tx.execute(
             "-- accounts.burn_code
             delete from email_code where email = $1 and scene = $2",
-            &[&email.as_str(), &scene],
+            &[&given.email.as_str(), &given.scene],
         )
         .await?;
     }
@@ -75,15 +92,14 @@ pub async fn use_code(
 }
 
 /// Checks a code and counts a wrong one. The guard's row lock serialises parallel tries of one
-/// e-mail.
+/// e-mail. A try without a live code could not have been right, so it is not counted.
 pub async fn check_code(
     tx: &Tx,
     codes: &Codes,
-    email: &Email,
-    scene: Scene,
-    given: &str,
+    given: &GivenCode<'_>,
     budget: Budget,
 ) -> Result<CodeCheck> {
+    let (email, scene) = (given.email, given.scene);
     let row = tx
         .query_one(
             "-- accounts.guard_code
@@ -96,6 +112,9 @@ pub async fn check_code(
         .await?;
     let (failures, now): (Vec<DateTime<Utc>>, DateTime<Utc>) =
         (row.get("failures"), row.get("now"));
+    if given.sender == Sender::Anybody && failures.len() >= MAX_WRONG_CODES_OF_ANYBODY {
+        return Ok(CodeCheck::NeedsHuman);
+    }
     // More are kept only after an operator has lowered the limit.
     if let Some(surplus) = failures.len().checked_sub(budget.count as usize) {
         let frees = failures[surplus] + budget.window;
@@ -112,8 +131,10 @@ pub async fn check_code(
         )
         .await?
         .map(|row| row.get("nonce"));
-    let right = nonce.is_some_and(|nonce| codes.verify(email.as_str(), scene, nonce, given));
-    if right {
+    let Some(nonce) = nonce else {
+        return Ok(CodeCheck::Wrong);
+    };
+    if codes.verify(email.as_str(), scene, nonce, given.code) {
         return Ok(CodeCheck::Right);
     }
     tx.execute(

@@ -1,14 +1,16 @@
 mod codes;
 mod deletion;
 mod notices;
+mod thefts;
 
 use chrono::{DateTime, Utc};
 use tokio_postgres::types::ToSql;
 
 pub use self::{
-    codes::{CodeCheck, check_code, put_code, use_code},
+    codes::{CodeCheck, GivenCode, Sender, check_code, put_code, use_code},
     deletion::delete,
-    notices::{address_of, put_notice},
+    notices::{address_of, put_notice, put_security_notice},
+    thefts::end_tokens_of,
 };
 use crate::{
     db::Db,
@@ -212,7 +214,7 @@ pub async fn clear_failures(tx: &Tx, email: &Email) -> Result<()> {
 /// Expired rows: codes, notices, guards, long ended sessions, and provisional devices without a
 /// session. Each statement deletes at most one batch and skips locked rows. A guard is needed for
 /// the window of its limit.
-const FORGET: [(Option<Limit>, &str); 6] = [
+const FORGET: [(Option<Limit>, &str); 7] = [
     (
         None,
         "-- accounts.forget_codes
@@ -224,6 +226,12 @@ const FORGET: [(Option<Limit>, &str); 6] = [
         "-- accounts.forget_notices
         delete from login_notice where ctid = any(array(
             select ctid from login_notice where noticed_at < app_now() - interval '1 day' limit $1 for update skip locked))",
+    ),
+    (
+        None,
+        "-- accounts.forget_security_notices
+        delete from security_notice where ctid = any(array(
+            select ctid from security_notice where noticed_at < app_now() - interval '1 day' limit $1 for update skip locked))",
     ),
     (
         Some(Limit::LoginFail),

@@ -1,4 +1,7 @@
-//! Notices of logins on new devices: the number per user and day, and their address.
+//! Notices of logins on new devices and of sensitive changes: the number per user and day, and their
+//! address.
+
+use chrono::{DateTime, Utc};
 
 use crate::{
     db::Db, error::Result, ids::UserId, jobs::Job, limits::quotas::MAX_LOGIN_NOTICES_PER_DAY,
@@ -30,6 +33,26 @@ pub async fn put_notice(tx: &Tx, user: UserId, device_name: Option<&str>) -> Res
         });
     }
     Ok(())
+}
+
+/// Notes a mail about a kind of change. Returns its time, or none if the day has had one. Of
+/// simultaneous changes only one gets a mail.
+pub async fn put_security_notice(
+    tx: &Tx,
+    user: UserId,
+    kind: &str,
+) -> Result<Option<DateTime<Utc>>> {
+    let noticed = tx
+        .query_opt(
+            "-- accounts.put_security_notice
+            insert into security_notice as n (user_id, kind) values ($1, $2)
+            on conflict (user_id, kind) do update set noticed_at = excluded.noticed_at
+                where n.noticed_at <= app_now() - interval '1 day'
+            returning noticed_at",
+            &[&user, &kind],
+        )
+        .await?;
+    Ok(noticed.map(|row| row.get("noticed_at")))
 }
 
 /// The user's address for mail, or none if the account is gone.

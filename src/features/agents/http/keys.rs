@@ -22,6 +22,7 @@ use crate::{
     events::Event,
     features::announcements::{self, Audience},
     http::{Created, Data, Json},
+    jobs::Job,
     work::Tx,
 };
 
@@ -30,7 +31,9 @@ use crate::{
 /// Caller: the agent or its owner. Body [`RegisterAgentKey`], signed by the new signing key. The key
 /// before it stays valid for 7 days. An agent's first key makes it `active`. Answers 201 with
 /// [`RegisteredAgentKey`]; a repeat with the current key changes nothing. Publishes
-/// `agent.key_registered` to related users, and `agent.state_changed` to the owner if it has.
+/// `agent.key_registered` to related users, and `agent.state_changed` to the owner if it has. Within
+/// seconds, publishes `conversation.updated` where the members have a key, because another one is
+/// required.
 /// Errors: `VALIDATION_ERROR` (keys, time), `AGENT_KEYS_MISMATCH` (signature),
 /// `AGENT_NOT_REGISTERED`.
 pub async fn register_key(
@@ -72,6 +75,7 @@ async fn make_current(tx: &Tx, agent: &NamedAgent, keys: &Keys) -> Result<Option
             key_id: key_id.clone(),
         });
         announcements::announce(tx, &Audience::of_agent(agent.id), &[registered]).await?;
+        tx.enqueue(Job::ReplaceAgentKeys { agent: agent.id });
     }
     let now = store::keys(tx, agent.id).await?;
     Ok(now.into_iter().find(|key| key.id != key_id))

@@ -42,6 +42,7 @@ use crate::{
         user::{self, User},
     },
     error::{Code, Error, Result},
+    features::accounts::{self, SecurityChange},
     http::{Created, Data, List, Page, Query, body, json},
     ids::AgentId,
     jobs::Job,
@@ -118,7 +119,8 @@ async fn open(agents: &Agents, agent: AgentId, owner: &User) -> Result<(Secret, 
         let created_at = store::open(tx, agent)
             .await?
             .ok_or(Code::AgentNotRegistered)?;
-        store::add_token(tx, agent, &token.lookup, &hash).await?;
+        store::add_token(tx, agent, (&token.lookup, &hash), owner.session).await?;
+        accounts::notify(tx, owner.id, SecurityChange::AgentMade).await?;
         Ok(created_at)
     });
     let created_at = opened.await?;

@@ -13,6 +13,7 @@ use crate::{
     auth::owned::OwnedAgent,
     error::{Error, Result},
     events::Event,
+    features::accounts::{self, SecurityChange},
     http::{Data, Json},
     limits::{Limiter, table::Limit},
 };
@@ -60,7 +61,7 @@ async fn replace_token(
             store::end_current_key(tx, agent.id, "").await?;
             store::end_current_token(tx, agent.id).await?.map(Timestamp)
         };
-        store::add_token(tx, agent.id, &token.lookup, &hash).await?;
+        store::add_token(tx, agent.id, (&token.lookup, &hash), agent.session).await?;
         let event = Event::AgentTokenRegenerated(TokenRegeneration {
             agent_id: agent.id,
             emergency,
@@ -70,6 +71,7 @@ async fn replace_token(
         if emergency || locked.state == AgentState::TokenRevoked {
             move_to(tx, &locked, AgentState::Registered).await?;
         }
+        accounts::notify(tx, agent.owner, SecurityChange::TokenRegenerated).await?;
         Ok(previous_valid_until)
     });
     let previous_valid_until = replaced.await?;

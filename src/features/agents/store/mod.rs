@@ -6,7 +6,9 @@ use chrono::{DateTime, Utc};
 
 pub use self::{
     keys::{Key, end_current_key, end_keys, keys, put_key, retire_keys, with_ended_keys},
-    tokens::{add_token, end_current_token, retire_tokens, revoke_tokens, revoked_at},
+    tokens::{
+        add_token, end_current_token, restore_token, retire_tokens, revoke_tokens, revoked_at,
+    },
     view::{AgentRow, Viewer, find_visible, list},
 };
 use super::{AgentState, Locked, seconds};

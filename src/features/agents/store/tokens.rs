@@ -6,17 +6,23 @@ use super::seconds;
 use crate::{
     db::Db,
     error::Result,
-    ids::{AgentId, TokenId},
+    ids::{AgentId, SessionId, TokenId},
     limits::quotas::AGENT_GRACE,
     work::Tx,
 };
 
-pub async fn add_token(tx: &Tx, agent: AgentId, lookup: &str, bcrypt_hash: &str) -> Result<()> {
+/// Adds the token that a session of the owner has made.
+pub async fn add_token(
+    tx: &Tx,
+    agent: AgentId,
+    (lookup, bcrypt_hash): (&str, &str),
+    session: SessionId,
+) -> Result<()> {
     let id = TokenId::generate(tx.random());
     tx.execute(
         "-- agents.add_token
-        insert into agent_token (token_id, agent_id, lookup, bcrypt_hash) values ($1, $2, $3, $4)",
-        &[&id, &agent, &lookup, &bcrypt_hash],
+        insert into agent_token (token_id, agent_id, lookup, bcrypt_hash, session_id) values ($1, $2, $3, $4, $5)",
+        &[&id, &agent, &lookup, &bcrypt_hash, &session],
     )
     .await?;
     Ok(())
@@ -66,6 +72,27 @@ pub async fn revoked_at(tx: &Tx, agent: AgentId) -> Result<DateTime<Utc>> {
         )
         .await?
         .get("revoked_at"))
+}
+
+/// Makes the newest token in grace the current one again, if the agent has no current one. False if
+/// it has no token at all.
+pub async fn restore_token(tx: &Tx, agent: AgentId) -> Result<bool> {
+    tx.execute(
+        "-- agents.restore_token
+        update agent_token set valid_until = null
+        where token_id = (select token_id from live_agent_token where agent_id = $1 order by created_at desc limit 1)
+            and not exists (select from live_agent_token where agent_id = $1 and valid_until is null)",
+        &[&agent],
+    )
+    .await?;
+    Ok(tx
+        .query_opt(
+            "-- agents.has_token
+            select 1 from live_agent_token where agent_id = $1 limit 1",
+            &[&agent],
+        )
+        .await?
+        .is_some())
 }
 
 /// Clears some of the hashes whose grace is over. True while there may be more.

@@ -51,9 +51,18 @@ async fn lock_row(tx: &Tx, id: ConversationId) -> Result<()> {
     Ok(())
 }
 
-/// Locks a conversation of the caller's. 404 if the caller is no member.
+/// Locks a conversation of the caller's. 404 if the caller is no member: nobody else may hold its
+/// senders up.
 pub async fn lock(tx: &Tx, id: ConversationId, caller: Principal) -> Result<Place> {
-    lock_row(tx, id).await?;
+    tx.query_opt(
+        "-- conversations.lock_own
+        select 1 from conversation c where c.conversation_id = $1
+            and exists (select from member m where m.conversation_id = $1 and m.principal_id = $2)
+        for update of c",
+        &[&id, &caller.id()],
+    )
+    .await?
+    .ok_or(Code::NotFound)?;
     // A separate statement, so that it sees everything committed before the lock.
     let row = tx
         .query_opt(
@@ -149,6 +158,23 @@ pub async fn touch(tx: &Tx, id: ConversationId, rotation_required: bool) -> Resu
     Ok(())
 }
 
+/// Requires another key, if the members have one that must not count any more, and tells them.
+pub async fn require_rotation(tx: &Tx, id: ConversationId) -> Result<()> {
+    let required = tx
+        .execute(
+            "-- conversations.require_rotation
+            update conversation set rotation_required = true
+            where conversation_id = $1 and epoch > 0 and not rotation_required",
+            &[&id],
+        )
+        .await?
+        > 0;
+    if required {
+        updated(tx, id).await?;
+    }
+    Ok(())
+}
+
 /// Reads one member.
 pub async fn member(tx: &Tx, id: ConversationId, who: Principal) -> Result<Option<Member>> {
     Ok(members(tx, id, Some(&[who])).await?.pop())
@@ -164,7 +190,8 @@ pub async fn members(
     let rows = client
         .query(
             "-- conversations.members
-            select m.principal_kind, m.principal_id, coalesce(u.display_name, a.display_name, '') as display_name, m.role, m.joined_at
+            select m.principal_kind, m.principal_id, coalesce(u.display_name, a.display_name, '') as display_name, m.role,
+                   m.visibility, m.joined_at
             from member m
             left join user_account u on u.user_id = m.principal_id
             left join agent a on a.agent_id = m.principal_id
@@ -180,6 +207,7 @@ pub async fn members(
             principal_id: who,
             display_name: row.get("display_name"),
             role: row.get("role"),
+            visibility: (who.kind() == PrincipalKind::Agent).then(|| row.get("visibility")),
             joined_at: row.get("joined_at"),
         }
     };

@@ -1,7 +1,7 @@
 use blindpipe_protocol::conversations::{ConversationKind, Encryption, Role};
 use uuid::Uuid;
 
-use super::{add_member, emit_whole, whole};
+use super::{add_member, emit_whole, require_rotation, whole};
 use crate::{
     error::{Code, Error, Result},
     events::Event,
@@ -177,5 +177,5 @@ async fn renew_relation(
         &[&conversation, &agent, &relation],
     )
     .await?;
-    Ok(())
+    require_rotation(tx, conversation).await
 }

@@ -98,12 +98,12 @@ async fn show(
             left join relation r on r.relation_id = its.relation_id
             cross join lateral (
                 select count(*) as n from (
-                    select m.sender_id, m.recipients from message m
+                    select m.sender_id, m.recipients, m.seq from message m
                     where m.conversation_id = c.conversation_id and m.seq > greatest(me.read_seq, me.from_seq)
                     order by m.seq desc limit 1000
                 ) latest
                 where latest.sender_id <> me.principal_id
-                    and (me.visibility = 'all' or me.principal_id::text = any(latest.recipients))
+                    and (me.visibility = 'all' and latest.seq > me.all_from_seq or me.principal_id::text = any(latest.recipients))
             ) unread
             where c.conversation_id = any(coalesce($1::uuid[], array(
                     select c.conversation_id from active_member me join conversation c using (conversation_id)

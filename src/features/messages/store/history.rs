@@ -17,12 +17,15 @@ pub struct Page {
     pub next: Option<MessageId>,
 }
 
-/// A page of what the reader can see: messages after it joined, filtered by name for an `addressed`
-/// agent. One snapshot reads membership, cursor and messages, so nothing appears that was committed
-/// after the reader's removal. One of the four branches runs, and each walks one index.
+/// A page of what the reader can see: messages after it joined, and up to `named_seq` only those that
+/// name it. That is the end of time for an `addressed` agent. For an agent whose visibility was
+/// widened, it is the last message before. One snapshot reads membership, cursor and messages, so
+/// nothing appears that was committed after the reader's removal. At most two of the four branches
+/// run, and each walks one index.
 const HISTORY: &str = "-- messages.history
 with me as materialized (
-    select me.from_seq, me.visibility, seen.seq as cursor_seq
+    select me.from_seq, seen.seq as cursor_seq,
+           case when me.visibility = 'all' then greatest(me.from_seq, me.all_from_seq) else 9223372036854775807 end as named_seq
     from active_member me
     left join message seen on seen.message_id = $3 and seen.conversation_id = $1 and seen.seq > me.from_seq
     where me.conversation_id = $1 and me.principal_id = $2
@@ -35,22 +38,23 @@ from me left join lateral (
            row_number() over (order by case when $4 then seq else -seq end) as n
     from (
         (select * from message m
-         where $4 and me.visibility = 'all' and m.conversation_id = $1 and m.seq > coalesce(me.cursor_seq, me.from_seq)
+         where $4 and m.conversation_id = $1 and m.seq > greatest(me.cursor_seq, me.named_seq)
          order by m.seq limit $5)
         union all
         (select * from message m
-         where not $4 and me.visibility = 'all' and m.conversation_id = $1 and m.seq > me.from_seq
+         where not $4 and m.conversation_id = $1 and m.seq > me.named_seq
              and (me.cursor_seq is null or m.seq < me.cursor_seq)
          order by m.seq desc limit $5)
         union all
         (select * from message m
-         where $4 and me.visibility <> 'all' and m.conversation_id = $1 and m.seq > coalesce(me.cursor_seq, me.from_seq)
+         where $4 and me.named_seq > me.from_seq and m.conversation_id = $1
+             and m.seq > coalesce(me.cursor_seq, me.from_seq) and m.seq <= me.named_seq
              and m.recipients is not null and $2::text = any(m.recipients)
          order by m.seq limit $5)
         union all
         (select * from message m
-         where not $4 and me.visibility <> 'all' and m.conversation_id = $1 and m.seq > me.from_seq
-             and (me.cursor_seq is null or m.seq < me.cursor_seq)
+         where not $4 and me.named_seq > me.from_seq and m.conversation_id = $1
+             and m.seq > me.from_seq and m.seq <= me.named_seq and (me.cursor_seq is null or m.seq < me.cursor_seq)
              and m.recipients is not null and $2::text = any(m.recipients)
          order by m.seq desc limit $5)
     ) found

@@ -3,11 +3,13 @@
 mod history;
 mod statement;
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
 pub use self::history::history;
-use self::statement::{Columns, LOCK, SEND, Tokens};
+use self::statement::{Columns, LOCK, SEND, Tokens, UNLOCKED};
 use super::batch::PendingSend;
 use crate::{
     db::{Db, Tx},
@@ -81,6 +83,17 @@ pub async fn lock(db: &Db, batch: &[PendingSend]) -> Result<Tx> {
         batch.iter().map(|send| send.request.conversation).collect();
     tx.execute(&stmt, &[&conversations]).await?;
     Ok(tx)
+}
+
+/// Those of the conversations whose rows, and whose members' inboxes, nobody has locked.
+pub async fn unlocked(
+    db: &Db,
+    conversations: &[ConversationId],
+) -> Result<HashSet<ConversationId>> {
+    let client = db.read().await?;
+    let stmt = client.prepare_cached(UNLOCKED).await?;
+    let rows = client.query(&stmt, &[&conversations]).await?;
+    Ok(rows.iter().map(|row| row.get("conversation_id")).collect())
 }
 
 /// Decides and stores a batch in one round trip: in the transaction that [`lock`] began, or in one

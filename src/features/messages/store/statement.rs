@@ -53,6 +53,21 @@ use crate::{
 pub const LOCK: &str = "-- messages.lock
 select 1 from conversation where conversation_id = any($1) order by conversation_id for no key update";
 
+/// The conversations of a batch that no other transaction holds up now. It waits for no lock, and
+/// its own last no longer than itself.
+pub const UNLOCKED: &str = "-- messages.unlocked
+with free as materialized (
+    select principal_id from inbox
+    where principal_id = any(array(select principal_id from member where conversation_id = any($1)))
+    order by principal_id for no key update skip locked
+), place as materialized (
+    select conversation_id from conversation where conversation_id = any($1)
+    order by conversation_id for no key update skip locked
+)
+select conversation_id from place where not exists (
+    select from member m join inbox i on i.principal_id = m.principal_id
+    where m.conversation_id = place.conversation_id and m.principal_id not in (select principal_id from free))";
+
 /// The statement of this module.
 pub const SEND: &str = "-- messages.send
 with item as (

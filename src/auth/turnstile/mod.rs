@@ -3,16 +3,20 @@
 //! A token passes only if the service says so explicitly and in time. A call whose answer was lost
 //! is repeated once under its idempotency key, so it costs the human no second token.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+mod places;
 
+use std::{collections::HashSet, net::IpAddr, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
 
+use self::places::Places;
 use crate::{
     breaker::Breaker,
     config::{Config, Profile},
     error::{Code, Error, Result},
+    limits::address::ClientIp,
     metrics,
     random::Random,
     validation::Text,
@@ -22,8 +26,6 @@ use crate::{
 const CALL_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Deadline of connecting, as a part of [`CALL_TIMEOUT`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Concurrent verifications.
-const MAX_CONCURRENT_CHECKS: usize = 64;
 /// Largest accepted answer. A usual answer has some 300 bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// The service's errors that concern the node's secret or the service itself. `bad-request` is not
@@ -60,8 +62,11 @@ pub struct SiteVerify {
     /// Accepted actions of a token. Empty: all.
     actions: Vec<String>,
     random: Random,
-    places: Semaphore,
+    places: Places,
     breaker: Breaker,
+    /// The addresses whose calls have had no answer since the last one. Each counts once, so that no
+    /// client opens the breaker alone.
+    unanswered: Mutex<HashSet<String>>,
 }
 
 #[derive(Serialize)]
@@ -84,7 +89,28 @@ struct Answer {
 }
 
 /// The reason that there is no verdict.
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+struct Failure {
+    cause: Box<dyn std::error::Error + Send + Sync>,
+    /// Whether the service is away: it did not answer in time, or with a 5xx.
+    is_away: bool,
+}
+
+impl Failure {
+    /// An answer that is no verdict. A client may have caused it, so it says nothing about others.
+    fn odd(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Failure {
+            cause: cause.into(),
+            is_away: false,
+        }
+    }
+
+    fn away(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Failure {
+            cause: cause.into(),
+            is_away: true,
+        }
+    }
+}
 
 impl Turnstile {
     /// Chooses by the configuration: built-in for the dev profile unless a secret is given.
@@ -103,13 +129,14 @@ impl Turnstile {
             hostnames: config.turnstile_hostnames.0.clone(),
             actions: config.turnstile_actions.0.clone(),
             random,
-            places: Semaphore::new(MAX_CONCURRENT_CHECKS),
+            places: Places::default(),
             breaker: Breaker::default(),
+            unanswered: Mutex::default(),
         })))
     }
 
     /// Verifies a token. Errors: `TURNSTILE_FAILED` if it is not valid, 503 if there is no verdict.
-    pub async fn verify(&self, token: &str, ip: IpAddr) -> Result<()> {
+    pub async fn verify(&self, token: &str, ip: ClientIp) -> Result<()> {
         let passed = match self {
             Turnstile::Dev => token == DEV_PASS,
             Turnstile::SiteVerify(service) => service.ask(token, ip).await?,
@@ -123,8 +150,8 @@ impl Turnstile {
 }
 
 impl SiteVerify {
-    async fn ask(&self, token: &str, ip: IpAddr) -> Result<bool> {
-        let _place = self.places.try_acquire().map_err(Error::unavailable)?;
+    async fn ask(&self, token: &str, ip: ClientIp) -> Result<bool> {
+        let _place = self.places.enter(ip).await?;
         if !self.breaker.allow() {
             metrics::human_verified("not_asked");
             return Err(Error::unavailable("the human verification does not answer"));
@@ -132,7 +159,7 @@ impl SiteVerify {
         let question = Question {
             secret: self.secret.expose_secret(),
             response: token,
-            remoteip: ip,
+            remoteip: ip.ip(),
             idempotency_key: self.random.uuid_v7().to_string(),
         };
         let answer = match self.post(&question).await {
@@ -142,14 +169,17 @@ impl SiteVerify {
         match answer {
             Ok(answer) => {
                 self.breaker.record_success();
+                self.unanswered.lock().clear();
                 let passed = self.accepts(&answer);
                 metrics::human_verified(if passed { "passed" } else { "refused" });
                 Ok(passed)
             }
             Err(failure) => {
-                self.breaker.record_failure();
+                if failure.is_away && self.unanswered.lock().insert(ip.to_string()) {
+                    self.breaker.record_failure();
+                }
                 metrics::human_verified("unknown");
-                Err(Error::unavailable(failure))
+                Err(Error::unavailable(failure.cause))
             }
         }
     }
@@ -164,7 +194,7 @@ impl SiteVerify {
 
     async fn post(&self, question: &Question<'_>) -> Result<Answer, Failure> {
         // reqwest's errors contain the URL, which may carry an operator's secret.
-        let nameless = reqwest::Error::without_url;
+        let nameless = |error: reqwest::Error| Failure::away(error.without_url());
         let mut response = self
             .http
             .post(&self.url)
@@ -173,27 +203,26 @@ impl SiteVerify {
             .await
             .map_err(nameless)?;
         if response.status().is_server_error() {
-            return Err(format!(
+            return Err(Failure::away(format!(
                 "the human verification answers {}",
                 response.status().as_u16()
-            )
-            .into());
+            )));
         }
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(nameless)? {
             if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-                return Err("the human verification answers without end".into());
+                return Err(Failure::odd("the human verification answers without end"));
             }
             body.extend_from_slice(&chunk);
         }
         let answer: Answer = serde_json::from_slice(&body)
-            .map_err(|_| "the human verification answers something else")?;
+            .map_err(|_| Failure::odd("the human verification answers something else"))?;
         match answer
             .error_codes
             .iter()
             .find_map(|code| NOT_THE_TOKEN.iter().find(|known| *known == code))
         {
-            Some(code) => Err(format!("the human verification says {code}").into()),
+            Some(code) => Err(Failure::odd(format!("the human verification says {code}"))),
             None => Ok(answer),
         }
     }

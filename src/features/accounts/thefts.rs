@@ -1,0 +1,31 @@
+//! The end of a session whose refresh token was stolen, with the agent tokens that it made.
+
+use super::store;
+use crate::{
+    error::Result,
+    features::devices,
+    ids::SessionId,
+    jobs::Job,
+    work::{Tx, UnitOfWork},
+};
+
+/// Ends the session if this generation of its refresh token is long over. False if it was not.
+pub async fn end(work: &UnitOfWork, session: SessionId, generation: i32) -> Result<bool> {
+    let ended = work.run("accounts.end_stolen", async |tx| {
+        let is_stolen = devices::end_stolen(tx, session, generation).await?;
+        if is_stolen {
+            end_tokens(tx, session).await?;
+        }
+        Ok(is_stolen)
+    });
+    ended.await
+}
+
+/// Ends the tokens that the session made; those of other sessions stay. The tokens are dead with the
+/// commit. Their agents settle within seconds.
+async fn end_tokens(tx: &Tx, session: SessionId) -> Result<()> {
+    for agent in store::end_tokens_of(tx, session).await? {
+        tx.enqueue(Job::SettleAgentTokens { agent });
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Locks and slow statements of others: they hold up only those who need the same rows.
+
+use std::time::{Duration, Instant};
+
+use blindpipe::db::{Db, Plans};
+use futures_util::future::join_all;
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::support::{Answer, ProcessNode, connect, db, nodes, nodes_with, psql, waiting};
+
+/// The waits of production.
+const PRODUCTION: (&str, &str) = ("DATABASE_TIMEOUT_MS", "1000");
+const MANY_SENDS: (&str, &str) = (
+    "LIMIT_OVERRIDES",
+    "user_message_send=100000/s,default_user=100000/s",
+);
+
+fn uuid_of(conversation: &str) -> Uuid {
+    conversation.parse::<ulid::Ulid>().expect("an id").into()
+}
+
+async fn timed(work: impl Future<Output = Answer>) -> Duration {
+    let started = Instant::now();
+    work.await.expect(201);
+    started.elapsed()
+}
+
+fn p99(times: &mut [Duration]) -> Duration {
+    times.sort();
+    times[times.len() * 99 / 100]
+}
+
+/// One row is locked for three seconds. Its conversation waits; the others do not.
+async fn only_one_waits(lock: impl Fn(&str, &str) -> String) {
+    let [a] = nodes_with(&[PRODUCTION, MANY_SENDS]).await;
+    let alice = a.user("alice").await;
+    let mut conversations = Vec::new();
+    for n in 0..4 {
+        let agent = a.agent(&alice, &format!("agent {n}")).await;
+        conversations.push((alice.talk_to(&agent).await, agent));
+    }
+    let mut bobs = Vec::new();
+    for (_, agent) in &conversations[1..] {
+        let bob = a.user("bob").await;
+        bobs.push((bob.talk_to(agent).await, bob));
+    }
+    let (locked, locked_agent) = &conversations[0];
+    let mut client = connect(&a.world.database).await;
+    let tx = client.transaction().await.expect("begun");
+    tx.batch_execute(&lock(&uuid_of(locked).to_string(), &locked_agent.id))
+        .await
+        .expect("locked");
+    let blocked = join_all((0..5).map(|_| alice.say(locked, "it waits")));
+    let others = async {
+        // Real time: the blocked ones are on their way.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let since = Instant::now();
+        let mut longest = Duration::ZERO;
+        while since.elapsed() < Duration::from_secs(2) {
+            for (conversation, bob) in &bobs {
+                longest = longest.max(timed(bob.say(conversation, "it does not")).await);
+            }
+        }
+        tx.commit().await.expect("released");
+        longest
+    };
+    let (blocked, longest) = tokio::join!(blocked, others);
+    assert!(longest < Duration::from_millis(900), "{longest:?}");
+    let mut seqs: Vec<i64> = blocked
+        .into_iter()
+        .map(|answer| answer.expect(201).data()["seq"].as_i64().expect("a number"))
+        .collect();
+    seqs.sort_unstable();
+    assert_eq!(seqs, [1, 2, 3, 4, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_conversation_delays_no_other() {
+    only_one_waits(|conversation, _| {
+        format!("select 1 from conversation where conversation_id = '{conversation}' for update")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_inbox_delays_only_sends_to_it() {
+    only_one_waits(|_, agent| {
+        format!("select 1 from inbox where principal_id = '{agent}' for update")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_locks_of_a_frozen_sender_last_a_quarter_of_a_second() {
+    let [a] = nodes().await;
+    let url = a.world.database.clone();
+    let wait = Duration::from_secs(1);
+    let sender = Db::new(&url.clone().into(), "frozen", 1, Plans::Pinned, wait).expect("a pool");
+    let frozen = sender.begin("messages.send").await.expect("begun");
+    let lock = "update cluster set restores = restores";
+    frozen.batch_execute(lock).await.expect("locked");
+    let started = Instant::now();
+    psql(&url, lock).await;
+    let took = started.elapsed();
+    assert!(took < Duration::from_millis(900), "{took:?}");
+    assert!(frozen.commit().await.is_err(), "its locks were gone");
+}
+
+/// Three nodes write to the same group, so that they wait for each other's locks. One of them is
+/// stopped again and again in mid-load.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_node_holds_up_no_other() {
+    let [a, b] = nodes_with(&[PRODUCTION, MANY_SENDS]).await;
+    let stopped = ProcessNode::start(&a).await;
+    let alice = a.user("alice").await;
+    let bob = a.user("bob").await;
+    let group = json!({ "title": "g", "member_ids": [bob.id] });
+    let made = alice.post("/groups", group).await.expect(201);
+    let group = made.data()["id"]
+        .as_str()
+        .or_else(|| made.data()["conversation_id"].as_str())
+        .expect("an id")
+        .to_owned();
+    let over = Instant::now() + Duration::from_secs(5);
+    let load = async {
+        let sender = alice.at(&stopped.base);
+        while Instant::now() < over {
+            let path = format!("/conversations/{group}/messages");
+            let one = sender.post(path, json!({ "payload": { "type": "text", "text": "x" } }));
+            // A request to a stopped node waits; only the load counts.
+            tokio::time::timeout(Duration::from_millis(300), one)
+                .await
+                .ok();
+        }
+    };
+    let stopping = async {
+        let kill = |signal: &str| {
+            let pid = stopped.pid().to_string();
+            let sent = std::process::Command::new("kill")
+                .args([signal, &pid])
+                .status();
+            assert!(sent.expect("kill").success());
+        };
+        // Real time: a quiet second and a half first.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        for _ in 0..4 {
+            kill("-STOP");
+            tokio::time::sleep(Duration::from_millis(600)).await;
+            kill("-CONT");
+            tokio::time::sleep(Duration::from_millis(150)).await;
+        }
+    };
+    let (senders, group) = ([alice.on(&a), alice.on(&b)], &group);
+    let started = Instant::now();
+    let others = join_all(senders.iter().map(|sender| async move {
+        let mut times = Vec::new();
+        while Instant::now() < over {
+            times.push((started.elapsed(), timed(sender.say(group, "x")).await));
+        }
+        times
+    }));
+    let (others, (), ()) = tokio::join!(others, load, stopping);
+    let (quiet, disturbed): (Vec<_>, Vec<_>) = others
+        .concat()
+        .into_iter()
+        .partition(|(at, _)| *at < Duration::from_millis(1400));
+    let only_times = |all: Vec<(Duration, Duration)>| all.into_iter().map(|(_, took)| took);
+    let quiet = p99(&mut only_times(quiet).collect::<Vec<_>>());
+    let disturbed = p99(&mut only_times(disturbed).collect::<Vec<_>>());
+    let most = (2 * quiet).max(Duration::from_millis(500));
+    assert!(disturbed <= most, "{disturbed:?}, quiet {quiet:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_hundred_cancelled_requests_leave_no_statement_behind() {
+    let [a] = nodes_with(&[MANY_SENDS]).await;
+    let alice = a.user("alice").await;
+    let mut client = connect(&a.world.database).await;
+    let tx = client.transaction().await.expect("begun");
+    tx.batch_execute("lock table relation in access exclusive mode")
+        .await
+        .expect("locked");
+    let mut cancelled = 0;
+    for _ in 0..10 {
+        let requests = (0..50).map(|_| {
+            let request = alice.get("/relations");
+            tokio::time::timeout(Duration::from_millis(100), request)
+        });
+        cancelled += join_all(requests)
+            .await
+            .iter()
+            .filter(|one| one.is_err())
+            .count();
+    }
+    assert!(cancelled > 450, "Postgres was not slow: {cancelled}");
+    let started = Instant::now();
+    alice.get("/users/me").await.expect(200);
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    let since = Instant::now();
+    while waiting(&tx).await > 0 {
+        assert!(
+            since.elapsed() < Duration::from_secs(3),
+            "statements wait on"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tx.commit().await.expect("released");
+    alice.get("/relations").await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_with_another_isolation_is_not_used() {
+    let [a] = nodes().await;
+    let url = &a.world.database;
+    let (_, name) = url.rsplit_once('/').expect("a database");
+    db(url).read().await.expect("a connection");
+    let sql = format!("alter database {name} set default_transaction_isolation = 'serializable'");
+    psql(url, &sql).await;
+    let Err(refused) = db(url).read().await else {
+        panic!("it was used");
+    };
+    assert!(
+        format!("{refused:?}").contains("read committed"),
+        "{refused:?}"
+    );
+}
