@@ -10,10 +10,14 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
     cargo build --locked --release --bin blindpipe \
     && cp target/release/blindpipe /usr/local/bin/blindpipe
+RUN mkdir -p /objects
 
 # The C runtime and the certificate authorities, no shell, no package manager; runs as user 65532.
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /usr/local/bin/blindpipe /usr/local/bin/blindpipe
+# Files, unless OBJECT_STORE_URL names a bucket. Several nodes must share this volume.
+COPY --from=build --chown=65532:65532 /objects /var/lib/blindpipe/objects
+VOLUME /var/lib/blindpipe/objects
 # A container's own loopback is out of reach for probes. Publish 8443 only: 9090 has metrics and no authentication.
 ENV LISTEN_ADDR=0.0.0.0:8443 \
     ADMIN_ADDR=0.0.0.0:9090

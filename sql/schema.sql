@@ -51,6 +51,14 @@ CREATE OR REPLACE FUNCTION erase_key_backups(of_user uuid)
  SET search_path TO 'public', 'pg_temp'
 AS $function$ delete from key_backup where user_id = of_user $function$;
 
+CREATE OR REPLACE FUNCTION first_uuid_of(day date)
+ RETURNS uuid
+ LANGUAGE sql
+ IMMUTABLE
+AS $function$
+select (lpad(to_hex((extract(epoch from day::timestamp) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
+$function$;
+
 CREATE OR REPLACE FUNCTION forget_key_backups(of_user uuid, of_device text, through integer)
  RETURNS void
  LANGUAGE sql
@@ -84,11 +92,51 @@ begin
     raise exception 'key_backup is append-only' using errcode = 'insufficient_privilege';
 end $function$;
 
+CREATE OR REPLACE FUNCTION rotate_webhook_deliveries(retained integer)
+ RETURNS integer
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public'
+AS $function$
+declare
+    today date := (app_now() at time zone 'utc')::date;
+    made integer := 0;
+    day date;
+    part text;
+begin
+    perform pg_advisory_xact_lock(hashtext('rotate_webhook_deliveries'));
+    for day in select generate_series(today - 1, today + 7, interval '1 day')::date loop
+        part := 'webhook_delivery_' || to_char(day, 'YYYYMMDD');
+        if to_regclass(part) is null then
+            execute format('create table %I partition of webhook_delivery for values from (%L) to (%L)',
+                part, first_uuid_of(day), first_uuid_of(day + 1));
+            made := made + 1;
+        end if;
+    end loop;
+    for part in
+        select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'webhook_delivery'::regclass
+            and to_date(right(c.relname, 8), 'YYYYMMDD') < today - retained
+    loop
+        execute format('drop table %I', part);
+    end loop;
+    return made;
+end
+$function$;
+
 CREATE OR REPLACE FUNCTION ulid_floor(at timestamp with time zone)
  RETURNS uuid
  LANGUAGE sql
  IMMUTABLE PARALLEL SAFE
 AS $function$ select (lpad(to_hex(floor(extract(epoch from at) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid $function$;
+
+CREATE OR REPLACE FUNCTION upload_audit_is_append_only()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+begin
+    raise exception 'upload_audit is append-only' using errcode = 'insufficient_privilege';
+end $function$;
 
 create aggregate array_concat (anycompatiblearray) (sfunc = array_cat, stype = anycompatiblearray);
 
@@ -282,6 +330,15 @@ create table event (
     constraint event_pkey PRIMARY KEY (event_id)
 );
 
+create table event_object (
+    agent_id uuid not null,
+    event_id uuid not null,
+    conversation_id uuid,
+    object_key text not null,
+    constraint event_object_object_key_key UNIQUE (object_key),
+    constraint event_object_pkey PRIMARY KEY (agent_id, event_id)
+);
+
 create table group_key (
     conversation_id uuid not null,
     epoch integer not null,
@@ -410,6 +467,17 @@ create table message_token (
     constraint message_token_pkey PRIMARY KEY (conversation_id, seq, token)
 );
 
+create table object (
+    object_key text not null,
+    size bigint,
+    sha256 bytea,
+    writer_id uuid,
+    delete_at timestamp with time zone,
+    is_ending boolean not null default false,
+    created_at timestamp with time zone not null default app_now(),
+    constraint object_pkey PRIMARY KEY (object_key)
+);
+
 create table passkey (
     passkey_id uuid not null,
     user_id uuid not null,
@@ -473,6 +541,20 @@ create table session (
     constraint session_revoke_reason_check CHECK (revoke_reason = ANY (ARRAY['device_revoked'::text, 'logout'::text, 'password_reset'::text, 'refresh_reuse'::text, 'token_revoked'::text, 'token_regenerated'::text, 'account_deleted'::text]))
 );
 
+create table share (
+    share_hash bytea not null,
+    owner_id uuid not null,
+    kind text not null,
+    upload_id uuid,
+    agent_id uuid,
+    expires_at timestamp with time zone not null,
+    max_access_count integer,
+    access_count integer not null default 0,
+    created_at timestamp with time zone not null default app_now(),
+    constraint share_kind_check CHECK (kind = ANY (ARRAY['file'::text, 'agent'::text, 'contact'::text])),
+    constraint share_pkey PRIMARY KEY (share_hash)
+);
+
 create table tool_call (
     call_id uuid not null,
     agent_id uuid not null,
@@ -509,6 +591,39 @@ create table tool_consent (
     constraint tool_consent_pkey PRIMARY KEY (user_id, device_id, agent_id, conversation_id, scope)
 );
 
+create table upload (
+    upload_id uuid not null,
+    conversation_id uuid not null,
+    uploader_id uuid not null,
+    uploader_kind text not null,
+    credential_id uuid not null,
+    filename text not null,
+    content_type text not null,
+    size bigint not null,
+    state text not null default 'pending'::text,
+    object_key text,
+    direct_key text,
+    url_expires_at timestamp with time zone not null,
+    confirmed_at timestamp with time zone,
+    created_at timestamp with time zone not null default app_now(),
+    constraint upload_object_key_key UNIQUE (object_key),
+    constraint upload_pkey PRIMARY KEY (upload_id),
+    constraint upload_state_check CHECK (state = ANY (ARRAY['pending'::text, 'uploaded'::text, 'confirmed'::text, 'rejected'::text, 'expired'::text])),
+    constraint upload_uploader_kind_check CHECK (uploader_kind = ANY (ARRAY['user'::text, 'agent'::text]))
+);
+
+create table upload_audit (
+    audit_id bigint generated always as identity not null,
+    upload_id uuid not null,
+    conversation_id uuid not null,
+    uploader_id uuid not null,
+    announced_sha256 bytea not null,
+    received_sha256 bytea not null,
+    size bigint not null,
+    created_at timestamp with time zone not null default app_now(),
+    constraint upload_audit_pkey PRIMARY KEY (audit_id)
+);
+
 create table user_account (
     user_id uuid not null,
     email text not null,
@@ -521,6 +636,59 @@ create table user_account (
     constraint user_account_email_key UNIQUE (email),
     constraint user_account_pkey PRIMARY KEY (user_id)
 );
+
+create table webhook (
+    agent_id uuid not null,
+    url text not null,
+    status text not null,
+    credential_id uuid not null,
+    sealed_secret bytea,
+    sealed_previous bytea,
+    previous_valid_until timestamp with time zone,
+    last_error text,
+    verified_at timestamp with time zone,
+    created_at timestamp with time zone not null default app_now(),
+    updated_at timestamp with time zone not null default app_now(),
+    constraint webhook_pkey PRIMARY KEY (agent_id),
+    constraint webhook_status_check CHECK (status = ANY (ARRAY['pending_verification'::text, 'active'::text, 'suspended'::text]))
+);
+
+create table webhook_delivery (
+    agent_id uuid not null,
+    delivery_id uuid not null,
+    seq bigint,
+    event text not null,
+    status text not null,
+    attempts integer not null default 0,
+    log text[] not null default '{}'::text[],
+    next_attempt_at timestamp with time zone,
+    is_replay boolean not null default false,
+    constraint webhook_delivery_pkey PRIMARY KEY (agent_id, delivery_id),
+    constraint webhook_delivery_status_check CHECK (status = ANY (ARRAY['pending'::text, 'success'::text, 'failed'::text, 'exhausted'::text]))
+) partition by RANGE (delivery_id);
+
+create table webhook_sweep (
+    only_row boolean not null default true,
+    swept_until timestamp with time zone not null,
+    constraint webhook_sweep_only_row_check CHECK (only_row),
+    constraint webhook_sweep_pkey PRIMARY KEY (only_row)
+);
+
+create table webhook_turn (
+    agent_id uuid not null,
+    is_open boolean not null default false,
+    due_at timestamp with time zone,
+    turn integer not null default 0,
+    is_leased boolean not null default false,
+    is_woken boolean not null default false,
+    is_parked boolean not null default false,
+    has_open boolean not null default false,
+    has_replays boolean not null default false,
+    not_before timestamp with time zone,
+    failures integer not null default 0,
+    done int8multirange not null default '{}'::int8multirange,
+    constraint webhook_turn_pkey PRIMARY KEY (agent_id)
+) with (fillfactor=40);
 
 alter table message alter column payload set storage external;
 
@@ -545,6 +713,12 @@ alter table block add constraint block_user_id_fkey FOREIGN KEY (user_id) REFERE
 alter table conversation add constraint conversation_created_by_fkey FOREIGN KEY (created_by) REFERENCES user_account(user_id);
 
 alter table device add constraint device_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
+
+alter table event_object add constraint event_object_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
+
+alter table event_object add constraint event_object_conversation_id_fkey FOREIGN KEY (conversation_id) REFERENCES conversation(conversation_id);
+
+alter table event_object add constraint event_object_object_key_fkey FOREIGN KEY (object_key) REFERENCES object(object_key) ON DELETE CASCADE;
 
 alter table group_key add constraint group_key_conversation_id_fkey FOREIGN KEY (conversation_id) REFERENCES conversation(conversation_id);
 
@@ -572,6 +746,12 @@ alter table security_notice add constraint security_notice_user_id_fkey FOREIGN 
 
 alter table session add constraint session_user_id_device_id_fkey FOREIGN KEY (user_id, device_id) REFERENCES device(user_id, device_id) ON UPDATE CASCADE;
 
+alter table share add constraint share_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
+
+alter table share add constraint share_owner_id_fkey FOREIGN KEY (owner_id) REFERENCES user_account(user_id);
+
+alter table share add constraint share_upload_id_fkey FOREIGN KEY (upload_id) REFERENCES upload(upload_id) ON DELETE CASCADE;
+
 alter table tool_call add constraint tool_call_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
 
 alter table tool_call add constraint tool_call_conversation_id_fkey FOREIGN KEY (conversation_id) REFERENCES conversation(conversation_id);
@@ -581,6 +761,16 @@ alter table tool_call add constraint tool_call_grant_id_fkey FOREIGN KEY (grant_
 alter table tool_call add constraint tool_call_user_id_fkey FOREIGN KEY (user_id) REFERENCES user_account(user_id);
 
 alter table tool_consent add constraint tool_consent_user_id_device_id_fkey FOREIGN KEY (user_id, device_id) REFERENCES device(user_id, device_id) ON UPDATE CASCADE ON DELETE CASCADE;
+
+alter table upload add constraint upload_conversation_id_fkey FOREIGN KEY (conversation_id) REFERENCES conversation(conversation_id);
+
+alter table upload add constraint upload_direct_key_fkey FOREIGN KEY (direct_key) REFERENCES object(object_key) ON DELETE SET NULL;
+
+alter table upload add constraint upload_object_key_fkey FOREIGN KEY (object_key) REFERENCES object(object_key) ON DELETE SET NULL;
+
+alter table webhook add constraint webhook_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
+
+alter table webhook_turn add constraint webhook_turn_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES webhook(agent_id) ON DELETE CASCADE;
 
 CREATE INDEX access_log_newest ON access_log USING btree (subject_id, access_id);
 
@@ -626,6 +816,8 @@ CREATE INDEX email_code_age ON email_code USING btree (expires_at);
 
 CREATE INDEX event_age ON event USING btree (created_at);
 
+CREATE INDEX event_object_of_conversation ON event_object USING btree (conversation_id) WHERE conversation_id IS NOT NULL;
+
 CREATE INDEX idempotency_age ON idempotency USING btree (created_at);
 
 CREATE INDEX inbox_entry_age ON inbox_entry USING btree (created_at);
@@ -650,6 +842,10 @@ CREATE INDEX message_addressed ON message USING btree (conversation_id, seq) WHE
 
 CREATE INDEX message_token_found ON message_token USING btree (conversation_id, token, seq);
 
+CREATE INDEX object_end ON object USING btree (delete_at) WHERE delete_at IS NOT NULL;
+
+CREATE INDEX object_of_writer ON object USING btree (writer_id) WHERE sha256 IS NULL AND writer_id IS NOT NULL;
+
 CREATE INDEX passkey_challenge_expiry ON passkey_challenge USING btree (expires_at);
 
 CREATE INDEX passkey_challenge_of_user ON passkey_challenge USING btree (user_id) WHERE user_id IS NOT NULL;
@@ -672,6 +868,14 @@ CREATE INDEX session_age ON session USING btree (LEAST(revoked_at, refresh_expir
 
 CREATE INDEX session_of_any_device ON session USING btree (user_id, device_id);
 
+CREATE INDEX share_age ON share USING btree (expires_at);
+
+CREATE INDEX share_of_agent ON share USING btree (agent_id) WHERE agent_id IS NOT NULL;
+
+CREATE INDEX share_of_owner ON share USING btree (owner_id);
+
+CREATE INDEX share_of_upload ON share USING btree (upload_id) WHERE upload_id IS NOT NULL;
+
 CREATE INDEX tool_call_age ON tool_call USING btree (created_at);
 
 CREATE INDEX tool_call_due ON tool_call USING btree (expires_at) WHERE status = 'pending'::text;
@@ -681,6 +885,22 @@ CREATE INDEX tool_call_of_conversation ON tool_call USING btree (conversation_id
 CREATE INDEX tool_call_of_grant ON tool_call USING btree (grant_id) WHERE grant_id IS NOT NULL;
 
 CREATE INDEX tool_consent_age ON tool_consent USING btree (used_at);
+
+CREATE INDEX upload_age ON upload USING btree (created_at) WHERE state <> 'confirmed'::text;
+
+CREATE INDEX upload_direct ON upload USING btree (direct_key) WHERE direct_key IS NOT NULL;
+
+CREATE INDEX upload_of_conversation ON upload USING btree (conversation_id);
+
+CREATE INDEX upload_of_uploader ON upload USING btree (uploader_id);
+
+CREATE INDEX webhook_credential ON webhook USING btree (credential_id);
+
+CREATE INDEX webhook_delivery_by_status ON ONLY webhook_delivery USING btree (agent_id, status, delivery_id);
+
+CREATE INDEX webhook_turn_due ON webhook_turn USING btree (due_at) WHERE due_at IS NOT NULL AND failures = 0;
+
+CREATE INDEX webhook_turn_retry ON webhook_turn USING btree (due_at) WHERE due_at IS NOT NULL AND failures > 0;
 
 create view live_session as
  SELECT session.session_id,
@@ -761,6 +981,17 @@ create view agent_shown as
      LEFT JOIN inbox_reader r ON r.principal_id = a.agent_id AND r.device_id = ''::text
   WHERE a.state <> 'deleted'::text;
 
+create view live_object as
+ SELECT object.object_key,
+    object.size,
+    object.sha256,
+    object.writer_id,
+    object.delete_at,
+    object.is_ending,
+    object.created_at
+   FROM object
+  WHERE NOT object.is_ending AND (object.delete_at IS NULL OR object.delete_at > app_now());
+
 create view agent_grant_shown as
  SELECT g.grant_id,
     g.agent_id,
@@ -800,3 +1031,7 @@ CREATE TRIGGER access_log_head_truncate BEFORE TRUNCATE ON access_log_head FOR E
 CREATE TRIGGER key_backup_rows BEFORE DELETE OR UPDATE ON key_backup FOR EACH ROW EXECUTE FUNCTION key_backup_is_append_only();
 
 CREATE TRIGGER key_backup_truncate BEFORE TRUNCATE ON key_backup FOR EACH STATEMENT EXECUTE FUNCTION key_backup_is_append_only();
+
+CREATE TRIGGER upload_audit_rows BEFORE DELETE OR UPDATE ON upload_audit FOR EACH ROW EXECUTE FUNCTION upload_audit_is_append_only();
+
+CREATE TRIGGER upload_audit_truncate BEFORE TRUNCATE ON upload_audit FOR EACH STATEMENT EXECUTE FUNCTION upload_audit_is_append_only();

@@ -17,11 +17,13 @@ use crate::{
         messages::MessageWriter,
         passkeys::Passkeys,
         typing::Typing,
+        webhooks::Webhooks,
     },
     gateway::Gateway,
     http::client::IngressPolicy,
     inbox::Inbox,
     limits::{Limits, slots::Slots},
+    objects::Objects,
     random::Random,
     work::UnitOfWork,
 };
@@ -59,6 +61,7 @@ handles! {
     hub: Hub,
     backplane: Backplane,
     inbox: Inbox,
+    objects: Objects,
     reachability: ReachabilityTracker,
     message_writer: MessageWriter,
     gateway: Arc<Gateway>,
@@ -66,6 +69,7 @@ handles! {
     agents: Agents,
     typing: Typing,
     passkeys: Passkeys,
+    webhooks: Webhooks,
     status: NodeStatus,
 }
 

@@ -111,6 +111,18 @@ settings! {
     turnstile_hostnames: List<String> = "TURNSTILE_HOSTNAMES", Some("");
     /// Comma list of actions that a Turnstile token may have been earned for; empty: any.
     turnstile_actions: List<String> = "TURNSTILE_ACTIONS", Some("");
+    /// Where files are kept: `file:///folder` (for one node, or nodes that share the folder), `s3://bucket/prefix`, `gs://bucket/prefix` or `azure://container/prefix`.
+    object_store_url: String = "OBJECT_STORE_URL", Some("file:///var/lib/blindpipe/objects");
+    /// Address of an S3-compatible server, or of Azure's service; empty: the provider's own. `http://` allows plain HTTP to it.
+    object_store_endpoint: String = "OBJECT_STORE_ENDPOINT", Some("");
+    /// Region of an S3 bucket.
+    object_store_region: String = "OBJECT_STORE_REGION", Some("us-east-1");
+    /// S3's access key id, or Azure's account; empty: the credentials of the machine (S3).
+    object_store_access_key: String = "OBJECT_STORE_ACCESS_KEY", Some("");
+    /// S3's secret access key, Azure's account key, or the JSON of Google's service account; empty: the credentials of the machine.
+    object_store_secret: SecretString = "OBJECT_STORE_SECRET", Some("");
+    /// Clients write to the bucket itself, by an address that it signs; the node then reads the bytes to verify their hash.
+    object_store_direct: Switch = "OBJECT_STORE_DIRECT", Some("false");
     /// Changes of the limits table, `scope=count/window` comma separated, such as `agent_message_send=10/s`; see `GET /limits`.
     limits: String = "LIMIT_OVERRIDES", Some("");
     /// Counts no call against a limit, to measure what limits cost; in the dev profile only.
@@ -123,6 +135,14 @@ settings! {
     max_sockets: Bounded<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
     /// Seconds a draining node goes on serving before it closes its listener, for load balancers that notice late.
     drain_lag_seconds: Bounded<0, 8> = "DRAIN_LAG_SECONDS", Some("5");
+    /// Connections that an agent may have at once over all nodes, sockets and webhook calls together.
+    agent_connections: Bounded<1, 1000> = "AGENT_CONNECTIONS", Some("3");
+    /// Whether this node delivers webhooks; if no node does, run `blindpipe worker` beside them.
+    webhook_worker: Switch = "WEBHOOK_WORKER", Some("true");
+    /// Conversations of an agent whose events are delivered side by side, within `AGENT_CONNECTIONS`.
+    webhook_conversations: Bounded<1, 1000> = "WEBHOOK_CONVERSATIONS", Some("3");
+    /// Seconds over which the seven retries of a delivery are spread; each waits five times as long as the one before (5 s, 25 s and so on with the default). `Retry-After` is not scaled.
+    webhook_retry_seconds: Bounded<1, 604_800> = "WEBHOOK_RETRY_SECONDS", Some("97655");
     /// The word in the names of the webhooks' headers, `X-<word>-Signature` and so on: letters, digits and hyphens.
     webhook_brand: Brand = "WEBHOOK_BRAND", Some("Service");
     /// Comma list of the ports that webhooks may have; the dev profile allows every port.
@@ -227,6 +247,9 @@ impl Config {
                 "RP_ORIGIN: {} is neither on RP_ID nor below it",
                 origin.0.origin().ascii_serialization()
             ));
+        }
+        if self.object_store_direct.0 && self.object_store_url.starts_with("file:") {
+            faults.push("OBJECT_STORE_DIRECT: a local folder signs no addresses".into());
         }
         let mail_to_files =
             secrecy::ExposeSecret::expose_secret(&self.mail_url).starts_with("file:");

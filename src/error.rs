@@ -68,6 +68,11 @@ impl Error {
         Error::internal(Code::ServiceUnavailable, cause).retry_after(Duration::from_secs(1))
     }
 
+    /// The wait after which a repeat may succeed, if the refusal names one.
+    pub fn wait(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
     /// Adds an entry to `params`.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.params.insert(name.to_owned(), value.into());

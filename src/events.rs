@@ -38,13 +38,28 @@ pub fn encoded(
     .into()
 }
 
+/// The name of an encoded event.
+pub fn kind_of(encoded: &str) -> &str {
+    // The shared part begins with `"event_id":"…","event":"<kind>"`.
+    encoded.split('"').nth(7).unwrap_or_default()
+}
+
+/// The conversation of an encoded event, if it has any.
+pub fn conversation_of(encoded: &str) -> Option<ConversationId> {
+    // `"conversation_id":"<id>"` follows the name directly.
+    let mut parts = encoded.split('"').skip(9);
+    match parts.next() {
+        Some("conversation_id") => parts.nth(1)?.parse().ok(),
+        _ => None,
+    }
+}
+
 /// Whether this event removes a principal from an audience.
 pub fn shrinks_audience(encoded: &str) -> bool {
-    // The shared part begins with `"event_id":"…","event":"<kind>"`.
-    let kind = encoded.split('"').nth(7);
+    let kind = kind_of(encoded);
     [EventKind::MemberRemoved, EventKind::RelationRevoked]
         .iter()
-        .any(|one| kind == Some(one.name()))
+        .any(|one| kind == one.name())
 }
 
 /// The event object, in the form of a poll and a webhook.
@@ -161,6 +176,18 @@ mod tests {
     use blindpipe_protocol::events::EventObject;
 
     use super::*;
+
+    #[test]
+    fn an_encoded_event_tells_its_name_and_conversation() {
+        let (id, at) = (EventId(uuid::Uuid::from_u128(1)), DateTime::UNIX_EPOCH);
+        let conversation = Some(ConversationId(uuid::Uuid::from_u128(2)));
+        for conversation in [conversation, None] {
+            let data = r#"{"conversation_id":"x"}"#;
+            let encoded = encoded(id, "grant.decided", conversation, at, data);
+            assert_eq!(kind_of(&encoded), "grant.decided");
+            assert_eq!(conversation_of(&encoded), conversation);
+        }
+    }
 
     #[test]
     fn a_message_that_is_written_by_hand_reads_as_its_type() {

@@ -7,19 +7,19 @@
 //! ```text
 //! foundation  error clock random ids cursor events config metrics telemetry breaker validation
 //! stores      db redis mail
-//! core        limits auth inbox
+//! core        limits auth inbox objects
 //! delivery    delivery
 //! work        jobs work http egress
 //! features    health published announcements relations devices keys accounts passkeys agents
-//!             blocks conversations groups group_keys messages search typing streams tool_calls
-//!             grants budgets webhooks erasure
+//!             blocks conversations groups group_keys messages files shares search typing streams
+//!             tool_calls grants budgets webhooks erasure
 //! edge        gateway app routes documents schedule node healthcheck
 //! ```
 //!
 //! - Foundation: values and small tools. [`validation`] says what a value from outside must be.
 //! - Stores: [`db`] (Postgres, the truth), [`redis`] (hints and counters, which may vanish), [`mail`].
 //! - Core: [`limits`] (budgets, quotas, connection slots), [`auth`] (credentials and callers),
-//!   [`inbox`] (the durable sequence of events).
+//!   [`inbox`] (the durable sequence of events), [`objects`] (the bytes of files).
 //! - Delivery: [`delivery`] publishes committed events to the subscriptions of all nodes and
 //!   reconciles them with Postgres. It knows neither WebSockets nor streams.
 //! - Work: [`jobs`] (the queue), [`work`] (a transaction with its events, revocations and jobs),
@@ -60,6 +60,7 @@ pub mod limits;
 pub(crate) mod mail;
 pub mod metrics;
 pub mod node;
+pub mod objects;
 pub mod random;
 pub mod redis;
 pub mod routes;

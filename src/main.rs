@@ -1,4 +1,4 @@
-//! The server: `serve`, `migrate`, `settings`, `healthcheck`.
+//! The server: `serve`, `worker`, `migrate`, `settings`, `healthcheck`.
 
 use std::process::ExitCode;
 
@@ -31,6 +31,9 @@ enum Command {
     /// Run one node until SIGTERM
     #[command(after_long_help = config::as_help())]
     Serve,
+    /// Run deliveries of webhooks and jobs until SIGTERM, without a public listener
+    #[command(after_long_help = config::as_help())]
+    Worker,
     /// Bring the schema up to date, as the role of MIGRATE_DATABASE_URL, and grant the role of
     /// DATABASE_URL the rights that nodes need
     Migrate,
@@ -53,7 +56,8 @@ async fn main() -> ExitCode {
         .install_default()
         .ok();
     let outcome = match Arguments::parse().command {
-        Command::Serve => serve().await,
+        Command::Serve => serve(false).await,
+        Command::Worker => serve(true).await,
         Command::Settings => print(&config::as_markdown()),
         Command::Openapi => print(&documents::openapi()),
         Command::Asyncapi => print(&documents::asyncapi()),
@@ -86,7 +90,7 @@ fn raise_file_limit() {
     .ok();
 }
 
-async fn serve() -> Outcome {
+async fn serve(is_worker: bool) -> Outcome {
     raise_file_limit();
     let config = node::read_settings(|name| std::env::var(name).ok())
         .inspect_err(|_| telemetry::start("info"));
@@ -94,7 +98,11 @@ async fn serve() -> Outcome {
     telemetry::start(&config.log);
     let mut term = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let node = Node::start(config, Clock::default()).await?;
+    let node = if is_worker {
+        Node::start_worker(config, Clock::default()).await?
+    } else {
+        Node::start(config, Clock::default()).await?
+    };
     tokio::select! {
         _ = term.recv() => {}
         _ = interrupt.recv() => {}

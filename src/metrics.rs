@@ -190,6 +190,61 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "Turnstile tokens presented, by what became of them.",
     ),
     (
+        "uploads_total",
+        Kind::Counter,
+        "Uploads, by what became of them; `sha256_mismatch`: the bytes were not the announced ones.",
+    ),
+    (
+        "uploads_open",
+        Kind::Gauge,
+        "Uploads whose bytes this node receives.",
+    ),
+    (
+        "object_bytes_total",
+        Kind::Counter,
+        "Bytes of objects, by direction.",
+    ),
+    (
+        "objects_missing_total",
+        Kind::Counter,
+        "Reads of an object that the store has lost.",
+    ),
+    (
+        "shares_opened_total",
+        Kind::Counter,
+        "Shares asked for, by outcome.",
+    ),
+    (
+        "webhook_attempts_total",
+        Kind::Counter,
+        "Attempts of deliveries, by outcome.",
+    ),
+    (
+        "webhook_calls",
+        Kind::Gauge,
+        "Calls to receivers under way on this node.",
+    ),
+    (
+        "webhook_turns",
+        Kind::Gauge,
+        "Agents whose deliveries this node makes at the moment.",
+    ),
+    (
+        "webhook_backlog_agents",
+        Kind::Gauge,
+        "Agents whose deliveries are due and that no worker has, at the last sweep.",
+    ),
+    (
+        "webhook_backlog_seconds",
+        Kind::Gauge,
+        "Age of the oldest of them.",
+    ),
+    (
+        "webhook_late_total",
+        Kind::Counter,
+        "Agents that a sweep found with undelivered events: their wake-up was lost.",
+    ),
+    (
         "job_seconds",
         Kind::Seconds,
         "Time of a scheduled job, by name.",
@@ -392,8 +447,50 @@ pub fn human_verified(outcome: &'static str) {
     count("human_verifications_total", &[("outcome", outcome)]);
 }
 
+pub fn upload(outcome: &'static str) {
+    count("uploads_total", &[("outcome", outcome)]);
+}
+
+pub fn upload_opened() {
+    metrics::gauge!("uploads_open").increment(1.0);
+}
+
+pub fn upload_closed() {
+    metrics::gauge!("uploads_open").decrement(1.0);
+}
+
+pub fn object_bytes(direction: &'static str, n: u64) {
+    metrics::counter!("object_bytes_total", "direction" => direction).increment(n);
+}
+
+pub fn object_missing() {
+    count("objects_missing_total", &[]);
+}
+
+pub fn share_opened(outcome: &'static str) {
+    count("shares_opened_total", &[("outcome", outcome)]);
+}
+
 pub fn egress(outcome: &'static str, span: Duration) {
     seconds("egress_seconds", &[("outcome", outcome)], span);
+}
+
+pub fn webhook_attempt(outcome: &'static str) {
+    count("webhook_attempts_total", &[("outcome", outcome)]);
+}
+
+pub fn webhook_calls(change: f64) {
+    metrics::gauge!("webhook_calls").increment(change);
+}
+
+pub fn webhook_turns(change: f64) {
+    metrics::gauge!("webhook_turns").increment(change);
+}
+
+pub fn webhook_backlog(late: u64, agents: i64, age: f64) {
+    metrics::counter!("webhook_late_total").increment(late);
+    metrics::gauge!("webhook_backlog_agents").set(agents as f64);
+    metrics::gauge!("webhook_backlog_seconds").set(age);
 }
 
 pub fn job(name: &'static str, span: Duration) {

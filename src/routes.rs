@@ -20,8 +20,9 @@ use crate::{
     },
     error::{Code, Result},
     features::{
-        accounts, agents, blocks, budgets, conversations, devices, grants, group_keys, groups,
-        health, keys, messages, passkeys, published, relations, search, tool_calls, typing,
+        accounts, agents, blocks, budgets, conversations, devices, files, grants, group_keys,
+        groups, health, keys, messages, passkeys, published, relations, search, shares, tool_calls,
+        typing, webhooks,
     },
     gateway,
     http::{
@@ -164,14 +165,16 @@ fn route(
 
 /// Every route of the public listener.
 #[rustfmt::skip]
+#[expect(clippy::too_many_lines, reason = "a line per route")]
 pub fn table() -> Vec<Route> {
     use Access::{Agent, Either, Public, User};
     use Limit::{
-        AgentConversationSend, AgentConversations, AgentGrantRequest, AgentManifestUpdate, AgentMessageSend, AgentPoll,
-        AgentTokenRegenerate, AgentTokenUnknown, AgentTyping, AuthRenew, CodeTries, ConversationOpen, GroupAgentInstance,
-        GroupMemberAdd, HumanIp, KeysBackupRead, KeysGroupRotate, KeysLookup, KeysRotationRequest, LoginFail, LoginIp,
-        PasskeyBegin, Refresh, RegisterEmail, RegisterIp, SendCode, StreamBegin, UserConversationsList, UserMessageSend,
-        UserMessagesList, UserSearch, WsConnect, WsConnectIp,
+        AgentConversationSend, AgentConversations, AgentFileUpload, AgentGrantRequest, AgentManifestUpdate,
+        AgentMessageSend, AgentObjectGet, AgentPoll, AgentTokenRegenerate, AgentTokenUnknown, AgentTyping, AuthRenew,
+        CodeTries, ConversationOpen, GroupAgentInstance, GroupMemberAdd, HumanIp, KeysBackupRead, KeysGroupRotate,
+        KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail, RegisterIp, SendCode,
+        ShareOpen, StreamBegin, UserConversationsList, UserFileUpload, UserMessageSend, UserMessagesList, UserObjectGet,
+        UserSearch, WsConnect, WsConnectIp,
     };
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
@@ -193,6 +196,7 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/auth/device/poll",           Public, NOTHING, post(planned)),
         route(GET,    "/health",                     Public, NOTHING, get(health::health)),
         route(GET,    "/version",                    Public, NOTHING, get(health::version)),
+        route(GET,    "/share/{share_id}",           Public, own(&[ShareOpen]), get(shares::http::open)),
         route(GET,    "/openapi.json",               Public, DEFAULT, get(published::openapi)),
         route(GET,    "/asyncapi.yaml",              Public, DEFAULT, get(published::asyncapi)),
         route(GET,    "/events/types",               Public, DEFAULT, get(published::event_types)),
@@ -238,6 +242,10 @@ pub fn table() -> Vec<Route> {
         route(DELETE, "/groups/{conversation_id}/members/{principal_id}", Either, DEFAULT, delete(groups::http::remove_member)),
         route(POST,   "/groups/{conversation_id}/agent-instances", User,   default(&[GroupAgentInstance]), post(groups::http::add_agent)),
         route(DELETE, "/groups/{conversation_id}/agent-instances/{instance_id}", User,   DEFAULT, delete(groups::http::remove_agent)),
+        route(POST,   "/files",                      User,   own(&[UserFileUpload]), post(files::http::request_of_user)),
+        route(PUT,    "/files/{upload_id}/upload",   User,   own(&[UserFileUpload]), put(files::http::put_of_user)),
+        route(POST,   "/shares",                     User,   DEFAULT, post(shares::http::create)),
+        route(DELETE, "/shares/{share_id}",          User,   DEFAULT, delete(shares::http::end)),
 
         route(GET,    "/grants",                     User,   DEFAULT, get(grants::http::list)),
         route(POST,   "/grants/{grant_id}/decision", User,   DEFAULT, post(grants::http::decide)),
@@ -245,16 +253,28 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/artifact-requests/{request_id}/response", User,   DEFAULT, post(tool_calls::http::respond)),
 
         route(GET,    "/limits",                     Either, DEFAULT, get(budgets::http::list)),
+        route(POST,   "/files/confirm",              Either, DEFAULT, post(files::http::confirm)),
+        route(GET,    "/objects/{object_key}",       Either, own(&[AgentObjectGet, UserObjectGet]), get(files::http::read)),
         route(GET,    "/agents/{agent_id}",          Either, DEFAULT, get(agents::http::read)),
         route(POST,   "/agents/{agent_id}/keys/register", Either, DEFAULT, post(agents::http::register_key)),
         route(POST,   "/agents/{agent_id}/keys/check", Either, DEFAULT, post(agents::http::check_key)),
         route(GET,    "/agents/{agent_id}/keys",     Either, DEFAULT, get(agents::http::list_keys)),
+        route(PUT,    "/agents/{agent_id}/webhook",  Either, DEFAULT, put(webhooks::http::put)),
+        route(GET,    "/agents/{agent_id}/webhook",  Either, DEFAULT, get(webhooks::http::get)),
+        route(DELETE, "/agents/{agent_id}/webhook",  Either, DEFAULT, delete(webhooks::http::delete)),
+        route(POST,   "/agents/{agent_id}/webhook/verify", Either, DEFAULT, post(webhooks::http::verify)),
+        route(POST,   "/agents/{agent_id}/webhook/rotate-secret", Either, DEFAULT, post(webhooks::http::rotate_secret)),
+        route(POST,   "/agents/{agent_id}/webhook/test", Either, DEFAULT, post(webhooks::http::test)),
+        route(GET,    "/agents/{agent_id}/deliveries", Either, DEFAULT, get(webhooks::http::list_deliveries)),
+        route(POST,   "/agents/{agent_id}/deliveries/{delivery_id}/redeliver", Either, DEFAULT, post(webhooks::http::redeliver)),
 
         route(PATCH,  "/agents/{agent_id}",          Agent,  default(&[AgentManifestUpdate]), patch(agents::http::update)),
         route(POST,   "/agents/{agent_id}/ack",      Agent,  DEFAULT, post(agents::http::ack)),
 
         route(POST,   "/agents/{agent_id}/messages", Agent,  own(&[AgentMessageSend]), post(messages::http::send_as_agent)),
         route(POST,   "/agents/{agent_id}/conversations/{conversation_id}/messages", Agent,  own(&[AgentConversationSend]), post(messages::http::send_as_agent_to)),
+        route(POST,   "/agents/{agent_id}/files",    Agent,  own(&[AgentFileUpload]), post(files::http::request_of_agent)),
+        route(PUT,    "/agents/{agent_id}/files/{upload_id}/upload", Agent,  own(&[AgentFileUpload]), put(files::http::put_of_agent)),
         route(POST,   "/agents/{agent_id}/typing",   Agent,  principal(&[AgentTyping]), post(typing::http::typing)),
         route(POST,   "/agents/{agent_id}/grants/request", Agent,  own(&[AgentGrantRequest]), post(grants::http::request)),
         route(POST,   "/agents/{agent_id}/artifact-requests", Agent,  DEFAULT, post(tool_calls::http::request)),

@@ -2,8 +2,9 @@
 //! intervals. Upkeep goes through the queue under a unique key. So only one node performs it at a
 //! time, and another takes over when that node dies.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -13,8 +14,8 @@ use crate::{
             self, Codes, SecurityChange,
             jobs::{CodeMail, LoginNotice},
         },
-        agents, announcements, erasure, grants, group_keys, messages, passkeys, relations,
-        tool_calls,
+        agents, announcements, erasure, files, grants, group_keys, messages, passkeys, relations,
+        shares, tool_calls, webhooks,
     },
     inbox,
     jobs::{
@@ -23,6 +24,7 @@ use crate::{
     },
     limits::table::Overrides,
     mail::Mailer,
+    objects::Objects,
     work::UnitOfWork,
 };
 
@@ -40,6 +42,10 @@ pub struct Schedule {
     pub codes: Codes,
     /// The mail client.
     pub mailer: Mailer,
+    /// The store whose objects end.
+    pub objects: Objects,
+    /// Notified after the sweep of webhooks.
+    pub wake_webhooks: Arc<Notify>,
 }
 
 impl Schedule {
@@ -93,6 +99,21 @@ impl Schedule {
                 Ok(())
             }
             Upkeep::ExpireInboxes => inbox::expire(db, INBOX_RETENTION_DAYS).await,
+            Upkeep::SweepObjects => {
+                while self.objects.sweep(db).await? {}
+                Ok(())
+            }
+            Upkeep::ExpireUploads => {
+                while files::expire(db).await? {}
+                while shares::forget(db).await? {}
+                Ok(())
+            }
+            Upkeep::SweepWebhooks => {
+                webhooks::sweep(db).await?;
+                self.wake_webhooks.notify_one();
+                Ok(())
+            }
+            Upkeep::RotateDeliveries => webhooks::rotate_log(db).await,
             Upkeep::PurgeRelations => {
                 while relations::purge(db).await? {}
                 Ok(())

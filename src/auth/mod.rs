@@ -16,6 +16,7 @@ pub(crate) mod proofs;
 pub(crate) mod refresh;
 pub mod revoked;
 pub(crate) mod secret;
+pub(crate) mod signed;
 pub(crate) mod turnstile;
 pub(crate) mod usage;
 pub(crate) mod user;

@@ -298,6 +298,9 @@ pub enum Plans {
     /// been empty at planning time. Its waits for locks are short, because other sends wait behind
     /// each statement, and so is the life of its idle transactions: their locks hold up other nodes.
     Pinned,
+    /// Pinned, and a commit does not wait for the disk. It serves state that may be lost with a
+    /// crash of Postgres.
+    PinnedDeferred,
 }
 
 impl Plans {
@@ -309,13 +312,17 @@ impl Plans {
                 " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
                  -c enable_mergejoin=off -c enable_material=off -c enable_hashagg=off"
             }
+            Plans::PinnedDeferred => {
+                " -c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off \
+                 -c enable_mergejoin=off -c enable_material=off -c enable_hashagg=off -c synchronous_commit=off"
+            }
         }
     }
 
     /// The longest wait for a lock, and the longest life of an idle transaction.
     fn timeouts(self, wait: Duration) -> [Duration; 2] {
         match self {
-            Plans::Free => [wait, 5 * wait],
+            Plans::Free | Plans::PinnedDeferred => [wait, 5 * wait],
             Plans::Pinned => [wait / 10, wait / 4],
         }
     }

@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -23,6 +23,9 @@ use super::{
 };
 use crate::{events::EncodedEvent, inbox::Delivery, limits::quotas::NODE_LEASE};
 
+/// A callback with the credentials that were revoked on any node.
+type RevocationObserver = Box<dyn Fn(&[Uuid]) + Send + Sync>;
+
 /// A principal that got its first subscription here or lost its last. The backplane then subscribes
 /// or unsubscribes.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +40,8 @@ pub struct Hub {
     /// Set while the node cannot check its subscriptions' credentials. It then delivers nothing.
     fenced: Arc<AtomicBool>,
     heartbeat: Arc<Heartbeat>,
+    /// Called with revoked credentials.
+    on_revoked: Arc<OnceLock<RevocationObserver>>,
     changes: mpsc::UnboundedSender<SubscriptionChange>,
 }
 
@@ -52,6 +57,7 @@ impl Hub {
                 closed,
                 fenced,
                 heartbeat,
+                on_revoked: Arc::default(),
                 changes: sender,
             },
             receiver,
@@ -186,8 +192,21 @@ impl Hub {
         behind.map(|subscription| subscription.raise(head)).count() as u64
     }
 
+    /// Sets the callback for revoked credentials, for work that is no subscription.
+    pub fn on_revoked(&self, tell: impl Fn(&[Uuid]) + Send + Sync + 'static) {
+        self.on_revoked.set(Box::new(tell)).ok();
+    }
+
+    /// Calls the callback of [`on_revoked`](Self::on_revoked).
+    pub fn note_revoked(&self, credentials: &[Uuid]) {
+        if let Some(tell) = self.on_revoked.get() {
+            tell(credentials);
+        }
+    }
+
     /// Ends the subscriptions that one of `credentials` authorised.
     pub fn revoke(&self, credentials: &[Uuid], reason: RevocationReason) {
+        self.note_revoked(credentials);
         self.for_each(|subscription| {
             if credentials.contains(&subscription.credential) {
                 subscription.end(End::Revoked { reason });

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     operations::{Body, OPERATIONS, Operation},
-    schemas::{Schemas, of},
+    schemas::{SchemaOf, Schemas, bytes, of},
 };
 use crate::{
     error::Code,
@@ -78,9 +78,10 @@ fn describe(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Valu
         Body::Nothing => (None, false),
         Body::Optional(schema) => (Some(schema), false),
         Body::Required(schema) => (Some(schema), true),
+        Body::Bytes => (Some(bytes::<()> as SchemaOf), true),
     };
     if let Some(schema) = schema {
-        let content = json!({ "application/json": { "schema": schema(schemas) } });
+        let content = content(schema(schemas));
         described["requestBody"] = json!({ "required": required, "content": content });
     }
     let limits = limits(route);
@@ -143,9 +144,17 @@ fn described_limit(limit: Limit) -> Value {
 fn responses(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Value {
     let mut responses = Map::new();
     for (status, schema) in operation.success {
-        let content = json!({ "application/json": { "schema": schema(schemas) } });
-        let description = if *status == 201 { "Created." } else { "OK." };
-        let answer = json!({ "description": description, "content": content });
+        let description = match status {
+            201 => "Created.",
+            206 => "The part that was asked for.",
+            304 => "The caller has these bytes.",
+            _ => "OK.",
+        };
+        let mut answer = json!({ "description": description });
+        match schema(schemas) {
+            Value::Null => {}
+            schema => answer["content"] = content(schema),
+        }
         responses.insert(status.to_string(), answer);
     }
     if route.path == "/ws" {
@@ -164,6 +173,15 @@ fn responses(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Val
         responses.insert(status.to_string(), answer);
     }
     responses.into()
+}
+
+/// The content of a body: JSON, or bytes.
+fn content(schema: Value) -> Value {
+    let kind = match schema["format"] == "binary" {
+        true => "application/octet-stream",
+        false => "application/json",
+    };
+    json!({ kind: { "schema": schema } })
 }
 
 /// The errors that the row and the operation can answer with.
@@ -189,12 +207,14 @@ fn errors(route: &Route, operation: &Operation) -> BTreeSet<Code> {
     if !operation.query.is_empty() {
         codes.extend([Code::ValidationError]);
     }
-    if !matches!(operation.body, Body::Nothing) {
-        codes.extend([
+    match operation.body {
+        Body::Nothing => {}
+        Body::Bytes => codes.extend([Code::ValidationError, Code::RequestTimeout]),
+        Body::Optional(_) | Body::Required(_) => codes.extend([
             Code::ValidationError,
             Code::RequestTimeout,
             Code::PayloadTooLarge,
-        ]);
+        ]),
     }
     codes
 }
@@ -228,6 +248,7 @@ fn path_schema(name: &str, schemas: &mut Schemas) -> Value {
         "passkey_id" => schemas.reference::<PasskeyId>(),
         "principal_id" => schemas.reference::<Principal>(),
         "relation_id" => schemas.reference::<RelationId>(),
+        "upload_id" => schemas.reference::<UploadId>(),
         "user_id" => schemas.reference::<UserId>(),
         _ => json!({ "type": "string" }),
     }

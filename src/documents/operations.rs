@@ -1,12 +1,13 @@
 //! The request and answer of each route: a row per route, beside the table of the routes.
 
 use blindpipe_protocol::{
-    accounts::*, agents::*, blocks::*, conversations::*, devices::*, grants::*, group_keys::*,
-    groups::*, inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*, raw::RawJson,
-    relations::*, search::*, service::*, tool_calls::*, typing::*,
+    accounts::*, agents::*, blocks::*, conversations::*, devices::*, files::*, grants::*,
+    group_keys::*, groups::*, inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*,
+    raw::RawJson, relations::*, search::*, service::*, shares::*, tool_calls::*, typing::*,
+    webhooks::*,
 };
 
-use super::schemas::{SchemaOf, data, list, of};
+use super::schemas::{SchemaOf, bytes, data, list, nothing, of};
 use crate::error::Code;
 
 /// The documentation of a route.
@@ -33,12 +34,14 @@ pub enum Body {
     Optional(SchemaOf),
     /// The body is required.
     Required(SchemaOf),
+    /// The body is the bytes of a file.
+    Bytes,
 }
 
 macro_rules! operations {
     ($($route:literal, $summary:literal
         $(, query: [$($query:ty),+])?
-        $(, body: $body:ty)? $(, optional: $optional:ty)?
+        $(, body: $body:ty)? $(, optional: $optional:ty)? $(, bytes: $bytes:ident)?
         => $($status:literal $shape:ident<$answer:ty>),* $(; $($error:ident),+)?;
     )+) => {
         /// The operations, a row per route.
@@ -46,12 +49,13 @@ macro_rules! operations {
             route: $route,
             summary: $summary,
             query: &[$($(of::<$query>),+)?],
-            body: operations!(@body $($body)? $(, $optional)?),
+            body: operations!(@body $($body)? $(, $optional)? $(; $bytes)?),
             success: &[$(($status, $shape::<$answer>)),*],
             errors: &[$($(Code::$error),+)?],
         }),+];
     };
     (@body) => { Body::Nothing };
+    (@body ; $bytes:ident) => { Body::Bytes };
     (@body $body:ty) => { Body::Required(of::<$body>) };
     (@body , $body:ty) => { Body::Optional(of::<$body>) };
 }
@@ -82,6 +86,7 @@ operations! {
     "POST /auth/device/poll", "Planned for V2." =>; NotAvailableInV1;
     "GET /health", "Whether this node takes traffic." => 200 data<Health>;
     "GET /version", "The versions that are served." => 200 data<Version>;
+    "GET /share/{share_id}", "Open a share; `Accept: text/html` answers a page." => 200 data<ShareCard>; NotFound;
     "GET /ws", "Upgrade to a WebSocket; `asyncapi.yaml` describes its frames." =>; OriginNotAllowed;
 
     "GET /users/me", "Read the caller's account." => 200 data<Account>;
@@ -157,6 +162,14 @@ operations! {
         NotFound, Forbidden, AgentNotRegistered, RelationRequired;
     "DELETE /groups/{conversation_id}/agent-instances/{instance_id}", "Take an agent out of a group."
         => 200 data<Removal>; NotFound, Forbidden;
+    "POST /files", "Request an upload as a user.", body: RequestUpload
+        => 201 data<RequestedUpload>; FileTooLarge, NotConversationMemberUpload;
+    "PUT /files/{upload_id}/upload", "Bring the bytes of a user's upload, by token or signed address.", bytes: yes
+        => 200 data<UploadedBytes>;
+        NotFound, Forbidden, VersionMismatch, FileTooLarge, RequestTimeout, NotConversationMemberUpload;
+    "POST /shares", "Share a file, an agent's card or the caller's own card.", body: CreateShare
+        => 201 data<CreatedShare>; NotFound, AgentNotRegistered;
+    "DELETE /shares/{share_id}", "End a share." => 200 data<DeletedShare>; NotFound;
 
     "GET /grants", "List the caller's grants, newest first.", query: [GrantsQuery, PageQuery]
         => 200 list<Grant>;
@@ -170,6 +183,11 @@ operations! {
     "GET /asyncapi.yaml", "Read the AsyncAPI document of `/ws`, as YAML." => 200 of<RawJson>;
     "GET /events/types", "List the durable events with the schemas of their data." => 200 list<RawJson>;
     "GET /limits", "List the caller's budgets and what is left of them." => 200 list<Bucket>;
+    "POST /files/confirm", "Make an upload a file of its conversation.", body: ConfirmUpload
+        => 200 data<ConfirmedUpload>;
+        NotFound, UploadIncomplete, Sha256Mismatch, NotConversationMemberUpload, RelationRevoked;
+    "GET /objects/{object_key}", "Read the bytes of a file; `Range` and `If-None-Match` count."
+        => 200 bytes<()>, 206 bytes<()>, 304 nothing<()>; NotFound, RangeNotSatisfiable;
     "GET /agents/{agent_id}", "Read an agent." => 200 data<AgentView>; AgentNotRegistered;
     "POST /agents/{agent_id}/keys/register", "Register an agent's new key pair.", body: RegisterAgentKey
         => 201 data<RegisteredAgentKey>; AgentNotRegistered, AgentKeysMismatch;
@@ -178,6 +196,22 @@ operations! {
     "GET /agents/{agent_id}/keys", "Read an agent's keys, the current one first."
         => 200 data<AgentKeys>; AgentNotRegistered;
 
+    "PUT /agents/{agent_id}/webhook", "Set an agent's webhook and challenge its address.", body: PutWebhook
+        => 200 data<Webhook>; Forbidden, AgentNotRegistered;
+    "GET /agents/{agent_id}/webhook", "Read an agent's webhook."
+        => 200 data<Webhook>; NotFound, AgentNotRegistered;
+    "DELETE /agents/{agent_id}/webhook", "Remove an agent's webhook."
+        => 200 data<DeletedWebhook>; NotFound, AgentNotRegistered;
+    "POST /agents/{agent_id}/webhook/verify", "Challenge the address of an agent's webhook again."
+        => 200 data<Webhook>; Forbidden, NotFound, AgentNotRegistered;
+    "POST /agents/{agent_id}/webhook/rotate-secret", "Set another secret; both sign for a while.", optional: RotateWebhookSecret
+        => 200 data<Webhook>; Forbidden, NotFound, AgentNotRegistered;
+    "POST /agents/{agent_id}/webhook/test", "Post a test event to an agent's webhook."
+        => 200 data<WebhookTestResult>; Forbidden, NotFound, AgentNotRegistered;
+    "GET /agents/{agent_id}/deliveries", "List the deliveries to an agent's webhook, newest first.", query: [DeliveriesQuery, PageQuery]
+        => 200 list<WebhookDelivery>; AgentNotRegistered;
+    "POST /agents/{agent_id}/deliveries/{delivery_id}/redeliver", "Attempt a delivery once more."
+        => 200 data<WebhookDelivery>; Forbidden, NotFound, CursorExpired, AgentNotRegistered;
     "PATCH /agents/{agent_id}", "Replace the agent's manifest.", body: UpdateManifest
         => 200 data<UpdatedManifest>; ManifestTooLarge, VersionMismatch;
     "POST /agents/{agent_id}/ack", "Say that the agent is there, and how far it has read.", optional: Ack
@@ -189,6 +223,11 @@ operations! {
     "POST /agents/{agent_id}/conversations/{conversation_id}/messages", "Send a message as an agent.", body: SendMessage
         => 201 data<Sent>, 200 data<Sent>;
         NotConversationMember, RelationRevoked, IdempotencyConflict, AgentLoopDetected, WebhookPayloadTooLarge;
+    "POST /agents/{agent_id}/files", "Request an upload as an agent.", body: RequestUpload
+        => 201 data<RequestedUpload>; FileTooLarge, NotConversationMemberUpload, RelationRevoked;
+    "PUT /agents/{agent_id}/files/{upload_id}/upload", "Bring the bytes of an agent's upload, by token or signed address.", bytes: yes
+        => 200 data<UploadedBytes>;
+        NotFound, Forbidden, VersionMismatch, FileTooLarge, RequestTimeout, NotConversationMemberUpload, RelationRevoked;
     "POST /agents/{agent_id}/grants/request", "Ask a user for permission scopes.", body: RequestGrant
         => 201 data<Grant>, 200 data<Grant>; NotFound, RelationRequired, ScopeNotDeclared;
     "POST /agents/{agent_id}/artifact-requests", "Ask the devices of a user to run a tool.", body: RequestArtifact

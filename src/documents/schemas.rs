@@ -42,6 +42,24 @@ pub fn list<T: ToSchema>(schemas: &mut Schemas) -> Value {
     })
 }
 
+/// The schema of the bytes of a file.
+#[expect(
+    clippy::extra_unused_type_parameters,
+    reason = "a row of the operations names a type"
+)]
+pub fn bytes<T>(_: &mut Schemas) -> Value {
+    json!({ "type": "string", "format": "binary" })
+}
+
+/// An answer without a body.
+#[expect(
+    clippy::extra_unused_type_parameters,
+    reason = "a row of the operations names a type"
+)]
+pub fn nothing<T>(_: &mut Schemas) -> Value {
+    Value::Null
+}
+
 impl Schemas {
     /// Registers `T` among the components and returns a reference to it.
     pub fn reference<T: ToSchema>(&mut self) -> Value {

@@ -1,6 +1,6 @@
 //! Extractors that refuse with `VALIDATION_ERROR` and nothing else.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
@@ -8,22 +8,18 @@ use axum::{
     http::{HeaderMap, header, request::Parts},
 };
 use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt;
-use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
 
-use super::json;
+use super::{
+    json,
+    paced::{PacedBody, closing},
+};
 use crate::{
     error::{Code, Error, Result},
     limits::quotas::MAX_BODY_BYTES,
     validation::Reverify,
 };
-
-/// The time in which a body may arrive at any pace.
-const UNPACED_TIME: Duration = Duration::from_secs(10);
-/// The least pace of a body after [`UNPACED_TIME`].
-const MIN_BYTES_PER_SECOND: u64 = 16 * 1024;
 
 /// Reads the JSON body of `parts`, at max_bytes `max_bytes` bytes, and checks the credential again if the
 /// body was late. Errors: `too_large`, before the body is read if it declares its length; 408 if it
@@ -39,46 +35,21 @@ pub async fn read(parts: &Parts, body: Body, max_bytes: usize, too_large: Code) 
 }
 
 /// Reads the whole body. The flag says whether any of it was still to come.
-async fn gather(body: Body, max_bytes: usize, too_large: Code) -> Result<(Bytes, bool)> {
+async fn gather(body: Body, most: usize, too_large: Code) -> Result<(Bytes, bool)> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    // The rest of such a body stays unread, so the connection cannot go on.
-    let refusal = || Error::from(too_large).header("connection", "close".to_owned());
-    if declared > max_bytes {
-        return Err(refusal());
+    if declared > most {
+        return Err(closing(too_large));
     }
-    let mut body = body;
-    let started = tokio::time::Instant::now();
+    let mut body = PacedBody::new(body);
     // The declared length is only a claim, so it reserves little memory.
     let mut bytes = BytesMut::with_capacity(declared.min(64 * 1024));
-    let mut waited = false;
-    loop {
-        let deadline = started
-            + UNPACED_TIME
-            + Duration::from_millis(bytes.len() as u64 * 1000 / MIN_BYTES_PER_SECOND);
-        let frame = match body.frame().now_or_never() {
-            Some(frame) => Ok(frame),
-            None => {
-                waited = true;
-                tokio::time::timeout_at(deadline, body.frame()).await
-            }
-        };
-        let frame = match frame {
-            Err(_) => {
-                return Err(
-                    Error::from(Code::RequestTimeout).header("connection", "close".to_owned())
-                );
-            }
-            Ok(None) => return Ok((bytes.freeze(), waited)),
-            Ok(Some(Err(_))) => return Err(Error::field("", "body", "the body ended early")),
-            Ok(Some(Ok(frame))) => frame,
-        };
-        if let Ok(data) = frame.into_data() {
-            if bytes.len() + data.len() > max_bytes {
-                return Err(refusal());
-            }
-            bytes.extend_from_slice(&data);
+    while let Some(data) = body.next().await? {
+        if bytes.len() + data.len() > most {
+            return Err(closing(too_large));
         }
+        bytes.extend_from_slice(&data);
     }
+    Ok((bytes.freeze(), body.has_waited()))
 }
 
 /// Refuses a wrong `Content-Type`. A body without any is read as JSON.

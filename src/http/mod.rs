@@ -9,6 +9,7 @@ pub(crate) mod client;
 mod idle;
 pub(crate) mod json;
 pub mod listener;
+pub(crate) mod paced;
 pub(crate) mod page;
 pub(crate) mod trace;
 mod unread;

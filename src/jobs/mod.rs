@@ -35,7 +35,7 @@ catalogue! {
         EraseAgent   = ("erase_agent",   2, 600);
         EndConsent   = ("end_consent",   4, 60);
         Announce     = ("announce",      2, 60);
-        Upkeep       = ("upkeep",        8, 600);
+        Upkeep       = ("upkeep",        12, 600);
     }
 }
 
@@ -44,13 +44,17 @@ catalogue! {
     /// single node does each turn.
     pub enum Upkeep: (&'static str, u64) {
         RetireCredentials = ("retire_agent_credentials", 5);
+        SweepObjects      = ("sweep_objects",            30);
+        SweepWebhooks     = ("sweep_webhooks",           5);
         ForgetChallenges  = ("forget_challenges",        60);
         ForgetKeys        = ("forget_idempotency_keys",  300);
         ForgetCodes       = ("forget_codes",             600);
         ForgetJobs        = ("forget_jobs",              600);
+        ExpireUploads     = ("expire_uploads",           300);
         ExpireInboxes     = ("expire_inboxes",           600);
         PurgeRelations    = ("purge_relations",          600);
         ForgetToolCalls   = ("forget_tool_calls",        600);
+        RotateDeliveries  = ("rotate_webhook_log",       3600);
     }
 }
 

@@ -19,6 +19,20 @@ pub const MANIFEST_WARNING_BYTES: usize = 64 * KB;
 pub const MANIFEST_ENVELOPE_BYTES: usize = 16 * KB;
 /// Largest other JSON body.
 pub const MAX_BODY_BYTES: usize = 64 * KB;
+/// Largest file.
+pub const MAX_FILE_BYTES: u64 = 100 * MB as u64;
+/// Time that the address for a file's bytes is valid.
+pub const UPLOAD_URL_TTL: Duration = Duration::from_secs(900);
+/// Time in which an upload must be confirmed.
+pub const UPLOAD_TTL: Duration = Duration::from_secs(86_400);
+/// Uploads of a user or an agent whose bytes arrive at once, over all nodes.
+pub const MAX_UPLOADS_AT_ONCE: i64 = 4;
+/// Uploads whose bytes arrive at once on a node. Each holds some hundred kilobytes.
+pub const MAX_UPLOADS_PER_NODE: usize = 256;
+/// Longest life of a share.
+pub const MAX_SHARE_TTL: Duration = Duration::from_secs(31 * 86_400);
+/// Life of the address of a shared file.
+pub const SHARE_URL_TTL: Duration = Duration::from_secs(300);
 /// Largest WebSocket frame of a socket that has not authenticated.
 pub const MAX_AUTH_FRAME_BYTES: usize = 16 * KB;
 /// Deepest nesting of JSON.

@@ -7,8 +7,8 @@ use std::{
 
 use fred::clients::SubscriberClient;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::mpsc;
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::{Failure, Stores, Tasks};
 use crate::{
@@ -26,6 +26,7 @@ use crate::{
         invalidation,
         reconcile::{self, Reconciler},
     },
+    egress::{Egress, EgressSettings},
     features::{
         accounts::{Accounts, Codes},
         agents::{Agents, Quotas, ReachabilityTracker},
@@ -35,6 +36,11 @@ use crate::{
         passkeys::Passkeys,
         streams::{StreamControl, StreamPeer, StreamTable, Streams},
         typing::Typing,
+        webhooks::{
+            self, Caller, SecretSeal, Waker, Webhooks,
+            dispatcher::{Dispatcher, Parts, Settings},
+            signature::Signer,
+        },
     },
     gateway::Gateway,
     http::client::IngressPolicy,
@@ -43,6 +49,7 @@ use crate::{
     limits::{Limits, slots::Slots, table::Overrides, unauthenticated::UnauthenticatedConnections},
     mail::Mailer,
     metrics,
+    objects::{self, Backend, Objects},
     random::Random,
     redis::Redis,
     schedule::Schedule,
@@ -68,6 +75,7 @@ pub(super) async fn assemble(
         quiet_db,
         jobs_db,
         token_db,
+        webhooks_db,
         redis,
         subscriber,
     } = stores;
@@ -88,7 +96,13 @@ pub(super) async fn assemble(
         streams,
         requests,
     } = link(seal, config, &clock, &db, &redis, subscriber, tasks);
-    let slots = Slots::new(redis.clone(), clock.clone(), random.clone(), id);
+    let slots = Slots::bounded(
+        redis.clone(),
+        clock.clone(),
+        random.clone(),
+        id,
+        config.agent_connections.0 as usize,
+    );
     slots.spawn(workers, stopping, hub.liveness());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
 
@@ -163,6 +177,8 @@ pub(super) async fn assemble(
         sockets: AtomicUsize::new(0),
         max_sockets: config.max_sockets.0 as usize,
     });
+    let links = objects::Links::new(&config.server_secret, &config.public_url, clock.clone());
+    let objects = Objects::new(Backend::open(config)?, db.clone(), random.clone(), links);
     let accounts = accounts(config, &work, &access_tokens)?;
     let agents = Agents {
         work: work.clone(),
@@ -174,7 +190,23 @@ pub(super) async fn assemble(
             agents_per_user: config.agents_per_user.0,
         },
     };
-    start_jobs(config, budgets, &accounts, jobs_db, workers, stopping)?;
+    let webhooks = Webhooks {
+        work: work.clone(),
+        seal: SecretSeal::new(&config.server_secret, random.clone()),
+        caller: webhook_caller(config, &clock, &random, tasks),
+        waker: Waker::default(),
+    };
+    let delivery = WebhookDelivery {
+        db: webhooks_db,
+        jobs: work.over(jobs_db.clone()),
+        backplane: backplane.clone(),
+        slots: slots.clone(),
+        limits: limits.clone(),
+        message_writer: message_writer.clone(),
+    };
+    start_webhooks(config, &webhooks, delivery, tasks).await?;
+    let due = webhooks.waker.turn_due();
+    start_jobs(config, budgets, &accounts, &objects, jobs_db, due, tasks)?;
     Ok(App::from(Handles {
         clock,
         random,
@@ -189,6 +221,7 @@ pub(super) async fn assemble(
         hub,
         backplane,
         inbox,
+        objects,
         reachability,
         message_writer,
         gateway,
@@ -196,6 +229,7 @@ pub(super) async fn assemble(
         agents,
         typing,
         passkeys: Passkeys::new(config)?,
+        webhooks,
         status: NodeStatus::new(metrics::install()),
     }))
 }
@@ -335,9 +369,10 @@ fn start_jobs(
     config: &Config,
     budgets: Overrides,
     accounts: &Accounts,
+    objects: &Objects,
     db: Db,
-    workers: &TaskTracker,
-    stopping: &CancellationToken,
+    wake_webhooks: Arc<Notify>,
+    tasks: &Tasks,
 ) -> Result<(), Failure> {
     let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
     let schedule = Schedule {
@@ -345,8 +380,72 @@ fn start_jobs(
         budgets,
         codes: accounts.codes.clone(),
         mailer,
+        objects: objects.clone(),
+        wake_webhooks,
     };
-    schedule.spawn(workers, stopping);
+    schedule.spawn(&tasks.workers, &tasks.stopping);
+    Ok(())
+}
+
+fn webhook_caller(config: &Config, clock: &Clock, random: &Random, tasks: &Tasks) -> Caller {
+    let egress = Egress::new(EgressSettings::new(config), clock.clone());
+    egress.spawn_upkeep(&tasks.workers, &tasks.stopping);
+    Caller {
+        egress,
+        signer: Signer::new(&config.webhook_brand),
+        clock: clock.clone(),
+        random: random.clone(),
+    }
+}
+
+/// The parts that deliveries need beside those of the handlers.
+struct WebhookDelivery {
+    db: Db,
+    jobs: UnitOfWork,
+    backplane: Backplane,
+    slots: Slots,
+    limits: Limits,
+    message_writer: MessageWriter,
+}
+
+/// Starts the wake-ups, and the deliveries where this node makes them.
+async fn start_webhooks(
+    config: &Config,
+    webhooks: &Webhooks,
+    delivery: WebhookDelivery,
+    tasks: &Tasks,
+) -> Result<(), Failure> {
+    let WebhookDelivery {
+        db,
+        jobs,
+        backplane,
+        slots,
+        limits,
+        message_writer,
+    } = delivery;
+    webhooks::rotate_log(jobs.db())
+        .await
+        .map_err(|error| format!("cannot make the partitions of the delivery log: {error:?}"))?;
+    let (workers, stopping) = (&tasks.workers, &tasks.stopping);
+    let delivers = config.webhook_worker.0;
+    let waker = &webhooks.waker;
+    waker.start(db.clone(), &backplane, &slots, delivers, workers, stopping);
+    if delivers {
+        let parts = Parts {
+            settings: Settings::new(config),
+            db,
+            work: jobs,
+            backplane,
+            slots,
+            caller: webhooks.caller.clone(),
+            seal: webhooks.seal.clone(),
+            limits,
+            message_writer,
+            draining: tasks.closing.clone(),
+            stopping: stopping.clone(),
+        };
+        Dispatcher::start(parts, waker, workers);
+    }
     Ok(())
 }
 

@@ -12,13 +12,14 @@ use crate::{
     app::App,
     auth::agent::MAX_CONCURRENT_LOOKUPS,
     clock::Clock,
-    config::{Config, Faults},
+    config::{Check, Config, Faults, Switch},
     db::{Db, Plans, migrate},
     delivery::End,
     error::Error,
     http::listener,
     ids::NodeId,
     limits::table::Overrides,
+    objects,
     random::Random,
     redis::Redis,
     routes,
@@ -26,7 +27,11 @@ use crate::{
 
 /// Reads the settings through `get`. Faults that only other modules can see are in the same list.
 pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
-    Config::read_checked(get, &[("LIMIT_OVERRIDES", Overrides::check)])
+    let checks: &[Check] = &[
+        ("LIMIT_OVERRIDES", Overrides::check),
+        ("OBJECT_STORE_URL", objects::backend::check_url),
+    ];
+    Config::read_checked(get, checks)
 }
 
 /// Why a node did not start.
@@ -37,9 +42,17 @@ const DRAIN_SPREAD: Duration = Duration::from_secs(5);
 /// Work that is under way when the listener closes may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The part that a process plays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Node,
+    /// No public listener.
+    Worker,
+}
+
 /// A node that serves.
 pub struct Node {
-    /// The public listener.
+    /// The public listener; a worker's is the admin listener.
     pub address: SocketAddr,
     /// The admin listener.
     pub admin_address: SocketAddr,
@@ -73,6 +86,8 @@ struct Stores {
     jobs_db: Db,
     /// For look-ups of unknown agent tokens, so that a flood of them keeps nobody waiting.
     token_db: Db,
+    /// For the turns of webhooks.
+    webhooks_db: Db,
     redis: Redis,
     subscriber: SubscriberClient,
 }
@@ -96,6 +111,11 @@ impl Stores {
             MAX_CONCURRENT_LOOKUPS,
             Plans::Free,
         )?;
+        let webhooks_db = pool(
+            &format!("{name} webhooks"),
+            if config.webhook_worker.0 { 6 } else { 2 },
+            Plans::PinnedDeferred,
+        )?;
         check_postgres(&db, config).await?;
         let (redis, subscriber) = Redis::start(
             &config.redis_url,
@@ -109,6 +129,7 @@ impl Stores {
             quiet_db,
             jobs_db,
             token_db,
+            webhooks_db,
             redis,
             subscriber,
         })
@@ -118,6 +139,16 @@ impl Stores {
 impl Node {
     /// Starts a node; returns when it serves.
     pub async fn start(config: Config, clock: Clock) -> Result<Self, Failure> {
+        Box::pin(Self::start_as(Role::Node, config, clock)).await
+    }
+
+    /// Starts a node that delivers webhooks and does jobs, without a public listener.
+    pub async fn start_worker(mut config: Config, clock: Clock) -> Result<Self, Failure> {
+        config.webhook_worker = Switch(true);
+        Box::pin(Self::start_as(Role::Worker, config, clock)).await
+    }
+
+    async fn start_as(role: Role, config: Config, clock: Clock) -> Result<Self, Failure> {
         let tls = match (&config.tls_cert, &config.tls_key) {
             (Some(cert), Some(key)) => Some(listener::tls_from(cert, key)?),
             _ => None,
@@ -126,11 +157,11 @@ impl Node {
         let id = NodeId::generate(&random);
         let stores = Stores::open(&config).await?;
         let (redis, tasks) = (stores.redis.clone(), Tasks::default());
-        let app = assembly::assemble(&config, clock, random, id, stores, &tasks).await?;
+        let assembled = assembly::assemble(&config, clock, random, id, stores, &tasks);
+        let app = Box::pin(assembled).await?;
 
-        let public = TcpListener::bind(config.listen).await?;
         let admin = TcpListener::bind(config.admin).await?;
-        let (address, admin_address) = (public.local_addr()?, admin.local_addr()?);
+        let admin_address = admin.local_addr()?;
         let Tasks {
             closing,
             stopping,
@@ -138,15 +169,21 @@ impl Node {
             workers,
             ..
         } = &tasks;
-        let router = routes::public(app.clone());
-        // The acceptor counts as a connection: a drain must not count them before the last has been let in.
-        connections.spawn(listener::serve(
-            public,
-            tls,
-            router,
-            connections.clone(),
-            closing.clone(),
-        ));
+        let mut address = admin_address;
+        if role == Role::Node {
+            let public = TcpListener::bind(config.listen).await?;
+            address = public.local_addr()?;
+            let router = routes::public(app.clone());
+            // The acceptor counts as a connection: a drain must not count them before the last
+            // has been let in.
+            connections.spawn(listener::serve(
+                public,
+                tls,
+                router,
+                connections.clone(),
+                closing.clone(),
+            ));
+        }
         // Probes and metrics are answered until the very end.
         let router = routes::admin(app.clone());
         workers.spawn(listener::serve(

@@ -11,6 +11,7 @@ mod consent;
 mod delivery;
 mod egress;
 mod faults;
+mod files;
 mod house;
 mod limits;
 mod support;

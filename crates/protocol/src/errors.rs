@@ -24,6 +24,7 @@ catalogue! {
         ReauthRequired        = (403, "REAUTH_REQUIRED",        "This needs a recent login; log in again.");
         AgentLimitExceeded    = (403, "AGENT_LIMIT_EXCEEDED",   "The user already has as many agents as allowed.");
         NotConversationMember = (403, "NOT_CONVERSATION_MEMBER", "The sender is not a member of the conversation.");
+        NotConversationMemberUpload = (403, "NOT_CONVERSATION_MEMBER_UPLOAD", "The uploader is not a member of the conversation.");
         RelationRequired      = (403, "RELATION_REQUIRED",      "The user has no relation with this agent.");
         RelationRevoked       = (403, "RELATION_REVOKED",       "The user has ended the relation with this agent.");
         ScopeNotDeclared      = (403, "SCOPE_NOT_DECLARED",     "The agent's manifest does not declare this scope.");
@@ -41,10 +42,14 @@ catalogue! {
         AlreadyDecided        = (409, "ALREADY_DECIDED",        "This was decided before.");
         ToolCallExpired       = (409, "TOOL_CALL_EXPIRED",      "The tool call has ended without an answer.");
         CursorExpired         = (409, "CURSOR_EXPIRED",         "The cursor is older than what is kept, or of another epoch.");
+        UploadIncomplete      = (409, "UPLOAD_INCOMPLETE",      "The bytes of this upload have not arrived.");
+        Sha256Mismatch        = (409, "SHA256_MISMATCH",        "The hash of the uploaded bytes is another; the upload is gone.");
+        FileTooLarge          = (413, "FILE_TOO_LARGE",         "A file may have 100 MB.");
         MessageTooLarge       = (413, "MESSAGE_TOO_LARGE",      "A message may have 1 MB.");
         WebhookPayloadTooLarge = (413, "WEBHOOK_PAYLOAD_TOO_LARGE", "An agent's message may have 1 MB.");
         ManifestTooLarge      = (413, "MANIFEST_TOO_LARGE",     "A manifest may have 128 KB.");
         PayloadTooLarge       = (413, "PAYLOAD_TOO_LARGE",      "The request body is too large.");
+        RangeNotSatisfiable   = (416, "RANGE_NOT_SATISFIABLE",  "The object does not have these bytes, or more than one range was asked for.");
         AccountLocked         = (423, "ACCOUNT_LOCKED",         "Too many failed logins; try again later.");
         RateLimited           = (429, "RATE_LIMITED",           "Too many requests; try again after the wait.");
         InternalError         = (500, "INTERNAL_ERROR",         "Something broke on our side.");

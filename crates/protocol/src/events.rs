@@ -7,6 +7,7 @@ use crate::{
     conversations::{Conversation, ReadReceipt},
     cursor::Cursor,
     devices::DeviceKeyChange,
+    files::FileConfirmation,
     grants::Grant,
     group_keys::{KeyRotation, RotationRequest},
     groups::MemberChange,
@@ -73,6 +74,7 @@ events! {
     KeyBackupAccessed(BackupAccess)            = ("key.backup_accessed",     "the user");
     KeyRotated(KeyRotation)                    = ("key.rotated",             "each member, with its own wrapped keys");
     KeyRotationRequested(RotationRequest)      = ("key.rotation_requested",  "the peer");
+    FileConfirmed(FileConfirmation)            = ("file.confirmed",          "all members");
     AgentKeyRegistered(AgentKeyRegistration)   = ("agent.key_registered",    "related users");
     GrantRequested(Grant)                      = ("grant.requested",         "the user and the agent");
     GrantDecided(Grant)                        = ("grant.decided",           "the user and the agent");

@@ -150,6 +150,8 @@ id! {
     MessageId: parse_ulid, show_ulid, ulid;
     /// An agent's membership in a group.
     InstanceId: parse_ulid, show_ulid, ulid;
+    /// One delivery of an event to a webhook, the same over its attempts.
+    DeliveryId: parse_uuid, show_uuid, uuid_v7;
     /// A durable event.
     EventId: parse_ulid, show_ulid, ulid;
     /// A live connection.
@@ -160,6 +162,10 @@ id! {
     PasskeyId: parse_ulid, show_ulid, ulid;
     /// A challenge for a passkey.
     ChallengeId: parse_ulid, show_ulid, ulid;
+    /// The upload of a file.
+    UploadId: parse_ulid, show_ulid, ulid;
+    /// A file. It has the id of its upload.
+    FileId: parse_ulid, show_ulid, ulid;
     /// A user's answer to an agent's request for permission scopes.
     GrantId: parse_ulid, show_ulid, ulid;
     /// A row of the access log.

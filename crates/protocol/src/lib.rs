@@ -8,7 +8,8 @@
 //!   [`close`], [`revocation`].
 //! - REST, a module per noun: [`accounts`], [`devices`], [`passkeys`], [`keys`], [`group_keys`],
 //!   [`agents`], [`conversations`], [`messages`], [`groups`], [`relations`], [`grants`],
-//!   [`tool_calls`], [`access_log`], [`inbox`], [`service`]; [`envelope`] wraps them.
+//!   [`tool_calls`], [`access_log`], [`files`], [`shares`], [`inbox`], [`service`], [`webhooks`];
+//!   [`envelope`] wraps them.
 //! - Real time: [`events`] (durable), [`typing`] and [`streams`] (ephemeral), [`frames`] (all of
 //!   `/ws`).
 //!
@@ -30,6 +31,7 @@ pub mod devices;
 pub mod envelope;
 pub mod errors;
 pub mod events;
+pub mod files;
 pub mod frames;
 pub mod grants;
 pub mod group_keys;
@@ -45,8 +47,10 @@ pub mod relations;
 pub mod revocation;
 pub mod search;
 pub mod service;
+pub mod shares;
 pub mod streams;
 pub mod text;
 pub mod time;
 pub mod tool_calls;
 pub mod typing;
+pub mod webhooks;

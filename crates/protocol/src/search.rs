@@ -16,7 +16,7 @@ words! {
         /// An agent of the caller's, or related with the caller, or in a conversation of the caller's,
         /// by name.
         Agent = "agent",
-        /// A file.
+        /// A file of a conversation of the caller's, by the name that its uploader declared.
         File = "file",
         /// A message, by the tokens that its sender gave.
         Message = "message",
@@ -123,7 +123,7 @@ pub struct SearchHit {
     pub title: Option<String>,
     /// The way in which it was found.
     pub r#match: SearchMatch,
-    /// The conversation of a message; absent for others.
+    /// The conversation of a file or a message; absent for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation_id: Option<ConversationId>,
     /// The number of a message in its conversation; absent for others.

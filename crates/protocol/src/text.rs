@@ -130,6 +130,10 @@ text! {
     RecipientDevice: 1 to 128;
     /// A conversation's key, encrypted for one recipient.
     WrappedKeyText: 1 to 4096;
+    /// The name of a file.
+    Filename: 1 to 255;
+    /// The MIME type of a file, such as `image/png`.
+    ContentType: 1 to 127;
     /// A permission scope, such as `location:read`.
     Scope: 1 to 128;
     /// An agent's reason for the request of a grant.

@@ -113,6 +113,13 @@ pub enum ControlMessage {
         /// The reason in `session.invalidated`.
         reason: String,
     },
+    /// Turns of webhooks are due.
+    WakeWebhooks {
+        /// The node that published it.
+        from: NodeId,
+        /// The agents with new events whose turns a worker holds.
+        held: Vec<Uuid>,
+    },
 }
 
 /// Maps the reason that another node gives onto a known word. It is never repeated as it came.

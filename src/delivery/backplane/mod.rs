@@ -16,7 +16,7 @@ pub(crate) mod tombstones;
 mod worker;
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -59,6 +59,9 @@ const MAX_SHARED_RECIPIENTS: usize = 1_024;
 /// A callback for every event that this node commits or receives, before its subscriptions get it.
 pub type EventObserver = Arc<dyn Fn(&EncodedEvent) + Send + Sync>;
 
+/// A callback with the principals concerned.
+type PrincipalsObserver = Box<dyn Fn(&mut dyn Iterator<Item = Uuid>) + Send + Sync>;
+
 /// The publishing half, for the rest of the node. It never waits and never fails. Clones share it.
 #[derive(Clone)]
 pub struct Backplane {
@@ -83,6 +86,10 @@ pub struct State {
     pub(super) reconcile_now: Notify,
     fresh: Mutex<Vec<Uuid>>,
     fresh_notify: Notify,
+    /// Called with the principals of events that this node has committed.
+    on_published: OnceLock<PrincipalsObserver>,
+    /// Called with the agents whose webhooks another node has woken.
+    on_webhooks_woken: OnceLock<PrincipalsObserver>,
     /// Revocations that other nodes announced and Postgres has not confirmed yet.
     announced: Mutex<Vec<Announcement>>,
     announced_notify: Notify,
@@ -170,6 +177,37 @@ impl Backplane {
         self.state.clone()
     }
 
+    /// The subscriptions of this node.
+    pub fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    /// Sets the callback for principals that got an event from this node.
+    pub fn on_published(
+        &self,
+        tell: impl Fn(&mut dyn Iterator<Item = Uuid>) + Send + Sync + 'static,
+    ) {
+        self.state.on_published.set(Box::new(tell)).ok();
+    }
+
+    /// Sets the callback for agents whose webhooks another node has woken.
+    pub fn on_webhooks_woken(
+        &self,
+        tell: impl Fn(&mut dyn Iterator<Item = Uuid>) + Send + Sync + 'static,
+    ) {
+        self.state.on_webhooks_woken.set(Box::new(tell)).ok();
+    }
+
+    /// Notifies the workers of other nodes that turns are due. `held` are agents with new events
+    /// whose turns a worker holds.
+    pub fn wake_webhooks(&self, held: Vec<Uuid>) {
+        let message = ControlMessage::WakeWebhooks {
+            from: self.node,
+            held,
+        };
+        self.control(Urgency::Hint, &message);
+    }
+
     /// Delivers committed events to all subscriptions. A subscription with several of them wakes
     /// once.
     pub fn publish(&self, events: &[AppendedEvent]) {
@@ -180,6 +218,10 @@ impl Backplane {
                 .deliver(&event.deliveries, Some(&event.encoded), &mut wakeups);
         }
         wakeups.wake();
+        if let Some(tell) = self.state.on_published.get() {
+            let deliveries = events.iter().flat_map(|event| &event.deliveries);
+            tell(&mut deliveries.map(|delivery| delivery.principal));
+        }
         events.iter().for_each(|event| self.hint(event));
     }
 

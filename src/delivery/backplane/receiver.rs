@@ -183,7 +183,17 @@ impl<P: PubSub> PubSubWorker<P> {
             Ok(ControlMessage::Invalidate {
                 credentials,
                 reason,
-            }) => self.announce(&credentials, known_reason(&reason)),
+            }) => {
+                // A cut call is made again, so nothing needs to be confirmed first.
+                self.hub.note_revoked(&credentials);
+                self.announce(&credentials, known_reason(&reason));
+            }
+            Ok(ControlMessage::WakeWebhooks { from, held }) => {
+                let tell = self.state.on_webhooks_woken.get();
+                if let Some(tell) = tell.filter(|_| from != self.node) {
+                    tell(&mut held.into_iter());
+                }
+            }
             Err(_) if self.backplane.handler.handle_control(text) => {}
             // A newer node may send messages that this build does not know. The reconciler covers
             // them.

@@ -144,14 +144,25 @@ async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[RevocationReason
             ), token_row as materialized (
                 select token_id, reason from agent_token join gone on id = token_id
                 where revoked_at is null order by token_id for update of agent_token
+            ), webhook_row as materialized (
+                select agent_id from webhook join gone on id = credential_id
+                where status <> 'suspended' order by agent_id for update of webhook
             ), sessions as (
                 update session s set revoked_at = app_now(), revoke_reason = reason
                 from session_row r where s.session_id = r.session_id returning 1
             ), tokens as (
                 update agent_token t set revoked_at = app_now(), revoke_reason = reason, bcrypt_hash = null
                 from token_row r where t.token_id = r.token_id returning 1
+            ), turns as (
+                update webhook_turn t set is_open = false, due_at = null, is_leased = false, turn = t.turn + 1
+                from webhook_row r where t.agent_id = r.agent_id
+            ), webhooks as (
+                update webhook w set status = 'suspended', sealed_secret = null, sealed_previous = null,
+                    previous_valid_until = null
+                from webhook_row r where w.agent_id = r.agent_id returning 1
             )
-            select (select count(*) from sessions) + (select count(*) from tokens) as revoked",
+            select (select count(*) from sessions) + (select count(*) from tokens)
+                + (select count(*) from webhooks) as revoked",
             &[&credentials, &reasons],
         )
         .await?

@@ -12,11 +12,14 @@ mod store;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use blindpipe_protocol::{agents::AgentStateChange, time::Timestamp};
+use blindpipe_protocol::{agents::AgentStateChange, revocation::RevocationReason, time::Timestamp};
 use secrecy::ExposeSecret;
 
 use self::manifest::Manifest;
-pub use self::reachability::ReachabilityTracker;
+pub use self::{
+    reachability::ReachabilityTracker,
+    store::{lock, lock_named},
+};
 pub use blindpipe_protocol::agents::{AgentState, DeliveryMode, Sensitivity};
 
 use crate::{
@@ -81,7 +84,7 @@ pub async fn declared_scopes(tx: &Tx, agent: AgentId) -> Result<BTreeMap<String,
 }
 
 /// An agent's row, locked to the end of the transaction.
-struct Locked {
+pub struct Locked {
     id: AgentId,
     owner: UserId,
     state: AgentState,
@@ -102,6 +105,16 @@ async fn move_to(tx: &Tx, agent: &Locked, state: AgentState) -> Result<()> {
         at: Timestamp(at),
     });
     tx.emit(event, None, vec![agent.owner.0])
+}
+
+/// Marks the agent unreachable and notifies its owner, if its webhook failed too often. The
+/// agent's events stay in its inbox. Without a token the agent could never ack, so its webhook is
+/// suspended instead.
+pub async fn mark_unreachable(tx: &Tx, agent: &Locked) -> Result<()> {
+    if agent.state == AgentState::TokenRevoked {
+        return store::suspend_webhook(tx, agent.id, RevocationReason::TokenRevoked).await;
+    }
+    move_to(tx, agent, AgentState::Unreachable).await
 }
 
 /// Marks tokens and keys revoked after their grace. An agent that loses its last key is

@@ -67,6 +67,7 @@ impl ReachabilityTracker {
         let revived = self.work.run("agents.revive", async |tx| {
             match store::lock(tx, agent).await? {
                 Some(locked) if locked.state == AgentState::Unreachable => {
+                    store::resume_webhook(tx, agent).await?;
                     move_to(tx, &locked, AgentState::Active).await
                 }
                 _ => Ok(()),

@@ -1,5 +1,5 @@
 //! The removal of what deleted accounts and agents leave behind: keys in directories, relations,
-//! memberships. The deletion itself revokes credentials before its answer. Events to others follow
+//! memberships, webhooks with their logs. The deletion itself revokes credentials before its answer. Events to others follow
 //! from here, within seconds.
 //!
 //! Promises: each step is a repeatable transaction of its own, so an interrupted erasure continues
@@ -14,7 +14,7 @@ use crate::{
     features::{
         agents, announcements,
         conversations::{self, MembershipScope},
-        devices, relations,
+        devices, files, relations, shares, webhooks,
     },
     ids::{AgentId, Principal, UserId},
     work::UnitOfWork,
@@ -30,8 +30,12 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
     {}
     announcements::tell(work, user.0).await?;
     let agents = agents::of_owner(work.db(), user).await?;
+    for agent in &agents {
+        webhooks::erase(work, *agent).await?;
+    }
     let agents = agents.into_iter().map(Principal::Agent);
     for who in [Principal::User(user)].into_iter().chain(agents) {
+        abandon(work, who).await?;
         end_relations(work, who).await?;
         leave(work, who, who, MembershipScope::All).await?;
     }
@@ -40,9 +44,21 @@ pub async fn account(work: &UnitOfWork, user: UserId) -> Result<()> {
 
 /// Erases an agent that its owner has deleted. Its conversations stay readable for their users.
 pub async fn agent(work: &UnitOfWork, agent: AgentId, owner: UserId) -> Result<()> {
+    webhooks::erase(work, agent).await?;
     let who = Principal::Agent(agent);
+    abandon(work, who).await?;
     end_relations(work, who).await?;
     leave(work, who, Principal::User(owner), MembershipScope::Groups).await
+}
+
+/// Ends shares, uploads that are not confirmed and data of events. Files stay as long as the
+/// messages that name them.
+async fn abandon(work: &UnitOfWork, who: Principal) -> Result<()> {
+    let abandoning = work.run("erasure.abandon", async |tx| {
+        shares::end_all(tx, who).await?;
+        files::abandon(tx, who).await
+    });
+    abandoning.await
 }
 
 /// No new relation appears meanwhile, because opening one requires both principals.

@@ -8,6 +8,7 @@ use crate::{
     http::page,
     ids::{AgentId, ConversationId, Principal, RelationId, UserId},
     jobs::{ConsentEnd, Job},
+    objects,
     work::Tx,
 };
 
@@ -250,6 +251,9 @@ async fn purge_next(tx: &db::Tx) -> Result<bool> {
         None => false,
     };
     if !moved {
+        if let Some(conversation) = conversation {
+            objects::registry::purge(tx, conversation).await?;
+        }
         tx.execute(
             "-- relations.purged
             update relation set purge_due = case when purge_through is null then app_now() + interval '7 days' end

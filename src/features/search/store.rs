@@ -17,19 +17,21 @@ pub struct Hit {
     pub place: Place,
     title: Option<String>,
     found_by: SearchMatch,
-    message: Option<(ConversationId, i64)>,
+    /// The conversation of a file or a message.
+    conversation: Option<ConversationId>,
+    /// The number of a message.
+    seq: Option<i64>,
 }
 
 impl From<Hit> for SearchHit {
     fn from(hit: Hit) -> Self {
-        let (conversation_id, seq) = hit.message.unzip();
         SearchHit {
             kind: hit.place.kind,
             id: hit.place.wire_id(),
             title: hit.title,
             r#match: hit.found_by,
-            conversation_id,
-            seq,
+            conversation_id: hit.conversation,
+            seq: hit.seq,
         }
     }
 }
@@ -51,8 +53,9 @@ pub async fn named(
         SearchKind::Conversation => CONVERSATIONS,
         SearchKind::User => USERS,
         SearchKind::Agent => AGENTS,
-        // Files have no names that the server could see, and messages have tokens.
-        SearchKind::File | SearchKind::Message => return Ok(Vec::new()),
+        SearchKind::File => FILES,
+        // Messages are found by tokens.
+        SearchKind::Message => return Ok(Vec::new()),
     };
     let found = client
         .query(sql, &[&caller, &words, &after, &rows, &MIN_SIMILARITY])
@@ -68,14 +71,15 @@ pub async fn named(
         } else {
             SearchMatch::Trigram
         },
-        message: None,
+        conversation: row.get("conversation_id"),
+        seq: None,
     };
     Ok(found.iter().map(hit).collect())
 }
 
 /// A conversation of two is found by the name of the other one.
 const CONVERSATIONS: &str = "-- search.conversations
-select f.id, f.title, position(lower($2) in lower(f.title)) > 0 as is_substring
+select f.id, f.title, position(lower($2) in lower(f.title)) > 0 as is_substring, null::uuid as conversation_id
 from (
     select c.conversation_id as id, coalesce(c.title, u.display_name, a.display_name) as title
     from member m join conversation c using (conversation_id)
@@ -87,7 +91,8 @@ where position(lower($2) in lower(f.title)) > 0 or word_similarity($2, f.title) 
 order by f.id desc limit $4";
 
 const USERS: &str = "-- search.users
-select u.user_id as id, u.display_name as title, position(lower($2) in lower(u.display_name)) > 0 as is_substring
+select u.user_id as id, u.display_name as title, position(lower($2) in lower(u.display_name)) > 0 as is_substring,
+    null::uuid as conversation_id
 from (
     select distinct theirs.principal_id
     from member mine join member theirs using (conversation_id)
@@ -99,7 +104,8 @@ where u.deleted_at is null
 order by u.user_id desc limit $4";
 
 const AGENTS: &str = "-- search.agents
-select a.agent_id as id, a.display_name as title, position(lower($2) in lower(a.display_name)) > 0 as is_substring
+select a.agent_id as id, a.display_name as title, position(lower($2) in lower(a.display_name)) > 0 as is_substring,
+    null::uuid as conversation_id
 from (
     select agent_id from agent where owner_user_id = $1
     union select agent_id from relation where user_id = $1 and state = 'active'
@@ -109,6 +115,14 @@ from (
 where a.state <> 'deleted' and ($3::uuid is null or a.agent_id < $3)
     and (position(lower($2) in lower(a.display_name)) > 0 or word_similarity($2, a.display_name) >= $5)
 order by a.agent_id desc limit $4";
+
+/// Confirmed uploads, by the name that the uploader declared.
+const FILES: &str = "-- search.files
+select f.upload_id as id, f.filename as title, position(lower($2) in lower(f.filename)) > 0 as is_substring, f.conversation_id
+from member m join upload f using (conversation_id)
+where m.principal_id = $1 and f.state = 'confirmed' and ($3::uuid is null or f.upload_id < $3)
+    and (position(lower($2) in lower(f.filename)) > 0 or word_similarity($2, f.filename) >= $5)
+order by f.upload_id desc limit $4";
 
 /// At most `rows` messages that have all tokens, newest first, after the last one seen.
 pub async fn messages(
@@ -143,7 +157,8 @@ pub async fn messages(
         },
         title: None,
         found_by: SearchMatch::Token,
-        message: Some((row.get("conversation_id"), row.get("seq"))),
+        conversation: row.get("conversation_id"),
+        seq: row.get("seq"),
     };
     Ok(found.iter().map(hit).collect())
 }

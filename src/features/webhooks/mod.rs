@@ -1,3 +1,64 @@
-//! Webhooks: signed deliveries of an agent's events to an address of its owner.
+//! Webhooks: signed deliveries of an agent's events to an address of its owner. A webhook is the
+//! third reader of the inbox, beside sockets and polls, and shares the agent's cursor with them.
+//!
+//! Promises: an event is delivered at least once, with the same delivery id in each attempt, until
+//! the receiver answers 2xx or eight attempts have failed. The events of a conversation are
+//! delivered one after another. Nothing is delivered while a socket of the agent is online. A
+//! suspended webhook delivers nothing and what is under way is cut.
 
+mod caller;
+pub mod dispatcher;
+pub(crate) mod http;
+mod rules;
+mod seal;
 pub mod signature;
+mod store;
+
+pub use blindpipe_protocol::webhooks::{
+    DeliveryAttempt, DeliveryStatus, ReplyOutcome, WebhookCall, WebhookChallenge, WebhookEvent,
+    WebhookStatus,
+};
+
+pub use self::{caller::Caller, dispatcher::Waker, seal::SecretSeal};
+use crate::{db::Db, error::Result, ids::AgentId, metrics, work::UnitOfWork};
+
+/// The number of days that deliveries stay in the log.
+const LOG_RETENTION_DAYS: i32 = 30;
+
+/// The state of the handlers of this feature.
+#[derive(Clone)]
+pub struct Webhooks {
+    pub work: UnitOfWork,
+    pub seal: SecretSeal,
+    pub caller: Caller,
+    pub waker: Waker,
+}
+
+impl Webhooks {
+    /// Looks at an agent's turn at once.
+    fn wake(&self, agent: AgentId) {
+        self.waker.note(std::iter::once(agent.0));
+        self.waker.turn_due().notify_one();
+    }
+}
+
+/// Makes the partitions of the coming days, and drops those of the log's past.
+pub async fn rotate_log(db: &Db) -> Result<()> {
+    store::deliveries::rotate(db, LOG_RETENTION_DAYS).await
+}
+
+/// Wakes agents whose wake-up was lost, and measures what waits.
+pub async fn sweep(db: &Db) -> Result<()> {
+    let late = store::turns::sweep(db).await?;
+    let (due, age) = store::turns::backlog(db).await?;
+    metrics::webhook_backlog(late, due, age);
+    Ok(())
+}
+
+/// Removes the webhook of a deleted agent, and its log.
+pub async fn erase(work: &UnitOfWork, agent: AgentId) -> Result<()> {
+    let deleted = work.run("webhooks.erase", async |tx| store::delete(tx, agent).await);
+    deleted.await?;
+    while store::deliveries::forget(work.db(), agent).await? {}
+    Ok(())
+}

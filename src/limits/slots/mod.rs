@@ -30,7 +30,7 @@ pub use self::shown::Connection;
 use super::quotas::{MAX_AGENT_CONNECTIONS, MAX_USER_CONNECTIONS, NODE_BEAT_INTERVAL, NODE_LEASE};
 use crate::{
     clock::Clock,
-    ids::{ConnectionId, NodeId, Principal},
+    ids::{AgentId, ConnectionId, NodeId, Principal},
     metrics,
     random::Random,
     redis::{Away, LiveNodes, Redis, Script, keys},
@@ -46,6 +46,9 @@ const BEATS_PER_ROUND: u64 = 60;
 pub struct Slots(Arc<Inner>);
 
 struct Inner {
+    max_agent_connections: usize,
+    /// Called with the principals of sockets whose slots were given back.
+    on_offline: OnceLock<Box<dyn Fn(Vec<Uuid>) + Send + Sync>>,
     redis: Redis,
     clock: Clock,
     random: Random,
@@ -70,7 +73,25 @@ struct Held {
     /// Whether some of them are being asserted now.
     asserting: bool,
     /// Connections that have ended and that Redis still counts.
-    gone: Vec<(Uuid, ConnectionId)>,
+    gone: Vec<Gone>,
+}
+
+/// A connection that has ended.
+#[derive(Clone, Copy)]
+struct Gone {
+    principal: Uuid,
+    id: ConnectionId,
+    kind: ConnectionKind,
+}
+
+/// The answer to a webhook call that asks for a slot.
+pub enum WebhookSlot {
+    /// The call may be made while the lease lives.
+    Taken(Lease),
+    /// All slots of the agent are in use.
+    Full,
+    /// A socket of the agent is open somewhere, so no call is made.
+    Online,
 }
 
 struct Row {
@@ -110,6 +131,7 @@ pub struct Lease {
     principal: Uuid,
     /// The connection that holds the slot.
     pub id: ConnectionId,
+    kind: ConnectionKind,
     loss: Arc<LeaseLost>,
 }
 
@@ -127,7 +149,11 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let mut held = self.slots.held();
         held.forget(self.principal, self.id);
-        held.gone.push((self.principal, self.id));
+        held.gone.push(Gone {
+            principal: self.principal,
+            id: self.id,
+            kind: self.kind,
+        });
         drop(held);
         self.slots.0.notify.notify_one();
     }
@@ -157,9 +183,22 @@ impl Held {
 }
 
 impl Slots {
-    /// Starts without any slot.
+    /// Starts without any slot, and with the interface's bound for agents.
     pub fn new(redis: Redis, clock: Clock, random: Random, node: NodeId) -> Self {
+        Self::bounded(redis, clock, random, node, MAX_AGENT_CONNECTIONS)
+    }
+
+    /// Starts without any slot, and with the operator's bound for agents.
+    pub fn bounded(
+        redis: Redis,
+        clock: Clock,
+        random: Random,
+        node: NodeId,
+        max_agent_connections: usize,
+    ) -> Self {
         Slots(Arc::new(Inner {
+            max_agent_connections,
+            on_offline: OnceLock::new(),
             redis,
             clock,
             random,
@@ -180,6 +219,11 @@ impl Slots {
         self.0.living.lock().clone()
     }
 
+    /// Sets the callback for principals whose sockets have ended. They may have others.
+    pub fn on_offline(&self, tell: impl Fn(Vec<Uuid>) + Send + Sync + 'static) {
+        self.0.on_offline.set(Box::new(tell)).ok();
+    }
+
     /// Takes a slot of `principal`, if there is a free one. `device` is a user's.
     pub async fn take(
         &self,
@@ -187,8 +231,26 @@ impl Slots {
         kind: ConnectionKind,
         device: &str,
     ) -> Option<Lease> {
+        match self.ask_for(principal, kind, device).await {
+            WebhookSlot::Taken(lease) => Some(lease),
+            WebhookSlot::Full | WebhookSlot::Online => None,
+        }
+    }
+
+    /// Takes a slot for a webhook call. While Redis is away, only this node's sockets count.
+    pub async fn take_for_webhook(&self, agent: AgentId) -> WebhookSlot {
+        self.ask_for(Principal::Agent(agent), ConnectionKind::Webhook, "")
+            .await
+    }
+
+    async fn ask_for(
+        &self,
+        principal: Principal,
+        kind: ConnectionKind,
+        device: &str,
+    ) -> WebhookSlot {
         let max_connections = match principal {
-            Principal::Agent(_) => MAX_AGENT_CONNECTIONS,
+            Principal::Agent(_) => self.0.max_agent_connections,
             Principal::User(_) => MAX_USER_CONNECTIONS,
         };
         let principal = principal.id();
@@ -198,6 +260,7 @@ impl Slots {
             slots: self.clone(),
             principal,
             id: ConnectionId::generate(&self.0.random),
+            kind,
             loss: Arc::default(),
         };
         let mut hold = Hold {
@@ -219,9 +282,12 @@ impl Slots {
         let mut held = self.held();
         match answer.as_deref() {
             Ok([granted, at]) => {
+                if granted == "2" {
+                    return WebhookSlot::Online;
+                }
                 if granted != "1" {
                     metrics::slot("refused");
-                    return None;
+                    return WebhookSlot::Full;
                 }
                 metrics::slot("granted");
                 hold.granted = at.parse().unwrap_or_default();
@@ -229,13 +295,16 @@ impl Slots {
             // Redis is away, so this node decides alone. It keeps its connections, and admits none
             // beyond the bound.
             _ => {
-                if held
-                    .rows
-                    .get(&principal)
-                    .is_some_and(|row| row.holds.len() >= max_connections)
-                {
+                let holds = held.rows.get(&principal).map_or(&[][..], |row| &row.holds);
+                let has_socket = holds
+                    .iter()
+                    .any(|hold| hold.kind == ConnectionKind::Websocket);
+                if kind == ConnectionKind::Webhook && has_socket {
+                    return WebhookSlot::Online;
+                }
+                if holds.len() >= max_connections {
                     metrics::slot("refused");
-                    return None;
+                    return WebhookSlot::Full;
                 }
                 metrics::slot("unconfirmed");
                 held.doubtful.insert(principal);
@@ -243,7 +312,7 @@ impl Slots {
             }
         }
         held.add(principal, max_connections, hold);
-        Some(lease)
+        WebhookSlot::Taken(lease)
     }
 
     async fn ask(
@@ -421,7 +490,11 @@ impl Slots {
         let ended: Vec<_> = holds
             .iter()
             .filter(|hold| still.iter().all(|other| other.id != hold.id))
-            .map(|hold| (principal, hold.id))
+            .map(|hold| Gone {
+                principal,
+                id: hold.id,
+                kind: hold.kind,
+            })
             .collect();
         if !ended.is_empty() {
             held.gone.extend(ended);
@@ -446,13 +519,20 @@ impl Slots {
         for chunk in gone.chunks(MAX_BATCH_LEASES) {
             let calls = chunk
                 .iter()
-                .map(async |(principal, id)| self.give_back_one(*principal, *id).await);
+                .map(async |gone| self.give_back_one(gone.principal, gone.id).await);
             let outcomes = futures_util::future::join_all(calls).await;
-            let failed = chunk
+            let (back, failed): (Vec<_>, Vec<_>) = chunk
                 .iter()
                 .zip(outcomes)
-                .filter(|(_, outcome)| outcome.is_err());
-            self.held().gone.extend(failed.map(|(one, _)| *one));
+                .partition(|(_, outcome)| outcome.is_ok());
+            self.held().gone.extend(failed.iter().map(|(one, _)| **one));
+            let sockets = back
+                .iter()
+                .filter(|(one, _)| one.kind == ConnectionKind::Websocket);
+            let offline: Vec<Uuid> = sockets.map(|(one, _)| one.principal).collect();
+            if let Some(tell) = self.0.on_offline.get().filter(|_| !offline.is_empty()) {
+                tell(offline);
+            }
         }
     }
 

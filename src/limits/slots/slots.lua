@@ -3,7 +3,8 @@
 -- KEYS[1]  a hash: connection -> "<asserted> <granted> <node> <kind> <device>", both times in ms of Redis's clock
 -- ARGV     the operation, this node, the maximum of connections, when `living` was true (ms, 0: not known), the living nodes with
 --          commas around each; then
---   take   connection, "<kind> <device>"               -> {1 or 0, now}
+--   take   connection, "<kind> <device>"               -> {1, now}; {0, now}: none is free; {2, now}: a webhook call
+--                                                        was asked for while a socket is open
 --   keep   connection, granted, "<kind> <device>", ... -> {how many there are, those of this node that are too many...}
 --
 -- A connection counts while its node lives, or if it was asserted since `living` was made (some leeway for masters
@@ -20,11 +21,11 @@ if operation == 'keep' then
   for i = 6, #ARGV, 3 do mine[ARGV[i]] = { ARGV[i + 1], ARGV[i + 2] } end
 end
 
-local all = {}
+local all, sockets = {}, false
 local stored = redis.call('HGETALL', KEYS[1])
 for i = 1, #stored, 2 do
   local connection = stored[i]
-  local asserted, granted, holder = stored[i + 1]:match('^(%d+) (%d+) (%S+)')
+  local asserted, granted, holder, kind = stored[i + 1]:match('^(%d+) (%d+) (%S+) (%S+)')
   if not mine[connection] then
     local counts
     if holder == node then
@@ -35,6 +36,7 @@ for i = 1, #stored, 2 do
     end
     if counts then
       all[#all + 1] = { connection, tonumber(granted) }
+      sockets = sockets or kind == 'websocket'
     else
       redis.call('HDEL', KEYS[1], connection)
     end
@@ -42,6 +44,7 @@ for i = 1, #stored, 2 do
 end
 
 if operation == 'take' then
+  if sockets and ARGV[7]:sub(1, 8) == 'webhook ' then return { 2, now } end
   if #all >= max_connections then return { 0, now } end
   redis.call('HSET', KEYS[1], ARGV[6], now .. ' ' .. now .. ' ' .. node .. ' ' .. ARGV[7])
   redis.call('PEXPIRE', KEYS[1], LIFE)

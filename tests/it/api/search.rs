@@ -58,8 +58,8 @@ async fn a_search_finds_names_that_the_caller_may_see_and_no_others() {
     let related = a.agent(&bob, "Gardenia").await;
     a.agent(&stranger, "Garden spy").await;
     alice.talk_to(&related).await;
-    group(&alice, "The Garden", &[&bob]).await;
-    group(&stranger, "Secret garden", &[]).await;
+    let garden = group(&alice, "The Garden", &[&bob]).await;
+    let secret = group(&stranger, "Secret garden", &[]).await;
 
     let alice = alice.on(&b);
     let hits = found(&alice, "q=gArDeN").await;
@@ -88,7 +88,23 @@ async fn a_search_finds_names_that_the_caller_may_see_and_no_others() {
     for query in ["q=%25", "q=_", "q=example.org", "q=x%27--"] {
         assert_eq!(titles(&found(&alice, query).await), [], "{query}");
     }
-    assert_eq!(found(&alice, "q=garden&types=file").await.len(), 0);
+    let upload = |name: &str, state: &str, of: &str| {
+        let [id, conversation] = [ulid(), of.parse().expect("a ULID")].map(uuid::Uuid::from);
+        format!(
+            "insert into upload (upload_id, conversation_id, uploader_id, uploader_kind, credential_id, filename,
+                                 content_type, size, state, url_expires_at)
+             values ('{id}', '{conversation}', '{id}', 'user', '{id}', '{name}', 'x', 1, '{state}', app_now());"
+        )
+    };
+    let uploads = [
+        upload("garden plan.pdf", "confirmed", &garden),
+        upload("garden draft.pdf", "pending", &garden),
+        upload("garden spy.pdf", "confirmed", &secret),
+    ];
+    psql(&a.world.database, &uploads.concat()).await;
+    let files = found(&alice, "q=garden&types=file").await;
+    assert_eq!(titles(&files), [("file", "garden plan.pdf")]);
+    assert_eq!(files[0]["conversation_id"], json!(garden));
     // What was left is seen no more.
     let relation = alice.get("/relations").await.body["data"][0]["relation_id"].clone();
     let relation = relation.as_str().expect("an id");

@@ -131,6 +131,8 @@ async fn attack_11_one_address_may_fail_thirty_times_in_ten_minutes() {
             .header("x-forwarded-for", ip);
         caller.send(request.json(&login(email, password))).await
     };
+    let failures = async || a.metric("password_logins_total", &["wrong"]).await;
+    let before = failures().await;
     let callers = [a.anon(), b.anon()];
     // Over two nodes. Of IPv6, a whole /64 is one address.
     for ips in [
@@ -155,6 +157,8 @@ async fn attack_11_one_address_may_fail_thirty_times_in_ten_minutes() {
             .await
             .refused(429, "RATE_LIMITED");
     }
+    // Somebody who watches the metrics sees it rise.
+    assert!(failures().await >= before + 60.0);
     // Successes cost nothing, and other addresses are not concerned.
     for _ in 0..33 {
         log_in(&callers[0], "192.0.2.8", &alice.email, PASSWORD)

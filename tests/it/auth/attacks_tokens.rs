@@ -193,6 +193,26 @@ async fn attack_20_another_page_cannot_use_the_cookie() {
                 .refused(403, "ORIGIN_NOT_ALLOWED");
         }
     }
+    // A browser that sends no `Origin` says all the same that another site's page asks.
+    for (site, status) in [("cross-site", 403), ("same-site", 403), ("odd", 403)] {
+        for path in ["/auth/refresh", "/auth/logout", "/auth/login"] {
+            let headers = [("cookie", own), ("sec-fetch-site", site)];
+            let answer = with(path, &headers, None).await;
+            answer.refused(status, "ORIGIN_NOT_ALLOWED");
+        }
+    }
+    for headers in [
+        [("sec-fetch-site", "same-origin"), ("x-nothing", "")],
+        [("sec-fetch-site", "none"), ("x-nothing", "")],
+        // The allow-list decides about a page that says where it is from.
+        [
+            ("sec-fetch-site", "cross-site"),
+            ("origin", "https://localhost"),
+        ],
+    ] {
+        let answer = with("/auth/logout", &headers, None).await;
+        answer.expect(200);
+    }
     // A form cannot log its victim in as the attacker.
     let form = format!(
         "email={}&account_password={PASSWORD}&turnstile_token=dev-pass",

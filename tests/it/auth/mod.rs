@@ -15,4 +15,5 @@ mod passkeys_in_browser;
 mod revocation_races;
 mod secret_rotation;
 mod sessions;
+mod timing;
 mod turnstile;

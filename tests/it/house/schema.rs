@@ -8,11 +8,14 @@ use blindpipe_protocol::{
     accounts::Scene,
     agents::{AgentState, DeliveryMode, Sensitivity},
     conversations::{ConversationKind, Encryption, Role},
+    files::UploadState,
     grants::GrantStatus,
     groups::Visibility,
     relations::RelationState,
     revocation::RevocationReason,
+    shares::ShareKind,
     tool_calls::ToolCallStatus,
+    webhooks::{DeliveryStatus, WebhookStatus},
 };
 use tokio_postgres::Client;
 
@@ -141,6 +144,7 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
             words(RelationState::ALL, RelationState::as_str),
         ),
         ("session_revoke_reason_check", reasons),
+        ("share_kind_check", words(ShareKind::ALL, ShareKind::as_str)),
         (
             "tool_call_sensitivity_check",
             words(Sensitivity::ALL, Sensitivity::as_str),
@@ -148,6 +152,22 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
         (
             "tool_call_status",
             words(ToolCallStatus::ALL, ToolCallStatus::as_str),
+        ),
+        (
+            "upload_state_check",
+            words(UploadState::ALL, UploadState::as_str),
+        ),
+        (
+            "upload_uploader_kind_check",
+            words(PrincipalKind::ALL, PrincipalKind::as_str),
+        ),
+        (
+            "webhook_delivery_status_check",
+            words(DeliveryStatus::ALL, DeliveryStatus::as_str),
+        ),
+        (
+            "webhook_status_check",
+            words(WebhookStatus::ALL, WebhookStatus::as_str),
         ),
     ];
     let checks = client

@@ -32,8 +32,9 @@ with columns as (
             union all
             select 2, null, conname, '    ' || text from constraints where conrelid = r.oid and contype in ('p', 'u', 'c')
         ) lines),
-        coalesce(' with (' || array_to_string(reloptions, ', ') || ')', ''))
-    from relations r where relkind = 'r'
+        coalesce(' with (' || array_to_string(reloptions, ', ') || ')', '')
+            || case relkind when 'p' then ' partition by ' || pg_get_partkeydef(r.oid) else '' end)
+    from relations r where relkind in ('r', 'p')
     union all
     select 4, relname || '.' || attname, format('alter table %I alter column %I set storage %s;', relname, attname,
         case attstorage when 'e' then 'external' when 'm' then 'main' when 'p' then 'plain' else 'extended' end)
@@ -44,7 +45,7 @@ with columns as (
     from relations r join constraints on conrelid = r.oid where contype = 'f'
     union all
     select 6, relname, pg_get_indexdef(r.oid, 0, true) || ';'
-    from relations r where relkind = 'i' and not exists (select from pg_constraint where conindid = r.oid and contype in ('p', 'u'))
+    from relations r where relkind in ('i', 'I') and not exists (select from pg_constraint where conindid = r.oid and contype in ('p', 'u'))
         and exists (select from pg_index i join relations t on t.oid = i.indrelid where i.indexrelid = r.oid)
     union all
     -- A view comes after those that it reads.

@@ -114,7 +114,7 @@ async fn every_statement_is_named_and_fits_the_schema() {
 }
 
 /// Crates that the server must depend on and use directly.
-const ORDERED_CRATES: [&str; 14] = [
+const ORDERED_CRATES: [&str; 15] = [
     "tokio",
     "axum",
     "fred",
@@ -127,6 +127,7 @@ const ORDERED_CRATES: [&str; 14] = [
     "sha2",
     "uuid",
     "ulid",
+    "object_store",
     "metrics",
     "metrics-exporter-prometheus",
 ];

@@ -15,6 +15,7 @@ use reqwest::{Method, header::HeaderMap};
 use serde_json::{Value, json};
 
 use super::{
+    secrets,
     socket::Socket,
     world::{TestNode, World},
 };
@@ -184,10 +185,19 @@ impl Caller {
         let response = request.send().await?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.bytes().await?;
+        let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        secrets::remember_all(&body["data"]);
+        for cookie in headers.get_all("set-cookie") {
+            let text = cookie.to_str().unwrap_or_default();
+            let value = text.split(';').next().and_then(|pair| pair.split_once('='));
+            if let Some((_, value)) = value.filter(|(_, value)| !value.is_empty()) {
+                secrets::remember(value);
+            }
+        }
         Ok(Answer {
             status,
             headers,
-            body: serde_json::from_slice(&body).unwrap_or(Value::Null),
+            body,
         })
     }
 
@@ -215,6 +225,10 @@ impl Caller {
     pub async fn patch(&self, path: impl AsRef<str>, body: Value) -> Answer {
         self.send(self.request(Method::PATCH, path).json(&body))
             .await
+    }
+
+    pub async fn put(&self, path: impl AsRef<str>, body: Value) -> Answer {
+        self.send(self.request(Method::PUT, path).json(&body)).await
     }
 
     pub async fn post_raw(&self, path: impl AsRef<str>, body: impl Into<reqwest::Body>) -> Answer {
@@ -473,6 +487,11 @@ impl Agent {
             json!({ "conversation_id": conversation, "payload": { "type": "text", "text": text } });
         self.post(format!("/agents/{}/messages", self.id), body)
             .await
+    }
+
+    /// The path of the agent's webhook, or below it.
+    pub fn webhook(&self, below: &str) -> String {
+        format!("/agents/{}/webhook{below}", self.id)
     }
 
     pub async fn poll(&self, query: &str) -> Answer {

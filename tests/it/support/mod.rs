@@ -14,6 +14,9 @@ mod names;
 mod process;
 mod proxy;
 pub mod raw;
+mod receiver;
+mod s3;
+mod secrets;
 mod services;
 mod siteverify;
 mod smtp;
@@ -32,6 +35,8 @@ pub use self::{
     names::NameServer,
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},
+    receiver::{Call, Receiver, Reply},
+    s3::S3Server,
     services::{
         blocked, connect, crowd, db, empty_database, followed_postgres, private_redis, psql,
         redis_client, redis_cluster, redis_link, services, serving, spawn, waiting,

@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use super::world::{TestNode, World};
+use super::{
+    secrets,
+    world::{TestNode, World},
+};
 
 pub struct ProcessNode {
     child: Child,
@@ -22,19 +25,24 @@ impl ProcessNode {
 
     /// Like [`start`](Self::start), with additional settings.
     pub async fn start_with(other: &TestNode, own: &[(&str, &str)]) -> Self {
-        Self::launch(&other.world, own).await
+        Self::launch(&other.world, "serve", own).await
+    }
+
+    /// Starts a worker of the same world as `other`.
+    pub async fn start_worker(other: &TestNode, own: &[(&str, &str)]) -> Self {
+        Self::launch(&other.world, "worker", own).await
     }
 
     /// Starts a node in a world without other nodes.
     pub async fn start_in(world: &World) -> Self {
-        Self::launch(world, &[]).await
+        Self::launch(world, "serve", &[]).await
     }
 
-    async fn launch(world: &World, own: &[(&str, &str)]) -> Self {
+    async fn launch(world: &World, command: &str, own: &[(&str, &str)]) -> Self {
         let [public, admin] = [free_port(), free_port()];
         let log = std::env::temp_dir().join(format!("blindpipe-log-{}", super::ulid()));
         let child = Command::new(env!("CARGO_BIN_EXE_blindpipe"))
-            .arg("serve")
+            .arg(command)
             .env_clear()
             .envs(world.environment())
             .env("LISTEN_ADDR", format!("127.0.0.1:{public}"))
@@ -110,7 +118,13 @@ impl Drop for ProcessNode {
     fn drop(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         std::fs::remove_file(&self.log).ok();
+        if !std::thread::panicking() {
+            let lines: Vec<String> = log.lines().map(str::to_owned).collect();
+            let leak = secrets::find(&lines);
+            assert_eq!(leak, None, "the node has logged a secret");
+        }
     }
 }
 

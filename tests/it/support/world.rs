@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 
 use super::{
     client::{Agent, Caller, User, ulid},
-    services,
+    secrets, services,
 };
 
 /// The state that the nodes of one test share.
@@ -17,12 +17,21 @@ pub struct World {
     /// The URL of the database as its owner. Nodes serve as another role.
     pub database: String,
     pub mail_dir: std::path::PathBuf,
+    /// The folder of the object store, unless a test has another store.
+    pub objects_dir: std::path::PathBuf,
     settings: HashMap<String, String>,
+    /// The number of lines that the nodes of this process had logged before.
+    first_line: usize,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let leak = secrets::find(&secrets::lines_since(self.first_line));
+            assert_eq!(leak, None, "a node has logged a secret");
+        }
         std::fs::remove_dir_all(&self.mail_dir).ok();
+        std::fs::remove_dir_all(&self.objects_dir).ok();
     }
 }
 
@@ -36,6 +45,7 @@ impl World {
         let database = services::database().await;
         let name = ulid().to_string();
         let mail_dir = std::env::temp_dir().join(format!("blindpipe-mail-{name}"));
+        let objects_dir = std::env::temp_dir().join(format!("blindpipe-objects-{name}"));
         let key = |n: u8| BASE64.encode([n; 32]);
         let mut all: HashMap<String, String> = [
             ("PROFILE", "dev".to_owned()),
@@ -53,6 +63,10 @@ impl World {
             ("ACCESS_TOKEN_KEYS", format!("k1:{}", key(1))),
             ("SERVER_SECRET", key(2)),
             ("MAIL_URL", format!("file://{}", mail_dir.display())),
+            (
+                "OBJECT_STORE_URL",
+                format!("file://{}", objects_dir.display()),
+            ),
             ("DRAIN_LAG_SECONDS", "0".to_owned()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
@@ -76,7 +90,9 @@ impl World {
             clock: Clock::default(),
             database,
             mail_dir,
+            objects_dir,
             settings: all,
+            first_line: secrets::record(),
         })
     }
 
@@ -131,6 +147,7 @@ impl World {
     pub async fn mailed_code(&self, email: &str) -> String {
         for _ in 0..200 {
             if let Some(code) = find_code(&self.mail_dir, email) {
+                secrets::remember(&code);
                 return code;
             }
             tokio::time::sleep(Duration::from_millis(25)).await;

@@ -89,6 +89,10 @@ impl Settings {
             ("DATABASE_URL", self.database_url.clone()),
             ("REDIS_URL", self.redis_url.clone()),
             ("MAIL_URL", format!("file://{}", path(&self.mails))),
+            (
+                "OBJECT_STORE_URL",
+                format!("file://{}", path(&self.root.join("objects"))),
+            ),
             (CLUSTER_VARIABLE, path(&self.root)),
         ];
         pairs.map(|(name, value)| (name.to_owned(), value)).into()
@@ -116,6 +120,7 @@ impl Settings {
             ),
             // No load balancer watches these nodes.
             ("DRAIN_LAG_SECONDS", "0".to_owned()),
+            ("WEBHOOK_RETRY_SECONDS", "10".to_owned()),
         ];
         let pairs = pairs.map(|(name, value)| (name.to_owned(), value));
         self.secrets.iter().cloned().chain(pairs).collect()

@@ -81,5 +81,32 @@ async fn end_agents(tx: &Tx, owner: UserId) -> Result<()> {
         .await?;
     let tokens = tokens.iter().map(|row| row.get("token_id")).collect();
     tx.revoke(tokens, RevocationReason::AccountDeleted);
+    end_webhooks(tx, owner).await
+}
+
+/// Cuts the calls under way. The erasure removes the rows.
+async fn end_webhooks(tx: &Tx, owner: UserId) -> Result<()> {
+    let webhooks = tx
+        .query(
+            "-- accounts.end_webhooks
+            with mine as materialized (
+                select w.agent_id from webhook w join agent a on a.agent_id = w.agent_id
+                where a.owner_user_id = $1 order by w.agent_id for update of w
+            ), closed as (
+                update webhook_turn t set is_open = false, due_at = null, is_leased = false, turn = t.turn + 1
+                from mine where t.agent_id = mine.agent_id
+            )
+            update webhook w set status = 'suspended', sealed_secret = null, sealed_previous = null,
+                previous_valid_until = null
+            from mine where w.agent_id = mine.agent_id
+            returning w.credential_id",
+            &[&owner],
+        )
+        .await?;
+    let webhooks = webhooks
+        .iter()
+        .map(|row| row.get("credential_id"))
+        .collect();
+    tx.revoke(webhooks, RevocationReason::AccountDeleted);
     Ok(())
 }

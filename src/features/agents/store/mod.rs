@@ -1,6 +1,7 @@
 mod keys;
 mod tokens;
 mod view;
+mod webhook;
 
 use chrono::{DateTime, Utc};
 
@@ -10,6 +11,7 @@ pub use self::{
         add_token, end_current_token, restore_token, retire_tokens, revoke_tokens, revoked_at,
     },
     view::{AgentRow, Viewer, find_visible, list},
+    webhook::{resume_webhook, suspend_webhook},
 };
 use super::{AgentState, Locked, seconds};
 use crate::{

@@ -8,6 +8,7 @@ use crate::{
     features::conversations::Member,
     ids::{ConversationId, Principal},
     jobs::{ConsentEnd, Job},
+    objects,
     work::Tx,
 };
 
@@ -72,6 +73,7 @@ pub async fn remove_member(
         &[&id],
     )
     .await?;
+    objects::registry::end_unread(tx, id).await?;
     let event = Event::MemberRemoved(MemberChange {
         conversation_id: id,
         member: member.clone(),

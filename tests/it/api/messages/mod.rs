@@ -101,6 +101,53 @@ async fn one_id_sends_one_message_over_both_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn attack_30_one_id_sends_one_message_over_three_nodes() {
+    let [a, b, c] = nodes_with(&[(
+        "LIMIT_OVERRIDES",
+        "agent_message_send=1000/s,agent_conversation_message_send=1000/s",
+    )])
+    .await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let callers = [agent.on(&a), agent.on(&b), agent.on(&c)];
+    let id = ulid().to_string();
+    let body = json!({ "conversation_id": conversation, "payload": { "type": "text", "text": "once" }, "client_message_id": id });
+    let paths = [
+        format!("/agents/{}/messages", agent.id),
+        format!("/agents/{}/conversations/{conversation}/messages", agent.id),
+    ];
+    let calls = (0..99).map(|n| callers[n % 3].post(&paths[n % 2], body.clone()));
+    let answers = futures_util::future::join_all(calls).await;
+    let count = |status| {
+        answers
+            .iter()
+            .filter(|answer| answer.status == status)
+            .count()
+    };
+    assert_eq!((count(201), count(200)), (1, 98));
+    let ids: HashSet<&str> = answers
+        .iter()
+        .filter_map(|answer| answer.data()["message_id"].as_str())
+        .collect();
+    assert_eq!(ids.len(), 1);
+    // Another text or conversation under the same id is refused on every node.
+    let mut other = body.clone();
+    other["payload"]["text"] = json!("another");
+    for caller in &callers {
+        caller
+            .post(&paths[0], other.clone())
+            .await
+            .refused(409, "IDEMPOTENCY_CONFLICT");
+    }
+    for node in [&a, &b, &c] {
+        let path = format!("/conversations/{conversation}/messages");
+        let history = alice.on(node).get(path).await.expect(200);
+        assert_eq!(history.data().as_array().expect("a list").len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_id_for_two_conversations_at_once_is_the_first_s() {
     let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=1000/s")]).await;
     let alice = a.user("alice").await;

@@ -1,0 +1,266 @@
+//! Webhooks: `/agents/{agent_id}/webhook`, its deliveries, and the bodies that a receiver gets.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ids::{AgentId, DeliveryId, EventId, MessageId},
+    raw::RawJson,
+    text::Secret,
+    time::Timestamp,
+};
+
+words! {
+    /// The status of a webhook.
+    pub enum WebhookStatus {
+        /// The address has not answered its challenge yet; nothing is delivered.
+        PendingVerification = "pending_verification",
+        /// Events are delivered.
+        Active = "active",
+        /// The agent's tokens were revoked, and the secrets with them; nothing is delivered.
+        Suspended = "suspended",
+    }
+}
+
+words! {
+    /// The status of a delivery.
+    pub enum DeliveryStatus {
+        /// An attempt is under way or about to begin.
+        Pending = "pending",
+        /// An attempt was answered with 2xx.
+        Success = "success",
+        /// The last attempt failed, and another one follows.
+        Failed = "failed",
+        /// No attempt follows: eight failed, the receiver answered 410, or the agent has acked the
+        /// event in another way.
+        Exhausted = "exhausted",
+    }
+}
+
+/// The body of `PUT /agents/{agent_id}/webhook`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct PutWebhook {
+    /// The address: https, and public.
+    pub url: String,
+    /// The secret; generated if omitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Secret>,
+}
+
+/// A webhook.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Webhook {
+    /// The agent.
+    pub agent_id: AgentId,
+    /// The address.
+    pub url: String,
+    /// The secret. Only the answer that sets it has it; other answers omit it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Secret>,
+    /// Whether events are delivered.
+    pub status: WebhookStatus,
+    /// The reason that the last challenge or attempt failed; null after a success.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub last_error: Option<String>,
+    /// The time of the last verified challenge; null if none.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub verified_at: Option<Timestamp>,
+    /// The time until which the previous secret signs too; null if there is none.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub previous_secret_valid_until: Option<Timestamp>,
+    /// The time of the first `PUT`.
+    pub created_at: Timestamp,
+    /// The time of the last change.
+    pub updated_at: Timestamp,
+}
+
+/// The answer to `DELETE /agents/{agent_id}/webhook`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct DeletedWebhook {
+    /// The agent.
+    pub agent_id: AgentId,
+    /// The time of the deletion.
+    pub deleted_at: Timestamp,
+}
+
+/// The body of `POST /agents/{agent_id}/webhook/rotate-secret`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct RotateWebhookSecret {
+    /// The new secret; generated if omitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Secret>,
+    /// Seconds for which the present secret signs too, 0 to 604,800; a day if omitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schema(minimum = 0, maximum = 604_800, default = 86_400)
+    )]
+    pub overlap_seconds: Option<u32>,
+}
+
+/// The answer to `POST /agents/{agent_id}/webhook/test`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WebhookTestResult {
+    /// The delivery, which the log has too.
+    pub delivery_id: DeliveryId,
+    /// `success` or `exhausted`, because a test is not repeated.
+    pub status: DeliveryStatus,
+    /// The receiver's status; null if it gave none.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub response_status: Option<u16>,
+    /// Milliseconds of the exchange.
+    pub duration_ms: u64,
+    /// The reason of a failure.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub error: Option<String>,
+}
+
+/// A delivery of the log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WebhookDelivery {
+    /// The delivery; the next page starts after it.
+    pub delivery_id: DeliveryId,
+    /// The name of its event.
+    pub event: String,
+    /// The event's number in the agent's inbox; null for `webhook.test`.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub seq: Option<i64>,
+    /// The state of the delivery.
+    pub status: DeliveryStatus,
+    /// The finished attempts, oldest first.
+    pub attempts: Vec<DeliveryAttempt>,
+    /// The time of the next attempt; null if none follows or it is under way.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub next_attempt_at: Option<Timestamp>,
+}
+
+/// A finished attempt of a delivery.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct DeliveryAttempt {
+    /// The number of the attempt, from 1.
+    pub n: i32,
+    /// The time of its start.
+    pub at: Timestamp,
+    /// Milliseconds of the exchange.
+    pub duration_ms: u64,
+    /// The receiver's status; null if it gave none.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub response_status: Option<u16>,
+    /// The reason of a failure, as a word; null for a success.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub error: Option<String>,
+    /// The outcome of each reply in the answer; absent if there was none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replies: Vec<ReplyOutcome>,
+}
+
+/// The outcome of a reply in a receiver's answer: a message or a refusal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ReplyOutcome {
+    /// The message; absent if the reply was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_id: Option<MessageId>,
+    /// The error code of the refusal; absent if the reply was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+}
+
+/// The query of `GET /agents/{agent_id}/deliveries`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct DeliveriesQuery {
+    /// Only deliveries of this status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<DeliveryStatus>,
+}
+
+/// The body of a POST that is no event of the inbox: `webhook.verify` and `webhook.test`. Events of
+/// the inbox have `cursor`, `seq` and perhaps `conversation_id` as well.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WebhookCall {
+    /// The delivery; the same in all attempts.
+    pub delivery_id: DeliveryId,
+    /// The number of the attempt, from 1.
+    pub attempt: i32,
+    /// The agent.
+    pub agent_id: AgentId,
+    /// The id of the event.
+    pub event_id: EventId,
+    /// The time of the event.
+    pub created_at: Timestamp,
+    /// The name and data of the event: `event` and `data`.
+    #[serde(flatten)]
+    pub event: WebhookEvent,
+}
+
+/// The events that a webhook gets outside of the inbox.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(tag = "event", content = "data")]
+pub enum WebhookEvent {
+    /// `webhook.verify`: the receiver must answer 200 with the challenge.
+    #[serde(rename = "webhook.verify")]
+    Verify(WebhookChallenge),
+    /// `webhook.test`: the owner tries the webhook.
+    #[serde(rename = "webhook.test")]
+    Test(WebhookTest),
+}
+
+/// A challenge in both directions: the data of `webhook.verify`, and the receiver's answer to it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WebhookChallenge {
+    /// Random characters.
+    pub challenge: String,
+}
+
+/// The data of `webhook.test`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WebhookTest {
+    /// A text for the log of the receiver.
+    pub text: String,
+}
+
+/// The body of a receiver's 2xx that sends messages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WebhookReplies {
+    /// Messages of the agent to the event's conversation, at most 3.
+    pub messages: Vec<WebhookReply>,
+}
+
+/// A message in a receiver's answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WebhookReply {
+    /// A JSON object with a string `type`.
+    pub payload: RawJson,
+    /// The message's own id; derived from the delivery if omitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_message_id: Option<MessageId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_its_event_and_data_side_by_side() {
+        let text = r#"{"delivery_id":"0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e","attempt":1,"agent_id":"0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8f","event_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","created_at":"2026-03-01T12:00:00.000Z","event":"webhook.verify","data":{"challenge":"abc"}}"#;
+        let call: WebhookCall = serde_json::from_str(text).expect("a call");
+        let WebhookEvent::Verify(WebhookChallenge { challenge }) = &call.event else {
+            panic!("a challenge: {call:?}");
+        };
+        assert_eq!(challenge, "abc");
+        assert_eq!(serde_json::to_string(&call).expect("JSON"), text);
+    }
+}

@@ -1,0 +1,43 @@
+//! Routes that a token or the signature of their address opens.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::FromRequestParts,
+    http::{header, request::Parts},
+};
+
+use crate::{
+    error::{Error, Result},
+    validation::Reverify,
+};
+
+/// The caller of a route that a signature opens too. A token that is sent must be valid, also beside
+/// a signature. Without any credential the caller is refused as one that lacks a token.
+pub struct TokenOrSignature<T> {
+    /// The caller of the token; none if the handler must verify the signature.
+    pub caller: Option<T>,
+    /// The credential of the token, for a second check.
+    pub credential: Option<Arc<dyn Reverify>>,
+}
+
+impl<T, S> FromRequestParts<S> for TokenOrSignature<T>
+where
+    T: FromRequestParts<S, Rejection = Error>,
+    S: Send + Sync,
+{
+    type Rejection = Error;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self> {
+        let query = parts.uri.query().unwrap_or_default();
+        let is_signed = query.split('&').any(|pair| pair.starts_with("sig="));
+        let caller = match is_signed && !parts.headers.contains_key(header::AUTHORIZATION) {
+            true => None,
+            false => Some(T::from_request_parts(parts, state).await?),
+        };
+        Ok(TokenOrSignature {
+            caller,
+            credential: parts.extensions.get().cloned(),
+        })
+    }
+}

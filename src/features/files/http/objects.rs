@@ -1,0 +1,170 @@
+//! `GET /objects/{object_key}`.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    body::Body,
+    extract::State,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures_util::stream;
+use tokio::time::Instant;
+
+use crate::{
+    auth::{caller::Caller, signed::TokenOrSignature},
+    db::Db,
+    error::{Code, Error, Result},
+    features::files::{
+        rules::{self, Selection},
+        store::{self, Found, Reader},
+    },
+    http::{Path, Query, client::ClientIp},
+    ids::Principal,
+    limits::{Limiter, table::Limit},
+    metrics,
+    objects::{Bytestream, ObjectKey, Objects, SignedQuery},
+    validation::Reverify,
+};
+
+/// Interval at which a long download proves its right again.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// `GET /objects/{object_key}`: reads the bytes of a file, or of an event's data.
+///
+/// Caller: a member of the file's conversation, or anyone with a signed address. Limit:
+/// `agent_object_get` or `user_object_get`, 5/s; a signed address of an event is charged to its
+/// agent, and that of a share to `default_ip`. Headers `Range` (a single one), `If-None-Match`,
+/// `If-Range`. Answers 200, 206 or 304. Errors: `NOT_FOUND`, `RANGE_NOT_SATISFIABLE`. A download
+/// that goes on is cut within two seconds of the end of the caller's right.
+pub async fn read(
+    token: TokenOrSignature<Caller>,
+    limiter: Limiter,
+    ip: ClientIp,
+    State(db): State<Db>,
+    State(objects): State<Objects>,
+    (Path(key), Query(signed)): (Path<String>, Query<SignedQuery>),
+    headers: HeaderMap,
+) -> Result<Response> {
+    if let Some(caller) = &token.caller {
+        match caller.principal() {
+            Principal::User(user) => limiter.check(Limit::UserObjectGet, user).await?,
+            Principal::Agent(agent) => limiter.check(Limit::AgentObjectGet, agent).await?,
+        }
+    }
+    let key = ObjectKey::read(&key).ok_or(Code::NotFound)?;
+    let reader = match &token.caller {
+        Some(caller) => Reader::Principal(caller.principal()),
+        None => {
+            objects.links.verify_object(&signed, &key)?;
+            if signed.share.is_some() {
+                limiter.check_route(Limit::DefaultIp, ip).await?;
+            }
+            signed.share.map_or(Reader::Event, Reader::Share)
+        }
+    };
+    let found = store::readable(&db, &key, &reader).await?;
+    let found = found.ok_or(Code::NotFound)?;
+    if let (Reader::Event, Some(agent)) = (&reader, found.agent) {
+        limiter.check(Limit::AgentObjectGet, agent).await?;
+    }
+    let right = Right {
+        db,
+        key,
+        reader,
+        credential: token.credential,
+        checked_at: Instant::now(),
+    };
+    answer(&objects, &headers, found, right).await
+}
+
+async fn answer(
+    objects: &Objects,
+    asked: &HeaderMap,
+    found: Found,
+    right: Right,
+) -> Result<Response> {
+    let (size, etag) = (found.content.size, rules::etag(&found.content.sha256));
+    let selection = rules::select(asked, &etag, size);
+    let (status, from, to) = match selection {
+        Selection::Unchanged => (StatusCode::NOT_MODIFIED, 0, 0),
+        Selection::Whole => (StatusCode::OK, 0, size),
+        Selection::Part(from, to) => (StatusCode::PARTIAL_CONTENT, from, to),
+        Selection::Unsatisfiable => {
+            let refusal = Error::from(Code::RangeNotSatisfiable);
+            return Err(refusal.header("content-range", format!("bytes */{size}")));
+        }
+    };
+    let mut headers = HeaderMap::new();
+    let mut put = |name, value: String| {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    };
+    put(header::ETAG, etag);
+    put(header::CACHE_CONTROL, "private, no-cache".to_owned());
+    if status == StatusCode::NOT_MODIFIED {
+        return Ok((status, headers).into_response());
+    }
+    put(header::ACCEPT_RANGES, "bytes".to_owned());
+    put(header::CONTENT_TYPE, "application/octet-stream".to_owned());
+    put(
+        header::CONTENT_DISPOSITION,
+        rules::disposition(found.filename.as_deref()),
+    );
+    put(header::CONTENT_LENGTH, (to - from).to_string());
+    if status == StatusCode::PARTIAL_CONTENT {
+        put(
+            header::CONTENT_RANGE,
+            format!("bytes {from}-{}/{size}", to - 1),
+        );
+    }
+    let bytes = objects.read(&right.key, from, to).await?;
+    // The sweep may have taken the bytes since the row was read. Otherwise they are lost.
+    let bytes = bytes.ok_or_else(|| {
+        metrics::object_missing();
+        Error::from(Code::NotFound)
+    })?;
+    Ok((status, headers, Body::from_stream(chunks(bytes, right))).into_response())
+}
+
+/// The right of a download, which may end while bytes flow.
+struct Right {
+    db: Db,
+    key: ObjectKey,
+    reader: Reader,
+    credential: Option<Arc<dyn Reverify>>,
+    checked_at: Instant,
+}
+
+impl Right {
+    async fn recheck(&mut self) -> Result<()> {
+        if self.checked_at.elapsed() < RECHECK_INTERVAL {
+            return Ok(());
+        }
+        if let Some(credential) = &self.credential {
+            credential.reverify().await?;
+        }
+        let found = store::readable(&self.db, &self.key, &self.reader).await?;
+        found.ok_or(Code::NotFound)?;
+        self.checked_at = Instant::now();
+        Ok(())
+    }
+}
+
+/// The chunks of an answer. An error breaks the connection, so that the client sees a cut answer.
+fn chunks(
+    bytes: Bytestream,
+    right: Right,
+) -> impl stream::Stream<Item = Result<Bytes, std::io::Error>> {
+    stream::try_unfold((bytes, right), async |(mut bytes, mut right)| {
+        let over = |_| std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        right.recheck().await.map_err(over)?;
+        let Some(chunk) = bytes.next().await? else {
+            return Ok(None);
+        };
+        metrics::object_bytes("out", chunk.len() as u64);
+        Ok(Some((chunk, (bytes, right))))
+    })
+}

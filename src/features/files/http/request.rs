@@ -1,0 +1,106 @@
+//! `POST /agents/{agent_id}/files`, `POST /files`.
+
+use axum::extract::State;
+use blindpipe_protocol::files::{RequestUpload, RequestedUpload};
+use uuid::Uuid;
+
+use crate::{
+    auth::{agent::Agent, user::User},
+    error::Result,
+    features::files::{
+        rules,
+        store::{self, NewUpload},
+    },
+    http::{Created, Json},
+    ids::{Principal, UploadId},
+    limits::{
+        Limiter,
+        quotas::{UPLOAD_TTL, UPLOAD_URL_TTL},
+        table::Limit,
+    },
+    objects::{DirectUpload, Objects, registry},
+    work::UnitOfWork,
+};
+
+/// `POST /agents/{agent_id}/files`: requests an upload for an agent.
+///
+/// Caller: agent. Limit: `agent_file_upload`, 5/s per agent, shared with the PUT. Body
+/// `{filename, content_type, size, conversation_id}`. Answers 201 with [`RequestedUpload`]. Errors:
+/// `FILE_TOO_LARGE`, `NOT_CONVERSATION_MEMBER_UPLOAD`, `RELATION_REVOKED`.
+pub async fn request_of_agent(
+    agent: Agent,
+    limiter: Limiter,
+    State(work): State<UnitOfWork>,
+    State(objects): State<Objects>,
+    Json(asked): Json<RequestUpload>,
+) -> Result<Created<RequestedUpload>> {
+    limiter.check(Limit::AgentFileUpload, agent.id).await?;
+    let (owner, route) = (
+        Principal::Agent(agent.id),
+        format!("/agents/{}/files", agent.id),
+    );
+    request(&work, &objects, owner, agent.token.0, asked, &route).await
+}
+
+/// `POST /files`: requests an upload for a user.
+///
+/// Caller: user. Limit: `user_file_upload`, 5/s per user, shared with the PUT. Otherwise like that
+/// of an agent.
+pub async fn request_of_user(
+    user: User,
+    limiter: Limiter,
+    State(work): State<UnitOfWork>,
+    State(objects): State<Objects>,
+    Json(asked): Json<RequestUpload>,
+) -> Result<Created<RequestedUpload>> {
+    limiter.check(Limit::UserFileUpload, user.id).await?;
+    let owner = Principal::User(user.id);
+    request(&work, &objects, owner, user.session.0, asked, "/files").await
+}
+
+async fn request(
+    work: &UnitOfWork,
+    objects: &Objects,
+    owner: Principal,
+    credential: Uuid,
+    asked: RequestUpload,
+    route: &str,
+) -> Result<Created<RequestedUpload>> {
+    rules::check_request(&asked)?;
+    let id = UploadId::generate(work.random());
+    let direct_key = objects.backend.is_direct().then(|| objects.new_key());
+    let expires_at = work
+        .run("files.request", async |tx| {
+            if let Some(key) = &direct_key {
+                registry::begin(tx, key, None, UPLOAD_TTL).await?;
+            }
+            let upload = NewUpload {
+                id,
+                owner,
+                credential,
+                direct_key: direct_key.as_ref(),
+            };
+            store::insert(tx, &upload, &asked).await
+        })
+        .await?;
+    let direct = match &direct_key {
+        Some(key) => objects.backend.direct_upload(key, UPLOAD_URL_TTL).await?,
+        None => None,
+    };
+    let (upload_url, upload_headers) = match direct {
+        Some(DirectUpload { url, headers }) => (url, headers),
+        None => {
+            let path = format!("{route}/{id}/upload");
+            (
+                objects.links.upload(&path, id, expires_at),
+                Default::default(),
+            )
+        }
+    };
+    Ok(Created(RequestedUpload {
+        upload_id: id,
+        upload_url,
+        expires_at: expires_at.into(),
+        upload_headers,
+    }))
+}

@@ -1,0 +1,143 @@
+use blindpipe_protocol::shares::{CreateShare, ShareKind};
+
+use super::rules::Subject;
+use crate::{
+    db::Db,
+    error::Result,
+    ids::{AgentId, Principal, UserId},
+    objects::{Content, ObjectKey, hash_of},
+    work::Tx,
+};
+
+/// Shares that a turn of the upkeep forgets.
+const MAX_BATCH_SHARES: i64 = 1000;
+
+/// Records a share; false if the owner may not share this.
+pub async fn insert(
+    tx: &Tx,
+    hash: &[u8; 32],
+    owner: UserId,
+    subject: Subject,
+    asked: &CreateShare,
+) -> Result<bool> {
+    let (kind, upload, agent) = match subject {
+        Subject::File(file) => (ShareKind::File, Some(file), None),
+        Subject::Agent(agent) => (ShareKind::Agent, None, Some(agent)),
+        Subject::Contact => (ShareKind::Contact, None, None),
+    };
+    let made = tx
+        .execute(
+            "-- shares.insert
+            insert into share (share_hash, owner_id, kind, upload_id, agent_id, expires_at, max_access_count)
+            select $1, $2, $3, $4, $5, $6, $7
+            where $3 = 'contact'
+                or exists (
+                    select from upload u join live_object o using (object_key)
+                    join active_member m on m.conversation_id = u.conversation_id and m.principal_id = $2
+                    where u.upload_id = $4 and u.state = 'confirmed')
+                or exists (
+                    select from agent a where a.agent_id = $5 and a.state <> 'deleted' and (
+                        a.owner_user_id = $2 or exists (
+                            select from relation r where r.user_id = $2 and r.agent_id = $5 and r.state = 'active')))",
+            &[
+                &hash.as_slice(),
+                &owner,
+                &kind,
+                &upload,
+                &agent,
+                &asked.expires_at,
+                &asked.max_access_count,
+            ],
+        )
+        .await?;
+    Ok(made > 0)
+}
+
+/// The thing that an open share shows.
+pub enum Opened {
+    File(ObjectKey, Content),
+    /// Id, display name and purpose.
+    Agent(AgentId, String, Option<String>),
+    /// Id and display name.
+    Contact(UserId, String),
+}
+
+/// Opens a share and counts it; none if it does not open. The row's lock makes the count exact.
+pub async fn open(db: &Db, hash: &[u8; 32]) -> Result<Option<Opened>> {
+    let row = db
+        .read()
+        .await?
+        .query_opt(
+            "-- shares.open
+            update share s set access_count = s.access_count + 1
+            from share t
+            join user_account owner on owner.user_id = t.owner_id and owner.deleted_at is null
+            left join upload u on u.upload_id = t.upload_id and u.state = 'confirmed'
+                and exists (select from active_member m where m.conversation_id = u.conversation_id and m.principal_id = t.owner_id)
+            left join live_object o on o.object_key = u.object_key
+            left join agent a on a.agent_id = t.agent_id and a.state <> 'deleted'
+            where s.share_hash = $1 and t.share_hash = $1 and s.expires_at > app_now()
+                and (s.max_access_count is null or s.access_count < s.max_access_count)
+                and (s.kind = 'contact' or a.agent_id is not null or o.sha256 is not null)
+            returning s.kind, s.owner_id, owner.display_name as owner_name, a.agent_id, a.display_name, a.description,
+                o.object_key, o.size, o.sha256",
+            &[&hash.as_slice()],
+        )
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    Ok(Some(match row.get("kind") {
+        ShareKind::File => Opened::File(
+            ObjectKey::from_stored(row.get("object_key")),
+            Content {
+                size: u64::try_from(row.get::<_, i64>("size")).unwrap_or_default(),
+                sha256: hash_of(row.get("sha256"))?,
+            },
+        ),
+        ShareKind::Agent => Opened::Agent(
+            row.get("agent_id"),
+            row.get("display_name"),
+            row.get("description"),
+        ),
+        ShareKind::Contact => Opened::Contact(row.get("owner_id"), row.get("owner_name")),
+    }))
+}
+
+/// Deletes a share of the owner's; false if there is none.
+pub async fn delete(db: &Db, hash: &[u8; 32], owner: UserId) -> Result<bool> {
+    let deleted = db
+        .read()
+        .await?
+        .execute(
+            "-- shares.delete
+            delete from share where share_hash = $1 and owner_id = $2",
+            &[&hash.as_slice(), &owner],
+        )
+        .await?;
+    Ok(deleted > 0)
+}
+
+/// Deletes the shares of an erased user, or of an erased agent's card.
+pub async fn end_all(tx: &Tx, who: Principal) -> Result<()> {
+    tx.execute(
+        "-- shares.end_all
+        delete from share where owner_id = $1 or agent_id = $1",
+        &[&who.id()],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Deletes some expired shares. True while there may be more.
+pub async fn forget(db: &Db) -> Result<bool> {
+    let deleted = db
+        .read()
+        .await?
+        .execute(
+            "-- shares.forget
+            delete from share where share_hash = any(array(
+                select share_hash from share where expires_at <= app_now() limit $1 for update skip locked))",
+            &[&MAX_BATCH_SHARES],
+        )
+        .await?;
+    Ok(deleted > 0)
+}

@@ -1,0 +1,283 @@
+//! One attempt of a delivery: a slot, the record that it begins, the call, the replies.
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    super::{
+        Caller, DeliveryAttempt, SecretSeal,
+        caller::{Exchange, Secrets},
+        store::{
+            ledger::{Begin, Begun},
+            turns::{self, EndpointRow},
+        },
+    },
+    Shared,
+    lanes::{Item, Lane, Logged},
+    replies::Place,
+};
+use crate::{
+    cursor::Cursor,
+    egress::EgressError,
+    error::Result,
+    events,
+    ids::{AgentId, DeliveryId, TokenId},
+    limits::slots::WebhookSlot,
+    metrics,
+};
+
+/// The address of a turn, opened.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub url: Arc<str>,
+    secrets: Secrets,
+    /// The end of the previous secret.
+    previous_until: Option<DateTime<Utc>>,
+    updated_at: DateTime<Utc>,
+    pub token: Option<TokenId>,
+}
+
+impl Endpoint {
+    /// None if the secret does not open.
+    pub fn open(agent: AgentId, row: &EndpointRow, seal: &SecretSeal) -> Option<Self> {
+        let open = |sealed: &Option<Vec<u8>>| seal.open(agent, sealed.as_ref()?);
+        Some(Endpoint {
+            url: row.url.as_str().into(),
+            secrets: Secrets {
+                current: open(&row.sealed_secret)?,
+                previous: open(&row.sealed_previous),
+            },
+            previous_until: row.previous_valid_until,
+            updated_at: row.updated_at,
+            token: row.token,
+        })
+    }
+
+    fn secrets(&self, now: DateTime<Utc>) -> Secrets {
+        let is_valid = self.previous_until.is_some_and(|until| until > now);
+        let Secrets { current, previous } = self.secrets.clone();
+        Secrets {
+            current,
+            previous: previous.filter(|_| is_valid),
+        }
+    }
+}
+
+/// The parts of a turn that its attempts share.
+#[derive(Clone)]
+pub struct Context {
+    pub shared: Arc<Shared>,
+    pub agent: AgentId,
+    pub turn: i32,
+    pub epoch: u64,
+    pub endpoint: Arc<Mutex<Endpoint>>,
+    pub cut: CancellationToken,
+}
+
+/// An attempt that is over.
+pub struct Attempted {
+    pub lane: Lane,
+    pub item: Item,
+    pub end: End,
+}
+
+/// Counts a call while it is under way, however it ends.
+struct UnderWay;
+
+impl UnderWay {
+    fn new() -> Self {
+        metrics::webhook_calls(1.0);
+        UnderWay
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        metrics::webhook_calls(-1.0);
+    }
+}
+
+/// The calls that a worker may have under way. Receivers that fail share half of them, so that
+/// they never hold up the others.
+pub struct Calls {
+    all: Arc<Semaphore>,
+    failing: Arc<Semaphore>,
+}
+
+/// A place among the calls, held to the end of the call.
+struct Permits(
+    #[expect(dead_code, reason = "held, not read")] OwnedSemaphorePermit,
+    #[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>,
+);
+
+impl Calls {
+    /// At most `max` calls.
+    pub fn new(max: usize) -> Self {
+        Calls {
+            all: Arc::new(Semaphore::new(max)),
+            failing: Arc::new(Semaphore::new(max.div_ceil(2))),
+        }
+    }
+
+    async fn take(&self, failing: bool) -> Option<Permits> {
+        let half = if failing {
+            Some(self.failing.clone().acquire_owned().await.ok()?)
+        } else {
+            None
+        };
+        let one = self.all.clone().acquire_owned().await.ok()?;
+        Some(Permits(one, half))
+    }
+}
+
+/// The end of an attempt.
+pub enum End {
+    /// The receiver has answered, or the call has failed. It is not recorded yet.
+    Called(Call),
+    /// The event is delivered. All events up to this number are finished.
+    Finished { acked: i64 },
+    /// The attempt has failed, and another one follows.
+    Retry {
+        at: DateTime<Utc>,
+        /// The end of the pause that the receiver asked for.
+        pause_until: Option<DateTime<Utc>>,
+    },
+    /// The node makes too many calls. It was no attempt.
+    Busy,
+    /// All slots of the agent are in use. It was no attempt.
+    Full,
+    /// A socket of the agent is online. It was no attempt.
+    Online,
+    /// The turn is lost, or the call was cut.
+    Lost,
+}
+
+/// A finished call.
+pub struct Call {
+    /// The attempt for the log.
+    pub attempt: DeliveryAttempt,
+    pub succeeded: bool,
+    /// The receiver's `Retry-After`.
+    pub retry_after: Option<Duration>,
+}
+
+impl Context {
+    /// Attempts a delivery. `failing` receivers share a part of the calls.
+    pub async fn attempt(self, lane: Lane, item: Item, failing: bool) -> Attempted {
+        let mut item = item;
+        let cut = self.cut.clone();
+        let attempt = self.make(&mut item, failing);
+        let end = cut.run_until_cancelled(Box::pin(attempt)).await;
+        Attempted {
+            lane,
+            item,
+            end: end.unwrap_or(End::Lost),
+        }
+    }
+
+    async fn make(&self, item: &mut Item, failing: bool) -> End {
+        let Some(_permits) = self.shared.calls.take(failing).await else {
+            return End::Lost;
+        };
+        let _lease = match self.shared.slots.take_for_webhook(self.agent).await {
+            WebhookSlot::Taken(lease) => lease,
+            WebhookSlot::Full => return End::Full,
+            WebhookSlot::Online => return End::Online,
+        };
+        let (id, is_new) = match &item.logged {
+            Some(logged) => (logged.id, false),
+            None => (DeliveryId::generate(&self.shared.caller.random), true),
+        };
+        let begin = Begin {
+            agent: self.agent,
+            turn: self.turn,
+            delivery: id,
+            seq: item.seq,
+            event: events::kind_of(&item.encoded).to_owned(),
+            is_new,
+        };
+        let begun = match self.shared.ledger.begin(begin).await {
+            Ok(Some(begun)) => begun,
+            Ok(None) | Err(_) => return End::Lost,
+        };
+        if is_new {
+            item.logged = Some(Logged {
+                id,
+                interrupted: Vec::new(),
+                succeeded: false,
+                is_replay: false,
+            });
+        }
+        let under_way = UnderWay::new();
+        let exchange = self.call(id, begun, item).await;
+        drop(under_way);
+        match exchange {
+            Ok(exchange) => self.conclude(item, id, begun, exchange).await,
+            Err(error) => {
+                error.log();
+                End::Lost
+            }
+        }
+    }
+
+    async fn call(&self, id: DeliveryId, begun: Begun, item: &Item) -> Result<Exchange> {
+        let endpoint = self.endpoint_of(begun).await?;
+        let Caller { clock, .. } = &self.shared.caller;
+        let cursor = Cursor {
+            epoch: self.epoch,
+            seq: item.seq,
+        };
+        let object = events::object(cursor, &item.encoded);
+        let body = format!(
+            r#"{{"delivery_id":"{id}","attempt":{},"agent_id":"{}",{}"#,
+            begun.attempt,
+            self.agent,
+            &object[1..]
+        );
+        let secrets = endpoint.secrets(clock.now());
+        let caller = &self.shared.caller;
+        Ok(caller.post(&endpoint.url, &secrets, id, body).await)
+    }
+
+    /// The present endpoint. It is read again after a change.
+    async fn endpoint_of(&self, begun: Begun) -> Result<Endpoint> {
+        let known = self.endpoint.lock().clone();
+        if known.updated_at == begun.updated_at {
+            return Ok(known);
+        }
+        let row = turns::reload(&self.shared.db, self.agent).await?;
+        let fresh = row.and_then(|row| Endpoint::open(self.agent, &row, &self.shared.seal));
+        if let Some(fresh) = &fresh {
+            *self.endpoint.lock() = fresh.clone();
+        }
+        Ok(fresh.unwrap_or(known))
+    }
+
+    async fn conclude(&self, item: &Item, id: DeliveryId, begun: Begun, exchange: Exchange) -> End {
+        if matches!(exchange.outcome, Err(EgressError::Busy)) {
+            return End::Busy;
+        }
+        metrics::webhook_attempt(exchange.error().unwrap_or("success"));
+        let mut attempt = exchange.attempt(begun.attempt);
+        let succeeded = exchange.is_success();
+        let reply = exchange.outcome.ok();
+        if let Some(reply) = reply.as_ref().filter(|reply| succeeded && !reply.truncated) {
+            let place = Place {
+                agent: self.agent,
+                token: self.endpoint.lock().token,
+                conversation: events::conversation_of(&item.encoded),
+                delivery: id,
+            };
+            attempt.replies = self.shared.replies.send(&place, &reply.body).await;
+        }
+        End::Called(Call {
+            attempt,
+            succeeded,
+            retry_after: reply.and_then(|reply| reply.retry_after),
+        })
+    }
+}

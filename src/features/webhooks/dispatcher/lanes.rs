@@ -1,0 +1,211 @@
+//! The events that a turn has read and not finished, in lanes. The events of a lane are delivered
+//! one after another, those of different lanes side by side.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use chrono::{DateTime, Utc};
+
+use crate::{
+    events::EncodedEvent,
+    ids::{ConversationId, DeliveryId},
+};
+
+/// What is delivered in order: a conversation, all events without one, or a replay by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    Conversation(ConversationId),
+    Others,
+    Replay(DeliveryId),
+}
+
+/// A delivery that the log has already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Logged {
+    pub id: DeliveryId,
+    /// Attempts that a dead worker has begun and not finished, to be added to the log as JSON.
+    pub interrupted: Vec<String>,
+    /// Whether an attempt has succeeded, which a replay may repeat.
+    pub succeeded: bool,
+    /// Whether it was asked for by hand.
+    pub is_replay: bool,
+}
+
+/// An event to deliver.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// The event's number in the inbox.
+    pub seq: i64,
+    pub encoded: EncodedEvent,
+    /// None before the first attempt.
+    pub logged: Option<Logged>,
+    /// The earliest time of the next attempt.
+    pub not_before: Option<DateTime<Utc>>,
+}
+
+/// The lanes of a turn.
+#[derive(Default)]
+pub struct Lanes {
+    lanes: BTreeMap<Lane, Queue>,
+    waiting: usize,
+}
+
+#[derive(Default)]
+struct Queue {
+    items: VecDeque<Item>,
+    /// An attempt of the lane is under way.
+    is_busy: bool,
+}
+
+impl Lanes {
+    /// Adds an event behind those of its lane.
+    pub fn push(&mut self, lane: Lane, item: Item) {
+        self.lanes.entry(lane).or_default().items.push_back(item);
+        self.waiting += 1;
+    }
+
+    /// The number of events that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Takes the event with the lowest number among those that may be delivered now. Its lane is
+    /// busy until [`Lanes::conclude`].
+    pub fn next(&mut self, now: DateTime<Utc>) -> Option<(Lane, Item)> {
+        let is_ready = |item: &Item| item.not_before.is_none_or(|at| at <= now);
+        let heads = self.lanes.iter().filter(|(_, queue)| !queue.is_busy);
+        let ready = heads.filter_map(|(lane, queue)| {
+            let head = queue.items.front()?;
+            is_ready(head).then_some((head.seq, *lane))
+        });
+        let (_, lane) = ready.min()?;
+        let queue = self.lanes.get_mut(&lane)?;
+        let item = queue.items.pop_front()?;
+        queue.is_busy = true;
+        self.waiting -= 1;
+        Some((lane, item))
+    }
+
+    /// The time at which an idle lane has something to deliver, perhaps long ago.
+    pub fn next_at(&self) -> Option<DateTime<Utc>> {
+        let idle = self.lanes.values().filter(|queue| !queue.is_busy);
+        let heads = idle.filter_map(|queue| queue.items.front());
+        heads
+            .map(|item| item.not_before.unwrap_or(DateTime::<Utc>::MIN_UTC))
+            .min()
+    }
+
+    /// Whether a lane has something to deliver.
+    pub fn has(&self, lane: Lane) -> bool {
+        self.lanes.contains_key(&lane)
+    }
+
+    /// Makes a delivery of the log due at once.
+    pub fn hasten(&mut self, id: DeliveryId) {
+        let items = self.lanes.values_mut().flat_map(|queue| &mut queue.items);
+        for item in items {
+            if item.logged.as_ref().is_some_and(|logged| logged.id == id) {
+                item.not_before = None;
+            }
+        }
+    }
+
+    /// Ends an attempt. An unfinished event is delivered again, before the others of its lane.
+    pub fn conclude(&mut self, lane: Lane, unfinished: Option<Item>) {
+        let Some(queue) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        queue.is_busy = false;
+        if let Some(item) = unfinished {
+            queue.items.push_front(item);
+            self.waiting += 1;
+        }
+        if queue.items.is_empty() {
+            self.lanes.remove(&lane);
+        }
+    }
+
+    /// Drops events that the agent has acked in another way, except replays.
+    pub fn drop_acked(&mut self, acked: i64) {
+        for (lane, queue) in &mut self.lanes {
+            if !matches!(lane, Lane::Replay(_)) {
+                let before = queue.items.len();
+                queue.items.retain(|item| item.seq > acked);
+                self.waiting -= before - queue.items.len();
+            }
+        }
+        self.lanes
+            .retain(|_, queue| queue.is_busy || !queue.items.is_empty());
+    }
+
+    /// Whether an event of the log waits, to which another worker would have to return.
+    pub fn has_logged(&self) -> bool {
+        let mut items = self.lanes.values().flat_map(|queue| &queue.items);
+        items.any(|item| item.logged.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn lane(n: u128) -> Lane {
+        Lane::Conversation(ConversationId(Uuid::from_u128(n)))
+    }
+
+    fn item(seq: i64) -> Item {
+        Item {
+            seq,
+            encoded: "".into(),
+            logged: None,
+            not_before: None,
+        }
+    }
+
+    fn next(lanes: &mut Lanes) -> Option<i64> {
+        lanes.next(DateTime::UNIX_EPOCH).map(|(_, item)| item.seq)
+    }
+
+    #[test]
+    fn a_lane_is_serial_and_the_lowest_number_goes_first() {
+        let mut lanes = Lanes::default();
+        for (n, seq) in [(1, 1), (1, 2), (2, 3), (1, 4)] {
+            lanes.push(lane(n), item(seq));
+        }
+        assert_eq!(next(&mut lanes), Some(1));
+        assert_eq!(next(&mut lanes), Some(3));
+        assert_eq!(next(&mut lanes), None);
+        lanes.conclude(lane(1), None);
+        assert_eq!(next(&mut lanes), Some(2));
+        assert_eq!(lanes.waiting(), 1);
+    }
+
+    #[test]
+    fn a_retry_holds_up_its_lane_alone() {
+        let mut lanes = Lanes::default();
+        for (n, seq) in [(1, 1), (1, 2), (2, 3)] {
+            lanes.push(lane(n), item(seq));
+        }
+        let (failed, mut first) = lanes.next(DateTime::UNIX_EPOCH).expect("the first");
+        let later = DateTime::UNIX_EPOCH + TimeDelta::seconds(5);
+        first.not_before = Some(later);
+        lanes.conclude(failed, Some(first));
+        assert_eq!(lanes.next_at(), Some(DateTime::<Utc>::MIN_UTC));
+        assert_eq!(next(&mut lanes), Some(3));
+        assert_eq!(next(&mut lanes), None);
+        assert_eq!(lanes.next_at(), Some(later));
+        assert_eq!(lanes.next(later).map(|(_, item)| item.seq), Some(1));
+    }
+
+    #[test]
+    fn an_ack_in_another_way_drops_what_waits() {
+        let mut lanes = Lanes::default();
+        for (n, seq) in [(1, 1), (1, 2), (2, 3)] {
+            lanes.push(lane(n), item(seq));
+        }
+        lanes.drop_acked(2);
+        assert_eq!((lanes.waiting(), next(&mut lanes)), (1, Some(3)));
+    }
+}

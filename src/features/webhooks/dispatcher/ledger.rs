@@ -1,0 +1,122 @@
+//! The writer of attempts. It gathers the attempts of all turns of a worker: a statement records
+//! those that begin, and another one those that are over. Each batch grows while the batch before is
+//! written.
+
+use std::collections::HashMap;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::store::ledger::{self, Begin, Begun, Finish, Progress};
+use crate::{
+    db::Db,
+    error::{Error, Result},
+    ids::AgentId,
+};
+
+/// Most attempts of one statement.
+const MAX_BATCH_ATTEMPTS: usize = 128;
+
+type BeginAnswer = oneshot::Sender<Result<Option<Begun>>>;
+type FinishAnswer = oneshot::Sender<Result<Option<i64>>>;
+
+enum Entry {
+    Begin(Begin, BeginAnswer),
+    Finish(Finish, Progress, FinishAnswer),
+}
+
+/// Records attempts. Clones share the writer.
+#[derive(Clone)]
+pub struct Ledger(mpsc::UnboundedSender<Entry>);
+
+impl Ledger {
+    /// A ledger, and its writer to be run. The turns bound the queue: each waits for its answers.
+    pub fn new(db: Db) -> (Self, impl Future<Output = ()> + Send) {
+        let (sender, queue) = mpsc::unbounded_channel();
+        (Ledger(sender), write(db, queue))
+    }
+
+    /// Records that an attempt begins. None if its turn is lost.
+    pub async fn begin(&self, begin: Begin) -> Result<Option<Begun>> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(Entry::Begin(begin, answer)).ok();
+        answered.await.map_err(Error::unavailable)?
+    }
+
+    /// Records that an attempt is over, once the returned future is awaited or not. Its outcome is
+    /// the agent's cursor; none if its turn is lost. Calls are written in their order.
+    pub fn finish(
+        &self,
+        finish: Finish,
+        progress: Progress,
+    ) -> impl Future<Output = Result<Option<i64>>> + Send + use<> {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(Entry::Finish(finish, progress, answer)).ok();
+        async { answered.await.map_err(Error::unavailable)? }
+    }
+}
+
+async fn write(db: Db, mut queue: mpsc::UnboundedReceiver<Entry>) {
+    let mut batch = Vec::with_capacity(MAX_BATCH_ATTEMPTS);
+    while queue.recv_many(&mut batch, MAX_BATCH_ATTEMPTS).await > 0 {
+        let (mut begins, mut finishes) = (Vec::new(), Vec::new());
+        for entry in batch.drain(..) {
+            match entry {
+                Entry::Begin(begin, answer) => begins.push((begin, answer)),
+                Entry::Finish(finish, progress, answer) => {
+                    finishes.push((finish, progress, answer));
+                }
+            }
+        }
+        tokio::join!(write_begins(&db, begins), write_finishes(&db, finishes));
+    }
+}
+
+async fn write_begins(db: &Db, begins: Vec<(Begin, BeginAnswer)>) {
+    if begins.is_empty() {
+        return;
+    }
+    let items: Vec<&Begin> = begins.iter().map(|(begin, _)| begin).collect();
+    match ledger::begin(db, &items).await {
+        Ok(outcomes) => {
+            for ((_, answer), outcome) in begins.into_iter().zip(outcomes) {
+                answer.send(Ok(outcome)).ok();
+            }
+        }
+        Err(error) => {
+            error.log();
+            for (_, answer) in begins {
+                answer.send(Err(Error::unavailable("not recorded"))).ok();
+            }
+        }
+    }
+}
+
+async fn write_finishes(db: &Db, finishes: Vec<(Finish, Progress, FinishAnswer)>) {
+    if finishes.is_empty() {
+        return;
+    }
+    let items: Vec<(AgentId, &Finish)> = finishes
+        .iter()
+        .map(|(finish, progress, _)| (progress.agent, finish))
+        .collect();
+    // The last one of an agent contains the earlier ones.
+    let latest: HashMap<AgentId, &Progress> = finishes
+        .iter()
+        .map(|(_, progress, _)| (progress.agent, progress))
+        .collect();
+    let latest: Vec<&Progress> = latest.into_values().collect();
+    match ledger::finish(db, &items, &latest).await {
+        Ok(cursors) => {
+            let cursors: HashMap<AgentId, i64> = cursors.into_iter().collect();
+            for (_, progress, answer) in finishes {
+                answer.send(Ok(cursors.get(&progress.agent).copied())).ok();
+            }
+        }
+        Err(error) => {
+            error.log();
+            for (_, _, answer) in finishes {
+                answer.send(Err(Error::unavailable("not recorded"))).ok();
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The dispatcher: delivers the events of agents with a webhook. The inbox is the queue. A row per
+//! agent (`webhook_turn`) says when its next turn is due, and which worker has it.
+//!
+//! A committed event makes its agents' turns due, at once by a hint ([`Waker`]), and at last by a
+//! sweep whose cost is the number of new events. Workers claim due turns, oldest first, for a lease
+//! of 30 s. A turn delivers side by side what may be, and records each attempt before and after the
+//! call ([`ledger`]). A worker that lost its turn can record nothing more.
+//!
+//! Agents are independent: a receiver holds up its own agent alone. Receivers that fail share half
+//! of the calls and of the claims.
+
+mod attempt;
+mod held;
+mod lanes;
+mod ledger;
+mod replies;
+mod settle;
+mod turn;
+mod waker;
+mod window;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use self::waker::Waker;
+use self::{
+    attempt::Calls,
+    held::{HeldTurns, Signals},
+    ledger::Ledger,
+    replies::Replies,
+    turn::Turn,
+};
+use super::{
+    Caller, SecretSeal,
+    rules::Backoff,
+    store::turns::{self, Claim},
+};
+use crate::{
+    config::Config,
+    db::Db,
+    delivery::Backplane,
+    error::Result,
+    features::messages::MessageWriter,
+    inbox::Inbox,
+    limits::{Limits, slots::Slots},
+    work::UnitOfWork,
+};
+
+/// Interval at which a worker looks for turns that no hint announced: retries, and the turns of
+/// dead workers.
+const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which a worker asks whether its turns still count. It bounds the time that a call
+/// outlives a suspension whose message was lost.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// Checks between two renewals of the leases.
+const CHECKS_PER_RENEWAL: u32 = 5;
+/// Most turns of a claim.
+const MAX_BATCH_TURNS: usize = 64;
+/// Turns that a worker has at once, for each call that it may have under way. Most turns wait.
+const TURNS_PER_CALL: usize = 4;
+
+/// The numbers that the operator sets.
+#[derive(Clone, Copy)]
+pub struct Settings {
+    /// Conversations of an agent that are delivered side by side.
+    pub conversations: usize,
+    /// Calls of a worker under way at once.
+    pub calls: usize,
+    pub backoff: Backoff,
+}
+
+impl Settings {
+    /// The settings of a node.
+    pub fn new(config: &Config) -> Self {
+        let span = Duration::from_secs(config.webhook_retry_seconds.0.into());
+        Settings {
+            conversations: config.webhook_conversations.0 as usize,
+            calls: config.egress_in_flight.0 as usize,
+            backoff: Backoff::over(span),
+        }
+    }
+}
+
+/// The parts that all turns of a worker use.
+pub struct Shared {
+    settings: Settings,
+    db: Db,
+    work: UnitOfWork,
+    inbox: Inbox,
+    slots: Slots,
+    caller: Caller,
+    seal: SecretSeal,
+    replies: Replies,
+    ledger: Ledger,
+    calls: Calls,
+    turns: Arc<Semaphore>,
+    turn_due: Arc<Notify>,
+    /// Cancelled when the node takes no new work.
+    draining: CancellationToken,
+    /// Cancelled when the node ends.
+    stopping: CancellationToken,
+}
+
+impl Shared {
+    /// Whether other agents wait for this worker.
+    fn is_busy(&self) -> bool {
+        self.turns.available_permits() == 0
+    }
+}
+
+/// The parts of the node that a dispatcher needs.
+pub struct Parts {
+    pub settings: Settings,
+    /// Connections of its own, whose commits do not wait for the disk. What a crash of Postgres
+    /// forgets is delivered again.
+    pub db: Db,
+    pub work: UnitOfWork,
+    pub backplane: Backplane,
+    pub slots: Slots,
+    pub caller: Caller,
+    pub seal: SecretSeal,
+    pub limits: Limits,
+    pub message_writer: MessageWriter,
+    pub draining: CancellationToken,
+    pub stopping: CancellationToken,
+}
+
+/// Delivers on this node.
+#[derive(Clone)]
+pub struct Dispatcher {
+    shared: Arc<Shared>,
+    held: HeldTurns,
+    tasks: TaskTracker,
+}
+
+impl Dispatcher {
+    /// Spawns a worker; it ends with the node.
+    pub fn start(parts: Parts, waker: &Waker, tasks: &TaskTracker) {
+        let (ledger, writer) = Ledger::new(parts.db.clone());
+        tasks.spawn(writer);
+        let held = waker.held();
+        let cut = held.clone();
+        parts
+            .backplane
+            .hub()
+            .on_revoked(move |credentials| cut.cut(credentials));
+        let shared = Arc::new(Shared {
+            settings: parts.settings,
+            inbox: Inbox::new(parts.db.clone()),
+            db: parts.db,
+            work: parts.work,
+            slots: parts.slots,
+            caller: parts.caller,
+            seal: parts.seal,
+            replies: Replies {
+                limits: parts.limits,
+                message_writer: parts.message_writer,
+            },
+            ledger,
+            calls: Calls::new(parts.settings.calls),
+            turns: Arc::new(Semaphore::new(TURNS_PER_CALL * parts.settings.calls)),
+            turn_due: waker.turn_due(),
+            draining: parts.draining,
+            stopping: parts.stopping,
+        });
+        let dispatcher = Dispatcher {
+            shared,
+            held,
+            tasks: tasks.clone(),
+        };
+        tasks.spawn(dispatcher.clone().claim());
+        tasks.spawn(dispatcher.check());
+    }
+
+    /// Claims due turns until the node takes no new work.
+    async fn claim(self) {
+        let Shared {
+            draining,
+            stopping,
+            turn_due,
+            ..
+        } = &*self.shared;
+        loop {
+            let claimed = match self.claim_some().await {
+                Ok(claimed) => claimed,
+                Err(error) => {
+                    error.log();
+                    0
+                }
+            };
+            if claimed > 0 {
+                continue;
+            }
+            tokio::select! {
+                () = turn_due.notified() => {}
+                () = tokio::time::sleep(CLAIM_INTERVAL) => {}
+                () = draining.cancelled() => return,
+                () = stopping.cancelled() => return,
+            }
+        }
+    }
+
+    /// Claims as many turns as there is room for; returns their number.
+    async fn claim_some(&self) -> Result<usize> {
+        let room = self.shared.turns.available_permits().min(MAX_BATCH_TURNS);
+        if room == 0 || self.shared.draining.is_cancelled() {
+            return Ok(0);
+        }
+        let failing = i64::try_from(room.div_ceil(2)).unwrap_or(i64::MAX);
+        let calm = i64::try_from(room).unwrap_or(i64::MAX) - failing / 2;
+        let claims = turns::claim(&self.shared.db, calm, failing / 2).await?;
+        let claimed = claims.len();
+        for claim in claims {
+            self.begin(claim);
+        }
+        Ok(claimed)
+    }
+
+    fn begin(&self, claim: Claim) {
+        let Ok(place) = self.shared.turns.clone().try_acquire_owned() else {
+            return;
+        };
+        let woken = Arc::new(Notify::new());
+        let (agent, number) = (claim.agent, claim.turn);
+        let Some(turn) = Turn::new(self.shared.clone(), &claim, woken.clone()) else {
+            // Only a secret of the server that has left the ring explains it.
+            tracing::error!("a webhook's secret cannot be opened; its owner must set another one");
+            return;
+        };
+        let signals = Signals {
+            turn: number,
+            credential: claim.endpoint.credential,
+            cut: turn.cut(),
+            woken,
+        };
+        self.held.add(agent, signals);
+        let held = self.held.clone();
+        self.tasks.spawn(async move {
+            Box::pin(turn.run(claim)).await;
+            held.remove(agent, number);
+            drop(place);
+        });
+    }
+
+    /// Asks whether the held turns still count, and renews their leases.
+    async fn check(self) {
+        let mut checks = 0;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
+                () = self.shared.stopping.cancelled() => return,
+            }
+            checks += 1;
+            if let Err(error) = self.check_once(checks % CHECKS_PER_RENEWAL == 0).await {
+                error.log();
+            }
+        }
+    }
+
+    async fn check_once(&self, renews: bool) -> Result<()> {
+        let held = self.held.all();
+        if held.is_empty() {
+            return Ok(());
+        }
+        if renews {
+            turns::renew(&self.shared.db, &held).await?;
+        }
+        let counting = turns::check(&self.shared.db, &held).await?;
+        self.held.apply(&held, &counting);
+        Ok(())
+    }
+}

@@ -1,0 +1,226 @@
+//! The record of an attempt that is over: the log, the cursor, the next attempt or the end of the
+//! agent's reachability.
+
+use chrono::TimeDelta;
+use parking_lot::Mutex;
+
+use super::{
+    super::{
+        DeliveryStatus,
+        caller::json,
+        rules::{self, Verdict},
+        store::{
+            ledger::{self, Finish, Progress},
+            turns,
+        },
+    },
+    attempt::{Attempted, Call, Context, End},
+    lanes::{Item, Logged},
+    window::Window,
+};
+use crate::{error::Result, features::agents, ids::DeliveryId};
+
+/// The state of a turn that its attempts change.
+pub struct Standing {
+    pub window: Window,
+    /// Failed attempts since the last success.
+    pub failures: i32,
+    /// Attempts that may run side by side. One after a failure, one more after each success.
+    pub concurrency: usize,
+}
+
+/// Records an attempt. The outcome of a call becomes [`End::Finished`], [`End::Retry`] or
+/// [`End::Lost`].
+pub async fn record(
+    context: &Context,
+    standing: &Mutex<Standing>,
+    attempted: Attempted,
+) -> Attempted {
+    let Attempted {
+        lane,
+        mut item,
+        end,
+    } = attempted;
+    let end = match (end, item.logged.take()) {
+        (End::Called(call), Some(logged)) => {
+            let settled = settle(context, standing, &item, &logged, call).await;
+            item.logged = Some(Logged {
+                interrupted: Vec::new(),
+                ..logged
+            });
+            settled.unwrap_or_else(|error| {
+                error.log();
+                End::Lost
+            })
+        }
+        (End::Busy, Some(logged)) => {
+            let busy = finish(context, standing, &logged, DeliveryStatus::Failed)
+                .uncounted()
+                .write(context)
+                .await;
+            item.logged = Some(logged);
+            busy.map_or(End::Lost, |_| End::Busy)
+        }
+        (end, logged) => {
+            item.logged = logged;
+            end
+        }
+    };
+    Attempted { lane, item, end }
+}
+
+async fn settle(
+    context: &Context,
+    standing: &Mutex<Standing>,
+    item: &Item,
+    logged: &Logged,
+    call: Call,
+) -> Result<End> {
+    let entry = json(&call.attempt);
+    if logged.is_replay {
+        let status = rules::replayed(call.succeeded, logged.succeeded);
+        let written = finish(context, standing, logged, status).entry(entry);
+        return written.write(context).await.map(end_of);
+    }
+    if call.succeeded {
+        let (written, recovered) = {
+            let mut standing = standing.lock();
+            let recovered = standing.failures > 0;
+            standing.window.finish(item.seq);
+            standing.failures = 0;
+            let most = context.shared.settings.conversations;
+            standing.concurrency = most.min(standing.concurrency + 1);
+            // Queued under the lock, so that a later window is never overwritten by an earlier one.
+            let success = record_of(context, &standing, logged, DeliveryStatus::Success);
+            (success.entry(entry).write(context), recovered)
+        };
+        let written = written.await?;
+        if recovered {
+            set_last_error(context, None).await?;
+        }
+        return Ok(end_of(written));
+    }
+    set_last_error(context, call.attempt.error.as_deref()).await?;
+    let status = call.attempt.response_status;
+    let pause = rules::pause(status, call.retry_after);
+    let fraction = context.shared.caller.random.fraction();
+    let backoff = context.shared.settings.backoff;
+    match rules::judge(backoff, call.attempt.n, status, pause, fraction) {
+        Verdict::GiveUp => {
+            let mut entries = logged.interrupted.clone();
+            entries.push(entry);
+            give_up(context, logged.id, &entries).await?;
+            Ok(End::Lost)
+        }
+        Verdict::Retry(wait) => {
+            let now = context.shared.caller.clock.now();
+            let after = |wait| now + TimeDelta::from_std(wait).unwrap_or(TimeDelta::MAX);
+            let written = {
+                let mut standing = standing.lock();
+                standing.failures += 1;
+                standing.concurrency = 1;
+                let mut failed = record_of(context, &standing, logged, DeliveryStatus::Failed);
+                failed.finish.retry_in = Some(wait.as_secs_f64());
+                failed.progress.pause = pause.map(|pause| pause.as_secs_f64());
+                failed.entry(entry).write(context)
+            };
+            Ok(match written.await? {
+                None => End::Lost,
+                Some(_) => End::Retry {
+                    at: after(wait),
+                    pause_until: pause.map(after),
+                },
+            })
+        }
+    }
+}
+
+/// Ends the delivery and the turn, and makes the agent unreachable: all in one transaction.
+pub async fn give_up(context: &Context, delivery: DeliveryId, entries: &[String]) -> Result<()> {
+    let Context {
+        shared,
+        agent,
+        turn,
+        ..
+    } = context;
+    let given_up = shared.work.run("webhooks.give_up", async |tx| {
+        let Some(locked) = agents::lock(tx, *agent).await? else {
+            return Ok(());
+        };
+        if turns::holds(tx, *agent, *turn).await? {
+            ledger::exhaust(tx, *agent, delivery, entries).await?;
+            turns::close(tx, *agent).await?;
+            agents::mark_unreachable(tx, &locked).await?;
+        }
+        Ok(())
+    });
+    given_up.await
+}
+
+async fn set_last_error(context: &Context, error: Option<&str>) -> Result<()> {
+    ledger::set_last_error(&context.shared.db, context.agent, error).await
+}
+
+fn end_of(written: Option<i64>) -> End {
+    written.map_or(End::Lost, |acked| End::Finished { acked })
+}
+
+/// A record that is about to be written.
+struct Record {
+    finish: Finish,
+    progress: Progress,
+}
+
+fn finish(
+    context: &Context,
+    standing: &Mutex<Standing>,
+    logged: &Logged,
+    status: DeliveryStatus,
+) -> Record {
+    record_of(context, &standing.lock(), logged, status)
+}
+
+fn record_of(
+    context: &Context,
+    standing: &Standing,
+    logged: &Logged,
+    status: DeliveryStatus,
+) -> Record {
+    Record {
+        finish: Finish {
+            delivery: logged.id,
+            status,
+            entries: logged.interrupted.clone(),
+            retry_in: None,
+            is_uncounted: false,
+        },
+        progress: Progress {
+            agent: context.agent,
+            turn: context.turn,
+            epoch: context.epoch.cast_signed(),
+            done: standing.window.as_multirange(),
+            acked: standing.window.acked(),
+            failures: standing.failures,
+            pause: None,
+        },
+    }
+}
+
+impl Record {
+    fn entry(mut self, entry: String) -> Self {
+        self.finish.entries.push(entry);
+        self
+    }
+
+    /// The attempt does not count: nothing was sent.
+    fn uncounted(mut self) -> Self {
+        self.finish.is_uncounted = true;
+        self.finish.retry_in = Some(0.0);
+        self
+    }
+
+    /// Queues the record at once; its outcome is the agent's cursor.
+    fn write(self, context: &Context) -> impl Future<Output = Result<Option<i64>>> + Send + use<> {
+        context.shared.ledger.finish(self.finish, self.progress)
+    }
+}

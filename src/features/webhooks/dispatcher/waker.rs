@@ -1,0 +1,148 @@
+//! Wake-ups: the agents whose inboxes have grown, from the commit to their turns. Every node writes
+//! them, whether it delivers or not. A lost one costs the time until the next sweep.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use uuid::Uuid;
+
+use super::{super::store::turns, held::HeldTurns};
+use crate::{db::Db, delivery::Backplane, error::Result, limits::slots::Slots};
+
+/// Pause after a hint to other nodes, in which further events share the next one.
+const HINT_INTERVAL: Duration = Duration::from_millis(2);
+/// Between two tries while Postgres is away.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Most principals of a statement.
+const MAX_BATCH_PRINCIPALS: usize = 1024;
+
+/// Notes principals with new events. Clones share them.
+#[derive(Clone, Default)]
+pub struct Waker {
+    noted: Arc<Mutex<Noted>>,
+    notify: Arc<Notify>,
+    turn_due: Arc<Notify>,
+    held: HeldTurns,
+}
+
+#[derive(Default)]
+struct Noted {
+    /// Principals with new events.
+    fresh: HashSet<Uuid>,
+    /// Principals with a socket less.
+    offline: HashSet<Uuid>,
+}
+
+/// Whether an id has the form of an agent's. A few users' have it too.
+fn may_be_agent(id: Uuid) -> bool {
+    id.get_version_num() == 7 && id.get_variant() == uuid::Variant::RFC4122
+}
+
+impl Waker {
+    /// Notes agents with something to do.
+    pub fn note(&self, principals: impl Iterator<Item = Uuid>) {
+        let mut agents = principals.filter(|id| may_be_agent(*id)).peekable();
+        if agents.peek().is_some() {
+            self.noted.lock().fresh.extend(agents);
+            self.notify.notify_one();
+        }
+    }
+
+    /// Notes agents with a socket less.
+    fn note_offline(&self, principals: Vec<Uuid>) {
+        let agents = principals.into_iter().filter(|id| may_be_agent(*id));
+        self.noted.lock().offline.extend(agents);
+        self.notify.notify_one();
+    }
+
+    /// Notified when a turn is due.
+    pub fn turn_due(&self) -> Arc<Notify> {
+        self.turn_due.clone()
+    }
+
+    /// The turns that this node holds.
+    pub fn held(&self) -> HeldTurns {
+        self.held.clone()
+    }
+
+    /// Listens to commits and to sockets that end, and spawns the writer. `delivers` says whether
+    /// this node delivers; otherwise others are told of due turns.
+    pub fn start(
+        &self,
+        db: Db,
+        backplane: &Backplane,
+        slots: &Slots,
+        delivers: bool,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) {
+        let waker = self.clone();
+        backplane.on_published(move |principals| waker.note(principals));
+        let waker = self.clone();
+        slots.on_offline(move |principals| waker.note_offline(principals));
+        let waker = self.clone();
+        backplane.on_webhooks_woken(move |held| {
+            held.for_each(|agent| {
+                waker.held.wake(agent);
+            });
+            waker.turn_due.notify_one();
+        });
+        let (waker, backplane, stop) = (self.clone(), backplane.clone(), stop.clone());
+        tasks.spawn(async move {
+            stop.run_until_cancelled(waker.write(db, backplane, delivers))
+                .await
+        });
+    }
+
+    async fn write(self, db: Db, backplane: Backplane, delivers: bool) {
+        loop {
+            self.notify.notified().await;
+            let (fresh, offline) = {
+                let mut noted = self.noted.lock();
+                let fresh = noted.fresh.extract_if(|_| true);
+                let fresh: Vec<Uuid> = fresh.take(MAX_BATCH_PRINCIPALS).collect();
+                let offline = std::mem::take(&mut noted.offline);
+                if !noted.fresh.is_empty() {
+                    self.notify.notify_one();
+                }
+                (fresh, Vec::from_iter(offline))
+            };
+            if let Err(error) = self.wake(&db, &backplane, delivers, &fresh, &offline).await {
+                error.log();
+                tokio::time::sleep(RETRY_INTERVAL).await;
+                let mut noted = self.noted.lock();
+                noted.fresh.extend(fresh);
+                noted.offline.extend(offline);
+                drop(noted);
+                self.notify.notify_one();
+            }
+        }
+    }
+
+    async fn wake(
+        &self,
+        db: &Db,
+        backplane: &Backplane,
+        delivers: bool,
+        fresh: &[Uuid],
+        offline: &[Uuid],
+    ) -> Result<()> {
+        let all = [fresh, offline].concat();
+        let woken = turns::wake(db, &all, offline).await?;
+        let elsewhere = woken
+            .held
+            .into_iter()
+            .filter(|agent| !self.held.wake(*agent));
+        let elsewhere: Vec<Uuid> = elsewhere.collect();
+        if woken.any_due && delivers {
+            self.turn_due.notify_one();
+        }
+        if !elsewhere.is_empty() || woken.any_due && !delivers {
+            backplane.wake_webhooks(elsewhere);
+            tokio::time::sleep(HINT_INTERVAL).await;
+        }
+        Ok(())
+    }
+}

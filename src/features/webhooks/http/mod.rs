@@ -1,0 +1,271 @@
+//! `PUT`, `GET`, `DELETE /agents/{agent_id}/webhook`, `POST /agents/{agent_id}/webhook/verify`,
+//! `POST /agents/{agent_id}/webhook/rotate-secret`, `POST /agents/{agent_id}/webhook/test`.
+
+mod deliveries;
+
+use axum::extract::State as Handle;
+use blindpipe_protocol::{
+    revocation::RevocationReason,
+    text::Secret,
+    webhooks::{
+        DeletedWebhook, PutWebhook, RotateWebhookSecret, Webhook, WebhookTest, WebhookTestResult,
+    },
+};
+use uuid::Uuid;
+
+pub use self::deliveries::{list_deliveries, redeliver};
+use super::{
+    DeliveryStatus, WebhookEvent, WebhookStatus, Webhooks,
+    caller::{Secrets, json},
+    signature::WebhookSecret,
+    store::{self, WebhookRow},
+};
+use crate::{
+    auth::owned::{ActingAs, NamedAgent},
+    error::{Code, Error, Result},
+    features::agents,
+    http::{Data, Json, JsonOrNothing},
+    ids::AgentId,
+};
+
+/// Seconds that a rotated secret signs beside its successor, unless the caller says otherwise.
+const DEFAULT_OVERLAP_SECONDS: u32 = 86_400;
+/// The most of them.
+const MAX_OVERLAP_SECONDS: u32 = 604_800;
+
+fn shown(row: WebhookRow, secret: Option<&WebhookSecret>) -> Webhook {
+    Webhook {
+        agent_id: row.agent,
+        url: row.url,
+        secret: secret.map(|secret| Secret::from(secret.expose())),
+        status: row.status,
+        last_error: row.last_error,
+        verified_at: row.verified_at.map(Into::into),
+        previous_secret_valid_until: row.previous_valid_until.map(Into::into),
+        created_at: row.created_at.into(),
+        updated_at: row.updated_at.into(),
+    }
+}
+
+fn chosen(given: Option<&Secret>, webhooks: &Webhooks) -> Result<WebhookSecret> {
+    match given {
+        None => Ok(WebhookSecret::generate(webhooks.work.random())),
+        Some(text) => WebhookSecret::parse(text.expose())
+            .map_err(|rule| Error::field("secret", "secret", rule)),
+    }
+}
+
+/// A suspended webhook may be the work of a thief of the agent's token. So its owner alone resumes
+/// it.
+fn may_resume(agent: &NamedAgent, row: Option<&WebhookRow>) -> Result<()> {
+    let suspended = row.is_some_and(|row| row.status == WebhookStatus::Suspended);
+    match agent.by {
+        ActingAs::Itself(_) if suspended => Err(Code::Forbidden.into()),
+        _ => Ok(()),
+    }
+}
+
+impl Webhooks {
+    /// The secrets of a webhook. Errors: `FORBIDDEN` if a suspension has invalidated them.
+    fn secrets(&self, row: &WebhookRow) -> Result<Secrets> {
+        let open = |sealed: &Option<Vec<u8>>| self.seal.open(row.agent, sealed.as_ref()?);
+        Ok(Secrets {
+            current: open(&row.sealed_secret).ok_or(Code::Forbidden)?,
+            previous: open(&row.sealed_previous),
+        })
+    }
+
+    /// Challenges the receiver and records the outcome. The caller's credential must still be valid
+    /// after it.
+    async fn verify(
+        &self,
+        agent: &NamedAgent,
+        row: WebhookRow,
+        secrets: &Secrets,
+    ) -> Result<WebhookRow> {
+        let error = self.caller.challenge(agent.id, &row.url, secrets).await;
+        let concluded = self.work.run("webhooks.verify", async |tx| {
+            agents::lock_named(tx, agent).await?;
+            store::conclude_challenge(tx, agent.id, row.credential, error).await
+        });
+        let row = concluded.await?.ok_or(Code::NotFound)?;
+        self.wake(agent.id);
+        Ok(row)
+    }
+}
+
+/// `PUT /agents/{agent_id}/webhook`: sets the webhook of an agent and challenges its address.
+///
+/// Caller: the agent or its owner; the owner alone while the webhook is suspended. Body `{url,
+/// secret?}`. Calls under way to the address before are cut. Answers 200 with [`Webhook`] and its
+/// `secret`, which is not shown again. Errors: `VALIDATION_ERROR` (`url`, `secret`), `FORBIDDEN`,
+/// `AGENT_NOT_REGISTERED`.
+pub async fn put(
+    agent: NamedAgent,
+    Handle(webhooks): Handle<Webhooks>,
+    Json(body): Json<PutWebhook>,
+) -> Result<Data<Webhook>> {
+    let secret = chosen(body.secret.as_ref(), &webhooks)?;
+    webhooks.caller.check(&body.url).await?;
+    let sealed = webhooks.seal.seal(agent.id, &secret)?;
+    let credential = webhooks.work.random().uuid_v7();
+    let put = webhooks.work.run("webhooks.put", async |tx| {
+        agents::lock_named(tx, &agent).await?;
+        let before = store::lock(tx, agent.id).await?;
+        may_resume(&agent, before.as_ref())?;
+        let cut: Vec<Uuid> = before.iter().map(|row| row.credential).collect();
+        tx.revoke(cut, RevocationReason::TokenRevoked);
+        store::put(tx, agent.id, &body.url, credential, &sealed).await
+    });
+    let row = put.await?;
+    let secrets = Secrets {
+        current: secret,
+        previous: None,
+    };
+    let row = webhooks.verify(&agent, row, &secrets).await?;
+    Ok(Data(shown(row, Some(&secrets.current))))
+}
+
+/// `GET /agents/{agent_id}/webhook`: the webhook of an agent, without its secret.
+///
+/// Caller: the agent or its owner. Answers 200 with [`Webhook`]. Errors: `NOT_FOUND` if there is
+/// none, `AGENT_NOT_REGISTERED`.
+pub async fn get(agent: NamedAgent, Handle(webhooks): Handle<Webhooks>) -> Result<Data<Webhook>> {
+    let row = found(&webhooks, agent.id).await?;
+    Ok(Data(shown(row, None)))
+}
+
+async fn found(webhooks: &Webhooks, agent: AgentId) -> Result<WebhookRow> {
+    let row = store::find(webhooks.work.db(), agent).await?;
+    row.ok_or_else(|| Code::NotFound.into())
+}
+
+/// `DELETE /agents/{agent_id}/webhook`: removes the webhook of an agent.
+///
+/// Caller: the agent or its owner. Calls under way are cut; events wait in the inbox. The log of
+/// deliveries stays. Answers 200 with [`DeletedWebhook`]. Errors: `NOT_FOUND`,
+/// `AGENT_NOT_REGISTERED`.
+pub async fn delete(
+    agent: NamedAgent,
+    Handle(webhooks): Handle<Webhooks>,
+) -> Result<Data<DeletedWebhook>> {
+    let deleted = webhooks.work.run("webhooks.delete", async |tx| {
+        agents::lock_named(tx, &agent).await?;
+        let before = store::lock(tx, agent.id).await?.ok_or(Code::NotFound)?;
+        tx.revoke(vec![before.credential], RevocationReason::TokenRevoked);
+        store::delete(tx, agent.id).await
+    });
+    let deleted_at = deleted.await?.ok_or(Code::NotFound)?;
+    Ok(Data(DeletedWebhook {
+        agent_id: agent.id,
+        deleted_at: deleted_at.into(),
+    }))
+}
+
+/// `POST /agents/{agent_id}/webhook/verify`: challenges the address of a webhook again.
+///
+/// Caller: the agent or its owner; the owner alone while the webhook is suspended. A suspended
+/// webhook gets a new secret, which the answer shows. Answers 200 with [`Webhook`]. Errors:
+/// `NOT_FOUND`, `FORBIDDEN`, `AGENT_NOT_REGISTERED`.
+pub async fn verify(
+    agent: NamedAgent,
+    Handle(webhooks): Handle<Webhooks>,
+) -> Result<Data<Webhook>> {
+    let row = found(&webhooks, agent.id).await?;
+    may_resume(&agent, Some(&row))?;
+    let Ok(secrets) = webhooks.secrets(&row) else {
+        return resume(&webhooks, &agent).await.map(Data);
+    };
+    let row = webhooks.verify(&agent, row, &secrets).await?;
+    Ok(Data(shown(row, None)))
+}
+
+/// Verifies a webhook whose secret a suspension has invalidated.
+async fn resume(webhooks: &Webhooks, agent: &NamedAgent) -> Result<Webhook> {
+    let current = WebhookSecret::generate(webhooks.work.random());
+    let sealed = webhooks.seal.seal(agent.id, &current)?;
+    let renewed = webhooks.work.run("webhooks.resume", async |tx| {
+        agents::lock_named(tx, agent).await?;
+        let row = store::lock(tx, agent.id).await?.ok_or(Code::NotFound)?;
+        may_resume(agent, Some(&row))?;
+        store::renew_secret(tx, agent.id, &sealed).await?;
+        Ok(row)
+    });
+    let secrets = Secrets {
+        current,
+        previous: None,
+    };
+    let row = webhooks.verify(agent, renewed.await?, &secrets).await?;
+    Ok(shown(row, Some(&secrets.current)))
+}
+
+/// `POST /agents/{agent_id}/webhook/rotate-secret`: sets another secret.
+///
+/// Caller: the agent or its owner; the owner alone while the webhook is suspended. Body `{secret?,
+/// overlap_seconds?}` or none. Until the overlap ends, both secrets sign. Answers 200 with
+/// [`Webhook`] and its `secret`, which is not shown again. Errors: `VALIDATION_ERROR`, `NOT_FOUND`,
+/// `FORBIDDEN`, `AGENT_NOT_REGISTERED`.
+pub async fn rotate_secret(
+    agent: NamedAgent,
+    Handle(webhooks): Handle<Webhooks>,
+    JsonOrNothing(body): JsonOrNothing<RotateWebhookSecret>,
+) -> Result<Data<Webhook>> {
+    let overlap = body.overlap_seconds.unwrap_or(DEFAULT_OVERLAP_SECONDS);
+    if overlap > MAX_OVERLAP_SECONDS {
+        return Err(Error::field(
+            "overlap_seconds",
+            "range",
+            "must be from 0 to 604800",
+        ));
+    }
+    let secret = chosen(body.secret.as_ref(), &webhooks)?;
+    let sealed = webhooks.seal.seal(agent.id, &secret)?;
+    let rotated = webhooks.work.run("webhooks.rotate_secret", async |tx| {
+        agents::lock_named(tx, &agent).await?;
+        let row = store::lock(tx, agent.id).await?.ok_or(Code::NotFound)?;
+        may_resume(&agent, Some(&row))?;
+        store::rotate_secret(tx, agent.id, &sealed, overlap.into()).await
+    });
+    Ok(Data(shown(rotated.await?, Some(&secret))))
+}
+
+/// `POST /agents/{agent_id}/webhook/test`: posts a `webhook.test` event at once, in any status but
+/// `suspended`. It is tried once.
+///
+/// Caller: the agent or its owner. Answers 200 with [`WebhookTestResult`], whatever the receiver
+/// answers. Errors: `NOT_FOUND`, `FORBIDDEN` while the webhook is suspended,
+/// `AGENT_NOT_REGISTERED`.
+pub async fn test(
+    agent: NamedAgent,
+    Handle(webhooks): Handle<Webhooks>,
+) -> Result<Data<WebhookTestResult>> {
+    let row = found(&webhooks, agent.id).await?;
+    let secrets = webhooks.secrets(&row)?;
+    let event = WebhookEvent::Test(WebhookTest {
+        text: "This event tests the webhook.".to_owned(),
+    });
+    let caller = &webhooks.caller;
+    let (id, exchange) = caller.call(agent.id, &row.url, &secrets, event).await;
+    let status = if exchange.is_success() {
+        DeliveryStatus::Success
+    } else {
+        DeliveryStatus::Exhausted
+    };
+    let attempt = exchange.attempt(1);
+    store::deliveries::insert_test(
+        webhooks.work.db(),
+        agent.id,
+        id,
+        "webhook.test",
+        status,
+        &json(&attempt),
+    )
+    .await?;
+    Ok(Data(WebhookTestResult {
+        delivery_id: id,
+        status,
+        response_status: attempt.response_status,
+        duration_ms: attempt.duration_ms,
+        error: attempt.error,
+    }))
+}

@@ -1,0 +1,177 @@
+//! The rows of webhooks, of their turns and of their deliveries.
+
+pub mod deliveries;
+pub mod ledger;
+pub mod turns;
+
+use chrono::{DateTime, Utc};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::WebhookStatus;
+use crate::{db::Db, error::Result, ids::AgentId, work::Tx};
+
+/// A webhook's row.
+pub struct WebhookRow {
+    pub agent: AgentId,
+    pub url: String,
+    pub status: WebhookStatus,
+    /// The credential of calls under way.
+    pub credential: Uuid,
+    pub sealed_secret: Option<Vec<u8>>,
+    /// The previous secret, while it signs.
+    pub sealed_previous: Option<Vec<u8>>,
+    pub previous_valid_until: Option<DateTime<Utc>>,
+    pub last_error: Option<String>,
+    pub verified_at: Option<DateTime<Utc>>,
+    pub created_at: DateTime<Utc>,
+    pub updated_at: DateTime<Utc>,
+}
+
+fn webhook(row: &Row) -> WebhookRow {
+    WebhookRow {
+        agent: row.get("agent_id"),
+        url: row.get("url"),
+        status: row.get("status"),
+        credential: row.get("credential_id"),
+        sealed_secret: row.get("sealed_secret"),
+        sealed_previous: row.get("sealed_previous"),
+        previous_valid_until: row.get("previous_valid_until"),
+        last_error: row.get("last_error"),
+        verified_at: row.get("verified_at"),
+        created_at: row.get("created_at"),
+        updated_at: row.get("updated_at"),
+    }
+}
+
+/// Reads a webhook; none if the agent has none. A previous secret whose time is over is left out.
+pub async fn find(db: &Db, agent: AgentId) -> Result<Option<WebhookRow>> {
+    let client = db.read().await?;
+    let row = client
+        .query_opt(
+            "-- webhooks.find
+            select agent_id, url, status, credential_id, sealed_secret, last_error, verified_at, created_at, updated_at,
+                case when previous_valid_until > app_now() then sealed_previous end as sealed_previous,
+                case when previous_valid_until > app_now() then previous_valid_until end as previous_valid_until
+            from webhook where agent_id = $1",
+            &[&agent],
+        )
+        .await?;
+    Ok(row.as_ref().map(webhook))
+}
+
+/// Locks the webhook. Its agent is locked already.
+pub async fn lock(tx: &Tx, agent: AgentId) -> Result<Option<WebhookRow>> {
+    let row = tx
+        .query_opt(
+            "-- webhooks.lock
+            select * from webhook where agent_id = $1 for no key update",
+            &[&agent],
+        )
+        .await?;
+    Ok(row.as_ref().map(webhook))
+}
+
+/// Sets the address and the secret. The webhook waits for its verification.
+pub async fn put(
+    tx: &Tx,
+    agent: AgentId,
+    url: &str,
+    credential: Uuid,
+    sealed_secret: &[u8],
+) -> Result<WebhookRow> {
+    let row = tx
+        .query_one(
+            "-- webhooks.put
+            insert into webhook as w (agent_id, url, status, credential_id, sealed_secret)
+            values ($1, $2, 'pending_verification', $3, $4)
+            on conflict (agent_id) do update set url = $2, status = 'pending_verification', credential_id = $3,
+                sealed_secret = $4, sealed_previous = null, previous_valid_until = null, last_error = null,
+                verified_at = null, updated_at = app_now()
+            returning *",
+            &[&agent, &url, &credential, &sealed_secret],
+        )
+        .await?;
+    tx.execute(
+        "-- webhooks.delivery_mode
+        update agent set delivery_mode = 'webhook' where agent_id = $1 and delivery_mode <> 'webhook'",
+        &[&agent],
+    )
+    .await?;
+    turns::close(tx, agent).await?;
+    Ok(webhook(&row))
+}
+
+/// Sets the secret, after which the webhook waits for its verification again.
+pub async fn renew_secret(tx: &Tx, agent: AgentId, sealed_secret: &[u8]) -> Result<()> {
+    tx.execute(
+        "-- webhooks.renew_secret
+        update webhook set status = 'pending_verification', sealed_secret = $2, sealed_previous = null,
+            previous_valid_until = null, updated_at = app_now()
+        where agent_id = $1",
+        &[&agent, &sealed_secret],
+    )
+    .await?;
+    Ok(())
+}
+
+/// Sets the secret. The present one signs for `overlap_seconds` more.
+pub async fn rotate_secret(
+    tx: &Tx,
+    agent: AgentId,
+    sealed_secret: &[u8],
+    overlap_seconds: f64,
+) -> Result<WebhookRow> {
+    let row = tx
+        .query_one(
+            "-- webhooks.rotate_secret
+            update webhook set sealed_secret = $2, updated_at = app_now(),
+                sealed_previous = case when $3::float8 > 0 then sealed_secret end,
+                previous_valid_until = case when $3::float8 > 0 and sealed_secret is not null
+                    then app_now() + make_interval(secs => $3) end
+            where agent_id = $1 returning *",
+            &[&agent, &sealed_secret, &overlap_seconds],
+        )
+        .await?;
+    Ok(webhook(&row))
+}
+
+/// Records the outcome of a challenge, unless the address has changed meanwhile.
+pub async fn conclude_challenge(
+    tx: &Tx,
+    agent: AgentId,
+    credential: Uuid,
+    error: Option<&str>,
+) -> Result<Option<WebhookRow>> {
+    let row = tx
+        .query_opt(
+            "-- webhooks.conclude_challenge
+            update webhook set last_error = $3, updated_at = app_now(),
+                status = case when $3::text is null then 'active' else 'pending_verification' end,
+                verified_at = case when $3::text is null then app_now() else verified_at end
+            where agent_id = $1 and credential_id = $2 returning *",
+            &[&agent, &credential, &error],
+        )
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    if error.is_none() {
+        turns::open(tx, agent).await?;
+    } else {
+        turns::close(tx, agent).await?;
+    }
+    Ok(Some(webhook(&row)))
+}
+
+/// Removes the webhook and its turn. True if there was one.
+pub async fn delete(tx: &Tx, agent: AgentId) -> Result<Option<DateTime<Utc>>> {
+    let row = tx
+        .query_opt(
+            "-- webhooks.delete
+            with gone as (delete from webhook where agent_id = $1 returning agent_id),
+                pulls as (update agent set delivery_mode = 'pull' from gone where agent.agent_id = gone.agent_id)
+            select app_now() as at from gone",
+            &[&agent],
+        )
+        .await?;
+    Ok(row.map(|row| row.get("at")))
+}

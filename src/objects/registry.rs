@@ -1,0 +1,188 @@
+//! The rows of objects: which keys may be in the store, and until when.
+//!
+//! A row's `delete_at` is the writer's lease while bytes are written, then the time at which they
+//! go. A sweep deletes the bytes first and the row afterwards. A writer that has lost its row cannot
+//! complete its object.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{Content, ObjectKey, backend::Backend};
+use crate::{
+    db::{Conn, Db},
+    error::Result,
+    ids::ConversationId,
+};
+
+/// The time that a write is alive without a renewal.
+pub const WRITE_LEASE: Duration = Duration::from_secs(180);
+/// Objects that a turn of the sweep deletes.
+const MAX_BATCH_OBJECTS: i64 = 50;
+/// Time that a claimed row waits before another sweep tries it.
+const SWEEP_LEASE: Duration = Duration::from_secs(60);
+
+/// Records a key that is about to be written. It is swept after `lease` unless it is completed.
+pub async fn begin(
+    client: &Conn,
+    key: &ObjectKey,
+    writer: Option<Uuid>,
+    lease: Duration,
+) -> Result<()> {
+    client
+        .execute(
+            "-- objects.begin
+            insert into object (object_key, writer_id, delete_at) values ($1, $2, app_now() + make_interval(secs => $3))",
+            &[&key.as_str(), &writer, &lease.as_secs_f64()],
+        )
+        .await?;
+    Ok(())
+}
+
+/// The number of objects that are being written for `writer`.
+pub async fn count_writes(client: &Conn, writer: Uuid) -> Result<i64> {
+    let row = client
+        .query_one(
+            "-- objects.count_writes
+            select count(*) as n from live_object where writer_id = $1 and sha256 is null",
+            &[&writer],
+        )
+        .await?;
+    Ok(row.get("n"))
+}
+
+/// Renews a writer's lease; false if the sweep has taken the row.
+pub async fn renew(db: &Db, key: &ObjectKey) -> Result<bool> {
+    let renewed = db
+        .read()
+        .await?
+        .execute(
+            "-- objects.renew
+            update object set delete_at = app_now() + make_interval(secs => $2)
+            where object_key = $1 and sha256 is null and not is_ending and delete_at > app_now()",
+            &[&key.as_str(), &WRITE_LEASE.as_secs_f64()],
+        )
+        .await?;
+    Ok(renewed > 0)
+}
+
+/// Completes an object, which is then kept for `life`, or for ever; false if its lease has ended.
+pub async fn complete(
+    client: &Conn,
+    key: &ObjectKey,
+    content: Content,
+    life: Option<Duration>,
+) -> Result<bool> {
+    let size = i64::try_from(content.size).unwrap_or(i64::MAX);
+    let completed = client
+        .execute(
+            "-- objects.complete
+            update object set size = $2, sha256 = $3, writer_id = null,
+                delete_at = app_now() + make_interval(secs => $4)
+            where object_key = $1 and sha256 is null and not is_ending and delete_at > app_now()",
+            &[
+                &key.as_str(),
+                &size,
+                &content.sha256.0.as_slice(),
+                &life.map(|life| life.as_secs_f64()),
+            ],
+        )
+        .await?;
+    Ok(completed > 0)
+}
+
+/// Keeps an object for ever; false if it is gone.
+pub async fn keep(client: &Conn, key: &ObjectKey) -> Result<bool> {
+    let kept = client
+        .execute(
+            "-- objects.keep
+            update object set delete_at = null
+            where object_key = $1 and sha256 is not null
+                and not is_ending and (delete_at is null or delete_at > app_now())",
+            &[&key.as_str()],
+        )
+        .await?;
+    Ok(kept > 0)
+}
+
+/// Lets the next sweep delete an object. Its readers miss it from now on.
+pub async fn end(client: &Conn, key: &ObjectKey) -> Result<()> {
+    client
+        .execute(
+            "-- objects.end
+            update object set delete_at = app_now() where object_key = $1 and not is_ending",
+            &[&key.as_str()],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Ends the objects of a conversation of two whose relation has ended, as their messages end: those
+/// of before a renewed relation, else those that are older than a day.
+pub async fn purge(client: &Conn, conversation: ConversationId) -> Result<()> {
+    client
+        .execute(
+            "-- objects.purge
+            with bound as (
+                select coalesce(max(r.created_at), app_now() - interval '24 hours') as moment
+                from conversation c join relation r on r.state = 'active'
+                    and least(r.user_id, r.agent_id) = c.pair_low and greatest(r.user_id, r.agent_id) = c.pair_high
+                where c.conversation_id = $1
+            ), gone as (
+                select object_key from upload, bound
+                where conversation_id = $1 and object_key is not null and confirmed_at < bound.moment
+                union
+                select e.object_key from event_object e join live_object o using (object_key), bound
+                where e.conversation_id = $1 and o.created_at < bound.moment
+            )
+            update object set delete_at = app_now() where object_key in (select object_key from gone)
+                and not is_ending and (delete_at is null or delete_at > app_now())",
+            &[&conversation],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Ends the files of a conversation that no user is a member of any more.
+pub async fn end_unread(client: &Conn, conversation: ConversationId) -> Result<()> {
+    client
+        .execute(
+            "-- objects.end_unread
+            update object set delete_at = app_now()
+            where object_key in (select object_key from upload where conversation_id = $1) and not is_ending
+                and not exists (select from member where conversation_id = $1 and principal_kind = 'user')",
+            &[&conversation],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Deletes some objects whose end has come. True while there may be more.
+pub(super) async fn sweep(db: &Db, backend: &Backend) -> Result<bool> {
+    let claimed = db
+        .read()
+        .await?
+        .query(
+            "-- objects.claim_ended
+            update object set delete_at = app_now() + make_interval(secs => $2), is_ending = true
+            where object_key = any(array(
+                select object_key from object where delete_at <= app_now()
+                order by delete_at limit $1 for update skip locked))
+            returning object_key",
+            &[&MAX_BATCH_OBJECTS, &SWEEP_LEASE.as_secs_f64()],
+        )
+        .await?;
+    for row in &claimed {
+        let key = ObjectKey::from_stored(row.get("object_key"));
+        backend.delete(&key).await?;
+        db.read()
+            .await?
+            .execute(
+                "-- objects.forget
+                delete from object where object_key = $1",
+                &[&key.as_str()],
+            )
+            .await?;
+    }
+    Ok(!claimed.is_empty())
+}

@@ -1,0 +1,167 @@
+//! The end of bytes: unconfirmed uploads, ended relations, erased accounts and agents.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{Stage, StoreKind, bring, confirm, count, request};
+use crate::support::User;
+
+/// Alice, signed in again: an access token does not live for days.
+async fn back(stage: &Stage) -> User {
+    let device = Some(stage.alice.device_id.as_str());
+    stage.alice.login(&stage.nodes[0], device).await
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+async fn unconfirmed_bytes_go_after_a_day(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
+    let kept = stage.file(b"kept").await;
+    let copies = stage.stored().len();
+    let upload = stage.request(4).await;
+    bring(&stage.agent, &upload, b"left").await.expect(200);
+    let pending = stage.request(4).await;
+    assert_eq!(stage.stored().len(), copies + 1);
+    stage.nodes[0].advance(DAY + Duration::from_secs(1)).await;
+    stage.ask_for("expire_uploads").await;
+    let expired = "select count(*) from upload where state = 'expired' and object_key is null";
+    until_counted(&stage, expired, 2).await;
+    stage.until_stored(1).await;
+    for upload in [&upload, &pending] {
+        confirm(&stage.agent, upload, b"left")
+            .await
+            .refused(404, "NOT_FOUND");
+    }
+    let path = format!("/objects/{}", kept["object_key"].as_str().expect("a key"));
+    stage.agent.get(path).await.expect(200);
+    // Their rows go a week later.
+    stage.nodes[0].advance(7 * DAY).await;
+    stage.ask_for("expire_uploads").await;
+    until_counted(&stage, expired, 0).await;
+}
+
+async fn until_counted(stage: &Stage, sql: &str, n: i64) {
+    for _ in 0..400 {
+        if count(stage.database(), sql).await == n {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("{sql} is not {n}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unconfirmed_bytes_go_after_a_day_from_a_folder() {
+    Box::pin(unconfirmed_bytes_go_after_a_day(StoreKind::Folder)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unconfirmed_bytes_go_after_a_day_from_a_store_that_clients_write_to() {
+    Box::pin(unconfirmed_bytes_go_after_a_day(StoreKind::Direct)).await;
+}
+
+/// Files follow their messages: seven days after the relation, and not when it is renewed before.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_go_with_their_relation() {
+    let stage = Stage::new(StoreKind::Folder).await;
+    let first = stage.file(b"of before").await;
+    let end = async || {
+        let alice = back(&stage).await;
+        let relations = alice.get("/relations").await.expect(200);
+        let relation = relations.data()[0]["relation_id"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
+        alice
+            .delete(format!("/relations/{relation}"))
+            .await
+            .expect(200);
+    };
+    end().await;
+    let path = format!("/objects/{}", first["object_key"].as_str().expect("a key"));
+    stage.agent.get(&path).await.refused(404, "NOT_FOUND");
+    back(&stage).await.get(&path).await.expect(200);
+    stage.nodes[0].advance(6 * DAY).await;
+    stage.ask_for("purge_relations").await;
+    assert_eq!(stage.stored().len(), 1);
+    // Renewed in time: nothing goes.
+    let alice = back(&stage).await;
+    alice
+        .post(
+            "/conversations",
+            json!({ "type": "agent", "agent_id": stage.agent.id }),
+        )
+        .await
+        .expect(200);
+    stage.nodes[0].advance(2 * DAY).await;
+    stage.ask_for("purge_relations").await;
+    stage.agent.get(&path).await.expect(200);
+
+    end().await;
+    stage.nodes[0]
+        .advance(7 * DAY + Duration::from_secs(1))
+        .await;
+    stage.ask_for("purge_relations").await;
+    stage.until_stored(0).await;
+    let alice = back(&stage).await;
+    alice.get(&path).await.refused(404, "NOT_FOUND");
+}
+
+/// An erased account leaves neither uploads nor shares, and no file that only it could read.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erased_account_leaves_no_bytes_of_its_own() {
+    let stage = Stage::new(StoreKind::Folder).await;
+    let [a, b] = &stage.nodes;
+    let bob = a.user("bob").await;
+    let group = stage.alice.group_with(&[&bob]).await;
+    let theirs = request(&stage.alice, "/files", &group, 6).await;
+    bring(&stage.alice, &theirs, b"shared").await.expect(200);
+    let shared = confirm(&stage.alice, &theirs, b"shared").await.expect(200);
+    stage.file(b"with the agent").await;
+    let left = request(&stage.alice, "/files", &group, 4).await;
+    bring(&stage.alice, &left, b"left").await.expect(200);
+    let end = stage.after(3600);
+    let body = json!({ "contact": true, "expires_at": end });
+    let share = stage.alice.post("/shares", body).await.expect(201);
+    assert_eq!(stage.stored().len(), 3);
+
+    stage.alice.delete("/users/me").await.expect(200);
+    stage.until_stored(1).await;
+    let path = format!(
+        "/objects/{}",
+        shared.data()["object_key"].as_str().expect("a key")
+    );
+    bob.on(b).get(path).await.expect(200);
+    let share = share.data()["share_id"].as_str().expect("an id").to_owned();
+    b.anon()
+        .get(format!("/share/{share}"))
+        .await
+        .refused(404, "NOT_FOUND");
+    assert_eq!(
+        count(stage.database(), "select count(*) from share").await,
+        0
+    );
+}
+
+/// An erased agent's files stay readable for the user, as its messages do.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erased_agent_s_files_stay_until_the_purge() {
+    let stage = Stage::new(StoreKind::Folder).await;
+    let file = stage.file(b"of the agent").await;
+    let left = stage.request(4).await;
+    bring(&stage.agent, &left, b"left").await.expect(200);
+    stage
+        .alice
+        .delete(format!("/agents/{}", stage.agent.id))
+        .await
+        .expect(200);
+    stage.until_stored(1).await;
+    let path = format!("/objects/{}", file["object_key"].as_str().expect("a key"));
+    stage.alice.get(&path).await.expect(200);
+    stage.nodes[0]
+        .advance(7 * DAY + Duration::from_secs(1))
+        .await;
+    stage.ask_for("purge_relations").await;
+    stage.until_stored(0).await;
+}

@@ -1,0 +1,257 @@
+//! Files, objects and shares. Stories that concern the bytes run on a local folder and on an S3
+//! server, and some with addresses that the server itself signs.
+
+mod attacks;
+mod crashes;
+mod endings;
+mod faults;
+mod objects;
+mod races;
+mod shares;
+mod sizes;
+mod uploads;
+
+use std::{path::PathBuf, time::Duration};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::support::{
+    Agent, Answer, Caller, S3Server, TestNode, User, nodes_with, psql, services, ulid,
+};
+
+const LIMITS: &str = "agent_file_upload=10000/s,user_file_upload=10000/s,agent_object_get=10000/s,\
+                      user_object_get=10000/s,default_user=10000/s,agent_tier_1=10000/s,default_ip=10000/s,share_open=10000/s";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreKind {
+    Folder,
+    Bucket,
+    /// A bucket that clients write to themselves.
+    Direct,
+}
+
+/// A user and her agent, two nodes, and a conversation.
+pub struct Stage {
+    pub nodes: [TestNode; 2],
+    pub alice: User,
+    pub agent: Agent,
+    pub conversation: String,
+    pub s3: Option<S3Server>,
+}
+
+impl Stage {
+    pub async fn new(kind: StoreKind) -> Self {
+        Self::with(kind, &[]).await
+    }
+
+    pub async fn with(kind: StoreKind, more: &[(&str, &str)]) -> Self {
+        // The template of databases starts the services, and with them the provider of TLS.
+        tokio::task::spawn_blocking(services)
+            .await
+            .expect("no panic");
+        let s3 = match kind {
+            StoreKind::Folder => None,
+            StoreKind::Bucket | StoreKind::Direct => Some(S3Server::start().await),
+        };
+        let bucket = s3.as_ref().map(|s3| s3.settings(s3.address));
+        let bucket = bucket.unwrap_or_default();
+        let mut settings = vec![("LIMIT_OVERRIDES", LIMITS)];
+        settings.extend(bucket.iter().map(|(name, value)| (*name, value.as_str())));
+        if kind == StoreKind::Direct {
+            settings.push(("OBJECT_STORE_DIRECT", "true"));
+        }
+        settings.extend(more);
+        let nodes = nodes_with(&settings).await;
+        let alice = nodes[0].user("alice").await;
+        let agent = nodes[0].agent(&alice, "helper").await;
+        let conversation = alice.talk_to(&agent).await;
+        Stage {
+            nodes,
+            alice,
+            agent,
+            conversation,
+            s3,
+        }
+    }
+
+    pub fn database(&self) -> &str {
+        &self.nodes[0].world.database
+    }
+
+    /// Requests an upload as the agent.
+    pub async fn request(&self, size: u64) -> Value {
+        request(&self.agent, &self.agent_files(), &self.conversation, size).await
+    }
+
+    /// The time so many seconds from now.
+    pub fn after(&self, seconds: u64) -> Value {
+        json!(self.nodes[0].world.clock.now() + Duration::from_secs(seconds))
+    }
+
+    pub fn agent_files(&self) -> String {
+        format!("/agents/{}/files", self.agent.id)
+    }
+
+    /// A file of the agent: the answer to its confirmation.
+    pub async fn file(&self, bytes: &[u8]) -> Value {
+        let upload = self.request(bytes.len() as u64).await;
+        bring(&self.agent, &upload, bytes).await.expect(200);
+        let answer = confirm(&self.agent, &upload, bytes).await.expect(200);
+        answer.data().clone()
+    }
+
+    /// The files that the store has, whole or not.
+    pub fn stored(&self) -> Vec<PathBuf> {
+        let folder = match &self.s3 {
+            Some(s3) => s3.bucket(),
+            None => self.nodes[0].world.objects_dir.clone(),
+        };
+        let mut files = Vec::new();
+        let mut folders = vec![folder];
+        while let Some(folder) = folders.pop() {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            for path in entries.map(|entry| entry.path()) {
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => files.push(path),
+                }
+            }
+        }
+        files
+    }
+
+    /// Waits until the store has so many files. The nodes' own jobs bring that about.
+    pub async fn until_stored(&self, n: usize) {
+        for turn in 0..400 {
+            if turn % 20 == 0 {
+                self.ask_for("sweep_objects").await;
+            }
+            if self.stored().len() == n {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("{:?}", self.stored());
+    }
+
+    /// Asks the nodes for a kind of upkeep, which they otherwise do at intervals of real time.
+    pub async fn ask_for(&self, upkeep: &str) {
+        let sql = format!(
+            "insert into job (kind, payload, unique_key) values ('upkeep', '{{\"upkeep\":\"{upkeep}\"}}', '{upkeep}')
+             on conflict do nothing"
+        );
+        psql(self.database(), &sql).await;
+    }
+}
+
+/// Requests an upload; the answer's data.
+pub async fn request(caller: &Caller, files: &str, conversation: &str, size: u64) -> Value {
+    let answer = ask(caller, files, conversation, size).await.expect(201);
+    answer.data().clone()
+}
+
+pub async fn ask(caller: &Caller, files: &str, conversation: &str, size: u64) -> Answer {
+    let body = json!({
+        "filename": "notes.txt", "content_type": "text/plain", "size": size, "conversation_id": conversation,
+    });
+    caller.post(files, body).await
+}
+
+/// The path of an address, for a node of a test to serve.
+pub fn path_of(url: &str) -> &str {
+    url.strip_prefix("https://localhost").unwrap_or(url)
+}
+
+/// Brings the bytes by the signed address alone.
+pub async fn bring(caller: &Caller, upload: &Value, bytes: impl AsRef<[u8]>) -> Answer {
+    let bytes = bytes.as_ref().to_vec();
+    let url = upload["upload_url"].as_str().expect("a URL");
+    match url.starts_with("http://") {
+        // The address of the store itself.
+        true => {
+            let answer = reqwest::Client::new().put(url).body(bytes).send().await;
+            let answer = answer.expect("an answer");
+            Answer {
+                status: answer.status().as_u16(),
+                headers: answer.headers().clone(),
+                body: Value::Null,
+            }
+        }
+        false => {
+            let stranger = caller.stranger();
+            let request = stranger.request(Method::PUT, path_of(url));
+            stranger.send(request.body(bytes)).await
+        }
+    }
+}
+
+/// Brings the bytes by token alone.
+pub async fn bring_by_token(
+    caller: &Caller,
+    files: &str,
+    upload: &Value,
+    body: impl Into<reqwest::Body>,
+) -> Answer {
+    let id = upload["upload_id"].as_str().expect("an id");
+    let request = caller.request(Method::PUT, format!("{files}/{id}/upload"));
+    caller.send(request.body(body)).await
+}
+
+pub async fn confirm(caller: &Caller, upload: &Value, bytes: &[u8]) -> Answer {
+    let body = json!({ "upload_id": upload["upload_id"], "sha256": hash(bytes) });
+    caller.post("/files/confirm", body).await
+}
+
+pub fn hash(bytes: &[u8]) -> String {
+    let hash = Sha256::digest(bytes);
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Bytes that compress badly and repeat nowhere.
+pub fn noise(n: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(n + 8);
+    while bytes.len() < n {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(n);
+    bytes
+}
+
+/// Status, headers and bytes of a download.
+pub async fn fetch(
+    caller: &Caller,
+    path: impl AsRef<str>,
+    headers: &[(&str, &str)],
+) -> (Answer, Vec<u8>) {
+    let mut request = caller.request(Method::GET, path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = request.send().await.expect("an answer");
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let bytes = response.bytes().await.expect("a whole body").to_vec();
+    let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+    let answer = Answer {
+        status,
+        headers,
+        body,
+    };
+    (answer, bytes)
+}
+
+/// The number of rows that a query counts.
+pub async fn count(url: &str, sql: &str) -> i64 {
+    let client = crate::support::connect(url).await;
+    client.query_one(sql, &[]).await.expect(sql).get(0)
+}
+
+/// An id that nobody has.
+pub fn unknown() -> String {
+    ulid().to_string()
+}

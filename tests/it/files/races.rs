@@ -1,0 +1,137 @@
+//! Requests that race: one wins.
+
+use futures_util::future::join_all;
+
+use super::{Stage, StoreKind, bring, confirm, count, fetch, noise};
+
+async fn of_two_puts_one_wins(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
+    for round in 0..5 {
+        let bytes: Vec<Vec<u8>> = (0..3).map(|n| vec![n + round; 70_000]).collect();
+        let upload = stage.request(70_000).await;
+        let puts = bytes.iter().enumerate().map(|(n, bytes)| {
+            let agent = stage.agent.on(&stage.nodes[n % 2]);
+            let upload = &upload;
+            async move { bring(&agent, upload, bytes).await.status }
+        });
+        let statuses = join_all(puts).await;
+        let winner = statuses
+            .iter()
+            .position(|status| *status == 200)
+            .expect("a winner");
+        let others = statuses.iter().filter(|status| **status == 409).count();
+        assert_eq!(others, 2, "{statuses:?}");
+        let file = confirm(&stage.agent, &upload, &bytes[winner])
+            .await
+            .expect(200);
+        let path = format!(
+            "/objects/{}",
+            file.data()["object_key"].as_str().expect("a key")
+        );
+        assert!(fetch(&stage.alice, &path, &[]).await.1 == bytes[winner]);
+    }
+    let live = "select count(*) from live_object";
+    assert_eq!(count(stage.database(), live).await, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_puts_one_wins_in_a_folder() {
+    Box::pin(of_two_puts_one_wins(StoreKind::Folder)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_puts_one_wins_in_a_bucket() {
+    Box::pin(of_two_puts_one_wins(StoreKind::Bucket)).await;
+}
+
+/// However many confirm at once, there is one file and one event.
+async fn confirmations_have_one_effect(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
+    let mut socket = stage.alice.connect().await;
+    let bytes = noise(10_000);
+    let upload = stage.request(10_000).await;
+    bring(&stage.agent, &upload, &bytes).await.expect(200);
+    let confirms = (0..8).map(|n| {
+        let agent = stage.agent.on(&stage.nodes[n % 2]);
+        let (upload, bytes) = (&upload, &bytes);
+        async move {
+            confirm(&agent, upload, bytes)
+                .await
+                .expect(200)
+                .data()
+                .clone()
+        }
+    });
+    let answers = join_all(confirms).await;
+    assert!(
+        answers.windows(2).all(|pair| pair[0] == pair[1]),
+        "{answers:?}"
+    );
+    socket.event("file.confirmed").await;
+    let events = "select count(*) from event where kind = 'file.confirmed'";
+    assert_eq!(count(stage.database(), events).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn confirmations_have_one_effect_in_a_folder() {
+    Box::pin(confirmations_have_one_effect(StoreKind::Folder)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn confirmations_have_one_effect_past_the_node() {
+    Box::pin(confirmations_have_one_effect(StoreKind::Direct)).await;
+}
+
+/// A right and a wrong confirmation at once: either a file, or nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_right_and_a_wrong_confirmation_have_one_winner() {
+    let stage = Stage::new(StoreKind::Folder).await;
+    for _ in 0..8 {
+        let upload = stage.request(5).await;
+        bring(&stage.agent, &upload, b"right").await.expect(200);
+        let other = stage.agent.on(&stage.nodes[1]);
+        let (right, wrong) = tokio::join!(
+            confirm(&stage.agent, &upload, b"right"),
+            confirm(&other, &upload, b"wrong")
+        );
+        assert_eq!((wrong.status, wrong.code()), (409, "SHA256_MISMATCH"));
+        match right.status {
+            200 => {
+                let key = right.data()["object_key"]
+                    .as_str()
+                    .expect("a key")
+                    .to_owned();
+                let (answer, read) = fetch(&stage.alice, format!("/objects/{key}"), &[]).await;
+                assert_eq!((answer.status, read.as_slice()), (200, b"right".as_slice()));
+            }
+            _ => drop(right.refused(409, "SHA256_MISMATCH")),
+        }
+    }
+}
+
+/// A confirmation beside the PUT sees all of the bytes or none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_confirmation_beside_the_put_sees_whole_bytes() {
+    let stage = Stage::new(StoreKind::Folder).await;
+    let bytes = noise(500_000);
+    for _ in 0..4 {
+        let upload = stage.request(500_000).await;
+        let putting = bring(&stage.agent, &upload, &bytes);
+        let confirming = async {
+            loop {
+                let answer = confirm(&stage.agent.on(&stage.nodes[1]), &upload, &bytes).await;
+                match answer.status {
+                    200 => return answer,
+                    _ => drop(answer.refused(409, "UPLOAD_INCOMPLETE")),
+                }
+            }
+        };
+        let (put, file) = tokio::join!(putting, confirming);
+        put.expect(200);
+        let path = format!(
+            "/objects/{}",
+            file.data()["object_key"].as_str().expect("a key")
+        );
+        assert!(fetch(&stage.alice, &path, &[]).await.1 == bytes);
+    }
+}

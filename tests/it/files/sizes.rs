@@ -1,0 +1,146 @@
+//! The largest files, and many uploads at once.
+
+use std::time::Duration;
+
+use tokio::{io::AsyncWriteExt, net::TcpStream};
+
+use super::{Stage, StoreKind, ask, confirm, noise, path_of};
+use crate::support::ProcessNode;
+
+const LARGEST: usize = 100 << 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_has_100_mb_and_not_a_byte_more() {
+    let stage = Stage::new(StoreKind::Folder).await;
+    let files = stage.agent_files();
+    ask(
+        &stage.agent,
+        &files,
+        &stage.conversation,
+        LARGEST as u64 + 1,
+    )
+    .await
+    .refused(413, "FILE_TOO_LARGE");
+    let upload = stage.request(LARGEST as u64).await;
+    let url = path_of(upload["upload_url"].as_str().expect("a URL"));
+    let bytes = bytes::Bytes::from(noise(LARGEST + 1));
+    let put = async |body: reqwest::Body| {
+        let caller = stage.agent.stranger();
+        caller
+            .send(caller.request(reqwest::Method::PUT, url).body(body))
+            .await
+    };
+    // In chunks nobody knows the length before the last byte.
+    let chunks = |bytes: bytes::Bytes| {
+        let chunks = (0..bytes.len()).step_by(1 << 20).map(move |from| {
+            let to = (from + (1 << 20)).min(bytes.len());
+            Ok::<_, std::io::Error>(bytes.slice(from..to))
+        });
+        reqwest::Body::wrap_stream(futures_util::stream::iter(chunks))
+    };
+    let declared = put(bytes.clone().into()).await;
+    declared.refused(413, "FILE_TOO_LARGE");
+    // The node may close before the client has sent everything, and the answer then be lost.
+    let caller = stage.agent.stranger();
+    let call = caller
+        .request(reqwest::Method::PUT, url)
+        .body(chunks(bytes.clone()));
+    if let Ok(answer) = caller.try_send(call).await {
+        answer.refused(413, "FILE_TOO_LARGE");
+    }
+    put(chunks(bytes.slice(..LARGEST))).await.expect(200);
+    confirm(&stage.agent, &upload, &bytes[..LARGEST])
+        .await
+        .expect(200);
+    stage.until_stored(1).await;
+}
+
+/// The memory of a process that is in use, in bytes.
+fn resident(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kb = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kb.expect("a number") * 1024
+}
+
+/// Fifty uploads at once hold at most a megabyte each. Each has sent 3 MB of 4 and waits.
+async fn fifty_uploads_hold_at_most_a_megabyte_each(kind: StoreKind) {
+    const UPLOADS: usize = 50;
+    let stage = Stage::new(kind).await;
+    let node = ProcessNode::start(&stage.nodes[0]).await;
+    let bytes = noise(4 << 20);
+    let mut agents = vec![stage.agent.clone()];
+    let mut conversations = vec![stage.conversation.clone()];
+    while agents.len() * 4 < UPLOADS {
+        let agent = stage.nodes[0].agent(&stage.alice, "one of many").await;
+        conversations.push(stage.alice.talk_to(&agent).await);
+        agents.push(agent);
+    }
+    let mut streams = Vec::new();
+    let mut before = 0;
+    for n in 0..=UPLOADS {
+        // The first one warms the process up, and is done before the others begin.
+        let agent = &agents[n.saturating_sub(1) / 4];
+        let conversation = &conversations[n.saturating_sub(1) / 4];
+        let files = format!("/agents/{}/files", agent.id);
+        let upload = super::request(agent, &files, conversation, bytes.len() as u64).await;
+        let path = path_of(upload["upload_url"].as_str().expect("a URL"));
+        let address = node.base.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        let head = format!(
+            "PUT {path} HTTP/1.1\r\nhost: x\r\nx-forwarded-proto: https\r\ncontent-length: {}\r\n\r\n",
+            bytes.len()
+        );
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        if n == 0 {
+            stream.write_all(&bytes).await.expect("sent");
+            let mut answer = [0; 12];
+            tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer)
+                .await
+                .expect("an answer");
+            assert_eq!(&answer, b"HTTP/1.1 200");
+            before = resident(node.pid());
+            continue;
+        }
+        streams.push(stream);
+    }
+    let part = &bytes[..3 << 20];
+    let sending = streams.iter_mut().map(|stream| stream.write_all(part));
+    for sent in futures_util::future::join_all(sending).await {
+        sent.expect("taken");
+    }
+    let mut most = 0;
+    for _ in 0..10 {
+        most = most.max(resident(node.pid()));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(node.metric("uploads_open", "").await, UPLOADS as f64);
+    let each = most.saturating_sub(before) / UPLOADS as u64;
+    assert!(each <= 1 << 20, "{each} bytes each");
+    let rest = &bytes[3 << 20..];
+    let finishing = streams.iter_mut().map(async |stream| {
+        stream.write_all(rest).await.expect("taken");
+        let mut answer = [0; 12];
+        tokio::io::AsyncReadExt::read_exact(stream, &mut answer)
+            .await
+            .expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 200");
+    });
+    futures_util::future::join_all(finishing).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_uploads_to_a_folder_hold_at_most_a_megabyte_each() {
+    Box::pin(fifty_uploads_hold_at_most_a_megabyte_each(
+        StoreKind::Folder,
+    ))
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_uploads_to_a_bucket_hold_at_most_a_megabyte_each() {
+    Box::pin(fifty_uploads_hold_at_most_a_megabyte_each(
+        StoreKind::Bucket,
+    ))
+    .await;
+}
