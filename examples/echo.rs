@@ -15,7 +15,11 @@ use blindpipe::{
         handshake,
         socket::{Incoming, Socket},
     },
-    http::listener,
+    http::{
+        connections::Connections,
+        listener::{self, ConnectionServer},
+    },
+    limits::buffers::{ByteBudget, Owner},
 };
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -26,7 +30,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let tasks = TaskTracker::new();
     let router = Router::new().fallback(upgrade).with_state(tasks.clone());
-    listener::serve(listener, None, router, tasks, CancellationToken::new()).await;
+    let server = ConnectionServer {
+        tls: None,
+        router,
+        connections: Connections::up_to(10_000),
+        buffers: ByteBudget::new(1 << 30),
+        idle_timeout: std::time::Duration::from_secs(75),
+        tasks,
+        stop: CancellationToken::new(),
+    };
+    listener::serve(listener, server).await;
     Ok(())
 }
 
@@ -42,7 +55,10 @@ async fn upgrade(State(tasks): State<TaskTracker>, mut request: Request) -> Resu
 }
 
 async fn echo(mut socket: Socket) {
-    socket.let_in();
+    socket.let_in(
+        ByteBudget::new(1 << 30),
+        Owner::Address(std::net::Ipv4Addr::LOCALHOST.into()),
+    );
     let end = loop {
         let sent = match socket.receive().await {
             Incoming::Text(text) => socket.say(text).await,

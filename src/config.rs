@@ -133,6 +133,14 @@ settings! {
     send_writers: Bounded<1, 64> = "SEND_WRITERS", Some("1");
     /// Sockets one node holds before it refuses more with 503.
     max_sockets: Bounded<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
+    /// Connections one node holds, sockets and all others; empty: one and a half times `MAX_SOCKETS`. Some open files always stay free for Postgres and Redis.
+    max_connections: Option<Bounded<1, 20_000_000>> = "MAX_CONNECTIONS", Some("");
+    /// Connections of one address (a /64 of IPv6) where the node terminates TLS; trusted proxies are exempt.
+    max_connections_per_address: Bounded<1, 20_000_000> = "MAX_CONNECTIONS_PER_ADDRESS", Some("1000");
+    /// Seconds after which a connection without use is closed; on HTTP/2 without a request.
+    connection_idle: Bounded<1, 3600> = "CONNECTION_IDLE_SECONDS", Some("75");
+    /// MB that one node holds for answers under way, bodies, pages and mailboxes; one principal or address may hold an eighth, and 8 MB at least.
+    max_buffer: Bounded<8, 1_000_000> = "MAX_BUFFER_MB", Some("256");
     /// Seconds a draining node goes on serving before it closes its listener, for load balancers that notice late.
     drain_lag_seconds: Bounded<0, 8> = "DRAIN_LAG_SECONDS", Some("5");
     /// Connections that an agent may have at once over all nodes, sockets and webhook calls together.
@@ -157,6 +165,10 @@ settings! {
     egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
     /// Calls to webhooks of one host and port that a node has under way at once.
     egress_in_flight_per_origin: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT_PER_ORIGIN", Some("64");
+    /// Comma list of hosts of Postgres, Redis, the mail server and Turnstile that may be reached without TLS in production; loopback and Unix sockets always may.
+    allow_cleartext: List<String> = "ALLOW_CLEARTEXT", Some("");
+    /// Accept `localhost` as the public address and the public Turnstile test keys in production, to try a cluster in containers.
+    allow_test_values: Switch = "ALLOW_TEST_VALUES", Some("false");
     /// Log filter, such as `info` or `blindpipe=debug`.
     log: String = "LOG", Some("info");
 }
@@ -268,8 +280,133 @@ impl Config {
             if secrecy::ExposeSecret::expose_secret(&self.turnstile_secret).is_empty() {
                 faults.push("TURNSTILE_SECRET: required in production".into());
             }
+            self.check_transport(faults);
+            if !self.allow_test_values.0 {
+                self.check_test_values(faults);
+            }
         }
     }
+}
+
+impl Config {
+    /// Everything that leaves the machine is encrypted, unless the operator names the host.
+    fn check_transport(&self, faults: &mut Vec<String>) {
+        let expose = secrecy::ExposeSecret::expose_secret;
+        let links = [
+            ("DATABASE_URL", clear_postgres(expose(&self.database_url))),
+            (
+                "REDIS_URL",
+                clear_hosts(expose(&self.redis_url), &["rediss"]),
+            ),
+            ("MAIL_URL", clear_mail(expose(&self.mail_url))),
+            (
+                "TURNSTILE_URL",
+                clear_hosts(&self.turnstile_url, &["https"]),
+            ),
+        ];
+        for (name, hosts) in links {
+            for host in hosts {
+                if !is_loopback(&host) && !self.allow_cleartext.0.contains(&host) {
+                    faults.push(format!(
+                        "{name}: {host} would be reached without TLS; use TLS, or name it in ALLOW_CLEARTEXT"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Values that only make sense on a developer's machine.
+    fn check_test_values(&self, faults: &mut Vec<String>) {
+        let host = |url: &str| reqwest::Url::parse(url).ok()?.host_str().map(str::to_owned);
+        let origins = self.rp_origins.0.iter();
+        let local = [
+            ("PUBLIC_URL", host(&self.public_url)),
+            ("RP_ID", Some(self.rp_id.clone())),
+            (
+                "RP_ORIGIN",
+                origins
+                    .filter_map(|origin| origin.0.host_str())
+                    .find(|host| is_loopback(host))
+                    .map(str::to_owned),
+            ),
+            (
+                "MAIL_FROM",
+                self.mail_from
+                    .rsplit('@')
+                    .next()
+                    .map(|host| host.trim_end_matches('>').to_owned()),
+            ),
+        ];
+        for (name, host) in local {
+            if host.is_some_and(|host| is_loopback(&host)) {
+                faults.push(format!(
+                    "{name}: must be set in production, and not to localhost"
+                ));
+            }
+        }
+        let secret = secrecy::ExposeSecret::expose_secret(&self.turnstile_secret);
+        let zeros = secret
+            .trim_start_matches(['1', '2', '3'])
+            .trim_start_matches("x");
+        if secret.len() > 20 && zeros.trim_start_matches('0') == "AA" {
+            faults.push("TURNSTILE_SECRET: a public test key accepts or refuses everybody".into());
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let ip = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<std::net::IpAddr>();
+    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+}
+
+/// The hosts of a URL whose scheme is none of `encrypted`, with those of its `node` parameters.
+fn clear_hosts(url: &str, encrypted: &[&str]) -> Vec<String> {
+    let Ok(url) = reqwest::Url::parse(url) else {
+        return Vec::new();
+    };
+    if encrypted
+        .iter()
+        .any(|scheme| url.scheme().starts_with(scheme))
+    {
+        return Vec::new();
+    }
+    let nodes = url.query_pairs().filter(|(name, _)| name == "node");
+    let nodes = nodes.map(|(_, node)| {
+        node.rsplit_once(':')
+            .map_or(node.to_string(), |(host, _)| host.to_owned())
+    });
+    let host = url.host_str().map(str::to_owned);
+    host.into_iter().chain(nodes).collect()
+}
+
+/// The hosts that Postgres may be reached at without TLS. Only `sslmode=require` insists on it.
+fn clear_postgres(url: &str) -> Vec<String> {
+    use tokio_postgres::config::{Config, Host, SslMode};
+    let Ok(config) = url.parse::<Config>() else {
+        return Vec::new();
+    };
+    if config.get_ssl_mode() == SslMode::Require {
+        return Vec::new();
+    }
+    let hosts = config.get_hosts().iter().filter_map(|host| match host {
+        Host::Tcp(host) => Some(host.clone()),
+        Host::Unix(_) => None,
+    });
+    hosts.collect()
+}
+
+fn clear_mail(url: &str) -> Vec<String> {
+    let required = reqwest::Url::parse(url).is_ok_and(|url| {
+        url.query_pairs()
+            .any(|(name, value)| name == "tls" && value == "required")
+    });
+    if required || url.starts_with("file:") {
+        return Vec::new();
+    }
+    clear_hosts(url, &["smtps"])
 }
 
 /// Whether a mail server's URL has a password that could travel without TLS.
@@ -400,6 +537,15 @@ impl std::str::FromStr for Brand {
 impl Setting for Brand {
     fn read(text: &str) -> Result<Self, String> {
         text.parse()
+    }
+}
+
+impl<const MIN: u32, const MAX: u32> Setting for Option<Bounded<MIN, MAX>> {
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(None);
+        }
+        Bounded::read(text).map(Some)
     }
 }
 
@@ -605,6 +751,85 @@ mod tests {
         ] {
             assert_eq!(sends_password_in_the_clear(url), clear, "{url}");
         }
+    }
+
+    /// The faults of a production node with these settings instead of sound ones.
+    fn faults_with(own: &[(&str, &str)]) -> String {
+        let key = BASE64.encode([7; 32]);
+        let ring = format!("k:{key}");
+        let sound = [
+            ("TRUSTED_PROXIES", "10.0.0.0/8"),
+            ("DATABASE_URL", "postgres://db.internal/x?sslmode=require"),
+            ("REDIS_URL", "rediss://redis.internal"),
+            ("MAIL_URL", "smtps://mail.example.org"),
+            ("MAIL_FROM", "Chat <no-reply@example.org>"),
+            ("PUBLIC_URL", "https://chat.example.org"),
+            ("RP_ID", "example.org"),
+            ("RP_ORIGIN", "https://chat.example.org"),
+            ("TURNSTILE_SECRET", "0x4AAAAAAA"),
+            ("SERVER_SECRET", &key),
+            ("ACCESS_TOKEN_KEYS", &ring),
+        ];
+        let all: HashMap<&str, &str> = sound.into_iter().chain(own.iter().copied()).collect();
+        let read = Config::read(|name| all.get(name).map(|value| (*value).to_owned()));
+        read.err()
+            .map(|faults| faults.to_string())
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn production_speaks_tls_to_everything_that_is_not_named() {
+        assert_eq!(faults_with(&[]), "");
+        for (name, url) in [
+            ("DATABASE_URL", "postgres://db.internal/x"),
+            ("DATABASE_URL", "postgres://db.internal/x?sslmode=prefer"),
+            ("DATABASE_URL", "postgres://127.0.0.1,db.internal/x"),
+            ("REDIS_URL", "redis://db.internal"),
+            (
+                "REDIS_URL",
+                "redis-cluster://127.0.0.1:1?node=db.internal:2",
+            ),
+            ("MAIL_URL", "smtp://db.internal:25"),
+            ("TURNSTILE_URL", "http://db.internal/verify"),
+        ] {
+            let said = faults_with(&[(name, url)]);
+            assert!(
+                said.contains(&format!("{name}: db.internal would")),
+                "{url}: {said}"
+            );
+            let named = ("ALLOW_CLEARTEXT", "other,db.internal");
+            assert_eq!(faults_with(&[(name, url), named]), "", "{url}");
+        }
+        for (name, url) in [
+            ("DATABASE_URL", "postgres:///x?host=/run/postgresql"),
+            ("DATABASE_URL", "postgres://127.0.0.1/x"),
+            ("REDIS_URL", "redis://[::1]:6379"),
+            ("REDIS_URL", "rediss-cluster://redis.internal"),
+            ("MAIL_URL", "smtp://mail.example.org?tls=required"),
+        ] {
+            assert_eq!(faults_with(&[(name, url)]), "", "{url}");
+        }
+    }
+
+    #[test]
+    fn production_refuses_what_only_a_developer_means() {
+        for (name, value) in [
+            ("PUBLIC_URL", "https://localhost:8443"),
+            ("MAIL_FROM", "Blindpipe <no-reply@localhost>"),
+            ("TURNSTILE_SECRET", "1x0000000000000000000000000000000AA"),
+            ("TURNSTILE_SECRET", "2x0000000000000000000000000000000AA"),
+        ] {
+            let said = faults_with(&[(name, value)]);
+            assert!(said.contains(&format!("{name}: ")), "{value}: {said}");
+            let tried = ("ALLOW_TEST_VALUES", "true");
+            assert_eq!(faults_with(&[(name, value), tried]), "", "{value}");
+        }
+        let local = [("RP_ID", "localhost"), ("RP_ORIGIN", "https://localhost")];
+        let said = faults_with(&local);
+        assert!(
+            said.contains("RP_ID: ") && said.contains("RP_ORIGIN: "),
+            "{said}"
+        );
     }
 
     #[test]

@@ -73,6 +73,12 @@ impl Error {
         self.retry_after
     }
 
+    /// The node refuses work that it has no place for: 503 with `Retry-After: 1`. Nothing is broken,
+    /// so nothing is logged as an error.
+    pub fn full() -> Self {
+        Error::from(Code::ServiceUnavailable).retry_after(Duration::from_secs(1))
+    }
+
     /// Adds an entry to `params`.
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.params.insert(name.to_owned(), value.into());
@@ -157,9 +163,19 @@ impl Error {
     /// Writes the cause to the log, where no answer carries it to the request's log line.
     pub fn log(&self) {
         if let Some(cause) = &self.cause {
-            tracing::error!(code = self.code.wire(), cause = %Chain(cause.as_ref()), "a part of ours failed");
+            tracing::error!(code = self.code.wire(), cause = %Chain(cause.as_ref()), "an operation failed");
         } else {
             tracing::debug!(code = self.code.wire(), "refused");
+        }
+    }
+
+    /// Writes the failure of a task's `operation` to the log, with the node's `remedy`.
+    pub fn log_in(&self, operation: &'static str, remedy: &'static str) {
+        if let Some(cause) = &self.cause {
+            let (code, cause) = (self.code.wire(), Chain(cause.as_ref()));
+            tracing::error!(operation, code, %cause, remedy, "an operation failed");
+        } else {
+            tracing::debug!(operation, code = self.code.wire(), "refused");
         }
     }
 }

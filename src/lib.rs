@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! foundation  error clock random ids cursor events config metrics telemetry breaker validation
+//!             supervisor
 //! stores      db redis mail
 //! core        limits auth inbox objects
 //! delivery    delivery
@@ -65,6 +66,7 @@ pub mod random;
 pub mod redis;
 pub mod routes;
 pub mod schedule;
+mod supervisor;
 pub mod telemetry;
 pub mod validation;
 pub mod work;

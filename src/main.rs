@@ -96,6 +96,7 @@ async fn serve(is_worker: bool) -> Outcome {
         .inspect_err(|_| telemetry::start("info"));
     let config = config.map_err(|faults| faults.to_string())?;
     telemetry::start(&config.log);
+    telemetry::log_panics();
     let mut term = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let node = if is_worker {

@@ -32,6 +32,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     ),
     ("panics_total", Kind::Counter, "Panics turned into a 500."),
     (
+        "task_panics_total",
+        Kind::Counter,
+        "Panics of tasks that then started again.",
+    ),
+    (
         "rate_limited_total",
         Kind::Counter,
         "Calls refused by the limiter, by scope.",
@@ -121,6 +126,21 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "sockets_closed_total",
         Kind::Counter,
         "WebSocket sessions ended by the server, by close code.",
+    ),
+    (
+        "connections_closed_total",
+        Kind::Counter,
+        "Connections that ended, by reason; sockets are in sockets_closed_total.",
+    ),
+    (
+        "buffer_bytes",
+        Kind::Gauge,
+        "Bytes held for answers, bodies, pages and mailboxes, of MAX_BUFFER_MB.",
+    ),
+    (
+        "buffers_refused_total",
+        Kind::Counter,
+        "Answers, bodies and pages that the byte budget had no room for, by whose share was used up.",
     ),
     ("frames_total", Kind::Counter, "Frames, by direction."),
     (
@@ -311,6 +331,10 @@ pub fn panicked() {
     count("panics_total", &[]);
 }
 
+pub fn task_panicked(task: &'static str) {
+    count("task_panics_total", &[("task", task)]);
+}
+
 pub fn rate_limited(scope: &'static str) {
     count("rate_limited_total", &[("scope", scope)]);
 }
@@ -389,6 +413,18 @@ pub fn socket_gone(kind: &'static str) {
 
 pub fn socket_closed(code: u16) {
     metrics::counter!("sockets_closed_total", "code" => code.to_string()).increment(1);
+}
+
+pub fn connection_closed(reason: &'static str) {
+    count("connections_closed_total", &[("reason", reason)]);
+}
+
+pub fn buffered(bytes: usize) {
+    metrics::gauge!("buffer_bytes").set(bytes as f64);
+}
+
+pub fn buffers_refused(share: &'static str) {
+    count("buffers_refused_total", &[("share", share)]);
 }
 
 pub fn frames(direction: &'static str, n: u64) {

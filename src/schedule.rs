@@ -25,6 +25,7 @@ use crate::{
     limits::table::Overrides,
     mail::Mailer,
     objects::Objects,
+    supervisor::supervise,
     work::UnitOfWork,
 };
 
@@ -52,7 +53,8 @@ impl Schedule {
     /// Spawns the worker and the upkeep's timers; they end with `stop`.
     pub fn spawn(&self, tasks: &TaskTracker, stop: &CancellationToken) {
         let (db, wake) = (self.work.db().clone(), self.work.job_wakeup());
-        tasks.spawn(Worker::new(db, wake, self.clone()).run(stop.clone()));
+        let (worker, until) = (Worker::new(db, wake, self.clone()), stop.clone());
+        tasks.spawn(supervise("jobs", move || worker.clone().run(until.clone())));
         let (sweep, until) = (Box::pin(self.clone().expire_tool_calls()), stop.clone());
         tasks.spawn(async move { until.run_until_cancelled(sweep).await });
         for upkeep in Upkeep::ALL {
@@ -68,7 +70,7 @@ impl Schedule {
         tokio::time::sleep(every.mul_f64(self.work.random().fraction())).await;
         loop {
             if let Err(error) = self.ask_for(upkeep).await {
-                error.log();
+                error.log_in("schedule.request", "the next turn requests it again");
             }
             tokio::time::sleep(every).await;
         }

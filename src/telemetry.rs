@@ -5,6 +5,17 @@
 
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
+/// Makes every panic a line of the log. A formatted message may quote what a client sent, so only a
+/// literal one is repeated.
+pub fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let said = panic.payload().downcast_ref::<&str>().copied();
+        let place = panic.location().map(ToString::to_string);
+        let thread = std::thread::current().name().map(str::to_owned);
+        tracing::error!(said, place, thread, "a panic");
+    }));
+}
+
 /// Starts logging with a filter such as `info`. Later calls change nothing.
 pub fn start(filter: &str) {
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));

@@ -29,6 +29,7 @@ use crate::{
     limits::{
         Decision, Limits, Rule,
         address::ClientIp,
+        buffers::{ByteAccount, Owner},
         refusal,
         table::{Budget, Limit},
     },
@@ -363,6 +364,9 @@ where
         let tokens = AgentTokens::from_ref(state);
         let claim = tokens.recognise(token, ip).await?;
         tokens.used.note(claim.token);
+        if let Some(account) = parts.extensions.get::<ByteAccount>() {
+            account.set_owner(Owner::Principal(claim.agent.0));
+        }
         let named = RawPathParams::from_request_parts(parts, state)
             .await
             .map_err(|_| Code::NotFound)?;

@@ -54,7 +54,10 @@ async fn write(db: Db, mut waiting: mpsc::Receiver<TokenId>, stop: CancellationT
             () = stop.cancelled() => return,
         }
         if let Err(error) = touch(&db, &tokens).await {
-            error.log();
+            error.log_in(
+                "auth.touch_tokens",
+                "the times of last use stay as they were",
+            );
         }
         tokens.clear();
         tokio::time::sleep(FLUSH_INTERVAL).await;

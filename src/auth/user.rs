@@ -16,7 +16,10 @@ use crate::{
     db::{Db, Tx},
     error::{Code, Error, Result},
     ids::{SessionId, UserId},
-    limits::quotas::REAUTH_WINDOW,
+    limits::{
+        buffers::{ByteAccount, Owner},
+        quotas::REAUTH_WINDOW,
+    },
 };
 
 /// A genuine, unexpired access token. Its session may have been revoked, so its holder must ask
@@ -123,7 +126,11 @@ where
             return Ok(claim.clone());
         }
         let token = bearer(&parts.headers).ok_or(Code::Unauthorized)?;
-        UserToken::from_token(&AccessTokens::from_ref(state), token)
+        let claim = UserToken::from_token(&AccessTokens::from_ref(state), token)?;
+        if let Some(account) = parts.extensions.get::<ByteAccount>() {
+            account.set_owner(Owner::Principal(claim.user.0));
+        }
+        Ok(claim)
     }
 }
 

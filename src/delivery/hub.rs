@@ -26,6 +26,10 @@ use crate::{events::EncodedEvent, inbox::Delivery, limits::quotas::NODE_LEASE};
 /// A callback with the credentials that were revoked on any node.
 type RevocationObserver = Box<dyn Fn(&[Uuid]) + Send + Sync>;
 
+/// After this long without a check of credentials in Postgres the node cannot know which of them
+/// are revoked, so it delivers nothing.
+const FENCE_AFTER: Duration = Duration::from_secs(10);
+
 /// A principal that got its first subscription here or lost its last. The backplane then subscribes
 /// or unsubscribes.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +41,8 @@ pub struct Hub {
     subscriptions: Arc<Mutex<HashMap<Uuid, Vec<Arc<Subscription>>>>>,
     /// Set when the node drains. A new subscription then ends at once.
     closed: Arc<AtomicBool>,
-    /// Set while the node cannot check its subscriptions' credentials. It then delivers nothing.
-    fenced: Arc<AtomicBool>,
+    /// The last time that the node has checked its subscriptions' credentials.
+    checked: Arc<Heartbeat>,
     heartbeat: Arc<Heartbeat>,
     /// Called with revoked credentials.
     on_revoked: Arc<OnceLock<RevocationObserver>>,
@@ -50,12 +54,13 @@ impl Hub {
     pub fn new() -> (Self, mpsc::UnboundedReceiver<SubscriptionChange>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let heartbeat = Arc::new(Heartbeat::new());
-        let (subscriptions, closed, fenced) = (Arc::default(), Arc::default(), Arc::default());
+        let (subscriptions, closed) = (Arc::default(), Arc::default());
+        let checked = Arc::new(Heartbeat::new());
         (
             Hub {
                 subscriptions,
                 closed,
-                fenced,
+                checked,
                 heartbeat,
                 on_revoked: Arc::default(),
                 changes: sender,
@@ -114,7 +119,7 @@ impl Hub {
 
     /// Whether nothing may be delivered for now.
     pub fn is_fenced(&self) -> bool {
-        self.fenced.load(Ordering::Acquire) || self.heartbeat.age() > NODE_LEASE
+        self.is_blind() || self.heartbeat.age() > NODE_LEASE
     }
 
     /// The callback for the node's heartbeat; its argument is true after a freeze that cost the
@@ -133,10 +138,15 @@ impl Hub {
         self.heartbeat.beat();
     }
 
-    /// Stops deliveries or resumes them. The reconciler then wakes the subscriptions that missed
-    /// something.
-    pub fn set_fenced(&self, fenced: bool) {
-        self.fenced.store(fenced, Ordering::Release);
+    /// Whether the last check of credentials is too long ago. A check that hangs counts as none.
+    pub fn is_blind(&self) -> bool {
+        self.checked.age() > FENCE_AFTER
+    }
+
+    /// Records that the credentials were checked as they are now. The reconciler then wakes the
+    /// subscriptions that missed something.
+    pub fn set_checked(&self) {
+        self.checked.beat();
     }
 
     /// Whether `principal` has a subscription here.

@@ -4,10 +4,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -27,14 +24,10 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// Pause between two rounds while the probe stays away.
 const URGENT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// After this long without Postgres the node cannot know which credentials are revoked, so it
-/// delivers nothing.
-const FENCE_AFTER: Duration = Duration::from_secs(10);
-
 /// Reconciles until `stop`.
-pub async fn run(reconciler: Reconciler, state: Arc<State>, stop: CancellationToken) {
+pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToken) {
     let mut next = Instant::now();
-    let mut looked_at = Instant::now();
+    let mut was_blind = false;
     loop {
         let outcome = tokio::select! {
             () = tokio::time::sleep_until(next) => reconciler.all().await,
@@ -44,15 +37,16 @@ pub async fn run(reconciler: Reconciler, state: Arc<State>, stop: CancellationTo
             () = stop.cancelled() => return,
         };
         match outcome {
-            Ok(()) => looked_at = Instant::now(),
-            Err(error) => error.log(),
+            Ok(()) => {}
+            Err(error) => error.log_in("reconcile.sweep", "the next sweep looks again"),
         }
-        if looked_at.elapsed() > FENCE_AFTER && !reconciler.hub.is_fenced() {
+        let is_blind = reconciler.hub.is_blind();
+        if is_blind && !was_blind {
             tracing::error!(
                 "Postgres is out of reach; nothing is delivered until sessions can be checked again"
             );
-            reconciler.hub.set_fenced(true);
         }
+        was_blind = is_blind;
         next = Instant::now()
             + if state.healthy() {
                 INTERVAL
@@ -99,7 +93,9 @@ impl Reconciler {
             match self.tombstones.replay(&self.db).await {
                 Ok(true) => self.replayed_in.store(epoch, Ordering::Relaxed),
                 Ok(false) => {}
-                Err(error) => error.log(),
+                Err(error) => {
+                    error.log_in("reconcile.replay", "the next sweep replays the tombstones");
+                }
             }
         }
         let subscriptions = self.hub.all();
@@ -115,7 +111,7 @@ impl Reconciler {
             }
         }
         // The revoked subscriptions have ended, so the others may go on.
-        self.hub.set_fenced(false);
+        self.hub.set_checked();
         let principals: HashSet<Uuid> = subscriptions
             .iter()
             .map(|subscription| subscription.principal)

@@ -18,7 +18,10 @@ use super::ephemeral::{EphemeralEvent, EphemeralQueue};
 use crate::{
     cursor::Cursor,
     events::EncodedEvent,
-    limits::quotas::{MAX_MAILBOX_BYTES, MAX_MAILBOX_FRAMES},
+    limits::{
+        buffers::{ByteBudget, BytePermit, Owner},
+        quotas::{FREE_SOCKET_BYTES, MAX_MAILBOX_BYTES, MAX_MAILBOX_FRAMES},
+    },
     metrics,
 };
 
@@ -57,6 +60,8 @@ struct Mailbox {
     /// The highest known number.
     head: i64,
     end: Option<End>,
+    /// The bytes beyond [`FREE_SOCKET_BYTES`].
+    permit: Option<BytePermit>,
 }
 
 /// The content of a mailbox.
@@ -70,6 +75,8 @@ pub struct Mail {
     pub head: i64,
     /// Set once the subscription must end.
     pub end: Option<End>,
+    /// Held until the content is written.
+    pub permit: Option<BytePermit>,
 }
 
 /// The position of a subscription before its bounds are read.
@@ -87,6 +94,8 @@ pub struct Subscription {
     /// The epoch of its numbers; 0 until they are known.
     epoch: AtomicU64,
     mailbox: Mutex<Mailbox>,
+    /// The budget of a large mailbox.
+    buffers: Option<ByteBudget>,
     notify: Notify,
     end_notify: Notify,
 }
@@ -101,6 +110,7 @@ impl Subscription {
             sent: AtomicI64::new(sent),
             epoch: AtomicU64::new(0),
             mailbox: Mutex::default(),
+            buffers: None,
             notify: Notify::new(),
             end_notify: Notify::new(),
         }
@@ -110,6 +120,14 @@ impl Subscription {
     pub fn with_ephemeral(self) -> Self {
         Subscription {
             ephemeral: true,
+            ..self
+        }
+    }
+
+    /// Holds more than [`FREE_SOCKET_BYTES`] only within the budget.
+    pub fn with_buffers(self, buffers: ByteBudget) -> Self {
+        Subscription {
+            buffers: Some(buffers),
             ..self
         }
     }
@@ -143,7 +161,32 @@ impl Subscription {
     pub(super) fn note(&self, seq: i64, encoded: Option<&EncodedEvent>) {
         let mut mailbox = self.mailbox();
         mailbox.head = mailbox.head.max(seq);
+        let bytes = encoded.map_or(0, |encoded| encoded.len());
+        if mailbox.is_full(bytes) && !mailbox.items.is_empty() || !self.admit(&mut mailbox, bytes) {
+            metrics::mailbox_dropped();
+            return;
+        }
         mailbox.push(seq, encoded);
+    }
+
+    /// Takes the bytes that a large mailbox needs out of the budget.
+    fn admit(&self, mailbox: &mut Mailbox, bytes: usize) -> bool {
+        let Some(buffers) = &self.buffers else {
+            return true;
+        };
+        let held = mailbox.permit.as_ref().map_or(0, BytePermit::bytes);
+        let wanted = mailbox.bytes + mailbox.ephemeral.bytes() + bytes;
+        let more = wanted.saturating_sub(FREE_SOCKET_BYTES + held);
+        if more == 0 {
+            return true;
+        }
+        match &mut mailbox.permit {
+            Some(permit) => permit.grow(more).is_ok(),
+            none => {
+                *none = buffers.take(Owner::Principal(self.principal), more).ok();
+                none.is_some()
+            }
+        }
     }
 
     /// Records that the inbox has reached `head`, and wakes the subscription.
@@ -199,6 +242,7 @@ impl Subscription {
             ephemeral: mailbox.ephemeral.take(),
             head: mailbox.head,
             end: mailbox.end.clone(),
+            permit: mailbox.permit.take(),
         }
     }
 }
@@ -212,10 +256,6 @@ impl Mailbox {
 
     fn push(&mut self, seq: i64, encoded: Option<&EncodedEvent>) {
         let bytes = encoded.map_or(0, |encoded| encoded.len());
-        if self.is_full(bytes) && !self.items.is_empty() {
-            metrics::mailbox_dropped();
-            return;
-        }
         self.bytes += bytes;
         self.items.push_back(Item {
             seq,

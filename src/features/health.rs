@@ -1,8 +1,11 @@
 //! `GET /health`, `/version` (public), `GET /health/live`, `/health/ready`, `/metrics` (admin).
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -13,6 +16,7 @@ use axum::{
 use blindpipe_protocol::service::{Health, Version};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde_json::json;
+use tokio::sync::Mutex;
 
 use crate::{
     db::Db,
@@ -22,10 +26,16 @@ use crate::{
     metrics,
 };
 
+/// The time for which an answer of Postgres stands. Probes cost it a query a second at most.
+const READINESS_TTL: Duration = Duration::from_secs(1);
+
 /// The state of the node: whether it drains, and its metrics.
 #[derive(Clone)]
 pub struct NodeStatus {
     draining: Arc<AtomicBool>,
+    /// Whether Postgres answered, and when it was asked. The lock is held meanwhile, so concurrent
+    /// probes ask once.
+    postgres: Arc<Mutex<Option<(Instant, bool)>>>,
     /// The metrics of the process.
     pub metrics: PrometheusHandle,
 }
@@ -35,6 +45,7 @@ impl NodeStatus {
     pub fn new(metrics: PrometheusHandle) -> Self {
         NodeStatus {
             draining: Arc::default(),
+            postgres: Arc::default(),
             metrics,
         }
     }
@@ -42,6 +53,22 @@ impl NodeStatus {
     /// Whether the node drains.
     pub fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether Postgres answers, or answered within the last second.
+    async fn reaches(&self, db: &Db) -> bool {
+        let mut known = self.postgres.lock().await;
+        if let Some((at, answers)) = *known
+            && at.elapsed() < READINESS_TTL
+        {
+            return answers;
+        }
+        let answers = match db.read().await {
+            Ok(client) => client.batch_execute("select 1").await.is_ok(),
+            Err(_) => false,
+        };
+        *known = Some((Instant::now(), answers));
+        answers
     }
 
     /// Starts the drain.
@@ -54,7 +81,7 @@ impl NodeStatus {
 pub async fn health(State(status): State<NodeStatus>) -> Response {
     if status.draining() {
         return Error::from(Code::ServiceUnavailable)
-            .retry_after(std::time::Duration::from_secs(1))
+            .retry_after(Duration::from_secs(1))
             .into_response();
     }
     Data(ok()).into_response()
@@ -80,17 +107,14 @@ fn ok() -> Health {
     }
 }
 
-/// `GET /health/ready` (admin): 200 if Postgres answers and the node does not drain. The body
+/// `GET /health/ready` (admin): 200 if Postgres answers, as of the last second, and the node does not drain. The body
 /// reports a missing Redis, but the node stays ready without it.
 pub async fn ready(
     State(node): State<NodeStatus>,
     State(db): State<Db>,
     State(backplane): State<Backplane>,
 ) -> Response {
-    let postgres = match db.read().await {
-        Ok(client) => client.batch_execute("select 1").await.is_ok(),
-        Err(_) => false,
-    };
+    let postgres = node.reaches(&db).await;
     let ready = postgres && !node.draining();
     let status = if ready {
         StatusCode::OK

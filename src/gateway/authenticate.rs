@@ -20,6 +20,7 @@ use crate::{
     limits::{
         Limiter,
         address::ClientIp,
+        buffers::Owner,
         quotas::{AUTH_DEADLINE, MAX_FRAMES_PER_SECOND},
         slots::{ConnectionKind, Lease},
         table::Limit,
@@ -64,7 +65,8 @@ pub async fn receive(
     };
     match admit(gateway, auth, ip).await {
         Ok(client) => {
-            socket.let_in();
+            let owner = Owner::Principal(client.principal.id());
+            socket.let_in(gateway.buffers.clone(), owner);
             socket
                 .say(frames::encode(&ServerFrame::AuthOk(Empty {})))
                 .await?;

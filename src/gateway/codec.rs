@@ -106,6 +106,11 @@ impl Decoder {
         }
     }
 
+    /// The bytes of the message in progress.
+    pub fn held(&self) -> usize {
+        self.message.len()
+    }
+
     /// Gathers the head of a frame; whether it is complete.
     fn gather_head(&mut self, bytes: &mut &[u8]) -> bool {
         loop {

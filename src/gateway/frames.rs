@@ -206,6 +206,27 @@ impl Auth {
 }
 
 impl ClientFrame {
+    /// The reference and the stream of a frame that needs a live credential; none for those that
+    /// only keep the socket going.
+    pub fn command(&self) -> Option<(&Value, Option<&StreamId>)> {
+        match self {
+            Self::Ping | Self::Ack(_) | Self::Renew(_) => None,
+            Self::Send { reference, .. }
+            | Self::Typing { reference, .. }
+            | Self::ToolRequest { reference, .. }
+            | Self::ToolResponse { reference, .. } => Some((reference, None)),
+            Self::Stream {
+                reference, stream, ..
+            }
+            | Self::StreamEnd {
+                reference, stream, ..
+            }
+            | Self::StreamSync {
+                reference, stream, ..
+            } => Some((reference, Some(stream))),
+        }
+    }
+
     /// Reads a later frame; every fault is a fault of the frame.
     pub fn read(text: String) -> Result<Self> {
         fn body<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T> {

@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result},
     events,
     features::agents::ReachabilityTracker,
-    http::Query,
+    http::{Query, RoomForPage},
     ids::Principal,
     inbox::{Inbox, Reader, Start},
     limits::quotas::{MAX_PAGE_EVENTS, MAX_POLL_WAIT_SECONDS},
@@ -36,7 +36,7 @@ pub struct PollQuery {
 /// one, reading starts after the last ack. `wait` (0-25 s) holds an empty answer back until
 /// something comes. Answers 200 `{data: [event], next_cursor}`. Errors: `CURSOR_EXPIRED`.
 pub async fn poll(
-    caller: Agent,
+    (caller, _): (Agent, RoomForPage),
     State(inbox): State<Inbox>,
     State(hub): State<Hub>,
     State(tokens): State<AgentTokens>,

@@ -39,7 +39,8 @@ use crate::{
     http::client::{ClientIp, IngressPolicy},
     inbox::{Acks, Inbox},
     limits::{
-        Limiter, Limits, slots::Slots, table::Limit, unauthenticated::UnauthenticatedConnections,
+        Limiter, Limits, buffers::ByteBudget, slots::Slots, table::Limit,
+        unauthenticated::UnauthenticatedConnections,
     },
     random::Random,
     work::UnitOfWork,
@@ -59,6 +60,8 @@ pub struct Gateway {
     pub typing: Typing,
     pub streams: Streams,
     pub limits: Limits,
+    /// The byte budget of the node.
+    pub buffers: ByteBudget,
     pub slots: Slots,
     pub unauthenticated: UnauthenticatedConnections,
     pub access_tokens: AccessTokens,
@@ -87,8 +90,7 @@ pub async fn upgrade(
     let response = handshake::accept(request.version(), request.headers())?;
     limiter.check(Limit::WsConnectIp, ip).await?;
     let unauthenticated = gateway.unauthenticated.enter(ip);
-    let unauthenticated = unauthenticated
-        .ok_or_else(|| Error::unavailable("too many unauthenticated sockets of one address"))?;
+    let unauthenticated = unauthenticated.ok_or_else(Error::full)?;
     let place = Place::take(&gateway)?;
     let upgrading = hyper::upgrade::on(&mut request);
     let tasks = gateway.tasks.clone();
@@ -115,9 +117,7 @@ impl Place {
             return Ok(Place(gateway.clone()));
         }
         gateway.sockets.fetch_sub(1, Ordering::Relaxed);
-        Err(Error::unavailable(
-            "the node holds as many sockets as it may",
-        ))
+        Err(Error::full())
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{
         tool_calls::{self, Responder},
     },
     ids::{ConversationId, Principal, SessionId, TokenId},
-    limits::{Limiter, Limits, quotas::MB, table::Limit},
+    limits::{Limiter, Limits, buffers::BytePermit, quotas::MB, table::Limit},
     work::UnitOfWork,
 };
 
@@ -69,11 +69,20 @@ pub enum Target {
     ToolResponse(RequestId),
 }
 
+/// A send that waits for its turn.
+struct Pending {
+    reference: Value,
+    target: Target,
+    body: String,
+    /// The bytes of a large body, held until its send is over.
+    permit: Option<BytePermit>,
+}
+
 /// The send in progress, and those that wait.
 #[derive(Default)]
 pub struct Sends {
     sending: Option<Pin<Box<dyn Future<Output = Answered> + Send>>>,
-    pending: VecDeque<(Value, Target, String)>,
+    pending: VecDeque<Pending>,
     pending_bytes: usize,
 }
 
@@ -83,10 +92,26 @@ impl Sends {
         self.pending.len() < MAX_PENDING_SENDS && self.pending_bytes < MAX_PENDING_BYTES
     }
 
+    /// Whether no send is in progress and none waits.
+    pub fn is_idle(&self) -> bool {
+        self.sending.is_none() && self.pending.is_empty()
+    }
+
     /// Queues a frame.
-    pub fn push(&mut self, reference: Value, target: Target, body: String) {
+    pub fn push(
+        &mut self,
+        reference: Value,
+        target: Target,
+        body: String,
+        permit: Option<BytePermit>,
+    ) {
         self.pending_bytes += body.len();
-        self.pending.push_back((reference, target, body));
+        self.pending.push_back(Pending {
+            reference,
+            target,
+            body,
+            permit,
+        });
     }
 
     /// Starts the next send if none is in progress.
@@ -94,7 +119,13 @@ impl Sends {
         if self.sending.is_some() {
             return;
         }
-        let Some((reference, target, body)) = self.pending.pop_front() else {
+        let Some(Pending {
+            reference,
+            target,
+            body,
+            permit,
+        }) = self.pending.pop_front()
+        else {
             return;
         };
         self.pending_bytes -= body.len();
@@ -108,6 +139,7 @@ impl Sends {
         };
         self.sending = Some(Box::pin(async move {
             let outcome = sending.perform(&target, &body).await;
+            drop(permit);
             let stream = match target {
                 Target::Stream(stream, _) => Some(stream),
                 _ => None,
@@ -239,22 +271,14 @@ impl Sending {
     }
 }
 
-/// Sends the refusal of a frame.
-pub async fn refuse(
-    socket: &mut Socket,
-    reference: &Value,
-    stream: Option<&StreamId>,
-    error: &Error,
-) -> Result<(), SessionEnd> {
+/// Queues the refusal of a frame.
+pub fn refuse(socket: &mut Socket, reference: &Value, stream: Option<&StreamId>, error: &Error) {
     error.log();
-    socket
-        .say(frames::refused(reference, stream, error))
-        .await?;
-    Ok(())
+    socket.feed(&frames::refused(reference, stream, error));
 }
 
-/// Sends the outcome of a send.
-pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), SessionEnd> {
+/// Queues the outcome of a send.
+pub fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), SessionEnd> {
     let Answered {
         reference,
         stream,
@@ -263,7 +287,7 @@ pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Sess
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(error) => {
-            refuse(socket, reference, stream.as_ref(), error).await?;
+            refuse(socket, reference, stream.as_ref(), error);
             // A sender whose credential was revoked may not read either.
             let revoked = matches!(error.code(), Code::Unauthorized | Code::AgentTokenInvalid);
             return if revoked {
@@ -287,6 +311,6 @@ pub async fn answer(socket: &mut Socket, answered: &Answered) -> Result<(), Sess
         Outcome::Requested(state) => ServerFrame::ArtifactRequested(call(state)),
         Outcome::Responded(state) => ServerFrame::ArtifactResponded(call(state)),
     };
-    socket.say(frames::encode(&frame)).await?;
+    socket.feed(&frames::encode(&frame));
     Ok(())
 }

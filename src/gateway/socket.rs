@@ -18,7 +18,10 @@ use std::{
 
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    time::{Instant, Sleep},
+};
 
 use super::{
     close::{Close, SessionEnd},
@@ -27,8 +30,12 @@ use super::{
 use crate::{
     cursor::Cursor,
     events::{self, EncodedEvent},
-    limits::quotas::{
-        MAX_AUTH_FRAME_BYTES, MAX_MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES, WRITE_DEADLINE,
+    http::paced,
+    limits::{
+        buffers::{ByteBudget, BytePermit, Owner},
+        quotas::{
+            FREE_SOCKET_BYTES, MAX_AUTH_FRAME_BYTES, MAX_MESSAGE_BYTES, MESSAGE_ENVELOPE_BYTES,
+        },
     },
     metrics,
 };
@@ -107,6 +114,17 @@ pub struct Socket {
     written: usize,
     /// Whether the client has closed and was answered.
     closed: bool,
+    /// The budget of what an authenticated client sends.
+    account: Option<(ByteBudget, Owner)>,
+    /// The message that is arriving; boxed, because most sockets are idle.
+    arriving: Option<Box<Arriving>>,
+}
+
+/// A message of which a part has arrived.
+struct Arriving {
+    began: Instant,
+    timer: Pin<Box<Sleep>>,
+    permit: Option<BytePermit>,
 }
 
 impl Socket {
@@ -121,12 +139,56 @@ impl Socket {
             queued: 0,
             written: 0,
             closed: false,
+            account: None,
+            arriving: None,
         }
     }
 
-    /// Allows larger messages after the authentication.
-    pub fn let_in(&mut self) {
+    /// Allows larger messages after the authentication, within the budget.
+    pub fn let_in(&mut self, buffers: ByteBudget, owner: Owner) {
         self.max_message_bytes = MAX_WIRE_MESSAGE_BYTES;
+        self.account = Some((buffers, owner));
+    }
+
+    /// Watches a message that arrives in parts: its pace, and the bytes that it holds. An error if
+    /// either is beyond the rules.
+    fn poll_arriving(&mut self, cx: &mut Context<'_>) -> Poll<Close> {
+        let bytes = self.decoder.held();
+        if bytes == 0 {
+            self.arriving = None;
+            return Poll::Pending;
+        }
+        let now = Instant::now();
+        let arriving = self.arriving.get_or_insert_with(|| {
+            Box::new(Arriving {
+                began: now,
+                timer: Box::pin(tokio::time::sleep_until(now + paced(0))),
+                permit: None,
+            })
+        });
+        let held = arriving.permit.as_ref().map_or(0, BytePermit::bytes);
+        let more = bytes.saturating_sub(FREE_SOCKET_BYTES + held);
+        if more > 0
+            && let Some((buffers, owner)) = &self.account
+        {
+            let taken = match &mut arriving.permit {
+                Some(permit) => permit.grow(more),
+                none => buffers
+                    .take(*owner, more)
+                    .map(|permit| *none = Some(permit)),
+            };
+            if taken.is_err() {
+                return Poll::Ready(Close::SlowConsumer);
+            }
+        }
+        let until = arriving.began + paced(bytes as u64);
+        loop {
+            ready!(arriving.timer.as_mut().poll(cx));
+            if until <= Instant::now() {
+                return Poll::Ready(Close::SlowConsumer);
+            }
+            arriving.timer.as_mut().reset(until);
+        }
     }
 
     /// Waits for the next frame. Cancel safe.
@@ -160,11 +222,20 @@ impl Socket {
                     }
                 }
             });
-            let Some(message) = ready!(read) else {
-                return Poll::Ready(Incoming::Gone);
+            let message = match read {
+                Poll::Ready(Some(message)) => message,
+                Poll::Ready(None) => return Poll::Ready(Incoming::Gone),
+                Poll::Pending => return self.poll_arriving(cx).map(Incoming::Fault),
             };
             if let Some(incoming) = self.judge(message) {
+                // Unless a part of the next one came with it.
+                if self.decoder.held() == 0 {
+                    self.arriving = None;
+                }
                 return Poll::Ready(incoming);
+            }
+            if let Poll::Ready(close) = self.poll_arriving(cx) {
+                return Poll::Ready(Incoming::Fault(close));
             }
         }
     }
@@ -265,8 +336,15 @@ impl Socket {
         self.queued > WRITE_QUEUE_BYTES
     }
 
-    /// Writes the queue. A client that takes no byte for ten seconds is too slow. Cancel safe.
+    /// Whether something waits to be written.
+    pub fn has_queue(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Writes the queue. The client must take it at the least pace. Cancel safe.
     pub async fn flush(&mut self) -> Result<(), Close> {
+        let began = Instant::now();
+        let mut taken = 0;
         loop {
             let before = (self.queued, self.written);
             let step = poll_fn(|cx| {
@@ -278,9 +356,12 @@ impl Socket {
                     flushed.map_ok(|()| true)
                 }
             });
-            match tokio::time::timeout(WRITE_DEADLINE, step).await {
+            match tokio::time::timeout_at(began + paced(taken), step).await {
                 Ok(Ok(true)) => return Ok(()),
-                Ok(Ok(false)) => {}
+                Ok(Ok(false)) => {
+                    let left = self.queued - self.written;
+                    taken += (before.0 - before.1).saturating_sub(left) as u64;
+                }
                 Ok(Err(_)) => return Err(Close::Broken),
                 Err(_) => return Err(Close::SlowConsumer),
             }
@@ -345,10 +426,9 @@ impl Socket {
         self.flush().await
     }
 
-    /// Sends a ping.
-    pub async fn ping(&mut self) -> Result<(), Close> {
+    /// Queues a ping.
+    pub fn feed_ping(&mut self) {
         self.push(Frame::plain(Kind::Ping, &[]));
-        self.flush().await
     }
 
     /// Closes with the code, unless the client has gone. The rest of its data is read and dropped for a

@@ -17,16 +17,20 @@ use super::{
 };
 use crate::{
     error::{Code, Error, Result},
-    limits::quotas::MAX_BODY_BYTES,
+    limits::{
+        buffers::{ByteAccount, FREE_BYTES},
+        quotas::MAX_BODY_BYTES,
+    },
     validation::Reverify,
 };
 
 /// Reads the JSON body of `parts`, at max_bytes `max_bytes` bytes, and checks the credential again if the
 /// body was late. Errors: `too_large`, before the body is read if it declares its length; 408 if it
-/// is slow; those of the credential.
+/// is slow; those of the credential; 429 or 503 if the caller or the node holds too many bytes.
 pub async fn read(parts: &Parts, body: Body, max_bytes: usize, too_large: Code) -> Result<Bytes> {
     must_be_json(&parts.headers)?;
-    let (bytes, waited) = gather(body, max_bytes, too_large).await?;
+    let account = parts.extensions.get::<ByteAccount>();
+    let (bytes, waited) = gather(body, max_bytes, too_large, account).await?;
     match parts.extensions.get::<Arc<dyn Reverify>>() {
         Some(credential) if waited => credential.reverify().await?,
         _ => {}
@@ -35,21 +39,35 @@ pub async fn read(parts: &Parts, body: Body, max_bytes: usize, too_large: Code) 
 }
 
 /// Reads the whole body. The flag says whether any of it was still to come.
-async fn gather(body: Body, most: usize, too_large: Code) -> Result<(Bytes, bool)> {
+async fn gather(
+    body: Body,
+    max_bytes: usize,
+    too_large: Code,
+    account: Option<&ByteAccount>,
+) -> Result<(Bytes, bool)> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    if declared > most {
+    if declared > max_bytes {
         return Err(closing(too_large));
     }
     let mut body = PacedBody::new(body);
     // The declared length is only a claim, so it reserves little memory.
     let mut bytes = BytesMut::with_capacity(declared.min(64 * 1024));
+    let mut permit = account.map(|account| account.take(0)).transpose()?;
     while let Some(data) = body.next().await? {
-        if bytes.len() + data.len() > most {
+        if bytes.len() + data.len() > max_bytes {
             return Err(closing(too_large));
         }
         bytes.extend_from_slice(&data);
+        if let Some(permit) = &mut permit
+            && bytes.len() > FREE_BYTES
+        {
+            permit.grow(bytes.len() - permit.bytes())?;
+        }
     }
-    Ok((bytes.freeze(), body.has_waited()))
+    let bytes = bytes.freeze();
+    let held = permit.filter(|permit| permit.bytes() > 0);
+    let bytes = held.map_or(bytes.clone(), |held| held.guard(bytes));
+    Ok((bytes, body.has_waited()))
 }
 
 /// Refuses a wrong `Content-Type`. A body without any is read as JSON.

@@ -2,7 +2,7 @@
 //! per request, before the route.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,8 +19,11 @@ use axum::{
 use ipnet::IpNet;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
-use crate::error::{Code, Error, Result};
 pub use crate::limits::address::ClientIp;
+use crate::{
+    error::{Code, Error, Result},
+    limits::buffers::{ByteAccount, Owner},
+};
 
 /// The operator's policy for incoming requests.
 #[derive(Clone)]
@@ -38,6 +41,14 @@ pub struct IngressPolicy {
 /// The other end of the TCP connection. The listener attaches it to every request.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub SocketAddr);
+
+/// The network that counts as a single client: an address, or a /64 of IPv6.
+pub fn network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
+        ip => ip,
+    }
+}
 
 impl<S: Send + Sync> FromRequestParts<S> for ClientIp {
     type Rejection = Error;
@@ -79,6 +90,9 @@ pub async fn identify(
         peer
     };
     request.extensions_mut().insert(ClientIp(ip));
+    if let Some(account) = request.extensions().get::<ByteAccount>() {
+        account.set_owner(Owner::Address(network(ip)));
+    }
     Ok(next.run(request).await)
 }
 

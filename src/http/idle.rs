@@ -1,8 +1,8 @@
-//! Deadlines of an idle connection: ten seconds for its first byte, then 75 s without a byte in
-//! either direction.
+//! Deadlines of a connection: ten seconds for its first byte, then 75 s without a byte in either
+//! direction. On HTTP/2, 75 s without a request: bytes alone, such as pings, keep nothing open.
 //!
 //! Sockets ping every 25 s and polls answer within 25 s, so only dead and unused connections reach
-//! the deadline. The head of a request has ten seconds from its first byte. hyper's own deadline
+//! the idle deadline. What the node writes must be taken at a least pace. The head of a request has ten seconds from its first byte. hyper's own deadline
 //! begins with the end of the request before. It would close idle connections after ten seconds,
 //! just when a client or load balancer uses them again.
 
@@ -17,16 +17,19 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Instant, Sleep},
 };
 
+use super::{
+    answers::{Answers, paced},
+    connections::Connection,
+};
+
 /// Deadline of the first byte.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest silence after the first byte.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-
 /// Deadline of a request's head, from its first byte.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -43,6 +46,10 @@ struct Phase {
     /// Even while a head is awaited, odd while a request is answered.
     turn: AtomicU64,
     lingers: AtomicBool,
+    /// A WebSocket has the connection, with deadlines of its own for what it writes.
+    upgraded: AtomicBool,
+    /// The deadline that ended the connection.
+    missed: Mutex<Option<&'static str>>,
 }
 
 impl RequestPhase {
@@ -56,6 +63,26 @@ impl RequestPhase {
         self.0.lingers.store(true, Ordering::Relaxed);
     }
 
+    /// Whether an answer ends the connection.
+    pub fn lingers(&self) -> bool {
+        self.0.lingers.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a WebSocket takes the connection over.
+    pub fn upgrade(&self) {
+        self.0.upgraded.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a WebSocket has the connection.
+    pub fn is_upgraded(&self) -> bool {
+        self.0.upgraded.load(Ordering::Relaxed)
+    }
+
+    /// The deadline that ended the connection: `first_byte`, `idle`, `head` or `pace`.
+    pub fn missed(&self) -> Option<&'static str> {
+        *self.0.missed.lock()
+    }
+
     /// The number of the awaited head; none while a request is answered.
     fn awaited(&self) -> Option<u64> {
         Some(self.0.turn.load(Ordering::Relaxed)).filter(|turn| turn.is_multiple_of(2))
@@ -66,43 +93,110 @@ impl RequestPhase {
 pub struct Guarded<S> {
     stream: S,
     turns: RequestPhase,
+    answers: Answers,
+    rules: Rules,
     /// The head in progress, and the time of its first byte.
     head: Option<(u64, Instant)>,
-    patience: Duration,
+    heard: bool,
     active_at: Instant,
     timer: Pin<Box<Sleep>>,
+    /// The write that the client does not take: its begin, and the bytes taken since.
+    stalled: Option<(Instant, u64)>,
+    /// Made for the first stalled write, since most clients read.
+    write_timer: Option<Pin<Box<Sleep>>>,
     /// Whether the write side is closed. Bytes that still arrive are dropped.
     lingering: bool,
+    #[expect(dead_code, reason = "held, not read")]
+    entry: Connection,
+}
+
+/// How a connection is used.
+pub struct Rules {
+    /// Whether requests overlap. Then only requests count as use, and not bytes.
+    pub h2: bool,
+    /// The life of a connection without use.
+    pub idle_timeout: Duration,
 }
 
 impl<S> Guarded<S> {
     /// Wraps a stream and waits for its first byte.
-    pub fn new(stream: S, turns: RequestPhase) -> Self {
+    pub fn new(
+        stream: S,
+        turns: RequestPhase,
+        answers: Answers,
+        rules: Rules,
+        entry: Connection,
+    ) -> Self {
         let timer = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
         Guarded {
             stream,
             turns,
+            answers,
+            rules,
             head: None,
-            patience: PREFACE_TIMEOUT,
+            heard: false,
             active_at: Instant::now(),
             timer,
+            stalled: None,
+            write_timer: None,
             lingering: false,
+            entry,
         }
     }
 
     fn active(&mut self) {
-        self.patience = IDLE_TIMEOUT;
+        self.heard = true;
         self.active_at = Instant::now();
     }
 
-    /// The next deadline.
-    fn until(&self) -> Instant {
-        let silent = self.active_at + self.patience;
-        match self.head {
-            Some((turn, began)) if self.turns.awaited() == Some(turn) => {
-                silent.min(began + HEAD_TIMEOUT)
-            }
-            _ => silent,
+    /// The next deadline, and what is missed then.
+    fn until(&self) -> (Instant, &'static str) {
+        if !self.heard {
+            return (self.active_at + PREFACE_TIMEOUT, "first_byte");
+        }
+        // Pings of the node find a dead client that waits for an answer over HTTP/2.
+        let used = match self.answers.quiet_since() {
+            Some(quiet) if self.rules.h2 => quiet,
+            None if self.rules.h2 => Instant::now(),
+            _ => self.active_at,
+        };
+        let mut next = (used + self.rules.idle_timeout, "idle");
+        if let Some((turn, began)) = self.head
+            && self.turns.awaited() == Some(turn)
+        {
+            next = next.min((began + HEAD_TIMEOUT, "head"));
+        }
+        match self.answers.deadline() {
+            Some(deadline) if !self.turns.is_upgraded() => next.min((deadline, "pace")),
+            _ => next,
+        }
+    }
+
+    fn miss(&self, what: &'static str) -> io::Error {
+        self.turns.0.missed.lock().get_or_insert(what);
+        io::ErrorKind::TimedOut.into()
+    }
+
+    /// A write that the client does not take: an error once it is too slow. A WebSocket has a
+    /// deadline of its own.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if self.turns.is_upgraded() {
+            return Poll::Pending;
+        }
+        let (began, taken) = *self.stalled.get_or_insert((Instant::now(), 0));
+        let until = began + paced(taken);
+        let timer = self
+            .write_timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+        timer.as_mut().reset(until);
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(self.miss("pace"))
+    }
+
+    fn wrote(&mut self, written: &io::Result<usize>) {
+        self.active();
+        if let (Some((_, taken)), Ok(bytes)) = (&mut self.stalled, written) {
+            *taken += *bytes as u64;
         }
     }
 }
@@ -113,23 +207,29 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, into) {
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        if read.is_ready() {
             self.active();
             let awaited = self.turns.awaited();
             if self.head.map(|(turn, _)| turn) != awaited {
                 self.head = awaited.map(|turn| (turn, self.active_at));
             }
-            return Poll::Ready(read);
+            // A client that only talks must take its answers as well.
+            if !self.rules.h2 {
+                return read;
+            }
         }
-        let until = self.until();
+        let (until, what) = self.until();
         if until < self.timer.deadline() {
             self.timer.as_mut().reset(until);
         }
         // A later deadline needs no reset per byte: the timer moves when it fires.
         loop {
-            ready!(self.timer.as_mut().poll(cx));
+            if self.timer.as_mut().poll(cx).is_pending() {
+                return read;
+            }
             if until <= Instant::now() {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                return Poll::Ready(Err(self.miss(what)));
             }
             self.timer.as_mut().reset(until);
         }
@@ -142,9 +242,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
-        self.active();
-        Poll::Ready(written)
+        match Pin::new(&mut self.stream).poll_write(cx, bytes) {
+            Poll::Ready(written) => {
+                self.wrote(&written);
+                Poll::Ready(written)
+            }
+            Poll::Pending => self.poll_stalled(cx).map(Err),
+        }
     }
 
     fn poll_write_vectored(
@@ -152,9 +256,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bytes));
-        self.active();
-        Poll::Ready(written)
+        match Pin::new(&mut self.stream).poll_write_vectored(cx, bytes) {
+            Poll::Ready(written) => {
+                self.wrote(&written);
+                Poll::Ready(written)
+            }
+            Poll::Pending => self.poll_stalled(cx).map(Err),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -162,13 +270,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        match Pin::new(&mut self.stream).poll_flush(cx) {
+            Poll::Ready(flushed) => {
+                // Everything that was written has been taken.
+                self.stalled = None;
+                Poll::Ready(flushed)
+            }
+            Poll::Pending => self.poll_stalled(cx).map(Err),
+        }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.lingering {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-            if !self.turns.0.lingers.load(Ordering::Relaxed) {
+            if !self.turns.lingers() {
                 return Poll::Ready(Ok(()));
             }
             self.lingering = true;

@@ -25,9 +25,15 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Service, ServiceExt};
 
 use super::{
-    client::Peer,
-    idle::{Guarded, RequestPhase},
+    answers::Answers,
+    client::{self, Peer},
+    connections::{Connection, Connections},
+    idle::{Guarded, RequestPhase, Rules},
     unread,
+};
+use crate::{
+    limits::buffers::{ByteAccount, ByteBudget},
+    metrics,
 };
 
 /// Deadline of the TLS handshake, from the first byte of a connection.
@@ -40,21 +46,24 @@ const LAST_ACCEPT_WINDOW: Duration = Duration::from_secs(1);
 /// megabytes, hides a client that does not read, and each connection pays for it.
 const MAX_UNSENT_BYTES: u32 = 128 * 1024;
 
-/// Serves `router` on `listener` until `stop`. Connections then finish the requests that they have
+/// The parts that serve every connection of a listener.
+#[derive(Clone)]
+pub struct ConnectionServer {
+    /// The certificate, if this listener terminates TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    pub router: Router,
+    pub connections: Connections,
+    /// The budget of the bytes that answers and bodies hold.
+    pub buffers: ByteBudget,
+    /// The life of a connection without use.
+    pub idle_timeout: Duration,
+    pub tasks: TaskTracker,
+    pub stop: CancellationToken,
+}
+
+/// Serves `listener` until the server stops. Connections then finish the requests that they have
 /// begun.
-pub async fn serve(
-    listener: TcpListener,
-    tls: Option<Arc<rustls::ServerConfig>>,
-    router: Router,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-) {
-    let server = ConnectionServer {
-        tls: tls.map(TlsAcceptor::from),
-        router,
-        tasks,
-        stop,
-    };
+pub async fn serve(listener: TcpListener, server: ConnectionServer) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -65,6 +74,7 @@ pub async fn serve(
             Err(error) => {
                 // File descriptors have mostly run out here: wait for some to come back rather than
                 // spin.
+                metrics::connection_closed("accept_failed");
                 tracing::warn!(%error, "cannot accept");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -79,34 +89,31 @@ pub async fn serve(
         let stream = stream
             .set_nonblocking(true)
             .and_then(|()| TcpStream::from_std(stream));
-        if let Ok(stream) = stream {
-            server.let_in(stream, peer);
+        match stream {
+            Ok(stream) => server.let_in(stream, peer),
+            Err(error) => log_end("accept_failed", Some(&error)),
         }
     }
 }
 
-/// The parts that serve every connection.
-struct ConnectionServer {
-    tls: Option<TlsAcceptor>,
-    router: Router,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-}
-
 impl ConnectionServer {
     fn let_in(&self, stream: TcpStream, peer: SocketAddr) {
+        let entry = match self.connections.enter(peer.ip()) {
+            Ok(entry) => entry,
+            Err(reason) => return log_end(reason, None),
+        };
         stream.set_nodelay(true).ok();
         SockRef::from(&stream)
             .set_tcp_notsent_lowat(MAX_UNSENT_BYTES)
             .ok();
-        let (tls, router, stop) = (self.tls.clone(), self.router.clone(), self.stop.clone());
+        let server = self.clone();
         self.tasks.spawn(async move {
-            match tls {
-                None => converse(stream, peer, false, router, stop).await,
+            match server.tls.clone() {
+                None => converse(stream, peer, false, server, entry).await,
                 Some(tls) => {
-                    if let Some(stream) = shake_hands(&tls, stream).await {
+                    if let Some(stream) = shake_hands(&TlsAcceptor::from(tls), stream).await {
                         let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                        converse(stream, peer, h2, router, stop).await;
+                        converse(stream, peer, h2, server, entry).await;
                     }
                 }
             }
@@ -119,39 +126,99 @@ async fn shake_hands(
     stream: TcpStream,
 ) -> Option<tokio_rustls::server::TlsStream<TcpStream>> {
     // A client that does not speak TLS is cut without an answer.
-    tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))
-        .await
-        .ok()?
-        .ok()
+    match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(error)) => log_end("handshake_failed", Some(&error)),
+        Err(_) => log_end("handshake_late", None),
+    }
+    None
 }
 
-async fn converse<S>(stream: S, peer: SocketAddr, h2: bool, router: Router, stop: CancellationToken)
-where
+/// Serves a connection to its end, or to its upgrade.
+async fn converse<S>(
+    stream: S,
+    peer: SocketAddr,
+    h2: bool,
+    server: ConnectionServer,
+    entry: Connection,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let turns = RequestPhase::default();
-    let guarded = Guarded::new(stream, turns.clone());
+    let (turns, answers) = (RequestPhase::default(), Answers::default());
+    let rules = Rules {
+        h2,
+        idle_timeout: server.idle_timeout,
+    };
+    let guarded = Guarded::new(stream, turns.clone(), answers.clone(), rules, entry);
     if h2 {
         // Requests overlap in HTTP/2, and pings find dead connections.
         turns.next();
     }
     let met = CancellationToken::new();
     let meet = met.clone();
+    let ConnectionServer {
+        router,
+        buffers,
+        stop,
+        ..
+    } = server;
+    let phase = turns.clone();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
         meet.cancel();
+        let account = ByteAccount::new(buffers.clone(), client::network(peer.ip()));
         request.extensions_mut().insert(Peer(peer));
-        let (router, turns) = (router.clone(), turns.clone());
+        request.extensions_mut().insert(account.clone());
+        let (router, turns, answers) = (router.clone(), phase.clone(), answers.clone());
         async move {
             // Streams of HTTP/2 end separately, so its connections outlive an unread body.
             if h2 {
-                call(router, request).await
+                let open = answers.open();
+                let response = call(router, request).await?;
+                Ok(answers.meter(response, &account, Some(open)))
             } else {
-                answer_in_turn(router, request, &turns).await
+                let response = answer_in_turn(router, request, &turns).await?;
+                Ok::<_, Infallible>(answers.meter(response, &account, None))
             }
         }
     });
-    // The caller has decided the protocol. Guessing it from the first bytes would wait for them
-    // without a deadline.
+    let builder = builder(h2);
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(guarded), service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = stop.cancelled() => None,
+    };
+    // hyper may not have read a first request yet, and a shutdown now would cut it.
+    let ended = match ended {
+        Some(ended) => ended,
+        None => tokio::select! {
+            ended = connection.as_mut() => ended,
+            _ = tokio::time::timeout(LAST_ACCEPT_WINDOW, met.cancelled()) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        },
+    };
+    let reason = match &ended {
+        _ if turns.missed().is_some() => turns.missed().unwrap_or_default(),
+        Ok(()) if turns.is_upgraded() => return,
+        Ok(()) if stop.is_cancelled() => "drain",
+        Ok(()) if turns.lingers() => "answered",
+        Ok(()) => "peer",
+        Err(_) => "broken",
+    };
+    log_end(
+        reason,
+        ended
+            .err()
+            .as_deref()
+            .map(|error| error as &dyn std::error::Error),
+    );
+}
+
+/// The protocol is decided by the caller. Guessing it from the first bytes would wait for them
+/// without a deadline.
+fn builder(h2: bool) -> auto::Builder<TokioExecutor> {
     let builder = auto::Builder::new(TokioExecutor::new());
     let mut builder = if h2 {
         builder.http2_only()
@@ -171,18 +238,7 @@ where
         .max_pending_accept_reset_streams(20)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(10));
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(guarded), service);
-    tokio::pin!(connection);
-    tokio::select! {
-        ended = connection.as_mut() => return log_end(ended),
-        () = stop.cancelled() => {}
-    }
-    // hyper may not have read a first request yet, and a shutdown now would cut it.
-    tokio::select! {
-        ended = connection.as_mut() => return log_end(ended),
-        _ = tokio::time::timeout(LAST_ACCEPT_WINDOW, met.cancelled()) => connection.as_mut().graceful_shutdown(),
-    }
-    log_end(connection.await);
+    builder
 }
 
 async fn call<B>(mut router: Router, request: hyper::Request<B>) -> Result<Response, Infallible>
@@ -200,13 +256,17 @@ async fn answer_in_turn(
     turns: &RequestPhase,
 ) -> Result<Response, Infallible> {
     turns.next();
+    // hyper reads the chunks and drops a length beside them. A proxy before us may have gone by the
+    // length, so what follows on this connection may be another's request.
+    let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
     let (request, rest) = unread::track(request);
     let mut response = call(router, request).await?;
     // An upgraded connection sends no further head.
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        turns.upgrade();
         return Ok(response);
     }
-    if !rest.discard().await {
+    if !rest.discard().await || chunked {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }
@@ -217,9 +277,12 @@ async fn answer_in_turn(
     Ok(response)
 }
 
-fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
+/// Counts the end of a connection, and says at `debug` why it came.
+fn log_end(reason: &'static str, error: Option<&dyn std::error::Error>) {
+    metrics::connection_closed(reason);
+    match error {
+        Some(error) => tracing::debug!(reason, %error, "a connection is closed"),
+        None => tracing::debug!(reason, "a connection is closed"),
     }
 }
 
@@ -260,7 +323,16 @@ mod tests {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         stop.cancel();
         let router = Router::new().route("/", axum::routing::get(async || "there"));
-        serve(listener, None, router, tasks.clone(), stop).await;
+        let server = ConnectionServer {
+            tls: None,
+            router,
+            connections: Connections::up_to(20),
+            buffers: ByteBudget::new(1 << 20),
+            idle_timeout: Duration::from_secs(75),
+            tasks: tasks.clone(),
+            stop,
+        };
+        serve(listener, server).await;
         for mut client in clients {
             let mut answer = String::new();
             client

@@ -4,8 +4,10 @@
 //! client ([`client`]), and then the route.
 
 pub(crate) mod answer;
+mod answers;
 pub(crate) mod body;
 pub(crate) mod client;
+pub mod connections;
 mod idle;
 pub(crate) mod json;
 pub mod listener;
@@ -16,6 +18,7 @@ mod unread;
 
 pub(crate) use self::{
     answer::{Created, Data, List},
+    answers::{RoomForPage, paced},
     body::{Json, JsonOrNothing, Path, Query},
     page::Page,
 };

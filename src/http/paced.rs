@@ -8,12 +8,8 @@ use futures_util::FutureExt;
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 
+use super::answers::paced;
 use crate::error::{Code, Error, Result};
-
-/// The time in which a body may arrive at any pace.
-const UNPACED_TIME: Duration = Duration::from_secs(10);
-/// The least pace of a body after [`UNPACED_TIME`].
-const MIN_BYTES_PER_SECOND: u64 = 16 * 1024;
 
 /// A body that is read piece by piece.
 pub struct PacedBody {
@@ -70,8 +66,7 @@ impl PacedBody {
     }
 
     fn deadline(&self) -> Instant {
-        let paced = Duration::from_millis(self.received * 1000 / MIN_BYTES_PER_SECOND);
-        self.started + UNPACED_TIME + paced
+        self.started + paced(self.received)
     }
 }
 

@@ -50,8 +50,9 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     let elapsed = started.elapsed();
     metrics::request(&route, known_method(&method), status, elapsed);
     let duration_ms = elapsed.as_secs_f64() * 1000.0;
-    if status >= 500 {
-        let cause = response.extensions().get::<Cause>().map(|cause| &*cause.0);
+    // An answer without a cause was meant: a planned route, a full node, a drain.
+    let cause = response.extensions().get::<Cause>().map(|cause| &*cause.0);
+    if status == 500 || (status > 500 && cause.is_some()) {
         tracing::error!(request_id = name, %method, route, status, duration_ms, cause, "answered");
     } else {
         tracing::debug!(request_id = name, %method, route, status, duration_ms, "answered");
@@ -97,10 +98,7 @@ fn is_sane(id: &HeaderValue) -> bool {
 /// Counts a panic and answers 500. A panic is a bug, but the node goes on.
 pub fn panicked(what: Box<dyn Any + Send>) -> Response {
     metrics::panicked();
-    let said = what
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| what.downcast_ref::<String>().map(String::as_str));
+    let said = what.downcast_ref::<&str>().copied();
     tracing::error!(said, "a handler panicked");
     Error::from(Code::InternalError).into_response()
 }

@@ -39,16 +39,16 @@ impl Acks {
     }
 
     /// Writes noted acks until `stop`, and the rest then.
-    pub async fn run(self, db: Db, stop: CancellationToken) {
+    pub async fn run(&self, db: &Db, stop: &CancellationToken) {
         loop {
             tokio::select! {
                 () = self.notify.notified() => tokio::time::sleep(FLUSH_INTERVAL).await,
                 () = stop.cancelled() => {
-                    self.flush(&db).await;
+                    self.flush(db).await;
                     return;
                 }
             }
-            if !self.flush(&db).await {
+            if !self.flush(db).await {
                 tokio::time::sleep(RETRY_INTERVAL).await;
                 self.notify.notify_one();
             }
@@ -80,7 +80,7 @@ impl Acks {
                 true
             }
             Err(error) => {
-                error.log();
+                error.log_in("inbox.ack", "the acks are written in the next round");
                 false
             }
         }

@@ -19,7 +19,7 @@ use crate::{
     error::{Code, Error, Result},
     events::{self, EncodedEvent, Event, EventKind},
     ids::{AgentId, ConversationId, EventId, TokenId},
-    limits::quotas::MAX_PAGE_EVENTS,
+    limits::quotas::{MAX_PAGE_BYTES, MAX_PAGE_EVENTS},
     metrics,
 };
 
@@ -167,8 +167,21 @@ impl Inbox {
 
     /// The next events after `after`, at most `limit` and a few megabytes.
     pub async fn read(&self, principal: Uuid, after: i64, limit: i64) -> Result<Vec<Entry>> {
+        self.read_page(principal, after, limit, MAX_PAGE_BYTES)
+            .await
+    }
+
+    /// Like [`read`](Self::read), up to `bytes`. A single larger event is a page of its own.
+    pub async fn read_page(
+        &self,
+        principal: Uuid,
+        after: i64,
+        limit: i64,
+        bytes: i64,
+    ) -> Result<Vec<Entry>> {
         metrics::inbox_read();
-        store::read(&self.db, principal, after, limit.min(MAX_PAGE_EVENTS)).await
+        let limit = limit.min(MAX_PAGE_EVENTS);
+        store::read(&self.db, principal, after, limit, bytes).await
     }
 
     /// Acks at once for an agent, unless its token has died since it was proven.

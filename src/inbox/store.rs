@@ -8,7 +8,6 @@ use crate::{
     error::Result,
     events::{self, Message},
     ids::{AgentId, ConversationId, EventId, MessageId, Principal, TokenId},
-    limits::quotas::MAX_PAGE_BYTES,
 };
 
 /// A position's owner: an agent, or a device of a user.
@@ -235,7 +234,13 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
 
 /// Reads a page, which ends at its limit or before it grows too large. A single larger event is a
 /// page of its own.
-pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Vec<Entry>> {
+pub async fn read(
+    db: &Db,
+    principal: Uuid,
+    after: i64,
+    limit: i64,
+    bytes: i64,
+) -> Result<Vec<Entry>> {
     let client = db.read().await?;
     let rows = client
         .query(
@@ -262,7 +267,7 @@ pub async fn read(db: &Db, principal: Uuid, after: i64, limit: i64) -> Result<Ve
             ) page
             where bytes <= $4 or seq = $2 + 1
             order by seq",
-            &[&principal, &after, &limit, &MAX_PAGE_BYTES],
+            &[&principal, &after, &limit, &bytes],
         )
         .await?;
     Ok(rows.iter().map(entry).collect())

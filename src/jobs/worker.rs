@@ -54,7 +54,7 @@ impl<P: Perform> Worker<P> {
                         running.insert(task.id(), claim.kind);
                     }
                 }
-                Err(error) => error.log(),
+                Err(error) => error.log_in("jobs.claim", "the worker claims again in a second"),
             }
             tokio::select! {
                 Some(ended) = tasks.join_next_with_id() => {
@@ -104,7 +104,7 @@ impl<P: Perform> Worker<P> {
             }
         };
         if let Err(error) = settled {
-            error.log();
+            error.log_in("jobs.settle", "the job runs again after its lease");
         }
     }
 
@@ -115,7 +115,10 @@ impl<P: Perform> Worker<P> {
             match queue::renew(&self.db, claim).await {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => error.log(),
+                Err(error) => error.log_in(
+                    "jobs.renew",
+                    "the worker renews again before the lease ends",
+                ),
             }
         }
     }

@@ -8,6 +8,7 @@
 
 pub(crate) mod address;
 mod batcher;
+pub mod buffers;
 mod headers;
 mod limiter;
 mod local;

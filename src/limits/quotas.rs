@@ -93,8 +93,6 @@ pub const PONG_DEADLINE: Duration = Duration::from_secs(10);
 pub const EXPIRY_NOTICE: Duration = Duration::from_secs(60);
 /// Time after an access token's end at which the socket is closed.
 pub const EXPIRY_GRACE: Duration = Duration::from_secs(10);
-/// A socket that takes nothing for this long is a slow consumer.
-pub const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 /// Frames queued for a socket before bodies are dropped and read again from the inbox.
 pub const MAX_MAILBOX_FRAMES: usize = 1024;
 /// Bytes queued for a socket before bodies are dropped and read again from the inbox.
@@ -163,6 +161,11 @@ pub const MAX_ROTATION_BYTES: usize = 2 * MB;
 /// Time that a peer has to rotate the keys after a request.
 pub const ROTATION_REQUEST_TTL: Duration = Duration::from_secs(86_400);
 
+/// The time in which bytes may pass a connection at any pace, in either direction.
+pub const UNPACED_TIME: Duration = Duration::from_secs(10);
+/// The least pace after [`UNPACED_TIME`].
+pub const MIN_BYTES_PER_SECOND: u64 = 16 * KB as u64;
+
 /// Longest wait of a poll.
 pub const MAX_POLL_WAIT_SECONDS: u64 = 25;
 /// Most events of a page.
@@ -170,3 +173,7 @@ pub const MAX_PAGE_EVENTS: i64 = 100;
 /// Most bytes of a page. It ends early rather than grow past this, but a single larger event is a
 /// page of its own.
 pub const MAX_PAGE_BYTES: i64 = 4 * MB as i64;
+/// Most bytes of a page that is read for a socket.
+pub const SOCKET_PAGE_BYTES: usize = 256 * KB;
+/// Bytes of a page, a mailbox or a frame that a socket holds without a permit.
+pub const FREE_SOCKET_BYTES: usize = 64 * KB;

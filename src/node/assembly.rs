@@ -46,13 +46,17 @@ use crate::{
     http::client::IngressPolicy,
     ids::NodeId,
     inbox::{Acks, Inbox},
-    limits::{Limits, slots::Slots, table::Overrides, unauthenticated::UnauthenticatedConnections},
+    limits::{
+        Limits, buffers::ByteBudget, slots::Slots, table::Overrides,
+        unauthenticated::UnauthenticatedConnections,
+    },
     mail::Mailer,
     metrics,
     objects::{self, Backend, Objects},
     random::Random,
     redis::Redis,
     schedule::Schedule,
+    supervisor::supervise,
     work::UnitOfWork,
 };
 
@@ -66,7 +70,7 @@ pub(super) async fn assemble(
     clock: Clock,
     random: Random,
     id: NodeId,
-    stores: Stores,
+    (stores, buffers): (Stores, ByteBudget),
     tasks: &Tasks,
 ) -> Result<App, Failure> {
     let Stores {
@@ -107,19 +111,23 @@ pub(super) async fn assemble(
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
 
     let acks = Acks::default();
-    workers.spawn(acks.clone().run(quiet_db.clone(), stopping.clone()));
+    let (written, own_db, stop) = (acks.clone(), quiet_db.clone(), stopping.clone());
+    workers.spawn(supervise("acks", move || {
+        let (acks, db, stop) = (written.clone(), own_db.clone(), stop.clone());
+        async move { acks.run(&db, &stop).await }
+    }));
     workers.spawn(invalidation::run(
         quiet_db.clone(),
         hub.clone(),
         backplane.state(),
         stopping.clone(),
     ));
-    let reconciler = Reconciler::new(&quiet_db, &backplane);
-    workers.spawn(reconcile::run(
-        reconciler,
-        backplane.state(),
-        stopping.clone(),
-    ));
+    let reconciler = Arc::new(Reconciler::new(&quiet_db, &backplane));
+    let (state, stop) = (backplane.state(), stopping.clone());
+    workers.spawn(supervise("reconciler", move || {
+        let (reconciler, state, stop) = (reconciler.clone(), state.clone(), stop.clone());
+        async move { reconcile::run(&reconciler, &state, &stop).await }
+    }));
 
     let budgets = config.limits.parse::<Overrides>()?;
     let limits = Limits::start(
@@ -169,6 +177,7 @@ pub(super) async fn assemble(
         typing: typing.clone(),
         streams,
         limits: limits.clone(),
+        buffers: buffers.clone(),
         slots: slots.clone(),
         unauthenticated: UnauthenticatedConnections::default(),
         access_tokens: access_tokens.clone(),

@@ -16,9 +16,12 @@ use crate::{
     db::{Db, Plans, migrate},
     delivery::End,
     error::Error,
-    http::listener,
+    http::{
+        connections::Connections,
+        listener::{self, ConnectionServer},
+    },
     ids::NodeId,
-    limits::table::Overrides,
+    limits::{buffers::ByteBudget, quotas::MB, table::Overrides},
     objects,
     random::Random,
     redis::Redis,
@@ -39,6 +42,8 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sockets are closed in batches over this long, with hints to come back spread over as much.
 const DRAIN_SPREAD: Duration = Duration::from_secs(5);
+/// Connections of the admin listener. Probes and scrapers need few.
+const MAX_ADMIN_CONNECTIONS: usize = 256;
 /// Work that is under way when the listener closes may take this long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -157,7 +162,9 @@ impl Node {
         let id = NodeId::generate(&random);
         let stores = Stores::open(&config).await?;
         let (redis, tasks) = (stores.redis.clone(), Tasks::default());
-        let assembled = assembly::assemble(&config, clock, random, id, stores, &tasks);
+        let buffers = ByteBudget::new(config.max_buffer.0 as usize * MB);
+        let parts = (stores, buffers.clone());
+        let assembled = assembly::assemble(&config, clock, random, id, parts, &tasks);
         let app = Box::pin(assembled).await?;
 
         let admin = TcpListener::bind(config.admin).await?;
@@ -169,30 +176,33 @@ impl Node {
             workers,
             ..
         } = &tasks;
+        let admin_server = ConnectionServer {
+            tls: None,
+            router: routes::admin(app.clone()),
+            connections: Connections::up_to(MAX_ADMIN_CONNECTIONS),
+            buffers,
+            idle_timeout: Duration::from_secs(config.connection_idle.0.into()),
+            tasks: workers.clone(),
+            stop: stopping.clone(),
+        };
         let mut address = admin_address;
         if role == Role::Node {
             let public = TcpListener::bind(config.listen).await?;
             address = public.local_addr()?;
-            let router = routes::public(app.clone());
+            let server = ConnectionServer {
+                tls,
+                router: routes::public(app.clone()),
+                connections: Connections::of(&config),
+                tasks: connections.clone(),
+                stop: closing.clone(),
+                ..admin_server.clone()
+            };
             // The acceptor counts as a connection: a drain must not count them before the last
             // has been let in.
-            connections.spawn(listener::serve(
-                public,
-                tls,
-                router,
-                connections.clone(),
-                closing.clone(),
-            ));
+            connections.spawn(listener::serve(public, server));
         }
         // Probes and metrics are answered until the very end.
-        let router = routes::admin(app.clone());
-        workers.spawn(listener::serve(
-            admin,
-            None,
-            router,
-            workers.clone(),
-            stopping.clone(),
-        ));
+        workers.spawn(listener::serve(admin, admin_server));
         tracing::info!(%address, %admin_address, "serving");
         let drain_lag = Duration::from_secs(config.drain_lag_seconds.0.into());
         Ok(Node {

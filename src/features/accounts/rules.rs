@@ -184,6 +184,8 @@ mod tests {
             "DATABASE_URL" | "REDIS_URL" | "MAIL_URL" => Some("smtp://x".into()),
             "TRUSTED_PROXIES" => Some("10.0.0.0/8".into()),
             "TURNSTILE_SECRET" => Some("s".into()),
+            "ALLOW_CLEARTEXT" => Some("x".into()),
+            "ALLOW_TEST_VALUES" => Some("true".into()),
             _ => None,
         })
         .expect("settings");

@@ -48,7 +48,7 @@ impl ReachabilityTracker {
             let noted = std::mem::take(&mut *self.noted.lock());
             let noted = Vec::from_iter(noted);
             if let Err(error) = self.acked(&noted).await {
-                error.log();
+                error.log_in("agents.revive", "the agents are tried again in a second");
                 noted.into_iter().for_each(|agent| self.note(agent));
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }

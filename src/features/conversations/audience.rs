@@ -5,6 +5,7 @@
 //! written under the conversation's lock.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -135,6 +136,27 @@ impl Audience {
     /// Whether `listener` is a recipient of the conversation's ephemeral events.
     pub async fn includes(&self, listener: Uuid, conversation: ConversationId) -> Result<bool> {
         Ok(recipients(&self.of(conversation).await?).any(|id| id == listener))
+    }
+
+    /// Those of `conversations` whose ephemeral events `listener` receives, by a single statement
+    /// however many there are.
+    pub async fn of_listener(
+        &self,
+        listener: Uuid,
+        conversations: &[ConversationId],
+    ) -> Result<HashSet<ConversationId>> {
+        let client = self.db.read().await?;
+        let rows = client
+            .query(
+                "-- conversations.heard
+                select m.conversation_id
+                from member m left join relation r on r.relation_id = m.relation_id
+                where m.principal_id = $1 and m.conversation_id = any($2)
+                  and m.visibility = 'all' and coalesce(r.state <> 'revoked', true)",
+                &[&listener, &conversations],
+            )
+            .await?;
+        Ok(rows.iter().map(|row| row.get("conversation_id")).collect())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use blindpipe_protocol::{
     conversations::ConversationKind,
     group_keys::{
@@ -20,9 +20,9 @@ use crate::{
         user::{User, lock_live_session},
     },
     db::Db,
-    error::{Error, Result},
+    error::{Code, Error, Result},
     features::conversations,
-    http::{Created, Data, Json, Path, Query},
+    http::{Created, Data, Json, Path, Query, body, json},
     ids::{ConversationId, Principal},
     limits::{
         Limiter,
@@ -55,8 +55,8 @@ fn by_recipient(wrapped: Vec<RecipientKey>) -> Result<BTreeMap<Recipient, String
 
 /// `POST /keys/groups/{conversation_id}/rotate`: gives a conversation its next key.
 ///
-/// Caller: user who is a member. Limit: `keys_group_rotate`, 6/h per conversation, charged after
-/// the checks of caller and shape. Body `{base_epoch, reason?, wrapped_keys:[{principal_id,
+/// Caller: user who is a member, which is checked before the body is read. Limits: the default, and
+/// `keys_group_rotate`, 6/h per conversation, charged after the checks of caller and shape. Body `{base_epoch, reason?, wrapped_keys:[{principal_id,
 /// device_id?, wrapped_key}]}`. It has one key for each member's device with keys, and one for each
 /// agent with keys. Answers 201 with [`RotatedKey`]. Publishes `key.rotated` to each member with
 /// its own keys. Errors: `NOT_FOUND`, `VERSION_MISMATCH` (`current_epoch`), `RECIPIENTS_MISMATCH`
@@ -66,15 +66,19 @@ pub async fn rotate(
     limiter: Limiter,
     State(work): State<UnitOfWork>,
     Path(id): Path<ConversationId>,
-    Json(body): Json<RotateKey, MAX_ROTATION_BYTES>,
+    request: Request,
 ) -> Result<Created<RotatedKey>> {
+    // Nobody else makes the node read two megabytes.
+    conversations::kind(work.db(), id, Principal::User(user.id)).await?;
+    let (parts, body) = request.into_parts();
+    let body = body::read(&parts, body, MAX_ROTATION_BYTES, Code::PayloadTooLarge).await?;
+    let body: RotateKey = json::parse(&body)?;
     let rotation = store::Rotation {
         by: user.id,
         base_epoch: body.base_epoch,
         reason: body.reason.map(|text| text.0),
         keys: by_recipient(body.wrapped_keys)?,
     };
-    conversations::kind(work.db(), id, Principal::User(user.id)).await?;
     limiter.check(Limit::KeysGroupRotate, id).await?;
     let rotated = work.run("group_keys.rotate", async |tx| {
         lock_live_session(tx, user.id, user.session).await?;

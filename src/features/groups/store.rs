@@ -205,6 +205,8 @@ pub async fn add_agent(
     agent: AgentId,
     visibility: Visibility,
 ) -> Result<AddedAgent> {
+    // The agent's lock comes before the conversation's. Whether it exists is judged below.
+    agents::find(tx, agent).await?;
     let place = lock_as_admin(tx, group, by).await?;
     let relation = related(tx, by, agent).await?;
     // An agent whose relation has ended returns under the caller's relation. It sees only later

@@ -37,6 +37,15 @@ struct Waiting {
     closed: bool,
 }
 
+impl Waiting {
+    /// Counts and orders anew what a panic has left behind.
+    fn reschedule(&mut self) {
+        self.sends.retain(|_, sends| !sends.is_empty());
+        self.turns = self.sends.keys().copied().collect();
+        self.count = self.sends.values().map(Vec::len).sum();
+    }
+}
+
 impl ContendedSends {
     /// Adds sends, each behind the earlier ones of its conversation.
     pub fn add(&self, sends: Vec<PendingSend>) {
@@ -88,7 +97,8 @@ impl ContendedSends {
     }
 
     /// Commits waiting sends, one conversation at a time and each in its turn, until closed.
-    pub async fn run(self, db: Db, backplane: Backplane) {
+    pub async fn run(&self, db: &Db, backplane: &Backplane) {
+        self.waiting.lock().reschedule();
         loop {
             let Some((conversation, mut sends)) = self.next() else {
                 if self.waiting.lock().closed {
@@ -98,7 +108,7 @@ impl ContendedSends {
                 continue;
             };
             let taken = sends.len();
-            let mut rest = commit_next(&db, &backplane, &mut sends).await;
+            let mut rest = commit_next(db, backplane, &mut sends).await;
             rest.append(&mut sends);
             self.settle(conversation, rest, taken);
         }

@@ -14,7 +14,7 @@ use crate::{
     auth::{agent::Agent, user::User},
     db::Db,
     error::Result,
-    http::{Path, Query, page::Page},
+    http::{Path, Query, RoomForPage, page::Page},
     ids::{AgentId, ConversationId, MessageId, Principal},
 };
 
@@ -36,6 +36,7 @@ pub struct Walk {
 /// true. Errors: `NOT_FOUND`.
 pub async fn of_user(
     user: User,
+    _: RoomForPage,
     State(db): State<Db>,
     Path(conversation): Path<ConversationId>,
     Query(walk): Query<Walk>,
@@ -49,6 +50,7 @@ pub async fn of_user(
 /// Caller: agent who is a member by an active relation.
 pub async fn of_agent(
     agent: Agent,
+    _: RoomForPage,
     State(db): State<Db>,
     Path((_, conversation)): Path<(AgentId, ConversationId)>,
     Query(walk): Query<Walk>,

@@ -24,6 +24,7 @@ use crate::{
     ids::{ConversationId, MessageId},
     metrics,
     random::Random,
+    supervisor::supervise,
 };
 
 /// The length of one shard's queue. A full queue refuses sends with 503.
@@ -64,9 +65,17 @@ impl MessageWriter {
         let shards = (0..shards).map(|_| {
             let (sender, queue) = mpsc::channel(QUEUE_CAPACITY);
             let contended = ContendedSends::default();
-            tasks.spawn(contended.clone().run(db.clone(), backplane.clone()));
+            let (lane, db, backplane) = (contended.clone(), db.clone(), backplane.clone());
             let shard = WriterShard::new(db.clone(), backplane.clone(), queue, contended);
-            tasks.spawn(shard.run());
+            let shard = Arc::new(tokio::sync::Mutex::new(shard));
+            tasks.spawn(supervise("send_writer", move || {
+                let shard = shard.clone();
+                async move { shard.lock().await.run().await }
+            }));
+            tasks.spawn(supervise("contended_sends", move || {
+                let (lane, db, backplane) = (lane.clone(), db.clone(), backplane.clone());
+                async move { lane.run(&db, &backplane).await }
+            }));
             sender
         });
         MessageWriter {
@@ -154,7 +163,7 @@ impl WriterShard {
     }
 
     /// Runs until the queue is closed and all sends are answered.
-    async fn run(mut self) {
+    async fn run(&mut self) {
         while self.receive().await {
             self.contended.take_followers(&mut self.held);
             let mut batch = Batch::select(&mut self.held);

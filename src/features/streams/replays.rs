@@ -22,13 +22,15 @@ use super::{
 use crate::{
     delivery::ephemeral::EphemeralEvent,
     error::{Code, Result},
-    ids::Principal,
+    ids::{ConversationId, Principal},
 };
 
 /// The number of waiting requests. At this number, the socket is not read until one is answered.
 const MAX_PENDING_REPLAYS: usize = 16;
 /// The number of streams whose position is remembered.
 const MAX_CONVERSATIONS: usize = 64;
+/// The conversations whose members are looked up for a request.
+const MAX_AUDIENCE_LOOKUPS: usize = 8;
 /// The longest wait for other nodes.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -216,6 +218,26 @@ pub fn without_the_past(events: VecDeque<EphemeralEvent>) -> impl Iterator<Item 
     left.into_iter().rev()
 }
 
+/// The first stream whose conversation `listener` hears. Agents choose the names of their streams,
+/// so many may have the name: beyond a few, Postgres names those that count in a single statement.
+pub async fn first_heard<T>(
+    streams: &Streams,
+    listener: Uuid,
+    mut named: Vec<(ConversationId, T)>,
+) -> Result<Option<T>> {
+    if named.len() > MAX_AUDIENCE_LOOKUPS {
+        let places: Vec<ConversationId> = named.iter().map(|(place, _)| *place).collect();
+        let heard = streams.audience.of_listener(listener, &places).await?;
+        named.retain(|(place, _)| heard.contains(place));
+    }
+    for (place, stream) in named.into_iter().take(MAX_AUDIENCE_LOOKUPS) {
+        if streams.audience.includes(listener, place).await? {
+            return Ok(Some(stream));
+        }
+    }
+    Ok(None)
+}
+
 /// Finds the stream for `listener`: the most recently active one of this name that it may receive.
 /// Asks the other nodes for deltas from `from` on that this node does not have.
 fn find(streams: &Streams, listener: Principal, stream: StreamId, from: u64) -> Finding {
@@ -225,13 +247,11 @@ fn find(streams: &Streams, listener: Principal, stream: StreamId, from: u64) -> 
         let mut deadline = None;
         loop {
             let replayed = streams.table.replayed();
-            let mut meant = None;
-            for (key, conversation, here) in streams.table.named(&stream, from) {
-                if streams.audience.includes(listener, conversation).await? {
-                    meant = Some((key, here));
-                    break;
-                }
-            }
+            let named = streams.table.named(&stream, from);
+            let named = named
+                .into_iter()
+                .map(|(key, place, here)| (place, (key, here)));
+            let meant = first_heard(&streams, listener, named.collect()).await?;
             let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
             match meant {
                 Some((key, here)) if here || late => return Ok(key),
@@ -261,11 +281,7 @@ fn find(streams: &Streams, listener: Principal, stream: StreamId, from: u64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        clock::Clock,
-        ids::{AgentId, ConversationId},
-        random::Random,
-    };
+    use crate::{clock::Clock, ids::AgentId, random::Random};
 
     #[test]
     fn deltas_are_not_told_after_the_message_that_they_have_become() {

@@ -10,6 +10,7 @@ use super::{
     Streams,
     id::StreamKey,
     messages::{StreamControl, StreamWanted},
+    replays::first_heard,
 };
 use crate::{error::Result, ids::NodeId};
 
@@ -67,17 +68,15 @@ async fn answer(
         stream,
         from,
     } = wanted;
-    for (key, conversation) in streams.table.own(&stream) {
-        if !streams.audience.includes(listener, conversation).await? {
-            continue;
-        }
+    let own = streams.table.own(&stream).into_iter();
+    let own = own.map(|(key, conversation)| (conversation, key)).collect();
+    if let Some(key) = first_heard(streams, listener, own).await? {
         let to = (by, key.clone());
         if answered.get(&to).is_none_or(|before| before > from) {
             answered.insert(to, from);
             let events = streams.table.recall(&key, from);
             streams.backplane.answer_node(by, &events);
         }
-        break;
     }
     Ok(())
 }

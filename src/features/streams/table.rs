@@ -32,6 +32,9 @@ use crate::{
 
 /// The most streams in the table. Streams of other nodes beyond that are forwarded and not kept.
 const MAX_STREAMS: usize = 20_000;
+/// The most entries of one agent's own streams, ended ones included. Beyond that its oldest ended
+/// stream is forgotten early.
+const MAX_OWN_STREAMS: usize = 64;
 /// The extra time before another node's stream counts as idle. Its own node may still announce the
 /// end.
 const UNHEARD_GRACE: Duration = Duration::from_secs(5);
@@ -71,6 +74,8 @@ struct Stream {
 #[derive(Default)]
 struct Table {
     streams: HashMap<StreamId, HashMap<AgentId, Stream>>,
+    /// The names of the streams that began here, oldest first: a few per agent.
+    own: HashMap<AgentId, VecDeque<StreamId>>,
     known: usize,
     bytes: usize,
 }
@@ -101,18 +106,13 @@ impl StreamTable {
     /// Begins a stream here, or begins it anew.
     pub fn begin(&self, key: &StreamKey, home: StreamTarget) -> Result<()> {
         let mut table = self.table();
-        let open = table.streams.iter().filter(|(id, _)| **id != key.stream);
-        let open = open.filter_map(|(_, agents)| agents.get(&key.agent));
-        if open
-            .filter(|stream| stream.own && stream.over.is_none())
-            .count()
-            >= MAX_OPEN_STREAMS
-        {
+        if table.count_open(key) >= MAX_OPEN_STREAMS {
             return Err(too_many(
                 format!("{MAX_OPEN_STREAMS} open"),
                 STREAM_IDLE_TIMEOUT,
             ));
         }
+        table.make_room(key);
         table.insert(key, Stream::new(home, true, self.clock.now()));
         Ok(())
     }
@@ -413,9 +413,40 @@ impl Table {
         self.streams.get_mut(&key.stream)?.get_mut(&key.agent)
     }
 
+    /// The number of an agent's open streams, except this one.
+    fn count_open(&self, key: &StreamKey) -> usize {
+        let names = self.own.get(&key.agent).into_iter().flatten();
+        let others = names.filter(|name| **name != key.stream);
+        let streams = others.filter_map(|name| self.streams.get(name)?.get(&key.agent));
+        streams.filter(|stream| stream.over.is_none()).count()
+    }
+
+    /// Forgets an agent's oldest ended stream if it has too many entries for another one.
+    fn make_room(&mut self, key: &StreamKey) {
+        let names = self.own.get(&key.agent);
+        let Some(names) = names.filter(|names| names.len() >= MAX_OWN_STREAMS) else {
+            return;
+        };
+        let has_ended = |name: &&StreamId| {
+            let stream = self
+                .streams
+                .get(*name)
+                .and_then(|agents| agents.get(&key.agent));
+            stream.is_some_and(|stream| stream.over.is_some())
+        };
+        if let Some(stream) = names.iter().find(has_ended).cloned() {
+            let agent = key.agent;
+            self.remove(&StreamKey { agent, stream });
+        }
+    }
+
     fn insert(&mut self, key: &StreamKey, stream: Stream) {
         self.remove(key);
         self.known += 1;
+        if stream.own {
+            let names = self.own.entry(key.agent).or_default();
+            names.push_back(key.stream.clone());
+        }
         self.streams
             .entry(key.stream.clone())
             .or_default()
@@ -427,6 +458,14 @@ impl Table {
             return;
         };
         if let Some(stream) = agents.remove(&key.agent) {
+            if let Some(names) = self.own.get_mut(&key.agent)
+                && stream.own
+            {
+                names.retain(|name| *name != key.stream);
+                if names.is_empty() {
+                    self.own.remove(&key.agent);
+                }
+            }
             self.known -= 1;
             self.bytes -= stream
                 .deltas
@@ -461,5 +500,40 @@ impl Table {
                 .pop_first()
                 .map_or(0, |(_, (_, text))| text.len());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn an_agent_that_begins_and_ends_streams_fills_its_own_places_only() {
+        let random = Random::seeded(Clock::default(), [3; 32]);
+        let table = StreamTable::new(Clock::default());
+        let home = StreamTarget {
+            conversation: ConversationId(random.ulid()),
+            in_reply_to: None,
+        };
+        let agent = || AgentId(random.uuid_v7());
+        let key = |agent, n: usize| StreamKey {
+            agent,
+            stream: format!("s-{n}").parse().expect("a name"),
+        };
+        let (quiet, busy) = (agent(), agent());
+        table.begin(&key(quiet, 0), home).expect("begun");
+        for n in 0..10 * MAX_OWN_STREAMS {
+            table.begin(&key(busy, n), home).expect("begun");
+            assert!(table.finish(&key(busy, n), &"{}".into()));
+        }
+        assert_eq!(table.table().known, MAX_OWN_STREAMS + 1);
+        assert!(table.open(&key(quiet, 0)).is_some());
+        // Ended streams do not count as open.
+        for n in 0..MAX_OPEN_STREAMS {
+            table.begin(&key(busy, n), home).expect("begun");
+        }
+        assert!(table.begin(&key(busy, 999), home).is_err());
+        assert!(table.begin(&key(busy, 0), home).is_ok(), "it begins anew");
     }
 }

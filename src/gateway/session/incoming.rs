@@ -20,8 +20,10 @@ use crate::{
     ids::{Principal, SessionId},
     limits::{
         Limiter,
+        buffers::{BytePermit, Owner},
         quotas::{
-            HEARTBEAT_INTERVAL, MAX_ACKS_PER_SECOND, MAX_DELTAS_PER_SECOND, MAX_FRAMES_PER_SECOND,
+            FREE_SOCKET_BYTES, HEARTBEAT_INTERVAL, MAX_ACKS_PER_SECOND, MAX_DELTAS_PER_SECOND,
+            MAX_FRAMES_PER_SECOND,
         },
         table::Limit,
     },
@@ -79,17 +81,23 @@ impl Session<'_> {
     }
 
     async fn handle(&mut self, frame: ClientFrame, socket: &mut Socket) -> Result<(), SessionEnd> {
+        if self.has_expired()
+            && let Some((reference, stream)) = frame.command()
+        {
+            refuse(socket, reference, stream, &Code::Unauthorized.into());
+            return Ok(());
+        }
         match frame {
             ClientFrame::Ping => {
                 let pong = frames::encode(&ServerFrame::Pong(Empty {}));
-                socket.say(pong).await?;
+                socket.feed(&pong);
             }
             ClientFrame::Ack(cursor) => self.ack(cursor),
             ClientFrame::Renew(token) => {
                 let session = SessionId(self.client.credential);
                 match self.limiter().check(Limit::AuthRenew, session).await {
                     Ok(()) => self.renew(&token, socket).await?,
-                    Err(error) => refuse(socket, &Value::Null, None, &error).await?,
+                    Err(error) => refuse(socket, &Value::Null, None, &error),
                 }
             }
             ClientFrame::Send {
@@ -97,8 +105,9 @@ impl Session<'_> {
                 conversation,
                 body,
             } => {
+                let permit = self.hold(body.len())?;
                 self.sends
-                    .push(reference, Target::Conversation(conversation), body);
+                    .push(reference, Target::Conversation(conversation), body, permit);
             }
             ClientFrame::StreamEnd {
                 reference,
@@ -106,19 +115,23 @@ impl Session<'_> {
                 conversation,
                 body,
             } => {
-                self.sends
-                    .push(reference, Target::Stream(stream, conversation), body);
+                let permit = self.hold(body.len())?;
+                let target = Target::Stream(stream, conversation);
+                self.sends.push(reference, target, body, permit);
             }
             ClientFrame::ToolRequest { reference, body } => {
-                self.sends.push(reference, Target::ToolRequest, body);
+                let permit = self.hold(body.len())?;
+                self.sends
+                    .push(reference, Target::ToolRequest, body, permit);
             }
             ClientFrame::ToolResponse {
                 reference,
                 request_id,
                 body,
             } => {
-                self.sends
-                    .push(reference, Target::ToolResponse(request_id), body);
+                let permit = self.hold(body.len())?;
+                let target = Target::ToolResponse(request_id);
+                self.sends.push(reference, target, body, permit);
             }
             ClientFrame::StreamSync {
                 reference,
@@ -145,7 +158,7 @@ impl Session<'_> {
                     &self.subscription,
                 );
                 if let Err(error) = typed.await {
-                    refuse(socket, &reference, None, &error).await?;
+                    refuse(socket, &reference, None, &error);
                 }
             }
             ClientFrame::Stream {
@@ -156,11 +169,21 @@ impl Session<'_> {
                 let (gateway, who) = (self.gateway, self.client.principal);
                 let done = of_stream(gateway, who, stream.clone(), action);
                 if let Err(error) = done.await {
-                    refuse(socket, &reference, Some(&stream), &error).await?;
+                    refuse(socket, &reference, Some(&stream), &error);
                 }
             }
         }
         Ok(())
+    }
+
+    /// A permit for a large body that waits for its turn.
+    fn hold(&self, bytes: usize) -> Result<Option<BytePermit>, SessionEnd> {
+        if bytes <= FREE_SOCKET_BYTES {
+            return Ok(None);
+        }
+        let owner = Owner::Principal(self.client.principal.id());
+        let permit = self.gateway.buffers.take(owner, bytes);
+        permit.map(Some).map_err(|_| Close::SlowConsumer.into())
     }
 
     fn limiter(&self) -> Limiter {
@@ -169,7 +192,8 @@ impl Session<'_> {
 
     /// Notes a durable ack. An ack of another epoch says nothing about this one.
     fn ack(&self, cursor: Cursor) {
-        if cursor.epoch == self.epoch {
+        // An ack of a revoked credential would move the agent's shared position.
+        if cursor.epoch == self.epoch && !self.subscription.is_ended() {
             let seq = cursor.seq.min(self.subscription.sent());
             self.gateway.acks.note(
                 &self.client.reader,
@@ -205,11 +229,9 @@ impl Session<'_> {
                 self.client.expires_at = Some(expires_at);
                 let waited = self.expiry == Expiry::Expired;
                 self.expiry = Expiry::Fresh;
-                socket
-                    .say(frames::encode(&ServerFrame::AuthRenewed(AuthRenewed {
-                        expires_at: expires_at.into(),
-                    })))
-                    .await?;
+                socket.feed(&frames::encode(&ServerFrame::AuthRenewed(AuthRenewed {
+                    expires_at: expires_at.into(),
+                })));
                 if waited {
                     // The mailbox was emptied meanwhile, but it still has its head.
                     let head = self.subscription.take().head;
@@ -222,9 +244,7 @@ impl Session<'_> {
                 Err(Close::Overload.into())
             }
             Err(_) => {
-                socket
-                    .say(frames::auth_error(AuthErrorReason::InvalidToken))
-                    .await?;
+                socket.feed(&frames::auth_error(AuthErrorReason::InvalidToken));
                 Err(Close::AuthFailed.into())
             }
         }

@@ -131,7 +131,8 @@ impl<'a> Session<'a> {
         // Before the bounds are read: every later commit wakes this subscription.
         let subscription = gateway.hub.join(
             Subscription::new(client.principal.id(), client.credential, UNKNOWN_SEQ)
-                .with_ephemeral(),
+                .with_ephemeral()
+                .with_buffers(gateway.buffers.clone()),
         );
         let ended = subscription.subscription();
         client.lease.on_lost(move || ended.end(End::TooMany));
@@ -204,9 +205,8 @@ impl<'a> Session<'a> {
             return Err(Close::Overload.into());
         }
         let cursor = session.cursor(session.subscription.sent());
-        socket
-            .say(frames::encode(&ServerFrame::CaughtUp(CaughtUp { cursor })))
-            .await?;
+        socket.feed(&frames::encode(&ServerFrame::CaughtUp(CaughtUp { cursor })));
+        session.flush(socket).await?;
         Ok(session)
     }
 
@@ -224,17 +224,22 @@ impl<'a> Session<'a> {
         loop {
             let mut fired = false;
             let outcome = tokio::select! {
-                incoming = socket.receive(), if self.sends.has_room() && self.syncs.has_room() => {
+                incoming = socket.receive(), if self.is_reading() => {
                     Box::pin(self.handle_incoming(incoming, socket)).await
                 }
                 () = self.subscription.notified() => self.deliver(socket).await,
                 () = self.reorder_buffer.overdue() => self.deliver(socket).await,
-                answered = self.sends.answered() => answer(socket, &answered).await,
+                answered = self.sends.answered() => answer(socket, &answered),
                 found = self.syncs.found() => Box::pin(self.send_replay(found, socket)).await,
                 () = &mut timer => {
                     fired = true;
                     self.tick(socket).await
                 }
+            };
+            let outcome = match outcome {
+                // A revocation takes effect in the middle of every write.
+                Ok(()) if socket.has_queue() => self.flush(socket).await,
+                outcome => outcome,
             };
             if let Err(why) = outcome {
                 return why;
@@ -252,6 +257,11 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Whether frames of the client are read now.
+    fn is_reading(&self) -> bool {
+        self.sends.has_room() && self.syncs.has_room()
+    }
+
     /// The next moment at which a timer is due.
     fn due(&self) -> DateTime<Utc> {
         let expiry = self.client.expires_at.map(|at| match self.expiry {
@@ -266,28 +276,29 @@ impl<'a> Session<'a> {
         let now = self.gateway.clock.now();
         if let Some(at) = self.client.expires_at {
             if now >= at + EXPIRY_GRACE {
-                socket
-                    .say(frames::auth_error(AuthErrorReason::TokenExpired))
-                    .await?;
+                socket.feed(&frames::auth_error(AuthErrorReason::TokenExpired));
                 return Err(Close::AuthFailed.into());
             }
             if now >= at {
                 self.expiry = Expiry::Expired;
             } else if now >= at - EXPIRY_NOTICE && self.expiry == Expiry::Fresh {
                 self.expiry = Expiry::Noticed;
-                socket
-                    .say(frames::encode(&ServerFrame::AuthExpiring(Empty {})))
-                    .await?;
+                socket.feed(&frames::encode(&ServerFrame::AuthExpiring(Empty {})));
             }
         }
         if now >= self.beat_at {
+            if !self.is_reading() {
+                // Its pong may wait behind the frames that are not read yet.
+                self.beat_at = now + PONG_DEADLINE;
+                return Ok(());
+            }
             if self.pinged {
                 // A half-open connection has no client that could receive a code.
                 return Err(SessionEnd::PeerGone);
             }
             self.pinged = true;
             self.beat_at = now + PONG_DEADLINE;
-            socket.ping().await?;
+            socket.feed_ping();
         }
         Ok(())
     }

@@ -7,15 +7,29 @@ use crate::{
     delivery::End,
     events::EncodedEvent,
     features::streams::{Found, ReplayChunk, without_the_past},
-    gateway::{close::SessionEnd, close_frame, sends::refuse, socket::Socket},
-    limits::quotas::MAX_PAGE_EVENTS,
+    gateway::{
+        close::{Close, SessionEnd},
+        close_frame,
+        sends::{answer, refuse},
+        socket::Socket,
+    },
+    limits::{
+        buffers::{BytePermit, Owner},
+        quotas::{FREE_SOCKET_BYTES, MAX_PAGE_EVENTS, SOCKET_PAGE_BYTES},
+    },
 };
+
+/// The longest time for which a drain answers a socket's sends.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Session<'_> {
     /// Sends the events in the mailbox, and reads the missing ones from the inbox.
     pub(super) async fn deliver(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
         let mail = self.subscription.take();
         if let Some(end) = mail.end {
+            if let End::Drain(_) = end {
+                Box::pin(self.answer_waiting(socket)).await?;
+            }
             return Err(self.close_with(end, socket).await);
         }
         if self.expiry == Expiry::Expired {
@@ -67,7 +81,10 @@ impl Session<'_> {
         } = found;
         let key = match key {
             Ok(key) => key,
-            Err(error) => return refuse(socket, &reference, Some(&stream), &error).await,
+            Err(error) => {
+                refuse(socket, &reference, Some(&stream), &error);
+                return Ok(());
+            }
         };
         let ReplayChunk { frames, next } = self.gateway.streams.replay(&key, from);
         self.syncs.record_sent(key, next);
@@ -82,15 +99,17 @@ impl Session<'_> {
     /// Whether events may be sent now. They may not if the access token has ended or the node is
     /// fenced; they stay in the inbox then.
     fn may_deliver(&mut self) -> bool {
-        if self
-            .client
-            .expires_at
-            .is_some_and(|at| self.gateway.clock.now() >= at)
-        {
+        if self.has_expired() {
             self.expiry = Expiry::Expired;
             return false;
         }
         !self.gateway.hub.is_fenced()
+    }
+
+    /// Whether the access token has ended.
+    pub(super) fn has_expired(&self) -> bool {
+        let now = self.gateway.clock.now();
+        self.client.expires_at.is_some_and(|at| now >= at)
     }
 
     /// Queues an event; false if nothing may be sent now.
@@ -154,21 +173,32 @@ impl Session<'_> {
     ) -> Result<(), SessionEnd> {
         let principal = self.client.principal.id();
         while self.subscription.sent() < head {
-            let page = match self
-                .gateway
-                .inbox
-                .read(principal, self.subscription.sent(), MAX_PAGE_EVENTS)
+            // Without room for a page, small pages still keep the client going.
+            let owner = Owner::Principal(principal);
+            let mut permit = self.gateway.buffers.take(owner, SOCKET_PAGE_BYTES).ok();
+            let bytes = permit.as_ref().map_or(FREE_SOCKET_BYTES, BytePermit::bytes);
+            let (after, inbox) = (self.subscription.sent(), &self.gateway.inbox);
+            let page = match inbox
+                .read_page(principal, after, MAX_PAGE_EVENTS, bytes as i64)
                 .await
             {
                 Ok(page) => page,
                 Err(error) => {
                     // The next sweep that reaches Postgres finds this session behind.
-                    error.log();
+                    error.log_in("inbox.read", "the sweep wakes the session again");
                     return Ok(());
                 }
             };
             if page.is_empty() {
                 return Ok(());
+            }
+            let held: usize = page.iter().map(|entry| entry.encoded.len()).sum();
+            let fits = match &mut permit {
+                Some(permit) => permit.grow(held.saturating_sub(bytes)).is_ok(),
+                None => held <= 2 * FREE_SOCKET_BYTES,
+            };
+            if !fits {
+                return Err(Close::SlowConsumer.into());
             }
             for entry in page {
                 if !self.write_event(socket, entry.seq, entry.encoded).await? {
@@ -180,8 +210,24 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// Answers the sends that wait, before a drain ends the session. Nothing more is read. A
+    /// revocation ends it at once.
+    async fn answer_waiting(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
+        let deadline = tokio::time::Instant::now() + ANSWER_TIMEOUT;
+        while !self.sends.is_idle() {
+            self.sends.start_next(self.gateway, &self.client);
+            tokio::select! {
+                answered = self.sends.answered() => answer(socket, &answered)?,
+                () = self.subscription.ended() => break,
+                () = tokio::time::sleep_until(deadline) => break,
+            }
+        }
+        Ok(())
+    }
+
     pub(super) async fn close_with(&mut self, end: End, socket: &mut Socket) -> SessionEnd {
         let (frame, close) = close_frame::to(&self.client, end, self.gateway);
-        socket.say(frame).await.err().unwrap_or(close).into()
+        socket.feed(&frame);
+        close.into()
     }
 }

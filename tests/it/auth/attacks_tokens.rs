@@ -498,6 +498,16 @@ async fn attack_47_a_socket_does_not_outlive_its_token() {
             assert_ne!(frame.expect("open")["event"], "message.created");
         }
     }
+    // It sends nothing either.
+    let message = json!({
+        "type": "message.send", "ref": 1, "conversation_id": conversation, "payload": { "type": "text" },
+    });
+    kept.say(message.clone()).await;
+    let refused = kept.expect("error").await;
+    assert_eq!(
+        (&refused["error"]["code"], &refused["ref"]),
+        (&json!("UNAUTHORIZED"), &json!(1))
+    );
     a.advance_to(alice.after_its_end(5)).await;
     let renewed = alice.refreshed().await;
     kept.say(json!({ "type": "auth.renew", "access_token": renewed.access_token }))
@@ -507,6 +517,8 @@ async fn attack_47_a_socket_does_not_outlive_its_token() {
         kept.event("message.created").await["data"]["payload"]["text"],
         "after the end"
     );
+    kept.say(message).await;
+    kept.expect("message.sent").await;
     a.advance_to(alice.after_its_end(11)).await;
     let before = left.expect_close(4401).await;
     assert_eq!(

@@ -523,3 +523,32 @@ async fn acking_a_backlog_event_by_event_is_no_flood() {
     socket.say(json!({ "type": "ping" })).await;
     socket.expect("pong").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_answers_the_sends_that_wait_before_it_says_reconnect() {
+    let [a, b] = nodes_with(&[("LIMIT_OVERRIDES", "user_message_send=10000/s")]).await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let mut socket = alice.on(&b).connect().await;
+    socket.expect("caught_up").await;
+    let number = |frame: &serde_json::Value| frame["ref"].as_u64();
+    for n in 0..40 {
+        socket.say(json!({ "type": "message.send", "ref": n, "conversation_id": conversation, "payload": { "type": "t" } })).await;
+    }
+    // The first answer shows that the node has begun to read them.
+    assert_eq!(number(&socket.expect("message.sent").await), Some(0));
+    let (frames, ()) = tokio::join!(socket.until_closed(), b.drain());
+    let kinds: Vec<&str> = frames
+        .iter()
+        .filter_map(|frame| frame["type"].as_str())
+        .collect();
+    assert_eq!(kinds.iter().filter(|kind| **kind == "reconnect").count(), 1);
+    let answered = kinds.iter().filter(|kind| **kind == "message.sent").count();
+    let last = kinds.iter().rposition(|kind| *kind == "message.sent");
+    assert!(last < kinds.iter().position(|kind| *kind == "reconnect"));
+    // What was read and stored was answered, too.
+    let path = format!("/conversations/{conversation}/messages?limit=100");
+    let stored = alice.get(path).await.expect(200);
+    assert_eq!(stored.data().as_array().map(Vec::len), Some(answered + 1));
+}

@@ -446,6 +446,36 @@ async fn whoever_joins_late_hears_it_from_where_it_likes_and_then_live() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_found_among_many_of_its_name() {
+    let [a, b] = nodes().await;
+    let (alice, _, conversation, [mut its, mut here, mut there]) = cast(&a, &b).await;
+    begin(&mut its, "s", &conversation).await;
+    say(&mut its, "s", 0).await;
+    for socket in [&mut here, &mut there] {
+        expect_deltas(socket, "s", 0..1).await;
+    }
+    // More of this name than conversations are looked up one by one, all of them more recent.
+    let bob = a.user("bob").await;
+    let mut others = Vec::new();
+    for n in 0..10 {
+        let agent = a.agent(&bob, &format!("helper {n}")).await;
+        let other = bob.talk_to(&agent).await;
+        let mut socket = agent.on(&a).connect().await;
+        begin(&mut socket, "s", &other).await;
+        say(&mut socket, "s", 0).await;
+        others.push(socket);
+    }
+    for node in [&a, &b] {
+        let mut late = alice.on(node).connect().await;
+        caught_up(&mut late).await;
+        late.say(json!({ "type": "stream.sync", "stream_id": "s", "from_n": 0 }))
+            .await;
+        let frame = late.expect("stream.delta").await;
+        assert_eq!(frame["conversation_id"], json!(conversation));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_last_256_deltas_are_kept() {
     let [a, b] = nodes().await;
     let (alice, _, conversation, [mut its, mut here, mut there]) = cast(&a, &b).await;

@@ -1,9 +1,11 @@
 //! Calls to addresses that users chose: what must not be called, what receivers do, and what
 //! receivers can verify.
 
+mod fairness;
 mod receivers;
 mod signatures;
 mod ssrf;
+mod torture;
 
 #[path = "../../../docs/api/webhooks/verify.rs"]
 mod verify;

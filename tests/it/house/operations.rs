@@ -110,6 +110,23 @@ async fn a_node_speaks_tls_and_nothing_else() {
     std::fs::remove_dir_all(folder).ok();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_fills_the_log_by_answers_that_are_meant() {
+    let [a] = nodes().await;
+    let process = ProcessNode::start(&a).await;
+    let caller = a.anon().at(&process.base);
+    for path in [
+        "/auth/device/code",
+        "/auth/device/verify",
+        "/auth/device/poll",
+    ] {
+        let planned = caller.post(path, json!({})).await;
+        planned.refused(501, "NOT_AVAILABLE_IN_V1");
+    }
+    let log = process.log();
+    assert!(!log.contains("ERROR"), "{log}");
+}
+
 fn serve(settings: &[(&str, &str)]) -> (Option<i32>, String) {
     run("serve", settings)
 }

@@ -34,6 +34,11 @@ impl Authority {
         roots
     }
 
+    /// The authority's certificate, for a file.
+    pub fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
     /// TLS of a server with a certificate for `name` that ends in `last_year`.
     pub fn server(&self, name: &str, last_year: i32, protocols: &[&str]) -> Arc<ServerConfig> {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");

@@ -172,18 +172,18 @@ impl Shared {
             };
             let behaviour = turn.take().unwrap_or_else(|| self.next());
             let headers = headers_of(&head);
-            let body = if behaviour == Behaviour::AnswersEarly {
-                buffered
-            } else {
-                read_body(&mut stream, &headers, buffered).await?
-            };
+            let early = behaviour == Behaviour::AnswersEarly;
+            if early {
+                behaviour.answer(&mut stream, self).await?;
+            }
+            let body = read_body(&mut stream, &headers, buffered).await?;
             if let Some(challenge) = challenge(&body) {
                 self.write(&mut stream, challenge.as_bytes()).await?;
                 return stream.shutdown().await;
             }
             self.record(headers, body, behaviour);
-            if !behaviour.answer(&mut stream, self).await? {
-                return Ok(());
+            if early || !behaviour.answer(&mut stream, self).await? {
+                return stream.shutdown().await;
             }
         }
     }

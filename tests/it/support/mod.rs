@@ -9,6 +9,7 @@ mod behaviour;
 mod client;
 mod devtools;
 mod faulty_receiver;
+pub mod h2;
 mod hostile;
 mod names;
 mod process;

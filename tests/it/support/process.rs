@@ -76,6 +76,18 @@ impl ProcessNode {
         self.child.wait().expect("ended");
     }
 
+    /// Its resident memory in bytes.
+    pub fn resident(&self) -> u64 {
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.pid()));
+        let statm = statm.expect("a running process");
+        let pages: u64 = statm
+            .split(' ')
+            .nth(1)
+            .and_then(|pages| pages.parse().ok())
+            .expect("a number of pages");
+        pages * rustix::param::page_size() as u64
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

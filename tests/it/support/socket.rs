@@ -189,10 +189,15 @@ pub struct Sleeper(Stream);
 
 impl Sleeper {
     pub async fn new(agent: &Agent) -> Self {
+        let auth = json!({ "type": "auth", "agent_id": agent.id, "token": agent.token });
+        Self::saying(&agent.caller, &auth).await
+    }
+
+    /// A socket that sends this `auth` frame.
+    pub async fn saying(caller: &Caller, auth: &Value) -> Self {
         let stream = TcpSocket::new_v4().expect("a socket");
         stream.set_recv_buffer_size(4096).expect("a small buffer");
-        let mut stream = upgrade(&agent.caller, stream).await.expect("a socket");
-        let auth = json!({ "type": "auth", "agent_id": agent.id, "token": agent.token });
+        let mut stream = upgrade(caller, stream).await.expect("a socket");
         stream
             .send(Message::text(auth.to_string()))
             .await

@@ -43,7 +43,7 @@ use crate::{
     },
     error::{Code, Error, Result},
     features::accounts::{self, SecurityChange},
-    http::{Created, Data, List, Page, Query, body, json},
+    http::{Created, Data, List, Page, Query, RoomForPage, body, json},
     ids::AgentId,
     jobs::Job,
     limits::{
@@ -191,6 +191,7 @@ fn card(agent: AgentRow) -> AgentCard {
 /// 4 MB of manifests.
 pub async fn list(
     user: User,
+    _: RoomForPage,
     Handle(agents): Handle<Agents>,
     Query(query): Query<Page<AgentId>>,
 ) -> Result<List<Agent>> {
