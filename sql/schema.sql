@@ -464,7 +464,7 @@ create table message_token (
     conversation_id uuid not null,
     token text not null,
     seq bigint not null,
-    constraint message_token_pkey PRIMARY KEY (conversation_id, token, seq)
+    constraint message_token_pkey PRIMARY KEY (conversation_id, seq, token)
 );
 
 create table object (
@@ -839,6 +839,8 @@ CREATE INDEX member_of ON member USING btree (principal_id, conversation_id);
 CREATE INDEX member_of_relation ON member USING btree (relation_id) WHERE relation_id IS NOT NULL;
 
 CREATE INDEX message_addressed ON message USING btree (conversation_id, seq) WHERE recipients IS NOT NULL;
+
+CREATE INDEX message_token_found ON message_token USING btree (conversation_id, token, seq);
 
 CREATE INDEX object_end ON object USING btree (delete_at) WHERE delete_at IS NOT NULL;
 

@@ -12,8 +12,8 @@
 //! delivery    delivery
 //! work        jobs work http egress
 //! features    health published announcements relations devices keys accounts passkeys agents
-//!             conversations groups group_keys messages files shares typing streams tool_calls grants
-//!             access_log budgets webhooks erasure
+//!             blocks conversations groups group_keys messages files shares search typing streams
+//!             tool_calls grants access_log budgets webhooks erasure
 //! edge        gateway app routes documents schedule node healthcheck
 //! ```
 //!

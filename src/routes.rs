@@ -21,9 +21,9 @@ use crate::{
     },
     error::{Code, Result},
     features::{
-        access_log, accounts, agents, budgets, conversations, devices, files, grants, group_keys,
-        groups, health, keys, messages, passkeys, published, relations, shares, tool_calls, typing,
-        webhooks,
+        access_log, accounts, agents, blocks, budgets, conversations, devices, files, grants,
+        group_keys, groups, health, keys, messages, passkeys, published, relations, search, shares,
+        tool_calls, typing, webhooks,
     },
     gateway,
     http::{
@@ -188,15 +188,15 @@ pub fn table() -> Vec<Route> {
     use Limit::{
         AgentConversationSend, AgentConversations, AgentFileUpload, AgentGrantRequest, AgentManifestUpdate,
         AgentMessageSend, AgentObjectGet, AgentPoll, AgentTokenRegenerate, AgentTokenUnknown, AgentTyping, AuthRenew,
-        CodeTries, GroupAgentInstance, GroupMemberAdd,
-        HumanIp, KeysBackupRead, KeysGroupRotate, KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail,
-        RegisterIp, SendCode, ShareOpen, StreamBegin, UserConversationsList, UserFileUpload, UserMessageSend,
-        UserMessagesList, UserObjectGet, WsConnect, WsConnectIp,
+        CodeTries, ConversationOpen, GroupAgentInstance, GroupMemberAdd, HumanIp, KeysBackupRead, KeysGroupRotate,
+        KeysLookup, KeysRotationRequest, LoginFail, LoginIp, PasskeyBegin, Refresh, RegisterEmail, RegisterIp, SendCode,
+        ShareOpen, StreamBegin, UserConversationsList, UserFileUpload, UserMessageSend, UserMessagesList, UserObjectGet,
+        UserSearch, WsConnect, WsConnectIp,
     };
     const GET: Method = Method::GET;
     const POST: Method = Method::POST;
-    const PATCH: Method = Method::PATCH;
     const PUT: Method = Method::PUT;
+    const PATCH: Method = Method::PATCH;
     const DELETE: Method = Method::DELETE;
     vec![
         route(POST,   "/auth/send-code",             Public, default(&[HumanIp, SendCode]), post(accounts::http::send_code)),
@@ -228,6 +228,10 @@ pub fn table() -> Vec<Route> {
         route(POST,   "/users/me/passkeys/complete", User,   DEFAULT, post(passkeys::http::enrol)),
         route(GET,    "/users/me/passkeys",          User,   DEFAULT, get(passkeys::http::list)),
         route(DELETE, "/users/me/passkeys/{passkey_id}", User,   DEFAULT, delete(passkeys::http::remove)),
+        route(GET,    "/users/me/blocks",            User,   DEFAULT, get(blocks::http::list)),
+        route(PUT,    "/users/me/blocks/{principal_id}", User,   DEFAULT, put(blocks::http::put)),
+        route(DELETE, "/users/me/blocks/{principal_id}", User,   DEFAULT, delete(blocks::http::remove)),
+        route(GET,    "/search",                     User,   principal(&[UserSearch]), get(search::http::search)),
         route(POST,   "/keys/backup",                User,   DEFAULT, post(keys::http::put_backup)),
         route(GET,    "/keys/backup",                User,   default(&[KeysBackupRead]), get(keys::http::read_backups)),
         route(GET,    "/keys/users/{user_id}/devices", Either, principal(&[KeysLookup]), get(keys::http::directory)).reads(&[Keys]),
@@ -240,7 +244,7 @@ pub fn table() -> Vec<Route> {
         route(DELETE, "/agents/{agent_id}",          User,   DEFAULT, delete(agents::http::delete)),
         route(POST,   "/agents/{agent_id}/token/regenerate", User,   default(&[AgentTokenRegenerate]), post(agents::http::regenerate_token)),
         route(DELETE, "/agents/{agent_id}/token",    User,   NOTHING, delete(agents::http::revoke_token)),
-        route(POST,   "/conversations",              User,   DEFAULT, post(conversations::http::open)),
+        route(POST,   "/conversations",              User,   default(&[ConversationOpen]), post(conversations::http::open)),
         route(GET,    "/conversations",              User,   principal(&[UserConversationsList]), get(conversations::http::list)),
         route(GET,    "/conversations/{conversation_id}", Either, DEFAULT, get(conversations::http::get)).reads(&[Conversation]),
         route(PATCH,  "/conversations/{conversation_id}", User,   DEFAULT, patch(conversations::http::change)),
@@ -249,7 +253,7 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/conversations/{conversation_id}/messages", User,   principal(&[UserMessagesList]), get(messages::history::of_user)),
         route(GET,    "/relations",                  User,   DEFAULT, get(relations::http::list)),
         route(DELETE, "/relations/{relation_id}",    User,   DEFAULT, delete(relations::http::revoke)),
-        route(POST,   "/groups",                     User,   DEFAULT, post(conversations::http::open_group)),
+        route(POST,   "/groups",                     User,   default(&[ConversationOpen]), post(conversations::http::open_group)),
         route(POST,   "/groups/{conversation_id}/members", User,   default(&[GroupMemberAdd]), post(groups::http::add_members)),
         route(PATCH,  "/groups/{conversation_id}/members/{principal_id}", User,   DEFAULT, patch(groups::http::change_member)),
         route(DELETE, "/groups/{conversation_id}/members/{principal_id}", Either, DEFAULT, delete(groups::http::remove_member)).reads(NO_USER_DATA),

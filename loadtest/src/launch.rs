@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{Result, report::say};
 
 /// The limits that a run would exhaust. Every call is still counted against them, at full cost.
-const RAISED: [&str; 13] = [
+const RAISED: [&str; 14] = [
     "agent_message_send",
     "agent_conversation_message_send",
     "user_message_send",
@@ -25,6 +25,7 @@ const RAISED: [&str; 13] = [
     "agent_tier_1",
     "group_member_add",
     "group_agent_instance",
+    "conversation_open",
     "default_user",
     "default_ip",
 ];

@@ -34,5 +34,6 @@ create table message_token (
     conversation_id uuid        not null,
     token           text        not null,
     seq             bigint      not null,
-    primary key (conversation_id, token, seq)
+    primary key (conversation_id, seq, token)                             -- the purge goes by seq
 );
+create index message_token_found on message_token (conversation_id, token, seq);

@@ -1,9 +1,10 @@
 //! The request and answer of each route: a row per route, beside the table of the routes.
 
 use blindpipe_protocol::{
-    access_log::*, accounts::*, agents::*, conversations::*, devices::*, files::*, grants::*,
-    group_keys::*, groups::*, inbox::*, keys::*, limits::Bucket, messages::*, passkeys::*,
-    raw::RawJson, relations::*, service::*, shares::*, tool_calls::*, typing::*, webhooks::*,
+    access_log::*, accounts::*, agents::*, blocks::*, conversations::*, devices::*, files::*,
+    grants::*, group_keys::*, groups::*, inbox::*, keys::*, limits::Bucket, messages::*,
+    passkeys::*, raw::RawJson, relations::*, search::*, service::*, shares::*, tool_calls::*,
+    typing::*, webhooks::*,
 };
 
 use super::schemas::{SchemaOf, bytes, data, list, nothing, of};
@@ -104,6 +105,12 @@ operations! {
     "GET /users/me/passkeys", "List the caller's passkeys, oldest first.", query: [PageQuery]
         => 200 list<Passkey>;
     "DELETE /users/me/passkeys/{passkey_id}", "Forget a passkey." => 200 data<DeletedPasskey>; NotFound;
+    "GET /users/me/blocks", "List the caller's blocks, newest first.", query: [PageQuery]
+        => 200 list<Block>;
+    "PUT /users/me/blocks/{principal_id}", "Block a user or an agent." => 200 data<Blocked>; NotFound;
+    "DELETE /users/me/blocks/{principal_id}", "End a block." => 200 data<Unblocked>; NotFound;
+    "GET /search", "Search what the caller may see.", query: [SearchQuery]
+        => 200 list<SearchHit>; SearchContentEncrypted;
     "POST /keys/backup", "Store a device's public keys and encrypted private keys.", body: PutKeyBackup
         => 201 data<StoredKeyBackup>, 200 data<StoredKeyBackup>; DeviceMismatch, VersionMismatch, ReauthRequired;
     "GET /keys/backup", "List the caller's key backups; needs a login less than 10 min old.", query: [KeyBackupQuery, PageQuery]
@@ -126,7 +133,7 @@ operations! {
     "DELETE /agents/{agent_id}/token", "Revoke an agent's token and keys."
         => 200 data<RevokedToken>; AgentNotRegistered;
     "POST /conversations", "Open a conversation; the one of a pair is found again.", body: OpenConversation
-        => 201 data<Conversation>, 200 data<Conversation>; NotFound, AgentNotRegistered;
+        => 201 data<Conversation>, 200 data<Conversation>; NotFound, AgentNotRegistered, Forbidden;
     "GET /conversations", "List the caller's conversations, latest activity first.", query: [PageQuery]
         => 200 list<Conversation>;
     "GET /conversations/{conversation_id}", "Read a conversation with its members."

@@ -154,6 +154,8 @@ pub const GROUP_ADDITIONS_PER_TRANSACTION: usize = 10;
 pub const MAX_READ_MARK_RECIPIENTS: i64 = 50;
 /// Principals that a message may address.
 pub const MAX_RECIPIENTS: usize = 500;
+/// Search tokens of a message.
+pub const MAX_SEARCH_TOKENS: usize = 64;
 /// Largest body with the wrapped keys of a large group.
 pub const MAX_ROTATION_BYTES: usize = 2 * MB;
 /// Time that a peer has to rotate the keys after a request.

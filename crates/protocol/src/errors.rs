@@ -11,6 +11,7 @@ catalogue! {
         ValidationError       = (400, "VALIDATION_ERROR",       "The request is not valid.");
         CodeInvalid           = (400, "CODE_INVALID",           "The code is wrong, used or expired.");
         ChallengeExpired      = (400, "CHALLENGE_EXPIRED",      "The challenge is unknown, used or expired; begin again.");
+        SearchContentEncrypted = (400, "SEARCH_CONTENT_ENCRYPTED", "Messages are encrypted; search them by tokens.");
         Unauthorized          = (401, "UNAUTHORIZED",           "The access token is missing, invalid or expired.");
         TokenExpired          = (401, "TOKEN_EXPIRED",          "The refresh token is expired or revoked; log in again.");
         InvalidCredentials    = (401, "INVALID_CREDENTIALS",    "The e-mail or the password is wrong.");

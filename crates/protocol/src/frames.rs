@@ -12,6 +12,7 @@ use crate::{
     messages::Sent,
     raw::RawJson,
     revocation::RevocationReason,
+    search::SearchToken,
     streams::{
         BeginStream, CancelStream, EndStream, SendDelta, StreamBegin, StreamCancel, StreamDelta,
         StreamEnd, SyncStream,
@@ -218,6 +219,9 @@ pub struct SendMessageFrame {
     /// The members that the message names, 1 to 500.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipients: Option<Vec<Principal>>,
+    /// Keyed hashes by which the members' clients find the message, at most 64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search_tokens: Option<Vec<SearchToken>>,
 }
 
 words! {

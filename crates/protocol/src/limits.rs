@@ -45,6 +45,7 @@ catalogue! {
         ShareOpen                = ("share_open",                      30,  60,    Per::Ip);
         WsConnectIp              = ("ws_connect_ip",                   60,  60,    Per::Ip);
         WsConnect                = ("ws_connect",                      30,  60,    Per::Principal);
+        ConversationOpen         = ("conversation_open",               20,  3600,  Per::User);
         AuthRenew                = ("auth_renew",                      30,  60,    Per::Session);
         StreamBegin              = ("stream_begin",                    60,  60,    Per::Agent);
         DefaultUser              = ("default_user",                    120, 60,    Per::UserAndRoute);

@@ -6,6 +6,7 @@ use uuid::Uuid;
 use crate::{
     ids::{ConversationId, MessageId, Principal, PrincipalKind},
     raw::RawJson,
+    search::SearchToken,
     time::Timestamp,
 };
 
@@ -36,6 +37,10 @@ pub struct SendMessage {
     /// no other messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipients: Option<Vec<Principal>>,
+    /// Keyed hashes by which the members' clients find the message, at most 64. Beside a bare
+    /// payload they are part of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub search_tokens: Option<Vec<SearchToken>>,
 }
 
 /// The answer to a sender.

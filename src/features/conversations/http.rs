@@ -24,7 +24,7 @@ use crate::{
     error::{Code, Error, Result},
     http::{Data, Json, List, Path, Query, page::Page},
     ids::{ConversationId, Principal, UserId},
-    limits::quotas::MAX_GROUP_MEMBERS,
+    limits::{Limiter, quotas::MAX_GROUP_MEMBERS, table::Limit},
     work::UnitOfWork,
 };
 
@@ -49,16 +49,18 @@ fn new_group(group: OpenGroup, maker: UserId) -> Result<store::NewGroup> {
 
 /// `POST /conversations`: opens a conversation with an agent, another user or a group.
 ///
-/// Caller: user. Body `{type:"agent", agent_id}`, `{type:"direct", user_id}` or `{type:"group",
-/// title?, member_ids[], encryption?}`. Answers 201 with the [`Conversation`], or 200 with the
+/// Caller: user. Limit: `conversation_open`, 20/h, for new ones only. Body `{type:"agent",
+/// agent_id}`, `{type:"direct", user_id}` or `{type:"group", title?, member_ids[], encryption?}`. Answers 201 with the [`Conversation`], or 200 with the
 /// existing one of the two. Publishes `conversation.created` to the members, for agents after
-/// `relation.created`. Errors: `AGENT_NOT_REGISTERED`, `NOT_FOUND` (with the unknown `user_ids`).
+/// `relation.created`. Errors: `AGENT_NOT_REGISTERED`, `NOT_FOUND` (with the unknown `user_ids`),
+/// `FORBIDDEN` (the caller has blocked the agent).
 pub async fn open(
     user: User,
+    limiter: Limiter,
     State(work): State<UnitOfWork>,
     Json(body): Json<OpenConversation>,
 ) -> Result<Response> {
-    open_one(&work, &user, body).await
+    open_one(&work, &limiter, &user, body).await
 }
 
 /// `POST /groups`: opens a group.
@@ -67,13 +69,21 @@ pub async fn open(
 /// The rest is as for `POST /conversations`.
 pub async fn open_group(
     user: User,
+    limiter: Limiter,
     State(work): State<UnitOfWork>,
     Json(body): Json<OpenGroup>,
 ) -> Result<Response> {
-    open_one(&work, &user, OpenConversation::Group(body)).await
+    open_one(&work, &limiter, &user, OpenConversation::Group(body)).await
 }
 
-async fn open_one(work: &UnitOfWork, user: &User, body: OpenConversation) -> Result<Response> {
+/// Opens a conversation. Only one that is new is charged to `conversation_open`.
+async fn open_one(
+    work: &UnitOfWork,
+    limiter: &Limiter,
+    user: &User,
+    body: OpenConversation,
+) -> Result<Response> {
+    let reservation = limiter.reserve(Limit::ConversationOpen, user.id).await?;
     let opened = work.run("conversations.open", async |tx| {
         lock_live_session(tx, user.id, user.session).await?;
         let user = user.id;
@@ -88,10 +98,14 @@ async fn open_one(work: &UnitOfWork, user: &User, body: OpenConversation) -> Res
             }
         }
     });
+    let opened = opened.await;
+    if !opened.as_ref().is_ok_and(|opened| opened.is_new) {
+        limiter.refund(reservation).await;
+    }
     let store::Opened {
         conversation,
         is_new,
-    } = opened.await?;
+    } = opened?;
     let status = if is_new {
         StatusCode::CREATED
     } else {

@@ -13,7 +13,7 @@ use crate::{
     error::{Code, Error, Result},
     events::Event,
     features::{
-        agents,
+        agents, blocks,
         conversations::{self, Member, Place},
         relations,
     },
@@ -67,7 +67,7 @@ pub async fn add_members(
 ) -> Result<Addition> {
     // Locks the users before the group, in the order of locks. None is deleted before it is a
     // member.
-    let known = tx
+    let known: HashSet<UserId> = tx
         .query(
             "-- groups.find_users
             select user_id from user_account where user_id = any($1) and deleted_at is null order by user_id for share",
@@ -77,6 +77,10 @@ pub async fn add_members(
         .iter()
         .map(|row| row.get("user_id"))
         .collect();
+    // Whoever has blocked the caller is as unknown as a missing user, unless a member already.
+    let blockers = blocks::blockers(tx, asked, by).await?;
+    let known = known.into_iter().filter(|user| !blockers.contains(user));
+    let known = known.collect();
     let place = lock_as_admin(tx, group, by).await?;
     let members = members(tx, group).await?;
     let free_places = MAX_GROUP_MEMBERS.saturating_sub(members.len());

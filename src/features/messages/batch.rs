@@ -135,6 +135,7 @@ mod tests {
             client_message_id: None,
             in_reply_to: in_reply_to.map(|id| MessageId(Uuid::from_u128(id))),
             recipients: None,
+            search_tokens: Vec::new(),
         };
         let conversation = ConversationId(Uuid::from_u128(conversation));
         let request = SendRequest {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::http::HeaderMap;
+use blindpipe_protocol::search::SearchToken;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use uuid::Uuid;
@@ -11,7 +12,7 @@ use crate::{
     error::{Code, Error, Result},
     http::json,
     ids::{ConversationId, MessageId, Principal},
-    limits::quotas::{MAX_MESSAGE_BYTES, MAX_RECIPIENTS},
+    limits::quotas::{MAX_MESSAGE_BYTES, MAX_RECIPIENTS, MAX_SEARCH_TOKENS},
 };
 
 /// A message that has been read and checked, and not yet sent.
@@ -29,6 +30,8 @@ pub struct Draft {
     /// The principals that it names, each once. An agent with the visibility `addressed` gets only
     /// messages that name it.
     pub recipients: Option<Vec<Principal>>,
+    /// The hashes by which clients find it, each once.
+    pub search_tokens: Vec<SearchToken>,
 }
 
 /// The names beside a bare payload's own fields.
@@ -58,6 +61,7 @@ struct Wrapped<'a> {
 #[derive(Default, Deserialize)]
 struct Envelope {
     recipients: Option<Vec<Principal>>,
+    search_tokens: Option<Vec<SearchToken>>,
 }
 
 #[derive(Deserialize)]
@@ -126,13 +130,28 @@ impl Draft {
             key,
             client_message_id: beside.client_message_id,
             in_reply_to: beside.in_reply_to,
-            recipients: recipients(envelope)?,
+            search_tokens: search_tokens(envelope.search_tokens)?,
+            recipients: recipients(envelope.recipients)?,
         })
     }
 }
 
-fn recipients(envelope: Envelope) -> Result<Option<Vec<Principal>>> {
-    let Some(mut recipients) = envelope.recipients else {
+fn search_tokens(tokens: Option<Vec<SearchToken>>) -> Result<Vec<SearchToken>> {
+    let mut tokens = tokens.unwrap_or_default();
+    tokens.sort_unstable();
+    tokens.dedup();
+    if tokens.len() > MAX_SEARCH_TOKENS {
+        return Err(Error::field(
+            "search_tokens",
+            "length",
+            "must have at most 64",
+        ));
+    }
+    Ok(tokens)
+}
+
+fn recipients(recipients: Option<Vec<Principal>>) -> Result<Option<Vec<Principal>>> {
+    let Some(mut recipients) = recipients else {
         return Ok(None);
     };
     recipients.sort_unstable();

@@ -154,6 +154,21 @@ async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
     Ok(Some(ended))
 }
 
+/// Ends the relation of the two, if they have one.
+pub async fn end_with(tx: &Tx, user: UserId, agent: AgentId) -> Result<()> {
+    let found = tx
+        .query_opt(
+            "-- relations.of_pair
+            select relation_id from relation where user_id = $1 and agent_id = $2 and state = 'active'",
+            &[&user, &agent],
+        )
+        .await?;
+    if let Some(row) = found {
+        end(tx, row.get("relation_id")).await?;
+    }
+    Ok(())
+}
+
 /// Ends the next relation of a principal; false if it has none.
 pub async fn end_next(tx: &Tx, who: Principal) -> Result<bool> {
     let next = match who {
@@ -219,6 +234,10 @@ async fn purge_next(tx: &db::Tx) -> Result<bool> {
                         where c.conversation_id = $1 and (r.purge_through is null or m.seq <= r.purge_through)
                         order by m.seq limit $3
                     ) next where created_at < app_now() - interval '24 hours'
+                ), searchable as (
+                    -- What was emptied is found no more.
+                    delete from message_token t using span, conversation c
+                    where c.conversation_id = $1 and t.conversation_id = $1 and t.seq > c.purged_seq and t.seq <= span.top
                 ), emptied as (
                     update message m set payload = '' from span, conversation c
                     where c.conversation_id = $1 and m.conversation_id = $1 and m.seq > c.purged_seq and m.seq <= span.top

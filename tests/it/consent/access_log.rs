@@ -10,7 +10,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{Stage, call, group_with, respond, text};
-use crate::support::{Agent, Answer, User, connect, ulid};
+use crate::{
+    files,
+    support::{Agent, Answer, User, connect, ulid},
+};
 
 async fn log(user: &User, query: &str) -> Vec<Value> {
     let list = user
@@ -73,6 +76,15 @@ async fn visit(stage: &Stage, method: &str, path: &str, repeated: &Value) -> Opt
                 .await
         }
         ("POST", "/agents/{agent_id}/artifact-requests") => call(agent, repeated.clone()).await,
+        ("GET", "/objects/{object_key}") => {
+            let files = format!("{own}/files");
+            let upload = files::request(agent, &files, conversation, 5).await;
+            files::bring(agent, &upload, "bytes").await.expect(200);
+            let file = files::confirm(agent, &upload, b"bytes").await.expect(200);
+            agent
+                .get(format!("/objects/{}", text(file.data(), "object_key")))
+                .await
+        }
         ("GET", "/ws") => {
             let mut socket = agent.connect().await;
             let event = socket.event("message.created").await;

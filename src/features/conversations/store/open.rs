@@ -5,7 +5,7 @@ use super::{add_member, emit_whole, require_rotation, whole};
 use crate::{
     error::{Code, Error, Result},
     events::Event,
-    features::{agents, conversations::Conversation, relations},
+    features::{agents, blocks, conversations::Conversation, relations},
     ids::{AgentId, ConversationId, Principal, RelationId, UserId},
     work::Tx,
 };
@@ -24,10 +24,10 @@ pub struct NewGroup {
     pub encryption: Encryption,
 }
 
-/// Checks that all of these users exist; 404 with the missing ones. None is deleted before the
-/// transaction ends.
-async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
-    let found: Vec<UserId> = tx
+/// Checks that all of these users exist for `by`; 404 with the missing ones. None is deleted, and
+/// none blocks, before the transaction ends.
+async fn must_exist(tx: &Tx, users: &[UserId], by: UserId) -> Result<()> {
+    let mut found: Vec<UserId> = tx
         .query(
             "-- conversations.find_users
             select user_id from user_account where user_id = any($1) and deleted_at is null order by user_id for share",
@@ -37,6 +37,8 @@ async fn must_exist(tx: &Tx, users: &[UserId]) -> Result<()> {
         .iter()
         .map(|row| row.get("user_id"))
         .collect();
+    let blockers = blocks::blockers(tx, users, by).await?;
+    found.retain(|user| !blockers.contains(user));
     let missing: Vec<String> = users
         .iter()
         .filter(|user| !found.contains(user))
@@ -57,7 +59,11 @@ pub async fn open_direct(tx: &Tx, user: UserId, other: UserId) -> Result<Opened>
     )
     .await?
     .ok_or(Code::NotFound)?;
-    let (id, made) = insert(tx, ConversationKind::Direct, user, [user.0, other.0]).await?;
+    let pair = [user.0, other.0];
+    if blocks::is_blocked(tx, other, user.0).await? && !exists(tx, pair).await? {
+        return Err(Code::NotFound.into());
+    }
+    let (id, made) = insert(tx, ConversationKind::Direct, user, pair).await?;
     if made {
         add_member(tx, id, &[Principal::User(user)], Role::Owner, None).await?;
         add_member(tx, id, &[Principal::User(other)], Role::Member, None).await?;
@@ -69,6 +75,10 @@ pub async fn open_agent(tx: &Tx, user: UserId, agent: AgentId) -> Result<Opened>
     agents::find(tx, agent)
         .await?
         .ok_or(Code::AgentNotRegistered)?;
+    // The caller has locked the user's account with the session.
+    if blocks::is_blocked(tx, user, agent.0).await? {
+        return Err(Code::Forbidden.into());
+    }
     let pair = [user.0, agent.0];
     let (id, made) = insert(tx, ConversationKind::Agent, user, pair).await?;
     let (relation, new_relation) = relations::open(tx, user, agent, id).await?;
@@ -91,7 +101,7 @@ pub async fn open_agent(tx: &Tx, user: UserId, agent: AgentId) -> Result<Opened>
 }
 
 pub async fn open_group(tx: &Tx, user: UserId, group: &NewGroup) -> Result<Opened> {
-    must_exist(tx, &group.members).await?;
+    must_exist(tx, &group.members, user).await?;
     let id = ConversationId::generate(tx.random());
     tx.execute(
         "-- conversations.insert_group
@@ -114,6 +124,19 @@ async fn opened(tx: &Tx, user: UserId, id: ConversationId, is_new: bool) -> Resu
         conversation: conversation.ok_or(Code::NotFound)?,
         is_new,
     })
+}
+
+/// Whether the two have a conversation.
+async fn exists(tx: &Tx, pair: [Uuid; 2]) -> Result<bool> {
+    let (low, high) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
+    let row = tx
+        .query_opt(
+            "-- conversations.find_pair
+            select 1 from conversation where pair_low = $1 and pair_high = $2",
+            &[&low, &high],
+        )
+        .await?;
+    Ok(row.is_some())
 }
 
 /// The pair's conversation, and whether this call made it. The unique pair decides a race. The row

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
 pub use self::history::{Page, history};
-use self::statement::{Columns, LOCK, SEND, UNLOCKED};
+use self::statement::{Columns, LOCK, SEND, Tokens, UNLOCKED};
 use super::batch::PendingSend;
 use crate::{
     db::{Db, Tx},
@@ -126,7 +126,35 @@ pub async fn commit(
     Ok(decisions)
 }
 
+/// Stores the tokens of those messages of a batch that were stored.
+const PUT_TOKENS: &str = "-- messages.put_tokens
+insert into message_token (conversation_id, seq, token)
+select m.conversation_id, m.seq, t.token
+from unnest($1::uuid[], $2::text[]) as t (message_id, token) join message m using (message_id)";
+
+/// The statement, and the tokens of its messages in the same transaction. Few batches have any.
+async fn execute_with_tokens(
+    db: &Db,
+    columns: &Columns<'_>,
+    tokens: &Tokens<'_>,
+    locked: Option<Tx>,
+) -> Result<Vec<Row>> {
+    let tx = match locked {
+        Some(tx) => tx,
+        None => db.begin("messages.send").await?,
+    };
+    let stmt = tx.prepare_cached(SEND).await?;
+    let rows = tx.query(&stmt, &columns.params()).await?;
+    tx.execute(PUT_TOKENS, &[&tokens.messages, &tokens.tokens])
+        .await?;
+    tx.commit().await?;
+    Ok(rows)
+}
+
 async fn execute(db: &Db, columns: &Columns<'_>, locked: Option<Tx>) -> Result<Vec<Row>> {
+    if let Some(tokens) = columns.tokens() {
+        return execute_with_tokens(db, columns, &tokens, locked).await;
+    }
     let params = columns.params();
     if let Some(tx) = locked {
         let stmt = tx.prepare_cached(SEND).await?;

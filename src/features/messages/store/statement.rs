@@ -36,6 +36,7 @@
 
 use std::collections::HashMap;
 
+use blindpipe_protocol::search::SearchToken;
 use tokio_postgres::{Row, types::ToSql};
 use uuid::Uuid;
 
@@ -184,6 +185,14 @@ pub struct Columns<'a> {
     client_ids: Vec<Option<MessageId>>,
     payloads: Vec<&'a str>,
     recipients: Vec<Option<String>>,
+    /// The search tokens of each send; nearly always none.
+    search_tokens: Vec<&'a [SearchToken]>,
+}
+
+/// Search tokens and their messages: two arrays of one length.
+pub struct Tokens<'a> {
+    pub messages: Vec<MessageId>,
+    pub tokens: Vec<&'a str>,
 }
 
 impl<'a> Columns<'a> {
@@ -216,7 +225,18 @@ impl<'a> Columns<'a> {
             recipients: each()
                 .map(|request| array(&request.draft, Principal::wire_id))
                 .collect(),
+            search_tokens: each()
+                .map(|request| request.draft.search_tokens.as_slice())
+                .collect(),
         }
+    }
+
+    /// The search tokens; none if no send has any.
+    pub fn tokens(&self) -> Option<Tokens<'a>> {
+        let pairs = self.ids.iter().zip(&self.search_tokens);
+        let pairs = pairs.flat_map(|(id, tokens)| tokens.iter().map(|token| (*id, token.as_str())));
+        let (messages, tokens): (Vec<_>, Vec<_>) = pairs.unzip();
+        (!messages.is_empty()).then_some(Tokens { messages, tokens })
     }
 
     /// The parameters `$1` to `$13`.
