@@ -211,7 +211,14 @@ impl Subscription {
 
     /// Ends the subscription. The first reason stands.
     pub fn end(&self, why: End) {
-        self.mailbox().end.get_or_insert(why);
+        {
+            let end = &mut self.mailbox().end;
+            // A revocation cuts a drain short. Else the first reason stays.
+            let cuts = matches!((&*end, &why), (Some(End::Drain(_)), End::Revoked { .. }));
+            if end.is_none() || cuts {
+                *end = Some(why);
+            }
+        }
         self.wake();
         self.end_notify.notify_one();
     }
@@ -224,6 +231,13 @@ impl Subscription {
     /// Waits until the subscription must end.
     pub async fn ended(&self) {
         while !self.is_ended() {
+            self.end_notify.notified().await;
+        }
+    }
+
+    /// Waits until the subscription's credential is revoked.
+    pub async fn revoked(&self) {
+        while !matches!(self.mailbox().end, Some(End::Revoked { .. })) {
             self.end_notify.notified().await;
         }
     }

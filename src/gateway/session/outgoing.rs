@@ -26,9 +26,10 @@ impl Session<'_> {
     /// Sends the events in the mailbox, and reads the missing ones from the inbox.
     pub(super) async fn deliver(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
         let mail = self.subscription.take();
-        if let Some(end) = mail.end {
+        if let Some(mut end) = mail.end {
             if let End::Drain(_) = end {
                 Box::pin(self.answer_waiting(socket)).await?;
+                end = self.subscription.take().end.unwrap_or(end);
             }
             return Err(self.close_with(end, socket).await);
         }
@@ -218,7 +219,7 @@ impl Session<'_> {
             self.sends.start_next(self.gateway, &self.client);
             tokio::select! {
                 answered = self.sends.answered() => answer(socket, &answered)?,
-                () = self.subscription.ended() => break,
+                () = self.subscription.revoked() => break,
                 () = tokio::time::sleep_until(deadline) => break,
             }
         }

@@ -11,6 +11,7 @@ use blindpipe::routes::{self, Access, Route};
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::files;
 use crate::support::{Agent, Answer, Authenticator, Caller, TestNode, User, nodes_with, ulid};
 
 const RAISED_LIMITS: (&str, &str) = (
@@ -21,11 +22,10 @@ const RAISED_LIMITS: (&str, &str) = (
 );
 
 /// Routes whose id anybody may name: a principal to block, and ids that are secrets themselves.
-const FOR_ANYBODY: [&str; 4] = [
+const FOR_ANYBODY: [&str; 3] = [
     "/users/me/blocks/{principal_id}",
     "/share/{share_id}",
     "/shares/{share_id}",
-    "/objects/{*object_key}",
 ];
 
 /// A body that passes the shape of a route.
@@ -102,6 +102,14 @@ impl Stage {
         let asked = json!({ "conversation_id": pair, "scopes": ["notes.read"] });
         let path = format!("/agents/{}/grants/request", agent.id);
         let grant = agent.post(path, asked).await.expect(201);
+        let file = files::request(&owner, "/files", &pair, 5).await;
+        files::bring(&owner, &file, "bytes").await.expect(200);
+        let file = files::confirm(&owner, &file, b"bytes").await.expect(200);
+        let upload = files::request(&owner, "/files", &pair, 5).await;
+        // Nobody listens there, so the webhook stays unverified. It is there all the same.
+        let path = format!("/agents/{}/webhook", agent.id);
+        let nowhere = json!({ "url": "http://127.0.0.1:1/" });
+        owner.put(path, nowhere).await.expect(200);
         Authenticator::enrol(&owner, "key").await;
         let passkeys = owner.get("/users/me/passkeys").await.expect(200);
         let real = BTreeMap::from([
@@ -115,6 +123,10 @@ impl Stage {
             ("relation_id", relation),
             // A tool call ends by itself, so its id is none here. The tests of tool calls have theirs.
             ("request_id", ulid().to_string()),
+            // Nothing was delivered. The tests of webhooks have deliveries.
+            ("delivery_id", uuid::Uuid::from_u128(8).to_string()),
+            ("object_key", text(&file.data()["object_key"])),
+            ("upload_id", text(&upload["upload_id"])),
             ("user_id", owner.id.clone()),
         ]);
         Stage {
@@ -143,7 +155,9 @@ impl Stage {
             }
             match self.real.get(name) {
                 Some(real) if is_real => real.clone(),
-                Some(_) if name == "agent_id" => uuid::Uuid::from_u128(7).to_string(),
+                Some(_) if ["agent_id", "delivery_id"].contains(&name) => {
+                    uuid::Uuid::from_u128(7).to_string()
+                }
                 Some(_) => ulid().to_string(),
                 None => panic!("{}: no id of the kind {name} yet", route.path),
             }
@@ -170,7 +184,7 @@ async fn call(caller: &Caller, route: &Route, path: String) -> Answer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_25_another_s_id_is_like_none_on_every_route() {
-    let stage = Stage::new().await;
+    let stage = Box::pin(Stage::new()).await;
     let nobody = stage.node.anon();
     let with_ids = |route: &&Route| route.path.contains('{') && route.caller != Access::Public;
     let table = routes::table();

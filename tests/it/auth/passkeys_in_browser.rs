@@ -242,6 +242,10 @@ async fn no_node_serves_a_page() {
         ("PROFILE", "production"),
         ("MAIL_URL", "smtp://127.0.0.1:1"),
         ("TURNSTILE_SECRET", "x"),
+        ("PUBLIC_URL", "https://chat.example.org"),
+        ("RP_ID", "chat.example.org"),
+        ("RP_ORIGIN", "https://chat.example.org"),
+        ("MAIL_FROM", "no-reply@example.org"),
     ];
     let [dev] = nodes().await;
     let [production] = nodes_with(&production).await;

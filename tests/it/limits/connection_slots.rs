@@ -366,8 +366,15 @@ async fn what_is_connected_can_be_read_on_every_node() {
         a.flush().await;
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
+    // A webhook call begins only while no socket is open.
+    drop(socket);
+    a.flush().await;
     let call = b
         .take(agent, ConnectionKind::Webhook, "")
+        .await
+        .expect("a slot");
+    let socket = a
+        .take(agent, ConnectionKind::Websocket, "")
         .await
         .expect("a slot");
     let phone = b
@@ -376,11 +383,11 @@ async fn what_is_connected_can_be_read_on_every_node() {
         .expect("a slot");
     let all = a.connections(&[agent.id(), user.id()]).await;
     let shown = serde_json::to_value(&all[0]).expect("JSON");
-    assert_eq!(shown[0]["connection_id"], socket.id.to_string());
-    assert_eq!(shown[1]["connection_id"], call.id.to_string());
+    assert_eq!(shown[0]["connection_id"], call.id.to_string());
+    assert_eq!(shown[1]["connection_id"], socket.id.to_string());
     assert_eq!(
         (&shown[0]["kind"], &shown[1]["kind"]),
-        (&json!("websocket"), &json!("webhook"))
+        (&json!("webhook"), &json!("websocket"))
     );
     assert!(
         shown[0]["connected_at"]
