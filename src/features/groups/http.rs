@@ -118,8 +118,9 @@ pub async fn change_member(
 ///
 /// Caller: user who administers the group and has an active relation with the agent. Limit:
 /// `group_agent_instance`, 1/min per group. Body `{agent_id, visibility?}`. Answers 201 with
-/// [`AgentInstance`], 200 if the agent was there. Publishes `member.added` to the members, or
-/// `conversation.updated` if an agent that was there sees other messages from now on. Errors:
+/// [`AgentInstance`](blindpipe_protocol::groups::AgentInstance), 200 if the agent was there.
+/// Publishes `member.added` to the members, or `conversation.updated` if an agent that was there
+/// sees other messages from now on. Errors:
 /// `NOT_FOUND`, `FORBIDDEN` (also with `params.limit` when the group is full),
 /// `AGENT_NOT_REGISTERED`, `RELATION_REQUIRED`.
 pub async fn add_agent(
