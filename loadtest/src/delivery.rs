@@ -57,6 +57,11 @@ impl Faults {
         *self == Faults::default()
     }
 
+    /// The number of faults.
+    pub fn total(&self) -> u64 {
+        self.failed + self.lost + self.duplicated + self.reordered + self.inbox_gaps + self.strange
+    }
+
     /// Adds another's faults.
     pub fn add(&mut self, other: &Faults) {
         self.failed += other.failed;

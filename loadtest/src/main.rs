@@ -23,6 +23,7 @@ mod pgbench;
 mod plain;
 mod redis;
 mod report;
+mod results;
 mod scenarios;
 mod socket;
 mod stats;
@@ -81,6 +82,9 @@ pub struct Options {
     /// Leave out the comparison with pgbench (send), the floor and Socket.IO (hop, fanout, idle)
     #[arg(long)]
     no_peers: bool,
+    /// Record the ratios in loadtest/results and in the table of loadtest/README.md
+    #[arg(long)]
+    record: bool,
     #[command(flatten)]
     baseline: Baseline,
 }

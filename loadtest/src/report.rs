@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_postgres::NoTls;
 
-use crate::{Options, Result, cluster::Cluster, delivery::Faults};
+use crate::{Options, Result, cluster::Cluster, delivery::Faults, results};
 
 /// Prints a line. A closed pipe is not an error.
 pub fn say(line: impl Display) {
@@ -131,7 +131,7 @@ impl Report {
             "scenario": self.scenario,
             "at": at,
             "machine": machine,
-            "command": std::env::args().collect::<Vec<_>>(),
+            "command": command(),
             "ratios": self.ratios,
             "faults": self.faults,
             "checked": self.checked,
@@ -145,8 +145,18 @@ impl Report {
         ));
         fs::write(&file, format!("{content:#}\n"))?;
         say(format!("Written to {}.", file.display()));
+        if options.record {
+            results::record(self, &at, &content["machine"], &command())?;
+            say("Recorded in loadtest/README.md.");
+        }
         Ok(())
     }
+}
+
+/// The arguments of this run, without the path of the program.
+fn command() -> String {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    format!("loadtest {}", arguments.join(" "))
 }
 
 fn print(rows: &[Vec<String>]) {
