@@ -6,4 +6,5 @@ mod jobs;
 mod layers;
 mod operations;
 mod schema;
+mod shapes;
 mod sources;
