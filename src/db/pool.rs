@@ -1,293 +1,20 @@
-//! Postgres, the truth.
-//!
-//! Every query has a deadline (`statement_timeout`), and so has every wait for a connection.
-//! Statements that senders wait for have a pool of their own, so slow reads cannot starve them.
-
-pub mod migrate;
+//! Pools of connections.
 
 use std::{
-    ops::Deref,
     str::FromStr,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize},
     time::{Duration, Instant},
 };
 
 use deadpool_postgres::{
-    Client, ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime,
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod, Runtime,
 };
 use rustls_platform_verifier::ConfigVerifierExt;
 use secrecy::{ExposeSecret, SecretString};
-use tokio_postgres::{Row, Statement, error::SqlState, types::ToSql};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::{
-    error::{Error, Result},
-    metrics,
-};
-
-/// A pool; clones share it.
-#[derive(Clone)]
-pub struct Db {
-    pool: Pool,
-    tls: MakeRustlsConnect,
-    deadline: Duration,
-}
-
-/// A statement: a text, or one that is prepared already.
-pub enum Sql<'a> {
-    /// Each connection prepares the text when it first runs it.
-    Text(&'a str),
-    /// A prepared statement, for callers that must not wait between two statements.
-    Prepared(&'a Statement),
-}
-
-impl<'a> From<&'a str> for Sql<'a> {
-    fn from(text: &'a str) -> Self {
-        Sql::Text(text)
-    }
-}
-
-impl<'a> From<&'a Statement> for Sql<'a> {
-    fn from(stmt: &'a Statement) -> Self {
-        Sql::Prepared(stmt)
-    }
-}
-
-/// A connection whose every statement has a deadline on this side too. Postgres's own does not help
-/// when its process or the network hangs, or a commit waits for a lost standby. A connection that
-/// hung is not used again. A connection whose caller has given up is used again once it is idle.
-pub struct Conn {
-    client: Option<Client>,
-    tls: MakeRustlsConnect,
-    deadline: Duration,
-    hung: AtomicBool,
-    /// The statements without an answer.
-    unanswered: AtomicUsize,
-    /// Whether a commit is among them. To cancel a commit that waits for a standby would show
-    /// changes that a failover may lose.
-    commits: AtomicBool,
-}
-
-impl Conn {
-    async fn within<T>(
-        &self,
-        work: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T> {
-        self.unanswered.fetch_add(1, Ordering::Relaxed);
-        match tokio::time::timeout(self.deadline, work).await {
-            Ok(outcome) => {
-                self.unanswered.fetch_sub(1, Ordering::Relaxed);
-                Ok(outcome?)
-            }
-            Err(late) => {
-                self.hung.store(true, Ordering::Relaxed);
-                Err(Error::unavailable(late))
-            }
-        }
-    }
-
-    fn client(&self) -> &Client {
-        self.client
-            .as_ref()
-            .unwrap_or_else(|| unreachable!("taken on drop only"))
-    }
-
-    /// Prepares a statement once per connection.
-    pub async fn prepare_cached(&self, sql: &str) -> Result<Statement> {
-        self.within(self.client().prepare_cached(sql)).await
-    }
-
-    async fn prepare(&self, sql: Sql<'_>) -> Result<Statement> {
-        match sql {
-            // Boxed, because every future that queries would carry this one along.
-            Sql::Text(text) => Box::pin(self.prepare_cached(text)).await,
-            Sql::Prepared(stmt) => Ok(stmt.clone()),
-        }
-    }
-
-    /// Returns all rows.
-    pub async fn query<'a>(
-        &self,
-        sql: impl Into<Sql<'a>>,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>> {
-        let stmt = self.prepare(sql.into()).await?;
-        self.within(self.client().query(&stmt, params)).await
-    }
-
-    /// Returns the only row; an error if there is none.
-    pub async fn query_one<'a>(
-        &self,
-        sql: impl Into<Sql<'a>>,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<Row> {
-        let stmt = self.prepare(sql.into()).await?;
-        self.within(self.client().query_one(&stmt, params)).await
-    }
-
-    /// Returns the row, if there is one.
-    pub async fn query_opt<'a>(
-        &self,
-        sql: impl Into<Sql<'a>>,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<Option<Row>> {
-        let stmt = self.prepare(sql.into()).await?;
-        self.within(self.client().query_opt(&stmt, params)).await
-    }
-
-    /// Returns the number of affected rows.
-    pub async fn execute<'a>(
-        &self,
-        sql: impl Into<Sql<'a>>,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<u64> {
-        let stmt = self.prepare(sql.into()).await?;
-        self.within(self.client().execute(&stmt, params)).await
-    }
-
-    /// Runs statements without parameters.
-    pub async fn batch_execute(&self, sql: &str) -> Result<()> {
-        self.within(self.client().batch_execute(sql)).await
-    }
-
-    /// Cancels the statement that nobody waits for any more, unless it is a commit.
-    async fn stop(&self) {
-        let waits = self.unanswered.swap(0, Ordering::Relaxed) > 0;
-        if waits && !self.commits.load(Ordering::Relaxed) {
-            let token = self.client().cancel_token();
-            let cancelled = token.cancel_query(self.tls.clone());
-            tokio::time::timeout(self.deadline, cancelled).await.ok();
-        }
-    }
-
-    /// Takes the connection out of the pool for good.
-    fn discard(mut self) {
-        if let Some(client) = self.client.take() {
-            drop(Client::take(client));
-        }
-    }
-}
-
-impl Drop for Conn {
-    fn drop(&mut self) {
-        let Some(client) = self.client.take() else {
-            return;
-        };
-        let is_hung = self.hung.load(Ordering::Relaxed);
-        if !is_hung && self.unanswered.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let cancel = !self.commits.load(Ordering::Relaxed);
-        let (token, tls) = (client.cancel_token(), self.tls.clone());
-        let deadline = self.deadline;
-        // The pool gets an idle connection or none. Otherwise the next caller would wait behind a
-        // statement that nobody wants any more.
-        later(async move {
-            let mut client = Some(client);
-            if is_hung {
-                drop(client.take().map(Client::take));
-            }
-            let settled = async {
-                if cancel {
-                    token.cancel_query(tls).await.ok();
-                }
-                match &client {
-                    Some(client) => is_idle(client).await,
-                    None => false,
-                }
-            };
-            if !tokio::time::timeout(deadline, settled)
-                .await
-                .unwrap_or(false)
-            {
-                drop(client.map(Client::take));
-            }
-        });
-    }
-}
-
-/// Waits until a connection has answered everything. False if it is broken.
-async fn is_idle(client: &Client) -> bool {
-    match client.batch_execute("").await {
-        Ok(()) => true,
-        // The cancellation has met this statement instead.
-        Err(error) => error.code() == Some(&SqlState::QUERY_CANCELED),
-    }
-}
-
-/// Runs bounded work that a drop leaves behind. Without a runtime the connection ends anyway.
-fn later(work: impl Future<Output = ()> + Send + 'static) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(work);
-    }
-}
-
-/// An open transaction. Dropped before [`commit`](Tx::commit), it rolls back.
-#[must_use = "a transaction that is not committed is rolled back"]
-pub struct Tx {
-    conn: Option<Conn>,
-    name: &'static str,
-    started: Instant,
-}
-
-impl Tx {
-    /// Makes the transaction durable. Errors: 503 if the answer was lost, since the outcome is
-    /// unknown then and the caller may try again.
-    pub async fn commit(self) -> Result<()> {
-        self.commits.store(true, Ordering::Relaxed);
-        let outcome = self.batch_execute("commit").await;
-        self.end(outcome)
-    }
-
-    /// Runs a last query and commits, in one round trip. A failed query commits nothing.
-    pub async fn query_and_commit(
-        self,
-        stmt: &Statement,
-        params: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>> {
-        self.commits.store(true, Ordering::Relaxed);
-        // The wire keeps this order, and a failed query turns the commit into a rollback.
-        let (rows, outcome) =
-            futures_util::join!(self.query(stmt, params), self.batch_execute("commit"));
-        let ended = self.end(outcome);
-        rows.and_then(|rows| ended.map(|()| rows))
-    }
-
-    fn end(mut self, outcome: Result<()>) -> Result<()> {
-        if let (Some(conn), Err(_)) = (self.conn.take(), &outcome) {
-            conn.discard();
-        }
-        metrics::transaction(self.name, self.started.elapsed(), outcome.is_ok());
-        outcome.map_err(Error::into_unavailable)
-    }
-}
-
-impl Deref for Tx {
-    type Target = Conn;
-
-    fn deref(&self) -> &Conn {
-        self.conn
-            .as_ref()
-            .unwrap_or_else(|| unreachable!("taken at its end only"))
-    }
-}
-
-impl Drop for Tx {
-    fn drop(&mut self) {
-        let Some(conn) = self.conn.take() else { return };
-        metrics::transaction(self.name, self.started.elapsed(), false);
-        // A hung connection would not roll back either.
-        if conn.hung.load(Ordering::Relaxed) {
-            return conn.discard();
-        }
-        later(async move {
-            conn.stop().await;
-            if conn.batch_execute("rollback").await.is_err() {
-                conn.discard();
-            }
-        });
-    }
-}
+use super::{connection::Conn, transaction::Tx};
+use crate::error::Result;
 
 /// The planning mode of a pool's connections.
 #[derive(Clone, Copy)]
@@ -326,6 +53,14 @@ impl Plans {
             Plans::Pinned => [wait / 10, wait / 4],
         }
     }
+}
+
+/// A pool; clones share it.
+#[derive(Clone)]
+pub struct Db {
+    pool: Pool,
+    tls: MakeRustlsConnect,
+    deadline: Duration,
 }
 
 impl Db {
@@ -469,7 +204,7 @@ async fn check_server(client: &ClientWrapper, statement: Duration) -> Result<(),
 
 /// TLS to Postgres where the URL's `sslmode` asks for it, checked against the system's roots
 /// (`SSL_CERT_FILE`).
-fn tls() -> MakeRustlsConnect {
+pub(super) fn tls() -> MakeRustlsConnect {
     let config = rustls::ClientConfig::with_platform_verifier().unwrap_or_else(|error| {
         // Without roots no certificate can be trusted, but connections without TLS still work.
         tracing::warn!(%error, "no certificate roots on this system");

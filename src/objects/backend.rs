@@ -70,6 +70,13 @@ pub fn check_url(text: &str) -> Result<(), String> {
     text.parse::<Location>().map(drop)
 }
 
+/// Checks the settings of the store, and adds a line per fault.
+pub fn check_settings(config: &Config, faults: &mut Vec<String>) {
+    if config.object_store_direct.0 && config.object_store_url.starts_with("file:") {
+        faults.push("OBJECT_STORE_DIRECT: a local folder signs no addresses".into());
+    }
+}
+
 /// An address of the store itself, for a client to write to.
 pub struct DirectUpload {
     /// The signed address.

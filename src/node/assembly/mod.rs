@@ -1,51 +1,37 @@
 //! The parts of a node, made and joined: every handle, and the tasks that run by themselves.
 
-use std::{
-    sync::{Arc, atomic::AtomicUsize},
-    time::Duration,
-};
+mod callers;
+mod deliveries;
+mod links;
+mod upkeep;
 
-use fred::clients::SubscriberClient;
-use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::{Notify, mpsc};
-use tokio_util::sync::CancellationToken;
+use std::sync::{Arc, atomic::AtomicUsize};
 
+use secrecy::ExposeSecret;
+use tokio::sync::Notify;
+
+use self::{callers::Credentials, deliveries::Deliveries, links::Links};
 use super::{Failure, Stores, Tasks};
 use crate::{
     app::{App, Handles},
-    auth::{
-        agent::AgentTokens, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
-        revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
-    },
+    auth::{server_secret::ServerSecret, usage::TokenUse},
     clock::Clock,
-    config::{Config, Profile},
+    config::Config,
     db::Db,
-    delivery::{
-        Backplane, Hub, Seal,
-        backplane::{PubSubWorker, RedisPubSub, tombstones::Tombstones},
-        invalidation,
-        reconcile::{self, Reconciler},
-    },
-    egress::{Egress, EgressSettings},
+    delivery::Seal,
     features::{
-        accounts::{Accounts, Codes},
+        accounts::Accounts,
         agents::{Agents, Quotas, ReachabilityTracker},
-        conversations::Audience,
         health::NodeStatus,
         messages::MessageWriter,
         passkeys::Passkeys,
-        streams::{StreamControl, StreamPeer, StreamTable, Streams},
+        streams::Streams,
         typing::Typing,
-        webhooks::{
-            self, Caller, SecretSeal, Waker, Webhooks,
-            dispatcher::{Dispatcher, Parts, Settings},
-            signature::Signer,
-        },
+        webhooks::{SecretSeal, Waker, Webhooks},
     },
     gateway::Gateway,
-    http::client::IngressPolicy,
     ids::NodeId,
-    inbox::{Acks, Inbox},
+    inbox::Inbox,
     limits::{
         Limits, buffers::ByteBudget, slots::Slots, table::Overrides,
         unauthenticated::UnauthenticatedConnections,
@@ -54,11 +40,19 @@ use crate::{
     metrics,
     objects::{self, Backend, Objects},
     random::Random,
-    redis::Redis,
     schedule::Schedule,
-    supervisor::supervise,
     work::UnitOfWork,
 };
+
+/// The base that all parts stand on.
+#[derive(Clone, Copy)]
+struct Base<'a> {
+    config: &'a Config,
+    secret: &'a ServerSecret,
+    clock: &'a Clock,
+    random: &'a Random,
+    tasks: &'a Tasks,
+}
 
 /// Makes the node's parts and starts those that run by themselves.
 #[expect(
@@ -92,14 +86,25 @@ pub(super) async fn assemble(
         .epoch()
         .await
         .map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
-    let seal = Seal::new(id, &config.server_secret, epoch);
+    let secret = config
+        .server_secret
+        .expose_secret()
+        .parse::<ServerSecret>()?;
+    let base = Base {
+        config,
+        secret: &secret,
+        clock: &clock,
+        random: &random,
+        tasks,
+    };
+    let seal = Seal::new(id, &secret, epoch);
     let Links {
         hub,
         backplane,
         audience,
         streams,
         requests,
-    } = link(seal, config, &clock, &db, &redis, subscriber, tasks);
+    } = links::link(base, seal, &db, &redis, subscriber);
     let slots = Slots::bounded(
         redis.clone(),
         clock.clone(),
@@ -108,27 +113,7 @@ pub(super) async fn assemble(
         config.agent_connections.0 as usize,
     );
     slots.spawn(workers, stopping, hub.liveness());
-    workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
-
-    let acks = Acks::default();
-    let (written, own_db, stop) = (acks.clone(), quiet_db.clone(), stopping.clone());
-    workers.spawn(supervise("acks", move || {
-        let (acks, db, stop) = (written.clone(), own_db.clone(), stop.clone());
-        async move { acks.run(&db, &stop).await }
-    }));
-    workers.spawn(invalidation::run(
-        quiet_db.clone(),
-        hub.clone(),
-        backplane.state(),
-        stopping.clone(),
-    ));
-    let reconciler = Arc::new(Reconciler::new(&quiet_db, &backplane));
-    let (state, stop) = (backplane.state(), stopping.clone());
-    workers.spawn(supervise("reconciler", move || {
-        let (reconciler, state, stop) = (reconciler.clone(), state.clone(), stop.clone());
-        async move { reconcile::run(&reconciler, &state, &stop).await }
-    }));
-
+    let acks = upkeep::start(&hub, &backplane, &quiet_db, tasks);
     let budgets = config.limits.parse::<Overrides>()?;
     let limits = Limits::start(
         redis.clone(),
@@ -144,7 +129,7 @@ pub(super) async fn assemble(
         revoked,
         access_tokens,
         agent_tokens,
-    } = credentials(config, &clock, &random, &token_db, redis, &limits, used)?;
+    } = callers::credentials(base, &token_db, redis, &limits, used)?;
     let work = UnitOfWork::new(db.clone(), random.clone(), backplane.clone());
     let reachability = ReachabilityTracker::start(work.over(quiet_db.clone()), workers, stopping);
     let shards = config.send_writers.0 as usize;
@@ -186,9 +171,9 @@ pub(super) async fn assemble(
         sockets: AtomicUsize::new(0),
         max_sockets: config.max_sockets.0 as usize,
     });
-    let links = objects::Links::new(&config.server_secret, &config.public_url, clock.clone());
+    let links = objects::Links::new(&secret, &config.public_url, clock.clone());
     let objects = Objects::new(Backend::open(config)?, db.clone(), random.clone(), links);
-    let accounts = accounts(config, &work, &access_tokens)?;
+    let accounts = callers::accounts(base, &work, &access_tokens)?;
     let agents = Agents {
         work: work.clone(),
         clock: clock.clone(),
@@ -201,11 +186,11 @@ pub(super) async fn assemble(
     };
     let webhooks = Webhooks {
         work: work.clone(),
-        seal: SecretSeal::new(&config.server_secret, random.clone()),
-        caller: webhook_caller(config, &clock, &random, tasks),
+        seal: SecretSeal::new(&secret, random.clone()),
+        caller: deliveries::caller(base)?,
         waker: Waker::default(),
     };
-    let delivery = WebhookDelivery {
+    let delivery = Deliveries {
         db: webhooks_db,
         jobs: work.over(jobs_db.clone()),
         backplane: backplane.clone(),
@@ -213,7 +198,7 @@ pub(super) async fn assemble(
         limits: limits.clone(),
         message_writer: message_writer.clone(),
     };
-    start_webhooks(config, &webhooks, delivery, tasks).await?;
+    deliveries::start(base, &webhooks, delivery).await?;
     let due = webhooks.waker.turn_due();
     start_jobs(config, budgets, &accounts, &objects, jobs_db, due, tasks)?;
     Ok(App::from(Handles {
@@ -221,7 +206,7 @@ pub(super) async fn assemble(
         random,
         db,
         work,
-        ingress: ingress(config),
+        ingress: callers::ingress(config),
         hasher,
         access_tokens,
         agent_tokens,
@@ -241,137 +226,6 @@ pub(super) async fn assemble(
         webhooks,
         status: NodeStatus::new(metrics::install()),
     }))
-}
-
-/// The parts that recognise callers.
-struct Credentials {
-    hasher: Hasher,
-    revoked: RevokedCredentials,
-    access_tokens: AccessTokens,
-    agent_tokens: AgentTokens,
-}
-
-fn credentials(
-    config: &Config,
-    clock: &Clock,
-    random: &Random,
-    lookup_db: &Db,
-    redis: Redis,
-    limits: &Limits,
-    used: TokenUse,
-) -> Result<Credentials, Failure> {
-    let (hasher, revoked) = (Hasher::new(), RevokedCredentials::default());
-    let access_tokens = AccessTokens::new(
-        &config.access_token_keys,
-        &config.public_url,
-        clock.clone(),
-        random.clone(),
-        revoked.clone(),
-    )?;
-    let agent_tokens = AgentTokens::new(
-        lookup_db.clone(),
-        hasher.clone(),
-        limits.clone(),
-        Proofs::new(redis, &config.server_secret),
-        random,
-        revoked.clone(),
-        used,
-    );
-    Ok(Credentials {
-        hasher,
-        revoked,
-        access_tokens,
-        agent_tokens,
-    })
-}
-
-fn accounts(
-    config: &Config,
-    work: &UnitOfWork,
-    access_tokens: &AccessTokens,
-) -> Result<Accounts, Failure> {
-    Ok(Accounts {
-        work: work.clone(),
-        codes: Codes::new(&config.server_secret),
-        passwords: Hasher::new(),
-        turnstile: Turnstile::new(config, work.random().clone())?,
-        access_tokens: access_tokens.clone(),
-        refresh_tokens: RefreshTokens::new(&config.server_secret),
-    })
-}
-
-/// The listeners of this node, its links to the others, and what the links need of features.
-struct Links {
-    hub: Hub,
-    backplane: Backplane,
-    audience: Audience,
-    streams: StreamTable,
-    requests: mpsc::Receiver<StreamControl>,
-}
-
-fn link(
-    seal: Seal,
-    config: &Config,
-    clock: &Clock,
-    db: &Db,
-    redis: &Redis,
-    subscriber: SubscriberClient,
-    tasks: &Tasks,
-) -> Links {
-    let (hub, changes) = Hub::new();
-    let streams = StreamTable::new(clock.clone());
-    let (peer, requests) = StreamPeer::new(seal.node(), streams.clone());
-    let audience = Audience::new(db.clone());
-    let (secret, workers) = (&config.server_secret, &tasks.workers);
-    let tombstones = Tombstones::start(redis.clone(), secret, workers, &tasks.stopping);
-    let noted = audience.clone();
-    let (backplane, outgoing) = Backplane::new(
-        seal,
-        redis.clone(),
-        hub.clone(),
-        tombstones,
-        Arc::new(move |event| noted.note(event)),
-        Arc::new(peer),
-    );
-    let transport = RedisPubSub {
-        redis: redis.clone(),
-        subscriber,
-    };
-    PubSubWorker::spawn(
-        &backplane,
-        transport,
-        outgoing,
-        changes,
-        workers,
-        &tasks.stopping,
-    );
-    Links {
-        hub,
-        backplane,
-        audience,
-        streams,
-        requests,
-    }
-}
-
-fn ingress(config: &Config) -> IngressPolicy {
-    if config
-        .trusted_proxies
-        .0
-        .iter()
-        .any(|network| network.prefix_len() == 0)
-    {
-        tracing::warn!(
-            "TRUSTED_PROXIES contains every address: any client may choose its own address, \
-             and limits per address mean nothing"
-        );
-    }
-    IngressPolicy {
-        tls: config.tls_cert.is_some(),
-        local_only: config.profile == Profile::Dev,
-        proxies: config.trusted_proxies.0.clone().into(),
-        origins: config.allowed_origins.0.clone().into(),
-    }
 }
 
 fn start_jobs(
@@ -394,76 +248,4 @@ fn start_jobs(
     };
     schedule.spawn(&tasks.workers, &tasks.stopping);
     Ok(())
-}
-
-fn webhook_caller(config: &Config, clock: &Clock, random: &Random, tasks: &Tasks) -> Caller {
-    let egress = Egress::new(EgressSettings::new(config), clock.clone());
-    egress.spawn_upkeep(&tasks.workers, &tasks.stopping);
-    Caller {
-        egress,
-        signer: Signer::new(&config.webhook_brand),
-        clock: clock.clone(),
-        random: random.clone(),
-    }
-}
-
-/// The parts that deliveries need beside those of the handlers.
-struct WebhookDelivery {
-    db: Db,
-    jobs: UnitOfWork,
-    backplane: Backplane,
-    slots: Slots,
-    limits: Limits,
-    message_writer: MessageWriter,
-}
-
-/// Starts the wake-ups, and the deliveries where this node makes them.
-async fn start_webhooks(
-    config: &Config,
-    webhooks: &Webhooks,
-    delivery: WebhookDelivery,
-    tasks: &Tasks,
-) -> Result<(), Failure> {
-    let WebhookDelivery {
-        db,
-        jobs,
-        backplane,
-        slots,
-        limits,
-        message_writer,
-    } = delivery;
-    webhooks::rotate_log(jobs.db())
-        .await
-        .map_err(|error| format!("cannot make the partitions of the delivery log: {error:?}"))?;
-    let (workers, stopping) = (&tasks.workers, &tasks.stopping);
-    let delivers = config.webhook_worker.0;
-    let waker = &webhooks.waker;
-    waker.start(db.clone(), &backplane, &slots, delivers, workers, stopping);
-    if delivers {
-        let parts = Parts {
-            settings: Settings::new(config),
-            db,
-            work: jobs,
-            backplane,
-            slots,
-            caller: webhooks.caller.clone(),
-            seal: webhooks.seal.clone(),
-            limits,
-            message_writer,
-            draining: tasks.closing.clone(),
-            stopping: stopping.clone(),
-        };
-        Dispatcher::start(parts, waker, workers);
-    }
-    Ok(())
-}
-
-/// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.
-async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
-    loop {
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(5)) => metrics.run_upkeep(),
-            () = stop.cancelled() => return,
-        }
-    }
 }

@@ -1,0 +1,15 @@
+//! Postgres, the truth.
+//!
+//! Every query has a deadline (`statement_timeout`), and so has every wait for a connection.
+//! Statements that senders wait for have a pool of their own, so slow reads cannot starve them.
+
+mod connection;
+pub mod migrate;
+mod pool;
+mod transaction;
+
+pub use self::{
+    connection::{Conn, Sql},
+    pool::{Db, Plans, connect},
+    transaction::Tx,
+};
