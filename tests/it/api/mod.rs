@@ -22,4 +22,3 @@ mod read_markers;
 mod relations;
 mod search;
 mod visibility;
-mod webhooks;
