@@ -15,6 +15,7 @@ use crate::{
     },
     limits::{Limits, slots::Slots},
     node::Failure,
+    objects::Objects,
     work::UnitOfWork,
 };
 
@@ -39,6 +40,7 @@ pub(super) fn caller(base: Base<'_>) -> Result<Caller, Failure> {
 
 /// The parts that deliveries need beside those of the handlers.
 pub(super) struct Deliveries {
+    pub(super) objects: Objects,
     pub(super) db: Db,
     pub(super) jobs: UnitOfWork,
     pub(super) backplane: Backplane,
@@ -54,6 +56,7 @@ pub(super) async fn start(
     deliveries: Deliveries,
 ) -> Result<(), Failure> {
     let Deliveries {
+        objects,
         db,
         jobs,
         backplane,
@@ -77,9 +80,11 @@ pub(super) async fn start(
             backplane,
             slots,
             caller: webhooks.caller.clone(),
+            objects,
             seal: webhooks.seal.clone(),
             limits,
             message_writer,
+            turns: tasks.turns.clone(),
             draining: tasks.closing.clone(),
             stopping: stopping.clone(),
         };

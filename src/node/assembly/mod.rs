@@ -191,6 +191,7 @@ pub(super) async fn assemble(
         waker: Waker::default(),
     };
     let delivery = Deliveries {
+        objects: objects.clone(),
         db: webhooks_db,
         jobs: work.over(jobs_db.clone()),
         backplane: backplane.clone(),

@@ -148,6 +148,11 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
             Visibility::as_str,
         ),
         row(
+            "public_key_principal_kind_check",
+            PrincipalKind::ALL,
+            PrincipalKind::as_str,
+        ),
+        row(
             "relation_state_check",
             RelationState::ALL,
             RelationState::as_str,
