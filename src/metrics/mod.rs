@@ -110,6 +110,10 @@ pub fn socket_gone(kind: &'static str) {
     metrics::gauge!("sockets_open", "kind" => kind).decrement(1.0);
 }
 
+pub fn sockets_max(n: usize) {
+    metrics::gauge!("sockets_max").set(n as f64);
+}
+
 pub fn socket_closed(code: u16) {
     metrics::counter!("sockets_closed_total", "code" => code.to_string()).increment(1);
 }
@@ -228,6 +232,7 @@ pub fn webhook_backlog(late: u64, agents: i64, age: f64) {
     metrics::gauge!("webhook_backlog_seconds").set(age);
 }
 
-pub fn job(name: &'static str, span: Duration) {
+pub fn job(name: &'static str, outcome: &'static str, span: Duration) {
     seconds("job_seconds", &[("name", name)], span);
+    count("jobs_total", &[("name", name), ("outcome", outcome)]);
 }

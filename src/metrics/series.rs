@@ -119,6 +119,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "WebSocket sessions on this node, by principal kind.",
     ),
     (
+        "sockets_max",
+        Kind::Gauge,
+        "Sockets that this node holds at most, MAX_SOCKETS.",
+    ),
+    (
         "sockets_closed_total",
         Kind::Counter,
         "WebSocket sessions ended by the server, by close code.",
@@ -260,9 +265,10 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Counter,
         "Agents that a sweep found with undelivered events: their wake-up was lost.",
     ),
+    ("job_seconds", Kind::Seconds, "Time of a job, by name."),
     (
-        "job_seconds",
-        Kind::Seconds,
-        "Time of a scheduled job, by name.",
+        "jobs_total",
+        Kind::Counter,
+        "Jobs, by name and outcome; `failed`: given up.",
     ),
 ];

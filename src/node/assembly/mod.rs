@@ -113,6 +113,7 @@ pub(super) async fn assemble(
         config.agent_connections.0 as usize,
     );
     slots.spawn(workers, stopping, hub.liveness());
+    metrics::sockets_max(config.max_sockets.0 as usize);
     let acks = upkeep::start(&hub, &backplane, &quiet_db, tasks);
     let budgets = config.limits.parse::<Overrides>()?;
     let limits = Limits::start(
