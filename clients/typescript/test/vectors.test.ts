@@ -251,3 +251,111 @@ test("leaves of the key log", async () => {
     assert.equal(hex(await e2ee.leafHash(leaf)), each.leaf_hash);
   }
 });
+
+function placeOf(place: any): e2ee.Place {
+  switch (place.kind) {
+    case 1:
+      return { kind: 1, clientMessageId: place.client_message_id, inReplyTo: place.in_reply_to };
+    case 2:
+      return { kind: 2, streamId: place.stream_id, n: place.n };
+    case 3:
+      return {
+        kind: 3,
+        userId: place.asked,
+        requestId: place.request_id,
+        tool: place.tool,
+        scope: place.scope,
+        deviceId: place.device_id,
+      };
+    default:
+      return {
+        kind: 4,
+        digest: bytes(place.digest),
+        requestId: place.request_id,
+        status: place.status,
+        reason: place.reason,
+      };
+  }
+}
+
+/** The secrets of the envelopes' vectors: the epoch's, and the lane's. */
+async function secretsOf(vectors: any): Promise<{ all: e2ee.EpochSecret; lane: e2ee.EpochSecret }> {
+  const conversation = bytes(vectors.conversation);
+  const all = await e2ee.EpochSecret.ofEpoch(bytes(vectors.secret), conversation, vectors.epoch);
+  assert.equal(hex(all.sid), vectors.sid);
+  const agent = bytes(vectors.lane_agent);
+  const secret = bytes(vectors.lane_secret);
+  const lane = await e2ee.EpochSecret.ofLane(secret, conversation, vectors.epoch, all.sid, agent);
+  return { all, lane };
+}
+
+function opening(
+  envelope: e2ee.Bytes,
+  each: any,
+  vectors: any,
+  secret: e2ee.EpochSecret,
+  keys: e2ee.PublicKeys | null,
+): Promise<e2ee.Opened> {
+  const isHeld = (epoch: number, sid: Uint8Array): boolean =>
+    epoch === secret.epoch && e2ee.equal(sid, secret.sid);
+  return e2ee.open({
+    envelope,
+    place: placeOf(each.place),
+    conversation: bytes(vectors.conversation),
+    sender: principal(each.sender),
+    secret: (epoch, sid) => (isHeld(epoch, sid) ? secret : undefined),
+    senderKeys: async (keyId) =>
+      keys && e2ee.equal(await e2ee.keyId(keys), keyId) ? keys : undefined,
+  });
+}
+
+test("envelopes are sealed and opened byte by byte", async () => {
+  const vectors = read("envelopes");
+  const { all, lane } = await secretsOf(vectors);
+  for (const each of vectors.cases) {
+    const keys = await pair(each);
+    const envelope = await e2ee.seal({
+      secret: each.lane_agent ? lane : all,
+      place: placeOf(each.place),
+      sender: principal(each.sender),
+      keys,
+      content: new TextEncoder().encode(each.content),
+      addressed: each.readers.map(bytes),
+      time: each.time,
+      view: {
+        listVersion: Number.parseInt(each.view.slice(0, 8), 16),
+        keysHash: bytes(each.view.slice(8)),
+      },
+      salt: bytes(each.salt),
+    });
+    assert.equal(hex(envelope), each.envelope, each.name);
+    assert.equal(hex(e2ee.contextBytes(placeOf(each.place))), each.ctx);
+    assert.equal(await e2ee.envelopeHash(envelope), e2ee.base64(bytes(each.fingerprint)));
+    const readers = each.readers.includes(vectors.lane_agent) || each.lane_agent ? [all, lane] : [all];
+    for (const secret of readers) {
+      const opened = await opening(envelope, each, vectors, secret, keys);
+      assert.equal(new TextDecoder().decode(opened.contentBytes), each.content);
+      assert.equal(opened.time, each.time);
+    }
+  }
+  for (const each of vectors.digests) {
+    const digest = await e2ee.requestDigest(
+      bytes(each.conversation),
+      { type: "agent", id: each.agent },
+      placeOf(each.place) as e2ee.RequestPlace,
+      new TextEncoder().encode(each.content),
+    );
+    assert.equal(hex(digest), each.digest);
+  }
+});
+
+test("envelopes that are refused, each with its reason", async () => {
+  const vectors = read("envelopes");
+  const { all, lane } = await secretsOf(vectors);
+  for (const each of vectors.refused) {
+    const keys = each.public_key ? halves(each) : null;
+    const secret = each.by_slot ? lane : all;
+    const reason = await reasonOf(() => opening(bytes(each.envelope), each, vectors, secret, keys));
+    assert.equal(reason, each.reason, each.name);
+  }
+});

@@ -345,6 +345,8 @@ export class Agent {
 
   #begun(frame: Frame): void {
     this.#isDropped = false;
+    // What could not be told to the last connection is told to this one.
+    this.#flushAck();
     this.#replayedTo = Number((frame["replay"] as { to?: number } | undefined)?.to ?? 0);
   }
 
@@ -399,9 +401,6 @@ export class Agent {
     this.#ackTimer = null;
     const cursor = this.#ackable;
     if (cursor && this.#socket?.send({ type: "ack", cursor })) this.#ackable = null;
-    else if (cursor && this.#socket && !this.#closing.signal.aborted) {
-      this.#ackTimer = setTimeout(() => this.#flushAck(), ACK_INTERVAL_MS);
-    }
   }
 
   /** Lets handlers end, for a while. */

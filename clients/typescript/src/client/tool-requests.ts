@@ -27,20 +27,25 @@ export function memoryBegunStore(): BegunStore {
 
 /** An agent's wish to run a tool here. Show the decrypted arguments, never the prompt alone. */
 export class ToolRequest {
+  /** The decrypted arguments. */
+  readonly arguments: JsonObject;
+
   constructor(
     readonly call: ToolCall,
-    readonly arguments_: JsonObject,
+    given: JsonObject,
     readonly prompt: string | null,
     private readonly session: Session,
     private readonly digest: Uint8Array,
     private readonly begun: BegunStore,
-  ) {}
+  ) {
+    this.arguments = given;
+  }
 
   /** Runs the tool once, and answers with its result in this device's name. */
   async execute(run: (args: JsonObject) => unknown): Promise<void> {
     if (!(await this.begun.begin(this.call.request_id))) return;
     try {
-      const result = (await run(this.arguments_)) ?? null;
+      const result = (await run(this.arguments)) ?? null;
       await this.#respond("executed", null, { result: result as JsonObject });
     } catch (error) {
       await this.#respond("failed", "tool_failed", { message: (error as Error).message });

@@ -235,6 +235,11 @@ export class Socket {
   }
 }
 
+/** A watch keeps no process alive. */
+function unref(timer: ReturnType<typeof setTimeout>): void {
+  (timer as { unref?: () => void }).unref?.();
+}
+
 /** Ends a connection that says nothing; asks for a sign of life before. */
 class Liveness {
   #timer: ReturnType<typeof setTimeout>;
@@ -246,6 +251,7 @@ class Liveness {
     private readonly onDead: () => void,
   ) {
     this.#timer = setTimeout(() => this.#die(), HANDSHAKE_MS);
+    unref(this.#timer);
   }
 
   begin(heartbeatMs: number): void {
@@ -260,7 +266,7 @@ class Liveness {
 
   #schedule(ms: number): void {
     this.#timer = setTimeout(() => this.#check(), ms);
-    (this.#timer as { unref?: () => void }).unref?.();
+    unref(this.#timer);
   }
 
   /** Browsers do not show the server's pings, so a frame asks for one that they show. */
