@@ -1,6 +1,6 @@
 // Runs the tests. Those against a real cluster start one of their own, if its program is built.
 import { spawn } from "node:child_process";
-import { existsSync, readFileSync, readdirSync } from "node:fs";
+import { existsSync, readFileSync, readdirSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -19,6 +19,8 @@ function run(command, parameters, environment) {
 
 async function startCluster() {
   if (existsSync(file)) return null;
+  // A database of an older schema would stop the start.
+  rmSync(dir, { recursive: true, force: true });
   const server = process.env.BLINDPIPE_SERVER ? ["--server", process.env.BLINDPIPE_SERVER] : [];
   const packages = ["--packages", join(root, ".dev/packages")];
   const child = spawn(program, ["--dir", dir, ...packages, ...server, "--no-demo"], {

@@ -44,7 +44,8 @@ function directoryKey(shown: ShownKey): DirectoryKey {
     signingPublicKey: fromBase64(shown.signing_public_key),
     schemes: shown.schemes ?? undefined,
     introduction,
-    retired: Boolean(shown.retired_at),
+    // The end of a replaced key's grace may lie ahead; until then it signs.
+    retired: Boolean(shown.retired_at) && Date.parse(shown.retired_at!) <= Date.now(),
   };
 }
 
@@ -92,13 +93,9 @@ export class Directory {
     let cursor: string | undefined;
     do {
       try {
-        const answer = await this.http.call<{ members: ShownRecipient[] }>({
-          method: "GET",
-          path: `/keys/groups/${conversationId}/recipients`,
-          query: { limit: PAGE_MEMBERS, cursor },
-        });
-        all.push(...answer.data.members);
-        cursor = answer.nextCursor ?? undefined;
+        const page = await this.#page(conversationId, { limit: PAGE_MEMBERS, cursor });
+        all.push(...page.members);
+        cursor = page.next;
       } catch (error) {
         if (!isMissing(error)) throw error;
         this.#hasRecipients ??= false;
@@ -110,6 +107,39 @@ export class Directory {
       shown,
       principal: { type: shown.principal_type, id: shown.principal_id },
     }));
+  }
+
+  async #page(
+    conversationId: string,
+    query: Record<string, string | number | undefined>,
+  ): Promise<{ members: ShownRecipient[]; next: string | undefined }> {
+    const path = `/keys/groups/${conversationId}/recipients`;
+    const answer = await this.http.call<{ members: ShownRecipient[]; next_cursor?: string | null }>({
+      method: "GET",
+      path,
+      query,
+    });
+    // The cursor stands beside `data` or in it.
+    const next = answer.nextCursor ?? answer.data.next_cursor ?? undefined;
+    return { members: answer.data.members, next };
+  }
+
+  /** Reads the keys of somebody who spoke in a conversation and may have left it. */
+  async speaker(
+    conversationId: string,
+    principal: Principal,
+    position: number | null,
+  ): Promise<void> {
+    if (this.#hasRecipients !== true) return this.refresh(principal, position);
+    const page = await this.#page(conversationId, { principal_id: principal.id }).catch(
+      (error: unknown) => {
+        if (isMissing(error)) return { members: [] };
+        throw error;
+      },
+    );
+    for (const shown of page.members) {
+      await this.#pin(principal, shown.devices.map(directoryKey), position, shown.list_version);
+    }
   }
 
   async #oneByOne(
@@ -161,8 +191,9 @@ export class Directory {
     position: number | null,
     listVersion: number,
   ): Promise<void> {
-    // A list of before schemes were shown says nothing of them: keys alone then mean `bp1`.
-    const spoken = keys.map((key) => (key.schemes ? key : { ...key, schemes: ["bp1"] }));
+    // A server of before schemes were shown says nothing of them: keys alone then mean `bp1`.
+    const isTold = this.#hasRecipients === true;
+    const spoken = keys.map((key) => (key.schemes || isTold ? key : { ...key, schemes: ["bp1"] }));
     const notices = await this.pins.observe(principal, spoken, position, listVersion);
     notices.forEach((notice) => this.onNotice(notice));
   }

@@ -243,7 +243,7 @@ export class Session {
       conversation: entry.keys.conversation,
       sender,
       secret: (epoch, sid) => this.#secret(conversationId, entry, epoch, sid),
-      senderKeys: async (keyId) => (pin = await this.#senderKey(sender, keyId)),
+      senderKeys: async (keyId) => (pin = await this.#senderKey(conversationId, sender, keyId)),
     });
     const member = entry.members.has(principalName(sender));
     this.options.pins.noteSpeaks(sender);
@@ -262,10 +262,14 @@ export class Session {
     return entry.keys.secret(epoch, sid);
   }
 
-  async #senderKey(sender: Principal, keyId: Bytes): Promise<Pin | undefined> {
+  async #senderKey(
+    conversationId: string,
+    sender: Principal,
+    keyId: Bytes,
+  ): Promise<Pin | undefined> {
     const known = this.options.pins.find(sender, keyId);
     if (known) return known;
-    await this.directory.refresh(sender, this.position);
+    await this.directory.speaker(conversationId, sender, this.position);
     return this.options.pins.find(sender, keyId);
   }
 

@@ -984,6 +984,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/keys/groups/{conversation_id}/recipients": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read the members' public keys, also the retired ones. */
+        get: operations["get_keys_groups_conversation_id_recipients"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/keys/groups/{conversation_id}/rotate": {
         parameters: {
             query?: never;
@@ -1602,10 +1619,13 @@ export interface components {
             created_at: components["schemas"]["Timestamp"];
             /** @description Whether it is the current one. */
             current: boolean;
+            introduction?: components["schemas"]["Introduction"] | null;
             /** @description The id of the pair. */
             key_id: string;
             /** @description The X25519 public key in base64. */
             public_key: string;
+            /** @description The encryption schemes that the agent speaks. */
+            schemes: string[];
             /** @description The Ed25519 public key in base64. */
             signing_public_key: string;
             valid_until: components["schemas"]["Timestamp"] | null;
@@ -1623,6 +1643,11 @@ export interface components {
             agent_id: components["schemas"]["AgentId"];
             /** @description Its valid keys, the current pair first. */
             keys: components["schemas"]["AgentKey"][];
+            /**
+             * Format: int32
+             * @description The version of the list. It rises with every change.
+             */
+            list_version: number;
         };
         /**
          * @description The state of an agent. Being online is not a state.
@@ -2068,10 +2093,13 @@ export interface components {
             created_at: components["schemas"]["Timestamp"];
             /** @description The device. */
             device_id: string;
+            introduction?: components["schemas"]["Introduction"] | null;
             /** @description The id of the pair of keys. */
             key_id: string;
             /** @description The X25519 public key. */
             public_key: components["schemas"]["Blob"];
+            /** @description The encryption schemes that the device speaks. */
+            schemes?: string[];
             /** @description The Ed25519 public key. */
             signing_public_key: components["schemas"]["Blob"];
         };
@@ -2404,6 +2432,16 @@ export interface components {
          * @example 01ARZ3NDEKTSV4RRFFQ69G5FAV
          */
         InstanceId: string;
+        /**
+         * @description A new key, signed by an earlier key of the same principal. The server stores and shows it.
+         *     Clients verify it.
+         */
+        Introduction: {
+            /** @description The id of the earlier pair of keys. */
+            by_key_id: components["schemas"]["KeyId"];
+            /** @description The earlier key's Ed25519 signature: base64 of 64 bytes. */
+            signature: components["schemas"]["Blob"];
+        };
         /** @description Base64 of exactly 32 bytes. */
         Key32: string;
         /** @description A stored backup: an item of `GET /keys/backup`, whose cursor is `<device_id>:<version>`. */
@@ -2455,6 +2493,51 @@ export interface components {
             /** @description The user. */
             user_id: components["schemas"]["UserId"];
         };
+        /** @description A principal with its public keys. */
+        KeyHolder: {
+            /** @description Its keys: the current ones first, then at most 160 in all of those that were retired. */
+            devices: components["schemas"]["PublicKeys"][];
+            /** @description Whether it is a member now. */
+            is_member: boolean;
+            /**
+             * Format: int32
+             * @description The version of its list of keys. It rises with every change.
+             */
+            list_version: number;
+            /** @description The principal. */
+            principal_id: components["schemas"]["Principal"];
+            /** @description Whether it is a user or an agent. */
+            principal_type: components["schemas"]["PrincipalKind"];
+            visibility?: components["schemas"]["Visibility"] | null;
+        };
+        /**
+         * @description The members of a conversation with their public keys, at most 100: the answer to
+         *     `GET /keys/groups/{conversation_id}/recipients`.
+         */
+        KeyHolders: {
+            /** @description The conversation. */
+            conversation_id: components["schemas"]["ConversationId"];
+            /**
+             * Format: int32
+             * @description The current epoch.
+             */
+            epoch: number;
+            /** @description The members in the order of their ids. */
+            members: components["schemas"]["KeyHolder"][];
+            /** @description The cursor of the next page; null on the last one. */
+            next_cursor: string | null;
+            /** @description Whether a member should rotate the key. */
+            rotation_required: boolean;
+        };
+        /**
+         * @description The query of `GET /keys/groups/{conversation_id}/recipients`, in addition to the query of every
+         *     list.
+         */
+        KeyHoldersQuery: {
+            principal_id?: components["schemas"]["Principal"] | null;
+        };
+        /** @description The id of a pair of public keys. No control characters; the bounds count bytes of UTF-8. */
+        KeyId: string;
         /** @description The data of `key.rotated`. Each member gets its own keys. */
         KeyRotation: {
             /** @description The user who rotated. */
@@ -2748,6 +2831,23 @@ export interface components {
          * @enum {string}
          */
         PrincipalKind: "user" | "agent";
+        /** @description A pair of public keys. */
+        PublicKeys: {
+            /** @description The time since which the keys were shown. */
+            created_at: components["schemas"]["Timestamp"];
+            /** @description A user's device; absent for an agent. */
+            device_id?: string | null;
+            introduction?: components["schemas"]["Introduction"] | null;
+            /** @description The id of the pair of keys. */
+            key_id: string;
+            /** @description The X25519 public key. */
+            public_key: components["schemas"]["Blob"];
+            retired_at?: components["schemas"]["Timestamp"] | null;
+            /** @description The encryption schemes that its holder speaks. */
+            schemes: string[];
+            /** @description The Ed25519 public key. */
+            signing_public_key: components["schemas"]["Blob"];
+        };
         /** @description The body of `POST /keys/backup`: a device's keys. */
         PutKeyBackup: {
             /** @description The cost of the derivation. */
@@ -2760,8 +2860,11 @@ export interface components {
             backup_b: components["schemas"]["Blob"];
             /** @description The device's id. It replaces an id that the server chose. */
             device_id: components["schemas"]["DeviceId"];
+            introduction?: components["schemas"]["Introduction"] | null;
             /** @description The X25519 public key. */
             public_key: components["schemas"]["Key32"];
+            /** @description The encryption schemes that the device speaks, at most 8; unchanged if omitted. */
+            schemes?: components["schemas"]["Scheme"][] | null;
             /** @description The Ed25519 public key. */
             signing_public_key: components["schemas"]["Key32"];
             /**
@@ -2867,8 +2970,11 @@ export interface components {
          *     `keys-register|<agent_id>|<public_key>|<signing_public_key>|<timestamp>`.
          */
         RegisterAgentKey: {
+            introduction?: components["schemas"]["Introduction"] | null;
             /** @description The X25519 public key: base64 of 32 bytes. */
             public_key: string;
+            /** @description The encryption schemes that the agent speaks, at most 8; unchanged if omitted. */
+            schemes?: components["schemas"]["Scheme"][] | null;
             /** @description The signature: base64 of 64 bytes. */
             signature: string;
             /** @description The Ed25519 public key: base64 of 32 bytes. */
@@ -3108,6 +3214,8 @@ export interface components {
          * @enum {string}
          */
         Scene: "register" | "login" | "reset";
+        /** @description An encryption scheme, such as `bp1`. No control characters; the bounds count bytes of UTF-8. */
+        Scheme: string;
         /** @description A permission scope, such as `location:read`. No control characters; the bounds count bytes of UTF-8. */
         Scope: string;
         /** @description Something that was found. */
@@ -6677,6 +6785,51 @@ export interface operations {
                 content: {
                     "application/json": {
                         data: components["schemas"]["OwnGroupKeys"];
+                    };
+                };
+            };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
+            /**
+             * @description - `UNAUTHORIZED`: The access token is missing, invalid or expired.
+             *     - `AGENT_TOKEN_INVALID`: The agent token is invalid or revoked.
+             */
+            401: components["responses"]["Error"];
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    get_keys_groups_conversation_id_recipients: {
+        parameters: {
+            query?: {
+                principal_id?: components["schemas"]["Principal"];
+                cursor?: string;
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                conversation_id: components["schemas"]["ConversationId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        data: components["schemas"]["KeyHolders"];
                     };
                 };
             };
