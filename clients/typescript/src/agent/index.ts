@@ -4,6 +4,7 @@
  * @module agent
  */
 export * from "./agent.js";
+export type { Handler, Middleware } from "./processor.js";
 export * from "./context.js";
 export type { AgentOptions } from "./options.js";
 export type { PinStore, StoredTrust } from "./pin-store.js";

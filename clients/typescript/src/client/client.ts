@@ -206,6 +206,7 @@ export class Client {
   /** The tap: this person takes the key for that principal's. */
   confirm(principal: Principal, keyId: string): void {
     this.pins.confirm(principal, keyId);
+    this.session.reconsider();
   }
 
   /** 60 digits to compare with somebody, of this device's key and one of theirs. */

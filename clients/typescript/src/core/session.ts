@@ -306,6 +306,11 @@ export class Session {
     };
   }
 
+  /** After a tap: what waited under the key counts from now on. */
+  reconsider(): void {
+    for (const entry of this.#entries.values()) entry.keys.reconsider(Date.now());
+  }
+
   /** A message that was handled is not handled again under another event. */
   remember(message: Message): void {
     const sender: Principal = { type: message.sender.type, id: message.sender.id };
