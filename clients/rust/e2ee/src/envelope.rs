@@ -426,7 +426,7 @@ impl Header {
 ///
 /// # Errors
 ///
-/// Every reason but `retired_key`, `stale` and `clear`, which are for [`crate::Room`] to say.
+/// Every reason but `retired_key`, `stale` and `clear`, which only who knows the conversation can say.
 pub fn open<'k>(
     envelope: &[u8],
     conversation: Id,

@@ -137,6 +137,28 @@ pub fn seal(
     .concat())
 }
 
+/// What opens wraps: of a device's own keys, or of an earlier one that a backup brought.
+#[derive(Clone, Debug)]
+pub struct OpeningKey {
+    pub key_id: KeyId,
+    pub x25519: Secret,
+}
+
+impl From<&PrivateKeys> for OpeningKey {
+    fn from(keys: &PrivateKeys) -> Self {
+        Self {
+            key_id: keys.key_id(),
+            x25519: keys.x25519().clone(),
+        }
+    }
+}
+
+impl From<PrivateKeys> for OpeningKey {
+    fn from(keys: PrivateKeys) -> Self {
+        Self::from(&keys)
+    }
+}
+
 /// The key that a wrap was made for, so that a holder of several finds the right one.
 ///
 /// # Errors
@@ -164,17 +186,17 @@ pub fn open(
     conversation: Id,
     epoch: u32,
     recipient: Principal,
-    keys: &PrivateKeys,
+    key: &OpeningKey,
     rotator_keys: impl FnOnce(Principal, KeyId) -> Option<PublicKeys>,
 ) -> Result<Wrap> {
-    if recipient_key(wrap)? != keys.key_id() {
+    if recipient_key(wrap)? != key.key_id {
         return Err(Error::NoEpochKey);
     }
-    let info = info(conversation, epoch, recipient, keys.key_id());
+    let info = info(conversation, epoch, recipient, key.key_id);
     let enc = Deserializable::from_bytes(&wrap[17..49]).map_err(|_| Error::BadCiphertext)?;
     let plaintext = single_shot_open::<AesGcm256, HkdfSha256, X25519HkdfSha256>(
         &OpModeR::Base,
-        &kem_private(keys.x25519()),
+        &kem_private(&key.x25519),
         &enc,
         &info,
         &wrap[49..],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from ._bytes import Reader, label, u32, u64
@@ -23,6 +23,15 @@ _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 _EPOCH_SECRET = 1
 _LANE_SECRET = 2
 _SIGNED_BYTES = 106
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningKey:
+    """What opens wraps: of a device's own keys, or of an earlier one that a backup brought."""
+
+    key_id: bytes
+    x25519: Secret
+
 
 Directory = Callable[[Principal, bytes], PublicKeys | None]
 
@@ -99,7 +108,7 @@ def open(
     conversation: bytes,
     epoch: int,
     recipient: Principal,
-    keys: PrivateKeys,
+    keys: PrivateKeys | OpeningKey,
     rotator_keys: Directory,
 ) -> Wrap:
     """Opens a wrap. `rotator_keys` is asked for a lane's secret only: its `sid` proves nothing."""
@@ -107,7 +116,8 @@ def open(
         raise E2eeError("no_epoch_key")
     info = _info(conversation, epoch, recipient, keys.key_id)
     try:
-        plaintext = _SUITE.decrypt(wrap[17:], keys.exchange, info)
+        private = X25519PrivateKey.from_private_bytes(keys.x25519.expose())
+        plaintext = _SUITE.decrypt(wrap[17:], private, info)
     except (InvalidTag, ValueError):
         raise E2eeError("bad_ciphertext") from None
     at = Reader(plaintext)

@@ -143,7 +143,7 @@ fn wraps() {
             };
             let sealed = wrap::seal(&rotation, &recipient, &mut rng).expect("a wrap");
             let known = |_, _| Some(*device.public());
-            let opened = wrap::open(&sealed, CONVERSATION, EPOCH, principal, keys, known);
+            let opened = wrap::open(&sealed, CONVERSATION, EPOCH, principal, &keys.into(), known);
             let opened = opened.expect("opens");
             assert_eq!(opened.key.sid(), key.sid());
             json!({
@@ -197,7 +197,7 @@ fn contents() {
             "]".repeat(depth - 1)
         )
     };
-    let text = |list: &[&str]| list.iter().map(|text| hex(text)).collect::<Vec<_>>();
+    let text = |list: &[&str]| list.iter().map(hex).collect::<Vec<_>>();
     let mut accepted = text(&[
         "{}",
         " {\"a\" : 1}\r\n\t",

@@ -1,6 +1,6 @@
 //! Who takes part in the vectors.
 
-use blindpipe_e2ee::{AgentKey, EpochKey, Id, Principal, PrivateKeys, Secret, Sid};
+use blindpipe_e2ee::{AgentKey, EpochKey, Id, Principal, PrivateKeys, Secret};
 
 pub const CONVERSATION: Id = *b"\x01\x92\xf0\xc1\xa2\xb3\xc4\xd5\xe6\xf7\x08\x19\x2a\x3b\x4c\x5d";
 pub const USER: Id = rising(0x00);
@@ -45,7 +45,6 @@ pub fn lane_key() -> EpochKey {
     EpochKey::lane(CONVERSATION, EPOCH, ADDRESSED, secret, all.sid())
 }
 
-pub const PREVIOUS: Sid = [0; 16];
 pub const AS_USER: Principal = Principal::User(USER);
 pub const AS_AGENT: Principal = Principal::Agent(AGENT);
 pub const AS_ADDRESSED: Principal = Principal::Agent(ADDRESSED);

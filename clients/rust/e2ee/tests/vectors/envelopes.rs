@@ -324,7 +324,7 @@ fn forged_headers(rows: &mut Vec<Value>) {
         ..Craft::honest()
     };
     let twice = [slot.clone(), slot.clone()];
-    let unordered = [slot.clone(), early.clone()];
+    let unordered = [slot, early.clone()];
     let (other, wrong) = ([early], [wrong]);
     refuse(rows, "two slots for one agent", "malformed", &with(&twice));
     refuse(rows, "slots out of order", "malformed", &with(&unordered));

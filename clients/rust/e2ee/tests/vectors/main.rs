@@ -7,6 +7,7 @@ mod craft;
 mod envelopes;
 mod prototype;
 #[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "shared with the interop program")]
 mod support;
 
 use std::{env, fs, path::PathBuf};

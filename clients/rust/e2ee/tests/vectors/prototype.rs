@@ -71,7 +71,7 @@ fn wraps_open() {
             array(&all["ids"], "conversation"),
             7,
             principal(case, "recipient"),
-            &keys,
+            &(&keys).into(),
             |_, _| Some(rotator),
         );
         let opened = opened.expect("opens");
