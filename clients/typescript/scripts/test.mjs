@@ -10,7 +10,7 @@ const program = process.env.BLINDPIPE_DEVCLUSTER ?? join(root, "target/debug/dev
 const dir = process.env.BLINDPIPE_DEV ?? join(root, ".dev/clients-typescript");
 const file = join(dir, "cluster.json");
 /** Tests that need no server. */
-const ALONE = new Set(["vectors", "states", "generated", "dispatcher", "transport", "webhook-signature"]);
+const ALONE = new Set(["vectors", "interop", "states", "generated", "dispatcher"]);
 
 function run(command, parameters, environment) {
   const options = { stdio: "inherit", env: { ...process.env, ...environment } };
