@@ -6,6 +6,7 @@ mod limiter;
 mod login;
 mod send;
 mod sender;
+mod upload;
 
 // These need thousands of sockets.
 mod fanout;
@@ -35,6 +36,8 @@ pub enum Scenario {
     Slow,
     /// How much of a send is its limits
     Limiter,
+    /// Uploads beside a plain write, hash and sync, and downloads beside a bare file server
+    Upload,
     /// Many clients at once while nodes are killed: is what they saw sound?
     History,
 }
@@ -51,6 +54,7 @@ impl Scenario {
             Scenario::Login => Box::pin(login::run(cluster, pairs, options)).await,
             Scenario::Send => Box::pin(send::run(cluster, pairs, options)).await,
             Scenario::Limiter => Box::pin(limiter::run(cluster, pairs, options)).await,
+            Scenario::Upload => Box::pin(upload::run(cluster, pairs, options)).await,
             Scenario::Hop => Box::pin(hop::run(cluster, pairs, options)).await,
             Scenario::Fanout => Box::pin(fanout::run(cluster, options)).await,
             Scenario::Idle => Box::pin(idle::run(cluster, options)).await,
@@ -64,7 +68,7 @@ impl Scenario {
     pub fn needs_people(self) -> bool {
         matches!(
             self,
-            Scenario::Login | Scenario::Send | Scenario::Hop | Scenario::Limiter
+            Scenario::Login | Scenario::Send | Scenario::Hop | Scenario::Limiter | Scenario::Upload
         )
     }
 }
