@@ -166,15 +166,14 @@ impl Stage {
         let mut files = self.stored();
         // The S3 server has them beside its buckets.
         if let Some(s3) = &self.s3 {
-            let beside = s3.bucket();
-            let beside = std::fs::read_dir(beside.parent().expect("a folder"));
-            files.extend(
-                beside
-                    .into_iter()
-                    .flatten()
-                    .flatten()
-                    .map(|entry| entry.path()),
-            );
+            let buckets = s3.bucket();
+            let beside = std::fs::read_dir(buckets.parent().expect("a folder"));
+            let beside = beside
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path());
+            files.extend(beside.filter(|path| path.extension().is_some_and(|end| end == "part")));
         }
         let sizes = files.into_iter().filter_map(|file| file.metadata().ok());
         sizes
