@@ -82,6 +82,8 @@ struct Tasks {
     stopping: CancellationToken,
     connections: TaskTracker,
     sockets: TaskTracker,
+    /// The turns of webhooks, with their calls under way.
+    turns: TaskTracker,
     workers: TaskTracker,
 }
 
@@ -231,7 +233,9 @@ impl Node {
         self.send_sockets_away().await;
         self.tasks.connections.close();
         self.tasks.sockets.close();
+        self.tasks.turns.close();
         let finished = async {
+            self.tasks.turns.wait().await;
             self.tasks.sockets.wait().await;
             self.tasks.connections.wait().await;
         };
@@ -239,7 +243,7 @@ impl Node {
             .await
             .is_err()
         {
-            tracing::warn!("some connections did not finish in time");
+            tracing::warn!("some connections or calls did not finish in time");
         }
         self.app.slots.flush().await;
         self.redis.leave(self.id).await;

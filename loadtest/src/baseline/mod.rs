@@ -2,6 +2,7 @@
 //! again.
 
 mod floor;
+pub mod poster;
 
 use std::path::PathBuf;
 
@@ -28,6 +29,9 @@ pub struct Baseline {
     /// Where it listens
     #[arg(long, default_value_t = 0, hide = true)]
     port: u16,
+    /// Loops of the poster
+    #[arg(long, default_value_t = 1, hide = true)]
+    lanes: usize,
     /// The Redis of the floor
     #[arg(long, default_value = "", hide = true)]
     redis: String,
@@ -47,6 +51,8 @@ pub enum Kind {
     Axum,
     /// Answers the files of a folder
     Files,
+    /// Posts to a port of this machine, again and again
+    Poster,
 }
 
 impl Kind {
@@ -64,6 +70,12 @@ impl Kind {
         let (port, folder) = (port.to_string(), folder.to_string_lossy());
         Child::ourselves(&["--be", "files", "--port", &port, "--folder", &folder])
     }
+
+    /// Starts loops of bare POSTs to a port.
+    pub fn post_to(port: u16, lanes: usize) -> Result<Child> {
+        let (port, lanes) = (port.to_string(), lanes.to_string());
+        Child::ourselves(&["--be", "poster", "--port", &port, "--lanes", &lanes])
+    }
 }
 
 impl Baseline {
@@ -77,7 +89,7 @@ impl Baseline {
     pub fn runtime(&self) -> std::io::Result<Runtime> {
         match self.be {
             None | Some(Kind::Tcp) => tokio::runtime::Builder::new_current_thread(),
-            Some(Kind::Floor | Kind::Axum | Kind::Files) => {
+            Some(Kind::Floor | Kind::Axum | Kind::Files | Kind::Poster) => {
                 tokio::runtime::Builder::new_multi_thread()
             }
         }
@@ -87,13 +99,16 @@ impl Baseline {
 
     /// Serves until it is killed.
     pub async fn serve(&self) -> Result<()> {
+        if self.be == Some(Kind::Poster) {
+            return poster::post(self.port, self.lanes).await;
+        }
         let listener = TcpListener::bind(("127.0.0.1", self.port)).await?;
         match self.be {
             Some(Kind::Floor) => floor::serve(listener, &self.redis).await,
             Some(Kind::Tcp) => tcp(listener).await,
             Some(Kind::Axum) => axum(listener).await,
             Some(Kind::Files) => files(listener, self.folder.clone()).await,
-            None => Ok(()),
+            Some(Kind::Poster) | None => Ok(()),
         }
     }
 }

@@ -7,6 +7,7 @@ mod login;
 mod send;
 mod sender;
 mod upload;
+mod webhooks;
 
 // These need thousands of sockets.
 mod fanout;
@@ -38,6 +39,9 @@ pub enum Scenario {
     Limiter,
     /// Uploads beside a plain write, hash and sync, and downloads beside a bare file server
     Upload,
+    /// Deliveries of one worker beside a bare loop of POSTs with the same client, and how they grow
+    /// with the number of agents
+    Webhooks,
     /// Many clients at once while nodes are killed: is what they saw sound?
     History,
 }
@@ -60,6 +64,7 @@ impl Scenario {
             Scenario::Idle => Box::pin(idle::run(cluster, options)).await,
             Scenario::Storm => Box::pin(storm::run(cluster, options)).await,
             Scenario::Slow => Box::pin(slow::run(cluster, options)).await,
+            Scenario::Webhooks => Box::pin(webhooks::run(cluster, pairs, options)).await,
             Scenario::History => Box::pin(history::run(cluster, options)).await,
         }
     }
@@ -68,7 +73,12 @@ impl Scenario {
     pub fn needs_people(self) -> bool {
         matches!(
             self,
-            Scenario::Login | Scenario::Send | Scenario::Hop | Scenario::Limiter | Scenario::Upload
+            Scenario::Login
+                | Scenario::Send
+                | Scenario::Hop
+                | Scenario::Limiter
+                | Scenario::Webhooks
+                | Scenario::Upload
         )
     }
 }

@@ -13,7 +13,7 @@ use super::{Stage, StoreKind, bring, confirm, count, fetch, noise, path_of};
 use crate::support::{Answer, Held, ProcessNode, Proxy, spawn};
 
 /// A stage whose bucket is behind a proxy.
-async fn behind_a_proxy(kind: StoreKind) -> (Stage, Proxy) {
+pub async fn behind_a_proxy(kind: StoreKind) -> (Stage, Proxy) {
     let mut before = None;
     let stage = Stage::behind(kind, &[], async |s3| {
         let proxy = Proxy::before(&s3.address.to_string()).await;

@@ -20,7 +20,7 @@ macro_rules! on_stores {
 mod attacks;
 mod crashes;
 mod endings;
-mod faults;
+pub mod faults;
 mod objects;
 mod races;
 mod share_page;
