@@ -127,7 +127,7 @@ settings! {
     egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
     /// Calls to webhooks of one host and port that a node has under way at once.
     egress_in_flight_per_origin: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT_PER_ORIGIN", Some("64");
-    /// Comma list of hosts of Postgres, Redis, the mail server and Turnstile that may be reached without TLS in production; loopback and Unix sockets always may.
+    /// Comma list of hosts of Postgres, Redis, the mail server, Turnstile and the object store that may be reached without TLS in production; loopback and Unix sockets always may.
     allow_cleartext: List<String> = "ALLOW_CLEARTEXT", Some("");
     /// Accept `localhost` as the public address and the public Turnstile test keys in production, to try a cluster in containers.
     allow_test_values: Switch = "ALLOW_TEST_VALUES", Some("false");

@@ -228,8 +228,8 @@ impl Socket {
         self.wire.queue(Kind::Ping, &[]);
     }
 
-    /// Closes with the code, unless the client has gone. The rest of its data is read and dropped for a
-    /// moment, so that a reset does not destroy the close frame.
+    /// Closes with the code, unless the client has gone. The rest of its data is read and dropped
+    /// for a moment, so that a reset does not destroy the close frame.
     pub async fn end(mut self, end: SessionEnd) {
         match end {
             SessionEnd::Close(close) => {

@@ -206,6 +206,10 @@ pub fn object_missing() {
     count("objects_missing_total", &[]);
 }
 
+pub fn object_damaged() {
+    count("objects_damaged_total", &[]);
+}
+
 pub fn share_opened(outcome: &'static str) {
     count("shares_opened_total", &[("outcome", outcome)]);
 }

@@ -228,7 +228,12 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     (
         "objects_missing_total",
         Kind::Counter,
-        "Reads of an object that the store has lost.",
+        "Reads and confirmations of an object that the store has lost.",
+    ),
+    (
+        "objects_damaged_total",
+        Kind::Counter,
+        "Reads and confirmations of an object that is another in the store than was uploaded.",
     ),
     (
         "shares_opened_total",

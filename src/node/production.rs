@@ -33,6 +33,10 @@ fn check_transport(config: &Config, faults: &mut Vec<String>) {
             "TURNSTILE_URL",
             clear_hosts(&config.turnstile_url, &["https"]),
         ),
+        (
+            "OBJECT_STORE_ENDPOINT",
+            clear_hosts(&config.object_store_endpoint, &["https"]),
+        ),
     ];
     for (name, hosts) in links {
         for host in hosts {

@@ -6,7 +6,7 @@ use crate::{
     features::{passkeys, webhooks::signature::Brand},
     limits::table::Overrides,
     mail,
-    objects::backend,
+    objects::location,
 };
 
 use super::production;
@@ -17,13 +17,13 @@ const CHECKS: Checks = Checks {
         ("ACCESS_TOKEN_KEYS", KeyRing::check),
         ("SERVER_SECRET", ServerSecret::check),
         ("LIMIT_OVERRIDES", Overrides::check),
-        ("OBJECT_STORE_URL", backend::check_url),
+        ("OBJECT_STORE_URL", location::check_url),
         ("WEBHOOK_BRAND", Brand::check),
     ],
     rules: &[
         check_listeners,
         passkeys::check_settings,
-        backend::check_settings,
+        location::check_settings,
         mail::check_settings,
         turnstile::check_settings,
         production::check_settings,
@@ -101,6 +101,7 @@ mod tests {
             ),
             ("MAIL_URL", "smtp://db.internal:25"),
             ("TURNSTILE_URL", "http://db.internal/verify"),
+            ("OBJECT_STORE_ENDPOINT", "http://db.internal:9000"),
         ] {
             let said = faults_with(&[(name, url)]);
             assert!(

@@ -354,7 +354,10 @@ async fn reads(kind: &str, bytes: usize, batch: usize) -> Result<f64> {
 async fn fan_out(kind: &str, bytes: usize, deliveries: usize) -> Result<f64> {
     let server = Server::start(kind).await?;
     let sockets = server.connect_many(LISTENERS).await?;
-    let mut speaker = server.connect().await?;
+    // The speaker is a listener too, so it must read.
+    let (mut heard, mut speaker) = server.connect().await?.into_split();
+    let hearing =
+        tokio::spawn(async move { tokio::io::copy(&mut heard, &mut tokio::io::sink()).await });
     let before = server.settled().await?;
     let head = if bytes < 126 { 2 } else { 4 };
     let mut readers = Vec::new();
@@ -373,13 +376,12 @@ async fn fan_out(kind: &str, bytes: usize, deliveries: usize) -> Result<f64> {
         speaker.write_all(&frame).await?;
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The speaker is a listener too.
-    drop(speaker);
     let mut sockets = Vec::new();
     for reader in readers {
         sockets.push(reader.await??);
     }
     let spent = server.settled().await? - before;
+    hearing.abort();
     Ok(spent / (LISTENERS * deliveries) as f64)
 }
 
