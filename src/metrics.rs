@@ -232,7 +232,12 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     (
         "objects_missing_total",
         Kind::Counter,
-        "Reads of an object that the store has lost.",
+        "Reads and confirmations of an object that the store has lost.",
+    ),
+    (
+        "objects_damaged_total",
+        Kind::Counter,
+        "Reads and confirmations of an object that is another in the store than was uploaded.",
     ),
     (
         "shares_opened_total",
@@ -511,6 +516,10 @@ pub fn object_bytes(direction: &'static str, n: u64) {
 
 pub fn object_missing() {
     count("objects_missing_total", &[]);
+}
+
+pub fn object_damaged() {
+    count("objects_damaged_total", &[]);
 }
 
 pub fn share_opened(outcome: &'static str) {
