@@ -121,6 +121,9 @@ class Machine:
             case Wait():
                 return {"wait": True}
 
+    def do_writing(self, event: Json) -> Json:
+        return {"writing": self.room.writing(self.trust, event["clear_chosen"])}
+
     def do_give(self, event: Json) -> Json:
         given = self.room.give(self.trust, principal(event, "of"), _directory_key(event["key"]))
         if isinstance(given, NoticeKind):

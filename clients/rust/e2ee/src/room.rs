@@ -61,6 +61,15 @@ pub enum Sealing {
     Wait,
 }
 
+/// How this client writes here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writing {
+    Encrypted,
+    Clear,
+    /// Somebody does not speak `bp1`: in clear only if the person says so, once, visibly.
+    AskPerson,
+}
+
 /// What a wrap brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrapTaken {
@@ -325,6 +334,23 @@ impl Room {
         }
         let Newest { epoch, sid, .. } = newest;
         Sealing::With { epoch, sid }
+    }
+
+    /// How to write here. `clear_chosen`: the person chose to write in clear here; for an agent, it
+    /// answers what came in clear. A conversation that was encrypted never goes back.
+    #[must_use]
+    pub fn writing(&self, trust: &Trust, clear_chosen: bool) -> Writing {
+        let me = trust.me();
+        let mut others = self.members.iter().flatten().filter(|(who, _)| **who != me);
+        let all_speak = self.members.is_some() && others.all(|(who, _)| trust.speaks_bp1(*who));
+        let clear = clear_chosen && (me.is_user() || self.plaintext_allowed);
+        if self.encrypted || self.server.epoch > 0 || all_speak {
+            Writing::Encrypted
+        } else if clear {
+            Writing::Clear
+        } else {
+            Writing::AskPerson
+        }
     }
 
     /// Who is given what at a rotation, of those whom the server lists.

@@ -227,6 +227,22 @@ class Room:
         )
         return otherwise if me.is_user and due else Seal(newest.epoch, newest.sid)
 
+    def writing(
+        self, trust: Trust, clear_chosen: bool
+    ) -> Literal["encrypted", "clear", "ask_person"]:
+        """How to write here; a conversation that was encrypted never goes back.
+
+        `clear_chosen`: the person chose to write in clear here; for an agent, it answers what came
+        in clear. `ask_person`: somebody does not speak `bp1`.
+        """
+        members = self._members
+        others = [member for member in members or () if member != trust.me]
+        all_speak = members is not None and all(map(trust.speaks_bp1, others))
+        if self.was_encrypted or self.server.epoch > 0 or all_speak:
+            return "encrypted"
+        clear = clear_chosen and (trust.me.is_user or self.plaintext_allowed)
+        return "clear" if clear else "ask_person"
+
     def give(self, trust: Trust, to: Principal, key: DirectoryKey) -> Given:
         """What is given to whom at a rotation, of those whom the server lists."""
         if self._members is None or to not in self._members:

@@ -6,7 +6,9 @@ use blindpipe_e2ee::{
     KeyId, Principal,
     consent::{Asked, Consents, Decision, Sensitivity, Tool},
     envelope::Place,
-    room::{Given, Incoming, Refusal, Room, Sealing, ServerEpoch, Shown, Taken, Visibility},
+    room::{
+        Given, Incoming, Refusal, Room, Sealing, ServerEpoch, Shown, Taken, Visibility, Writing,
+    },
     trust::{DirectoryKey, Introduction, Notice, Policy, Trust},
     wrap::OpeningKey,
 };
@@ -53,6 +55,15 @@ impl Machine {
         match text(event, "do").as_str() {
             "directory" | "confirm" | "verify" | "link" | "standing" => self.trust_step(event),
             "members" | "server_epoch" | "wrap" | "sealing" | "give" => self.room_step(event),
+            "writing" => {
+                let chosen = event["clear_chosen"] == true;
+                let writing = match self.room.writing(&self.trust, chosen) {
+                    Writing::Encrypted => "encrypted",
+                    Writing::Clear => "clear",
+                    Writing::AskPerson => "ask_person",
+                };
+                json!({ "writing": writing })
+            }
             "message" => {
                 let place = place(&event["place"]);
                 let envelope = envelope(event);

@@ -206,6 +206,11 @@ impl Case {
         self.step(event, expect);
     }
 
+    fn writing(&mut self, clear_chosen: bool, expect: &str) {
+        let event = json!({"do": "writing", "clear_chosen": clear_chosen});
+        self.step(event, json!({ "writing": expect }));
+    }
+
     fn message(&mut self, what: &Sent, expect: Value) {
         let event = what.event("message");
         self.step(event, expect);
@@ -871,7 +876,29 @@ fn clear_cases() -> Vec<Value> {
     allows.message(&clear(BOB, 2), marked);
     allows.server_epoch(1, false, 0);
     allows.message(&clear(BOB, 2), refused("clear", &[]));
-    [person, agent, allows].into_iter().map(Case::end).collect()
+
+    let mut writes = Case::new(
+        "clear text is written only where a person chose it",
+        AS_USER,
+        &json!({}),
+    );
+    let mut plain = key(3);
+    plain["schemes"] = json!([]);
+    writes.directory(BOB, &[key(2)], &[]);
+    writes.directory(AS_AGENT, &[plain], &[]);
+    writes.members_and(&[AS_USER, BOB, AS_AGENT], &[], &[]);
+    writes.writing(false, "ask_person");
+    writes.writing(true, "clear");
+    writes.directory(AS_AGENT, &[key(3)], &[]);
+    writes.writing(true, "encrypted");
+    let mut spoke = key(3);
+    spoke["schemes"] = json!([]);
+    writes.directory(AS_AGENT, &[spoke], &[]);
+    writes.writing(true, "encrypted");
+    [person, agent, allows, writes]
+        .into_iter()
+        .map(Case::end)
+        .collect()
 }
 
 fn request(number: u8, tool: &str, scope: &str) -> Sent {
