@@ -22,6 +22,7 @@ use super::{
     sends::{Sends, answer},
     socket::Socket,
 };
+use crate::auth::Reverify;
 use crate::{
     cursor::Cursor,
     delivery::{End, Subscription, SubscriptionGuard, subscription::UNKNOWN_SEQ},
@@ -34,7 +35,6 @@ use crate::{
         unauthenticated::UnauthenticatedConnection,
     },
     metrics,
-    validation::Reverify,
 };
 
 /// Longest wait for the acks of a socket that closes.

@@ -7,4 +7,5 @@ mod layers;
 mod object_store;
 mod operations;
 mod schema;
+mod shapes;
 mod sources;
