@@ -10,6 +10,7 @@ mod codec;
 pub(crate) mod frames;
 pub mod handshake;
 pub(crate) mod long_poll;
+mod notices;
 mod rate;
 mod reorder_buffer;
 mod sends;

@@ -116,12 +116,15 @@ pub(super) async fn assemble(
         let (acks, db, stop) = (written.clone(), own_db.clone(), stop.clone());
         async move { acks.run(&db, &stop).await }
     }));
-    workers.spawn(invalidation::run(
+    let (own_db, own_hub, state, stop) = (
         quiet_db.clone(),
         hub.clone(),
         backplane.state(),
         stopping.clone(),
-    ));
+    );
+    workers.spawn(supervise("backplane.confirm", move || {
+        invalidation::run(own_db.clone(), own_hub.clone(), state.clone(), stop.clone())
+    }));
     let reconciler = Arc::new(Reconciler::new(&quiet_db, &backplane));
     let (state, stop) = (backplane.state(), stopping.clone());
     workers.spawn(supervise("reconciler", move || {
@@ -362,6 +365,8 @@ fn ingress(config: &Config) -> IngressPolicy {
         .any(|network| network.prefix_len() == 0)
     {
         tracing::warn!(
+            operation = "node.start",
+            remedy = "set TRUSTED_PROXIES to the addresses of the proxies",
             "TRUSTED_PROXIES contains every address: any client may choose its own address, \
              and limits per address mean nothing"
         );
@@ -390,6 +395,7 @@ fn start_jobs(
         codes: accounts.codes.clone(),
         mailer,
         objects: objects.clone(),
+        upkeep_speed: config.upkeep_speed.0,
         wake_webhooks,
     };
     schedule.spawn(&tasks.workers, &tasks.stopping);

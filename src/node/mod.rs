@@ -234,7 +234,11 @@ impl Node {
             .await
             .is_err()
         {
-            tracing::warn!("some connections did not finish in time");
+            tracing::warn!(
+                operation = "node.drain",
+                remedy = "the connections are cut",
+                "some connections did not finish in time"
+            );
         }
         self.app.slots.flush().await;
         self.redis.leave(self.id).await;
@@ -246,7 +250,11 @@ impl Node {
             .await
             .is_err()
         {
-            tracing::warn!("some workers did not finish in time");
+            tracing::warn!(
+                operation = "node.drain",
+                remedy = "the jobs run again after their leases",
+                "some workers did not finish in time"
+            );
         }
         self.redis.quit().await;
         tracing::info!("drained");

@@ -34,6 +34,7 @@ use crate::{
     metrics,
     random::Random,
     redis::{Away, LiveNodes, Redis, Script, keys},
+    supervisor::supervise,
 };
 
 /// Slots that are asserted or freed at once. Their calls share the connection's round trips.
@@ -360,17 +361,20 @@ impl Slots {
         &self,
         tasks: &TaskTracker,
         stop: &CancellationToken,
-        pulse: impl Fn(bool) + Send + 'static,
+        pulse: impl Fn(bool) + Send + Sync + 'static,
     ) {
+        let (slots, until, pulse) = (self.clone(), stop.clone(), Arc::new(pulse));
+        let beat = supervise("slots.beat", move || slots.clone().beat(pulse.clone()));
+        tasks.spawn(async move { until.run_until_cancelled(beat).await });
         let (slots, until) = (self.clone(), stop.clone());
-        tasks.spawn(async move { until.run_until_cancelled(slots.beat(pulse)).await });
+        let assert = supervise("slots.assert", move || slots.clone().assert());
+        tasks.spawn(async move { until.run_until_cancelled(assert).await });
         let (slots, until) = (self.clone(), stop.clone());
-        tasks.spawn(async move { until.run_until_cancelled(slots.assert()).await });
-        let (slots, until) = (self.clone(), stop.clone());
-        tasks.spawn(async move { until.run_until_cancelled(slots.give_back()).await });
+        let give_back = supervise("slots.give_back", move || slots.clone().give_back());
+        tasks.spawn(async move { until.run_until_cancelled(give_back).await });
     }
 
-    async fn beat(self, pulse: impl Fn(bool)) {
+    async fn beat(self, pulse: Arc<impl Fn(bool)>) {
         let mut links = self.0.redis.links();
         let (mut last, mut beats, mut passes) = (Instant::now(), 0, 0);
         loop {

@@ -2,6 +2,8 @@
 
 mod gateway;
 mod history;
+mod huge_frames;
+mod notices;
 mod resume;
 mod streaming;
 mod webhooks;

@@ -45,6 +45,7 @@ use crate::{
     features::messages::MessageWriter,
     inbox::Inbox,
     limits::{Limits, slots::Slots},
+    supervisor::supervise,
     work::UnitOfWork,
 };
 
@@ -170,8 +171,11 @@ impl Dispatcher {
             held,
             tasks: tasks.clone(),
         };
-        tasks.spawn(dispatcher.clone().claim());
-        tasks.spawn(dispatcher.check());
+        let claims = dispatcher.clone();
+        tasks.spawn(supervise("webhooks.claim", move || claims.clone().claim()));
+        tasks.spawn(supervise("webhooks.check", move || {
+            dispatcher.clone().check()
+        }));
     }
 
     /// Claims due turns until the node takes no new work.
@@ -186,7 +190,10 @@ impl Dispatcher {
             let claimed = match self.claim_some().await {
                 Ok(claimed) => claimed,
                 Err(error) => {
-                    error.log();
+                    error.log_in(
+                        "webhooks.claim",
+                        "the dispatcher claims again at the next tick",
+                    );
                     0
                 }
             };
@@ -226,7 +233,11 @@ impl Dispatcher {
         let (agent, number) = (claim.agent, claim.turn);
         let Some(turn) = Turn::new(self.shared.clone(), &claim, woken.clone()) else {
             // Only a secret of the server that has left the ring explains it.
-            tracing::error!("a webhook's secret cannot be opened; its owner must set another one");
+            tracing::error!(
+                operation = "webhooks.open_secret",
+                remedy = "its owner must set another one",
+                "a webhook's secret cannot be opened"
+            );
             return;
         };
         let signals = Signals {
@@ -254,7 +265,7 @@ impl Dispatcher {
             }
             checks += 1;
             if let Err(error) = self.check_once(checks % CHECKS_PER_RENEWAL == 0).await {
-                error.log();
+                error.log_in("webhooks.check", "the next check asks again");
             }
         }
     }
