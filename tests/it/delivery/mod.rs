@@ -1,6 +1,7 @@
 //! Sockets, the inbox behind them, and the events that pass through both.
 
 mod gateway;
+mod heartbeats;
 mod history;
 mod huge_frames;
 mod notices;

@@ -65,7 +65,7 @@ async fn a_slow_postgres_holds_up_no_ack_and_no_heartbeat() {
     its.say(json!({ "type": "ack", "cursor": event["cursor"] }))
         .await;
     let acked = "select acked_seq from inbox_reader where principal_id = $1 and device_id = ''";
-    let id: uuid::Uuid = agent.id.parse::<ulid::Ulid>().expect("a ULID").into();
+    let id: uuid::Uuid = agent.id.parse().expect("a UUID");
     let seq: i64 = event["cursor"]
         .as_str()
         .and_then(|cursor| cursor.split_once('-')?.1.parse().ok())
@@ -128,7 +128,11 @@ async fn a_client_that_leaves_has_said_that_it_stopped() {
 /// Postgres about each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_of_a_common_name_costs_a_few_look_ups() {
-    let world = World::new(&[]).await;
+    let world = World::new(&[(
+        "LIMIT_OVERRIDES",
+        "conversation_open=100000/s,default_user=100000/s,default_ip=100000/s",
+    )])
+    .await;
     // Each statement that reads members takes a number, whatever connection it has.
     psql(
         &world.database,

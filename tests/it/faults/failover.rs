@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use blindpipe::db::migrate;
+use blindpipe::db::{Db, Plans, migrate};
 use devcluster::services::SERVING_ROLE;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Proxy, User, connect, db, followed_postgres, nodes_with, ulid};
+use crate::support::{Proxy, User, connect, followed_postgres, nodes_with, ulid};
 
 const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
@@ -73,7 +73,10 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
         .await
         .expect("granted");
     // A standby answers from the past: a revoked token would still be valid there.
-    let Err(refused) = db(&standby.url()).read().await else {
+    let wait = Duration::from_secs(5);
+    let url = standby.serving_url().into();
+    let behind = Db::new(&url, "test", 1, Plans::Free, wait).expect("a pool");
+    let Err(refused) = behind.read().await else {
         panic!("it was used");
     };
     assert!(format!("{refused:?}").contains("standby"), "{refused:?}");

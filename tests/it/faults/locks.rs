@@ -226,3 +226,24 @@ async fn a_database_with_another_isolation_is_not_used() {
         "{refused:?}"
     );
 }
+
+/// Both take the agent's lock before the group's, so neither waits for the other in a circle.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_added_and_deleted_at_once_and_neither_fails() {
+    let limits = "group_agent_instance=100000/s,default_user=100000/s";
+    let [a, b] = nodes_with(&[PRODUCTION, ("LIMIT_OVERRIDES", limits)]).await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let group = alice.group_with(&[&bob]).await;
+    for n in 0..12 {
+        let agent = a.agent(&alice, &format!("helper {n}")).await;
+        alice.talk_to(&agent).await;
+        let place = json!({ "agent_id": agent.id, "visibility": "all" });
+        let there = alice.on(&b);
+        let (place, deleted) = tokio::join!(
+            alice.post(format!("/groups/{group}/agent-instances"), place),
+            there.delete(format!("/agents/{}", agent.id)),
+        );
+        assert!(deleted.status < 300, "{}", deleted.body);
+        assert!([200, 201, 404].contains(&place.status), "{}", place.body);
+    }
+}

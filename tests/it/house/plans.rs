@@ -164,6 +164,11 @@ async fn no_plan_of_a_named_statement_scans_a_table_that_grows() {
         {
             failures.push(format!("{name} scans {tables:?}, and may scan {allowed:?}"));
         }
+        if name == "limits.largest_group" {
+            // A popular agent has many conversations and few groups.
+            let plan = plan(&client, &execute).await.to_string();
+            assert!(plan.contains("member_instance"), "{plan}");
+        }
         tagged.insert(name);
     }
     assert!(tagged.len() > 300, "{} statements", tagged.len());
