@@ -152,7 +152,7 @@ async fn no_client_opens_the_breaker_of_the_human_check_for_others() {
     }
     service.set(FaultMode::Well);
     log_in("198.51.100.1".to_owned()).await.expect(200);
-    // One address meets a failure again and again.
+    // An address meets a failure again and again.
     service.set(FaultMode::Says("502 Bad Gateway", "no"));
     for _ in 0..8 {
         log_in("192.0.2.9".to_owned())

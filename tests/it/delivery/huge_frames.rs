@@ -18,7 +18,7 @@ async fn attack_43_huge_frames_take_no_memory() {
     .await;
     let process = ProcessNode::start(&a).await;
     let alice = a.user("alice").await;
-    // What the first connections of a process take is not a frame's.
+    // The first connections of a process take memory of their own.
     for _ in 0..5 {
         RawSocket::at(&process.base, &alice).await;
     }

@@ -31,7 +31,7 @@ fn p99(times: &mut [Duration]) -> Duration {
     times[times.len() * 99 / 100]
 }
 
-/// One row is locked for three seconds. Its conversation waits; the others do not.
+/// A row is locked for three seconds. Its conversation waits; the others do not.
 async fn only_one_waits(lock: impl Fn(&str, &str) -> String) {
     let [a] = nodes_with(&[PRODUCTION, MANY_SENDS]).await;
     let alice = a.user("alice").await;
@@ -107,7 +107,7 @@ async fn the_locks_of_a_frozen_sender_last_a_quarter_of_a_second() {
     assert!(frozen.commit().await.is_err(), "its locks were gone");
 }
 
-/// Three nodes write to the same group, so that they wait for each other's locks. One of them is
+/// Three nodes write to the same group, so that they wait for each other's locks. A single one is
 /// stopped again and again in mid-load.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_node_holds_up_no_other() {

@@ -1,4 +1,4 @@
-//! What an operator reads: each line names its operation and what the node does about it, and a
+//! The lines that an operator reads: each names its operation and what the node does about it, and a
 //! node without work writes none.
 
 use std::{process::Command, time::Duration};

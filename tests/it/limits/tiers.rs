@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{Agent, User, crowd, nodes, psql};
+use crate::support::{Agent, User, crowd, nodes_with, psql};
 
 /// The rows of `GET /limits` that are tiers.
 async fn tiers(agent: &Agent) -> Vec<String> {
@@ -35,7 +35,7 @@ async fn in_a_group(alice: &User, agents: [&Agent; 2], database: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tier_that_cannot_be_read_is_not_asked_for_at_every_call() {
-    let [a] = nodes().await;
+    let [a] = nodes_with(&[("LIMIT_OVERRIDES", "group_agent_instance=100000/s")]).await;
     let database = &a.world.database;
     let alice = a.user("alice").await;
     let [popular, other] = [
