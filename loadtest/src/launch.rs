@@ -56,6 +56,8 @@ impl Launched {
             .args(["--no-demo", "--dir"])
             .arg(dir)
             .env("LIMIT_OVERRIDES", limits)
+            // The scenario of webhooks starts a worker of its own.
+            .env("WEBHOOK_WORKER", "false")
             .process_group(0);
         command
             .stdin(Stdio::null())

@@ -21,6 +21,7 @@ mod pacer;
 mod peers;
 mod pgbench;
 mod plain;
+mod receiver;
 mod redis;
 mod report;
 mod results;
@@ -79,6 +80,9 @@ pub struct Options {
     /// Sends and reads, by so many clients at once as are given by --in-flight (history)
     #[arg(long, default_value_t = 100_000)]
     operations: usize,
+    /// Agents whose webhooks have nothing to deliver, beside a thousand that have (webhooks)
+    #[arg(long, default_value_t = 20_000)]
+    agents: usize,
     /// Leave out the comparison with pgbench (send), the floor and Socket.IO (hop, fanout, idle)
     #[arg(long)]
     no_peers: bool,

@@ -209,6 +209,7 @@ pub(super) async fn assemble(
         waker: Waker::default(),
     };
     let delivery = WebhookDelivery {
+        objects: objects.clone(),
         db: webhooks_db,
         jobs: work.over(jobs_db.clone()),
         backplane: backplane.clone(),
@@ -415,6 +416,7 @@ fn webhook_caller(config: &Config, clock: &Clock, random: &Random, tasks: &Tasks
 
 /// The parts that deliveries need beside those of the handlers.
 struct WebhookDelivery {
+    objects: Objects,
     db: Db,
     jobs: UnitOfWork,
     backplane: Backplane,
@@ -431,6 +433,7 @@ async fn start_webhooks(
     tasks: &Tasks,
 ) -> Result<(), Failure> {
     let WebhookDelivery {
+        objects,
         db,
         jobs,
         backplane,
@@ -453,9 +456,11 @@ async fn start_webhooks(
             backplane,
             slots,
             caller: webhooks.caller.clone(),
+            objects,
             seal: webhooks.seal.clone(),
             limits,
             message_writer,
+            turns: tasks.turns.clone(),
             draining: tasks.closing.clone(),
             stopping: stopping.clone(),
         };

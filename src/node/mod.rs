@@ -77,6 +77,8 @@ struct Tasks {
     stopping: CancellationToken,
     connections: TaskTracker,
     sockets: TaskTracker,
+    /// The turns of webhooks, with their calls under way.
+    turns: TaskTracker,
     workers: TaskTracker,
 }
 
@@ -226,7 +228,9 @@ impl Node {
         self.send_sockets_away().await;
         self.tasks.connections.close();
         self.tasks.sockets.close();
+        self.tasks.turns.close();
         let finished = async {
+            self.tasks.turns.wait().await;
             self.tasks.sockets.wait().await;
             self.tasks.connections.wait().await;
         };
@@ -237,7 +241,7 @@ impl Node {
             tracing::warn!(
                 operation = "node.drain",
                 remedy = "the connections are cut",
-                "some connections did not finish in time"
+                "some connections or calls did not finish in time"
             );
         }
         self.app.slots.flush().await;

@@ -95,7 +95,7 @@ pub struct Objects {
     places: Arc<Semaphore>,
 }
 
-/// One of the uploads that a node receives at once.
+/// A place among the uploads that a node receives at once.
 pub struct UploadPlace(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
 
 impl Drop for UploadPlace {

@@ -2,6 +2,7 @@
 //! again.
 
 mod floor;
+pub mod poster;
 
 use axum::{Router, extract::ws::WebSocketUpgrade, routing::any};
 use clap::ValueEnum;
@@ -18,6 +19,9 @@ pub struct Baseline {
     /// Where it listens
     #[arg(long, default_value_t = 0, hide = true)]
     port: u16,
+    /// Loops of the poster
+    #[arg(long, default_value_t = 1, hide = true)]
+    lanes: usize,
     /// The Redis of the floor
     #[arg(long, default_value = "", hide = true)]
     redis: String,
@@ -32,6 +36,8 @@ pub enum Kind {
     Tcp,
     /// Waits on WebSockets
     Axum,
+    /// Posts to a port of this machine, again and again
+    Poster,
 }
 
 impl Kind {
@@ -42,6 +48,12 @@ impl Kind {
             .map(|value| value.get_name().to_owned())
             .unwrap_or_default();
         Child::ourselves(&["--be", &name, "--port", &port.to_string(), "--redis", redis])
+    }
+
+    /// Starts loops of bare POSTs to a port.
+    pub fn post_to(port: u16, lanes: usize) -> Result<Child> {
+        let (port, lanes) = (port.to_string(), lanes.to_string());
+        Child::ourselves(&["--be", "poster", "--port", &port, "--lanes", &lanes])
     }
 }
 
@@ -56,7 +68,9 @@ impl Baseline {
     pub fn runtime(&self) -> std::io::Result<Runtime> {
         match self.be {
             None | Some(Kind::Tcp) => tokio::runtime::Builder::new_current_thread(),
-            Some(Kind::Floor | Kind::Axum) => tokio::runtime::Builder::new_multi_thread(),
+            Some(Kind::Floor | Kind::Axum | Kind::Poster) => {
+                tokio::runtime::Builder::new_multi_thread()
+            }
         }
         .enable_all()
         .build()
@@ -64,12 +78,15 @@ impl Baseline {
 
     /// Serves until it is killed.
     pub async fn serve(&self) -> Result<()> {
+        if self.be == Some(Kind::Poster) {
+            return poster::post(self.port, self.lanes).await;
+        }
         let listener = TcpListener::bind(("127.0.0.1", self.port)).await?;
         match self.be {
             Some(Kind::Floor) => floor::serve(listener, &self.redis).await,
             Some(Kind::Tcp) => tcp(listener).await,
             Some(Kind::Axum) => axum(listener).await,
-            None => Ok(()),
+            Some(Kind::Poster) | None => Ok(()),
         }
     }
 }

@@ -6,6 +6,7 @@ mod limiter;
 mod login;
 mod send;
 mod sender;
+mod webhooks;
 
 // These need thousands of sockets.
 mod fanout;
@@ -35,6 +36,9 @@ pub enum Scenario {
     Slow,
     /// How much of a send is its limits
     Limiter,
+    /// Deliveries of one worker beside a bare loop of POSTs with the same client, and how they grow
+    /// with the number of agents
+    Webhooks,
     /// Many clients at once while nodes are killed: is what they saw sound?
     History,
 }
@@ -56,6 +60,7 @@ impl Scenario {
             Scenario::Idle => Box::pin(idle::run(cluster, options)).await,
             Scenario::Storm => Box::pin(storm::run(cluster, options)).await,
             Scenario::Slow => Box::pin(slow::run(cluster, options)).await,
+            Scenario::Webhooks => Box::pin(webhooks::run(cluster, pairs, options)).await,
             Scenario::History => Box::pin(history::run(cluster, options)).await,
         }
     }
@@ -64,7 +69,11 @@ impl Scenario {
     pub fn needs_people(self) -> bool {
         matches!(
             self,
-            Scenario::Login | Scenario::Send | Scenario::Hop | Scenario::Limiter
+            Scenario::Login
+                | Scenario::Send
+                | Scenario::Hop
+                | Scenario::Limiter
+                | Scenario::Webhooks
         )
     }
 }

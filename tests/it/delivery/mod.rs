@@ -7,6 +7,4 @@ mod huge_frames;
 mod notices;
 mod resume;
 mod streaming;
-mod webhooks;
-mod webhooks_faults;
 mod websocket_conformance;

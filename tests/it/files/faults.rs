@@ -8,7 +8,7 @@ use super::{LIMITS, Stage, StoreKind, bring, confirm, fetch, noise, path_of};
 use crate::support::{Answer, Held, Proxy, S3Server, nodes_with, services};
 
 /// A stage whose bucket is behind a proxy.
-async fn behind_a_proxy() -> (Stage, Proxy) {
+pub async fn behind_a_proxy() -> (Stage, Proxy) {
     tokio::task::spawn_blocking(services)
         .await
         .expect("no panic");

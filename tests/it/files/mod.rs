@@ -4,7 +4,7 @@
 mod attacks;
 mod crashes;
 mod endings;
-mod faults;
+pub mod faults;
 mod objects;
 mod races;
 mod shares;

@@ -10,6 +10,7 @@
 //! of the calls and of the claims.
 
 mod attempt;
+mod body;
 mod held;
 mod lanes;
 mod ledger;
@@ -45,6 +46,7 @@ use crate::{
     features::messages::MessageWriter,
     inbox::Inbox,
     limits::{Limits, slots::Slots},
+    objects::Objects,
     supervisor::supervise,
     work::UnitOfWork,
 };
@@ -92,6 +94,7 @@ pub struct Shared {
     inbox: Inbox,
     slots: Slots,
     caller: Caller,
+    objects: Objects,
     seal: SecretSeal,
     replies: Replies,
     ledger: Ledger,
@@ -114,16 +117,19 @@ impl Shared {
 /// The parts of the node that a dispatcher needs.
 pub struct Parts {
     pub settings: Settings,
-    /// Connections of its own, whose commits do not wait for the disk. What a crash of Postgres
-    /// forgets is delivered again.
+    /// Connections of its own, whose commits do not wait for the disk. A delivery that a crash of
+    /// Postgres forgets is made again.
     pub db: Db,
     pub work: UnitOfWork,
     pub backplane: Backplane,
     pub slots: Slots,
     pub caller: Caller,
+    pub objects: Objects,
     pub seal: SecretSeal,
     pub limits: Limits,
     pub message_writer: MessageWriter,
+    /// Gets the turns. A drain waits for them.
+    pub turns: TaskTracker,
     pub draining: CancellationToken,
     pub stopping: CancellationToken,
 }
@@ -154,6 +160,7 @@ impl Dispatcher {
             work: parts.work,
             slots: parts.slots,
             caller: parts.caller,
+            objects: parts.objects,
             seal: parts.seal,
             replies: Replies {
                 limits: parts.limits,
@@ -169,7 +176,7 @@ impl Dispatcher {
         let dispatcher = Dispatcher {
             shared,
             held,
-            tasks: tasks.clone(),
+            tasks: parts.turns,
         };
         let claims = dispatcher.clone();
         tasks.spawn(supervise("webhooks.claim", move || claims.clone().claim()));

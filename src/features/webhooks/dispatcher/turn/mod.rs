@@ -3,6 +3,8 @@
 //! A turn reads the inbox from the agent's cursor and delivers until nothing is left to do now. It
 //! ends early if a socket is online, if the receiver asks for a pause, or if other agents wait.
 
+mod reading;
+
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -11,36 +13,18 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    super::{
-        DeliveryAttempt, DeliveryStatus,
-        caller::json,
-        rules::MAX_ATTEMPTS,
-        store::{
-            deliveries::{self, DeliveryRow},
-            turns::{self, Claim, Release},
-        },
+    super::store::{
+        deliveries::DeliveryRow,
+        turns::{self, Claim, Release},
     },
     Shared,
     attempt::{Attempted, Context, End, Endpoint},
-    lanes::{Item, Lane, Lanes, Logged},
+    lanes::Lanes,
     settle::{self, Standing},
     window::Window,
 };
-use crate::{
-    error::Result,
-    events,
-    limits::{
-        quotas::{MAX_MESSAGE_BYTES, MAX_PAGE_BYTES, MAX_PAGE_EVENTS},
-        slots::WebhookSlot,
-    },
-    metrics,
-};
+use crate::{error::Result, limits::slots::WebhookSlot, metrics};
 
-/// Events that wait in a turn; no more are read meanwhile.
-const MAX_WAITING_EVENTS: usize = 100;
-/// How far a turn reads beyond the agent's cursor. A conversation whose receiver fails holds up the
-/// others after this many events.
-const MAX_EVENTS_AHEAD: i64 = 512;
 /// A turn waits this long for a retry. A later one gets a turn of its own.
 const MAX_IDLE: TimeDelta = TimeDelta::seconds(5);
 /// Length of a turn after which other agents come first.
@@ -62,6 +46,8 @@ pub struct Turn {
     calls: FuturesUnordered<BoxFuture<'static, Attempted>>,
     /// The deliveries of the log that are still open, by their events' numbers.
     logged: HashMap<i64, DeliveryRow>,
+    /// The log may have open deliveries that this turn has not loaded.
+    has_unloaded: bool,
     /// Everything up to this number was read.
     read_to: i64,
     /// The inbox may have more.
@@ -116,6 +102,7 @@ impl Turn {
             lanes: Lanes::default(),
             calls: FuturesUnordered::new(),
             logged: HashMap::new(),
+            has_unloaded: claim.has_open,
             read_to,
             has_more: true,
             paused_until: None,
@@ -124,7 +111,7 @@ impl Turn {
         })
     }
 
-    /// What cuts the turn's calls.
+    /// Cancelled to cut the turn's calls.
     pub fn cut(&self) -> tokio_util::sync::CancellationToken {
         self.context.cut.clone()
     }
@@ -164,91 +151,8 @@ impl Turn {
         }
     }
 
-    /// Loads what an earlier turn has left open.
-    async fn load_open(&mut self) -> Result<()> {
-        let (shared, agent) = (self.context.shared.clone(), self.context.agent);
-        let acked = self.standing.lock().window.acked();
-        deliveries::overtake(&shared.db, agent, acked).await?;
-        for row in deliveries::open(&shared.db, agent).await? {
-            let Some(seq) = row.seq else { continue };
-            if row.is_replay {
-                self.add_replay(row, seq).await?;
-            } else if row.attempts >= MAX_ATTEMPTS && row.status == DeliveryStatus::Pending {
-                // A worker died during the last attempt.
-                let entries = logged(&row, self.now()).interrupted;
-                settle::give_up(&self.context, row.id, &entries).await?;
-                self.stop = Some(Stop::Lost);
-            } else {
-                self.logged.insert(seq, row);
-            }
-        }
-        Ok(())
-    }
-
-    async fn add_replay(&mut self, row: DeliveryRow, seq: i64) -> Result<()> {
-        let inbox = &self.context.shared.inbox;
-        let page = inbox.read(self.context.agent.0, seq - 1, 1).await?;
-        if let Some(entry) = page.into_iter().find(|entry| entry.seq == seq) {
-            let lane = Lane::Replay(row.id);
-            self.lanes
-                .push(lane, self.item(seq, entry.encoded, Some(row)));
-        }
-        Ok(())
-    }
-
-    fn item(&self, seq: i64, encoded: events::EncodedEvent, row: Option<DeliveryRow>) -> Item {
-        let not_before = row.as_ref().and_then(|row| {
-            let wait = row.wait_seconds?;
-            let wait = TimeDelta::try_milliseconds((wait * 1000.0) as i64)?;
-            Some(self.now() + wait)
-        });
-        Item {
-            seq,
-            encoded,
-            logged: row.map(|row| logged(&row, self.now())),
-            not_before,
-        }
-    }
-
     fn now(&self) -> DateTime<Utc> {
         self.context.shared.caller.clock.now()
-    }
-
-    /// Reads on, while there is room.
-    async fn read(&mut self) -> Result<()> {
-        while self.has_more && self.stop.is_none() {
-            let acked = self.standing.lock().window.acked();
-            self.read_to = self.read_to.max(acked);
-            let room = (acked + MAX_EVENTS_AHEAD - self.read_to).min(MAX_PAGE_EVENTS);
-            if self.lanes.waiting() >= MAX_WAITING_EVENTS || room <= 0 {
-                return Ok(());
-            }
-            let inbox = &self.context.shared.inbox;
-            let page = inbox.read(self.context.agent.0, self.read_to, room).await?;
-            let bytes: usize = page.iter().map(|entry| entry.encoded.len()).sum();
-            // A page ends early only if it would grow too large.
-            let is_full = bytes + 2 * MAX_MESSAGE_BYTES >= MAX_PAGE_BYTES.unsigned_abs() as usize;
-            self.has_more = page.len() as i64 == room || is_full;
-            for entry in page {
-                self.add(entry.seq, entry.encoded);
-            }
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, seq: i64, encoded: events::EncodedEvent) {
-        {
-            let mut standing = self.standing.lock();
-            // Numbers without an entry have expired.
-            (self.read_to + 1..seq).for_each(|gone| standing.window.finish(gone));
-            self.read_to = seq;
-            if standing.window.is_done(seq) {
-                return;
-            }
-        }
-        let lane = events::conversation_of(&encoded).map_or(Lane::Others, Lane::Conversation);
-        let row = self.logged.remove(&seq);
-        self.lanes.push(lane, self.item(seq, encoded, row));
     }
 
     /// Starts as many attempts as may run side by side.
@@ -291,12 +195,9 @@ impl Turn {
             }
             End::Retry { at, pause_until } => {
                 self.paused_until = self.paused_until.max(pause_until);
-                let item = Item {
-                    not_before: Some(at),
-                    ..item
-                };
-                self.lanes.conclude(lane, Some(item));
+                self.lanes.conclude(lane, Some(item.not_before(at)));
             }
+            End::Deferred { at } => self.lanes.conclude(lane, Some(item.not_before(at))),
             End::Busy | End::Full => {
                 self.paused_until = self.paused_until.max(Some(until));
                 self.lanes.conclude(lane, Some(item));
@@ -347,7 +248,7 @@ impl Turn {
             turn,
             ..
         } = &self.context;
-        let has_open = self.lanes.has_logged() || !self.logged.is_empty();
+        let has_open = self.has_unloaded || self.lanes.has_logged() || !self.logged.is_empty();
         let seconds = |wait: TimeDelta| wait.as_seconds_f64();
         let release = match self.stop {
             None => Release {
@@ -419,47 +320,10 @@ impl Turn {
         }
         Ok(())
     }
-
-    /// Loads deliveries that were asked for by hand during the turn, and hastens open ones.
-    async fn load_replays(&mut self) -> Result<()> {
-        let (shared, agent) = (self.context.shared.clone(), self.context.agent);
-        for row in deliveries::open(&shared.db, agent).await? {
-            let Some(seq) = row.seq else { continue };
-            if row.is_replay && !self.lanes.has(Lane::Replay(row.id)) {
-                self.add_replay(row, seq).await?;
-            } else if row.wait_seconds.is_some_and(|wait| wait <= 0.0) {
-                self.lanes.hasten(row.id);
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         metrics::webhook_turns(-1.0);
-    }
-}
-
-fn logged(row: &DeliveryRow, now: DateTime<Utc>) -> Logged {
-    let finished = i32::try_from(row.log.len()).unwrap_or(i32::MAX);
-    let interrupted = (finished + 1..=row.attempts).map(|n| {
-        json(&DeliveryAttempt {
-            n,
-            at: now.into(),
-            duration_ms: 0,
-            response_status: None,
-            error: Some("interrupted".to_owned()),
-            replies: Vec::new(),
-        })
-    });
-    let succeeded = row.log.iter().any(|entry| {
-        serde_json::from_str::<DeliveryAttempt>(entry).is_ok_and(|entry| entry.error.is_none())
-    });
-    Logged {
-        id: row.id,
-        interrupted: interrupted.collect(),
-        succeeded,
-        is_replay: row.is_replay,
     }
 }

@@ -2,28 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Agent, Receiver, Reply, TestNode, User, nodes, psql};
-
-async fn with_webhook(node: &TestNode) -> (User, Agent, Receiver) {
-    let alice = node.user("alice").await;
-    let agent = node.agent(&alice, "helper").await;
-    let receiver = Receiver::start().await;
-    put(&alice, &agent, &receiver.url).await;
-    (alice, agent, receiver)
-}
-
-async fn put(by: &User, agent: &Agent, url: &str) -> Value {
-    by.put(agent.webhook(""), json!({ "url": url }))
-        .await
-        .expect(200)
-        .data()
-        .clone()
-}
+use super::{Scene, put, registered};
+use crate::support::{Receiver, nodes, psql};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_is_challenged_and_its_secret_is_shown_once() {
     let [a, b] = nodes().await;
-    let (alice, agent, receiver) = with_webhook(&a).await;
+    let (alice, agent, receiver) = registered(&a).await;
     let shown = put(&alice, &agent, &receiver.url).await;
     assert_eq!(
         (shown["status"].as_str(), &shown["last_error"]),
@@ -104,7 +89,7 @@ async fn an_address_that_fails_its_challenge_waits_for_verification() {
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_and_bad_values_are_refused() {
     let [a] = nodes().await;
-    let (alice, agent, receiver) = with_webhook(&a).await;
+    let (alice, agent, receiver) = registered(&a).await;
     let bob = a.user("bob").await;
     let other = a.agent(&alice, "other").await;
     let body = json!({ "url": receiver.url });
@@ -168,9 +153,12 @@ async fn strangers_and_bad_values_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rotated_secret_signs_beside_its_successor_until_its_end() {
     let [a, b] = nodes().await;
-    let (alice, agent, receiver) = with_webhook(&a).await;
-    let conversation = alice.talk_to(&agent).await;
-    receiver.receives(2).await;
+    let Scene {
+        alice,
+        agent,
+        receiver,
+        conversation,
+    } = Scene::on(&a).await;
     let rotated = alice
         .on(&b)
         .post(
@@ -204,7 +192,7 @@ async fn a_rotated_secret_signs_beside_its_successor_until_its_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_test_is_posted_at_once_and_logged() {
     let [a] = nodes().await;
-    let (alice, agent, receiver) = with_webhook(&a).await;
+    let (alice, agent, receiver) = registered(&a).await;
     let passed = alice
         .post(agent.webhook("/test"), json!({}))
         .await
@@ -236,42 +224,4 @@ async fn a_test_is_posted_at_once_and_logged() {
         log[0]["delivery_id"].as_str().expect("an id")
     );
     alice.post(path, json!({})).await.refused(404, "NOT_FOUND");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_log_is_filtered_and_paged() {
-    let [a] = nodes().await;
-    let (alice, agent, receiver) = with_webhook(&a).await;
-    let conversation = alice.talk_to(&agent).await;
-    receiver.receives(2).await;
-    // The first two events are of different lanes, so their order in the log may vary.
-    receiver.behave(|call| Reply::status(if call.seq() == 6 { 410 } else { 200 }));
-    for n in 3..7 {
-        alice.say(&conversation, "x").await.expect(201);
-        receiver.receives(n).await;
-    }
-    let path = format!("/agents/{}/deliveries", agent.id);
-    let list = async |query: &str| {
-        let answer = alice.get(format!("{path}?{query}")).await.expect(200);
-        let seqs = answer.data().as_array().expect("a list").iter();
-        let seqs: Vec<i64> = seqs
-            .map(|one| one["seq"].as_i64().expect("a number"))
-            .collect();
-        (seqs, answer.body["next_cursor"].as_str().map(str::to_owned))
-    };
-    for _ in 0..100 {
-        if list("status=exhausted").await.0 == [6] {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
-    }
-    assert_eq!(list("limit=4").await.0, [6, 5, 4, 3]);
-    assert_eq!(list("").await.0.len(), 6);
-    assert_eq!(list("status=exhausted").await, (vec![6], None));
-    assert_eq!(list("status=failed").await, (vec![], None));
-    let (first, cursor) = list("status=success&limit=2").await;
-    assert_eq!(first, [5, 4]);
-    let cursor = cursor.expect("another page");
-    let (rest, end) = list(&format!("status=success&cursor={cursor}")).await;
-    assert_eq!((rest.len(), rest[0], end), (3, 3, None));
 }
