@@ -5,6 +5,7 @@ mod grants;
 mod jobs;
 mod layers;
 mod logs;
+mod object_store;
 mod operations;
 mod plans;
 mod probes;

@@ -13,6 +13,10 @@ fn tests() -> BTreeSet<String> {
     for (_, text) in sources(&root().join("tests/it")) {
         let mut lines = text.lines().map(str::trim);
         while let Some(line) = lines.next() {
+            // A story that runs over every kind of store.
+            if let Some(story) = line.strip_prefix("on_stores!(") {
+                all.insert(story.split(':').next().expect("a name").to_owned());
+            }
             if !line.starts_with("#[tokio::test") && line != "#[test]" {
                 continue;
             }
