@@ -45,9 +45,9 @@ docs: toolchain ## build the documentation of the code, warnings are errors
 
 # Built first, so that what is fetched (Postgres, Redis, a browser) is fetched before the tests' output hides it.
 units: toolchain ## all tests, against real Postgres, Redis and a browser
-	@echo "== tests" && $(CARGO) test --locked --workspace --no-run
+	@echo "== tests" && $(CARGO) test --locked --workspace --lib --bins --tests --no-run
 	@$(TARGET)/debug/devcluster fetch
-	@$(CARGO) test --locked --workspace
+	@$(CARGO) test --locked --workspace --lib --bins --tests
 
 clients: clients-python clients-typescript ## the tests of the clients in other languages, where these are found
 

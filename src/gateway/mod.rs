@@ -6,7 +6,6 @@
 mod authenticate;
 pub mod close;
 mod close_frame;
-mod codec;
 pub(crate) mod frames;
 pub mod handshake;
 pub(crate) mod long_poll;

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::messages::known_reason;
 use crate::{
     auth::key_ring::MacKeyRing,
-    config::ServerSecret,
+    auth::server_secret::ServerSecret,
     db::Db,
     error::Result,
     redis::{Away, Redis, Script, keys},

@@ -264,7 +264,7 @@ impl WriterShard {
                 self.contention.record(&undecided);
                 self.requeue(undecided);
             }
-            // One waits for a lock or has too many recipients. The others go on without it.
+            // A send waits for a lock or has too many recipients. The others go on without it.
             Err(error) if error.is_out_of_time() => {
                 tracing::debug!(?error, "sends wait for a lock, apart from the others");
                 self.divert(batch, true).await;

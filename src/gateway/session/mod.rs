@@ -23,6 +23,7 @@ use super::{
     sends::{Sends, answer},
     socket::Socket,
 };
+use crate::auth::Reverify;
 use crate::{
     cursor::Cursor,
     delivery::{End, Subscription, SubscriptionGuard, subscription::UNKNOWN_SEQ},
@@ -35,7 +36,6 @@ use crate::{
         unauthenticated::UnauthenticatedConnection,
     },
     metrics,
-    validation::Reverify,
 };
 
 /// Longest wait for the notices and acks of a socket that closes.

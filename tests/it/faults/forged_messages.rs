@@ -4,7 +4,9 @@
 use std::{collections::HashSet, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
-use blindpipe::{clock::Clock, config::ServerSecret, delivery::Seal, ids::NodeId, random::Random};
+use blindpipe::{
+    auth::server_secret::ServerSecret, clock::Clock, delivery::Seal, ids::NodeId, random::Random,
+};
 use blindpipe_protocol::cursor::Cursor;
 use fred::{
     clients::{Client, SubscriberClient},

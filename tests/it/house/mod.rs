@@ -10,5 +10,6 @@ mod operations;
 mod plans;
 mod probes;
 mod schema;
+mod shapes;
 mod sources;
 mod threats;

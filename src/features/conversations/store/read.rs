@@ -66,7 +66,7 @@ enum Which<'a> {
     },
 }
 
-/// Returns them by latest activity. One snapshot selects and reads them: a conversation that is
+/// Returns them by latest activity. A single snapshot selects and reads them: a conversation that is
 /// left in between would end the list early.
 async fn show(
     client: &Conn,

@@ -1,29 +1,22 @@
-//! The server's side of RFC 6455, section 5: it decodes messages, and writes the heads of outgoing
-//! frames.
-//!
-//! It is written by hand because of the memory that a library keeps per socket. This decoder holds
-//! no buffer for an idle socket. It allocates nothing for a length that a frame only claims.
-//! Thousands of sockets can send a single shared body.
+//! The decoder of a client's frames.
 
-use super::close::Close;
-
-const CONTINUATION: u8 = 0x0;
-const TEXT: u8 = 0x1;
-const BINARY: u8 = 0x2;
-const CLOSE: u8 = 0x8;
-const PING: u8 = 0x9;
-const PONG: u8 = 0xa;
-
-const FIN: u8 = 0x80;
-const RESERVED: u8 = 0x70;
-const MASKED: u8 = 0x80;
+use crate::frame::{BINARY, CLOSE, CONTINUATION, FIN, MASKED, PING, PONG, RESERVED, TEXT};
 
 /// The longest head of a client's frame.
 const MAX_HEADER_BYTES: usize = 14;
-/// The longest head of a server's frame.
-const MAX_SERVER_HEADER_BYTES: usize = 10;
 /// The largest payload of a control frame.
 const MAX_CONTROL_BYTES: usize = 125;
+
+/// The rule that a client has broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The form of a frame, or its place among others: close code 1002.
+    Protocol,
+    /// A text is not UTF-8: close code 1007.
+    Encoding,
+    /// A message is larger than allowed: close code 1009.
+    TooBig,
+}
 
 /// A message of a client.
 #[derive(Debug, PartialEq, Eq)]
@@ -69,7 +62,7 @@ impl Decoder {
         &mut self,
         bytes: &mut &[u8],
         max_message_bytes: usize,
-    ) -> Result<Option<Message>, Close> {
+    ) -> Result<Option<Message>, Fault> {
         loop {
             if self.frame.is_none() {
                 if !self.gather_head(bytes) {
@@ -135,12 +128,12 @@ impl Decoder {
     }
 
     /// Checks a complete head.
-    fn open(&mut self, max_message_bytes: usize) -> Result<Head, Close> {
+    fn open(&mut self, max_message_bytes: usize) -> Result<Head, Fault> {
         let [first, second, rest @ ..] = &self.head;
         let (opcode, fin) = (first & 0x0f, first & FIN != 0);
         let known = matches!(opcode, CONTINUATION | TEXT | BINARY | CLOSE | PING | PONG);
         if first & RESERVED != 0 || !known || second & MASKED == 0 {
-            return Err(Close::Protocol);
+            return Err(Fault::Protocol);
         }
         let (length, mask) = match second & 0x7f {
             126 => (
@@ -159,15 +152,15 @@ impl Decoder {
         let left = usize::try_from(length).unwrap_or(usize::MAX);
         if opcode >= CLOSE {
             if !fin || left > MAX_CONTROL_BYTES {
-                return Err(Close::Protocol);
+                return Err(Fault::Protocol);
             }
         } else {
             // A frame either continues a message or begins one.
             if (opcode == CONTINUATION) != self.kind.is_some() {
-                return Err(Close::Protocol);
+                return Err(Fault::Protocol);
             }
             if left.saturating_add(self.message.len()) > max_message_bytes {
-                return Err(Close::TooBig);
+                return Err(Fault::TooBig);
             }
             self.kind.get_or_insert(opcode);
         }
@@ -181,19 +174,19 @@ impl Decoder {
     }
 
     /// Refuses a text as soon as it cannot become valid UTF-8.
-    fn check_text(&mut self) -> Result<(), Close> {
+    fn check_text(&mut self) -> Result<(), Fault> {
         if self.kind != Some(TEXT) {
             return Ok(());
         }
         match std::str::from_utf8(&self.message[self.checked..]) {
             Ok(_) => self.checked = self.message.len(),
-            Err(error) if error.error_len().is_some() => return Err(Close::Encoding),
+            Err(error) if error.error_len().is_some() => return Err(Fault::Encoding),
             Err(error) => self.checked += error.valid_up_to(),
         }
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<Message, Close> {
+    fn finish(&mut self) -> Result<Message, Fault> {
         self.checked = 0;
         let message = std::mem::take(&mut self.message);
         if self.kind.take() == Some(BINARY) {
@@ -201,7 +194,7 @@ impl Decoder {
         }
         String::from_utf8(message)
             .map(Message::Text)
-            .map_err(|_| Close::Encoding)
+            .map_err(|_| Fault::Encoding)
     }
 }
 
@@ -219,7 +212,7 @@ fn unmask(part: &[u8], mask: [u8; 4], at: usize, into: &mut Vec<u8>) {
     }
 }
 
-fn control(opcode: u8, payload: Vec<u8>) -> Result<Message, Close> {
+fn control(opcode: u8, payload: Vec<u8>) -> Result<Message, Fault> {
     match (opcode, payload.as_slice()) {
         (PING, _) => Ok(Message::Ping(payload)),
         (PONG, _) => Ok(Message::Pong),
@@ -228,57 +221,36 @@ fn control(opcode: u8, payload: Vec<u8>) -> Result<Message, Close> {
             let code = u16::from_be_bytes([*high, *low]);
             // Section 7.4, and the codes registered since.
             if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
-                return Err(Close::Protocol);
+                return Err(Fault::Protocol);
             }
-            std::str::from_utf8(reason).map_err(|_| Close::Encoding)?;
+            std::str::from_utf8(reason).map_err(|_| Fault::Encoding)?;
             Ok(Message::Close(Some(code)))
         }
-        _ => Err(Close::Protocol),
+        _ => Err(Fault::Protocol),
     }
-}
-
-/// The kind of a server's frame.
-#[derive(Clone, Copy)]
-#[repr(u8)]
-pub enum Kind {
-    Text = TEXT,
-    Binary = BINARY,
-    Close = CLOSE,
-    Ping = PING,
-    Pong = PONG,
-}
-
-/// Begins a frame of `length` bytes: its head, with room for `more` bytes.
-pub fn begin(kind: Kind, length: usize, more: usize) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(MAX_SERVER_HEADER_BYTES + more);
-    frame.push(FIN | kind as u8);
-    match length {
-        0..=125 => frame.push(length as u8),
-        126..=0xffff => {
-            frame.push(126);
-            frame.extend_from_slice(&(length as u16).to_be_bytes());
-        }
-        _ => {
-            frame.push(127);
-            frame.extend_from_slice(&(length as u64).to_be_bytes());
-        }
-    }
-    frame
-}
-
-/// Encodes a whole frame.
-pub fn frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
-    let mut frame = begin(kind, payload.len(), payload.len());
-    frame.extend_from_slice(payload);
-    frame
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{clock::Clock, random::Random};
+    use crate::frame::{Kind, begin};
 
     const MAX_RESERVE_BYTES: usize = 16 * 1024;
+
+    /// A generator that repeats its bytes.
+    struct Random(u64);
+
+    impl Random {
+        fn bytes<const N: usize>(&mut self) -> [u8; N] {
+            std::array::from_fn(|_| {
+                self.0 = self
+                    .0
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                (self.0 >> 56) as u8
+            })
+        }
+    }
 
     /// Encodes a client's frame.
     fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
@@ -296,7 +268,7 @@ mod tests {
     }
 
     /// Decodes bytes that arrive in pieces of the given sizes.
-    fn read(bytes: &[u8], mut size: impl FnMut() -> usize) -> (Vec<Message>, Option<Close>) {
+    fn read(bytes: &[u8], mut size: impl FnMut() -> usize) -> (Vec<Message>, Option<Fault>) {
         let mut decoder = Decoder::default();
         let (mut messages, mut at) = (Vec::new(), 0);
         while at < bytes.len() {
@@ -345,7 +317,7 @@ mod tests {
                 Message::Close(None),
             ]
         };
-        let random = Random::seeded(Clock::default(), [7; 32]);
+        let mut random = Random(7);
         assert_eq!(read(&bytes, || usize::MAX / 2), (expected(), None));
         for size in 1..40 {
             assert_eq!(read(&bytes, || size), (expected(), None), "{size}");
@@ -374,33 +346,33 @@ mod tests {
             masked(FIN | CLOSE, &[0xff, 0xff]),
             vec![FIN | TEXT, 1, b'x'],
         ] {
-            assert_eq!(refused(&bytes), Some(Close::Protocol), "{bytes:?}");
+            assert_eq!(refused(&bytes), Some(Fault::Protocol), "{bytes:?}");
         }
         assert_eq!(
             refused(&masked(FIN | CLOSE, &[3, 232, 0xff])),
-            Some(Close::Encoding)
+            Some(Fault::Encoding)
         );
         assert_eq!(
             refused(&masked(FIN | TEXT, b"\xf0\x9f\x98")),
-            Some(Close::Encoding)
+            Some(Fault::Encoding)
         );
         // The decoder does not wait for the rest of it.
         let bad = masked(TEXT, &[b"a\xc0".as_slice(), &[b'x'; 1000]].concat());
-        assert_eq!(refused(&bad[..12]), Some(Close::Encoding));
+        assert_eq!(refused(&bad[..12]), Some(Fault::Encoding));
         // The head of a frame that is too large suffices for the refusal.
         let large = masked(FIN | TEXT, &[b'x'; MAX_RESERVE_BYTES + 1]);
-        assert_eq!(refused(&large[..8]), Some(Close::TooBig));
+        assert_eq!(refused(&large[..8]), Some(Fault::TooBig));
         let endless = [
             masked(TEXT, &[b'x'; MAX_RESERVE_BYTES]),
             masked(FIN | PING, b"p"),
             masked(CONTINUATION, b"x"),
         ]
         .concat();
-        assert_eq!(refused(&endless), Some(Close::TooBig));
+        assert_eq!(refused(&endless), Some(Fault::TooBig));
         let absurd = [
             0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0,
         ];
-        assert_eq!(refused(&absurd), Some(Close::TooBig));
+        assert_eq!(refused(&absurd), Some(Fault::TooBig));
         assert_eq!(
             read(&masked(FIN | TEXT, &[b'x'; MAX_RESERVE_BYTES]), || 999)
                 .0
@@ -411,7 +383,7 @@ mod tests {
 
     #[test]
     fn garbage_is_refused_or_waited_on_and_never_more_than_was_sent_is_kept() {
-        let random = Random::seeded(Clock::default(), [9; 32]);
+        let mut random = Random(9);
         let (mut refused, mut messages) = (0, 0);
         for _ in 0..5_000 {
             let mut bytes = random.bytes::<64>();
