@@ -82,7 +82,7 @@ endef
 
 # The programs are those of the tests, so that this builds nothing anew after `units`.
 helm: toolchain ## the Helm chart, alert rules, dashboard, Dockerfile and runbooks (UPDATE_GOLDEN=1 renews what is rendered)
-	@echo "== chart" && $(CARGO) test --locked --workspace --no-run --quiet
+	@echo "== chart" && $(CARGO) test --locked --workspace --lib --bins --tests --no-run --quiet
 	@TARGET=$(TARGET) tests/helm/run $(ARGS)
 
 image: ## build the container image (IMAGE=name:tag; needs Docker or Podman)
