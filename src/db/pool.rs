@@ -207,7 +207,12 @@ async fn check_server(client: &ClientWrapper, statement: Duration) -> Result<(),
 pub(super) fn tls() -> MakeRustlsConnect {
     let config = rustls::ClientConfig::with_platform_verifier().unwrap_or_else(|error| {
         // Without roots no certificate can be trusted, but connections without TLS still work.
-        tracing::warn!(%error, "no certificate roots on this system");
+        tracing::warn!(
+            operation = "db.start",
+            cause = %error,
+            remedy = "only connections without TLS work",
+            "no certificate roots on this system"
+        );
         rustls::ClientConfig::builder()
             .with_root_certificates(rustls::RootCertStore::empty())
             .with_no_client_auth()

@@ -9,6 +9,7 @@ mod close_frame;
 pub(crate) mod frames;
 pub mod handshake;
 pub(crate) mod long_poll;
+mod notices;
 mod rate;
 mod reorder_buffer;
 mod sends;

@@ -32,7 +32,11 @@ fn start() -> PrometheusHandle {
     let recorder = builder.build_recorder();
     let handle = recorder.handle();
     if metrics::set_global_recorder(recorder).is_err() {
-        tracing::warn!("another metrics recorder is installed; /metrics will be empty");
+        tracing::warn!(
+            operation = "metrics.start",
+            remedy = "/metrics stays empty",
+            "another metrics recorder is installed"
+        );
     }
     for (name, kind, help) in SERIES {
         match kind {

@@ -232,7 +232,11 @@ impl Node {
             .await
             .is_err()
         {
-            tracing::warn!("some connections or calls did not finish in time");
+            tracing::warn!(
+                operation = "node.drain",
+                remedy = "the connections are cut",
+                "some connections or calls did not finish in time"
+            );
         }
         self.app.slots.flush().await;
         self.redis.leave(self.id).await;
@@ -244,7 +248,11 @@ impl Node {
             .await
             .is_err()
         {
-            tracing::warn!("some workers did not finish in time");
+            tracing::warn!(
+                operation = "node.drain",
+                remedy = "the jobs run again after their leases",
+                "some workers did not finish in time"
+            );
         }
         self.redis.quit().await;
         tracing::info!("drained");

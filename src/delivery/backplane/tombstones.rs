@@ -169,8 +169,10 @@ async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[RevocationReason
         .get("revoked");
     if again > 0 {
         tracing::error!(
+            operation = "reconcile.replay",
             credentials = again,
-            "Postgres had forgotten revocations; they hold again"
+            remedy = "they hold again",
+            "Postgres had forgotten revocations"
         );
     }
     Ok(())

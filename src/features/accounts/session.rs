@@ -115,7 +115,12 @@ pub async fn refresh(
     let Some(refreshed) = devices::refresh(accounts.work.db(), session, generation).await? else {
         if thefts::end(&accounts.work, session, generation).await? {
             metrics::session_stolen();
-            tracing::warn!(%session, "an old refresh token came back; its session is over");
+            tracing::warn!(
+                operation = "accounts.refresh",
+                %session,
+                remedy = "its session is over",
+                "an old refresh token came back"
+            );
         }
         return Err(Code::TokenExpired.into());
     };

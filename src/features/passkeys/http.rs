@@ -129,7 +129,12 @@ impl Passkeys {
             }
             Err(WebauthnError::CredentialPossibleCompromise) => {
                 // Two parties hold this key, and the server cannot tell which of them is the user.
-                tracing::warn!(passkey_id = %claimed.id, "a passkey's counter went back: it was copied, and is removed");
+                tracing::warn!(
+                    operation = "passkeys.sign_in",
+                    passkey_id = %claimed.id,
+                    remedy = "it is removed",
+                    "a passkey's counter went back: it was copied"
+                );
                 store::remove(tx, user, claimed.id).await?;
                 Ok(Err("copied"))
             }

@@ -11,26 +11,42 @@ use crate::{
     ids::{AgentId, TokenId},
 };
 
-/// Moves readers' places forward, never back and never past the head; rows are locked in order. A socket that was opened
-/// before its device got its name goes on acking under the old one.
+/// A reader's ack.
+pub struct Ack {
+    pub reader: Reader,
+    /// The number of the last event that the reader has.
+    pub seq: i64,
+    /// The credential that vouches for it; none if the caller's transaction holds it already.
+    pub credential: Option<Uuid>,
+}
+
+/// Moves readers' places forward, never back and never past the head; rows are locked in order. A
+/// socket that was opened before its device got its name goes on acking under the old one.
 ///
 /// With an epoch, nothing moves once Postgres has another: the numbers would name other events.
-pub async fn ack(client: &Conn, acks: &[(Reader, i64)], epoch: Option<u64>) -> Result<()> {
-    let principals: Vec<Uuid> = acks.iter().map(|(reader, _)| reader.principal).collect();
+///
+/// An ack with a credential counts only while the credential is live. A revoked token would move the
+/// position that all sockets of an agent share.
+pub async fn ack(client: &Conn, acks: &[Ack], epoch: Option<u64>) -> Result<()> {
+    let principals: Vec<Uuid> = acks.iter().map(|ack| ack.reader.principal).collect();
     let devices: Vec<&str> = acks
         .iter()
-        .map(|(reader, _)| reader.device_id.as_str())
+        .map(|ack| ack.reader.device_id.as_str())
         .collect();
-    let seqs: Vec<i64> = acks.iter().map(|(_, seq)| *seq).collect();
+    let seqs: Vec<i64> = acks.iter().map(|ack| ack.seq).collect();
+    let credentials: Vec<Option<Uuid>> = acks.iter().map(|ack| ack.credential).collect();
     let epoch = epoch.map(to_column);
     client
         .execute(
             "-- inbox.ack
             with said as (
                 select said.principal_id, coalesce(d.device_id, said.device_id) as device_id, max(said.seq) as seq
-                from unnest($1::uuid[], $2::text[], $3::bigint[]) as said (principal_id, device_id, seq)
+                from unnest($1::uuid[], $2::text[], $3::bigint[], $5::uuid[]) as said (principal_id, device_id, seq, credential_id)
                 left join device d on d.user_id = said.principal_id and d.renamed_from = said.device_id
-                where $4::bigint is null or $4 = (select inbox_epoch())
+                where ($4::bigint is null or $4 = (select inbox_epoch()))
+                    and (said.credential_id is null
+                        or exists (select from live_session s where s.session_id = said.credential_id)
+                        or exists (select from live_agent_token t where t.token_id = said.credential_id))
                 group by 1, 2
             ), locked as materialized (
                 select r.principal_id, r.device_id, least(said.seq, i.head_seq) as seq
@@ -39,7 +55,7 @@ pub async fn ack(client: &Conn, acks: &[(Reader, i64)], epoch: Option<u64>) -> R
             )
             update inbox_reader r set acked_seq = locked.seq from locked
             where r.principal_id = locked.principal_id and r.device_id = locked.device_id and r.acked_seq < locked.seq",
-            &[&principals, &devices, &seqs, &epoch],
+            &[&principals, &devices, &seqs, &epoch, &credentials],
         )
         .await?;
     Ok(())
@@ -134,15 +150,22 @@ pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
     Ok(rows.iter().map(|row| row.get("principal_id")).collect())
 }
 
-/// Agents of whose acks a part is not logged: their node died in between.
-pub async fn unlogged(db: &Db) -> Result<Vec<Uuid>> {
+/// Of the next 5,000 agents after `after`: those of whose acks a part is not logged, because their
+/// node died in between. Also the last agent of the piece, if more may follow.
+pub async fn unlogged(db: &Db, after: Uuid) -> Result<(Vec<Uuid>, Option<Uuid>)> {
     let client = db.read().await?;
-    let rows = client
-        .query(
+    let row = client
+        .query_one(
             "-- inbox.unlogged
-            select principal_id from inbox_reader where device_id = '' and logged_seq < acked_seq limit 500",
-            &[],
+            with piece as materialized (
+                select principal_id, logged_seq < acked_seq as is_behind from inbox_reader
+                where device_id = '' and principal_id > $1 order by principal_id limit 5000
+            )
+            select coalesce(array_agg(principal_id) filter (where is_behind), '{}') as behind,
+                case when count(*) = 5000 then (array_agg(principal_id order by principal_id desc))[1] end as last
+            from piece",
+            &[&after],
         )
         .await?;
-    Ok(rows.iter().map(|row| row.get("principal_id")).collect())
+    Ok((row.get("behind"), row.get("last")))
 }

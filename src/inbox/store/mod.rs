@@ -13,7 +13,7 @@ use crate::{
 };
 
 pub use self::{
-    acks::{Reads, ack, ack_by_token, log_reads, unlogged},
+    acks::{Ack, Reads, ack, ack_by_token, log_reads, unlogged},
     append::{append_all, expire_entries, expire_events, recorded},
     read::{bounds, heads, read},
 };

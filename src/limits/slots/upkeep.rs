@@ -1,7 +1,7 @@
 //! The tasks that keep the slots: the heartbeat, the assertion of doubtful slots, and the return of
 //! slots that have ended.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
@@ -12,6 +12,7 @@ use crate::{
     limits::quotas::{NODE_BEAT_INTERVAL, NODE_LEASE},
     metrics,
     redis::{Away, Redis, keys},
+    supervisor::supervise,
 };
 
 /// Slots that are asserted or freed at once. Their calls share the connection's round trips.
@@ -26,17 +27,20 @@ impl Slots {
         &self,
         tasks: &TaskTracker,
         stop: &CancellationToken,
-        pulse: impl Fn(bool) + Send + 'static,
+        pulse: impl Fn(bool) + Send + Sync + 'static,
     ) {
+        let (slots, until, pulse) = (self.clone(), stop.clone(), Arc::new(pulse));
+        let beat = supervise("slots.beat", move || slots.clone().beat(pulse.clone()));
+        tasks.spawn(async move { until.run_until_cancelled(beat).await });
         let (slots, until) = (self.clone(), stop.clone());
-        tasks.spawn(async move { until.run_until_cancelled(slots.beat(pulse)).await });
+        let assert = supervise("slots.assert", move || slots.clone().assert());
+        tasks.spawn(async move { until.run_until_cancelled(assert).await });
         let (slots, until) = (self.clone(), stop.clone());
-        tasks.spawn(async move { until.run_until_cancelled(slots.assert()).await });
-        let (slots, until) = (self.clone(), stop.clone());
-        tasks.spawn(async move { until.run_until_cancelled(slots.give_back()).await });
+        let give_back = supervise("slots.give_back", move || slots.clone().give_back());
+        tasks.spawn(async move { until.run_until_cancelled(give_back).await });
     }
 
-    async fn beat(self, pulse: impl Fn(bool)) {
+    async fn beat(self, pulse: Arc<impl Fn(bool)>) {
         let mut links = self.0.redis.links();
         let (mut last, mut beats, mut passes) = (Instant::now(), 0, 0);
         loop {

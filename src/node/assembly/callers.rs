@@ -87,6 +87,8 @@ pub(super) fn ingress(config: &Config) -> IngressPolicy {
         .any(|network| network.prefix_len() == 0)
     {
         tracing::warn!(
+            operation = "node.start",
+            remedy = "set TRUSTED_PROXIES to the addresses of the proxies",
             "TRUSTED_PROXIES contains every address: any client may choose its own address, \
              and limits per address mean nothing"
         );

@@ -246,6 +246,7 @@ fn start_jobs(
         codes: accounts.codes.clone(),
         mailer,
         objects: objects.clone(),
+        upkeep_speed: config.upkeep_speed.0,
         wake_webhooks,
     };
     schedule.spawn(&tasks.workers, &tasks.stopping);

@@ -29,12 +29,15 @@ pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tas
         let (acks, db, stop) = (written.clone(), own_db.clone(), stop.clone());
         async move { acks.run(&db, &stop).await }
     }));
-    tasks.workers.spawn(invalidation::run(
+    let (own_db, own_hub, state, stop) = (
         quiet_db.clone(),
         hub.clone(),
         backplane.state(),
         tasks.stopping.clone(),
-    ));
+    );
+    tasks.workers.spawn(supervise("backplane.confirm", move || {
+        invalidation::run(own_db.clone(), own_hub.clone(), state.clone(), stop.clone())
+    }));
     let reconciler = Arc::new(Reconciler::new(quiet_db, backplane));
     let (state, stop) = (backplane.state(), tasks.stopping.clone());
     tasks.workers.spawn(supervise("reconciler", move || {

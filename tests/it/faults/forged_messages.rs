@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::support::{Socket, TestNode, User, claims_of, nodes, redis_client, sealed, ulid};
 
-/// Whoever can publish in the nodes' Redis.
+/// An attacker that can publish in the nodes' Redis.
 struct Intruder {
     redis: Client,
     prefix: String,
@@ -162,7 +162,7 @@ impl Wire {
         }
     }
 
-    /// What was said so far, but for the probes of single nodes.
+    /// The messages so far, but for the probes of single nodes.
     async fn recorded(mut self) -> Vec<(String, String)> {
         let mut recorded = Vec::new();
         while let Ok(message) = self.heard.try_recv() {
