@@ -109,6 +109,7 @@ pub(super) async fn assemble(
     );
     slots.spawn(workers, stopping, hub.liveness());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
+    metrics::sockets_max(config.max_sockets.0 as usize);
 
     let acks = Acks::default();
     let (written, own_db, stop) = (acks.clone(), quiet_db.clone(), stopping.clone());

@@ -32,9 +32,14 @@ use crate::{
 pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
     let checks: &[Check] = &[
         ("LIMIT_OVERRIDES", Overrides::check),
-        ("OBJECT_STORE_URL", objects::backend::check_url),
+        ("OBJECT_STORE_URL", objects::location::check_url),
     ];
-    Config::read_checked(get, checks)
+    let config = Config::read_checked(get, checks)?;
+    let faults = objects::location::faults(&config);
+    match faults.is_empty() {
+        true => Ok(config),
+        false => Err(Faults::new(faults)),
+    }
 }
 
 /// Why a node did not start.

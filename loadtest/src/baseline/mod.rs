@@ -4,9 +4,19 @@
 mod floor;
 pub mod poster;
 
-use axum::{Router, extract::ws::WebSocketUpgrade, routing::any};
+use std::path::PathBuf;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, State, ws::WebSocketUpgrade},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{any, get},
+};
 use clap::ValueEnum;
 use tokio::{io::AsyncReadExt, net::TcpListener, runtime::Runtime};
+use tokio_util::io::ReaderStream;
 
 use crate::{Result, plain::Child};
 
@@ -25,6 +35,9 @@ pub struct Baseline {
     /// The Redis of the floor
     #[arg(long, default_value = "", hide = true)]
     redis: String,
+    /// The folder of the files
+    #[arg(long, default_value = "", hide = true)]
+    folder: PathBuf,
 }
 
 /// The properties of such a server.
@@ -36,6 +49,8 @@ pub enum Kind {
     Tcp,
     /// Waits on WebSockets
     Axum,
+    /// Answers the files of a folder
+    Files,
     /// Posts to a port of this machine, again and again
     Poster,
 }
@@ -48,6 +63,12 @@ impl Kind {
             .map(|value| value.get_name().to_owned())
             .unwrap_or_default();
         Child::ourselves(&["--be", &name, "--port", &port.to_string(), "--redis", redis])
+    }
+
+    /// Starts the server of a folder's files.
+    pub fn start_files(port: u16, folder: &std::path::Path) -> Result<Child> {
+        let (port, folder) = (port.to_string(), folder.to_string_lossy());
+        Child::ourselves(&["--be", "files", "--port", &port, "--folder", &folder])
     }
 
     /// Starts loops of bare POSTs to a port.
@@ -68,7 +89,7 @@ impl Baseline {
     pub fn runtime(&self) -> std::io::Result<Runtime> {
         match self.be {
             None | Some(Kind::Tcp) => tokio::runtime::Builder::new_current_thread(),
-            Some(Kind::Floor | Kind::Axum | Kind::Poster) => {
+            Some(Kind::Floor | Kind::Axum | Kind::Files | Kind::Poster) => {
                 tokio::runtime::Builder::new_multi_thread()
             }
         }
@@ -86,6 +107,7 @@ impl Baseline {
             Some(Kind::Floor) => floor::serve(listener, &self.redis).await,
             Some(Kind::Tcp) => tcp(listener).await,
             Some(Kind::Axum) => axum(listener).await,
+            Some(Kind::Files) => files(listener, self.folder.clone()).await,
             Some(Kind::Poster) | None => Ok(()),
         }
     }
@@ -112,4 +134,18 @@ async fn axum(listener: TcpListener) -> Result<()> {
         )
     };
     Ok(axum::serve(listener, Router::new().route("/ws", any(wait))).await?)
+}
+
+/// A stream of a file, in chunks as large as a node's.
+async fn files(listener: TcpListener, folder: PathBuf) -> Result<()> {
+    let read = async |State(folder): State<PathBuf>, Path(name): Path<String>| -> Response {
+        let Ok(file) = tokio::fs::File::open(folder.join(name)).await else {
+            return StatusCode::NOT_FOUND.into_response();
+        };
+        let length = file.metadata().await.map_or(0, |data| data.len());
+        let body = Body::from_stream(ReaderStream::with_capacity(file, 64 * 1024));
+        ([(header::CONTENT_LENGTH, length)], body).into_response()
+    };
+    let router = Router::new().route("/{name}", get(read)).with_state(folder);
+    Ok(axum::serve(listener, router).await?)
 }

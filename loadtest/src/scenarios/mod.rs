@@ -6,6 +6,7 @@ mod limiter;
 mod login;
 mod send;
 mod sender;
+mod upload;
 mod webhooks;
 
 // These need thousands of sockets.
@@ -36,6 +37,8 @@ pub enum Scenario {
     Slow,
     /// How much of a send is its limits
     Limiter,
+    /// Uploads beside a plain write, hash and sync, and downloads beside a bare file server
+    Upload,
     /// Deliveries of one worker beside a bare loop of POSTs with the same client, and how they grow
     /// with the number of agents
     Webhooks,
@@ -55,6 +58,7 @@ impl Scenario {
             Scenario::Login => Box::pin(login::run(cluster, pairs, options)).await,
             Scenario::Send => Box::pin(send::run(cluster, pairs, options)).await,
             Scenario::Limiter => Box::pin(limiter::run(cluster, pairs, options)).await,
+            Scenario::Upload => Box::pin(upload::run(cluster, pairs, options)).await,
             Scenario::Hop => Box::pin(hop::run(cluster, pairs, options)).await,
             Scenario::Fanout => Box::pin(fanout::run(cluster, options)).await,
             Scenario::Idle => Box::pin(idle::run(cluster, options)).await,
@@ -74,6 +78,7 @@ impl Scenario {
                 | Scenario::Hop
                 | Scenario::Limiter
                 | Scenario::Webhooks
+                | Scenario::Upload
         )
     }
 }

@@ -137,7 +137,7 @@ async fn a_large_event_is_referenced_in_a_bucket() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_that_cannot_be_stored_waits_and_holds_up_no_other_conversation() {
-    let (stage, proxy) = behind_a_proxy().await;
+    let (stage, proxy) = behind_a_proxy(StoreKind::Bucket).await;
     let s3 = stage.s3.as_ref().expect("a server").address.to_string();
     let a = &stage.nodes[0];
     let receiver = Receiver::start().await;
