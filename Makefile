@@ -63,7 +63,7 @@ clients-python: toolchain
 	cmp -s clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt || { rm -rf $(PYTHON_ENV) && $(PYTHON) -m venv $(PYTHON_ENV) \
 	    && $(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r clients/python/requirements-dev.txt \
 	    && cp clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt; } \
-	&& $(CARGO) build --locked --package blindpipe-e2ee --example interop \
+	&& $(CARGO) build --locked --workspace --example interop \
 	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests \
 	&& INTEROP="$(abspath $(TARGET))/debug/examples/interop" ../../$(PYTHON_ENV)/bin/python -m pytest -q; fi
 
@@ -72,7 +72,7 @@ clients-typescript: toolchain
 	@if [ ! -f clients/typescript/package-lock.json ]; then echo "(not there yet)"; \
 	elif ! node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || a === 20 && b >= 19 ? 0 : 1)' 2>/dev/null; then \
 	$(call not-run,THE TYPESCRIPT CLIENT WAS NOT TESTED: no Node >= 20.19 was found.); \
-	else $(CARGO) build --locked --package blindpipe-e2ee --example interop && cd clients/typescript \
+	else $(CARGO) build --locked --workspace --example interop && cd clients/typescript \
 	&& npm ci --no-fund --no-audit --loglevel=error && INTEROP="$(abspath $(TARGET))/debug/examples/interop" npm test; fi
 
 define not-run
