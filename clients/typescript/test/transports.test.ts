@@ -183,7 +183,7 @@ test("sends beyond the budget wait in their order", async () => {
   });
   const conversation = await bob.client.open({ type: "direct", user_id: ada.client.account.userId });
   await conversation.send("0");
-  const texts = Array.from({ length: 24 }, (_, i) => String(i + 1));
+  const texts = Array.from({ length: 30 }, (_, i) => String(i + 1));
   await Promise.all(texts.map((text) => conversation.send(text)));
   const stored: string[] = [];
   for await (const { opened } of conversation.history()) stored.push(String(opened?.content["text"]));

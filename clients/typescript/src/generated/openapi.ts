@@ -2296,6 +2296,10 @@ export interface components {
         };
         /** @description The card of a shared file. */
         FileCard: {
+            /** @description The end of the share. */
+            expires_at: components["schemas"]["Timestamp"];
+            /** @description The name of the file, as its uploader gave it. */
+            filename: components["schemas"]["Filename"];
             /** @description The hash of the ciphertext. */
             sha256: components["schemas"]["Sha256Hash"];
             /**
@@ -3372,11 +3376,15 @@ export interface components {
             description: string | null;
             /** @description Its display name. */
             display_name: string;
+            /** @description The end of the share. */
+            expires_at: components["schemas"]["Timestamp"];
         };
         /** @description The card of a shared contact. */
         SharedContact: {
             /** @description The user's display name. */
             display_name: string;
+            /** @description The end of the share. */
+            expires_at: components["schemas"]["Timestamp"];
             /** @description The user. */
             user_id: components["schemas"]["UserId"];
         };

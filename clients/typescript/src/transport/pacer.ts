@@ -26,15 +26,19 @@ class Lane {
   #nextTicket = 0;
   /** In the order in which the calls were made. */
   readonly #waiting: Waiting[] = [];
-  #isBusy = false;
+  /** Calls that are under way. A later one waits for what becomes of them. */
+  readonly #underWay = new Set<number>();
   #timer: ReturnType<typeof setTimeout> | null = null;
 
   takeTicket(): number {
     return this.#nextTicket++;
   }
 
-  get isOpen(): boolean {
-    return this.#waiting.length === 0 && !this.#isBusy && this.notBefore <= Date.now();
+  /** True if the call may go at once, beside others. */
+  enter(ticket: number): boolean {
+    if (this.#waiting.length > 0 || this.notBefore > Date.now()) return false;
+    this.#underWay.add(ticket);
+    return true;
   }
 
   /** Resolves when it is this ticket's turn. Its call must end with `done`. */
@@ -53,17 +57,18 @@ class Lane {
       signal?.addEventListener("abort", stop, { once: true });
       const later = this.#waiting.findIndex((each) => each.ticket > ticket);
       this.#waiting.splice(later < 0 ? this.#waiting.length : later, 0, waiting);
+      this.#underWay.delete(ticket);
       this.#pump();
     });
   }
 
-  done(): void {
-    this.#isBusy = false;
+  done(ticket: number): void {
+    this.#underWay.delete(ticket);
     this.#pump();
   }
 
   #pump(): void {
-    if (this.#isBusy || this.#timer || this.#waiting.length === 0) return;
+    if (this.#underWay.size > 0 || this.#timer || this.#waiting.length === 0) return;
     const wait = this.notBefore - Date.now();
     if (wait > 0) {
       this.#timer = setTimeout(() => {
@@ -72,8 +77,9 @@ class Lane {
       }, wait);
       return;
     }
-    this.#isBusy = true;
-    this.#waiting.shift()!.go();
+    const { ticket, go } = this.#waiting.shift()!;
+    this.#underWay.add(ticket);
+    go();
   }
 }
 
@@ -95,15 +101,16 @@ export class Pacer {
     const lane = this.#lane(name);
     const ticket = lane.takeTicket();
     for (let isFirst = true; ; isFirst = false) {
-      const isFree = isFirst && lane.isOpen;
-      if (!isFree) await lane.turn(ticket, signal);
+      if (!(isFirst && lane.enter(ticket))) await lane.turn(ticket, signal);
+      let waits = false;
       try {
         const outcome = await call();
         if (!(outcome instanceof Limited)) return outcome;
         if (Date.now() + outcome.waitMs > deadline) throw outcome.error;
         this.#hold(lane, outcome.waitMs, outcome.scope);
+        waits = true;
       } finally {
-        if (!isFree) lane.done();
+        if (!waits) lane.done(ticket);
       }
     }
   }
