@@ -65,6 +65,7 @@ export class Client {
   #session: Session | null = null;
   #rotator: Rotator | null = null;
   readonly #clearChosen = new Set<string>();
+  readonly #sending = new Map<string, Promise<unknown>>();
   readonly #begun: BegunStore;
   readonly #hooks: HookCaller;
   readonly #streams = new Map<string, string>();
@@ -170,7 +171,12 @@ export class Client {
 
   conversation(id: string): Conversation {
     if (!this.#rotator) throw new DecryptError("no_epoch_key");
-    const parts = { session: this.session, rotator: this.#rotator, clearChosen: this.#clearChosen };
+    const parts = {
+      session: this.session,
+      rotator: this.#rotator,
+      clearChosen: this.#clearChosen,
+      sending: this.#sending,
+    };
     return new Conversation(id, parts);
   }
 

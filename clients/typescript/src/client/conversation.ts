@@ -31,6 +31,8 @@ export interface ConversationParts {
   readonly rotator: Rotator;
   /** Conversations in clear that the person chose. */
   readonly clearChosen: Set<string>;
+  /** The last send of each conversation: the next one begins after it. */
+  readonly sending: Map<string, Promise<unknown>>;
 }
 
 export class Conversation {
@@ -53,7 +55,16 @@ export class Conversation {
     this.parts.clearChosen.add(this.id);
   }
 
-  async send(content: string | JsonObject, options: SendOptions = {}): Promise<Sent> {
+  /** Sends of a conversation are stored in the order in which they were called. */
+  send(content: string | JsonObject, options: SendOptions = {}): Promise<Sent> {
+    const { sending } = this.parts;
+    const before = sending.get(this.id) ?? Promise.resolve();
+    const sent = before.then(() => this.#send(content, options));
+    sending.set(this.id, sent.catch(() => {}));
+    return sent;
+  }
+
+  async #send(content: string | JsonObject, options: SendOptions): Promise<Sent> {
     const body: JsonObject = typeof content === "string" ? { type: "text", text: content } : content;
     const clientMessageId = options.clientMessageId ?? newUlid();
     const answered = options.inReplyTo;
