@@ -45,9 +45,9 @@ docs: toolchain ## build the documentation of the code, warnings are errors
 
 # Built first, so that what is fetched (Postgres, Redis, a browser) is fetched before the tests' output hides it.
 units: toolchain ## all tests, against real Postgres, Redis and a browser
-	@echo "== tests" && $(CARGO) test --locked --workspace --no-run
+	@echo "== tests" && $(CARGO) test --locked --workspace --lib --bins --tests --no-run
 	@$(TARGET)/debug/devcluster fetch
-	@$(CARGO) test --locked --workspace
+	@$(CARGO) test --locked --workspace --lib --bins --tests
 
 clients: clients-python clients-typescript ## the tests of the clients in other languages, where these are found
 
@@ -82,7 +82,7 @@ endef
 
 # The programs are those of the tests, so that this builds nothing anew after `units`.
 helm: toolchain ## the Helm chart, alert rules, dashboard, Dockerfile and runbooks (UPDATE_GOLDEN=1 renews what is rendered)
-	@echo "== chart" && $(CARGO) test --locked --workspace --no-run --quiet
+	@echo "== chart" && $(CARGO) test --locked --workspace --lib --bins --tests --no-run --quiet
 	@TARGET=$(TARGET) tests/helm/run $(ARGS)
 
 image: ## build the container image (IMAGE=name:tag; needs Docker or Podman)

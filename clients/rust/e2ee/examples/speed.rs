@@ -39,7 +39,7 @@ fn main() -> io::Result<()> {
     };
     let sealed = envelope::seal(&draft, &mut rng).expect("seals");
     report("envelopes sealed", || {
-        drop(envelope::seal(&draft, &mut rng).expect("seals"))
+        drop(envelope::seal(&draft, &mut rng).expect("seals"));
     })?;
     report("envelopes opened", || {
         let signer = |_| Some(*keys.public());
@@ -67,7 +67,7 @@ fn main() -> io::Result<()> {
     };
     let wrapped = wrap::seal(&rotation, &to, &mut rng).expect("a wrap");
     report("wraps sealed", || {
-        drop(wrap::seal(&rotation, &to, &mut rng).expect("a wrap"))
+        drop(wrap::seal(&rotation, &to, &mut rng).expect("a wrap"));
     })?;
     let opening = (&keys).into();
     report("wraps opened", || {
