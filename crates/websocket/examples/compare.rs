@@ -51,7 +51,7 @@ const MAX_MESSAGE_BYTES: usize = 1_000_000;
 const IDLE_SOCKETS: usize = 5_000;
 /// The sockets that read frames, and the frames of each.
 const READERS: usize = 50;
-const FRAMES: usize = 5_000;
+const FRAMES: usize = 20_000;
 /// The sockets that get each body.
 const LISTENERS: usize = 1_000;
 /// Repetitions, of which the median counts.
