@@ -157,7 +157,7 @@ begin
     for part in
         select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
         where i.inhparent = 'webhook_delivery'::regclass
-            and to_date(right(c.relname, 8), 'YYYYMMDD') < today - retained
+            and right(c.relname, 8) < to_char(today - retained, 'YYYYMMDD')
     loop
         execute format('drop table %I', part);
     end loop;
@@ -892,6 +892,8 @@ CREATE UNIQUE INDEX job_unique ON job USING btree (kind, unique_key) WHERE uniqu
 CREATE INDEX login_guard_age ON login_guard USING btree (last_failure_at);
 
 CREATE INDEX login_notice_age ON login_notice USING btree (noticed_at);
+
+CREATE INDEX member_instance ON member USING btree (principal_id, conversation_id) WHERE instance_id IS NOT NULL;
 
 CREATE INDEX member_of ON member USING btree (principal_id, conversation_id);
 

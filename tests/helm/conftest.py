@@ -49,10 +49,9 @@ def prometheus():
 def cluster():
     """The dev cluster: two nodes that have played their conversation, a Postgres and a Redis."""
     folder = ROOT / ".dev/chart"
-    file = folder / "cluster.json"
-    file.unlink(missing_ok=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    said = folder / "devcluster.log"
+    file, said = folder / "cluster.json", ROOT / ".dev/chart.log"
+    # A database that another branch has migrated would not fit.
+    subprocess.run([TARGET / "devcluster", "--dir", folder, "clean"], check=True, capture_output=True)
     with said.open("w") as log:
         process = subprocess.Popen(
             [TARGET / "devcluster", "--dir", folder, "--packages", ROOT / ".dev/packages"], stdout=log, stderr=log
@@ -68,6 +67,7 @@ def cluster():
     yield SimpleNamespace(**described, serving_url=of_node["DATABASE_URL"], folder=folder)
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=60)
+    subprocess.run([TARGET / "devcluster", "--dir", folder, "clean"], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="session")

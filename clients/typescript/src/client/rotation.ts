@@ -1,0 +1,126 @@
+/** A fresh secret for a conversation: who gets it, and what the server's refusals mean. */
+import { base64, idBytes } from "../e2ee/bytes.js";
+import { agentLaneSecret, newSecret, secretId } from "../e2ee/epoch.js";
+import type { KeyPair, Principal } from "../e2ee/keys.js";
+import type { DirectoryKey, NoticeKind, Pins } from "../e2ee/trust.js";
+import { NOT_GIVEN, sealWrap } from "../e2ee/wrap.js";
+import type { Recipient } from "../core/directory.js";
+import type { Entry, Session } from "../core/session.js";
+import { BlindpipeError } from "../errors.js";
+import { RateLimited, RecipientsMismatch, VersionMismatch } from "../generated/errors.js";
+
+const MAX_TRIES = 3;
+
+/** Somebody who got nothing, so that the person can be told. */
+export interface NotGiven {
+  readonly principal: Principal;
+  readonly deviceId: string | null;
+  readonly because: NoticeKind;
+}
+
+/** Whether a conversation needs a fresh secret before anything is sent. */
+export function needsRotation(entry: Entry, self: Principal, answering: number | null): boolean {
+  return !("with" in entry.room.sealing(self, answering, Date.now()));
+}
+
+interface WrappedKey {
+  readonly principal_id: string;
+  readonly device_id?: string;
+  readonly wrapped_key: string;
+}
+
+export class Rotator {
+  constructor(
+    private readonly session: Session,
+    private readonly self: Principal,
+    private readonly keys: KeyPair,
+    private readonly pins: Pins,
+    private readonly onNotGiven: (conversationId: string, who: NotGiven) => void,
+  ) {}
+
+  /** Makes the next epoch. Of two that rotate at once, both go on with the one that won. */
+  async rotate(conversationId: string): Promise<void> {
+    for (let attempt = 1; ; attempt++) {
+      const entry = await this.session.load(conversationId);
+      const base = entry.room.server.epoch;
+      try {
+        return await this.#rotateFrom(conversationId, entry, base);
+      } catch (error) {
+        if (!(error instanceof BlindpipeError)) throw error;
+        if (await this.#isSettled(conversationId, entry, error)) return;
+        if (attempt >= MAX_TRIES) throw error;
+      }
+    }
+  }
+
+  /** Whether there is a secret to seal with after all. */
+  async #isSettled(conversationId: string, entry: Entry, error: BlindpipeError): Promise<boolean> {
+    if (error instanceof VersionMismatch) {
+      await this.session.readWraps(conversationId, entry);
+      return entry.room.sealable() !== null;
+    }
+    if (error instanceof RecipientsMismatch) {
+      entry.isStale = true;
+      return false;
+    }
+    if (error instanceof RateLimited && entry.room.sealable()) return true;
+    throw error;
+  }
+
+  async #rotateFrom(conversationId: string, entry: Entry, base: number): Promise<void> {
+    const wraps = await this.#wraps(conversationId, entry, base + 1);
+    const made = await this.session.options.http.data<{ epoch: number }>({
+      method: "POST",
+      path: `/keys/groups/${conversationId}/rotate`,
+      body: { base_epoch: base, wrapped_keys: wraps },
+    });
+    if (made.epoch !== base + 1) throw new Error("the server numbered the epoch otherwise");
+    const { deviceId } = this.session.options;
+    const own = wraps.find((wrap) => isSame(wrap.principal_id, this.self.id) && wrap.device_id === deviceId);
+    if (own) await this.session.rotated(conversationId, entry, made.epoch, own.wrapped_key);
+  }
+
+  async #wraps(conversationId: string, entry: Entry, epoch: number): Promise<WrappedKey[]> {
+    const conversation = idBytes(conversationId);
+    const secret = newSecret();
+    const sid = await secretId(secret, conversation, epoch);
+    const madeAt = Math.max(Date.now(), entry.room.marks.time + 1);
+    const wraps: WrappedKey[] = [];
+    const wrap = async (recipient: Recipient, key: DirectoryKey): Promise<string> => {
+      const given = await entry.room.give(this.pins, recipient.principal, key);
+      if (typeof given !== "string") {
+        const deviceId = key.deviceId ?? null;
+        const { because } = given;
+        this.onNotGiven(conversationId, { principal: recipient.principal, deviceId, because });
+        return NOT_GIVEN;
+      }
+      const id = idBytes(recipient.principal.id);
+      const isLane = given === "lane";
+      return sealWrap({
+        kind: isLane ? 2 : 1,
+        secret: isLane ? await agentLaneSecret(secret, conversation, epoch, id) : secret,
+        sid,
+        previousSid: entry.room.newest?.sid,
+        conversation,
+        epoch,
+        recipient: recipient.principal,
+        recipientKeys: key,
+        rotator: this.self,
+        rotatorKeys: this.keys,
+        madeAt,
+      });
+    };
+    for (const recipient of entry.recipients) {
+      for (const key of recipient.keys) {
+        const device = key.deviceId ? { device_id: key.deviceId } : {};
+        const wrapped_key = await wrap(recipient, key);
+        wraps.push({ principal_id: recipient.principal.id, ...device, wrapped_key });
+      }
+    }
+    return wraps;
+  }
+}
+
+function isSame(one: string, other: string): boolean {
+  return base64(idBytes(one)) === base64(idBytes(other));
+}

@@ -1,0 +1,386 @@
+/** One principal's conversations: what it can open, and what it may seal with. */
+import { type Bytes, base64, fromBase64, idBytes } from "../e2ee/bytes.js";
+import type { JsonObject } from "../e2ee/content.js";
+import { Kind, type Place } from "../e2ee/context.js";
+import { envelopeHash, envelopeOf, payload, readHeader, seal } from "../e2ee/envelope.js";
+import type { EpochSecret } from "../e2ee/epoch.js";
+import { DecryptError, KeyUnavailable } from "../e2ee/errors.js";
+import { type KeyPair, type OpeningKeys, type Principal, principalName } from "../e2ee/keys.js";
+import { type EpochMarks, type Incoming, Room, type Shown } from "../e2ee/room.js";
+import type { Notice, Pin, Pins } from "../e2ee/trust.js";
+import { BlindpipeError } from "../errors.js";
+import type { Http } from "../transport/http.js";
+import { Directory, type Recipient } from "./directory.js";
+import type { Conversation, EventObject, KeyRotation, Member, Message, OwnGroupKeys } from "./types.js";
+
+export interface SessionOptions {
+  readonly http: Http;
+  readonly self: Principal;
+  /** What signs; null for a principal without keys, which speaks clear. */
+  readonly signer: KeyPair | null;
+  /** What opens wraps, the signer's own key first. */
+  readonly opening: readonly OpeningKeys[];
+  readonly deviceId: string | null;
+  readonly pins: Pins;
+  readonly marks: ReadonlyMap<string, EpochMarks>;
+  /** An agent's developer takes clear text. */
+  readonly allowsClear: boolean;
+  /** An agent's bound for the age of messages, in milliseconds. */
+  readonly maxAgeMs?: number | undefined;
+  readonly onNotice: (notice: Notice, conversationId: string | null) => void;
+}
+
+/** Who said something, as far as it is proven. */
+export interface OpenedSender extends Principal {
+  readonly deviceId: string | null;
+  /** An accepted key has signed it. */
+  readonly authentic: boolean;
+  /** The key was known before this start of the program. */
+  readonly pinned: boolean;
+  /** People have compared the key. */
+  readonly verified: boolean;
+  /** The server shows the sender as a member. */
+  readonly member: boolean;
+}
+
+export interface OpenedMessage {
+  readonly content: JsonObject;
+  readonly encrypted: boolean;
+  readonly sender: OpenedSender;
+  /** Signed; null in clear. */
+  readonly sentAt: Date | null;
+  readonly epoch: number;
+  /** The hash by which an answer names this envelope; null in clear. */
+  readonly re: string | null;
+  readonly isReplay: boolean;
+  /** What stands beside it when it is shown. */
+  readonly notices: readonly Notice[];
+}
+
+/** What is known of a conversation. */
+export interface Entry {
+  readonly room: Room;
+  info: Conversation | null;
+  recipients: readonly Recipient[];
+  members: Map<string, Member>;
+  /** Members or their keys have changed since they were read. */
+  isStale: boolean;
+  loading: Promise<void> | null;
+}
+
+export class Session {
+  readonly directory: Directory;
+  readonly #entries = new Map<string, Entry>();
+
+  constructor(readonly options: SessionOptions) {
+    this.directory = new Directory(options.http, options.pins, (notice) => {
+      for (const entry of this.#entries.values()) entry.room.keysChanged(notice.about);
+      options.onNotice(notice, null);
+    });
+  }
+
+  get hasKeys(): boolean {
+    return this.options.signer !== null;
+  }
+
+  #entry(conversationId: string): Entry {
+    let entry = this.#entries.get(conversationId);
+    if (!entry) {
+      const { marks, allowsClear } = this.options;
+      const room = new Room(idBytes(conversationId), allowsClear, marks.get(conversationId));
+      entry = {
+        room,
+        info: null,
+        recipients: [],
+        members: new Map(),
+        isStale: true,
+        loading: null,
+      };
+      this.#entries.set(conversationId, entry);
+    }
+    return entry;
+  }
+
+  /** Epochs and times that a store keeps. */
+  marks(): Map<string, EpochMarks> {
+    return new Map([...this.#entries].map(([id, entry]) => [id, entry.room.marks]));
+  }
+
+  /** The conversation with its members, their keys, and this member's newest wrap. */
+  async load(conversationId: string): Promise<Entry> {
+    const entry = this.#entry(conversationId);
+    if (!entry.isStale) return entry;
+    entry.loading ??= this.#read(conversationId, entry).finally(() => (entry.loading = null));
+    await entry.loading;
+    return entry;
+  }
+
+  async #read(conversationId: string, entry: Entry): Promise<void> {
+    entry.isStale = false;
+    try {
+      const path = `/conversations/${conversationId}`;
+      const info = await this.options.http.data<Conversation>({ method: "GET", path });
+      entry.info = info;
+      this.#serverEpoch(entry, info.epoch, info.rotation_required);
+      const members = info.members ?? [];
+      entry.members = new Map(members.map((member) => [principalName(principalOf(member)), member]));
+      const shown = members.map((member) => ({
+        principal: principalOf(member),
+        visibility: member.visibility ?? ("all" as const),
+      }));
+      this.#tell(entry.room.members(shown), conversationId);
+      if (!this.hasKeys) return;
+      // An agent's own list says nothing new to it; a person's own devices are given secrets too.
+      const { self } = this.options;
+      const asked = self.type === "user" ? members : members.filter((member) => !isSame(member, self));
+      entry.recipients = await this.directory.recipients(conversationId, asked);
+      if (info.epoch > 0) await this.readWraps(conversationId, entry);
+    } catch (error) {
+      entry.isStale = true;
+      throw error;
+    }
+  }
+
+  #serverEpoch({ room }: Entry, epoch: number, rotationRequired: boolean): void {
+    // Messages of an epoch are not counted by the server; its age bounds it.
+    room.serverEpoch({ epoch, rotationRequired, messages: 0 });
+  }
+
+  #tell(notices: readonly Notice[], conversationId: string): void {
+    for (const notice of notices) this.options.onNotice(notice, conversationId);
+  }
+
+  /** Reads this member's wraps of an epoch; of the current one without a number. */
+  async readWraps(conversationId: string, entry: Entry, epoch?: number): Promise<void> {
+    let found: OwnGroupKeys;
+    try {
+      const path = `/keys/groups/${conversationId}`;
+      found = await this.options.http.data<OwnGroupKeys>({ method: "GET", path, query: { epoch } });
+    } catch (error) {
+      // A wrap that is not there is an answer; a read that failed is none.
+      if (error instanceof BlindpipeError && error.status === 404) return;
+      throw error;
+    }
+    this.#serverEpoch(entry, found.current_epoch, found.rotation_required);
+    await this.takeWraps(conversationId, entry, found.epoch, found.wrapped_keys);
+  }
+
+  /** Takes what opens; restored keys also open what was wrapped for the devices of before. */
+  async takeWraps(
+    conversationId: string,
+    entry: Entry,
+    epoch: number,
+    wraps: readonly { device_id?: string | null; wrapped_key: string }[],
+  ): Promise<void> {
+    const { pins, opening } = this.options;
+    for (const { wrapped_key } of wraps) {
+      try {
+        const taken = await entry.room.wrap(pins, opening, epoch, wrapped_key, Date.now());
+        this.#tell(taken.notices, conversationId);
+      } catch (error) {
+        // What does not open is found missing by whoever needs it.
+        if (!(error instanceof DecryptError)) throw error;
+      }
+    }
+  }
+
+  /** A rotation of one's own has been accepted. */
+  async rotated(conversationId: string, entry: Entry, epoch: number, own: string): Promise<void> {
+    this.#serverEpoch(entry, epoch, false);
+    await this.takeWraps(conversationId, entry, epoch, [{ wrapped_key: own }]);
+  }
+
+  /** Takes note of what an event says about keys and members, before anybody handles it. */
+  async observe(event: EventObject): Promise<void> {
+    const { data } = event;
+    switch (event.event) {
+      case "key.rotated":
+        return this.#observeRotation(data as unknown as KeyRotation);
+      case "key.device_added":
+      case "key.device_removed":
+        return this.#principalChanged({ type: "user", id: String(data["user_id"]) });
+      case "agent.key_registered":
+        return this.#principalChanged({ type: "agent", id: String(data["agent_id"]) });
+      case "member.added":
+      case "member.removed":
+      case "conversation.updated":
+      case "relation.created":
+      case "relation.revoked": {
+        const id = event.conversation_id ?? (data["conversation_id"] as string | undefined);
+        const entry = id && this.#entries.get(id);
+        if (entry) entry.isStale = true;
+      }
+    }
+  }
+
+  async #observeRotation(rotation: KeyRotation): Promise<void> {
+    const entry = this.#entries.get(rotation.conversation_id);
+    // What was never looked at is read when it is needed.
+    if (!entry || !this.hasKeys || entry.isStale) return;
+    const { server } = entry.room;
+    this.#serverEpoch(entry, Math.max(server.epoch, rotation.epoch), false);
+    const rotator: Principal = { type: "user", id: rotation.by };
+    const isNew = !this.options.pins.isKnown(rotator) && entry.room.isMember(rotator);
+    if (isNew) await this.directory.speaker(rotation.conversation_id, rotator);
+    await this.takeWraps(rotation.conversation_id, entry, rotation.epoch, rotation.wrapped_keys);
+  }
+
+  async #principalChanged(principal: Principal): Promise<void> {
+    for (const entry of this.#entries.values()) {
+      if (entry.room.isMember(principal)) entry.isStale = true;
+    }
+    if (this.options.pins.isKnown(principal)) await this.directory.refresh(principal);
+  }
+
+  /** After a tap: what waited under the key is read again. */
+  reconsider(principal: Principal): void {
+    for (const entry of this.#entries.values()) {
+      if (!entry.room.isMember(principal)) continue;
+      entry.room.keysChanged(principal);
+      entry.isStale = true;
+    }
+  }
+
+  /** Opens something that was found in a conversation. Throws `DecryptError`. */
+  async open(conversationId: string, incoming: Incoming): Promise<Shown & { entry: Entry }> {
+    const entry = await this.load(conversationId);
+    if (incoming.envelope) await this.#prepare(conversationId, entry, incoming);
+    const { pins, maxAgeMs } = this.options;
+    const shown = await entry.room.open(pins, { maxAgeMs, ...incoming }, Date.now());
+    return { ...shown, entry };
+  }
+
+  /** Reads the secret and the key that an envelope names, where they are not in memory. */
+  async #prepare(conversationId: string, entry: Entry, incoming: Incoming): Promise<void> {
+    if (!this.hasKeys) return;
+    const { epoch, sid, keyId } = readHeader(incoming.envelope!);
+    if (!entry.room.secret(epoch, sid)) await this.readWraps(conversationId, entry, epoch);
+    const isKnown = this.options.pins.find(incoming.sender, keyId) !== undefined;
+    if (!isKnown) await this.directory.speaker(conversationId, incoming.sender);
+  }
+
+  /** `live`: from the inbox, not from the history. Throws `DecryptError`. */
+  async openMessage(message: Message, isLive: boolean): Promise<OpenedMessage> {
+    const sender: Principal = { type: message.sender.type, id: message.sender.id };
+    const envelope = envelopeOf(message.payload);
+    const clientMessageId = message.client_message_id;
+    if (!clientMessageId) throw new DecryptError("malformed");
+    const place: Place = { kind: Kind.message, clientMessageId, inReplyTo: message.in_reply_to };
+    const createdAt = Date.parse(message.created_at);
+    const incoming = { sender, place, envelope, createdAt, isLive };
+    const shown = await this.open(message.conversation_id, incoming);
+    const { room } = shown.entry;
+    return {
+      content: shown.opened!.content,
+      encrypted: true,
+      sender: {
+        ...sender,
+        deviceId: message.sender.device_id ?? null,
+        ...proof(shown.pin!),
+        member: room.isMember(sender),
+      },
+      sentAt: new Date(shown.opened!.time),
+      epoch: shown.opened!.header.epoch,
+      re: await envelopeHash(envelope),
+      isReplay: isLive && room.isRemembered(sender, clientMessageId),
+      notices: shown.notices,
+    };
+  }
+
+  /** A message that was handled is not handled again under another event. */
+  remember(message: Message): void {
+    const sender: Principal = { type: message.sender.type, id: message.sender.id };
+    const { room } = this.#entry(message.conversation_id);
+    if (message.client_message_id) room.remember(sender, message.client_message_id);
+  }
+
+  /** What came in clear: nobody's word but the server's. */
+  clearMessage(message: Message): OpenedMessage {
+    const sender: Principal = { type: message.sender.type, id: message.sender.id };
+    const proof = { authentic: false, pinned: false, verified: false, member: true };
+    return {
+      content: message.payload ?? {},
+      encrypted: false,
+      sender: { ...sender, deviceId: message.sender.device_id ?? null, ...proof },
+      sentAt: null,
+      epoch: 0,
+      re: null,
+      isReplay: false,
+      notices: [{ kind: "not_encrypted", about: sender, keyId: null }],
+    };
+  }
+
+  /** Whether a conversation has, or ever had, an epoch. */
+  async isEncrypted(conversationId: string): Promise<boolean> {
+    const { room } = await this.load(conversationId);
+    return room.server.epoch > 0 || room.wasEncrypted;
+  }
+
+  /** Seals with the newest secret. Throws `KeyUnavailable`. */
+  async seal(
+    conversationId: string,
+    place: Place,
+    content: JsonObject | Bytes,
+    options: { answering?: number | undefined; addressed?: readonly string[] | undefined } = {},
+  ): Promise<Bytes> {
+    const entry = await this.load(conversationId);
+    if (entry.room.server.epoch > entry.room.marks.epoch) {
+      await this.readWraps(conversationId, entry);
+    }
+    const secret = this.#sealable(entry, options.answering ?? null);
+    return seal({
+      secret,
+      place,
+      sender: this.options.self,
+      keys: this.options.signer!,
+      content,
+      time: Date.now(),
+      addressed: secret.kind === 1 ? options.addressed?.map(idBytes) : undefined,
+    });
+  }
+
+  #sealable({ room }: Entry, answering: number | null): EpochSecret {
+    // A person rotates before a send; where the limit forbids that, the newest goes on.
+    const secret = room.sealable();
+    if (!secret || (answering ?? 0) > secret.epoch) throw new KeyUnavailable();
+    return secret;
+  }
+
+  /** The payload of a sealed thing. */
+  async sealPayload(...parameters: Parameters<Session["seal"]>): Promise<JsonObject> {
+    return payload(await this.seal(...parameters)) as unknown as JsonObject;
+  }
+
+  /** A delta's bare string. */
+  async sealText(...parameters: Parameters<Session["seal"]>): Promise<string> {
+    return base64(await this.seal(...parameters));
+  }
+
+  /** Opens a delta's bare string. */
+  async openText(
+    conversationId: string,
+    text: string,
+    place: Place,
+    sender: Principal,
+  ): Promise<Shown> {
+    const envelope = fromBase64(text);
+    const createdAt = Date.now();
+    return this.open(conversationId, { sender, place, envelope, createdAt, isLive: true });
+  }
+}
+
+function proof(pin: Pin): { authentic: boolean; pinned: boolean; verified: boolean } {
+  return {
+    authentic: pin.standing !== "waiting",
+    pinned: pin.fromStore,
+    verified: pin.standing === "verified",
+  };
+}
+
+function principalOf(member: Member): Principal {
+  return { type: member.principal_type, id: member.principal_id };
+}
+
+function isSame(member: Member, self: Principal): boolean {
+  return principalName(principalOf(member)) === principalName(self);
+}
