@@ -54,7 +54,8 @@ const all = readdirSync(join(here, "build/test"))
   .filter((name) => name.endsWith(".test.js"))
   .map((name) => name.slice(0, -".test.js".length));
 const files = (names) => names.map((name) => join(here, "build/test", `${name}.test.js`));
-const options = ["--test", "--test-reporter=spec", "--test-concurrency=3"];
+/** A hang is a failure. */
+const options = ["--test", "--test-reporter=spec", "--test-concurrency=3", "--test-timeout=120000"];
 /** It kills a node that all use. */
 const LAST = "node-death";
 
