@@ -79,6 +79,9 @@ pub struct Options {
     /// Sends and reads, by so many clients at once as are given by --in-flight (history)
     #[arg(long, default_value_t = 100_000)]
     operations: usize,
+    /// Rows at full size (search, purge)
+    #[arg(long, default_value_t = 1_000_000)]
+    rows: usize,
     /// Leave out the comparison with pgbench (send), the floor and Socket.IO (hop, fanout, idle)
     #[arg(long)]
     no_peers: bool,

@@ -21,7 +21,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Default)]
 pub struct Acks {
     waiting: Arc<Mutex<HashMap<Reader, Cursor>>>,
-    /// What agents were sent, to be logged as read. An agent that never acks reads as well.
+    /// Events that agents were sent, to be logged as read. An agent that never acks reads as well.
     delivered: Arc<Mutex<HashMap<Uuid, Cursor>>>,
     notify: Arc<Notify>,
     /// Held while acks are written, so that a reader that needs its ack written can wait for it.
@@ -71,7 +71,7 @@ impl Acks {
         let Some(acked) = self.flush_acks(db).await else {
             return false;
         };
-        // What fails here is logged with the agent's next ack, or by the upkeep.
+        // A read that is not logged here is logged with the agent's next ack, or by the upkeep.
         if let Err(error) = self.log_pushes(db, acked).await {
             error.log();
         }

@@ -462,7 +462,10 @@ async fn start_webhooks(
 async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(5)) => metrics.run_upkeep(),
+            () = tokio::time::sleep(Duration::from_secs(5)) => {
+                metrics.run_upkeep();
+                metrics::end_old_measurements();
+            }
             () = stop.cancelled() => return,
         }
     }

@@ -4,8 +4,11 @@ mod history;
 mod hop;
 mod limiter;
 mod login;
+mod purge;
+mod search;
 mod send;
 mod sender;
+mod toolcalls;
 
 // These need thousands of sockets.
 mod fanout;
@@ -37,6 +40,12 @@ pub enum Scenario {
     Limiter,
     /// Many clients at once while nodes are killed: is what they saw sound?
     History,
+    /// From an agent's call of a tool to its answer, beside a message and its reply
+    Toolcalls,
+    /// Search and the access log at two sizes
+    Search,
+    /// Sends while many rows are purged
+    Purge,
 }
 
 impl Scenario {
@@ -57,6 +66,9 @@ impl Scenario {
             Scenario::Storm => Box::pin(storm::run(cluster, options)).await,
             Scenario::Slow => Box::pin(slow::run(cluster, options)).await,
             Scenario::History => Box::pin(history::run(cluster, options)).await,
+            Scenario::Toolcalls => Box::pin(toolcalls::run(cluster, pairs, options)).await,
+            Scenario::Search => Box::pin(search::run(cluster, options)).await,
+            Scenario::Purge => Box::pin(purge::run(cluster, options)).await,
         }
     }
 
@@ -64,7 +76,11 @@ impl Scenario {
     pub fn needs_people(self) -> bool {
         matches!(
             self,
-            Scenario::Login | Scenario::Send | Scenario::Hop | Scenario::Limiter
+            Scenario::Login
+                | Scenario::Send
+                | Scenario::Hop
+                | Scenario::Limiter
+                | Scenario::Toolcalls
         )
     }
 }

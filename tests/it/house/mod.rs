@@ -6,4 +6,4 @@ mod jobs;
 mod layers;
 mod operations;
 mod schema;
-mod sources;
+pub mod sources;

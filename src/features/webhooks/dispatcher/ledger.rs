@@ -11,6 +11,7 @@ use crate::{
     db::Db,
     error::{Error, Result},
     ids::AgentId,
+    inbox,
 };
 
 /// Most attempts of one statement.
@@ -110,6 +111,11 @@ async fn write_finishes(db: &Db, finishes: Vec<(Finish, Progress, FinishAnswer)>
             let cursors: HashMap<AgentId, i64> = cursors.into_iter().collect();
             for (_, progress, answer) in finishes {
                 answer.send(Ok(cursors.get(&progress.agent).copied())).ok();
+            }
+            // A read that is not logged here is logged with the next one, or by the upkeep.
+            let agents: Vec<AgentId> = cursors.into_keys().collect();
+            if let Err(error) = inbox::log_acked(db, &agents).await {
+                error.log();
             }
         }
         Err(error) => {
