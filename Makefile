@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories units schema load autobahn measure clean-dev toolchain
+.PHONY: help run test check fmt fmt-check lint docs deps advisories units helm image schema load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -13,6 +13,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # RELEASE=1 builds with optimisation.
 BUILD := $(if $(RELEASE),release,debug)
 BUILD_FLAG := $(if $(RELEASE),--release)
+# The name of the container image.
+IMAGE ?= blindpipe:dev
 # The tool that knows the advisories, and where their database is.
 DENY := 0.20.2
 ADVISORIES := https://github.com/RustSec/advisory-db
@@ -24,7 +26,7 @@ run: toolchain ## a whole cluster on this machine: two nodes and a played conver
 	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe --bin devcluster
 	@exec $(TARGET)/$(BUILD)/devcluster $(ARGS)
 
-test: fmt-check lint docs units deps ## everything that must hold: format, lints, docs, tests, dependencies
+test: fmt-check lint docs units helm deps ## everything that must hold: format, lints, docs, tests, dependencies
 	@echo && echo "All checks passed."
 
 check: test ## all of CI, the same as test
@@ -46,6 +48,15 @@ units: toolchain ## all tests, against real Postgres, Redis and a browser
 	@echo "== tests" && $(CARGO) test --locked --workspace --no-run
 	@$(TARGET)/debug/devcluster fetch
 	@$(CARGO) test --locked --workspace
+
+# The programs are those of the tests, so that this builds nothing anew after `units`.
+helm: toolchain ## the Helm chart, alert rules, dashboard, Dockerfile and runbooks (UPDATE_GOLDEN=1 renews what is rendered)
+	@echo "== chart" && $(CARGO) test --locked --workspace --no-run --quiet
+	@TARGET=$(TARGET) tests/helm/run $(ARGS)
+
+image: ## build the container image (IMAGE=name:tag; needs Docker or Podman)
+	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
+	exec $$engine build --tag $(IMAGE) --label org.opencontainers.image.revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
 
 schema: toolchain ## write sql/schema.sql, the schema that the migrations make
 	@UPDATE_SCHEMA=1 $(CARGO) test --locked --test it the_committed_dump

@@ -92,6 +92,47 @@ begin
     raise exception 'key_backup is append-only' using errcode = 'insufficient_privilege';
 end $function$;
 
+CREATE OR REPLACE FUNCTION public_key_of_agent()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+begin
+    if tg_op = 'DELETE' then
+        update public_key set retired_at = least(coalesce(retired_at, app_now()), app_now())
+        where principal_id = old.agent_id and key_id = old.key_id;
+        update agent set key_list_version = key_list_version + 1 where agent_id = old.agent_id;
+        return null;
+    end if;
+    insert into public_key as p (principal_id, principal_kind, device_id, key_id, public_key, signing_public_key, shown_at,
+                                 retired_at)
+    values (new.agent_id, 'agent', '', new.key_id, new.public_key, new.signing_public_key, new.created_at, new.valid_until)
+    on conflict (principal_id, device_id, key_id) do update
+        set shown_at = excluded.shown_at, retired_at = excluded.retired_at;
+    update agent set key_list_version = key_list_version + 1 where agent_id = new.agent_id;
+    return null;
+end $function$;
+
+CREATE OR REPLACE FUNCTION public_key_of_device()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+begin
+    update public_key set retired_at = app_now()
+    where principal_id = new.user_id and device_id = old.device_id and retired_at is null;
+    if new.key_id is not null then
+        insert into public_key as p (principal_id, principal_kind, device_id, key_id, public_key, signing_public_key, shown_at)
+        select new.user_id, 'user', new.device_id, b.key_id, b.public_key, b.signing_public_key, new.key_since
+        from key_backup b where b.user_id = new.user_id and b.device_id = new.device_id and b.version = new.key_version
+        on conflict (principal_id, device_id, key_id) do update
+            set shown_at = excluded.shown_at, retired_at = null, schemes = '{}', introduced_by = null, introduction = null;
+    end if;
+    return null;
+end $function$;
+
 CREATE OR REPLACE FUNCTION rotate_webhook_deliveries(retained integer)
  RETURNS integer
  LANGUAGE plpgsql
@@ -175,6 +216,7 @@ create table agent (
     created_at timestamp with time zone not null default app_now(),
     unreachable_since timestamp with time zone,
     deleted_at timestamp with time zone,
+    key_list_version integer not null default 0,
     constraint agent_delivery_mode_check CHECK (delivery_mode = ANY (ARRAY['pull'::text, 'webhook'::text])),
     constraint agent_pkey PRIMARY KEY (agent_id),
     constraint agent_state CHECK (state = ANY (ARRAY['registered'::text, 'active'::text, 'unreachable'::text, 'token_revoked'::text, 'deleted'::text]))
@@ -503,6 +545,23 @@ create table passkey_device (
     user_id uuid not null,
     device_id text not null,
     constraint passkey_device_pkey PRIMARY KEY (passkey_id, device_id)
+);
+
+create table public_key (
+    principal_id uuid not null,
+    principal_kind text not null,
+    device_id text not null,
+    key_id text not null,
+    public_key bytea not null,
+    signing_public_key bytea not null,
+    schemes text[] not null default '{}'::text[],
+    introduced_by text,
+    introduction bytea,
+    shown_at timestamp with time zone not null default app_now(),
+    retired_at timestamp with time zone,
+    constraint public_key_check CHECK ((introduced_by IS NULL) = (introduction IS NULL)),
+    constraint public_key_pkey PRIMARY KEY (principal_id, device_id, key_id),
+    constraint public_key_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text]))
 );
 
 create table relation (
@@ -1027,6 +1086,10 @@ CREATE TRIGGER access_log_truncate BEFORE TRUNCATE ON access_log FOR EACH STATEM
 CREATE TRIGGER access_log_head_rows BEFORE INSERT OR DELETE OR UPDATE ON access_log_head FOR EACH ROW EXECUTE FUNCTION access_log_is_append_only();
 
 CREATE TRIGGER access_log_head_truncate BEFORE TRUNCATE ON access_log_head FOR EACH STATEMENT EXECUTE FUNCTION access_log_is_append_only();
+
+CREATE TRIGGER agent_public_key AFTER INSERT OR DELETE OR UPDATE ON agent_key FOR EACH ROW EXECUTE FUNCTION public_key_of_agent();
+
+CREATE TRIGGER device_public_key AFTER UPDATE OF key_id ON device FOR EACH ROW WHEN (old.key_id IS DISTINCT FROM new.key_id) EXECUTE FUNCTION public_key_of_device();
 
 CREATE TRIGGER key_backup_rows BEFORE DELETE OR UPDATE ON key_backup FOR EACH ROW EXECUTE FUNCTION key_backup_is_append_only();
 

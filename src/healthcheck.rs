@@ -10,12 +10,16 @@ const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Asks `/health/ready` of the admin listener at `admin`. An error means not ready.
 pub async fn run(admin: SocketAddr) -> Result<(), reqwest::Error> {
+    ask(&format!("http://{}/health/ready", reachable(admin))).await
+}
+
+/// Asks `url`. An error means that the answer was no success.
+pub async fn ask(url: &str) -> Result<(), reqwest::Error> {
     let http = reqwest::Client::builder()
         .no_proxy()
         .tls_certs_only([])
         .timeout(TIMEOUT)
         .build()?;
-    let url = format!("http://{}/health/ready", reachable(admin));
     http.get(url).send().await?.error_for_status().map(drop)
 }
 

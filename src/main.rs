@@ -51,7 +51,11 @@ enum Command {
     #[command(subcommand)]
     Audit(Audit),
     /// Ask the admin listener at ADMIN_ADDR whether the node is ready; exit 0 if it is, 1 if not
-    Healthcheck,
+    Healthcheck {
+        /// Ask this address instead, for example of another machine; http only
+        #[arg(long)]
+        url: Option<String>,
+    },
 }
 
 #[derive(Subcommand)]
@@ -75,7 +79,7 @@ async fn main() -> ExitCode {
         Command::Asyncapi => print(&documents::asyncapi()),
         Command::EventTypes => print(&documents::event_types()),
         Command::Migrate => apply_migrations().await,
-        Command::Healthcheck => check_health().await,
+        Command::Healthcheck { url } => check_health(url).await,
         Command::Audit(Audit::Verify) => verify_access_log().await,
     };
     match outcome {
@@ -125,8 +129,11 @@ async fn serve(is_worker: bool) -> Outcome {
     Ok(())
 }
 
-async fn check_health() -> Outcome {
+async fn check_health(url: Option<String>) -> Outcome {
     telemetry::start("info");
+    if let Some(url) = url {
+        return Ok(healthcheck::ask(&url).await?);
+    }
     let admin = config::Config::read_admin_address(|name| std::env::var(name).ok());
     let admin = admin.map_err(|faults| faults.to_string())?;
     Ok(healthcheck::run(admin).await?)

@@ -237,6 +237,7 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/keys/users/{user_id}/devices", Either, principal(&[KeysLookup]), get(keys::http::directory)).reads(&[Keys]),
         route(POST,   "/keys/groups/{conversation_id}/rotate", User,   default(&[KeysGroupRotate]), post(group_keys::http::rotate)),
         route(GET,    "/keys/groups/{conversation_id}", Either, DEFAULT, get(group_keys::http::read)).reads(&[GroupKeys]),
+        route(GET,    "/keys/groups/{conversation_id}/recipients", Either, principal(&[KeysLookup]), get(group_keys::http::recipients)).reads(&[Keys]),
         route(POST,   "/keys/rotation/request",      User,   default(&[KeysRotationRequest]), post(group_keys::http::request)),
 
         route(POST,   "/agents",                     User,   DEFAULT, post(agents::http::create)),

@@ -121,6 +121,8 @@ operations! {
         => 201 data<RotatedKey>; NotFound, VersionMismatch, RecipientsMismatch;
     "GET /keys/groups/{conversation_id}", "Read the caller's own wrapped keys.", query: [GroupKeysQuery]
         => 200 data<OwnGroupKeys>; NotFound;
+    "GET /keys/groups/{conversation_id}/recipients", "Read the members' public keys, also the retired ones.",
+        query: [KeyHoldersQuery, PageQuery] => 200 data<KeyHolders>; NotFound;
     "POST /keys/rotation/request", "Ask the other user of a direct conversation to rotate its key.", body: RequestRotation
         => 201 data<RotationRequested>; NotFound;
 

@@ -36,11 +36,12 @@ use self::{
     directories::Directories,
     error::Result,
     lock::Lock,
-    terminal::say,
-    toolset::Tools,
+    packages::Product,
+    terminal::{notice, say},
+    toolset::{Tools, Toolset},
 };
 
-/// Finds or fetches Postgres, Redis and the browser of the tests.
+/// Finds or fetches Postgres, Redis, the browser of the tests and Prometheus.
 pub fn fetch(directories: &Directories) -> Result<()> {
     let tools = Tools::obtain(directories)?;
     for (name, tools) in [("PostgreSQL", &tools.postgres), ("Redis", &tools.redis)] {
@@ -54,6 +55,18 @@ pub fn fetch(directories: &Directories) -> Result<()> {
         Ok(browser) => say(browser.describe()),
         // Only the browser test needs it, and that test repeats this notice.
         Err(error) => say(missing_browser_notice(&error.to_string())),
+    }
+    match Toolset::obtain(directories, Product::Prometheus) {
+        Ok(tools) => {
+            tools.write_prometheus_launchers(&directories.root.join("bin"))?;
+            say(format!(
+                "Prometheus {} in {}",
+                tools.version,
+                tools.bin.display()
+            ));
+        }
+        // Only the tests of the chart need it.
+        Err(error) => say(notice("THE ALERT RULES ARE NOT TESTED", &error.to_string())),
     }
     Ok(())
 }

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ids::{ConversationId, EventId, Principal, UserId},
-    text::{RecipientDevice, RotationReason, WrappedKeyText},
+    groups::Visibility,
+    ids::{ConversationId, EventId, Principal, PrincipalKind, UserId},
+    keys::Introduction,
+    text::{Blob, RecipientDevice, RotationReason, WrappedKeyText},
     time::Timestamp,
 };
 
@@ -78,6 +80,78 @@ pub struct OwnGroupKeys {
     pub rotation_required: bool,
     /// The reader's keys; empty if it was no member in that epoch.
     pub wrapped_keys: Vec<WrappedKey>,
+}
+
+/// The query of `GET /keys/groups/{conversation_id}/recipients`, in addition to the query of every
+/// list.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct KeyHoldersQuery {
+    /// Selects one principal, who may have left the conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub principal_id: Option<Principal>,
+}
+
+/// The members of a conversation with their public keys, at most 100: the answer to
+/// `GET /keys/groups/{conversation_id}/recipients`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct KeyHolders {
+    /// The conversation.
+    pub conversation_id: ConversationId,
+    /// The current epoch.
+    pub epoch: i32,
+    /// Whether a member should rotate the key.
+    pub rotation_required: bool,
+    /// The members in the order of their ids.
+    pub members: Vec<KeyHolder>,
+    /// The cursor of the next page; null on the last one.
+    #[cfg_attr(feature = "schema", schema(required = true))]
+    pub next_cursor: Option<String>,
+}
+
+/// A principal with its public keys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct KeyHolder {
+    /// Whether it is a user or an agent.
+    pub principal_type: PrincipalKind,
+    /// The principal.
+    pub principal_id: Principal,
+    /// Whether it is a member now.
+    pub is_member: bool,
+    /// The messages that an agent gets; absent for a user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visibility: Option<Visibility>,
+    /// The version of its list of keys. It rises with every change.
+    pub list_version: i32,
+    /// Its keys: the current ones first, then at most 160 in all of those that were retired.
+    pub devices: Vec<PublicKeys>,
+}
+
+/// A pair of public keys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct PublicKeys {
+    /// A user's device; absent for an agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<String>,
+    /// The id of the pair of keys.
+    pub key_id: String,
+    /// The X25519 public key.
+    pub public_key: Blob,
+    /// The Ed25519 public key.
+    pub signing_public_key: Blob,
+    /// The encryption schemes that its holder speaks.
+    pub schemes: Vec<String>,
+    /// The signature of an earlier key; absent if none was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub introduction: Option<Introduction>,
+    /// The time since which the keys were shown.
+    pub created_at: Timestamp,
+    /// The end of the keys, past or ahead (an agent's grace); absent for current keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retired_at: Option<Timestamp>,
 }
 
 /// A wrapped key for the reader.

@@ -4,9 +4,23 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use crate::{
     ids::UserId,
-    text::{Blob, DeviceId, Key32},
+    text::{Blob, DeviceId, Key32, KeyId, Scheme},
     time::Timestamp,
 };
+
+/// A new key, signed by an earlier key of the same principal. The server stores and shows it.
+/// Clients verify it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Introduction {
+    /// The id of the earlier pair of keys.
+    pub by_key_id: KeyId,
+    /// The earlier key's Ed25519 signature: base64 of 64 bytes.
+    pub signature: Blob,
+}
+
+/// The most schemes that a principal may name.
+pub const MAX_SCHEMES: usize = 8;
 
 /// The Argon2id parameters that derive a backup's key, with a lower bound on the cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -66,6 +80,12 @@ pub struct PutKeyBackup {
     /// The version that it replaces, 0 for none; any if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<i32>,
+    /// The signature of an earlier key of the user, for other devices and peers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub introduction: Option<Introduction>,
+    /// The encryption schemes that the device speaks, at most 8; unchanged if omitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schemes: Option<Vec<Scheme>>,
 }
 
 /// The answer to `POST /keys/backup`.
@@ -141,6 +161,12 @@ pub struct DeviceKeys {
     pub public_key: Blob,
     /// The Ed25519 public key.
     pub signing_public_key: Blob,
+    /// The encryption schemes that the device speaks.
+    #[serde(default)]
+    pub schemes: Vec<String>,
+    /// The signature of an earlier key; absent if none was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub introduction: Option<Introduction>,
     /// The time since which the device has these keys.
     pub created_at: Timestamp,
 }

@@ -130,6 +130,10 @@ text! {
     RecipientDevice: 1 to 128;
     /// A conversation's key, encrypted for one recipient.
     WrappedKeyText: 1 to 4096;
+    /// An encryption scheme, such as `bp1`.
+    Scheme: 1 to 32;
+    /// The id of a pair of public keys.
+    KeyId: 1 to 64;
     /// The name of a file.
     Filename: 1 to 255;
     /// The MIME type of a file, such as `image/png`.

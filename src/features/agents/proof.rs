@@ -29,6 +29,7 @@ pub fn prove(registration: &RegisterAgentKey, agent: AgentId, now: DateTime<Utc>
         signing_public_key,
         timestamp,
         signature,
+        ..
     } = registration;
     let keys = Keys {
         public: decode("public_key", public_key)?,

@@ -16,7 +16,7 @@ pub use blindpipe_protocol::text::DeviceId;
 pub use self::{
     naming::name,
     store::{
-        NewSession, Refreshed, end_all, end_session, end_stolen, is_known, refresh, remove_key,
-        sign_in, still_there,
+        NewSession, Refreshed, bump_list, end_all, end_session, end_stolen, is_known, refresh,
+        remove_key, sign_in, still_there,
     },
 };

@@ -357,7 +357,7 @@ fn replace_keys(tx: &Tx, user: UserId, device: &str) {
 }
 
 /// Notes a change in the directory of the user's keys.
-async fn bump_list(tx: &Tx, user: UserId) -> Result<()> {
+pub async fn bump_list(tx: &Tx, user: UserId) -> Result<()> {
     tx.execute(
         "-- devices.bump_list
         update user_account set key_list_version = key_list_version + 1 where user_id = $1",

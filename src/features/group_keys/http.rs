@@ -1,5 +1,5 @@
-//! `POST /keys/groups/{conversation_id}/rotate`, `GET /keys/groups/{conversation_id}`, `POST
-//! /keys/rotation/request`.
+//! `POST /keys/groups/{conversation_id}/rotate`, `GET /keys/groups/{conversation_id}`, `GET
+//! /keys/groups/{conversation_id}/recipients`, `POST /keys/rotation/request`.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use axum::extract::{Request, State};
 use blindpipe_protocol::{
     conversations::ConversationKind,
     group_keys::{
-        GroupKeysQuery, OwnGroupKeys, RecipientKey, RequestRotation, RotateKey, RotatedKey,
-        RotationRequested,
+        GroupKeysQuery, KeyHolders, KeyHoldersQuery, OwnGroupKeys, RecipientKey, RequestRotation,
+        RotateKey, RotatedKey, RotationRequested,
     },
 };
 use chrono::TimeDelta;
 
-use super::{rules::Recipient, store};
+use super::{holders, rules::Recipient, store};
 use crate::{
     access_log::{self, AccessKind, Read},
     auth::{
@@ -23,7 +23,7 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     features::conversations,
-    http::{Created, Data, Json, Path, Query, body, json},
+    http::{Created, Data, Json, Page, Path, Query, body, json},
     ids::{ConversationId, Principal},
     limits::{
         Limiter,
@@ -116,6 +116,36 @@ pub async fn read(
         };
         access_log::record(tx, agent.id, AccessKind::GroupKeys, &[read]).await?;
         Ok(own)
+    });
+    read.await.map(Data)
+}
+
+/// `GET /keys/groups/{conversation_id}/recipients`: the members with their public keys, also those
+/// that were retired.
+///
+/// Caller: a member. Limit: `keys_lookup`, 60/min per caller. Query `limit` and `cursor`, or
+/// `principal_id` for one principal, who may have left. Answers 200 with [`KeyHolders`]. Errors:
+/// `NOT_FOUND`.
+pub async fn recipients(
+    caller: Caller,
+    State(db): State<Db>,
+    Path(id): Path<ConversationId>,
+    Query(which): Query<KeyHoldersQuery>,
+    Query(page): Query<Page<Principal>>,
+) -> Result<Data<KeyHolders>> {
+    let (who, about) = (caller.principal(), which.principal_id);
+    let Caller::Agent(agent) = caller else {
+        let shown = holders::read(&db.read().await?, id, who, about, &page).await?;
+        return Ok(Data(shown));
+    };
+    let read = db.run("group_keys.recipients_as_agent", async |tx| {
+        let shown = holders::read(tx, id, who, about, &page).await?;
+        let read = Read {
+            items: i64::try_from(shown.members.len()).unwrap_or(i64::MAX),
+            ..Read::of(id)
+        };
+        access_log::record(tx, agent.id, AccessKind::Keys, &[read]).await?;
+        Ok(shown)
     });
     read.await.map(Data)
 }

@@ -5,6 +5,7 @@
 //! of the members at that moment. Nobody gets a key that was wrapped for another. A key that a
 //! revoked device holds must be replaced.
 
+mod holders;
 pub(crate) mod http;
 mod rules;
 mod store;

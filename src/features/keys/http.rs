@@ -35,6 +35,7 @@ pub async fn put_backup(
     State(work): State<UnitOfWork>,
     Json(body): Json<Upload>,
 ) -> Result<Response> {
+    store::description(&body).check()?;
     let kept = work.run("keys.put_backup", async |tx| {
         store::put(tx, &user, &body).await
     });

@@ -6,7 +6,11 @@
 //! its directory.
 
 pub(crate) mod http;
+mod public;
 mod rules;
 mod store;
 
-pub use self::store::backed_up_devices;
+pub use self::{
+    public::{Description, describe, introduction},
+    store::backed_up_devices,
+};

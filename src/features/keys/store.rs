@@ -3,6 +3,7 @@ use tokio_postgres::Row;
 
 use super::{
     http::{Backup, DeviceKeys, Directory, Kept, Upload},
+    public::{Description, describe, introduction},
     rules::{Argon2Params, BackupId, Blob, key_id},
 };
 use crate::{
@@ -47,23 +48,40 @@ pub async fn put(tx: &Tx, user: &User, upload: &Upload) -> Result<Kept> {
         return Err(Code::ReauthRequired.into());
     }
     let kept = keep(tx, user, upload, &key, newest + 1).await?;
-    if shown.as_ref() == Some(&key) {
+    let (who, said) = (Principal::User(user.id), description(upload));
+    let is_shown = shown.as_ref() == Some(&key);
+    if is_shown {
         repoint(tx, user.id, &kept).await?;
-        return Ok(kept);
+        if !describe(tx, who, device, &key, said).await? {
+            return Ok(kept);
+        }
+        devices::bump_list(tx, user.id).await?;
+    } else {
+        show(tx, user.id, &kept).await?;
+        describe(tx, who, device, &key, said).await?;
     }
-    show(tx, user.id, &kept).await?;
     let change = |key_id| DeviceKeyChange {
         user_id: user.id,
         device_id: device.to_owned(),
         key_id,
     };
-    let removed = shown.map(|before| Event::KeyDeviceRemoved(change(before)));
+    let removed = shown
+        .filter(|_| !is_shown)
+        .map(|before| Event::KeyDeviceRemoved(change(before)));
     let events: Vec<Event> = removed
         .into_iter()
         .chain([Event::KeyDeviceAdded(change(key))])
         .collect();
     announcements::announce(tx, &Audience::of_user(user.id), &events).await?;
     Ok(kept)
+}
+
+/// What an upload says of its keys.
+pub fn description(upload: &Upload) -> Description<'_> {
+    Description {
+        schemes: upload.schemes.as_deref(),
+        introduction: upload.introduction.as_ref(),
+    }
 }
 
 async fn lock_user(tx: &Tx, user: UserId) -> Result<()> {
@@ -265,9 +283,10 @@ pub async fn directory(client: &Conn, asker: Principal, user: UserId) -> Result<
     let rows = client
         .query(
             "-- keys.directory
-            select u.key_list_version, d.device_id, d.key_id, b.public_key, b.signing_public_key, d.key_since
+            select u.key_list_version, d.device_id, d.key_id, k.public_key, k.signing_public_key, k.schemes,
+                   k.introduced_by, k.introduction, d.key_since
             from user_account u
-            left join (device d join key_backup b on b.user_id = d.user_id and b.device_id = d.device_id and b.version = d.key_version)
+            left join (device d join public_key k on k.principal_id = d.user_id and k.device_id = d.device_id and k.key_id = d.key_id)
                 on d.user_id = u.user_id
             where u.user_id = $1 and u.deleted_at is null and case when $3 = 'agent'
                 then exists (select 1 from relation r where r.user_id = $1 and r.agent_id = $2 and r.state = 'active')
@@ -286,6 +305,8 @@ pub async fn directory(client: &Conn, asker: Principal, user: UserId) -> Result<
             key_id: row.get("key_id"),
             public_key: Blob(row.get("public_key")),
             signing_public_key: Blob(row.get("signing_public_key")),
+            schemes: row.get("schemes"),
+            introduction: introduction(row),
             created_at: row.get("key_since"),
         })
     });

@@ -40,6 +40,16 @@ impl Keys {
             .collect()
     }
 
+    /// Registers the keys with more fields in the body.
+    pub async fn register_with(&self, node: &TestNode, agent: &Agent, said: &Value) -> Answer {
+        let mut body = self.registration(&agent.id, &iso(node.world.clock.now()));
+        for (name, value) in said.as_object().expect("an object") {
+            body[name] = value.clone();
+        }
+        let path = format!("/agents/{}/keys/register", agent.id);
+        agent.on(node).post(path, body).await
+    }
+
     fn registration(&self, agent: &str, timestamp: &str) -> Value {
         let (public, signing) = (BASE64.encode(self.public), self.signing_public());
         let text = format!("keys-register|{agent}|{public}|{signing}|{timestamp}");

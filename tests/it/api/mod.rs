@@ -17,6 +17,7 @@ mod groups;
 mod keys;
 mod messages;
 mod ownership;
+mod public_keys;
 mod published;
 mod read_markers;
 mod relations;

@@ -130,7 +130,7 @@ const ENDED_RELATION: &str = "
         $at - interval '8 days', $at - interval '8 days')";
 
 /// Tables with times whose rows no age removes.
-const KEPT: [(&str, &str); 16] = [
+const KEPT: [(&str, &str); 17] = [
     ("access_log", "never deleted"),
     ("agent", "until its owner deletes it"),
     (
@@ -146,6 +146,7 @@ const KEPT: [(&str, &str); 16] = [
         "message",
         "for the life of the relation; the purge empties it",
     ),
+    ("public_key", "messages of years ago stay verifiable"),
     ("passkey", "until the user removes it"),
     ("upload_audit", "never deleted"),
     ("user_account", "until the user deletes it"),

@@ -140,6 +140,10 @@ async fn the_enums_of_the_code_are_the_checks_of_the_columns() {
             words(Visibility::ALL, Visibility::as_str),
         ),
         (
+            "public_key_principal_kind_check",
+            words(PrincipalKind::ALL, PrincipalKind::as_str),
+        ),
+        (
             "relation_state_check",
             words(RelationState::ALL, RelationState::as_str),
         ),

@@ -124,6 +124,7 @@ impl Apt {
                 let names = [browser::PROGRAM, "chromium-common", "fonts-dejavu-core"];
                 return Ok(names.map(str::to_owned).into());
             }
+            Product::Prometheus => return Ok(vec!["prometheus".into()]),
             Product::Python2 => return Ok(PYTHON2.map(str::to_owned).into()),
         };
         let mut names = self.command("apt-cache");

@@ -30,6 +30,8 @@ pub enum Product {
     Redis,
     /// Chromium without a window, and one font for it.
     Browser,
+    /// Prometheus with `promtool`, which check the alert rules and the dashboard.
+    Prometheus,
     /// Python 2.7 with pip, from the last Debian that has it.
     Python2,
 }
@@ -40,6 +42,7 @@ impl Product {
             Product::Postgres(_) => "postgres",
             Product::Redis => "redis",
             Product::Browser => "browser",
+            Product::Prometheus => "prometheus",
             Product::Python2 => "python2",
         }
     }

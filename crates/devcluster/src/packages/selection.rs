@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 
 /// Packages that are never unpacked. The C runtime must fit the machine's loader. LLVM (100 MB)
-/// serves only Postgres's JIT compiler and graphics drivers, and both are off.
-const EXCLUDED: [&str; 9] = [
+/// serves only Postgres's JIT compiler and graphics drivers, and both are off. Scripts of web pages
+/// (`libjs-…`) are no libraries of programs.
+const EXCLUDED: [&str; 10] = [
     "libc6",
     "libc-bin",
     "libgcc-s1",
@@ -17,6 +18,7 @@ const EXCLUDED: [&str; 9] = [
     "libpam-modules",
     "libc-l10n",
     "libgl1-mesa-dri",
+    "libjs-",
 ];
 
 /// A package in apt's plan.

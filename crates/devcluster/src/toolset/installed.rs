@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{MIN_CHROMIUM_VERSION, MIN_REDIS_VERSION, Toolset};
+use super::{MIN_CHROMIUM_VERSION, MIN_PROMETHEUS_VERSION, MIN_REDIS_VERSION, Toolset};
 use crate::{account::Account, browser, packages::Product};
 
 /// The installed programs of `product`, if they are new enough.
@@ -47,6 +47,9 @@ pub fn find_installed(product: Product, account: &Account) -> Option<Toolset> {
                 Toolset::probe(bin, None, browser::PROGRAM, MIN_CHROMIUM_VERSION, account)
             })
         }
+        Product::Prometheus => folders
+            .iter()
+            .find_map(|bin| Toolset::probe(bin, None, "promtool", MIN_PROMETHEUS_VERSION, account)),
         // The suite is installed into it, so it is never the machine's own.
         Product::Python2 => None,
     }

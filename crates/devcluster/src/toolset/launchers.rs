@@ -24,6 +24,17 @@ impl Tools {
     }
 }
 
+impl Toolset {
+    /// Writes launchers for Prometheus and its `promtool`, which the tests of the chart call.
+    pub fn write_prometheus_launchers(&self, bin: &Path) -> Result<()> {
+        make_folder(bin, 0o755)?;
+        for program in ["promtool", "prometheus"] {
+            write_launcher(bin, self, program)?;
+        }
+        Ok(())
+    }
+}
+
 /// Writes `.dev/bin/<program>`, which runs the services' program with its libraries.
 fn write_launcher(bin: &Path, tools: &Toolset, program: &str) -> Result<()> {
     let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));

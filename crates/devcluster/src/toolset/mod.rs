@@ -29,6 +29,8 @@ const MIN_POSTGRES_VERSION: u32 = 15;
 const MIN_REDIS_VERSION: u32 = 7;
 /// The oldest usable Chromium: 129 is the first that reads and writes passkeys as JSON.
 const MIN_CHROMIUM_VERSION: u32 = 129;
+/// The oldest usable Prometheus.
+const MIN_PROMETHEUS_VERSION: u32 = 2;
 /// A variable that hides installed programs if it is set. It serves to test the download.
 const IGNORE_INSTALLED: &str = "BLINDPIPE_DEV_IGNORE_INSTALLED";
 
@@ -128,6 +130,13 @@ impl Toolset {
                     account,
                 )
             }
+            Product::Prometheus => Toolset::probe(
+                &root.join("usr/bin"),
+                libraries,
+                "promtool",
+                MIN_PROMETHEUS_VERSION,
+                account,
+            ),
             Product::Python2 => Toolset::probe(
                 &root.join("usr/bin"),
                 libraries,
@@ -157,6 +166,7 @@ impl Toolset {
                 "A browser for the tests",
                 "Debian: apt install chromium-headless-shell",
             ),
+            Product::Prometheus => ("Prometheus", "Debian: apt install prometheus"),
             Product::Python2 => ("Python 2.7", "it is in no current system"),
         };
         say(format!(

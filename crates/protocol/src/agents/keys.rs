@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ids::AgentId, time::Timestamp};
+use crate::{ids::AgentId, keys::Introduction, text::Scheme, time::Timestamp};
 
 /// The body of `POST /agents/{agent_id}/keys/register`.
 ///
@@ -19,6 +19,12 @@ pub struct RegisterAgentKey {
     pub timestamp: String,
     /// The signature: base64 of 64 bytes.
     pub signature: String,
+    /// The signature of an earlier key of the agent, for its readers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub introduction: Option<Introduction>,
+    /// The encryption schemes that the agent speaks, at most 8; unchanged if omitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schemes: Option<Vec<Scheme>>,
 }
 
 /// The answer to `POST /agents/{agent_id}/keys/register`.
@@ -62,6 +68,8 @@ pub struct CheckedAgentKey {
 pub struct AgentKeys {
     /// The agent.
     pub agent_id: AgentId,
+    /// The version of the list. It rises with every change.
+    pub list_version: i32,
     /// Its valid keys, the current pair first.
     pub keys: Vec<AgentKey>,
 }
@@ -76,6 +84,11 @@ pub struct AgentKey {
     pub public_key: String,
     /// The Ed25519 public key in base64.
     pub signing_public_key: String,
+    /// The encryption schemes that the agent speaks.
+    pub schemes: Vec<String>,
+    /// The signature of an earlier key; absent if none was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub introduction: Option<Introduction>,
     /// The time of the registration.
     pub created_at: Timestamp,
     /// Whether it is the current one.

@@ -20,8 +20,12 @@ use crate::{
     db::Db,
     error::{Code, Error, Result},
     events::Event,
-    features::announcements::{self, Audience},
+    features::{
+        announcements::{self, Audience},
+        keys::{self, Description},
+    },
     http::{Created, Data, Json},
+    ids::Principal,
     jobs::Job,
     work::Tx,
 };
@@ -30,7 +34,7 @@ use crate::{
 ///
 /// Caller: the agent or its owner. Body [`RegisterAgentKey`], signed by the new signing key. The key
 /// before it stays valid for 7 days. An agent's first key makes it `active`. Answers 201 with
-/// [`RegisteredAgentKey`]; a repeat with the current key changes nothing. Publishes
+/// [`RegisteredAgentKey`]; a repeat with the current key changes at most its schemes and introduction. Publishes
 /// `agent.key_registered` to related users, and `agent.state_changed` to the owner if it has. Within
 /// seconds, publishes `conversation.updated` where the members have a key, because another one is
 /// required.
@@ -42,8 +46,13 @@ pub async fn register_key(
     Json(body): Json<RegisterAgentKey>,
 ) -> Result<Created<RegisteredAgentKey>> {
     let keys = proof::prove(&body, agent.id, agents.clock.now())?;
+    let said = Description {
+        schemes: body.schemes.as_deref(),
+        introduction: body.introduction.as_ref(),
+    };
+    said.check()?;
     let previous = agents.work.run("agents.register_key", async |tx| {
-        make_current(tx, &agent, &keys).await
+        make_current(tx, &agent, &keys, said).await
     });
     let previous = previous.await?;
     let previous_valid_until = previous
@@ -59,22 +68,36 @@ pub async fn register_key(
 
 /// Makes `keys` the agent's current ones, unless they are already. Returns the keys before, while
 /// they are valid.
-async fn make_current(tx: &Tx, agent: &NamedAgent, keys: &Keys) -> Result<Option<Key>> {
+async fn make_current(
+    tx: &Tx,
+    agent: &NamedAgent,
+    keys: &Keys,
+    said: Description<'_>,
+) -> Result<Option<Key>> {
     let key_id = keys.id();
     let locked = store::lock_named(tx, agent).await?;
     let before = store::keys(tx, agent.id).await?;
     let is_current = |key: &Key| key.valid_until.is_none() && key.id == key_id;
-    if !before.iter().any(is_current) {
+    let (who, is_repeat) = (Principal::Agent(agent.id), before.iter().any(is_current));
+    if !is_repeat {
         store::end_current_key(tx, agent.id, &key_id).await?;
         store::put_key(tx, agent.id, keys).await?;
         if locked.state == AgentState::Registered {
             move_to(tx, &locked, AgentState::Active).await?;
         }
+    }
+    let is_described = keys::describe(tx, who, "", &key_id, said).await?;
+    if is_repeat && is_described {
+        store::bump_list(tx, agent.id).await?;
+    }
+    if !is_repeat || is_described {
         let registered = Event::AgentKeyRegistered(AgentKeyRegistration {
             agent_id: agent.id,
             key_id: key_id.clone(),
         });
         announcements::announce(tx, &Audience::of_agent(agent.id), &[registered]).await?;
+    }
+    if !is_repeat {
         tx.enqueue(Job::ReplaceAgentKeys { agent: agent.id });
     }
     let now = store::keys(tx, agent.id).await?;
@@ -118,13 +141,17 @@ pub async fn list_keys(
         .map(|key| AgentKey {
             public_key: encode(&key.public),
             signing_public_key: encode(&key.signing),
+            schemes: key.schemes,
+            introduction: key.introduction,
             created_at: key.created_at.into(),
             current: key.valid_until.is_none(),
             valid_until: key.valid_until.map(Timestamp),
             key_id: key.id,
         });
+    let client = agents.work.db().read().await?;
     Ok(Data(AgentKeys {
         agent_id: about.agent,
+        list_version: store::key_list_version(&client, about.agent).await?,
         keys: keys.collect(),
     }))
 }

@@ -1,3 +1,4 @@
+use blindpipe_protocol::keys::Introduction;
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
@@ -5,7 +6,7 @@ use super::seconds;
 use crate::{
     db::{Conn, Db},
     error::Result,
-    features::agents::proof::Keys,
+    features::{agents::proof::Keys, keys::introduction},
     ids::AgentId,
     limits::quotas::{AGENT_GRACE, MAX_AGENT_KEYS},
     work::Tx,
@@ -16,6 +17,8 @@ pub struct Key {
     pub id: String,
     pub public: Vec<u8>,
     pub signing: Vec<u8>,
+    pub schemes: Vec<String>,
+    pub introduction: Option<Introduction>,
     pub created_at: DateTime<Utc>,
     /// The end of its grace, or none for the current key.
     pub valid_until: Option<DateTime<Utc>>,
@@ -27,21 +30,48 @@ pub async fn keys(client: &Conn, agent: AgentId) -> Result<Vec<Key>> {
         id: row.get("key_id"),
         public: row.get("public_key"),
         signing: row.get("signing_public_key"),
+        schemes: row.get("schemes"),
+        introduction: introduction(row),
         created_at: row.get("created_at"),
         valid_until: row.get("valid_until"),
     };
     Ok(client
         .query(
             "-- agents.keys
-            select key_id, public_key, signing_public_key, created_at, valid_until from agent_key
-            where agent_id = $1 and (valid_until is null or valid_until > app_now())
-            order by valid_until desc nulls first, key_id",
+            select k.key_id, k.public_key, k.signing_public_key, p.schemes, p.introduced_by, p.introduction, k.created_at,
+                   k.valid_until
+            from agent_key k join public_key p on p.principal_id = k.agent_id and p.device_id = '' and p.key_id = k.key_id
+            where k.agent_id = $1 and (k.valid_until is null or k.valid_until > app_now())
+            order by k.valid_until desc nulls first, k.key_id",
             &[&agent],
         )
         .await?
         .iter()
         .map(key)
         .collect())
+}
+
+/// The version of an agent's list of keys.
+pub async fn key_list_version(client: &Conn, agent: AgentId) -> Result<i32> {
+    let row = client
+        .query_one(
+            "-- agents.key_list_version
+            select key_list_version from agent where agent_id = $1",
+            &[&agent],
+        )
+        .await?;
+    Ok(row.get("key_list_version"))
+}
+
+/// Notes a change in what the agent says of its keys.
+pub async fn bump_list(tx: &Tx, agent: AgentId) -> Result<()> {
+    tx.execute(
+        "-- agents.bump_list
+        update agent set key_list_version = key_list_version + 1 where agent_id = $1",
+        &[&agent],
+    )
+    .await?;
+    Ok(())
 }
 
 /// Starts the grace of the current key, unless its id is `but`.

@@ -6,7 +6,10 @@ mod webhook;
 use chrono::{DateTime, Utc};
 
 pub use self::{
-    keys::{Key, end_current_key, end_keys, keys, put_key, retire_keys, with_ended_keys},
+    keys::{
+        Key, bump_list, end_current_key, end_keys, key_list_version, keys, put_key, retire_keys,
+        with_ended_keys,
+    },
     tokens::{
         add_token, end_current_token, restore_token, retire_tokens, revoke_tokens, revoked_at,
     },

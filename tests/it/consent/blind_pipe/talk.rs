@@ -159,6 +159,7 @@ pub async fn groups(cast: &Cast) {
         .post(format!("/keys/groups/{group}/rotate"), body)
         .await);
     ok(bob.get(format!("/keys/groups/{group}")).await);
+    ok(bob.get(format!("/keys/groups/{group}/recipients")).await);
     let text = payload(&key, &marks.text("a message to a group"));
     let path = format!("/conversations/{group}/messages");
     ok(bob.post(path, json!({ "payload": text })).await);

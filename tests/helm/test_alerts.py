@@ -1,0 +1,139 @@
+"""Each alert fires when it should, stays quiet when it should, and has an entry in the runbooks."""
+
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from chart import CHART, HERE, ROOT, case, merged, objects
+
+RULES = CHART / "files/alerts.yaml"
+RUNBOOK = ROOT / "docs/runbooks/alerts.md"
+CASES = yaml.safe_load((HERE / "alerts.yaml").read_text())
+POD = {"job": "blindpipe", "namespace": "messaging", "pod": "chat-1"}
+
+
+def rules():
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+ALERTS = [rule["alert"] for rule in rules()]
+
+
+def known_series():
+    """The names in `src/metrics.rs`, with those that a histogram has."""
+    text = (ROOT / "src/metrics.rs").read_text().split("const SECONDS_BUCKETS")[0]
+    found = re.findall(r'"([a-z][a-z0-9_]+)",\s*Kind::(\w+)', text)
+    assert len(found) > 50
+    names = {"up"}
+    for name, kind in found:
+        suffixes = [""] if kind in ("Counter", "Gauge") else ["_bucket", "_sum", "_count"]
+        names |= {name + suffix for suffix in suffixes}
+    return names
+
+
+def series_in(query):
+    """The names of the series that a query reads."""
+    bare = re.sub(r"\{[^{}]*\}", lambda match: " " + " ".join(re.findall(r'__name__=~"([^"]*)"', match[0])).replace("|", " "), query)
+    bare = re.sub(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^()]*\)", "", bare)
+    bare = re.sub(r"\[[^\[\]]*\]|offset \w+|\"[^\"]*\"|\$\w+", "", bare)
+    words = {"and", "or", "unless", "bool", "group_left", "group_right"}
+    return {word for word in re.findall(r"\b[a-z_][a-z0-9_]*\b(?!\s*\()", bare) if word not in words}
+
+
+def with_labels(series):
+    name, _, own = series.partition("{")
+    labels = dict(POD, **dict(re.findall(r'(\w+)="([^"]*)"', own)))
+    return name + "{" + ",".join(f'{key}="{value}"' for key, value in labels.items()) + "}"
+
+
+def promtool_case(rule, which):
+    spec = CASES[rule["alert"]]
+    labels = {**rule["labels"], **spec["labels"]}
+    return {
+        "name": f"{rule['alert']} {which}",
+        "interval": "15s",
+        "input_series": [{"series": with_labels(name), "values": values} for name, values in spec[which].items()],
+        "alert_rule_test": [
+            {
+                "eval_time": spec["at"],
+                "alertname": rule["alert"],
+                "exp_alerts": [{"exp_labels": labels}] if which == "fires" else [],
+            }
+        ],
+    }
+
+
+def test_every_alert_has_a_case():
+    assert sorted(CASES) == sorted(ALERTS)
+    assert len(set(ALERTS)) == len(ALERTS) > 20
+
+
+def test_every_alert_fires_and_stays_quiet(promtool, tmp_path):
+    written = yaml.safe_load(RULES.read_text())
+    for group in written["groups"]:
+        for rule in group["rules"]:
+            # Texts have a test of their own; here they would have to be repeated.
+            rule.pop("annotations")
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(written))
+    tests = [promtool_case(rule, which) for rule in rules() for which in ("fires", "quiet")]
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
+    ran = subprocess.run([promtool, "test", "rules", "tests.yaml"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    # A case that is turned round fails, so the others prove something.
+    for test in tests:
+        expected = test["alert_rule_test"][0]
+        expected["exp_alerts"] = [] if expected["exp_alerts"] else [{"exp_labels": {"severity": "warning"}}]
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": tests}))
+    ran = subprocess.run([promtool, "test", "rules", "tests.yaml"], cwd=tmp_path, capture_output=True, text=True)
+    assert (ran.stdout + ran.stderr).count("alertname: ") == len(tests)
+
+
+def test_the_rules_are_what_prometheus_reads(promtool):
+    """As they stand, and as the chart renders them."""
+    ran = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True)
+    assert ran.returncode == 0 and f"{len(ALERTS)} rules found" in ran.stdout, ran.stdout + ran.stderr
+    values = merged(case("everything"), {"prometheusRule": {"disabled": ["BlindpipeMailsFail"]}})
+    groups = objects(values)["PrometheusRule", "chat"]["spec"]["groups"]
+    rendered = {rule["alert"]: rule for group in groups for rule in group["rules"]}
+    assert sorted(rendered) == sorted(set(ALERTS) - {"BlindpipeMailsFail"})
+    for rule in rules():
+        if rule["alert"] in rendered:
+            found = rendered[rule["alert"]]
+            assert (found["expr"], found.get("for"), found["labels"]) == (rule["expr"], rule.get("for"), rule["labels"])
+            assert found["annotations"]["summary"] == rule["annotations"]["summary"]
+
+
+def test_every_series_of_an_alert_exists():
+    known = known_series()
+    for rule in rules():
+        used = series_in(rule["expr"])
+        assert used and used <= known, (rule["alert"], used - known)
+        assert 'job="blindpipe"' in rule["expr"], rule["alert"]
+
+
+def test_the_names_in_a_query_are_found():
+    assert series_in('sum by (a, b) (rate(x_total{c="d"}[5m])) / on (pod) group_left y unless z offset 5m') == {
+        "x_total",
+        "y",
+        "z",
+    }
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_has_an_entry_in_the_runbooks(alert):
+    sections = re.split(r"^## ", RUNBOOK.read_text(), flags=re.M)[1:]
+    entries = {section.split("\n")[0]: section for section in sections}
+    assert alert in entries, f"{RUNBOOK} has no section {alert}"
+    for part in ("**Means**", "**Look**", "**Do**"):
+        assert part in entries[alert], f"{alert}: {part}"
+
+
+def test_no_entry_is_left_of_an_alert_that_is_gone():
+    assert re.findall(r"^## (Blindpipe\w+)", RUNBOOK.read_text(), re.M) == ALERTS
+    rendered = objects(case("everything"))["PrometheusRule", "chat"]["spec"]["groups"]
+    for rule in (rule for group in rendered for rule in group["rules"]):
+        assert rule["annotations"]["runbook_url"] == (
+            f"https://docs.example.org/runbooks/alerts.md#{rule['alert'].lower()}"
+        )
