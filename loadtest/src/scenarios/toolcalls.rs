@@ -231,7 +231,10 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     })
 }
 
-fn of(rounds: &[Found], is_alone: bool, value: fn(&Found) -> f64) -> f64 {
+/// A value of a round.
+type Column = fn(&Found) -> f64;
+
+fn of(rounds: &[Found], is_alone: bool, value: Column) -> f64 {
     let rounds = rounds.iter().filter(|round| (round.pairs == 1) == is_alone);
     median(rounds.map(value))
 }
@@ -240,7 +243,7 @@ fn table(rounds: &[Found]) -> Vec<Vec<String>> {
     let heading = ["", "p50 ms", "p99 ms"].map(str::to_owned);
     let mut table = vec![heading.to_vec()];
     for (is_alone, name) in [(true, "one pair"), (false, "many pairs")] {
-        let cells: [(&str, fn(&Found) -> f64, fn(&Found) -> f64); 2] = [
+        let cells: [(&str, Column, Column); 2] = [
             ("call", |round| round.calls.p50, |round| round.calls.p99),
             (
                 "message and reply",

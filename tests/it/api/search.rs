@@ -286,6 +286,9 @@ async fn the_cost_follows_what_the_caller_may_see() {
              ), members as (
                  insert into member (conversation_id, principal_id, principal_kind, role)
                  select conversation_id, '{member}', 'user', 'member' from made
+             ), messages as (
+                 insert into message (conversation_id, seq, message_id, sender_id, sender_kind, hop, created_at, payload)
+                 select conversation_id, 1, gen_random_uuid(), '{member}', 'user', 0, app_now(), '{{}}' from made
              )
              insert into message_token select conversation_id, '0123456789abcdef', 1 from made;
              analyze;"
