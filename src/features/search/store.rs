@@ -156,11 +156,13 @@ pub async fn messages(
                 select message_id from message where conversation_id = m.conversation_id and seq = t.seq offset 0
             ) message
             where m.principal_id = $1 and ($3::uuid is null or message.message_id < $3)
-                and not exists (
-                    select from unnest(($2::text[])[2:]) as wanted (token)
-                    where not exists (
+                and cardinality(($2::text[])[2:]) = (
+                    select count(*) from unnest(($2::text[])[2:]) as wanted (token)
+                    cross join lateral (
                         select from message_token other
-                        where other.conversation_id = m.conversation_id and other.token = wanted.token and other.seq = t.seq))
+                        where other.conversation_id = m.conversation_id and other.token = wanted.token and other.seq = t.seq
+                        offset 0
+                    ) has)
             order by message.message_id desc limit $4",
             &[&caller, &tokens, &after, &rows],
         )
