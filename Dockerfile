@@ -1,27 +1,36 @@
 # syntax=docker/dockerfile:1
+# `make image` builds it. The build is reproducible as far as its bases are: the toolchain and all dependencies are
+# pinned, and no path or time of the builder is in the binary.
 
 FROM rust:1.95-slim-bookworm AS build
 # The image's own toolchain is the pinned one; without this rustup would fetch clippy and rustfmt too.
-ENV RUSTUP_TOOLCHAIN=1.95.0
+ENV RUSTUP_TOOLCHAIN=1.95.0 \
+    CARGO_INCREMENTAL=0 \
+    RUSTFLAGS="--remap-path-prefix=/build=/ --remap-path-prefix=/usr/local/cargo=/cargo"
 WORKDIR /build
 COPY . .
 # The caches outlive the build; the binary must be copied out of them in the same step.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
     cargo build --locked --release --bin blindpipe \
-    && cp target/release/blindpipe /usr/local/bin/blindpipe
-RUN mkdir -p /objects
+    && install -D --strip target/release/blindpipe /image/usr/local/bin/blindpipe \
+    && install -d -o 65532 -g 65532 /image/var/lib/blindpipe/objects
 
 # The C runtime and the certificate authorities, no shell, no package manager; runs as user 65532.
 FROM gcr.io/distroless/cc-debian12:nonroot
-COPY --from=build /usr/local/bin/blindpipe /usr/local/bin/blindpipe
-# Files, unless OBJECT_STORE_URL names a bucket. Several nodes must share this volume.
-COPY --from=build --chown=65532:65532 /objects /var/lib/blindpipe/objects
+LABEL org.opencontainers.image.title="blindpipe" \
+      org.opencontainers.image.description="A messaging backend for people and agents" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="0.1.0"
+COPY --from=build /image/usr/local/bin/blindpipe /usr/local/bin/blindpipe
+# Files, unless OBJECT_STORE_URL names a bucket. Several nodes must share this volume. The rest may be read-only.
+COPY --from=build --chown=65532:65532 /image/var/lib/blindpipe/objects /var/lib/blindpipe/objects
 VOLUME /var/lib/blindpipe/objects
 # A container's own loopback is out of reach for probes. Publish 8443 only: 9090 has metrics and no authentication.
 ENV LISTEN_ADDR=0.0.0.0:8443 \
     ADMIN_ADDR=0.0.0.0:9090
 EXPOSE 8443
+USER 65532:65532
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["/usr/local/bin/blindpipe", "healthcheck"]
 ENTRYPOINT ["/usr/local/bin/blindpipe"]

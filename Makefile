@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories units helm image schema load autobahn measure clean-dev toolchain
+.PHONY: help run test check fmt fmt-check lint docs deps advisories units clients clients-python clients-typescript helm image schema load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -26,7 +26,7 @@ run: toolchain ## a whole cluster on this machine: two nodes and a played conver
 	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin blindpipe --bin devcluster
 	@exec $(TARGET)/$(BUILD)/devcluster $(ARGS)
 
-test: fmt-check lint docs units helm deps ## everything that must hold: format, lints, docs, tests, dependencies
+test: fmt-check lint docs units clients helm deps ## everything that must hold: format, lints, docs, tests, dependencies
 	@echo && echo "All checks passed."
 
 check: test ## all of CI, the same as test
@@ -48,6 +48,37 @@ units: toolchain ## all tests, against real Postgres, Redis and a browser
 	@echo "== tests" && $(CARGO) test --locked --workspace --no-run
 	@$(TARGET)/debug/devcluster fetch
 	@$(CARGO) test --locked --workspace
+
+clients: clients-python clients-typescript ## the tests of the clients in other languages, where these are found
+
+# The interpreters that are looked for, best first.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+    $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+PYTHON_ENV := .dev/clients-python
+
+# The versions and hashes of what is installed are fixed; a changed list makes a new environment.
+clients-python: toolchain
+	@echo "== clients: Python"
+	@if [ -z "$(PYTHON)" ]; then $(call not-run,THE PYTHON CLIENT WAS NOT TESTED: no Python >= 3.11 with venv was found.); else \
+	cmp -s clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt || { rm -rf $(PYTHON_ENV) && $(PYTHON) -m venv $(PYTHON_ENV) \
+	    && $(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r clients/python/requirements-dev.txt \
+	    && cp clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt; } \
+	&& $(CARGO) build --locked --package blindpipe-e2ee --example interop \
+	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests \
+	&& INTEROP="$(abspath $(TARGET))/debug/examples/interop" ../../$(PYTHON_ENV)/bin/python -m pytest -q; fi
+
+clients-typescript: toolchain
+	@echo "== clients: TypeScript"
+	@if [ ! -f clients/typescript/package-lock.json ]; then echo "(not there yet)"; \
+	elif ! node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || a === 20 && b >= 19 ? 0 : 1)' 2>/dev/null; then \
+	$(call not-run,THE TYPESCRIPT CLIENT WAS NOT TESTED: no Node >= 20.19 was found.); \
+	else $(CARGO) build --locked --package blindpipe-e2ee --example interop && cd clients/typescript \
+	&& npm ci --no-fund --no-audit --loglevel=error && INTEROP="$(abspath $(TARGET))/debug/examples/interop" npm test; fi
+
+define not-run
+echo; echo "  ****************************************************************************"; \
+echo "  *  $(1)"; echo "  ****************************************************************************"; echo
+endef
 
 # The programs are those of the tests, so that this builds nothing anew after `units`.
 helm: toolchain ## the Helm chart, alert rules, dashboard, Dockerfile and runbooks (UPDATE_GOLDEN=1 renews what is rendered)

@@ -157,7 +157,7 @@ begin
     for part in
         select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
         where i.inhparent = 'webhook_delivery'::regclass
-            and to_date(right(c.relname, 8), 'YYYYMMDD') < today - retained
+            and right(c.relname, 8) < to_char(today - retained, 'YYYYMMDD')
     loop
         execute format('drop table %I', part);
     end loop;

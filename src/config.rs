@@ -165,7 +165,7 @@ settings! {
     egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
     /// Calls to webhooks of one host and port that a node has under way at once.
     egress_in_flight_per_origin: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT_PER_ORIGIN", Some("64");
-    /// Comma list of hosts of Postgres, Redis, the mail server and Turnstile that may be reached without TLS in production; loopback and Unix sockets always may.
+    /// Comma list of hosts of Postgres, Redis, the mail server, Turnstile and the object store that may be reached without TLS in production; loopback and Unix sockets always may.
     allow_cleartext: List<String> = "ALLOW_CLEARTEXT", Some("");
     /// Accept `localhost` as the public address and the public Turnstile test keys in production, to try a cluster in containers.
     allow_test_values: Switch = "ALLOW_TEST_VALUES", Some("false");
@@ -302,6 +302,10 @@ impl Config {
             (
                 "TURNSTILE_URL",
                 clear_hosts(&self.turnstile_url, &["https"]),
+            ),
+            (
+                "OBJECT_STORE_ENDPOINT",
+                clear_hosts(&self.object_store_endpoint, &["https"]),
             ),
         ];
         for (name, hosts) in links {
@@ -455,6 +459,13 @@ fn read_one<T: Setting>(
 /// The faults of the settings, a line each.
 #[derive(Debug)]
 pub struct Faults(Vec<String>);
+
+impl Faults {
+    /// The faults, each in the form `NAME: fault`.
+    pub fn new(lines: Vec<String>) -> Self {
+        Faults(lines)
+    }
+}
 
 impl fmt::Display for Faults {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -791,6 +802,7 @@ mod tests {
             ),
             ("MAIL_URL", "smtp://db.internal:25"),
             ("TURNSTILE_URL", "http://db.internal/verify"),
+            ("OBJECT_STORE_ENDPOINT", "http://db.internal:9000"),
         ] {
             let said = faults_with(&[(name, url)]);
             assert!(

@@ -54,6 +54,20 @@ pub fn conversation_of(encoded: &str) -> Option<ConversationId> {
     }
 }
 
+/// The id of an encoded event.
+pub fn id_of(encoded: &str) -> Option<EventId> {
+    encoded.split('"').nth(3)?.parse().ok()
+}
+
+/// An encoded event in two parts: all before its data, and its data.
+pub fn split_data(encoded: &str) -> Option<(&str, &str)> {
+    // The values before the data are ids, a name and a time, so none of them contains the key.
+    let at = encoded.find(DATA_KEY)? + DATA_KEY.len();
+    encoded.split_at_checked(at)
+}
+
+const DATA_KEY: &str = r#""data":"#;
+
 /// Whether this event removes a principal from an audience.
 pub fn shrinks_audience(encoded: &str) -> bool {
     let kind = kind_of(encoded);
@@ -186,6 +200,9 @@ mod tests {
             let encoded = encoded(id, "grant.decided", conversation, at, data);
             assert_eq!(kind_of(&encoded), "grant.decided");
             assert_eq!(conversation_of(&encoded), conversation);
+            assert_eq!(id_of(&encoded), Some(id));
+            let (head, tail) = split_data(&encoded).expect("data");
+            assert!(head.ends_with(r#""data":"#) && tail == data, "{head}");
         }
     }
 

@@ -125,6 +125,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "WebSocket sessions on this node, by principal kind.",
     ),
     (
+        "sockets_max",
+        Kind::Gauge,
+        "Sockets that this node holds at most, MAX_SOCKETS.",
+    ),
+    (
         "sockets_closed_total",
         Kind::Counter,
         "WebSocket sessions ended by the server, by close code.",
@@ -229,7 +234,12 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     (
         "objects_missing_total",
         Kind::Counter,
-        "Reads of an object that the store has lost.",
+        "Reads and confirmations of an object that the store has lost.",
+    ),
+    (
+        "objects_damaged_total",
+        Kind::Counter,
+        "Reads and confirmations of an object that is another in the store than was uploaded.",
     ),
     (
         "shares_opened_total",
@@ -266,10 +276,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Counter,
         "Agents that a sweep found with undelivered events: their wake-up was lost.",
     ),
+    ("job_seconds", Kind::Seconds, "Time of a job, by name."),
     (
-        "job_seconds",
-        Kind::Seconds,
-        "Time of a scheduled job, by name.",
+        "jobs_total",
+        Kind::Counter,
+        "Jobs, by name and outcome; `failed`: given up.",
     ),
     (
         "oldest_row_seconds",
@@ -418,6 +429,10 @@ pub fn socket_gone(kind: &'static str) {
     metrics::gauge!("sockets_open", "kind" => kind).decrement(1.0);
 }
 
+pub fn sockets_max(n: usize) {
+    metrics::gauge!("sockets_max").set(n as f64);
+}
+
 pub fn socket_closed(code: u16) {
     metrics::counter!("sockets_closed_total", "code" => code.to_string()).increment(1);
 }
@@ -510,6 +525,10 @@ pub fn object_missing() {
     count("objects_missing_total", &[]);
 }
 
+pub fn object_damaged() {
+    count("objects_damaged_total", &[]);
+}
+
 pub fn share_opened(outcome: &'static str) {
     count("shares_opened_total", &[("outcome", outcome)]);
 }
@@ -536,8 +555,9 @@ pub fn webhook_backlog(late: u64, agents: i64, age: f64) {
     metrics::gauge!("webhook_backlog_seconds").set(age);
 }
 
-pub fn job(name: &'static str, span: Duration) {
+pub fn job(name: &'static str, outcome: &'static str, span: Duration) {
     seconds("job_seconds", &[("name", name)], span);
+    count("jobs_total", &[("name", name), ("outcome", outcome)]);
 }
 
 /// The tables whose ages this node has set, and the time of that.

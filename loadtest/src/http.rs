@@ -43,7 +43,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
 
     /// Writes a request and reads its answer.
     pub async fn ask(&mut self, request: &[u8]) -> Result<Answer> {
+        self.send(request, &[]).await
+    }
+
+    /// Writes a request in two parts, and reads its answer.
+    pub async fn send(&mut self, request: &[u8], rest: &[u8]) -> Result<Answer> {
         self.stream.write_all(request).await?;
+        self.stream.write_all(rest).await?;
         self.stream.flush().await?;
         loop {
             if let Some(head) = head(&self.received)?
@@ -60,6 +66,35 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
                 return Err(Error::from(ErrorKind::UnexpectedEof).into());
             }
         }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Link<S> {
+    /// Writes a request, and reads and forgets a body with a length. Returns the status and that
+    /// length.
+    pub async fn drain(&mut self, request: &[u8]) -> Result<(u16, usize)> {
+        self.stream.write_all(request).await?;
+        self.stream.flush().await?;
+        let head = loop {
+            if self.stream.read_buf(&mut self.received).await? == 0 {
+                return Err(Error::from(ErrorKind::UnexpectedEof).into());
+            }
+            if let Some(head) = head(&self.received)? {
+                break head;
+            }
+        };
+        let length = head.length.ok_or("a body without a length")?;
+        let early = (self.received.len() - head.body).min(length);
+        self.received.drain(..head.body + early);
+        let (mut left, mut some) = (length - early, vec![0; 256 * 1024]);
+        while left > 0 {
+            let room = some.len().min(left);
+            match self.stream.read(&mut some[..room]).await? {
+                0 => return Err(Error::from(ErrorKind::UnexpectedEof).into()),
+                n => left -= n,
+            }
+        }
+        Ok((head.status, length))
     }
 }
 

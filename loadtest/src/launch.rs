@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{Result, report::say};
 
 /// The limits that a run would exhaust. Every call is still counted against them, at full cost.
-const RAISED: [&str; 14] = [
+const RAISED: [&str; 16] = [
     "agent_message_send",
     "agent_conversation_message_send",
     "user_message_send",
@@ -26,6 +26,8 @@ const RAISED: [&str; 14] = [
     "group_member_add",
     "group_agent_instance",
     "conversation_open",
+    "agent_file_upload",
+    "agent_object_get",
     "default_user",
     "default_ip",
 ];
@@ -56,6 +58,8 @@ impl Launched {
             .args(["--no-demo", "--dir"])
             .arg(dir)
             .env("LIMIT_OVERRIDES", limits)
+            // The scenario of webhooks starts a worker of its own.
+            .env("WEBHOOK_WORKER", "false")
             .process_group(0);
         command
             .stdin(Stdio::null())

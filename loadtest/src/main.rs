@@ -21,6 +21,7 @@ mod pacer;
 mod peers;
 mod pgbench;
 mod plain;
+mod receiver;
 mod redis;
 mod report;
 mod results;
@@ -82,6 +83,12 @@ pub struct Options {
     /// Rows at full size (search, purge)
     #[arg(long, default_value_t = 1_000_000)]
     rows: usize,
+    /// Size of a file, in MB of 1,048,576 bytes (upload)
+    #[arg(long, default_value_t = 100)]
+    megabytes: usize,
+    /// Agents whose webhooks have nothing to deliver, beside a thousand that have (webhooks)
+    #[arg(long, default_value_t = 20_000)]
+    agents: usize,
     /// Leave out the comparison with pgbench (send), the floor and Socket.IO (hop, fanout, idle)
     #[arg(long)]
     no_peers: bool,

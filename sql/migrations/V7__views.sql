@@ -1,4 +1,4 @@
--- What counts: the only definitions of it. Postgres inlines these views, so they cost nothing.
+-- The only definitions of the rows that count. Postgres inlines these views, so they cost nothing.
 -- A column that is added to a table reaches its view by `create or replace view`.
 
 -- Sessions that may act.

@@ -116,10 +116,10 @@ impl Reconciler {
             .iter()
             .map(|subscription| subscription.principal)
             .collect();
-        if principals.is_empty() {
-            return Ok(());
-        }
-        let late = self.wake(&Vec::from_iter(principals)).await?;
+        let late = match principals.is_empty() {
+            true => 0,
+            false => self.wake(&Vec::from_iter(principals)).await?,
+        };
         metrics::sweep(started.elapsed(), late);
         Ok(())
     }

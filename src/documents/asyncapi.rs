@@ -1,9 +1,10 @@
-//! AsyncAPI 3: `/ws`, its frames, events and close codes.
+//! AsyncAPI 3: `/ws`, its frames, events and close codes; and the calls of webhooks.
 
 use blindpipe_protocol::{
     close::Close,
     events::EventKind,
     frames::{ClientFrame, ClientFrameKind, ServerFrame, ServerFrameKind},
+    webhooks::{WebhookCall, WebhookEventKind, WebhookReplies},
 };
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -13,6 +14,10 @@ use super::schemas::Schemas;
 const DESCRIPTION: &str = "The WebSocket of Blindpipe. Each frame is a text message that holds one JSON object with a `type`. \
     The first frame is `auth`, within 5 seconds. `ready` says where reading starts, events follow, `caught_up` ends the replay. \
     A client acks with the cursor of the last event taken and resumes from it.";
+
+const WEBHOOK_DESCRIPTION: &str = "The address of an agent's webhook. Each call is a signed POST of one JSON object: an event of \
+    the agent's inbox with `delivery_id`, `attempt` and `agent_id`, or one of `x-events`, which are in no inbox. An event \
+    whose body would exceed 1 MB has `data: {object_ref}` instead of its data.";
 
 /// The whole AsyncAPI document.
 pub fn document() -> Value {
@@ -35,6 +40,17 @@ pub fn document() -> Value {
             (name.clone(), message)
         })
         .collect();
+    let webhook_messages = webhook_messages(&mut schemas);
+    let on_webhook: Map<String, Value> = webhook_messages
+        .keys()
+        .map(|name| {
+            (
+                name.clone(),
+                json!({ "$ref": format!("#/components/messages/{name}") }),
+            )
+        })
+        .collect();
+    messages.extend(webhook_messages);
     json!({
         "asyncapi": "3.0.0",
         "info": {
@@ -50,10 +66,17 @@ pub fn document() -> Value {
                 "x-close-codes": close_codes(),
                 "x-events": events(),
             },
+            "webhook": {
+                "address": null,
+                "description": WEBHOOK_DESCRIPTION,
+                "messages": on_webhook,
+                "x-events": webhook_events(),
+            },
         },
         "operations": {
             "clientFrames": operation("receive", "What a client says.", &from_client),
             "serverFrames": operation("send", "What the server says.", &from_server),
+            "webhookCalls": webhook_calls(),
         },
         "components": { "messages": messages, "schemas": schemas.into_components() },
     })
@@ -102,6 +125,45 @@ fn operation(action: &str, summary: &str, names: &[String]) -> Value {
         "channel": { "$ref": "#/channels/ws" },
         "messages": messages,
     })
+}
+
+/// The calls that are no events of an inbox, and the answer that sends messages.
+fn webhook_messages(schemas: &mut Schemas) -> Map<String, Value> {
+    let message = |name: &str, summary: &str, payload: Value| {
+        let message = json!({
+            "name": name,
+            "summary": summary,
+            "contentType": "application/json",
+            "payload": payload,
+        });
+        (format!("webhook.{name}"), message)
+    };
+    let call = schemas.reference::<WebhookCall>();
+    let replies = schemas.reference::<WebhookReplies>();
+    [
+        message("call", "A call outside of the inbox.", call),
+        message("replies", "A 2xx body that sends messages.", replies),
+    ]
+    .into_iter()
+    .collect()
+}
+
+fn webhook_calls() -> Value {
+    let of = |name: &str| json!({ "$ref": format!("#/channels/webhook/messages/webhook.{name}") });
+    json!({
+        "action": "send",
+        "summary": "What the server posts to a webhook.",
+        "channel": { "$ref": "#/channels/webhook" },
+        "messages": [of("call")],
+        "reply": { "messages": [of("replies")] },
+    })
+}
+
+fn webhook_events() -> Value {
+    let rows = WebhookEventKind::ALL
+        .iter()
+        .map(|kind| json!({ "event": kind.name(), "recipients": kind.recipients() }));
+    rows.collect()
 }
 
 fn close_codes() -> Value {

@@ -1,6 +1,9 @@
-//! The durable events with their recipients and the JSON schemas of their data.
+//! The durable events, and those of webhooks alone, with their recipients and the JSON schemas of their data.
 
-use blindpipe_protocol::events::{Event, EventKind};
+use blindpipe_protocol::{
+    events::{Event, EventKind},
+    webhooks::{WebhookEvent, WebhookEventKind},
+};
 use serde_json::{Map, Value, json};
 
 use super::schemas::Schemas;
@@ -8,18 +11,30 @@ use super::schemas::Schemas;
 /// The list of `GET /events/types`. Each schema stands alone: `$defs` has what it refers to.
 pub fn document() -> Value {
     let mut schemas = Schemas::default();
-    // The choices of the enum's schema stand in the order of its kinds.
-    let choices = schemas.inline::<Event>()["oneOf"].clone();
+    // The choices of an enum's schema stand in the order of its kinds.
+    let events = data_of(&schemas.inline::<Event>());
+    let calls = data_of(&schemas.inline::<WebhookEvent>());
     let components = schemas.into_components();
-    let rows = EventKind::ALL.iter().enumerate().map(|(at, kind)| {
-        let data = choices[at]["properties"]["data"].clone();
+    let row = |name: &str, recipients: &str, data: Value| {
         json!({
-            "event": kind.name(),
-            "recipients": kind.recipients(),
+            "event": name,
+            "recipients": recipients,
             "schema": standalone(data, &components),
         })
-    });
-    json!({ "data": rows.collect::<Value>(), "next_cursor": null })
+    };
+    let inbox = EventKind::ALL.iter().zip(events);
+    let inbox = inbox.map(|(kind, data)| row(kind.name(), kind.recipients(), data));
+    let outside = WebhookEventKind::ALL.iter().zip(calls);
+    let outside = outside.map(|(kind, data)| row(kind.name(), kind.recipients(), data));
+    json!({ "data": inbox.chain(outside).collect::<Value>(), "next_cursor": null })
+}
+
+/// The schemas of the data of an enum's choices.
+fn data_of(schema: &Value) -> Vec<Value> {
+    let choices = schema["oneOf"].as_array().into_iter().flatten();
+    choices
+        .map(|choice| choice["properties"]["data"].clone())
+        .collect()
 }
 
 /// A schema together with all that it refers to.

@@ -112,7 +112,7 @@ pub struct Reply {
     pub truncated: bool,
 }
 
-/// What may be called, and how much at once.
+/// The addresses that may be called, and the calls at once.
 #[derive(Clone)]
 pub struct EgressSettings {
     /// The URLs that may be called.

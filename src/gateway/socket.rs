@@ -431,8 +431,8 @@ impl Socket {
         self.push(Frame::plain(Kind::Ping, &[]));
     }
 
-    /// Closes with the code, unless the client has gone. The rest of its data is read and dropped for a
-    /// moment, so that a reset does not destroy the close frame.
+    /// Closes with the code, unless the client has gone. The rest of its data is read and dropped
+    /// for a moment, so that a reset does not destroy the close frame.
     pub async fn end(mut self, end: SessionEnd) {
         match end {
             SessionEnd::Close(close) => {

@@ -70,7 +70,7 @@ struct State {
 
 struct Writing {
     began: Instant,
-    /// What the connection had taken then.
+    /// The bytes that the connection had taken then.
     taken_before: u64,
     bytes: u64,
 }
@@ -111,7 +111,7 @@ impl Answers {
         deadlines.min()
     }
 
-    /// Meters an answer. One that the budget has no bytes for is replaced by its refusal.
+    /// Meters an answer. Its refusal replaces it if the budget has no bytes for it.
     pub fn meter(
         &self,
         response: Response,
@@ -179,7 +179,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// What an answer holds until its last byte is written.
+/// The part of an answer that lives until its last byte is written.
 struct Hold {
     answers: Answers,
     number: u64,
@@ -209,7 +209,7 @@ impl AsRef<[u8]> for Piece {
 /// A body that is handed out in pieces.
 struct MeteredBody {
     body: Body,
-    /// What the body gave and the connection has not asked for yet.
+    /// Bytes that the body gave and the connection has not asked for yet.
     rest: Bytes,
     hold: Option<Arc<Hold>>,
     #[expect(dead_code, reason = "held, not read")]

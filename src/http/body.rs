@@ -24,7 +24,7 @@ use crate::{
     validation::Reverify,
 };
 
-/// Reads the JSON body of `parts`, at max_bytes `max_bytes` bytes, and checks the credential again if the
+/// Reads the JSON body of `parts`, at most `max_bytes` bytes, and checks the credential again if the
 /// body was late. Errors: `too_large`, before the body is read if it declares its length; 408 if it
 /// is slow; those of the credential; 429 or 503 if the caller or the node holds too many bytes.
 pub async fn read(parts: &Parts, body: Body, max_bytes: usize, too_large: Code) -> Result<Bytes> {
@@ -93,7 +93,7 @@ fn must_be_json(headers: &HeaderMap) -> Result<()> {
     }
 }
 
-/// A JSON body of at max_bytes 64 KB, or of `MAX_BYTES` bytes, in the shape `T`.
+/// A JSON body of at most 64 KB, or of `MAX_BYTES` bytes, in the shape `T`.
 pub struct Json<T, const MAX_BYTES: usize = MAX_BODY_BYTES>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync, const MAX_BYTES: usize> FromRequest<S>

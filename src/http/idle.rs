@@ -2,9 +2,9 @@
 //! direction. On HTTP/2, 75 s without a request: bytes alone, such as pings, keep nothing open.
 //!
 //! Sockets ping every 25 s and polls answer within 25 s, so only dead and unused connections reach
-//! the idle deadline. What the node writes must be taken at a least pace. The head of a request has ten seconds from its first byte. hyper's own deadline
-//! begins with the end of the request before. It would close idle connections after ten seconds,
-//! just when a client or load balancer uses them again.
+//! the idle deadline. A client must take answers at a least pace. The head of a request has ten
+//! seconds from its first byte. hyper's own deadline begins with the end of the request before. It
+//! would close idle connections after ten seconds, just when a client uses them again.
 
 use std::{
     io,

@@ -81,7 +81,12 @@ impl<P: Perform> Worker<P> {
             },
             None => Err(JobError::Fail(queue::unreadable())),
         };
-        metrics::job(name, started.elapsed());
+        let word = match &outcome {
+            Ok(()) => "done",
+            Err(JobError::Retry(_)) => "retried",
+            Err(JobError::Fail(_)) => "failed",
+        };
+        metrics::job(name, word, started.elapsed());
         let settled = match outcome {
             Ok(()) => queue::finish(&self.db, claim).await,
             Err(JobError::Retry(why)) => {

@@ -23,7 +23,7 @@ const MIN_OWNER_BYTES: usize = 8 * MB;
 /// Answers and bodies up to this size are not counted.
 pub const FREE_BYTES: usize = 16 * 1024;
 
-/// Who bytes are held for.
+/// The owner of held bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     Principal(Uuid),

@@ -109,6 +109,7 @@ pub(super) async fn assemble(
     );
     slots.spawn(workers, stopping, hub.liveness());
     workers.spawn(tidy_metrics(metrics::install(), stopping.clone()));
+    metrics::sockets_max(config.max_sockets.0 as usize);
 
     let acks = Acks::default();
     let (written, own_db, stop) = (acks.clone(), quiet_db.clone(), stopping.clone());
@@ -206,6 +207,7 @@ pub(super) async fn assemble(
         waker: Waker::default(),
     };
     let delivery = WebhookDelivery {
+        objects: objects.clone(),
         db: webhooks_db,
         jobs: work.over(jobs_db.clone()),
         backplane: backplane.clone(),
@@ -409,6 +411,7 @@ fn webhook_caller(config: &Config, clock: &Clock, random: &Random, tasks: &Tasks
 
 /// The parts that deliveries need beside those of the handlers.
 struct WebhookDelivery {
+    objects: Objects,
     db: Db,
     jobs: UnitOfWork,
     backplane: Backplane,
@@ -425,6 +428,7 @@ async fn start_webhooks(
     tasks: &Tasks,
 ) -> Result<(), Failure> {
     let WebhookDelivery {
+        objects,
         db,
         jobs,
         backplane,
@@ -447,9 +451,11 @@ async fn start_webhooks(
             backplane,
             slots,
             caller: webhooks.caller.clone(),
+            objects,
             seal: webhooks.seal.clone(),
             limits,
             message_writer,
+            turns: tasks.turns.clone(),
             draining: tasks.closing.clone(),
             stopping: stopping.clone(),
         };

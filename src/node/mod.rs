@@ -32,9 +32,14 @@ use crate::{
 pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
     let checks: &[Check] = &[
         ("LIMIT_OVERRIDES", Overrides::check),
-        ("OBJECT_STORE_URL", objects::backend::check_url),
+        ("OBJECT_STORE_URL", objects::location::check_url),
     ];
-    Config::read_checked(get, checks)
+    let config = Config::read_checked(get, checks)?;
+    let faults = objects::location::faults(&config);
+    match faults.is_empty() {
+        true => Ok(config),
+        false => Err(Faults::new(faults)),
+    }
 }
 
 /// Why a node did not start.
@@ -77,6 +82,8 @@ struct Tasks {
     stopping: CancellationToken,
     connections: TaskTracker,
     sockets: TaskTracker,
+    /// The turns of webhooks, with their calls under way.
+    turns: TaskTracker,
     workers: TaskTracker,
 }
 
@@ -226,7 +233,9 @@ impl Node {
         self.send_sockets_away().await;
         self.tasks.connections.close();
         self.tasks.sockets.close();
+        self.tasks.turns.close();
         let finished = async {
+            self.tasks.turns.wait().await;
             self.tasks.sockets.wait().await;
             self.tasks.connections.wait().await;
         };
@@ -234,7 +243,7 @@ impl Node {
             .await
             .is_err()
         {
-            tracing::warn!("some connections did not finish in time");
+            tracing::warn!("some connections or calls did not finish in time");
         }
         self.app.slots.flush().await;
         self.redis.leave(self.id).await;

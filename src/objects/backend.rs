@@ -13,7 +13,7 @@ use object_store::{
 };
 use secrecy::ExposeSecret;
 
-use super::{ObjectKey, STORE_TIMEOUT};
+use super::{ObjectKey, STORE_TIMEOUT, location::Location};
 use crate::{
     config::Config,
     error::{Error, Result},
@@ -28,47 +28,6 @@ const OWN_WRITE_TTL: Duration = Duration::from_secs(2 * 3600);
 
 /// The reason that a store cannot be opened.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-/// `OBJECT_STORE_URL`, read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Location {
-    Folder(PathBuf),
-    S3(String, Path),
-    Google(String, Path),
-    Azure(String, Path),
-}
-
-impl std::str::FromStr for Location {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let fault = || "is neither file:///folder, s3://bucket/prefix, gs://… nor azure://…";
-        let (scheme, rest) = text.split_once("://").ok_or_else(fault)?;
-        if scheme == "file" {
-            let folder = PathBuf::from(rest);
-            return match folder.is_absolute() {
-                true => Ok(Location::Folder(folder)),
-                false => Err("must name an absolute folder: file:///folder".to_owned()),
-            };
-        }
-        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-        if bucket.is_empty() {
-            return Err("names no bucket".to_owned());
-        }
-        let (bucket, prefix) = (bucket.to_owned(), Path::from(prefix));
-        match scheme {
-            "s3" => Ok(Location::S3(bucket, prefix)),
-            "gs" => Ok(Location::Google(bucket, prefix)),
-            "azure" => Ok(Location::Azure(bucket, prefix)),
-            _ => Err(fault().to_owned()),
-        }
-    }
-}
-
-/// Checks `OBJECT_STORE_URL`; the error describes its fault.
-pub fn check_url(text: &str) -> Result<(), String> {
-    text.parse::<Location>().map(drop)
-}
 
 /// An address of the store itself, for a client to write to.
 pub struct DirectUpload {
@@ -133,6 +92,14 @@ impl Backend {
     pub fn open(config: &Config) -> Result<Self, Failure> {
         match config.object_store_url.parse::<Location>()? {
             Location::Folder(folder) => Self::folder(&folder),
+            bucket => Self::of_bucket(config, bucket),
+        }
+    }
+
+    /// Prepares the client of a bucket. Nothing is sent yet.
+    pub(super) fn of_bucket(config: &Config, location: Location) -> Result<Self, Failure> {
+        match location {
+            Location::Folder(_) => Err("a folder is no bucket".into()),
             Location::S3(bucket, prefix) => Self::s3(config, &bucket, prefix),
             Location::Google(bucket, prefix) => Self::google(config, &bucket, prefix),
             Location::Azure(container, prefix) => Self::azure(config, &container, prefix),
@@ -344,23 +311,4 @@ async fn delete_staged(file: PathBuf) -> Result<()> {
         .await
         .map_err(Error::unavailable)?
         .map_err(Error::unavailable)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_url_names_a_folder_or_a_bucket() {
-        let read = |text: &str| text.parse::<Location>();
-        assert_eq!(read("file:///a/b"), Ok(Location::Folder("/a/b".into())));
-        let s3 = |prefix: &str| Location::S3("files".to_owned(), Path::from(prefix));
-        assert_eq!(read("s3://files"), Ok(s3("")));
-        assert_eq!(read("s3://files/a/b/"), Ok(s3("a/b")));
-        assert!(matches!(read("gs://b"), Ok(Location::Google(..))));
-        assert!(matches!(read("azure://b"), Ok(Location::Azure(..))));
-        for bad in ["", "/a", "file://a", "s3://", "s3:///a", "ftp://a"] {
-            assert!(read(bad).is_err(), "{bad}");
-        }
-    }
 }

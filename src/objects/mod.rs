@@ -5,7 +5,8 @@
 //! whole, durable and never changes. An upload holds a chunk in memory, whatever its size, and
 //! waits for a slow store.
 //!
-//! - [`backend`]: the store behind the `object_store` crate, and its settings.
+//! - [`backend`]: the store behind the `object_store` crate.
+//! - [`location`]: its place, and the faults of its settings.
 //! - [`writer`] and [`reader`]: streams in and out.
 //! - [`registry`]: the rows, their leases and the sweep.
 //! - [`links`]: signed addresses.
@@ -14,11 +15,12 @@
 pub mod backend;
 mod events;
 pub mod links;
+pub mod location;
 mod reader;
 pub mod registry;
 mod writer;
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use blindpipe_protocol::files::Sha256Hash;
 use sha2::{Digest, Sha256};
@@ -95,7 +97,7 @@ pub struct Objects {
     places: Arc<Semaphore>,
 }
 
-/// One of the uploads that a node receives at once.
+/// A place among the uploads that a node receives at once.
 pub struct UploadPlace(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
 
 impl Drop for UploadPlace {
@@ -134,9 +136,50 @@ impl Objects {
         ObjectWriter::begin(&self.backend, key, size).await
     }
 
-    /// Streams bytes `from` to `to` of an object, `to` excluded. None if the store lacks it.
-    pub async fn read(&self, key: &ObjectKey, from: u64, to: u64) -> Result<Option<Bytestream>> {
-        reader::read(&self.backend, key, from..to).await
+    /// Streams a range of the object `content`. None, and counted, if the store lacks it or has one
+    /// of another size. If the range is the whole object and its bytes turn out to be others, an
+    /// error comes in place of the last chunk.
+    pub async fn read(
+        &self,
+        key: &ObjectKey,
+        content: &Content,
+        range: Range<u64>,
+    ) -> Result<Option<Bytestream>> {
+        let is_whole = range == (0..content.size);
+        let opened = reader::open(&self.backend, key, range).await;
+        let size = match &opened {
+            Ok(Some(opened)) => opened.size.unwrap_or(content.size),
+            // A store refuses a range that an object of another size does not have.
+            Ok(None) | Err(_) => match self.backend.size(key).await? {
+                Some(size) => size,
+                None => {
+                    metrics::object_missing();
+                    return Ok(None);
+                }
+            },
+        };
+        if size != content.size {
+            metrics::object_damaged();
+            return Ok(None);
+        }
+        let bytes = opened?.map(|opened| opened.bytes);
+        Ok(bytes.map(|bytes| {
+            if is_whole {
+                bytes.proven(content)
+            } else {
+                bytes
+            }
+        }))
+    }
+
+    /// Whether the store has an object of the size of `content`. Otherwise that is counted.
+    pub async fn is_stored(&self, key: &ObjectKey, content: &Content) -> Result<bool> {
+        match self.backend.size(key).await? {
+            Some(size) if size == content.size => return Ok(true),
+            Some(_) => metrics::object_damaged(),
+            None => metrics::object_missing(),
+        }
+        Ok(false)
     }
 
     /// Reads a whole object and returns its content; none if the store lacks it.
@@ -144,11 +187,11 @@ impl Objects {
         let Some(size) = self.backend.size(key).await? else {
             return Ok(None);
         };
-        let Some(mut bytes) = self.read(key, 0, size).await? else {
+        let Some(mut opened) = reader::open(&self.backend, key, 0..size).await? else {
             return Ok(None);
         };
         let mut hash = Sha256::new();
-        while let Some(chunk) = bytes.next().await.map_err(Error::unavailable)? {
+        while let Some(chunk) = opened.bytes.next().await.map_err(Error::unavailable)? {
             hash.update(&chunk);
         }
         let sha256 = Sha256Hash(hash.finalize().into());

@@ -79,7 +79,7 @@ def test_urls_are_made_of_the_values():
     ), "a migration goes past PgBouncer"
     assert env(layer4)["REDIS_URL"] == (
         "rediss-sentinel://chat:$(REDIS_PASSWORD)@s1.internal:26379"
-        "?sentinelServiceName=mymaster&node=s2.internal:26379&node=s3.internal:26379"
+        "?sentinelServiceName=mymaster&sentinelPassword=$(REDIS_SENTINEL_PASSWORD)&node=s2.internal:26379&node=s3.internal:26379"
     )
     assert env(case("everything"))["REDIS_URL"] == (
         "rediss-cluster://:$(REDIS_PASSWORD)@r1.internal:6379?node=r2.internal:6379"

@@ -15,3 +15,4 @@ mod files;
 mod house;
 mod limits;
 mod support;
+mod webhooks;

@@ -128,5 +128,8 @@ impl Browser {
 
 /// The message of a test that has no browser.
 pub fn missing_browser_notice(reason: &str) -> String {
-    terminal::notice("PASSKEYS ARE NOT TESTED IN A REAL BROWSER", reason)
+    terminal::notice(
+        "PASSKEYS AND PAGES ARE NOT TESTED IN A REAL BROWSER",
+        reason,
+    )
 }

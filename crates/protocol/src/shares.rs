@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     files::Sha256Hash,
     ids::{AgentId, FileId, UserId},
+    text::Filename,
     time::Timestamp,
 };
 
@@ -76,6 +77,8 @@ pub enum ShareCard {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FileCard {
+    /// The name of the file, as its uploader gave it.
+    pub filename: Filename,
     /// The number of bytes of the ciphertext.
     pub size: u64,
     /// The hash of the ciphertext.
@@ -84,6 +87,8 @@ pub struct FileCard {
     pub url: String,
     /// The end of that address.
     pub url_expires_at: Timestamp,
+    /// The end of the share.
+    pub expires_at: Timestamp,
 }
 
 /// The card of a shared agent.
@@ -97,6 +102,8 @@ pub struct SharedAgent {
     /// Its purpose; null if not given.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub description: Option<String>,
+    /// The end of the share.
+    pub expires_at: Timestamp,
 }
 
 /// The card of a shared contact.
@@ -107,4 +114,6 @@ pub struct SharedContact {
     pub user_id: UserId,
     /// The user's display name.
     pub display_name: String,
+    /// The end of the share.
+    pub expires_at: Timestamp,
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    files::ObjectRef,
     ids::{AgentId, DeliveryId, EventId, MessageId},
     raw::RawJson,
     text::Secret,
@@ -201,6 +202,26 @@ pub struct WebhookCall {
     pub event: WebhookEvent,
 }
 
+catalogue! {
+    /// The events that a webhook gets outside of the inbox: (name on the wire, recipients).
+    pub enum WebhookEventKind: (&'static str, &'static str) {
+        Verify = ("webhook.verify", "the receiver of the agent's webhook");
+        Test   = ("webhook.test",   "the receiver of the agent's webhook");
+    }
+}
+
+impl WebhookEventKind {
+    /// The name on the wire.
+    pub const fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// The principals that get it, in words.
+    pub const fn recipients(self) -> &'static str {
+        self.row().1
+    }
+}
+
 /// The events that a webhook gets outside of the inbox.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -212,6 +233,24 @@ pub enum WebhookEvent {
     /// `webhook.test`: the owner tries the webhook.
     #[serde(rename = "webhook.test")]
     Test(WebhookTest),
+}
+
+impl WebhookEvent {
+    /// The kind of the event.
+    pub fn kind(&self) -> WebhookEventKind {
+        match self {
+            WebhookEvent::Verify(_) => WebhookEventKind::Verify,
+            WebhookEvent::Test(_) => WebhookEventKind::Test,
+        }
+    }
+}
+
+/// The `data` of an event whose body would exceed 1 MB: the object holds the event's own data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ReferencedData {
+    /// The object, with an address of this attempt.
+    pub object_ref: ObjectRef,
 }
 
 /// A challenge in both directions: the data of `webhook.verify`, and the receiver's answer to it.
@@ -254,6 +293,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_event_is_written_under_the_name_of_its_kind() {
+        let test = WebhookEvent::Test(WebhookTest {
+            text: "t".to_owned(),
+        });
+        let text = serde_json::to_string(&test).expect("JSON");
+        let name = test.kind().name();
+        assert_eq!(
+            text,
+            format!(r#"{{"event":"{name}","data":{{"text":"t"}}}}"#)
+        );
+        assert_eq!(WebhookEventKind::ALL.len(), 2);
+    }
+
+    #[test]
     fn a_call_has_its_event_and_data_side_by_side() {
         let text = r#"{"delivery_id":"0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e","attempt":1,"agent_id":"0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8f","event_id":"01ARZ3NDEKTSV4RRFFQ69G5FAV","created_at":"2026-03-01T12:00:00.000Z","event":"webhook.verify","data":{"challenge":"abc"}}"#;
         let call: WebhookCall = serde_json::from_str(text).expect("a call");
@@ -261,6 +314,7 @@ mod tests {
             panic!("a challenge: {call:?}");
         };
         assert_eq!(challenge, "abc");
+        assert_eq!(call.event.kind(), WebhookEventKind::Verify);
         assert_eq!(serde_json::to_string(&call).expect("JSON"), text);
     }
 }

@@ -6,6 +6,7 @@
 {{- $who := ternary (printf "%s:$(REDIS_PASSWORD)@" $r.user) "" $r.auth -}}
 {{- $parts := list -}}
 {{- if eq $r.mode "sentinel" }}{{ $parts = append $parts (printf "sentinelServiceName=%s" $r.sentinelService) }}{{ end -}}
+{{- if and (eq $r.mode "sentinel") $r.sentinelAuth }}{{ $parts = append $parts "sentinelPassword=$(REDIS_SENTINEL_PASSWORD)" }}{{ end -}}
 {{- range rest $r.hosts }}{{ $parts = append $parts (printf "node=%s" .) }}{{ end -}}
 {{ $scheme }}://{{ $who }}{{ first $r.hosts }}{{ if $parts }}?{{ join "&" $parts }}{{ end }}
 {{- end -}}
@@ -128,6 +129,9 @@ postgres://{{ index . 1 }}:$({{ index . 2 }})@{{ $at }}/{{ $d.name }}?sslmode={{
 {{- else -}}
 {{- if $v.redis.auth -}}
 {{ include "blindpipe.secretEnv" (list $v.secrets.nodes "REDIS_PASSWORD") -}}
+{{- end -}}
+{{- if and (eq $v.redis.mode "sentinel") $v.redis.sentinelAuth -}}
+{{ include "blindpipe.secretEnv" (list $v.secrets.nodes "REDIS_SENTINEL_PASSWORD") -}}
 {{- end -}}
 - name: REDIS_URL
   value: {{ include "blindpipe.redisUrl" $root | quote }}

@@ -2,10 +2,21 @@
 //! again.
 
 mod floor;
+pub mod poster;
 
-use axum::{Router, extract::ws::WebSocketUpgrade, routing::any};
+use std::path::PathBuf;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, State, ws::WebSocketUpgrade},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{any, get},
+};
 use clap::ValueEnum;
 use tokio::{io::AsyncReadExt, net::TcpListener, runtime::Runtime};
+use tokio_util::io::ReaderStream;
 
 use crate::{Result, plain::Child};
 
@@ -18,9 +29,15 @@ pub struct Baseline {
     /// Where it listens
     #[arg(long, default_value_t = 0, hide = true)]
     port: u16,
+    /// Loops of the poster
+    #[arg(long, default_value_t = 1, hide = true)]
+    lanes: usize,
     /// The Redis of the floor
     #[arg(long, default_value = "", hide = true)]
     redis: String,
+    /// The folder of the files
+    #[arg(long, default_value = "", hide = true)]
+    folder: PathBuf,
 }
 
 /// The properties of such a server.
@@ -32,6 +49,10 @@ pub enum Kind {
     Tcp,
     /// Waits on WebSockets
     Axum,
+    /// Answers the files of a folder
+    Files,
+    /// Posts to a port of this machine, again and again
+    Poster,
 }
 
 impl Kind {
@@ -42,6 +63,18 @@ impl Kind {
             .map(|value| value.get_name().to_owned())
             .unwrap_or_default();
         Child::ourselves(&["--be", &name, "--port", &port.to_string(), "--redis", redis])
+    }
+
+    /// Starts the server of a folder's files.
+    pub fn start_files(port: u16, folder: &std::path::Path) -> Result<Child> {
+        let (port, folder) = (port.to_string(), folder.to_string_lossy());
+        Child::ourselves(&["--be", "files", "--port", &port, "--folder", &folder])
+    }
+
+    /// Starts loops of bare POSTs to a port.
+    pub fn post_to(port: u16, lanes: usize) -> Result<Child> {
+        let (port, lanes) = (port.to_string(), lanes.to_string());
+        Child::ourselves(&["--be", "poster", "--port", &port, "--lanes", &lanes])
     }
 }
 
@@ -56,7 +89,9 @@ impl Baseline {
     pub fn runtime(&self) -> std::io::Result<Runtime> {
         match self.be {
             None | Some(Kind::Tcp) => tokio::runtime::Builder::new_current_thread(),
-            Some(Kind::Floor | Kind::Axum) => tokio::runtime::Builder::new_multi_thread(),
+            Some(Kind::Floor | Kind::Axum | Kind::Files | Kind::Poster) => {
+                tokio::runtime::Builder::new_multi_thread()
+            }
         }
         .enable_all()
         .build()
@@ -64,12 +99,16 @@ impl Baseline {
 
     /// Serves until it is killed.
     pub async fn serve(&self) -> Result<()> {
+        if self.be == Some(Kind::Poster) {
+            return poster::post(self.port, self.lanes).await;
+        }
         let listener = TcpListener::bind(("127.0.0.1", self.port)).await?;
         match self.be {
             Some(Kind::Floor) => floor::serve(listener, &self.redis).await,
             Some(Kind::Tcp) => tcp(listener).await,
             Some(Kind::Axum) => axum(listener).await,
-            None => Ok(()),
+            Some(Kind::Files) => files(listener, self.folder.clone()).await,
+            Some(Kind::Poster) | None => Ok(()),
         }
     }
 }
@@ -95,4 +134,18 @@ async fn axum(listener: TcpListener) -> Result<()> {
         )
     };
     Ok(axum::serve(listener, Router::new().route("/ws", any(wait))).await?)
+}
+
+/// A stream of a file, in chunks as large as a node's.
+async fn files(listener: TcpListener, folder: PathBuf) -> Result<()> {
+    let read = async |State(folder): State<PathBuf>, Path(name): Path<String>| -> Response {
+        let Ok(file) = tokio::fs::File::open(folder.join(name)).await else {
+            return StatusCode::NOT_FOUND.into_response();
+        };
+        let length = file.metadata().await.map_or(0, |data| data.len());
+        let body = Body::from_stream(ReaderStream::with_capacity(file, 64 * 1024));
+        ([(header::CONTENT_LENGTH, length)], body).into_response()
+    };
+    let router = Router::new().route("/{name}", get(read)).with_state(folder);
+    Ok(axum::serve(listener, router).await?)
 }

@@ -9,6 +9,8 @@ mod search;
 mod send;
 mod sender;
 mod toolcalls;
+mod upload;
+mod webhooks;
 
 // These need thousands of sockets.
 mod fanout;
@@ -38,6 +40,11 @@ pub enum Scenario {
     Slow,
     /// How much of a send is its limits
     Limiter,
+    /// Uploads beside a plain write, hash and sync, and downloads beside a bare file server
+    Upload,
+    /// Deliveries of one worker beside a bare loop of POSTs with the same client, and how they grow
+    /// with the number of agents
+    Webhooks,
     /// Many clients at once while nodes are killed: is what they saw sound?
     History,
     /// From an agent's call of a tool to its answer, beside a message and its reply
@@ -60,11 +67,13 @@ impl Scenario {
             Scenario::Login => Box::pin(login::run(cluster, pairs, options)).await,
             Scenario::Send => Box::pin(send::run(cluster, pairs, options)).await,
             Scenario::Limiter => Box::pin(limiter::run(cluster, pairs, options)).await,
+            Scenario::Upload => Box::pin(upload::run(cluster, pairs, options)).await,
             Scenario::Hop => Box::pin(hop::run(cluster, pairs, options)).await,
             Scenario::Fanout => Box::pin(fanout::run(cluster, options)).await,
             Scenario::Idle => Box::pin(idle::run(cluster, options)).await,
             Scenario::Storm => Box::pin(storm::run(cluster, options)).await,
             Scenario::Slow => Box::pin(slow::run(cluster, options)).await,
+            Scenario::Webhooks => Box::pin(webhooks::run(cluster, pairs, options)).await,
             Scenario::History => Box::pin(history::run(cluster, options)).await,
             Scenario::Toolcalls => Box::pin(toolcalls::run(cluster, pairs, options)).await,
             Scenario::Search => Box::pin(search::run(cluster, options)).await,
@@ -81,6 +90,8 @@ impl Scenario {
                 | Scenario::Hop
                 | Scenario::Limiter
                 | Scenario::Toolcalls
+                | Scenario::Webhooks
+                | Scenario::Upload
         )
     }
 }

@@ -63,6 +63,16 @@ struct Sent<'a> {
 impl Sender {
     /// Connects the pair's user to `node`. Its payloads are JSON of `payload_bytes` bytes.
     pub async fn open(node: &Node, pair: &Pair, payload_bytes: usize) -> Result<Self> {
+        Self::open_to(node, pair, &pair.conversation_id, payload_bytes).await
+    }
+
+    /// Like [`Sender::open`], for another conversation of the pair's user.
+    pub async fn open_to(
+        node: &Node,
+        pair: &Pair,
+        conversation: &str,
+        payload_bytes: usize,
+    ) -> Result<Self> {
         let frame = r#"{"type":"text","text":""}"#.len();
         let payload = format!(
             r#"{{"type":"text","text":"{}"}}"#,
@@ -70,7 +80,7 @@ impl Sender {
         );
         let before_id = r#"{"client_message_id":""#;
         let body = format!(r#"{before_id}{}","payload":{payload}}}"#, Ulid::nil());
-        let path = format!("/conversations/{}/messages", pair.conversation_id);
+        let path = format!("/conversations/{conversation}/messages");
         let bearer = format!("Bearer {}", pair.access_token);
         let request = post(
             &node.address,

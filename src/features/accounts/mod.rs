@@ -20,6 +20,7 @@ use crate::{auth::key_ring::MacKeyRing, config::ServerSecret};
 pub use self::{
     notices::{SecurityChange, notify},
     rules::Scene,
+    store::suspend_webhooks,
 };
 pub(crate) use http::Accounts;
 

@@ -1,5 +1,7 @@
 //! The end of a session whose refresh token was stolen, with the agent tokens that it made.
 
+use blindpipe_protocol::revocation::RevocationReason;
+
 use super::store;
 use crate::{
     error::Result,
@@ -22,9 +24,11 @@ pub async fn end(work: &UnitOfWork, session: SessionId, generation: i32) -> Resu
 }
 
 /// Ends the tokens that the session made; those of other sessions stay. The tokens are dead with the
-/// commit. Their agents settle within seconds.
+/// commit, and their agents' webhooks are suspended. The agents settle within seconds.
 async fn end_tokens(tx: &Tx, session: SessionId) -> Result<()> {
-    for agent in store::end_tokens_of(tx, session).await? {
+    let agents = store::end_tokens_of(tx, session).await?;
+    store::suspend_webhooks(tx, &agents, RevocationReason::RefreshReuse).await?;
+    for agent in agents {
         tx.enqueue(Job::SettleAgentTokens { agent });
     }
     Ok(())

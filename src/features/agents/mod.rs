@@ -28,6 +28,7 @@ use crate::{
     db::Db,
     error::Result,
     events::Event,
+    features::accounts,
     ids::{AgentId, UserId},
     limits::slots::{ConnectionKind, Slots},
     work::{Tx, UnitOfWork},
@@ -112,7 +113,7 @@ async fn move_to(tx: &Tx, agent: &Locked, state: AgentState) -> Result<()> {
 /// suspended instead.
 pub async fn mark_unreachable(tx: &Tx, agent: &Locked) -> Result<()> {
     if agent.state == AgentState::TokenRevoked {
-        return store::suspend_webhook(tx, agent.id, RevocationReason::TokenRevoked).await;
+        return accounts::suspend_webhooks(tx, &[agent.id], RevocationReason::TokenRevoked).await;
     }
     move_to(tx, agent, AgentState::Unreachable).await
 }

@@ -52,14 +52,20 @@ pub fn event(send: &PendingSend, stored: Stored) -> AppendedEvent {
 }
 
 /// The first send's answer, if this is the same message. Payloads are compared by meaning: spacing
-/// and the order of names do not matter.
+/// and the order of names do not matter. The error tells the sender its own earlier message: a
+/// restarted agent has encrypted anew, and finds out here that it has answered already.
 pub fn replay(request: &SendRequest, prior: Prior) -> Result<Sent> {
     let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     let payload = &request.draft.payload;
     let is_same = prior.conversation == request.conversation
         && (prior.payload == *payload || parse(&prior.payload) == parse(payload));
     if !is_same {
-        return Err(Code::IdempotencyConflict.into());
+        let payload = parse(&prior.payload).unwrap_or_default();
+        return Err(Error::from(Code::IdempotencyConflict)
+            .with("message_id", prior.id.to_string())
+            .with("conversation_id", prior.conversation.to_string())
+            .with("seq", prior.seq)
+            .with("payload", payload));
     }
     Ok(Sent {
         message_id: prior.id,

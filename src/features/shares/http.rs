@@ -12,7 +12,7 @@ use blindpipe_protocol::shares::{
 use super::{
     page,
     rules::{self, Subject},
-    store::{self, Opened},
+    store::{self, Opened, Thing},
 };
 use crate::{
     auth::user::{User, lock_live_session},
@@ -89,26 +89,31 @@ pub async fn open(
 }
 
 fn shown(objects: &Objects, hash: &[u8; 32], opened: Opened) -> ShareCard {
-    match opened {
-        Opened::File(key, content) => {
+    let expires_at = opened.expires_at.into();
+    match opened.thing {
+        Thing::File(key, content, filename) => {
             let share = hash.iter().map(|byte| format!("{byte:02x}"));
             let share: String = share.collect();
             let (url, end) = objects.links.object(&key, Some(&share), SHARE_URL_TTL);
             ShareCard::File(FileCard {
+                filename,
                 size: content.size,
                 sha256: content.sha256,
                 url,
                 url_expires_at: end.into(),
+                expires_at,
             })
         }
-        Opened::Agent(agent_id, display_name, description) => ShareCard::Agent(SharedAgent {
+        Thing::Agent(agent_id, display_name, description) => ShareCard::Agent(SharedAgent {
             agent_id,
             display_name,
             description,
+            expires_at,
         }),
-        Opened::Contact(user_id, display_name) => ShareCard::Contact(SharedContact {
+        Thing::Contact(user_id, display_name) => ShareCard::Contact(SharedContact {
             user_id,
             display_name,
+            expires_at,
         }),
     }
 }

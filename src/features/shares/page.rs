@@ -5,7 +5,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use blindpipe_protocol::shares::ShareCard;
+use blindpipe_protocol::shares::{FileCard, ShareCard};
 use sha2::{Digest, Sha256};
 
 const STYLE: &str = "\
@@ -21,29 +21,62 @@ color:#fff;text-decoration:none}\
 
 /// The page of an open share.
 pub fn card(card: &ShareCard) -> Response {
-    let body = match card {
+    let (body, end) = match card {
+        ShareCard::File(file) => (self::file(file), file.expires_at),
+        ShareCard::Agent(agent) => {
+            let purpose = escaped(agent.description.as_deref().unwrap_or_default());
+            let body = format!(
+                "{}<p>{purpose}</p><dl><dt>Agent</dt><dd><code>{}</code></dd>",
+                heading(&agent.display_name),
+                agent.agent_id
+            );
+            (body, agent.expires_at)
+        }
+        ShareCard::Contact(user) => {
+            let body = format!(
+                "{}<p>A contact.</p><dl><dt>User</dt><dd><code>{}</code></dd>",
+                heading(&user.display_name),
+                user.user_id
+            );
+            (body, user.expires_at)
+        }
+    };
+    let end = end.0.format("%-d %B %Y, %H:%M UTC");
+    let body = format!("{body}<dt>Open until</dt><dd>{end}</dd></dl>");
+    let download = match card {
         ShareCard::File(file) => format!(
-            "<h1>A shared file</h1>\
-             <p>The file is encrypted. An app with its key, which is a part of the link that you have, can open it.</p>\
-             <dl><dt>Size</dt><dd>{} bytes</dd><dt>SHA-256</dt><dd><code>{}</code></dd></dl>\
-             <a href=\"{}\" rel=\"noreferrer\" download>Download the encrypted file</a>",
-            file.size,
-            file.sha256,
+            "<a href=\"{}\" rel=\"noreferrer\" download>Download the encrypted file</a>",
             escaped(&file.url)
         ),
-        ShareCard::Agent(agent) => format!(
-            "<h1>{}</h1><p>{}</p><dl><dt>Agent</dt><dd><code>{}</code></dd></dl>",
-            escaped(&agent.display_name),
-            escaped(agent.description.as_deref().unwrap_or_default()),
-            agent.agent_id
-        ),
-        ShareCard::Contact(user) => format!(
-            "<h1>{}</h1><p>A contact.</p><dl><dt>User</dt><dd><code>{}</code></dd></dl>",
-            escaped(&user.display_name),
-            user.user_id
-        ),
+        ShareCard::Agent(_) | ShareCard::Contact(_) => String::new(),
     };
-    page(StatusCode::OK, &body)
+    page(StatusCode::OK, &(body + &download))
+}
+
+fn file(file: &FileCard) -> String {
+    format!(
+        "{}<p>The file is encrypted. An app with its key, which is a part of the link that you have, can open it.</p>\
+         <dl><dt>Size</dt><dd>{}</dd><dt>SHA-256</dt><dd><code>{}</code></dd>",
+        heading(&file.filename.0),
+        in_words(file.size),
+        file.sha256,
+    )
+}
+
+/// A name as a heading. Its writing direction does not reach beyond it.
+fn heading(name: &str) -> String {
+    format!("<h1><bdi>{}</bdi></h1>", escaped(name))
+}
+
+/// A size for people, such as `1.5 MB`.
+fn in_words(bytes: u64) -> String {
+    let units = [(1 << 20, "MB"), (1 << 10, "KB")];
+    let unit = units.into_iter().find(|(size, _)| bytes >= *size);
+    let Some((size, unit)) = unit else {
+        return format!("{bytes} bytes");
+    };
+    let tenths = bytes * 10 / size;
+    format!("{}.{} {unit} ({bytes} bytes)", tenths / 10, tenths % 10)
 }
 
 /// The page of a share that is not there, whatever the reason.
@@ -92,6 +125,19 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_is_shown_in_its_unit() {
+        for (bytes, words) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1.0 KB (1024 bytes)"),
+            ((3 << 20) - 1, "2.9 MB (3145727 bytes)"),
+            (100 << 20, "100.0 MB (104857600 bytes)"),
+        ] {
+            assert_eq!(in_words(bytes), words);
+        }
+    }
 
     #[test]
     fn a_name_is_text_and_not_markup() {

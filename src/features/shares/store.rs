@@ -1,4 +1,8 @@
-use blindpipe_protocol::shares::{CreateShare, ShareKind};
+use blindpipe_protocol::{
+    shares::{CreateShare, ShareKind},
+    text::Filename,
+};
+use chrono::{DateTime, Utc};
 
 use super::rules::Subject;
 use crate::{
@@ -53,9 +57,16 @@ pub async fn insert(
     Ok(made > 0)
 }
 
+/// A share that opens.
+pub struct Opened {
+    pub thing: Thing,
+    /// The end of the share.
+    pub expires_at: DateTime<Utc>,
+}
+
 /// The thing that an open share shows.
-pub enum Opened {
-    File(ObjectKey, Content),
+pub enum Thing {
+    File(ObjectKey, Content, Filename),
     /// Id, display name and purpose.
     Agent(AgentId, String, Option<String>),
     /// Id and display name.
@@ -79,27 +90,30 @@ pub async fn open(db: &Db, hash: &[u8; 32]) -> Result<Option<Opened>> {
             where s.share_hash = $1 and t.share_hash = $1 and s.expires_at > app_now()
                 and (s.max_access_count is null or s.access_count < s.max_access_count)
                 and (s.kind = 'contact' or a.agent_id is not null or o.sha256 is not null)
-            returning s.kind, s.owner_id, owner.display_name as owner_name, a.agent_id, a.display_name, a.description,
-                o.object_key, o.size, o.sha256",
+            returning s.kind, s.expires_at, s.owner_id, owner.display_name as owner_name, a.agent_id, a.display_name, a.description,
+                o.object_key, o.size, o.sha256, u.filename",
             &[&hash.as_slice()],
         )
         .await?;
     let Some(row) = row else { return Ok(None) };
-    Ok(Some(match row.get("kind") {
-        ShareKind::File => Opened::File(
+    let thing = match row.get("kind") {
+        ShareKind::File => Thing::File(
             ObjectKey::from_stored(row.get("object_key")),
             Content {
                 size: u64::try_from(row.get::<_, i64>("size")).unwrap_or_default(),
                 sha256: hash_of(row.get("sha256"))?,
             },
+            Filename(row.get("filename")),
         ),
-        ShareKind::Agent => Opened::Agent(
+        ShareKind::Agent => Thing::Agent(
             row.get("agent_id"),
             row.get("display_name"),
             row.get("description"),
         ),
-        ShareKind::Contact => Opened::Contact(row.get("owner_id"), row.get("owner_name")),
-    }))
+        ShareKind::Contact => Thing::Contact(row.get("owner_id"), row.get("owner_name")),
+    };
+    let expires_at = row.get("expires_at");
+    Ok(Some(Opened { thing, expires_at }))
 }
 
 /// Deletes a share of the owner's; false if there is none.

@@ -8,7 +8,7 @@
 --   keep   connection, granted, "<kind> <device>", ... -> {how many there are, those of this node that are too many...}
 --
 -- A connection counts while its node lives, or if it was asserted since `living` was made (some leeway for masters
--- whose clocks differ). What does not count is deleted on the way. A key lives on while its nodes assert it.
+-- whose clocks differ). Slots that do not count are deleted on the way. A key lives on while its nodes assert it.
 local operation, node, max_connections = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local as_of, living = tonumber(ARGV[4]), ARGV[5]
 local LEEWAY, UNKNOWN, LIFE = 2000, 5000, 180000
@@ -29,7 +29,7 @@ for i = 1, #stored, 2 do
   if not mine[connection] then
     local counts
     if holder == node then
-      -- One that this node does not hold: unless it has just been granted, its end was not heard.
+      -- This node does not hold the slot: unless it has just been granted, its end was not heard.
       counts = operation == 'take' or now - asserted < UNKNOWN
     else
       counts = as_of == 0 or tonumber(asserted) > as_of - LEEWAY or living:find(',' .. holder .. ',', 1, true)

@@ -23,4 +23,3 @@ mod read_markers;
 mod relations;
 mod search;
 mod visibility;
-mod webhooks;

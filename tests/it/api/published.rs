@@ -23,7 +23,12 @@ async fn a_node_serves_the_documents_of_its_interface() {
         .iter()
         .filter_map(|row| row["event"].as_str())
         .collect();
-    assert!(names.len() == rows.len() && names.contains("message.created"));
+    assert_eq!(names.len(), rows.len());
+    for name in ["message.created", "webhook.verify", "webhook.test"] {
+        assert!(names.contains(name), "{name}");
+        let row = format!("event: \"{name}\"");
+        assert!(blindpipe::documents::asyncapi().contains(&row), "{name}");
+    }
     for row in rows {
         let schema = &row["schema"];
         let reference = schema["$ref"].as_str().expect("a reference");

@@ -2,20 +2,18 @@
 
 use std::{
     fs,
-    io::Write,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use devcluster::{
-    browser::{Browser, missing_browser_notice},
-    cluster::{Cluster, Options, Shutdown},
-};
+use devcluster::cluster::{Cluster, Options, Shutdown};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::support::{DevTools, PASSWORD, find_code, nodes, nodes_with, services, spawn, ulid};
+use crate::support::{
+    DevTools, PASSWORD, browser, find_code, nodes, nodes_with, services, spawn, ulid,
+};
 
 /// Longest the test waits for anything but the start of the cluster.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -113,24 +111,13 @@ impl TestCluster {
     }
 }
 
-/// Past the harness, which hides what a test that passes has to say.
-fn shout(why: &str) {
-    std::io::stderr()
-        .write_all(missing_browser_notice(why).as_bytes())
-        .ok();
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_browser_enrols_a_passkey_and_is_offered_it_on_another_node() {
     let services = tokio::task::spawn_blocking(services)
         .await
         .expect("no panic");
-    let found = tokio::task::spawn_blocking(|| Browser::obtain(&services.directories))
-        .await
-        .expect("no panic");
-    let browser = match found {
-        Ok(browser) => browser,
-        Err(trouble) => return shout(&trouble.to_string()),
+    let Some(browser) = browser().await else {
+        return;
     };
     let folder = services.folder().to_owned();
     let cluster = TestCluster::start(&folder.join("cluster"), &services.directories.packages).await;

@@ -4,6 +4,4 @@ mod gateway;
 mod history;
 mod resume;
 mod streaming;
-mod webhooks;
-mod webhooks_faults;
 mod websocket_conformance;

@@ -61,7 +61,7 @@ fn word(outcome: &Result<Reply, EgressError>) -> String {
 }
 
 /// Whether the stock library of Standard Webhooks takes the delivery as genuine.
-fn stock_verifies<'h>(
+pub fn stock_verifies<'h>(
     secret: &str,
     headers: impl IntoIterator<Item = (&'h String, &'h String)>,
     body: &[u8],

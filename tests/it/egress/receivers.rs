@@ -1,4 +1,4 @@
-//! What receivers do to the caller, and what the caller makes of it. Real time passes where a
+//! The behaviours of receivers, and the outcome of each for the caller. Real time passes where a
 //! receiver waits, because the deadline under test is real.
 
 use std::{
@@ -44,6 +44,8 @@ pub(super) const OUTCOMES: &[(Behaviour, &str)] = &[
     (BadRequest, "400"),
     (Gone, "410"),
     (TooMany, "429"),
+    (TooManyUntil, "429"),
+    (UnavailableFor, "503"),
     (Unavailable, "503"),
     (ServerError, "500"),
     (SwitchingProtocols, "101"),
@@ -170,16 +172,26 @@ async fn a_long_answer_is_cut_and_a_compressed_one_stays_compressed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_after_is_read_in_both_forms() {
     let egress = client(&Authority::new());
-    let receiver = FaultyReceiver::plain(|n| [TooMany, Unavailable, ServerError][n % 3]).await;
+    let answers = [
+        TooMany,
+        UnavailableFor,
+        TooManyUntil,
+        Unavailable,
+        ServerError,
+    ];
+    let receiver = FaultyReceiver::plain(move |n| answers[n % answers.len()]).await;
     let mut waits = Vec::new();
-    for _ in 0..3 {
+    for _ in answers {
         let reply = post(&egress, &receiver.url()).await.expect("an answer");
         waits.push(reply.retry_after);
     }
+    let seven = Some(Duration::from_secs(7));
+    assert_eq!(waits[..2], [seven, seven]);
     let years = Duration::from_secs(70 * 365 * 24 * 3600);
-    assert_eq!(waits[0], Some(Duration::from_secs(7)));
-    assert!(waits[1].is_some_and(|wait| wait > years), "{waits:?}");
-    assert_eq!(waits[2], None);
+    for wait in &waits[2..4] {
+        assert!(wait.is_some_and(|wait| wait > years), "{waits:?}");
+    }
+    assert_eq!(waits[4], None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

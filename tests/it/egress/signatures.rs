@@ -112,7 +112,7 @@ fn as_map(headers: &HeaderMap) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What an attacker would make of a genuine delivery with a body.
+/// The forgeries that an attacker would make of a genuine delivery with a body.
 fn forgeries(of: &Delivery) -> Vec<Delivery> {
     let other = WebhookSecret::generate(&Random::new(Clock::default()));
     let flip = |text: &mut String| {

@@ -2,18 +2,30 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use super::{Stage, StoreKind, bring, confirm, count, fetch, noise, path_of};
-use crate::support::{ProcessNode, blocked, connect, spawn};
+use super::{Stage, StoreKind, bring, confirm, count, fetch, hash, noise, path_of};
+use crate::support::{Answer, Caller, ProcessNode, blocked, connect, spawn};
 
 /// The time after which the lease of a killed node's write has ended.
 const AFTER_LEASE: Duration = Duration::from_secs(181);
+/// The time after which the lease of a killed node's copy has ended.
+const AFTER_ADOPTION: Duration = Duration::from_secs(901);
+
+async fn try_confirm(
+    agent: &Caller,
+    upload: &Value,
+    bytes: &[u8],
+) -> Result<Answer, reqwest::Error> {
+    let body = json!({ "upload_id": upload["upload_id"], "sha256": hash(bytes) });
+    let call = agent.request(reqwest::Method::POST, "/files/confirm");
+    agent.try_send(call.json(&body)).await
+}
 
 /// Killed while bytes arrive: they lie under a temporary name, and go.
-#[tokio::test(flavor = "multi_thread")]
-async fn bytes_of_a_node_that_dies_while_they_arrive_go() {
-    let stage = Stage::new(StoreKind::Folder).await;
+async fn bytes_of_a_node_that_dies_while_they_arrive_go(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
     let mut doomed = ProcessNode::start(&stage.nodes[0]).await;
     let bytes = noise(1_000_000);
     let upload = stage.request(bytes.len() as u64).await;
@@ -25,27 +37,25 @@ async fn bytes_of_a_node_that_dies_while_they_arrive_go() {
     );
     stream.write_all(head.as_bytes()).await.expect("sent");
     stream.write_all(&bytes[..900_000]).await.expect("sent");
-    let is_written = |stage: &Stage| {
-        let files = stage.stored();
-        files
-            .iter()
-            .any(|file| file.metadata().is_ok_and(|file| file.len() > 500_000))
-    };
+    let is_written = |stage: &Stage| stage.receiving().into_iter().any(|size| size > 500_000);
     for _ in 0..200 {
         if is_written(&stage) {
             break;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(is_written(&stage), "{:?}", stage.stored());
+    assert!(is_written(&stage), "{:?}", stage.receiving());
     doomed.kill();
 
     // The upload is still pending, and takes its bytes elsewhere.
     bring(&stage.agent, &upload, &bytes).await.expect(200);
     let file = confirm(&stage.agent, &upload, &bytes).await.expect(200);
-    assert_eq!(stage.stored().len(), 2);
+    // A bucket keeps nothing of a PUT that is cut.
+    let left = if kind == StoreKind::Folder { 2 } else { 1 };
+    assert_eq!(stage.stored().len(), left);
     stage.nodes[0].advance(AFTER_LEASE).await;
     stage.until_stored(1).await;
+    assert_eq!(stage.receiving().len(), 1);
     let path = format!(
         "/objects/{}",
         file.data()["object_key"].as_str().expect("a key")
@@ -53,6 +63,8 @@ async fn bytes_of_a_node_that_dies_while_they_arrive_go() {
     let alice = stage.alice.refreshed().await;
     assert!(fetch(&alice, &path, &[]).await.1 == bytes);
 }
+
+on_stores!(bytes_of_a_node_that_dies_while_they_arrive_go: folder, bucket);
 
 /// Killed after the rename and before the commit that tells of it. A lock holds the commit up.
 async fn bytes_that_no_commit_tells_of_go(kind: StoreKind) {
@@ -98,20 +110,50 @@ async fn bytes_that_no_commit_tells_of_go(kind: StoreKind) {
     assert!(whole(&stage));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_no_commit_tells_of_go_from_a_folder() {
-    Box::pin(bytes_that_no_commit_tells_of_go(StoreKind::Folder)).await;
-}
+on_stores!(bytes_that_no_commit_tells_of_go: folder, bucket);
 
+/// Killed while it takes over what a client wrote to the bucket, before the commit.
 #[tokio::test(flavor = "multi_thread")]
-async fn bytes_that_no_commit_tells_of_go_from_a_bucket() {
-    Box::pin(bytes_that_no_commit_tells_of_go(StoreKind::Bucket)).await;
+async fn a_copy_that_no_commit_tells_of_goes() {
+    let stage = Stage::new(StoreKind::Direct).await;
+    let mut doomed = ProcessNode::start(&stage.nodes[0]).await;
+    let bytes = noise(300_000);
+    let upload = stage.request(bytes.len() as u64).await;
+    bring(&stage.agent, &upload, &bytes).await.expect(200);
+    let mut client = connect(stage.database()).await;
+    let held = client.transaction().await.expect("begun");
+    held.batch_execute("select 1 from upload for update")
+        .await
+        .expect("locked");
+    let confirming = spawn({
+        let (agent, upload, bytes) = (stage.agent.at(&doomed.base), upload.clone(), bytes.clone());
+        async move { try_confirm(&agent, &upload, &bytes).await.is_err() }
+    });
+    blocked(&held, 1).await;
+    assert_eq!(
+        stage.stored().len(),
+        2,
+        "the copy is there before its commit"
+    );
+    doomed.kill();
+    assert!(
+        confirming.await.expect("no panic"),
+        "the client has no answer"
+    );
+    held.commit().await.expect("ended");
+
+    confirm(&stage.agent, &upload, &bytes).await.expect(200);
+    assert_eq!(stage.stored().len(), 3);
+    stage.nodes[0].advance(AFTER_ADOPTION).await;
+    stage.until_stored(2).await;
+    // The original goes an hour after its address.
+    stage.nodes[0].advance(Duration::from_secs(3600)).await;
+    stage.until_stored(1).await;
 }
 
 /// Killed between the PUT and the confirmation, and again before the confirmation's commit.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_confirmation_that_dies_is_repeated_elsewhere() {
-    let stage = Stage::new(StoreKind::Folder).await;
+async fn a_confirmation_that_dies_is_repeated_elsewhere(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
     let mut socket = stage.alice.connect().await;
     let mut doomed = ProcessNode::start(&stage.nodes[0]).await;
     let bytes = noise(50_000);
@@ -127,13 +169,7 @@ async fn a_confirmation_that_dies_is_repeated_elsewhere() {
         .expect("locked");
     let confirming = spawn({
         let (agent, upload, bytes) = (stage.agent.at(&doomed.base), upload.clone(), bytes.clone());
-        async move {
-            let body = serde_json::json!({ "upload_id": upload["upload_id"], "sha256": super::hash(&bytes) });
-            let call = agent
-                .request(reqwest::Method::POST, "/files/confirm")
-                .json(&body);
-            agent.try_send(call).await.is_err()
-        }
+        async move { try_confirm(&agent, &upload, &bytes).await.is_err() }
     });
     blocked(&held, 1).await;
     doomed.kill();
@@ -149,3 +185,5 @@ async fn a_confirmation_that_dies_is_repeated_elsewhere() {
     );
     assert!(fetch(&stage.alice, &path, &[]).await.1 == bytes);
 }
+
+on_stores!(a_confirmation_that_dies_is_repeated_elsewhere: folder, bucket, direct);

@@ -1,12 +1,29 @@
 //! Files, objects and shares. Stories that concern the bytes run on a local folder and on an S3
 //! server, and some with addresses that the server itself signs.
 
+/// Runs a story on stores, each as a test of its own: `story::folder`, `story::bucket`,
+/// `story::direct`.
+macro_rules! on_stores {
+    ($story:ident: $($store:ident),+) => {
+        mod $story {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $store() {
+                    let kind = crate::files::StoreKind::named(stringify!($store));
+                    Box::pin(super::$story(kind)).await;
+                }
+            )+
+        }
+    };
+}
+
 mod attacks;
 mod crashes;
 mod endings;
-mod faults;
+pub mod faults;
 mod objects;
 mod races;
+mod share_page;
 mod shares;
 mod sizes;
 mod uploads;
@@ -32,6 +49,17 @@ pub enum StoreKind {
     Direct,
 }
 
+impl StoreKind {
+    fn named(name: &str) -> Self {
+        match name {
+            "folder" => StoreKind::Folder,
+            "bucket" => StoreKind::Bucket,
+            "direct" => StoreKind::Direct,
+            _ => panic!("no such store: {name}"),
+        }
+    }
+}
+
 /// A user and her agent, two nodes, and a conversation.
 pub struct Stage {
     pub nodes: [TestNode; 2],
@@ -47,6 +75,15 @@ impl Stage {
     }
 
     pub async fn with(kind: StoreKind, more: &[(&str, &str)]) -> Self {
+        Self::behind(kind, more, async |s3| s3.address).await
+    }
+
+    /// A stage whose nodes reach the bucket at the address that `before` returns.
+    pub async fn behind(
+        kind: StoreKind,
+        more: &[(&str, &str)],
+        before: impl AsyncFnOnce(&S3Server) -> std::net::SocketAddr,
+    ) -> Self {
         // The template of databases starts the services, and with them the provider of TLS.
         tokio::task::spawn_blocking(services)
             .await
@@ -55,8 +92,10 @@ impl Stage {
             StoreKind::Folder => None,
             StoreKind::Bucket | StoreKind::Direct => Some(S3Server::start().await),
         };
-        let bucket = s3.as_ref().map(|s3| s3.settings(s3.address));
-        let bucket = bucket.unwrap_or_default();
+        let bucket = match &s3 {
+            Some(s3) => s3.settings(before(s3).await),
+            None => Vec::new(),
+        };
         let mut settings = vec![("LIMIT_OVERRIDES", LIMITS)];
         settings.extend(bucket.iter().map(|(name, value)| (*name, value.as_str())));
         if kind == StoreKind::Direct {
@@ -102,7 +141,7 @@ impl Stage {
         answer.data().clone()
     }
 
-    /// The files that the store has, whole or not.
+    /// The files of the store, whole or not.
     pub fn stored(&self) -> Vec<PathBuf> {
         let folder = match &self.s3 {
             Some(s3) => s3.bucket(),
@@ -120,6 +159,27 @@ impl Stage {
             }
         }
         files
+    }
+
+    /// The sizes of the files that a store is still receiving, besides those that it has.
+    pub fn receiving(&self) -> Vec<u64> {
+        let mut files = self.stored();
+        // The S3 server has them beside its buckets.
+        if let Some(s3) = &self.s3 {
+            let buckets = s3.bucket();
+            let beside = std::fs::read_dir(buckets.parent().expect("a folder"));
+            let beside = beside
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path());
+            files.extend(beside.filter(|path| path.extension().is_some_and(|end| end == "part")));
+        }
+        let sizes = files.into_iter().filter_map(|file| file.metadata().ok());
+        sizes
+            .filter(|file| file.is_file())
+            .map(|file| file.len())
+            .collect()
     }
 
     /// Waits until the store has so many files. The nodes' own jobs bring that about.

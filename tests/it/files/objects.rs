@@ -9,6 +9,7 @@ use tokio::{
 };
 
 use super::{Stage, StoreKind, fetch, noise};
+use crate::support::ProcessNode;
 
 async fn ranges_and_conditions(kind: StoreKind) {
     let stage = Stage::new(kind).await;
@@ -59,20 +60,11 @@ async fn ranges_and_conditions(kind: StoreKind) {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn ranges_and_conditions_over_a_folder() {
-    Box::pin(ranges_and_conditions(StoreKind::Folder)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn ranges_and_conditions_over_a_bucket() {
-    Box::pin(ranges_and_conditions(StoreKind::Bucket)).await;
-}
+on_stores!(ranges_and_conditions: folder, bucket, direct);
 
 /// Bytes that nobody has confirmed are nobody's object.
-#[tokio::test(flavor = "multi_thread")]
-async fn only_confirmed_bytes_are_read() {
-    let stage = Stage::new(StoreKind::Folder).await;
+async fn only_confirmed_bytes_are_read(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
     let upload = stage.request(1).await;
     super::bring(&stage.agent, &upload, b"x").await.expect(200);
     let stored = stage.stored();
@@ -91,16 +83,19 @@ async fn only_confirmed_bytes_are_read() {
     stage.agent.get(format!("/objects/{key}")).await.expect(200);
 }
 
+on_stores!(only_confirmed_bytes_are_read: folder, bucket);
+
 /// A reader that takes nothing costs the node a few chunks, not the object.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_does_not_read_holds_little() {
-    let stage = Stage::new(StoreKind::Folder).await;
+async fn a_reader_that_does_not_read_holds_little(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
     let bytes = noise(20 << 20);
     let file = stage.file(&bytes).await;
     let path = format!("/objects/{}", file["object_key"].as_str().expect("a key"));
-    let sent = async || stage.nodes[0].metric("object_bytes_total", &["out"]).await;
+    // The metrics of nodes in one process are common.
+    let node = ProcessNode::start(&stage.nodes[0]).await;
+    let sent = async || node.metric("object_bytes_total", "out").await;
     let before = sent().await;
-    let address = stage.nodes[0].base.trim_start_matches("http://");
+    let address = node.base.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).await.expect("connected");
     let head = format!(
         "GET {path} HTTP/1.1\r\nhost: x\r\nx-forwarded-proto: https\r\nauthorization: Bearer {}\r\n\r\n",
@@ -125,3 +120,5 @@ async fn a_reader_that_does_not_read_holds_little() {
     let text = String::from_utf8_lossy(&some[..n]);
     assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
 }
+
+on_stores!(a_reader_that_does_not_read_holds_little: folder, bucket);

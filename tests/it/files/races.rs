@@ -34,14 +34,34 @@ async fn of_two_puts_one_wins(kind: StoreKind) {
     assert_eq!(count(stage.database(), live).await, 5);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn of_two_puts_one_wins_in_a_folder() {
-    Box::pin(of_two_puts_one_wins(StoreKind::Folder)).await;
-}
+on_stores!(of_two_puts_one_wins: folder, bucket);
 
+/// Two clients write to the bucket's address at once: the confirmation takes one of them whole.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_puts_one_wins_in_a_bucket() {
-    Box::pin(of_two_puts_one_wins(StoreKind::Bucket)).await;
+async fn of_two_puts_past_the_node_one_is_confirmed_whole() {
+    let stage = Stage::new(StoreKind::Direct).await;
+    for round in 0..5 {
+        let bytes: Vec<Vec<u8>> = (0..2).map(|n| vec![n + round; 70_000]).collect();
+        let upload = stage.request(70_000).await;
+        let (one, other, first) = tokio::join!(
+            bring(&stage.agent, &upload, &bytes[0]),
+            bring(&stage.agent, &upload, &bytes[1]),
+            confirm(&stage.agent, &upload, &bytes[0]),
+        );
+        assert!(one.status == 200 || other.status == 200);
+        let first = match first.code() {
+            "UPLOAD_INCOMPLETE" => confirm(&stage.agent, &upload, &bytes[0]).await,
+            _ => first,
+        };
+        match first.status {
+            200 => {
+                let key = first.data()["object_key"].as_str().expect("a key");
+                let (_, read) = fetch(&stage.alice, format!("/objects/{key}"), &[]).await;
+                assert!(read == bytes[0], "other bytes");
+            }
+            _ => drop(first.refused(409, "SHA256_MISMATCH")),
+        }
+    }
 }
 
 /// However many confirm at once, there is one file and one event.
@@ -72,20 +92,11 @@ async fn confirmations_have_one_effect(kind: StoreKind) {
     assert_eq!(count(stage.database(), events).await, 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn confirmations_have_one_effect_in_a_folder() {
-    Box::pin(confirmations_have_one_effect(StoreKind::Folder)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn confirmations_have_one_effect_past_the_node() {
-    Box::pin(confirmations_have_one_effect(StoreKind::Direct)).await;
-}
+on_stores!(confirmations_have_one_effect: folder, bucket, direct);
 
 /// A right and a wrong confirmation at once: either a file, or nothing.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_right_and_a_wrong_confirmation_have_one_winner() {
-    let stage = Stage::new(StoreKind::Folder).await;
+async fn a_right_and_a_wrong_confirmation_have_one_winner(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
     for _ in 0..8 {
         let upload = stage.request(5).await;
         bring(&stage.agent, &upload, b"right").await.expect(200);
@@ -109,10 +120,11 @@ async fn a_right_and_a_wrong_confirmation_have_one_winner() {
     }
 }
 
+on_stores!(a_right_and_a_wrong_confirmation_have_one_winner: folder, bucket, direct);
+
 /// A confirmation beside the PUT sees all of the bytes or none.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_confirmation_beside_the_put_sees_whole_bytes() {
-    let stage = Stage::new(StoreKind::Folder).await;
+async fn a_confirmation_beside_the_put_sees_whole_bytes(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
     let bytes = noise(500_000);
     for _ in 0..4 {
         let upload = stage.request(500_000).await;
@@ -135,3 +147,5 @@ async fn a_confirmation_beside_the_put_sees_whole_bytes() {
         assert!(fetch(&stage.alice, &path, &[]).await.1 == bytes);
     }
 }
+
+on_stores!(a_confirmation_beside_the_put_sees_whole_bytes: folder, bucket, direct);

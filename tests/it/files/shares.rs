@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::{Stage, StoreKind, fetch, hash, path_of};
-use crate::support::{Answer, User};
+use crate::support::{Answer, Caller, User};
 
 async fn share(user: &User, mut body: Value) -> Answer {
     if body["expires_at"].is_null() {
@@ -15,14 +15,21 @@ async fn share(user: &User, mut body: Value) -> Answer {
     user.post("/shares", body).await
 }
 
+/// The card of an agent or a contact, without the share's end.
+async fn card_of(anyone: &Caller, share: &Answer) -> Value {
+    let mut card = anyone.get(path(share)).await.expect(200).data().clone();
+    let end = card.as_object_mut().expect("a card").remove("expires_at");
+    assert!(end.is_some_and(|end| end.is_string()));
+    card
+}
+
 fn path(share: &Answer) -> String {
     let url = share.data()["url"].as_str().expect("a URL");
     path_of(url).to_owned()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_share_shows_a_file_an_agent_or_a_contact() {
-    let stage = Stage::new(StoreKind::Folder).await;
+async fn a_share_shows_a_file_an_agent_or_a_contact(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
     let [_, b] = &stage.nodes;
     let file = stage.file(b"ciphertext").await;
     let made = share(&stage.alice, json!({ "file_id": file["file_id"] }))
@@ -45,12 +52,11 @@ async fn a_share_shows_a_file_an_agent_or_a_contact() {
         (&card["kind"], &card["size"], &card["sha256"]),
         (&json!("file"), &json!(10), &json!(hash(b"ciphertext")))
     );
-    // Neither the name nor the conversation is public.
-    assert!(
-        !opened.body.to_string().contains("notes"),
-        "{}",
-        opened.body
-    );
+    assert_eq!(card["filename"], json!("notes.txt"));
+    assert!(card["expires_at"].is_string(), "{card}");
+    // The conversation is not public.
+    let shown = opened.body.to_string();
+    assert!(!shown.contains(&stage.conversation), "{shown}");
     let url = path_of(card["url"].as_str().expect("a URL")).to_owned();
     let (answer, read) = fetch(&anyone, &url, &[]).await;
     assert_eq!(
@@ -62,7 +68,7 @@ async fn a_share_shows_a_file_an_agent_or_a_contact() {
     let made = share(&stage.alice, json!({ "agent_id": stage.agent.id }))
         .await
         .expect(201);
-    let card = anyone.get(path(&made)).await.expect(200).data().clone();
+    let card = card_of(&anyone, &made).await;
     let expected = json!({
         "kind": "agent", "agent_id": stage.agent.id, "display_name": "helper", "description": null,
     });
@@ -70,10 +76,12 @@ async fn a_share_shows_a_file_an_agent_or_a_contact() {
     let made = share(&stage.alice, json!({ "contact": true }))
         .await
         .expect(201);
-    let card = anyone.get(path(&made)).await.expect(200).data().clone();
+    let card = card_of(&anyone, &made).await;
     let expected = json!({ "kind": "contact", "user_id": stage.alice.id, "display_name": "alice" });
     assert_eq!(card, expected);
 }
+
+on_stores!(a_share_shows_a_file_an_agent_or_a_contact: folder, bucket, direct);
 
 /// Fifty clients at the last three openings: three get in.
 #[tokio::test(flavor = "multi_thread")]

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use super::{Stage, StoreKind, ask, confirm, noise, path_of};
+use super::{Stage, StoreKind, ask, bring, confirm, noise, path_of};
 use crate::support::ProcessNode;
 
 const LARGEST: usize = 100 << 20;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_has_100_mb_and_not_a_byte_more() {
-    let stage = Stage::new(StoreKind::Folder).await;
+async fn a_file_has_100_mb_and_not_a_byte_more(kind: StoreKind) {
+    let stage = Stage::new(kind).await;
     let files = stage.agent_files();
     ask(
         &stage.agent,
@@ -55,12 +54,21 @@ async fn a_file_has_100_mb_and_not_a_byte_more() {
     stage.until_stored(1).await;
 }
 
-/// The memory of a process that is in use, in bytes.
-fn resident(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let kb = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
-    kb.expect("a number") * 1024
+on_stores!(a_file_has_100_mb_and_not_a_byte_more: folder, bucket);
+
+/// The bucket takes what comes. The confirmation takes 100 MB, and not a byte more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_has_100_mb_and_not_a_byte_more_past_the_node() {
+    let stage = Stage::new(StoreKind::Direct).await;
+    let upload = stage.request(LARGEST as u64).await;
+    let bytes = noise(LARGEST + 1);
+    bring(&stage.agent, &upload, &bytes).await.expect(200);
+    confirm(&stage.agent, &upload, &bytes)
+        .await
+        .refused(409, "UPLOAD_INCOMPLETE");
+    let bytes = &bytes[..LARGEST];
+    bring(&stage.agent, &upload, bytes).await.expect(200);
+    confirm(&stage.agent, &upload, bytes).await.expect(200);
 }
 
 /// Fifty uploads at once hold at most a megabyte each. Each has sent 3 MB of 4 and waits.
@@ -99,7 +107,7 @@ async fn fifty_uploads_hold_at_most_a_megabyte_each(kind: StoreKind) {
                 .await
                 .expect("an answer");
             assert_eq!(&answer, b"HTTP/1.1 200");
-            before = resident(node.pid());
+            before = node.resident();
             continue;
         }
         streams.push(stream);
@@ -111,7 +119,7 @@ async fn fifty_uploads_hold_at_most_a_megabyte_each(kind: StoreKind) {
     }
     let mut most = 0;
     for _ in 0..10 {
-        most = most.max(resident(node.pid()));
+        most = most.max(node.resident());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(node.metric("uploads_open", "").await, UPLOADS as f64);
@@ -129,18 +137,4 @@ async fn fifty_uploads_hold_at_most_a_megabyte_each(kind: StoreKind) {
     futures_util::future::join_all(finishing).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn fifty_uploads_to_a_folder_hold_at_most_a_megabyte_each() {
-    Box::pin(fifty_uploads_hold_at_most_a_megabyte_each(
-        StoreKind::Folder,
-    ))
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn fifty_uploads_to_a_bucket_hold_at_most_a_megabyte_each() {
-    Box::pin(fifty_uploads_hold_at_most_a_megabyte_each(
-        StoreKind::Bucket,
-    ))
-    .await;
-}
+on_stores!(fifty_uploads_hold_at_most_a_megabyte_each: folder, bucket);

@@ -55,20 +55,7 @@ async fn a_file_is_uploaded_in_three_steps(kind: StoreKind) {
     assert_eq!(answer.status, 200);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_is_uploaded_in_three_steps_to_a_folder() {
-    Box::pin(a_file_is_uploaded_in_three_steps(StoreKind::Folder)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_is_uploaded_in_three_steps_to_a_bucket() {
-    Box::pin(a_file_is_uploaded_in_three_steps(StoreKind::Bucket)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_is_uploaded_in_three_steps_past_the_node() {
-    Box::pin(a_file_is_uploaded_in_three_steps(StoreKind::Direct)).await;
-}
+on_stores!(a_file_is_uploaded_in_three_steps: folder, bucket, direct);
 
 /// Users have the same steps; a token serves instead of the signature.
 #[tokio::test(flavor = "multi_thread")]

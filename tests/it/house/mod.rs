@@ -4,6 +4,7 @@ mod catalogues;
 mod grants;
 mod jobs;
 mod layers;
+mod object_store;
 mod operations;
 mod schema;
 pub mod sources;

@@ -45,6 +45,10 @@ pub enum Behaviour {
     Gone,
     /// 429 with seconds.
     TooMany,
+    /// 429 with a date.
+    TooManyUntil,
+    /// 503 with seconds.
+    UnavailableFor,
     /// 503 with a date.
     Unavailable,
     ServerError,
@@ -107,10 +111,9 @@ impl Behaviour {
             BadRequest => plain("400 Bad Request", ""),
             Gone => plain("410 Gone", ""),
             TooMany => plain("429 Too Many Requests", "retry-after: 7\r\n"),
-            Unavailable => plain(
-                "503 Service Unavailable",
-                "retry-after: Fri, 31 Dec 2100 23:59:59 GMT\r\n",
-            ),
+            TooManyUntil => plain("429 Too Many Requests", UNTIL_2100),
+            UnavailableFor => plain("503 Service Unavailable", "retry-after: 7\r\n"),
+            Unavailable => plain("503 Service Unavailable", UNTIL_2100),
             ServerError => plain("500 Internal Server Error", ""),
             SwitchingProtocols => {
                 "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"
@@ -184,6 +187,7 @@ impl Behaviour {
     }
 }
 
+const UNTIL_2100: &str = "retry-after: Fri, 31 Dec 2100 23:59:59 GMT\r\n";
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
 const ENDLESS_CHUNK: &[u8] = b"20\r\n                                \r\n";
 const TEN_GB: &str = "HTTP/1.1 200 OK\r\ncontent-length: 10737418240\r\n\r\n";

@@ -15,6 +15,8 @@ pub struct DevTools {
     stream: WebSocketStream<TcpStream>,
     session: Value,
     calls: u32,
+    /// What the page has reported meanwhile.
+    pub reports: Vec<Value>,
 }
 
 impl DevTools {
@@ -33,6 +35,7 @@ impl DevTools {
             stream,
             session: Value::Null,
             calls: 0,
+            reports: Vec::new(),
         };
         let target = page
             .call("Target.createTarget", json!({ "url": "about:blank" }))
@@ -74,12 +77,14 @@ impl DevTools {
         answer["result"]["value"].clone()
     }
 
-    /// Waits for a frame and skips others.
+    /// Waits for a frame and keeps others.
     async fn await_frame(&mut self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+        let DevTools {
+            stream, reports, ..
+        } = self;
         let next = async {
             loop {
-                let frame = self
-                    .stream
+                let frame = stream
                     .next()
                     .await
                     .expect("an open WebSocket")
@@ -89,6 +94,7 @@ impl DevTools {
                 if is_it(&frame) {
                     return frame;
                 }
+                reports.push(frame);
             }
         };
         tokio::time::timeout(TIMEOUT, next)

@@ -6,6 +6,7 @@
 mod authenticator;
 mod authority;
 mod behaviour;
+mod browser;
 mod client;
 mod devtools;
 mod faulty_receiver;
@@ -29,6 +30,7 @@ pub use self::{
     authenticator::Authenticator,
     authority::Authority,
     behaviour::Behaviour,
+    browser::browser,
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     devtools::DevTools,
     faulty_receiver::FaultyReceiver,

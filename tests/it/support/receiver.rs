@@ -56,6 +56,8 @@ impl Reply {
 pub struct Call {
     pub headers: HeaderMap,
     pub body: Value,
+    /// The body as it arrived.
+    pub raw: String,
     /// The time of its arrival.
     pub from: Instant,
     /// The time of its answer; none while it is under way or after a cut.
@@ -81,6 +83,12 @@ impl Call {
 
     pub fn conversation(&self) -> &str {
         self.body["conversation_id"].as_str().unwrap_or_default()
+    }
+
+    /// The text of a message.
+    pub fn text(&self) -> &str {
+        let text = &self.body["data"]["payload"]["text"];
+        text.as_str().unwrap_or_default()
     }
 
     pub fn header(&self, name: &str) -> &str {
@@ -191,6 +199,7 @@ async fn hear(State(inner): State<Arc<Inner>>, headers: HeaderMap, text: String)
     let call = Call {
         headers,
         body,
+        raw: text,
         from: Instant::now(),
         to: None,
     };

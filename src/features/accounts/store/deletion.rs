@@ -4,11 +4,12 @@
 use blindpipe_protocol::revocation::RevocationReason;
 use chrono::{DateTime, Utc};
 
+use super::suspend_webhooks;
 use crate::{
     auth::user::{User, lock_live_session},
     error::Result,
     features::devices,
-    ids::UserId,
+    ids::{AgentId, UserId},
     jobs::Job,
     work::Tx,
 };
@@ -57,18 +58,21 @@ pub async fn delete(tx: &Tx, user: &User) -> Result<DateTime<Utc>> {
 
 /// Locks agents' rows after their owner's and before all others.
 async fn end_agents(tx: &Tx, owner: UserId) -> Result<()> {
-    tx.execute(
-        "-- accounts.end_agents
+    let ended = tx
+        .query(
+            "-- accounts.end_agents
         with mine as materialized (
             select agent_id from agent where owner_user_id = $1 and state <> 'deleted' order by agent_id for no key update
         ), keys as (
             delete from agent_key k using mine where k.agent_id = mine.agent_id
         )
         update agent a set state = 'deleted', deleted_at = app_now(), unreachable_since = null
-        from mine where a.agent_id = mine.agent_id",
-        &[&owner],
-    )
-    .await?;
+        from mine where a.agent_id = mine.agent_id
+        returning a.agent_id",
+            &[&owner],
+        )
+        .await?;
+    let ended: Vec<AgentId> = ended.iter().map(|row| row.get("agent_id")).collect();
     let tokens = tx
         .query(
             "-- accounts.end_tokens
@@ -81,32 +85,5 @@ async fn end_agents(tx: &Tx, owner: UserId) -> Result<()> {
         .await?;
     let tokens = tokens.iter().map(|row| row.get("token_id")).collect();
     tx.revoke(tokens, RevocationReason::AccountDeleted);
-    end_webhooks(tx, owner).await
-}
-
-/// Cuts the calls under way. The erasure removes the rows.
-async fn end_webhooks(tx: &Tx, owner: UserId) -> Result<()> {
-    let webhooks = tx
-        .query(
-            "-- accounts.end_webhooks
-            with mine as materialized (
-                select w.agent_id from webhook w join agent a on a.agent_id = w.agent_id
-                where a.owner_user_id = $1 order by w.agent_id for update of w
-            ), closed as (
-                update webhook_turn t set is_open = false, due_at = null, is_leased = false, turn = t.turn + 1
-                from mine where t.agent_id = mine.agent_id
-            )
-            update webhook w set status = 'suspended', sealed_secret = null, sealed_previous = null,
-                previous_valid_until = null
-            from mine where w.agent_id = mine.agent_id
-            returning w.credential_id",
-            &[&owner],
-        )
-        .await?;
-    let webhooks = webhooks
-        .iter()
-        .map(|row| row.get("credential_id"))
-        .collect();
-    tx.revoke(webhooks, RevocationReason::AccountDeleted);
-    Ok(())
+    suspend_webhooks(tx, &ended, RevocationReason::AccountDeleted).await
 }

@@ -2,6 +2,7 @@ mod codes;
 mod deletion;
 mod notices;
 mod thefts;
+mod webhooks;
 
 use chrono::{DateTime, Utc};
 use tokio_postgres::types::ToSql;
@@ -11,6 +12,7 @@ pub use self::{
     deletion::delete,
     notices::{address_of, put_notice, put_security_notice},
     thefts::end_tokens_of,
+    webhooks::suspend_webhooks,
 };
 use crate::{
     db::Db,

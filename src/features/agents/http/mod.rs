@@ -250,7 +250,7 @@ pub async fn delete(
         let locked = store::lock_owned(tx, &agent).await?;
         let had_token = store::revoke_tokens(tx, agent.id, RevocationReason::TokenRevoked).await?;
         store::end_keys(tx, agent.id).await?;
-        store::suspend_webhook(tx, agent.id, RevocationReason::TokenRevoked).await?;
+        accounts::suspend_webhooks(tx, &[agent.id], RevocationReason::TokenRevoked).await?;
         move_to(tx, &locked, AgentState::Deleted).await?;
         tx.enqueue(Job::EraseAgent {
             agent: agent.id,

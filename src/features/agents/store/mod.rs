@@ -14,7 +14,7 @@ pub use self::{
         add_token, end_current_token, restore_token, retire_tokens, revoke_tokens, revoked_at,
     },
     view::{AgentRow, Viewer, find_visible, list},
-    webhook::{resume_webhook, suspend_webhook},
+    webhook::resume_webhook,
 };
 use super::{AgentState, Locked, seconds};
 use crate::{

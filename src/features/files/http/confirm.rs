@@ -37,6 +37,7 @@ pub async fn confirm(
     if row.state == UploadState::Pending {
         adopt(&work, &objects, id, &row).await?;
     }
+    must_be_stored(&work, &objects, id).await?;
     let confirming = work.run("files.confirm", async |tx| {
         store::confirm(tx, id, row.conversation, owner, body.sha256).await
     });
@@ -53,6 +54,18 @@ pub async fn confirm(
         sha256: content.sha256,
         state: UploadState::Confirmed,
     }))
+}
+
+/// Refuses bytes that the store has lost, or that were replaced by others of another size, between
+/// the PUT and the confirmation.
+async fn must_be_stored(work: &UnitOfWork, objects: &Objects, id: UploadId) -> Result<()> {
+    let Some((key, content)) = store::received_object(work.db(), id).await? else {
+        return Ok(());
+    };
+    match objects.is_stored(&key, &content).await? {
+        true => Ok(()),
+        false => Err(Code::UploadIncomplete.into()),
+    }
 }
 
 /// Takes over bytes that the client wrote to the store itself. They are copied to a key that no

@@ -139,12 +139,8 @@ async fn answer(
             format!("bytes {from}-{}/{size}", to - 1),
         );
     }
-    let bytes = objects.read(&right.key, from, to).await?;
-    // The sweep may have taken the bytes since the row was read. Otherwise they are lost.
-    let bytes = bytes.ok_or_else(|| {
-        metrics::object_missing();
-        Error::from(Code::NotFound)
-    })?;
+    let bytes = objects.read(&right.key, &found.content, from..to).await?;
+    let bytes = bytes.ok_or(Code::NotFound)?;
     Ok((status, headers, Body::from_stream(chunks(bytes, right))).into_response())
 }
 

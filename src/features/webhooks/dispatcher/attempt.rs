@@ -1,22 +1,22 @@
-//! One attempt of a delivery: a slot, the record that it begins, the call, the replies.
+//! An attempt of a delivery: its body, a slot, the record that it begins, the call, the replies.
 
 use std::{sync::Arc, time::Duration};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     super::{
-        Caller, DeliveryAttempt, SecretSeal,
+        DeliveryAttempt, SecretSeal,
         caller::{Exchange, Secrets},
         store::{
             ledger::{Begin, Begun},
             turns::{self, EndpointRow},
         },
     },
-    Shared,
+    Shared, body,
     lanes::{Item, Lane, Logged},
     replies::Place,
 };
@@ -29,6 +29,9 @@ use crate::{
     limits::slots::WebhookSlot,
     metrics,
 };
+
+/// Wait before an event whose data could not be stored is attempted again.
+const STORE_WAIT: TimeDelta = TimeDelta::seconds(10);
 
 /// The address of a turn, opened.
 #[derive(Clone)]
@@ -146,6 +149,8 @@ pub enum End {
         /// The end of the pause that the receiver asked for.
         pause_until: Option<DateTime<Utc>>,
     },
+    /// The event's data could not be stored. It was no attempt.
+    Deferred { at: DateTime<Utc> },
     /// The node makes too many calls. It was no attempt.
     Busy,
     /// All slots of the agent are in use. It was no attempt.
@@ -180,6 +185,15 @@ impl Context {
     }
 
     async fn make(&self, item: &mut Item, failing: bool) -> End {
+        // Before everything that others wait for, because the store may be slow.
+        let object = match self.object(item).await {
+            Ok(object) => object,
+            Err(error) => {
+                error.log_in("webhooks.store_event", "it is tried again in ten seconds");
+                let at = self.shared.caller.clock.now() + STORE_WAIT;
+                return End::Deferred { at };
+            }
+        };
         let Some(_permits) = self.shared.calls.take(failing).await else {
             return End::Lost;
         };
@@ -213,7 +227,7 @@ impl Context {
             });
         }
         let under_way = UnderWay::new();
-        let exchange = self.call(id, begun, item).await;
+        let exchange = self.call(id, begun, &object).await;
         drop(under_way);
         match exchange {
             Ok(exchange) => self.conclude(item, id, begun, exchange).await,
@@ -224,22 +238,25 @@ impl Context {
         }
     }
 
-    async fn call(&self, id: DeliveryId, begun: Begun, item: &Item) -> Result<Exchange> {
-        let endpoint = self.endpoint_of(begun).await?;
-        let Caller { clock, .. } = &self.shared.caller;
+    /// The event object of the body, with a reference in place of data that are too large.
+    async fn object(&self, item: &Item) -> Result<String> {
         let cursor = Cursor {
             epoch: self.epoch,
             seq: item.seq,
         };
-        let object = events::object(cursor, &item.encoded);
-        let body = format!(
-            r#"{{"delivery_id":"{id}","attempt":{},"agent_id":"{}",{}"#,
-            begun.attempt,
-            self.agent,
-            &object[1..]
-        );
-        let secrets = endpoint.secrets(clock.now());
+        let whole = events::object(cursor, &item.encoded);
+        if !body::is_too_large(&whole) {
+            return Ok(whole);
+        }
+        let reference = body::referenced(&self.shared.objects, self.agent, &item.encoded);
+        Ok(events::object(cursor, &reference.await?))
+    }
+
+    async fn call(&self, id: DeliveryId, begun: Begun, object: &str) -> Result<Exchange> {
+        let endpoint = self.endpoint_of(begun).await?;
         let caller = &self.shared.caller;
+        let body = body::of(id, begun.attempt, self.agent, object);
+        let secrets = endpoint.secrets(caller.clock.now());
         Ok(caller.post(&endpoint.url, &secrets, id, body).await)
     }
 

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::ids::AgentId;
 
-/// What others tell a turn.
+/// The signals of others to a turn.
 #[derive(Clone)]
 pub struct Signals {
     /// The number of the turn.

@@ -10,7 +10,8 @@ use crate::{
     ids::{ConversationId, DeliveryId},
 };
 
-/// What is delivered in order: a conversation, all events without one, or a replay by itself.
+/// Events that are delivered in order: those of a conversation, those without one, or a replay by
+/// itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
     Conversation(ConversationId),
@@ -40,6 +41,16 @@ pub struct Item {
     pub logged: Option<Logged>,
     /// The earliest time of the next attempt.
     pub not_before: Option<DateTime<Utc>>,
+}
+
+impl Item {
+    /// The event, to be attempted again at `at`.
+    pub fn not_before(self, at: DateTime<Utc>) -> Self {
+        Item {
+            not_before: Some(at),
+            ..self
+        }
+    }
 }
 
 /// The lanes of a turn.

@@ -10,6 +10,7 @@
 //! of the calls and of the claims.
 
 mod attempt;
+mod body;
 mod held;
 mod lanes;
 mod ledger;
@@ -45,6 +46,7 @@ use crate::{
     features::messages::MessageWriter,
     inbox::Inbox,
     limits::{Limits, slots::Slots},
+    objects::Objects,
     work::UnitOfWork,
 };
 
@@ -91,6 +93,7 @@ pub struct Shared {
     inbox: Inbox,
     slots: Slots,
     caller: Caller,
+    objects: Objects,
     seal: SecretSeal,
     replies: Replies,
     ledger: Ledger,
@@ -113,16 +116,19 @@ impl Shared {
 /// The parts of the node that a dispatcher needs.
 pub struct Parts {
     pub settings: Settings,
-    /// Connections of its own, whose commits do not wait for the disk. What a crash of Postgres
-    /// forgets is delivered again.
+    /// Connections of its own, whose commits do not wait for the disk. A delivery that a crash of
+    /// Postgres forgets is made again.
     pub db: Db,
     pub work: UnitOfWork,
     pub backplane: Backplane,
     pub slots: Slots,
     pub caller: Caller,
+    pub objects: Objects,
     pub seal: SecretSeal,
     pub limits: Limits,
     pub message_writer: MessageWriter,
+    /// Gets the turns. A drain waits for them.
+    pub turns: TaskTracker,
     pub draining: CancellationToken,
     pub stopping: CancellationToken,
 }
@@ -153,6 +159,7 @@ impl Dispatcher {
             work: parts.work,
             slots: parts.slots,
             caller: parts.caller,
+            objects: parts.objects,
             seal: parts.seal,
             replies: Replies {
                 limits: parts.limits,
@@ -168,7 +175,7 @@ impl Dispatcher {
         let dispatcher = Dispatcher {
             shared,
             held,
-            tasks: tasks.clone(),
+            tasks: parts.turns,
         };
         tasks.spawn(dispatcher.clone().claim());
         tasks.spawn(dispatcher.check());

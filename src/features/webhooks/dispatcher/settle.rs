@@ -25,7 +25,7 @@ pub struct Standing {
     pub window: Window,
     /// Failed attempts since the last success.
     pub failures: i32,
-    /// Attempts that may run side by side. One after a failure, one more after each success.
+    /// Attempts that may run side by side: 1 after a failure, and another after each success.
     pub concurrency: usize,
 }
 

@@ -244,7 +244,7 @@ pub async fn test(
     let event = WebhookEvent::Test(WebhookTest {
         text: "This event tests the webhook.".to_owned(),
     });
-    let caller = &webhooks.caller;
+    let (caller, name) = (&webhooks.caller, event.kind().name());
     let (id, exchange) = caller.call(agent.id, &row.url, &secrets, event).await;
     let status = if exchange.is_success() {
         DeliveryStatus::Success
@@ -256,7 +256,7 @@ pub async fn test(
         webhooks.work.db(),
         agent.id,
         id,
-        "webhook.test",
+        name,
         status,
         &json(&attempt),
     )

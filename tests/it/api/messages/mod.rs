@@ -135,10 +135,16 @@ async fn attack_30_one_id_sends_one_message_over_three_nodes() {
     let mut other = body.clone();
     other["payload"]["text"] = json!("another");
     for caller in &callers {
-        caller
-            .post(&paths[0], other.clone())
-            .await
-            .refused(409, "IDEMPOTENCY_CONFLICT");
+        let refused = caller.post(&paths[0], other.clone()).await;
+        let refused = refused.refused(409, "IDEMPOTENCY_CONFLICT");
+        // It tells the sender which message holds the id.
+        let earlier = &refused.body["error"]["params"];
+        assert_eq!(earlier["payload"], body["payload"]);
+        assert_eq!(earlier["conversation_id"], conversation.as_str());
+        assert_eq!(
+            (earlier["message_id"].as_str(), &earlier["seq"]),
+            (ids.iter().next().copied(), &json!(1))
+        );
     }
     for node in [&a, &b, &c] {
         let path = format!("/conversations/{conversation}/messages");

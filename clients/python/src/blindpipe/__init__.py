@@ -1,0 +1,1 @@
+"""Blindpipe for Python."""

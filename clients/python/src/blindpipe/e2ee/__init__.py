@@ -1,0 +1,49 @@
+"""The end-to-end encryption `bp1` of blindpipe.
+
+No input or output, no clock: bytes and times are passed in. `docs/encryption.md` describes the
+scheme byte by byte, and what it does not protect.
+"""
+
+from . import backup, content, envelope, file, ids, keylog, safety, wrap
+from ._bytes import from_base64, to_base64
+from .epoch import EpochKey
+from .errors import REASONS, E2eeError, Reason
+from .keys import (
+    ED25519_SMALL_ORDER,
+    X25519_SMALL_ORDER,
+    AgentKey,
+    Kind,
+    Principal,
+    PrivateKeys,
+    PublicKeys,
+    Secret,
+    introduce,
+    verify_introduction,
+)
+
+__all__ = [
+    "ED25519_SMALL_ORDER",
+    "REASONS",
+    "X25519_SMALL_ORDER",
+    "AgentKey",
+    "E2eeError",
+    "EpochKey",
+    "Kind",
+    "Principal",
+    "PrivateKeys",
+    "PublicKeys",
+    "Reason",
+    "Secret",
+    "backup",
+    "content",
+    "envelope",
+    "file",
+    "from_base64",
+    "ids",
+    "introduce",
+    "keylog",
+    "safety",
+    "to_base64",
+    "verify_introduction",
+    "wrap",
+]

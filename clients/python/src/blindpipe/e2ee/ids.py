@@ -1,0 +1,46 @@
+"""Ids that follow from what is answered, so that work done twice is sent once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ._bytes import label, prefixed, sha256
+from .keys import Principal
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Names what is answered, whatever event brings it."""
+
+    hash: bytes
+    time: bytes
+
+    @classmethod
+    def message(
+        cls, conversation: bytes, sender: Principal, client_message_id: bytes
+    ) -> Origin:
+        """An encrypted message: all of this is signed."""
+        hash = sha256(label("origin"), conversation, sender.to_bytes(), client_message_id)
+        return cls(hash, client_message_id[:6])
+
+    @classmethod
+    def event(cls, event_id: bytes) -> Origin:
+        """Any other event."""
+        return cls(sha256(label("event"), event_id), event_id[:6])
+
+    @property
+    def key(self) -> bytes:
+        """For the idempotency of other systems."""
+        return self.hash[:16]
+
+    def reply(self, agent: bytes, name: str) -> bytes:
+        """The `client_message_id` of an agent's reply; `name` is its number, or a key."""
+        return self.time + sha256(label("reply"), agent, self.hash, prefixed(name))[:10]
+
+
+def ulid(id: bytes) -> str:
+    """An id as the 26 characters of a ULID."""
+    number = int.from_bytes(id, "big")
+    return "".join(_CROCKFORD[number >> 5 * place & 31] for place in reversed(range(26)))

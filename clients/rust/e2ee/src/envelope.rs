@@ -1,0 +1,509 @@
+//! The envelope: one signed and encrypted payload, for a message, a delta, a tool request or its
+//! response.
+
+use rand_core::CryptoRng;
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use crate::{
+    EpochKey, Error, Id, KeyId, Principal, PrivateKeys, PublicKeys, Result, Secret, Sid,
+    bytes::{Reader, TAG_BYTES, gcm_open, gcm_seal, hkdf, label, prefixed, sha256},
+    content::{self, FRONT_BYTES, MAX_CONTENT_BYTES, padded},
+    epoch::{ADDRESSED, EVERYONE},
+};
+
+const VERSION: u8 = 1;
+/// The header up to the commitment.
+const FIXED_BYTES: usize = 88;
+const SLOT_BYTES: usize = 64;
+/// How many `addressed` agents may read one envelope.
+pub const MAX_SLOTS: usize = 32;
+
+/// Where an envelope stands. What the place says in clear is part of what is signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Message {
+        client_message_id: Id,
+        in_reply_to: Option<Id>,
+    },
+    Delta {
+        stream_id: String,
+        n: u64,
+    },
+    Request(Request),
+    Response {
+        /// Of the request, as the one who answers understood it: see [`Request::digest`].
+        digest: [u8; 32],
+        request_id: String,
+        status: String,
+        reason: Option<String>,
+    },
+}
+
+/// The clear part of a tool request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The user who is asked.
+    pub asked: Id,
+    pub request_id: String,
+    pub tool: String,
+    pub scope: String,
+    pub device_id: Option<String>,
+}
+
+impl Request {
+    /// Names a request with all that it says, so that a consent is to this request only.
+    ///
+    /// # Errors
+    ///
+    /// `malformed` if a field is too long.
+    pub fn digest(&self, conversation: Id, agent: Id, content: &[u8]) -> Result<[u8; 32]> {
+        let agent = Principal::Agent(agent).to_bytes();
+        let label = label("request");
+        Ok(sha256(&[
+            &label,
+            &conversation,
+            &agent,
+            &self.context()?,
+            content,
+        ]))
+    }
+
+    fn context(&self) -> Result<Vec<u8>> {
+        let device = self.device_id.as_deref().unwrap_or_default();
+        let fields = [&self.request_id, &self.tool, &self.scope, device];
+        let mut context = self.asked.to_vec();
+        for field in fields {
+            context.extend(prefixed(field.as_bytes())?);
+        }
+        Ok(context)
+    }
+}
+
+impl Place {
+    /// The kind that an envelope at this place has.
+    #[must_use]
+    pub const fn kind(&self) -> u8 {
+        match self {
+            Self::Message { .. } => 1,
+            Self::Delta { .. } => 2,
+            Self::Request(_) => 3,
+            Self::Response { .. } => 4,
+        }
+    }
+
+    /// Deltas and requests come from agents only, responses from users only.
+    const fn may_be_by(&self, sender: Principal) -> bool {
+        match self {
+            Self::Message { .. } => true,
+            Self::Delta { .. } | Self::Request(_) => !sender.is_user(),
+            Self::Response { .. } => sender.is_user(),
+        }
+    }
+
+    /// The clear part as bytes.
+    ///
+    /// # Errors
+    ///
+    /// `malformed` if a field is too long.
+    pub fn context(&self) -> Result<Vec<u8>> {
+        match self {
+            Self::Message {
+                client_message_id,
+                in_reply_to,
+            } => Ok([*client_message_id, in_reply_to.unwrap_or_default()].concat()),
+            Self::Delta { stream_id, n } => {
+                Ok([prefixed(stream_id.as_bytes())?, n.to_be_bytes().to_vec()].concat())
+            }
+            Self::Request(request) => request.context(),
+            Self::Response {
+                digest,
+                request_id,
+                status,
+                reason,
+            } => {
+                let reason = reason.as_deref().unwrap_or_default();
+                let mut context = digest.to_vec();
+                for field in [request_id, status, reason] {
+                    context.extend(prefixed(field.as_bytes())?);
+                }
+                Ok(context)
+            }
+        }
+    }
+
+    const fn least_padded(&self) -> usize {
+        match self {
+            Self::Delta { .. } => 256,
+            _ => 128,
+        }
+    }
+}
+
+/// The sender's own key list as it sees it; zeros if not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    pub list_version: u32,
+    pub keys_hash: [u8; 16],
+}
+
+impl View {
+    /// The version and the hash, 20 bytes.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 20] {
+        let mut bytes = [0; 20];
+        bytes[..4].copy_from_slice(&self.list_version.to_be_bytes());
+        bytes[4..].copy_from_slice(&self.keys_hash);
+        bytes
+    }
+}
+
+/// What is to be sealed.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft<'a> {
+    pub key: &'a EpochKey,
+    pub sender: Principal,
+    pub sender_keys: &'a PrivateKeys,
+    pub place: &'a Place,
+    /// The `addressed` agents that may read it too.
+    pub readers: &'a [Id],
+    /// Unix milliseconds.
+    pub time: u64,
+    pub view: View,
+    /// The payload that would have gone in clear, as JSON.
+    pub content: &'a [u8],
+}
+
+/// The header of an envelope: all that is not secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    pub kind: u8,
+    pub epoch: u32,
+    pub sid: Sid,
+    pub sender_key: KeyId,
+    /// The `addressed` agent that wrote it.
+    pub writer_lane: Option<Id>,
+    /// The `addressed` agents that may read it too.
+    pub readers: Vec<Id>,
+    bytes: Vec<u8>,
+}
+
+/// An envelope that opened.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Opened {
+    pub header: Header,
+    /// Unix milliseconds by the sender's clock.
+    pub time: u64,
+    pub view: View,
+    /// The content, as it was signed.
+    pub content: Vec<u8>,
+    /// The content, parsed.
+    pub json: Value,
+}
+
+impl std::fmt::Debug for Opened {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("Opened");
+        debug
+            .field("header", &self.header)
+            .field("time", &self.time);
+        debug.finish_non_exhaustive()
+    }
+}
+
+/// Seals a draft under a fresh salt.
+///
+/// # Errors
+///
+/// `unknown_kind` if this sender may not write this kind, `not_json`, and `malformed` for what does
+/// not fit.
+pub fn seal(draft: &Draft<'_>, rng: &mut impl CryptoRng) -> Result<Vec<u8>> {
+    let mut salt = [0; 16];
+    rng.fill_bytes(&mut salt);
+    seal_with_salt(draft, salt)
+}
+
+/// Seals under a given salt, for test vectors: a salt used twice gives the content away.
+///
+/// # Errors
+///
+/// As [`seal`].
+pub fn seal_with_salt(draft: &Draft<'_>, salt: [u8; 16]) -> Result<Vec<u8>> {
+    let Draft {
+        key, sender, place, ..
+    } = *draft;
+    if !place.may_be_by(sender) {
+        return Err(Error::UnknownKind);
+    }
+    content::parse(draft.content)?;
+    let (lane, lane_secret) = writer_lane(key, sender, draft.readers)?;
+    let message = MessageKey::derive(&lane_secret, &salt);
+    let slots = u8::try_from(draft.readers.len()).map_err(|_| Error::Malformed)?;
+    let mut header = vec![VERSION, place.kind(), lane, slots];
+    header.extend_from_slice(&key.epoch().to_be_bytes());
+    header.extend_from_slice(&key.sid());
+    header.extend_from_slice(&draft.sender_keys.key_id());
+    header.extend_from_slice(&salt);
+    header.extend_from_slice(message.commitment());
+    header.extend_from_slice(key.lane_agent().as_ref().map_or(&[], |id| &id[..]));
+    header.extend(slots_of(draft, &salt, &header, &message)?);
+    let aad = associated(&header, key.conversation(), sender, place)?;
+    let text = signed(&aad, draft.time, draft.view, draft.content);
+    let length = padded(FRONT_BYTES + draft.content.len(), place.least_padded());
+    let mut plaintext = Zeroizing::new(Vec::with_capacity(length));
+    plaintext.extend_from_slice(&draft.sender_keys.sign(&text));
+    plaintext.extend_from_slice(&draft.time.to_be_bytes());
+    plaintext.extend_from_slice(&draft.view.to_bytes());
+    let size = u32::try_from(draft.content.len()).map_err(|_| Error::Malformed)?;
+    plaintext.extend_from_slice(&size.to_be_bytes());
+    plaintext.extend_from_slice(draft.content);
+    plaintext.resize(length, 0);
+    header.extend(gcm_seal(message.key(), message.nonce(), &aad, &plaintext));
+    Ok(header)
+}
+
+/// The lane that a holder of `key` writes in, and its secret.
+fn writer_lane(key: &EpochKey, sender: Principal, readers: &[Id]) -> Result<(u8, Secret)> {
+    let rising = readers.windows(2).all(|pair| pair[0] < pair[1]);
+    if readers.len() > MAX_SLOTS || !rising {
+        return Err(Error::Malformed);
+    }
+    match key.lane_agent() {
+        None => Ok((EVERYONE, key.everyone().ok_or(Error::Malformed)?)),
+        Some(agent) if sender == Principal::Agent(agent) && readers.is_empty() => {
+            Ok((ADDRESSED, key.secret().clone()))
+        }
+        Some(_) => Err(Error::Malformed),
+    }
+}
+
+fn slots_of(
+    draft: &Draft<'_>,
+    salt: &[u8; 16],
+    fixed: &[u8],
+    message: &MessageKey,
+) -> Result<Vec<u8>> {
+    let mut slots = Vec::new();
+    for agent in draft.readers {
+        let lane = draft.key.addressed(*agent).ok_or(Error::Malformed)?;
+        let keys = slot_keys(&lane, salt);
+        slots.extend_from_slice(agent);
+        slots.extend(gcm_seal(&keys[..32], &keys[32..], fixed, &*message.0));
+    }
+    Ok(slots)
+}
+
+fn slot_keys(lane: &Secret, salt: &[u8; 16]) -> Zeroizing<[u8; 44]> {
+    hkdf(lane.expose(), salt, &label("slot"))
+}
+
+/// The key of one envelope, and what follows from it: key, nonce, commitment.
+struct MessageKey(Zeroizing<[u8; 32]>, Zeroizing<[u8; 76]>);
+
+impl MessageKey {
+    fn derive(lane: &Secret, salt: &[u8; 16]) -> Self {
+        Self::new(hkdf(lane.expose(), salt, &label("message")))
+    }
+
+    fn new(key: Zeroizing<[u8; 32]>) -> Self {
+        let content = hkdf(&*key, &[], &label("content"));
+        Self(key, content)
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.1[..32]
+    }
+
+    fn nonce(&self) -> &[u8] {
+        &self.1[32..44]
+    }
+
+    fn commitment(&self) -> &[u8] {
+        &self.1[44..]
+    }
+}
+
+fn associated(
+    header: &[u8],
+    conversation: Id,
+    sender: Principal,
+    place: &Place,
+) -> Result<Vec<u8>> {
+    let context = place.context()?;
+    Ok([
+        &label("aad"),
+        header,
+        &conversation,
+        &sender.to_bytes(),
+        &context,
+    ]
+    .concat())
+}
+
+fn signed(aad: &[u8], time: u64, view: View, content: &[u8]) -> Zeroizing<Vec<u8>> {
+    let (hash, time) = (sha256(&[aad]), time.to_be_bytes());
+    Zeroizing::new([&label("sign"), &hash[..], &time, &view.to_bytes(), content].concat())
+}
+
+impl Header {
+    /// Reads the header of an envelope.
+    ///
+    /// # Errors
+    ///
+    /// `unknown_version`, `malformed`, `unknown_kind`.
+    pub fn parse(envelope: &[u8]) -> Result<Self> {
+        let mut at = Reader(envelope);
+        if at.u8()? != VERSION {
+            return Err(Error::UnknownVersion);
+        }
+        let (kind, lane, slots) = (at.u8()?, at.u8()?, usize::from(at.u8()?));
+        if slots > MAX_SLOTS || !(lane == EVERYONE || lane == ADDRESSED && slots == 0) {
+            return Err(Error::Malformed);
+        }
+        let (epoch, sid, sender_key) = (at.u32()?, at.array()?, at.array()?);
+        at.take(48)?;
+        let writer_lane = if lane == ADDRESSED {
+            Some(at.array()?)
+        } else {
+            None
+        };
+        let mut readers = Vec::with_capacity(slots);
+        for _ in 0..slots {
+            readers.push(at.array()?);
+            at.take(SLOT_BYTES - 16)?;
+        }
+        let rising = readers.windows(2).all(|pair| pair[0] < pair[1]);
+        let most = padded(FRONT_BYTES + MAX_CONTENT_BYTES, 0) + TAG_BYTES;
+        if !rising || at.0.len() < TAG_BYTES || at.0.len() > most {
+            return Err(Error::Malformed);
+        }
+        if !(1..=4).contains(&kind) {
+            return Err(Error::UnknownKind);
+        }
+        let bytes = envelope[..envelope.len() - at.0.len()].to_vec();
+        Ok(Self {
+            kind,
+            epoch,
+            sid,
+            sender_key,
+            writer_lane,
+            readers,
+            bytes,
+        })
+    }
+
+    fn salt(&self) -> &[u8; 16] {
+        self.bytes[40..56].try_into().expect("16 bytes")
+    }
+
+    /// The key of this envelope, by the reader's lane or by its slot.
+    fn message_key(&self, key: &EpochKey) -> Result<MessageKey> {
+        let lane = match (self.writer_lane, key.lane_agent()) {
+            (None, Some(reader)) => return self.slot(reader, key),
+            (None, None) => key.everyone(),
+            (Some(writer), _) => key.addressed(writer),
+        };
+        let lane = lane.ok_or(Error::NoEpochKey)?;
+        Ok(MessageKey::derive(&lane, self.salt()))
+    }
+
+    fn slot(&self, reader: Id, key: &EpochKey) -> Result<MessageKey> {
+        let at = self.readers.iter().position(|id| *id == reader);
+        let start = FIXED_BYTES + SLOT_BYTES * at.ok_or(Error::NoEpochKey)? + 16;
+        let sealed = &self.bytes[start..start + SLOT_BYTES - 16];
+        let keys = slot_keys(key.secret(), self.salt());
+        let fixed = &self.bytes[..FIXED_BYTES];
+        let opened = gcm_open(&keys[..32], &keys[32..], fixed, sealed)?;
+        let mut message = Zeroizing::new([0; 32]);
+        message.copy_from_slice(&opened);
+        Ok(MessageKey::new(message))
+    }
+}
+
+/// Opens an envelope that was found at `place` in `conversation`, said to be by `sender`.
+/// `epoch_key` answers the secret that the reader holds for an epoch and a `sid`; `signer` answers
+/// what keys the sender has under a key id.
+///
+/// # Errors
+///
+/// Every reason but `retired_key`, `stale` and `clear`, which only who knows the conversation can say.
+pub fn open<'k>(
+    envelope: &[u8],
+    conversation: Id,
+    sender: Principal,
+    place: &Place,
+    epoch_key: impl FnOnce(u32, Sid) -> Option<&'k EpochKey>,
+    signer: impl FnOnce(KeyId) -> Option<PublicKeys>,
+) -> Result<Opened> {
+    let header = Header::parse(envelope)?;
+    if header
+        .writer_lane
+        .is_some_and(|agent| sender != Principal::Agent(agent))
+    {
+        return Err(Error::Malformed);
+    }
+    if header.kind != place.kind() || !place.may_be_by(sender) {
+        return Err(Error::UnknownKind);
+    }
+    let key = epoch_key(header.epoch, header.sid).ok_or(Error::NoEpochKey)?;
+    let message = header.message_key(key)?;
+    if message.commitment() != &header.bytes[56..FIXED_BYTES] {
+        return Err(Error::WrongKey);
+    }
+    let aad = associated(&header.bytes, conversation, sender, place)?;
+    let ciphertext = &envelope[header.bytes.len()..];
+    let plaintext = gcm_open(message.key(), message.nonce(), &aad, ciphertext)?;
+    let parts = Parts::read(&plaintext, place)?;
+    let keys = signer(header.sender_key).filter(|keys| keys.key_id() == header.sender_key);
+    let text = signed(&aad, parts.time, parts.view, parts.content);
+    keys.ok_or(Error::UnknownSenderKey)?
+        .verify(&text, &parts.signature)?;
+    Ok(Opened {
+        header,
+        time: parts.time,
+        view: parts.view,
+        content: parts.content.to_vec(),
+        json: content::parse(parts.content)?,
+    })
+}
+
+/// A plaintext, taken apart.
+struct Parts<'a> {
+    signature: [u8; 64],
+    time: u64,
+    view: View,
+    content: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    fn read(plaintext: &'a [u8], place: &Place) -> Result<Self> {
+        Self::fields(plaintext, place).map_err(|_| Error::BadPadding)
+    }
+
+    fn fields(plaintext: &'a [u8], place: &Place) -> Result<Self> {
+        let mut at = Reader(plaintext);
+        let (signature, time) = (at.array()?, at.u64()?);
+        let view = View {
+            list_version: at.u32()?,
+            keys_hash: at.array()?,
+        };
+        let size = usize::try_from(at.u32()?).map_err(|_| Error::BadPadding)?;
+        let content = at.take(size)?;
+        let exact = padded(FRONT_BYTES + size, place.least_padded()) == plaintext.len();
+        if !exact || at.0.iter().any(|byte| *byte != 0) {
+            return Err(Error::BadPadding);
+        }
+        Ok(Self {
+            signature,
+            time,
+            view,
+            content,
+        })
+    }
+}
+
+/// What a payload that answers an envelope carries as `re`: which envelope it answers.
+#[must_use]
+pub fn fingerprint(envelope: &[u8]) -> [u8; 32] {
+    sha256(&[envelope])
+}

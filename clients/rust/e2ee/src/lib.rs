@@ -1,0 +1,28 @@
+//! The end-to-end encryption `bp1` of blindpipe.
+//!
+//! This crate does no input or output and has no clock: bytes, times and chance are passed in.
+//! `docs/encryption.md` describes the scheme byte by byte, and what it does not protect.
+
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
+pub mod backup;
+mod bytes;
+pub mod content;
+pub mod envelope;
+mod epoch;
+mod error;
+pub mod file;
+pub mod ids;
+pub mod keylog;
+mod keys;
+pub mod safety;
+pub mod wrap;
+
+pub use bytes::{from_base64, to_base64};
+pub use envelope::View;
+pub use epoch::{EpochKey, Sid};
+pub use error::{Error, Result};
+pub use keys::{
+    AgentKey, ED25519_SMALL_ORDER, Id, KeyId, Principal, PrivateKeys, PublicKeys, Secret,
+    X25519_SMALL_ORDER, introduce, verify_introduction,
+};

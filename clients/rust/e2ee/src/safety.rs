@@ -1,0 +1,31 @@
+//! Safety numbers: sixty digits that two people compare.
+
+use sha2::{Digest, Sha512};
+
+use crate::{Principal, PublicKeys, bytes::label};
+
+/// One side's thirty digits, in six groups.
+#[must_use]
+pub fn half(owner: Principal, keys: &PublicKeys) -> String {
+    let hash = Sha512::new()
+        .chain_update(label("safety"))
+        .chain_update(owner.to_bytes())
+        .chain_update(keys.public_key())
+        .chain_update(keys.signing_public_key())
+        .finalize();
+    let groups = hash.chunks_exact(5).take(6).map(|five| {
+        let number = five
+            .iter()
+            .fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+        format!("{:05}", number % 100_000)
+    });
+    groups.collect::<Vec<_>>().join(" ")
+}
+
+/// The number of two keys, the same on both sides.
+#[must_use]
+pub fn number(one: (Principal, &PublicKeys), other: (Principal, &PublicKeys)) -> String {
+    let mut halves = [half(one.0, one.1), half(other.0, other.1)];
+    halves.sort();
+    halves.join(" ")
+}

@@ -1,0 +1,540 @@
+//! Envelopes, and what is refused.
+
+use blindpipe_e2ee::{
+    EpochKey, Principal, PrivateKeys, View,
+    envelope::{self, Draft, Place, Request, fingerprint},
+    to_base64,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    cast::{self, ADDRESSED, AGENT, AS_ADDRESSED, AS_AGENT, AS_USER, CONVERSATION, EPOCH, TIME},
+    craft::Craft,
+    hold,
+    support::{hex, place_json},
+};
+
+const GREETING: &str = "{\"type\":\"text\",\"text\":\"Grüße\"}";
+
+/// One envelope of the vectors.
+struct Case {
+    name: &'static str,
+    key: EpochKey,
+    sender: Principal,
+    keys: PrivateKeys,
+    place: Place,
+    readers: Vec<[u8; 16]>,
+    time: u64,
+    salt: u8,
+    view: View,
+    content: String,
+}
+
+impl Case {
+    fn by_user(name: &'static str, salt: u8) -> Self {
+        Self {
+            name,
+            key: cast::epoch_key(),
+            sender: AS_USER,
+            keys: cast::device(),
+            place: message(None),
+            readers: Vec::new(),
+            time: TIME,
+            salt,
+            view: View::default(),
+            content: GREETING.to_owned(),
+        }
+    }
+
+    fn by_agent(name: &'static str, salt: u8) -> Self {
+        Self {
+            sender: AS_AGENT,
+            keys: cast::agent_key().keys(),
+            ..Self::by_user(name, salt)
+        }
+    }
+
+    fn seal(&self) -> Vec<u8> {
+        let draft = Draft {
+            key: &self.key,
+            sender: self.sender,
+            sender_keys: &self.keys,
+            place: &self.place,
+            readers: &self.readers,
+            time: self.time,
+            view: self.view,
+            content: self.content.as_bytes(),
+        };
+        envelope::seal_with_salt(&draft, [self.salt; 16]).expect("seals")
+    }
+
+    fn json(&self) -> Value {
+        let sealed = self.seal();
+        for key in [
+            Some(cast::epoch_key()),
+            self.readers.first().map(|_| cast::lane_key()),
+        ] {
+            let Some(key) = key else { continue };
+            let opened = envelope::open(
+                &sealed,
+                CONVERSATION,
+                self.sender,
+                &self.place,
+                |_, _| Some(&key),
+                |_| Some(*self.keys.public()),
+            );
+            let opened = opened.expect("opens");
+            assert_eq!(opened.content, self.content.as_bytes());
+            assert_eq!((opened.time, opened.view), (self.time, self.view));
+        }
+        json!({
+            "name": self.name,
+            "sender": hex(self.sender.to_bytes()),
+            "x25519_private": hex(self.keys.x25519().expose()),
+            "ed25519_seed": hex(self.keys.ed25519_seed().expose()),
+            "lane_agent": self.key.lane_agent().map(hex),
+            "place": place_json(&self.place),
+            "ctx": hex(self.place.context().expect("a context")),
+            "readers": self.readers.iter().map(hex).collect::<Vec<_>>(),
+            "time": self.time,
+            "salt": hex([self.salt; 16]),
+            "view": hex(self.view.to_bytes()),
+            "content": self.content,
+            "envelope": hex(&sealed),
+            "fingerprint": hex(fingerprint(&sealed)),
+        })
+    }
+}
+
+fn message(in_reply_to: Option<[u8; 16]>) -> Place {
+    Place::Message {
+        client_message_id: cast::MESSAGE,
+        in_reply_to,
+    }
+}
+
+fn request() -> Request {
+    Request {
+        asked: cast::USER,
+        request_id: "r-1".to_owned(),
+        tool: "send_email".to_owned(),
+        scope: "notification:send".to_owned(),
+        device_id: Some("laptop-1".to_owned()),
+    }
+}
+
+const REQUEST: &str = "{\"arguments\":{\"to\":\"eve\"},\"prompt\":\"Send?\"}";
+
+fn digest() -> [u8; 32] {
+    let digest = request().digest(CONVERSATION, AGENT, REQUEST.as_bytes());
+    digest.expect("short")
+}
+
+fn response(status: &str, reason: Option<&str>) -> Place {
+    Place::Response {
+        digest: digest(),
+        request_id: "r-1".to_owned(),
+        status: status.to_owned(),
+        reason: reason.map(str::to_owned),
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let from_addressed = Case {
+        key: cast::lane_key(),
+        sender: AS_ADDRESSED,
+        ..Case::by_agent("from an addressed agent", 6)
+    };
+    let re = to_base64(&fingerprint(&from_addressed.seal()));
+    let answer = Case {
+        place: Place::Message {
+            client_message_id: [0xc2; 16],
+            in_reply_to: Some([0xd1; 16]),
+        },
+        readers: vec![ADDRESSED],
+        time: TIME + 60_000,
+        content: format!("{{\"type\":\"answer\",\"choice\":\"Deploy\",\"re\":\"{re}\"}}"),
+        ..Case::by_user("an answer to what the addressed agent said", 14)
+    };
+    let seen = View {
+        list_version: 3,
+        keys_hash: std::array::from_fn(|at| 0xa0 + at as u8),
+    };
+    vec![
+        Case::by_user("to everyone", 6),
+        Case {
+            readers: vec![ADDRESSED],
+            view: seen,
+            ..Case::by_user("to everyone and an addressed agent", 5)
+        },
+        from_addressed,
+        Case {
+            place: Place::Delta {
+                stream_id: "01HF7YAT00R70W3GE1R70W3GE1".to_owned(),
+                n: 0,
+            },
+            content: "{\"append\":\"Hel\"}".to_owned(),
+            ..Case::by_agent("a delta", 11)
+        },
+        Case {
+            place: Place::Request(request()),
+            content: REQUEST.to_owned(),
+            ..Case::by_agent("a tool request", 12)
+        },
+        Case {
+            place: response("executed", None),
+            time: TIME + 9_000,
+            content: "{\"result\":{\"id\":1}}".to_owned(),
+            ..Case::by_user("its response", 13)
+        },
+        Case {
+            place: response("failed", Some("TIMEOUT")),
+            content: "{\"message\":\"no\"}".to_owned(),
+            ..Case::by_user("a response with a reason", 15)
+        },
+        answer,
+        Case {
+            readers: (0..32).map(|n| [n; 16]).collect(),
+            content: format!("{{\"text\":\"{}\"}}", "é".repeat(2500)),
+            ..Case::by_user("a long one to 32 addressed agents", 16)
+        },
+    ]
+}
+
+#[test]
+fn envelopes() {
+    let request = json!({
+        "conversation": hex(CONVERSATION),
+        "agent": hex(AGENT),
+        "place": place_json(&Place::Request(request())),
+        "content": REQUEST,
+        "digest": hex(digest()),
+    });
+    let cases: Vec<_> = cases().iter().map(json_of).collect();
+    let made = json!({
+        "conversation": hex(CONVERSATION),
+        "epoch": EPOCH,
+        "secret": hex([9; 32]),
+        "sid": hex(cast::epoch_key().sid()),
+        "lane_agent": hex(ADDRESSED),
+        "lane_secret": hex(cast::lane_key().secret().expose()),
+        "cases": cases,
+        "digests": [request],
+        "refused": refused(),
+    });
+    hold("envelopes.json", &made);
+}
+
+fn json_of(case: &Case) -> Value {
+    // The long one names agents that hold no lane of the vectors.
+    if case.readers.len() > 1 {
+        let mut json = Case {
+            readers: Vec::new(),
+            ..Case::by_user(case.name, case.salt)
+        }
+        .json();
+        json["readers"] = case.readers.iter().map(hex).collect();
+        json["content"] = case.content.clone().into();
+        let sealed = case.seal();
+        json["envelope"] = hex(&sealed).into();
+        json["fingerprint"] = hex(fingerprint(&sealed)).into();
+        return json;
+    }
+    case.json()
+}
+
+/// How a reader of a refused envelope is told to open it.
+struct Refused<'a> {
+    name: &'static str,
+    reason: &'static str,
+    envelope: Vec<u8>,
+    craft: &'a Craft<'a>,
+    signer: Option<PrivateKeys>,
+    by_slot: bool,
+    place: Option<Place>,
+}
+
+fn refused() -> Vec<Value> {
+    let mut rows = Vec::new();
+    forged_headers(&mut rows);
+    forged_kinds(&mut rows);
+    forged_texts(&mut rows);
+    rows
+}
+
+fn refuse(rows: &mut Vec<Value>, name: &'static str, reason: &'static str, craft: &Craft<'_>) {
+    let plain = Refused {
+        name,
+        reason,
+        envelope: craft.seal(),
+        craft,
+        signer: Some(craft.keys.clone()),
+        by_slot: false,
+        place: None,
+    };
+    push(rows, plain);
+}
+
+fn push(rows: &mut Vec<Value>, case: Refused<'_>) {
+    let key = if case.by_slot {
+        cast::lane_key()
+    } else {
+        cast::epoch_key()
+    };
+    let place = case.place.as_ref().unwrap_or(&case.craft.place);
+    let opened = envelope::open(
+        &case.envelope,
+        CONVERSATION,
+        case.craft.sender,
+        place,
+        |epoch, sid| (epoch == EPOCH && sid == key.sid()).then_some(&key),
+        |id| {
+            case.signer
+                .as_ref()
+                .map(|keys| *keys.public())
+                .filter(|keys| keys.key_id() == id)
+        },
+    );
+    let reason = opened
+        .map(|_| "opened")
+        .unwrap_or_else(blindpipe_e2ee::Error::reason);
+    assert_eq!(reason, case.reason, "{}", case.name);
+    let public = case.signer.as_ref().map(|keys| *keys.public());
+    rows.push(json!({
+        "name": case.name,
+        "reason": case.reason,
+        "sender": hex(case.craft.sender.to_bytes()),
+        "public_key": public.map(|keys| hex(keys.public_key())),
+        "signing_public_key": public.map(|keys| hex(keys.signing_public_key())),
+        "place": place_json(place),
+        "by_slot": case.by_slot,
+        "envelope": hex(&case.envelope),
+    }));
+}
+
+fn forged_headers(rows: &mut Vec<Value>) {
+    let lane = cast::lane_key().secret().clone();
+    let other_lane = cast::epoch_key().addressed([1; 16]).expect("held");
+    let honest = Craft::honest();
+    let slot = (lane.clone(), ADDRESSED, None);
+    let wrong = (lane.clone(), ADDRESSED, Some([0x77; 32]));
+    let early = (other_lane, [1; 16], None);
+    let with = |slots| Craft {
+        slots,
+        ..Craft::honest()
+    };
+    let twice = [slot.clone(), slot.clone()];
+    let unordered = [slot, early.clone()];
+    let (other, wrong) = ([early], [wrong]);
+    refuse(rows, "two slots for one agent", "malformed", &with(&twice));
+    refuse(rows, "slots out of order", "malformed", &with(&unordered));
+    for (name, reason, slots) in [
+        (
+            "a slot with another key than everyone's",
+            "wrong_key",
+            &wrong,
+        ),
+        ("no slot for the reader", "no_epoch_key", &other),
+    ] {
+        let craft = with(slots);
+        let case = Refused {
+            name,
+            reason,
+            envelope: craft.seal(),
+            craft: &craft,
+            signer: Some(cast::device()),
+            by_slot: true,
+            place: None,
+        };
+        push(rows, case);
+    }
+    let lane_of = |sender, keys| Craft {
+        lane: 2,
+        lane_secret: lane.clone(),
+        tail: ADDRESSED.to_vec(),
+        sender,
+        keys,
+        ..Craft::honest()
+    };
+    let by_other = lane_of(AS_USER, cast::device());
+    refuse(
+        rows,
+        "an agent's lane written by somebody else",
+        "malformed",
+        &by_other,
+    );
+    let beside = Craft {
+        slots: &unordered[1..],
+        ..lane_of(AS_ADDRESSED, cast::agent_key().keys())
+    };
+    refuse(rows, "slots beside an agent's lane", "malformed", &beside);
+    let sealed = honest.seal();
+    let mut later = sealed.clone();
+    later[7] += 1;
+    let mut other_sid = sealed.clone();
+    other_sid[8] ^= 1;
+    for (name, reason, envelope) in [
+        ("nothing", "malformed", Vec::new()),
+        ("another version", "unknown_version", vec![2]),
+        ("cut in the header", "malformed", sealed[..87].to_vec()),
+        ("cut before the tag", "malformed", sealed[..100].to_vec()),
+        (
+            "cut in the ciphertext",
+            "bad_ciphertext",
+            sealed[..sealed.len() - 1].to_vec(),
+        ),
+        (
+            "something after the end",
+            "bad_ciphertext",
+            [&sealed[..], &[0]].concat(),
+        ),
+        ("an epoch that is not held", "no_epoch_key", later),
+        ("a secret that is not held", "no_epoch_key", other_sid),
+    ] {
+        let case = Refused {
+            name,
+            reason,
+            envelope,
+            craft: &honest,
+            signer: Some(cast::device()),
+            by_slot: false,
+            place: None,
+        };
+        push(rows, case);
+    }
+}
+
+fn forged_kinds(rows: &mut Vec<Value>) {
+    let agent = || cast::agent_key().keys();
+    let wanted = Craft {
+        sender: AS_AGENT,
+        keys: agent(),
+        ..Craft::honest()
+    };
+    let elsewhere = Refused {
+        name: "a message where a tool request is wanted",
+        reason: "unknown_kind",
+        envelope: wanted.seal(),
+        craft: &wanted,
+        signer: Some(agent()),
+        by_slot: false,
+        place: Some(Place::Request(request())),
+    };
+    push(rows, elsewhere);
+    let by_user = Craft {
+        kind: 3,
+        place: Place::Request(request()),
+        content: REQUEST.into(),
+        ..Craft::honest()
+    };
+    refuse(rows, "a tool request by a person", "unknown_kind", &by_user);
+    let by_agent = Craft {
+        kind: 4,
+        place: response("executed", None),
+        sender: AS_AGENT,
+        keys: agent(),
+        ..Craft::honest()
+    };
+    refuse(rows, "a response by an agent", "unknown_kind", &by_agent);
+    let answered = Craft {
+        kind: 4,
+        place: response("executed", None),
+        ..Craft::honest()
+    };
+    let moved = |name, place| Refused {
+        name,
+        reason: "bad_ciphertext",
+        envelope: answered.seal(),
+        craft: &answered,
+        signer: Some(cast::device()),
+        by_slot: false,
+        place: Some(place),
+    };
+    let other_request = Place::Response {
+        digest: [0x50; 32],
+        request_id: "r-1".to_owned(),
+        status: "executed".to_owned(),
+        reason: None,
+    };
+    push(rows, moved("a response to another request", other_request));
+    push(
+        rows,
+        moved("a response with another status", response("denied", None)),
+    );
+}
+
+fn forged_texts(rows: &mut Vec<Value>) {
+    let honest = Craft::honest();
+    let signers = [
+        (
+            "a signature by another device",
+            "unknown_sender_key",
+            Some(cast::other_device()),
+        ),
+        ("a sender without keys", "unknown_sender_key", None),
+    ];
+    for (name, reason, signer) in signers {
+        let case = Refused {
+            name,
+            reason,
+            envelope: honest.seal(),
+            craft: &honest,
+            signer,
+            by_slot: false,
+            place: None,
+        };
+        push(rows, case);
+    }
+    let short = b"{\"a\":1}".to_vec();
+    let exact = short.len() + 96;
+    let changed = [
+        ("padding of ones", "bad_padding", Some((128, 1)), None),
+        ("too little padding", "bad_padding", Some((exact, 0)), None),
+        ("too much padding", "bad_padding", Some((256, 0)), None),
+        ("no room for a length", "bad_padding", Some((95, 0)), None),
+        (
+            "a signature of another text",
+            "bad_signature",
+            None,
+            Some(cast::device().sign(b"x")),
+        ),
+        ("a signature of zeros", "bad_signature", None, Some([0; 64])),
+        (
+            "a signature of small order",
+            "bad_signature",
+            None,
+            Some(small_order_signature()),
+        ),
+    ];
+    for (name, reason, padding, signature) in changed {
+        let craft = Craft {
+            padding,
+            signature,
+            content: short.clone(),
+            ..Craft::honest()
+        };
+        refuse(rows, name, reason, &craft);
+    }
+    for (name, content) in [
+        ("a list", &b"[]"[..]),
+        (
+            "a number that languages read differently",
+            b"{\"n\":9007199254740993}",
+        ),
+        ("no text", b"\xff"),
+        ("nothing in it", b""),
+    ] {
+        let craft = Craft {
+            content: content.to_vec(),
+            ..Craft::honest()
+        };
+        refuse(rows, name, "not_json", &craft);
+    }
+}
+
+/// R is the neutral point, S is zero.
+fn small_order_signature() -> [u8; 64] {
+    let mut signature = [0; 64];
+    signature[0] = 1;
+    signature
+}

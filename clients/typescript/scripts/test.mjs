@@ -1,0 +1,72 @@
+// Runs the tests. Those against a real cluster start one of their own, if its program is built.
+import { spawn } from "node:child_process";
+import { existsSync, readFileSync, readdirSync, rmSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const here = dirname(dirname(fileURLToPath(import.meta.url)));
+const root = dirname(dirname(here));
+const program = process.env.BLINDPIPE_DEVCLUSTER ?? join(root, "target/debug/devcluster");
+const dir = process.env.BLINDPIPE_DEV ?? join(root, ".dev/clients-typescript");
+const file = join(dir, "cluster.json");
+/** Tests that need no server. */
+const ALONE = new Set(["vectors", "interop", "states", "generated", "dispatcher"]);
+
+function run(command, parameters, environment) {
+  const options = { stdio: "inherit", env: { ...process.env, ...environment } };
+  return new Promise((resolve) => spawn(command, parameters, options).once("exit", resolve));
+}
+
+async function startCluster() {
+  if (existsSync(file)) return null;
+  // A database of an older schema would stop the start.
+  rmSync(dir, { recursive: true, force: true });
+  const server = process.env.BLINDPIPE_SERVER ? ["--server", process.env.BLINDPIPE_SERVER] : [];
+  const packages = ["--packages", join(root, ".dev/packages")];
+  const child = spawn(program, ["--dir", dir, ...packages, ...server, "--no-demo"], {
+    stdio: ["ignore", "ignore", "inherit"],
+    env: { ...process.env, LIMITS_OFF: "true" },
+  });
+  let ended = false;
+  child.once("exit", () => (ended = true));
+  for (let i = 0; i < 600 && !existsSync(file); i++) {
+    if (ended) throw new Error("the development cluster did not start");
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  return child;
+}
+
+const all = readdirSync(join(here, "build/test"))
+  .filter((name) => name.endsWith(".test.js"))
+  .map((name) => name.slice(0, -".test.js".length));
+const files = (names) => names.map((name) => join(here, "build/test", `${name}.test.js`));
+const options = ["--test", "--test-reporter=spec", "--test-concurrency=3"];
+/** It kills a node that all use. */
+const LAST = "node-death";
+
+if (!existsSync(program)) {
+  console.log(`
+  ****************************************************************************
+  *  THE TESTS OF THE TYPESCRIPT CLIENT AGAINST A CLUSTER ARE LEFT OUT:
+  *  ${program} is not built.
+  *  Build it with \`cargo build --workspace\` and run \`npm test\` again.
+  ****************************************************************************
+`);
+  process.exitCode = await run(process.execPath, [...options, ...files(all.filter((name) => ALONE.has(name)))], {});
+} else {
+  const child = await startCluster();
+  try {
+    const { ca_file } = JSON.parse(readFileSync(file, "utf8"));
+    const environment = { NODE_EXTRA_CA_CERTS: ca_file, BLINDPIPE_DEV: dir };
+    const others = files(all.filter((name) => name !== LAST));
+    const first = await run(process.execPath, [...options, ...others], environment);
+    const last = await run(process.execPath, [...options, ...files([LAST])], environment);
+    process.exitCode = first || last;
+  } finally {
+    if (child) {
+      const ended = new Promise((resolve) => child.once("exit", resolve));
+      child.kill("SIGINT");
+      await ended;
+    }
+  }
+}

@@ -1,0 +1,166 @@
+/** An agent: what comes is opened and handled in order, and answered exactly once. */
+import type { Principal } from "../e2ee/keys.js";
+import { HookCaller, type Logger, SILENT } from "../hooks.js";
+import { Inbox } from "./inbox.js";
+import { type AgentOptions, optionsFromEnv } from "./options.js";
+import { type Handler, Handlers, type Middleware, Processor } from "./processor.js";
+import { type Running, start } from "./startup.js";
+import { SocketReader, readByPoll, receiver } from "./transports.js";
+import type { WebhookHandler } from "./webhook.js";
+
+export interface RunOptions {
+  /** `poll` for cron and serverless; `socket` is the default. */
+  readonly transport?: "socket" | "poll";
+  /** Ends the run as SIGTERM does. */
+  readonly signal?: AbortSignal;
+  /** Keeps keys warm and handles nothing until `activate()`. */
+  readonly standby?: boolean;
+}
+
+export class Agent {
+  readonly #options: AgentOptions;
+  readonly #hooks: HookCaller;
+  readonly #logger: Logger;
+  readonly #handlers = new Handlers();
+  readonly #processor: Processor;
+  readonly #stopping = new AbortController();
+  #running: Promise<Running> | null = null;
+  #reader: SocketReader | null = null;
+  #failure: unknown = null;
+
+  constructor(options: AgentOptions) {
+    this.#options = options;
+    this.#logger = options.logger ?? SILENT;
+    this.#hooks = new HookCaller(options.hooks ?? {}, this.#logger);
+    this.#processor = new Processor(options, this.#handlers, this.#hooks);
+  }
+
+  /** Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY` and `_PINS`. */
+  static fromEnv(overrides: Partial<AgentOptions> = {}): Agent {
+    return new Agent({ ...optionsFromEnv(process.env), ...overrides });
+  }
+
+  get agentId(): string {
+    return this.#options.agentId;
+  }
+
+  /** `message`, or any name of the event catalogue. Handlers of a name run in their order. */
+  on(name: string, handler: Handler): this {
+    this.#handlers.add(name, handler);
+    return this;
+  }
+
+  /** Answers to the questions with this tag. */
+  onAnswer(tag: string, handler: Handler): this {
+    this.#handlers.addAnswer(tag, handler);
+    return this;
+  }
+
+  use(middleware: Middleware): this {
+    this.#handlers.middleware.push(middleware);
+    return this;
+  }
+
+  /** The tap: a person behind this agent takes the key for that principal's. */
+  async trust(principal: Principal, keyId: string): Promise<void> {
+    const { pins, save, parts } = await this.#start();
+    pins.confirm(principal, keyId);
+    parts.session.reconsider();
+    await save();
+  }
+
+  /** Checks token and key, and registers a first key, without handling anything. */
+  async check(): Promise<void> {
+    await this.#start();
+  }
+
+  #start(): Promise<Running> {
+    this.#running ??= start(this.#options, this.#hooks, () => this.#reader?.socket ?? null);
+    this.#running.catch(() => (this.#running = null));
+    return this.#running;
+  }
+
+  /** Runs until SIGTERM or the signal; finishes what it began. */
+  async run(options: RunOptions = {}): Promise<void> {
+    const unwatch = this.#watchForStop(options.signal);
+    try {
+      const running = await this.#start();
+      const inbox = this.#inbox(running);
+      const { signal } = this.#stopping;
+      if (options.transport === "poll") await readByPoll(running.parts, inbox, this.#hooks, signal);
+      else await this.#runSocket(running, inbox, options.standby ?? false);
+      await running.save();
+      if (this.#failure) throw this.#failure;
+    } finally {
+      unwatch();
+    }
+  }
+
+  #inbox({ parts }: Running): Inbox {
+    return new Inbox({
+      options: this.#options,
+      processor: this.#processor,
+      hooks: this.#hooks,
+      logger: this.#logger,
+      parts,
+      stopping: this.#stopping.signal,
+      onFailure: (error) => {
+        this.#failure = error;
+        this.stop();
+      },
+      sendAck: (cursor) => this.#reader?.socket.send({ type: "ack", cursor }) ?? false,
+    });
+  }
+
+  async #runSocket({ parts }: Running, inbox: Inbox, isStandby: boolean): Promise<void> {
+    const closing = new AbortController();
+    const { signal } = closing;
+    const reader = new SocketReader(this.#options, this.#hooks, inbox, parts.http, signal, isStandby);
+    this.#reader = reader;
+    const stopped = new Promise<void>((resolve) => {
+      if (this.#stopping.signal.aborted) resolve();
+      this.#stopping.signal.addEventListener("abort", () => resolve(), { once: true });
+    });
+    const ended = reader.socket.run();
+    await Promise.race([stopped, ended]);
+    await inbox.finish();
+    closing.abort();
+    await ended;
+  }
+
+  /** Takes no more events, lets handlers end, acknowledges, and closes. */
+  stop(): void {
+    this.#stopping.abort();
+  }
+
+  /** Ends a standby: this process handles the events from the last acknowledgement on. */
+  activate(): void {
+    this.#reader?.activate();
+  }
+
+  #watchForStop(signal: AbortSignal | undefined): () => void {
+    const stop = (): void => this.stop();
+    if (signal) {
+      if (signal.aborted) stop();
+      signal.addEventListener("abort", stop, { once: true });
+      return () => signal.removeEventListener("abort", stop);
+    }
+    if (typeof process === "undefined" || typeof process.once !== "function") return () => {};
+    process.once("SIGTERM", stop).once("SIGINT", stop);
+    return () => {
+      process.off("SIGTERM", stop).off("SIGINT", stop);
+    };
+  }
+
+  /**
+   * A receiver of deliveries. A handler has 9 s there; slow ones belong on a socket or a poll. A
+   * delivery is answered 200 once its handler has ended.
+   */
+  webhook(secret: string): WebhookHandler {
+    const started = async (): Promise<{ parts: Running["parts"]; processor: Processor }> => {
+      const { parts } = await this.#start();
+      return { parts, processor: this.#processor };
+    };
+    return receiver(secret, started, this.#logger);
+  }
+}

@@ -1,0 +1,152 @@
+/** The agent's inbox: events taken in by their order, handled, retried, acknowledged. */
+import type { Session } from "../core/session.js";
+import type { EventObject, ToolCallOutcome } from "../core/types.js";
+import type { HookCaller, Logger } from "../hooks.js";
+import { sleep } from "../transport/wait.js";
+import { Dispatcher } from "./dispatcher.js";
+import { type AgentOptions, DEFAULT_RETRY_DELAYS_MS } from "./options.js";
+import type { AgentParts } from "./parts.js";
+import type { Processor } from "./processor.js";
+
+const DEFAULT_CONCURRENCY = 8;
+const ACK_INTERVAL_MS = 200;
+const STOP_GRACE_MS = 25_000;
+const MAX_PENDING_EVENTS = 2_000;
+const RESUME_BELOW_EVENTS = 200;
+
+export interface InboxParts {
+  readonly options: AgentOptions;
+  readonly processor: Processor;
+  readonly hooks: HookCaller;
+  readonly logger: Logger;
+  readonly parts: AgentParts;
+  /** Aborts when no more events are taken. */
+  readonly stopping: AbortSignal;
+  /** The agent stops for a handler's error, as its developer chose. */
+  readonly onFailure: (error: unknown) => void;
+  /** Tells the server a cursor; false while it cannot. */
+  readonly sendAck: (cursor: string) => boolean;
+}
+
+export class Inbox {
+  readonly #dispatcher: Dispatcher;
+  /** Aborts handlers that did not end in time. */
+  readonly #handlerStop = new AbortController();
+  #intake: Promise<void> = Promise.resolve();
+  /** The cursor of the last event taken in. */
+  received: string | null = null;
+  /** Handled, and not acknowledged yet. */
+  ackable: string | null = null;
+  /** Numbers up to this one were in the inbox before this connection. */
+  replayedTo = 0;
+  #ackTimer: ReturnType<typeof setTimeout> | null = null;
+  #onRoom: (() => void)[] = [];
+
+  constructor(private readonly setup: InboxParts) {
+    this.#dispatcher = new Dispatcher({
+      concurrency: setup.options.concurrency ?? DEFAULT_CONCURRENCY,
+      handle: (event) => this.#handle(event),
+      onProgress: (cursor) => this.#progress(cursor),
+    });
+  }
+
+  get isFull(): boolean {
+    return this.#dispatcher.pending >= MAX_PENDING_EVENTS;
+  }
+
+  /** Resolves when few enough events wait, so that a backlog stays on the server. */
+  room(): Promise<void> {
+    if (!this.isFull) return Promise.resolve();
+    return new Promise((resolve) => this.#onRoom.push(resolve));
+  }
+
+  /** Takes an event in. A standby only learns from it. */
+  take(event: EventObject, isStandby: boolean): void {
+    if (this.setup.stopping.aborted) return;
+    if (!isStandby) this.received = event.cursor;
+    const { toolCalls, session } = this.setup.parts;
+    if (event.event === "artifact_response") {
+      toolCalls.deliver(event.data as unknown as ToolCallOutcome);
+    }
+    this.#intake = this.#intake.then(async () => {
+      await this.observe(event, session);
+      if (!isStandby && !this.setup.stopping.aborted) this.#dispatcher.push(event);
+    });
+  }
+
+  async observe(event: EventObject, session: Session): Promise<void> {
+    try {
+      await session.observe(event);
+    } catch (error) {
+      // A read that failed is repeated when something needs what it would have answered.
+      const { name } = error as Error;
+      this.setup.logger.warn("an event could not be looked into", { name });
+    }
+  }
+
+  /** Runs the handlers of an event until they succeed, or the last try has failed. */
+  async #handle(event: EventObject): Promise<void> {
+    const { options, processor, parts, hooks, stopping } = this.setup;
+    const delays = options.retryDelays ?? DEFAULT_RETRY_DELAYS_MS;
+    for (let attempt = 0; ; attempt++) {
+      try {
+        const isReplayed = event.seq <= this.replayedTo;
+        return await processor.process(event, parts, isReplayed, this.#handlerStop.signal);
+      } catch (error) {
+        if (stopping.aborted) throw error;
+        const wait_ms = delays[attempt];
+        if (wait_ms === undefined) return this.#deadLetter(event, error);
+        hooks.call("retry", { attempt: attempt + 1, wait_ms, route: `handler of ${event.event}` });
+        await sleep(wait_ms, stopping);
+      }
+    }
+  }
+
+  #deadLetter(event: EventObject, error: unknown): void {
+    const { event_id, event: name } = event;
+    this.setup.hooks.call("dead_letter", { event_id, event: name, error });
+    if (this.setup.options.onDeadLetter !== "stop") return;
+    this.setup.onFailure(error);
+    throw error;
+  }
+
+  #progress(cursor: string): void {
+    this.ackable = cursor;
+    this.#ackTimer ??= setTimeout(() => this.flushAck(), ACK_INTERVAL_MS);
+    if (this.#dispatcher.pending > RESUME_BELOW_EVENTS) return;
+    this.#onRoom.splice(0).forEach((resolve) => resolve());
+  }
+
+  flushAck(): void {
+    if (this.#ackTimer) clearTimeout(this.#ackTimer);
+    this.#ackTimer = null;
+    if (this.ackable && this.setup.sendAck(this.ackable)) this.ackable = null;
+  }
+
+  /** All events taken in are handled, or the agent stops. */
+  async settled(): Promise<void> {
+    await this.#intake;
+    const { stopping } = this.setup;
+    await new Promise<void>((resolve) => {
+      const done = (): void => {
+        stopping.removeEventListener("abort", done);
+        resolve();
+      };
+      if (stopping.aborted) return resolve();
+      stopping.addEventListener("abort", done, { once: true });
+      void this.#dispatcher.idle().then(done);
+    });
+  }
+
+  /** Begins no further event, and lets handlers end for a while. */
+  async finish(): Promise<void> {
+    this.#dispatcher.stop();
+    const grace = new AbortController();
+    const over = sleep(STOP_GRACE_MS, grace.signal).catch(() => {});
+    await Promise.race([this.#dispatcher.idle(), over]);
+    grace.abort();
+    this.#handlerStop.abort();
+    this.flushAck();
+    if (this.#ackTimer) clearTimeout(this.#ackTimer);
+  }
+}

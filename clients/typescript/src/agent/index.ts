@@ -1,0 +1,18 @@
+/**
+ * The agent's side: events in, answers out, each exactly once.
+ *
+ * @module agent
+ */
+export * from "./agent.js";
+export type { Handler, Middleware } from "./processor.js";
+export * from "./context.js";
+export type { AgentOptions } from "./options.js";
+export type { PinStore, StoredTrust } from "./pin-store.js";
+export { filePins } from "./pin-store.js";
+export type { CallOptions, CallResult } from "./tool-calls.js";
+export { toNode, verifyDelivery, type WebhookHandler } from "./webhook.js";
+export * from "../errors.js";
+export * from "../generated/errors.js";
+export type { Hooks, Logger } from "../hooks.js";
+export type { EventObject, Message, Sent } from "../core/types.js";
+export { DecryptError, KeyUnavailable, UsageError } from "../e2ee/errors.js";

@@ -1,0 +1,60 @@
+/** What an agent is made of. */
+import { AgentSeed } from "../e2ee/keys.js";
+import type { TrustPolicy } from "../e2ee/trust.js";
+import { UsageError } from "../e2ee/errors.js";
+import type { Hooks, Logger } from "../hooks.js";
+import type { Fetch } from "../transport/http.js";
+import type { WebSocketFactory } from "../transport/socket.js";
+import type { PinStore } from "./pin-store.js";
+
+export interface AgentOptions {
+  /** The address of the service. */
+  readonly url: string;
+  readonly agentId: string;
+  /** `hsk_…` */
+  readonly token: string;
+  /** `bpk_…`, several with commas, newest first. Without it the agent speaks clear. */
+  readonly key?: string | readonly AgentSeed[] | undefined;
+  /** `allow` handles what comes in clear, and answers it in clear. */
+  readonly plaintext?: "refuse" | "allow" | undefined;
+  /** A file's path, or the developer's own store. Without it, each start is a first contact. */
+  readonly pins?: string | PinStore | undefined;
+  readonly trust?: TrustPolicy | undefined;
+  /** Conversations that are handled at once. */
+  readonly concurrency?: number | undefined;
+  /** The age after which a signed message is handled no more, in milliseconds. */
+  readonly maxAge?: number | undefined;
+  /** Waits before a failed handler runs again, in milliseconds. */
+  readonly retryDelays?: readonly number[] | undefined;
+  /** After the last try: count the event as handled, or stop the agent. */
+  readonly onDeadLetter?: "skip" | "stop" | undefined;
+  readonly hooks?: Partial<Hooks> | undefined;
+  readonly logger?: Logger | undefined;
+  readonly fetch?: Fetch | undefined;
+  readonly webSocket?: WebSocketFactory | undefined;
+}
+
+export const DEFAULT_RETRY_DELAYS_MS = [1_000, 5_000, 25_000, 125_000];
+
+type Environment = Readonly<Record<string, string | undefined>>;
+
+/** Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY` and `_PINS`. */
+export function optionsFromEnv(environment: Environment): AgentOptions {
+  const required = (name: string): string => {
+    const value = environment[name];
+    if (!value) throw new UsageError(`${name} is not set`);
+    return value;
+  };
+  return {
+    url: required("BLINDPIPE_URL"),
+    agentId: required("BLINDPIPE_AGENT_ID"),
+    token: required("BLINDPIPE_TOKEN"),
+    key: environment["BLINDPIPE_KEY"] || undefined,
+    pins: environment["BLINDPIPE_PINS"] || undefined,
+  };
+}
+
+export function seedsOf(key: AgentOptions["key"]): readonly AgentSeed[] {
+  if (key === undefined) return [];
+  return typeof key === "string" ? AgentSeed.parseList(key) : key;
+}

@@ -1,0 +1,15 @@
+/** What a context needs of its agent. */
+import type { Session } from "../core/session.js";
+import type { Http } from "../transport/http.js";
+import type { Socket } from "../transport/socket.js";
+import type { Outbox } from "./outbox.js";
+import type { ToolCalls } from "./tool-calls.js";
+
+export interface AgentParts {
+  readonly agentId: string;
+  readonly http: Http;
+  readonly session: Session;
+  readonly outbox: Outbox;
+  readonly toolCalls: ToolCalls;
+  readonly socket: () => Socket | null;
+}

@@ -1,0 +1,165 @@
+/** One event: opened, given to its handlers, and judged. */
+import { equal, fromBase64 } from "../e2ee/bytes.js";
+import type { JsonObject } from "../e2ee/content.js";
+import { DEFAULT_MAX_AGE_MS } from "../e2ee/conversation.js";
+import { DecryptError } from "../e2ee/errors.js";
+import { type Origin, eventOrigin, messageOrigin } from "../e2ee/replies.js";
+import type { Session } from "../core/session.js";
+import type { EventObject, Message } from "../core/types.js";
+import type { HookCaller } from "../hooks.js";
+import { Context, type QuestionAnswer } from "./context.js";
+import type { AgentOptions } from "./options.js";
+import type { Answered } from "./outbox.js";
+import type { AgentParts } from "./parts.js";
+
+export type Handler = (context: Context) => unknown;
+export type Middleware = (context: Context, next: () => Promise<void>) => unknown;
+
+/** What a developer has registered. */
+export class Handlers {
+  readonly #byEvent = new Map<string, Handler[]>();
+  readonly #byTag = new Map<string, Handler>();
+  readonly middleware: Middleware[] = [];
+
+  add(name: string, handler: Handler): void {
+    const event = name === "message" ? "message.created" : name;
+    this.#byEvent.set(event, [...(this.#byEvent.get(event) ?? []), handler]);
+  }
+
+  addAnswer(tag: string, handler: Handler): void {
+    this.#byTag.set(tag, handler);
+  }
+
+  get takesAnswers(): boolean {
+    return this.#byTag.size > 0;
+  }
+
+  ofEvent(event: string): readonly Handler[] {
+    return this.#byEvent.get(event) ?? [];
+  }
+
+  ofAnswer(tag: string): readonly Handler[] {
+    const handler = this.#byTag.get(tag);
+    return handler ? [handler] : [];
+  }
+
+  async run(context: Context, handlers: readonly Handler[]): Promise<void> {
+    const from = async (at: number): Promise<void> => {
+      const middleware = this.middleware[at];
+      if (middleware) await middleware(context, () => from(at + 1));
+      else for (const handler of handlers) await handler(context);
+    };
+    await from(0);
+  }
+}
+
+interface Found {
+  readonly handlers: readonly Handler[];
+  readonly answer: QuestionAnswer | null;
+}
+
+const NOBODY: Found = { handlers: [], answer: null };
+
+export class Processor {
+  constructor(
+    private readonly options: AgentOptions,
+    private readonly handlers: Handlers,
+    private readonly hooks: HookCaller,
+  ) {}
+
+  /** Runs the handlers of an event once. What does not open is told to a hook, and is handled. */
+  async process(
+    event: EventObject,
+    parts: AgentParts,
+    isReplayed: boolean,
+    signal: AbortSignal,
+  ): Promise<void> {
+    let answered: Answered | null = null;
+    if (event.event === "message.created") {
+      try {
+        answered = await this.#open(event, parts.session);
+      } catch (error) {
+        if (!(error instanceof DecryptError)) throw error;
+        return this.#undecryptable(event, error);
+      }
+      if (!answered) return;
+    }
+    const { handlers, answer } = await this.#find(event, answered, parts);
+    if (handlers.length === 0) return;
+    const origin = await originOf(event, answered);
+    const context = new Context({ parts, event, answered, origin, isReplayed, signal, answer });
+    await this.handlers.run(context, handlers);
+    if (answered?.opened.encrypted) parts.session.remember(answered.message);
+  }
+
+  #undecryptable(event: EventObject, { reason }: DecryptError): void {
+    const conversation_id = event.conversation_id ?? null;
+    this.hooks.call("undecryptable", { reason, event_id: event.event_id, conversation_id });
+  }
+
+  /** The opened message; null if it was handled before. Throws `DecryptError`. */
+  async #open(event: EventObject, session: Session): Promise<Answered | null> {
+    const message = event.data as unknown as Message;
+    const isSealed = message.payload?.["type"] === "encrypted";
+    if (!isSealed && session.hasKeys && this.options.plaintext !== "allow") {
+      throw new DecryptError("clear");
+    }
+    if (!isSealed || !session.hasKeys) return { message, opened: session.clearMessage(message) };
+    const opened = await session.openMessage(message, event.seq ?? null);
+    if (opened.isReplay) return null;
+    if (!opened.sender.authentic) throw new DecryptError("unknown_sender_key");
+    const maxAge = this.options.maxAge ?? DEFAULT_MAX_AGE_MS;
+    if (session.isTooOld(opened, maxAge)) throw new DecryptError("stale");
+    return { message, opened };
+  }
+
+  async #find(event: EventObject, answered: Answered | null, parts: AgentParts): Promise<Found> {
+    const isAnswer = answered?.opened.content["type"] === "answer";
+    if (!isAnswer || !this.handlers.takesAnswers) {
+      return { handlers: this.handlers.ofEvent(event.event), answer: null };
+    }
+    const question = await askedQuestion(answered, parts);
+    if (!question) return NOBODY;
+    const handlers = this.handlers.ofAnswer(String(question["tag"] ?? ""));
+    return { handlers, answer: answerOf(question, answered.opened.content) };
+  }
+}
+
+async function originOf(event: EventObject, answered: Answered | null): Promise<Origin> {
+  const message = answered?.message;
+  if (!answered?.opened.encrypted || !message?.client_message_id) return eventOrigin(event.event_id);
+  const sender = { type: message.sender.type, id: message.sender.id };
+  return messageOrigin(message.conversation_id, sender, message.client_message_id);
+}
+
+/** The question, if it opens as the agent's own, `re` fits it, and the sender may answer. */
+async function askedQuestion(answered: Answered, parts: AgentParts): Promise<JsonObject | null> {
+  const { message, opened } = answered;
+  if (!message.in_reply_to) return null;
+  const { conversation_id: conversation, in_reply_to: id, message_id: before } = message;
+  const asked = await parts.outbox.question(conversation, id, before);
+  if (!asked || asked.content["type"] !== "question") return null;
+  if (asked.re !== null && !isSameHash(opened.content["re"], asked.re)) return null;
+  const mayAnswer = asked.content["for"];
+  const isMeant = Array.isArray(mayAnswer) && mayAnswer.includes(opened.sender.id);
+  return isMeant ? asked.content : null;
+}
+
+function isSameHash(one: unknown, other: string): boolean {
+  try {
+    return typeof one === "string" && equal(fromBase64(one), fromBase64(other));
+  } catch {
+    return false;
+  }
+}
+
+function answerOf(question: JsonObject, { choice, text }: JsonObject): QuestionAnswer {
+  const state = question["state"];
+  const isObject = typeof state === "object" && state !== null && !Array.isArray(state);
+  return {
+    choice: typeof choice === "string" ? choice : null,
+    text: typeof text === "string" ? text : null,
+    state: isObject ? state : {},
+    question: String(question["text"] ?? ""),
+  };
+}

@@ -1,0 +1,154 @@
+/** How an agent begins: its keys, what it remembers, and the parts that work together. */
+import { base64, hex } from "../e2ee/bytes.js";
+import type { EpochMarks } from "../e2ee/conversation.js";
+import type { KeyPair, Principal } from "../e2ee/keys.js";
+import { sign } from "../e2ee/primitives.js";
+import { Pins } from "../e2ee/trust.js";
+import { Session } from "../core/session.js";
+import { AgentKeysMismatch } from "../generated/errors.js";
+import { type HookCaller, type Logger, SILENT } from "../hooks.js";
+import { Http } from "../transport/http.js";
+import type { Socket } from "../transport/socket.js";
+import { type AgentOptions, seedsOf } from "./options.js";
+import { Outbox } from "./outbox.js";
+import type { AgentParts } from "./parts.js";
+import { type PinStore, filePins } from "./pin-store.js";
+import { ToolCalls } from "./tool-calls.js";
+
+/** What a started agent holds. */
+export interface Running {
+  readonly parts: AgentParts;
+  readonly pins: Pins;
+  /** Keeps pins and marks where the developer said; never fails. */
+  readonly save: () => Promise<void>;
+}
+
+export async function start(
+  options: AgentOptions,
+  hooks: HookCaller,
+  socket: () => Socket | null,
+): Promise<Running> {
+  const { agentId, token } = options;
+  const logger = options.logger ?? SILENT;
+  const http = new Http({
+    url: options.url,
+    fetch: options.fetch ?? ((...parameters) => fetch(...parameters)),
+    hooks,
+    token: () => token,
+  });
+  const held = await Promise.all(seedsOf(options.key).map((seed) => seed.keys()));
+  const keys = await checkKeys(http, agentId, held);
+  const { pins, store, marks } = await loadTrust(options, logger);
+  const self: Principal = { type: "agent", id: agentId };
+  await pins.observe(self, keys);
+  for (const pair of keys) pins.markVerified(self, hex(pair.keyId));
+  let save = async (): Promise<void> => {};
+  const session = new Session({
+    http,
+    self,
+    signer: keys[0] ?? null,
+    opening: keys,
+    deviceId: null,
+    pins,
+    marks,
+    onKeyNotice: (notice) => {
+      const keyId = "keyId" in notice ? notice.keyId : null;
+      const { type, principal } = notice;
+      hooks.call("key_changed", { type, principal_id: principal.id, key_id: keyId });
+      void save();
+    },
+    onWrapNotice: (conversationId, { type }) =>
+      logger.warn("a key of a conversation is odd", { type, conversation_id: conversationId }),
+  });
+  if (store) save = () => saveTrust(store, pins, session, logger);
+  const allowsClear = keys.length === 0 || options.plaintext === "allow";
+  const outbox = new Outbox(http, agentId, session, allowsClear);
+  const toolCalls = new ToolCalls(http, agentId, session, allowsClear);
+  return { parts: { agentId, http, session, outbox, toolCalls, socket }, pins, save: () => save() };
+}
+
+/** Checks the keys that are held. A key is never replaced in silence. */
+async function checkKeys(
+  http: Http,
+  agentId: string,
+  held: readonly KeyPair[],
+): Promise<KeyPair[]> {
+  for (const pair of held) {
+    const mismatch = await checkKey(http, agentId, pair);
+    // What fits signs; the others open what was wrapped for them.
+    if (!mismatch) return [pair, ...held.filter((each) => each !== pair)];
+    const expected = mismatch.params["expected_key_ids"] as readonly string[] | undefined;
+    if (expected?.length && pair === held.at(-1)) throw mismatch;
+  }
+  if (held[0]) await registerKey(http, agentId, held[0]);
+  return [...held];
+}
+
+/** Null if the server knows this key for the agent's. */
+async function checkKey(
+  http: Http,
+  agentId: string,
+  pair: KeyPair,
+): Promise<AgentKeysMismatch | null> {
+  const path = `/agents/${agentId}/keys/check`;
+  const body = { key_id: hex(pair.keyId) };
+  try {
+    await http.data({ method: "POST", path, body, repeatable: true });
+    return null;
+  } catch (error) {
+    if (error instanceof AgentKeysMismatch) return error;
+    throw error;
+  }
+}
+
+async function registerKey(http: Http, agentId: string, pair: KeyPair): Promise<void> {
+  const publicKey = base64(pair.publicKey);
+  const signingPublicKey = base64(pair.signingPublicKey);
+  const timestamp = new Date().toISOString();
+  const text = ["keys-register", agentId, publicKey, signingPublicKey, timestamp].join("|");
+  await http.data({
+    method: "POST",
+    path: `/agents/${agentId}/keys/register`,
+    body: {
+      public_key: publicKey,
+      signing_public_key: signingPublicKey,
+      timestamp,
+      signature: base64(await sign(pair.signing, new TextEncoder().encode(text))),
+      schemes: ["bp1"],
+    },
+    repeatable: true,
+  });
+}
+
+interface LoadedTrust {
+  readonly pins: Pins;
+  readonly store: PinStore | null;
+  readonly marks: ReadonlyMap<string, EpochMarks>;
+}
+
+async function loadTrust(options: AgentOptions, logger: Logger): Promise<LoadedTrust> {
+  const { pins: where, trust } = options;
+  const store = typeof where === "string" ? filePins(where) : (where ?? null);
+  if (!store) {
+    const text = "no pin store: this start is a first contact with everybody";
+    if (options.key !== undefined) logger.warn(text);
+    return { pins: new Pins(trust), store, marks: new Map() };
+  }
+  const stored = await store.load();
+  const pins = stored ? Pins.restore(stored.pins, trust) : new Pins(trust);
+  return { pins, store, marks: new Map(Object.entries(stored?.marks ?? {})) };
+}
+
+async function saveTrust(
+  store: PinStore,
+  pins: Pins,
+  session: Session,
+  logger: Logger,
+): Promise<void> {
+  const marks = Object.fromEntries(session.marks());
+  try {
+    await store.save({ pins: pins.store(), marks });
+  } catch {
+    logger.error("the pins could not be stored");
+  }
+}

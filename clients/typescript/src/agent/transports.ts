@@ -1,0 +1,190 @@
+/** The ways by which events come: a socket, long polls, deliveries. */
+import type { EventObject, ToolCallOutcome } from "../core/types.js";
+import { BlindpipeError, Closed } from "../errors.js";
+import { CursorExpired } from "../generated/errors.js";
+import type { HookCaller, Logger } from "../hooks.js";
+import type { Http } from "../transport/http.js";
+import { type Frame, Socket, defaultWebSocket } from "../transport/socket.js";
+import type { Inbox } from "./inbox.js";
+import type { AgentOptions } from "./options.js";
+import type { AgentParts } from "./parts.js";
+import type { Processor } from "./processor.js";
+import { type WebhookHandler, readDelivery, verifyDelivery } from "./webhook.js";
+
+const POLL_WAIT_S = 25;
+const POLL_LIMIT = 100;
+const WEBHOOK_DEADLINE_MS = 9_000;
+const WEBHOOK_RETRY_S = 5;
+
+/** A socket that feeds an inbox, and leaves a backlog on the server while the inbox is full. */
+export class SocketReader {
+  readonly socket: Socket;
+  isStandby: boolean;
+  /** The rest of this connection's events comes again with the next one. */
+  #isDropped = false;
+
+  constructor(
+    private readonly options: AgentOptions,
+    private readonly hooks: HookCaller,
+    private readonly inbox: Inbox,
+    http: Http,
+    signal: AbortSignal,
+    isStandby: boolean,
+  ) {
+    this.isStandby = isStandby;
+    this.socket = new Socket({
+      url: options.url,
+      webSocket: options.webSocket ?? defaultWebSocket,
+      hooks,
+      auth: () => this.#auth(),
+      renew: async () => false,
+      holders: () => holders(http, options.agentId),
+      onReady: (frame) => this.#begin(frame),
+      onFrame: (frame) => this.#take(frame),
+      signal,
+    });
+  }
+
+  async #auth(): Promise<Frame> {
+    await this.inbox.room();
+    const { agentId, token } = this.options;
+    const { received } = this.inbox;
+    const resume = received && !this.isStandby ? { resume: received } : {};
+    return { type: "auth", agent_id: agentId, token, ...resume };
+  }
+
+  #begin(frame: Frame): void {
+    this.#isDropped = false;
+    this.inbox.replayedTo = Number((frame["replay"] as { to?: number } | undefined)?.to ?? 0);
+    // What could not be told to the last connection is told to this one.
+    this.inbox.flushAck();
+  }
+
+  #take(frame: Frame): void {
+    if (this.#isDropped) return;
+    if (frame.type === "event") this.inbox.take(frame as unknown as EventObject, this.isStandby);
+    if (frame.type === "resync_required") {
+      const details = { oldest: String(frame["oldest"]), head: String(frame["head"]) };
+      this.inbox.received = details.head;
+      this.hooks.call("resync", details);
+    }
+    if (this.inbox.isFull) this.#drop();
+  }
+
+  #drop(): void {
+    this.#isDropped = true;
+    this.socket.drop();
+  }
+
+  /** From the last acknowledgement on, events are handled here. */
+  activate(): void {
+    if (!this.isStandby) return;
+    this.isStandby = false;
+    this.inbox.received = null;
+    this.#drop();
+  }
+}
+
+async function holders(http: Http, agentId: string): Promise<readonly string[]> {
+  const path = `/agents/${agentId}`;
+  const agent = await http.data<{ connections?: { connection_id: string }[] }>({
+    method: "GET",
+    path,
+  });
+  return (agent.connections ?? []).map((connection) => connection.connection_id);
+}
+
+/** Long polls until the signal. The cursor passed is the one that is acknowledged. */
+export async function readByPoll(
+  parts: AgentParts,
+  inbox: Inbox,
+  hooks: HookCaller,
+  signal: AbortSignal,
+): Promise<void> {
+  const path = `/agents/${parts.agentId}/messages/poll`;
+  let cursor: string | undefined;
+  while (!signal.aborted) {
+    try {
+      const query = { cursor, wait: POLL_WAIT_S, limit: POLL_LIMIT };
+      const page = await parts.http.call<EventObject[]>({ method: "GET", path, query, signal });
+      for (const event of page.data) inbox.take(event, false);
+      await inbox.settled();
+      cursor = inbox.ackable ?? cursor ?? page.nextCursor ?? undefined;
+    } catch (error) {
+      if (error instanceof Closed) break;
+      if (error instanceof CursorExpired) {
+        cursor = String(error.params["head"]);
+        hooks.call("resync", { oldest: String(error.params["oldest"]), head: cursor });
+      } else if (!(error instanceof BlindpipeError && error.retryable)) {
+        throw error;
+      }
+    }
+  }
+  await inbox.finish();
+  if (inbox.ackable) await ackByRest(parts, inbox.ackable);
+}
+
+async function ackByRest({ http, agentId }: AgentParts, cursor: string): Promise<void> {
+  const body = { up_to_seq: Number(cursor.split("-").at(-1)) };
+  await http.data({ method: "POST", path: `/agents/${agentId}/ack`, body, repeatable: true });
+}
+
+/** What a delivery needs of its agent. */
+export interface Delivered {
+  readonly parts: AgentParts;
+  readonly processor: Processor;
+}
+
+/** A receiver: genuine deliveries are answered 200 once their handler has ended. */
+export function receiver(
+  secret: string,
+  started: () => Promise<Delivered>,
+  logger: Logger,
+): WebhookHandler {
+  return async (request) => {
+    const body = new Uint8Array(await request.arrayBuffer());
+    if (!(await verifyDelivery(secret, request.headers, body))) {
+      return new Response("not genuine", { status: 401 });
+    }
+    const delivery = readDelivery(body);
+    if (delivery.type === "challenge") return Response.json({ challenge: delivery.challenge });
+    if (delivery.type === "test") return Response.json({});
+    return deliver(delivery.event, started, logger);
+  };
+}
+
+async function deliver(
+  event: EventObject,
+  started: () => Promise<Delivered>,
+  logger: Logger,
+): Promise<Response> {
+  const deadline = new AbortController();
+  const timer = setTimeout(() => deadline.abort(), WEBHOOK_DEADLINE_MS);
+  const tooSlow = new Promise<"too slow">((resolve) => {
+    deadline.signal.addEventListener("abort", () => resolve("too slow"), { once: true });
+  });
+  try {
+    const outcome = await Promise.race([deliverNow(event, started, deadline.signal), tooSlow]);
+    if (outcome !== "too slow") return Response.json({});
+    const headers = { "retry-after": String(WEBHOOK_RETRY_S) };
+    return new Response("not in time", { status: 503, headers });
+  } catch (error) {
+    logger.error("a handler has failed", { name: (error as Error).name });
+    return new Response("the handler has failed", { status: 500 });
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+async function deliverNow(
+  event: EventObject,
+  started: () => Promise<Delivered>,
+  signal: AbortSignal,
+): Promise<void> {
+  const { parts, processor } = await started();
+  if (event.event === "artifact_response") {
+    parts.toolCalls.deliver(event.data as unknown as ToolCallOutcome);
+  }
+  await parts.session.observe(event);
+  await processor.process(event, parts, false, signal);
+}

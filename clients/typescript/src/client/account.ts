@@ -1,0 +1,125 @@
+/** A person's session: sign-in, the access token of the moment, and its renewal. */
+import { BlindpipeError } from "../errors.js";
+import { type HookCaller } from "../hooks.js";
+import type { SignedIn } from "../core/types.js";
+import { type Fetch, Http } from "../transport/http.js";
+
+export interface SignInDevice {
+  /** The device's own id, which must outlive a reinstallation. */
+  readonly deviceId?: string | undefined;
+  readonly deviceName?: string | undefined;
+  readonly platform?: string | undefined;
+}
+
+/** A token is renewed this long before its end. */
+const RENEW_BEFORE_MS = 30_000;
+
+export class Account {
+  readonly http: Http;
+  #accessToken: string | null = null;
+  #expiresAt = 0;
+  /** Browsers keep the cookie themselves; elsewhere it is kept here. */
+  #cookie: string | null = null;
+  #renewal: Promise<boolean> | null = null;
+  #signedIn: SignedIn | null = null;
+
+  constructor(url: string, private readonly fetch: Fetch, hooks: HookCaller) {
+    this.http = new Http({
+      url,
+      fetch: (input, init) => this.#fetch(input, init),
+      hooks,
+      token: () => this.token(),
+      renew: () => this.renew(),
+    });
+  }
+
+  async #fetch(input: Parameters<Fetch>[0], init: RequestInit = {}): Promise<Response> {
+    const isAuth = new URL(String(input)).pathname.startsWith("/auth/");
+    if (!isAuth) return this.fetch(input, init);
+    const headers = new Headers(init.headers);
+    if (this.#cookie) headers.set("cookie", this.#cookie);
+    const response = await this.fetch(input, { ...init, headers, credentials: "include" });
+    for (const cookie of response.headers.getSetCookie?.() ?? []) {
+      const [pair] = cookie.split(";");
+      if (pair?.startsWith("refresh_token=")) this.#cookie = pair;
+    }
+    return response;
+  }
+
+  get userId(): string {
+    return this.#current().user_id;
+  }
+
+  get deviceId(): string {
+    return this.#current().device_id;
+  }
+
+  get keyBackup(): SignedIn["key_backup"] {
+    return this.#current().key_backup;
+  }
+
+  #current(): SignedIn {
+    if (!this.#signedIn) throw new Error("nobody is signed in");
+    return this.#signedIn;
+  }
+
+  /** Any of the sign-ins: they all answer alike. */
+  async signIn(path: string, body: object, device: SignInDevice): Promise<void> {
+    const fields = {
+      ...(device.deviceId ? { device_id: device.deviceId } : {}),
+      ...(device.deviceName ? { device_name: device.deviceName } : {}),
+      ...(device.platform ? { platform: device.platform } : {}),
+    };
+    const signedIn = await this.http.data<SignedIn>({
+      method: "POST",
+      path,
+      body: { ...body, ...fields },
+      isPublic: true,
+    });
+    this.#signedIn = signedIn;
+    this.#take(signedIn.access_token, signedIn.expires_in_seconds);
+  }
+
+  #take(token: string, expiresInSeconds: number): void {
+    this.#accessToken = token;
+    this.#expiresAt = Date.now() + expiresInSeconds * 1000;
+  }
+
+  async token(): Promise<string | null> {
+    if (this.#accessToken && Date.now() > this.#expiresAt - RENEW_BEFORE_MS) await this.renew();
+    return this.#accessToken;
+  }
+
+  /** A new access token; false if the session has ended. */
+  renew(): Promise<boolean> {
+    this.#renewal ??= this.#refresh().finally(() => (this.#renewal = null));
+    return this.#renewal;
+  }
+
+  async #refresh(): Promise<boolean> {
+    try {
+      const fresh = await this.http.data<{
+        access_token: string;
+        expires_in_seconds: number;
+        user_id: string;
+      }>({ method: "POST", path: "/auth/refresh", isPublic: true, repeatable: true });
+      // A page of a sibling domain may have planted the cookie of another account.
+      if (this.#signedIn && fresh.user_id !== this.#signedIn.user_id) return false;
+      this.#take(fresh.access_token, fresh.expires_in_seconds);
+      return true;
+    } catch (error) {
+      if (error instanceof BlindpipeError && error.status === 401) return false;
+      throw error;
+    }
+  }
+
+  async logout(): Promise<void> {
+    await this.http.data({ method: "POST", path: "/auth/logout", isPublic: true });
+    this.#accessToken = null;
+    this.#cookie = null;
+  }
+
+  toJSON(): string {
+    return "Account";
+  }
+}

@@ -1,0 +1,176 @@
+/** A conversation as a person sees it. */
+import { newUlid } from "../e2ee/bytes.js";
+import type { JsonObject } from "../e2ee/content.js";
+import { Kind } from "../e2ee/context.js";
+import { DecryptError } from "../e2ee/errors.js";
+import type { FileContent } from "../e2ee/file.js";
+import { type Principal, principalName } from "../e2ee/keys.js";
+import { downloadFile, type NewFile, uploadFile } from "../core/files.js";
+import type { OpenedMessage, Session } from "../core/session.js";
+import type { Conversation as ConversationInfo, Message, Sent } from "../core/types.js";
+import { type Rotator, needsRotation } from "./rotation.js";
+
+export interface SendOptions {
+  /** A client that repeats a send across processes keeps this id. */
+  readonly clientMessageId?: string;
+  readonly inReplyTo?: ReceivedMessage;
+  /** Ids of `addressed` agents that can read it. */
+  readonly to?: readonly string[];
+}
+
+/** A message, opened if it opens. Nothing of what does not open is shown as said by anybody. */
+export interface ReceivedMessage {
+  readonly message: Message;
+  readonly opened: OpenedMessage | null;
+  /** Why it does not open. */
+  readonly fault: DecryptError | null;
+}
+
+export interface ConversationParts {
+  readonly session: Session;
+  readonly rotator: Rotator;
+  /** Conversations in clear that the person chose. */
+  readonly clearChosen: Set<string>;
+}
+
+export class Conversation {
+  constructor(
+    readonly id: string,
+    private readonly parts: ConversationParts,
+  ) {}
+
+  get #http(): Session["options"]["http"] {
+    return this.parts.session.options.http;
+  }
+
+  async info(): Promise<ConversationInfo> {
+    const entry = await this.parts.session.load(this.id);
+    return entry.info!;
+  }
+
+  /** The person's visible choice to write in clear to somebody who does not speak `bp1`. */
+  chooseClear(): void {
+    this.parts.clearChosen.add(this.id);
+  }
+
+  async send(content: string | JsonObject, options: SendOptions = {}): Promise<Sent> {
+    const body: JsonObject = typeof content === "string" ? { type: "text", text: content } : content;
+    const clientMessageId = options.clientMessageId ?? newUlid();
+    const answered = options.inReplyTo;
+    const payload = await this.#payload(body, clientMessageId, options);
+    return this.#http.data<Sent>({
+      method: "POST",
+      path: `/conversations/${this.id}/messages`,
+      body: {
+        payload,
+        client_message_id: clientMessageId,
+        ...(answered ? { in_reply_to: answered.message.message_id } : {}),
+        ...(options.to?.length ? { recipients: options.to } : {}),
+      },
+      repeatable: true,
+    });
+  }
+
+  async #payload(
+    body: JsonObject,
+    clientMessageId: string,
+    options: SendOptions,
+  ): Promise<JsonObject> {
+    if (!(await this.#isToBeSealed())) return body;
+    const { session, rotator } = this.parts;
+    if (needsRotation(await session.load(this.id))) await rotator.rotate(this.id);
+    const answered = options.inReplyTo;
+    const re = answered?.opened?.re;
+    const place = {
+      kind: Kind.message,
+      clientMessageId,
+      inReplyTo: answered?.message.message_id,
+    };
+    return session.sealPayload(this.id, place, re ? { ...body, re } : body, {
+      answering: answered?.opened?.epoch,
+      addressed: options.to,
+    });
+  }
+
+  /** Clear only by choice, only where somebody speaks no `bp1`, and never again once encrypted. */
+  async #isToBeSealed(): Promise<boolean> {
+    const { session, clearChosen } = this.parts;
+    if (await session.isEncrypted(this.id)) return true;
+    return !clearChosen.has(this.id) || (await this.#everybodySpeaks());
+  }
+
+  async #everybodySpeaks(): Promise<boolean> {
+    const { session } = this.parts;
+    const { members } = await session.load(this.id);
+    const self = principalName(session.options.self);
+    for (const [name, member] of members) {
+      const principal: Principal = { type: member.principal_type, id: member.principal_id };
+      if (name !== self && !session.options.pins.speaks(principal)) return false;
+    }
+    return true;
+  }
+
+  /** Answers an agent's question. */
+  answer(question: ReceivedMessage, choice: string): Promise<Sent> {
+    return this.send({ type: "answer", choice }, { inReplyTo: question });
+  }
+
+  /** Uploads a file and sends the message that names it. */
+  async sendFile(file: NewFile, options: SendOptions = {}): Promise<Sent> {
+    const content = await uploadFile(this.#http, "/files", this.id, file);
+    return this.send(content as unknown as JsonObject, options);
+  }
+
+  /** The bytes of a file message. */
+  downloadFile(content: JsonObject): Promise<Uint8Array> {
+    return downloadFile(this.#http, content as unknown as FileContent);
+  }
+
+  /** Makes a fresh secret at once, for example after the removal of a member. */
+  rotate(): Promise<void> {
+    return this.parts.rotator.rotate(this.id);
+  }
+
+  /** Newest first. */
+  async *history(options: { limit?: number } = {}): AsyncGenerator<ReceivedMessage> {
+    let cursor: string | undefined;
+    do {
+      const page: { data: Message[]; nextCursor: string | null } = await this.#http.call<Message[]>({
+        method: "GET",
+        path: `/conversations/${this.id}/messages`,
+        query: { cursor, limit: options.limit ?? 50 },
+      });
+      for (const message of page.data) yield this.open(message, null);
+      cursor = page.nextCursor ?? undefined;
+    } while (cursor);
+  }
+
+  /** `live` is the number in the inbox; null for history. */
+  async open(message: Message, live: number | null): Promise<ReceivedMessage> {
+    const { session } = this.parts;
+    try {
+      if (message.payload?.["type"] !== "encrypted") return await this.#openClear(message);
+      const opened = await session.openMessage(message, live);
+      return { message, opened, fault: null };
+    } catch (error) {
+      if (!(error instanceof DecryptError)) throw error;
+      return { message, opened: null, fault: error };
+    }
+  }
+
+  /** In a conversation that was encrypted, clear text can be the server's own. */
+  async #openClear(message: Message): Promise<ReceivedMessage> {
+    const { session, clearChosen } = this.parts;
+    const isChosen = clearChosen.has(this.id) && !(await session.isEncrypted(this.id));
+    if (!isChosen) throw new DecryptError("clear");
+    return { message, opened: session.clearMessage(message), fault: null };
+  }
+
+  async markRead(message: ReceivedMessage): Promise<void> {
+    await this.#http.data({
+      method: "POST",
+      path: `/conversations/${this.id}/read`,
+      body: { message_id: message.message.message_id },
+    });
+  }
+}

@@ -1,0 +1,69 @@
+/** Files: sealed here, stored as ciphertext, opened here. */
+import { base64 } from "../e2ee/bytes.js";
+import { type FileContent, fileKey, openFile, sealFile } from "../e2ee/file.js";
+import type { Http } from "../transport/http.js";
+import type { ConfirmedUpload, RequestedUpload } from "./types.js";
+
+export interface NewFile {
+  readonly name: string;
+  readonly contentType: string;
+  readonly bytes: Uint8Array;
+}
+
+const UPLOAD_NAME = "blob";
+const UPLOAD_TYPE = "application/octet-stream";
+const TRANSFER_TIMEOUT_MS = 600_000;
+
+/** Seals and uploads; `base` is the route of one's kind. Answers the content of the message. */
+export async function uploadFile(
+  http: Http,
+  base: string,
+  conversationId: string,
+  file: NewFile,
+): Promise<FileContent> {
+  const sealed = await sealFile(file.bytes);
+  const upload = await http.data<RequestedUpload>({
+    method: "POST",
+    path: base,
+    body: {
+      filename: UPLOAD_NAME,
+      content_type: UPLOAD_TYPE,
+      size: sealed.ciphertext.length,
+      conversation_id: conversationId,
+    },
+  });
+  await http.bytes({
+    method: "PUT",
+    path: `${base}/${upload.upload_id}/upload`,
+    bytes: sealed.ciphertext,
+    headers: { "content-type": UPLOAD_TYPE },
+    timeoutMs: TRANSFER_TIMEOUT_MS,
+  });
+  const stored = await http.data<ConfirmedUpload>({
+    method: "POST",
+    path: "/files/confirm",
+    body: { upload_id: upload.upload_id, sha256: sealed.sha256 },
+    repeatable: true,
+  });
+  return {
+    type: "file",
+    file_id: stored.file_id,
+    object_key: stored.object_key,
+    name: file.name,
+    content_type: file.contentType,
+    size: file.bytes.length,
+    sha256: sealed.sha256,
+    key: base64(sealed.key),
+  };
+}
+
+/** The bytes of a file; nothing is given out before hash and last chunk are checked. */
+export async function downloadFile(http: Http, content: FileContent): Promise<Uint8Array> {
+  const response = await http.bytes({
+    method: "GET",
+    path: `/objects/${content.object_key}`,
+    timeoutMs: TRANSFER_TIMEOUT_MS,
+  });
+  const ciphertext = new Uint8Array(await response.arrayBuffer());
+  return openFile(ciphertext, fileKey(content), content.sha256);
+}

@@ -1,0 +1,166 @@
+/** Bytes, their spellings, and the building blocks of every layout in `bp1`. */
+import { DecryptError, UsageError } from "./errors.js";
+
+/** Bytes that own a plain buffer, as WebCrypto wants them. */
+export type Bytes = Uint8Array<ArrayBuffer>;
+
+const encoder = new TextEncoder();
+const strictDecoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+
+export const EMPTY: Bytes = new Uint8Array(0);
+
+export function concat(...parts: readonly Uint8Array[]): Bytes {
+  const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return all;
+}
+
+export function utf8(text: string): Bytes {
+  return encoder.encode(text) as Bytes;
+}
+
+/** Throws `TypeError` on invalid UTF-8. */
+export function fromUtf8(bytes: Uint8Array): string {
+  return strictDecoder.decode(bytes);
+}
+
+export function u8(value: number): Bytes {
+  return Uint8Array.of(value);
+}
+
+export function u16(value: number): Bytes {
+  return Uint8Array.of(value >>> 8, value);
+}
+
+export function u32(value: number): Bytes {
+  return Uint8Array.of(value >>> 24, value >>> 16, value >>> 8, value);
+}
+
+export function u64(value: number): Bytes {
+  const bytes = new Uint8Array(8);
+  new DataView(bytes.buffer).setBigUint64(0, BigInt(value));
+  return bytes;
+}
+
+export function readU32(bytes: Uint8Array, at: number): number {
+  return new DataView(bytes.buffer, bytes.byteOffset).getUint32(at);
+}
+
+/** A number above 2^53 loses its low bits; no time that counts is that large. */
+export function readU64(bytes: Uint8Array, at: number): number {
+  return Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(at));
+}
+
+/** u16 length and the bytes. What is too long for its length is not sealed. */
+export function lp(value: string | Uint8Array): Bytes {
+  const bytes = typeof value === "string" ? utf8(value) : value;
+  if (bytes.length > 0xffff) throw new UsageError("a field is longer than 65,535 bytes");
+  return concat(u16(bytes.length), bytes);
+}
+
+/** The label of one use: no bytes of one use are ever those of another. */
+export function label(name: string): Bytes {
+  return utf8(`blindpipe/1/${name}\0`);
+}
+
+export function hex(bytes: Uint8Array): string {
+  let text = "";
+  for (const byte of bytes) text += byte.toString(16).padStart(2, "0");
+  return text;
+}
+
+export function fromHex(text: string): Bytes {
+  if (text.length % 2 !== 0 || !/^[0-9a-fA-F]*$/.test(text)) throw new UsageError("not hexadecimal");
+  const bytes = new Uint8Array(text.length / 2);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = Number.parseInt(text.slice(2 * i, 2 * i + 2), 16);
+  return bytes;
+}
+
+const CHUNK_CHARACTERS = 0x8000;
+
+export function base64(bytes: Uint8Array): string {
+  let text = "";
+  for (let at = 0; at < bytes.length; at += CHUNK_CHARACTERS) {
+    text += String.fromCharCode(...bytes.subarray(at, at + CHUNK_CHARACTERS));
+  }
+  return btoa(text);
+}
+
+/** Standard, padded, canonical; anything else is `malformed`. */
+export function fromBase64(text: string): Bytes {
+  if (!/^[A-Za-z0-9+/]*={0,2}$/.test(text) || text.length % 4 !== 0) {
+    throw new DecryptError("malformed");
+  }
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  // The bits behind the last byte must be zero, or two texts would be one envelope.
+  if (text.endsWith("=") && base64(bytes.subarray(bytes.length - (bytes.length % 3))) !== text.slice(-4)) {
+    throw new DecryptError("malformed");
+  }
+  return bytes;
+}
+
+export function base64url(bytes: Uint8Array): string {
+  return base64(bytes).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}
+
+export function equal(a: Uint8Array, b: Uint8Array): boolean {
+  if (a.length !== b.length) return false;
+  let difference = 0;
+  for (let i = 0; i < a.length; i++) difference |= a[i]! ^ b[i]!;
+  return difference === 0;
+}
+
+/** Bytewise, shorter first where one begins the other. */
+export function compare(a: Uint8Array, b: Uint8Array): number {
+  const length = Math.min(a.length, b.length);
+  for (let i = 0; i < length; i++) if (a[i] !== b[i]) return a[i]! - b[i]!;
+  return a.length - b.length;
+}
+
+export function isZero(bytes: Uint8Array): boolean {
+  return bytes.every((byte) => byte === 0);
+}
+
+export function random(length: number): Bytes {
+  return crypto.getRandomValues(new Uint8Array(length));
+}
+
+const CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+
+/** The 16 bytes of a ULID or UUID, in any of their spellings. */
+export function idBytes(text: string): Bytes {
+  if (/^[0-9a-fA-F]{8}(-?)[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{12}$/.test(text)) {
+    return fromHex(text.replaceAll("-", ""));
+  }
+  if (!/^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-zIiLlOo]{25}$/.test(text)) throw new UsageError("not an id");
+  let number = 0n;
+  for (const character of text.toUpperCase().replace(/[IL]/g, "1").replace(/O/g, "0")) {
+    number = (number << 5n) | BigInt(CROCKFORD.indexOf(character));
+  }
+  return fromHex(number.toString(16).padStart(32, "0"));
+}
+
+export function ulid(bytes: Uint8Array): string {
+  let number = BigInt(`0x${hex(bytes)}`);
+  let text = "";
+  for (let i = 0; i < 26; i++) {
+    text = CROCKFORD[Number(number & 31n)] + text;
+    number >>= 5n;
+  }
+  return text;
+}
+
+export function uuid(bytes: Uint8Array): string {
+  return hex(bytes).replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
+}
+
+/** A new ULID of this moment. */
+export function newUlid(now: number = Date.now()): string {
+  return ulid(concat(u64(now).subarray(2), random(10)));
+}

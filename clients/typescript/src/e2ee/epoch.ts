@@ -1,0 +1,115 @@
+/** The secret of an epoch, and the secrets of its lanes. */
+import { type Bytes, EMPTY, concat, equal, hex, label, random, u32, u8 } from "./bytes.js";
+import { DecryptError } from "./errors.js";
+import { hkdf, hkdfKey } from "./primitives.js";
+
+/** Everyone's lane, and that of one `addressed` agent. */
+export const LANE_EVERYONE = 0;
+export const LANE_AGENT = 2;
+
+/** What a wrap holds: the epoch's secret, or the secret of one agent's lane. */
+export type SecretKind = 1 | 2;
+
+const EVERYONE = u8(LANE_EVERYONE);
+
+function agentLane(agentId: Uint8Array): Bytes {
+  return concat(u8(LANE_AGENT), agentId);
+}
+
+/** `sid` names a secret and commits to it. */
+export function secretId(
+  secret: Uint8Array | CryptoKey,
+  conversation: Uint8Array,
+  epoch: number,
+): Promise<Bytes> {
+  return hkdf(secret, EMPTY, concat(label("epoch-id"), conversation, u32(epoch)), 16);
+}
+
+function laneBytes(
+  secret: Uint8Array | CryptoKey,
+  conversation: Uint8Array,
+  epoch: number,
+  lane: Uint8Array,
+): Promise<Bytes> {
+  return hkdf(secret, EMPTY, concat(label("lane"), conversation, u32(epoch), lane), 32);
+}
+
+/** The secret of the lane of one `addressed` agent, as its wrap carries it. */
+export function agentLaneSecret(
+  secret: Uint8Array,
+  conversation: Uint8Array,
+  epoch: number,
+  agentId: Uint8Array,
+): Promise<Bytes> {
+  return laneBytes(secret, conversation, epoch, agentLane(agentId));
+}
+
+/** `agentId` null asks for everyone's lane. */
+export function laneSecret(
+  secret: Uint8Array,
+  conversation: Uint8Array,
+  epoch: number,
+  agentId: Uint8Array | null,
+): Promise<Bytes> {
+  return laneBytes(secret, conversation, epoch, agentId ? agentLane(agentId) : EVERYONE);
+}
+
+export function newSecret(): Bytes {
+  return random(32);
+}
+
+/** A secret that is held: it opens and seals, and does not show its bytes. */
+export class EpochSecret {
+  readonly #key: CryptoKey;
+  readonly #lanes = new Map<string, Promise<CryptoKey>>();
+
+  private constructor(
+    readonly kind: SecretKind,
+    readonly conversation: Bytes,
+    readonly epoch: number,
+    readonly sid: Bytes,
+    key: CryptoKey,
+    /** The agent whose lane this is, for kind 2. */
+    readonly agentId: Bytes | null,
+  ) {
+    this.#key = key;
+  }
+
+  /** The secret of everyone's lane and of every agent's. */
+  static async ofEpoch(secret: Uint8Array, conversation: Bytes, epoch: number): Promise<EpochSecret> {
+    const key = await hkdfKey(secret);
+    const sid = await secretId(key, conversation, epoch);
+    return new EpochSecret(1, conversation, epoch, sid, key, null);
+  }
+
+  /** The secret of one agent's lane. Its `sid` proves nothing, so the wrap's signature must. */
+  static async ofLane(
+    secret: Uint8Array,
+    conversation: Bytes,
+    epoch: number,
+    sid: Bytes,
+    agentId: Bytes,
+  ): Promise<EpochSecret> {
+    return new EpochSecret(2, conversation, epoch, sid, await hkdfKey(secret), agentId);
+  }
+
+  get opensEverything(): boolean {
+    return this.kind === 1;
+  }
+
+  /** Everyone's lane (`null`) or an agent's. Throws `no_epoch_key` for what this secret does not reach. */
+  lane(agentId: Bytes | null): Promise<CryptoKey> {
+    if (this.kind === 2) {
+      if (!agentId || !equal(agentId, this.agentId!)) throw new DecryptError("no_epoch_key");
+      return Promise.resolve(this.#key);
+    }
+    const name = agentId ? hex(agentId) : "";
+    let lane = this.#lanes.get(name);
+    if (!lane) {
+      const info = agentId ? agentLane(agentId) : EVERYONE;
+      lane = laneBytes(this.#key, this.conversation, this.epoch, info).then(hkdfKey);
+      this.#lanes.set(name, lane);
+    }
+    return lane;
+  }
+}

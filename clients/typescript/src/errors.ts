@@ -1,0 +1,70 @@
+/** Errors of the service. A class per code is in `generated/errors.ts`; nobody needs to parse text. */
+
+/** What an error of the service says. */
+export interface ErrorDetails {
+  readonly code: string;
+  readonly status: number;
+  readonly message: string;
+  readonly params: Readonly<Record<string, unknown>>;
+  readonly requestId: string | null;
+}
+
+/** The base of every error that comes from the service or the connection to it. */
+export class BlindpipeError extends Error {
+  override readonly name: string = "BlindpipeError";
+  readonly code: string;
+  /** HTTP status; 0 where no answer came. */
+  readonly status: number;
+  readonly params: Readonly<Record<string, unknown>>;
+  readonly requestId: string | null;
+
+  constructor(details: ErrorDetails) {
+    super(details.message);
+    this.code = details.code;
+    this.status = details.status;
+    this.params = details.params;
+    this.requestId = details.requestId;
+  }
+
+  /** Whether the same request may succeed later without a change. */
+  get retryable(): boolean {
+    return this.params["retryable"] === true;
+  }
+}
+
+/** A refusal by the service. Unknown codes are of this class itself. */
+export class ApiError extends BlindpipeError {
+  override readonly name: string = "ApiError";
+}
+
+function local(code: string, message: string, retryable: boolean): ErrorDetails {
+  return { code, status: 0, message, params: { retryable }, requestId: null };
+}
+
+/** No answer came. For a send with an id, a repeat is safe. */
+export class ConnectionLost extends BlindpipeError {
+  override readonly name = "ConnectionLost";
+  constructor(message = "the connection was lost") {
+    super(local("CONNECTION_LOST", message, true));
+  }
+}
+
+/** The client was closed, or the service ended it for good. */
+export class Closed extends BlindpipeError {
+  override readonly name = "Closed";
+  constructor(
+    message = "closed",
+    /** The close code of the socket, if one said so. */
+    readonly closeCode: number | null = null,
+  ) {
+    super(local("CLOSED", message, false));
+  }
+}
+
+/** An earlier message has this id, and it is not one's own. */
+export class IdConflict extends BlindpipeError {
+  override readonly name = "IdConflict";
+  constructor() {
+    super(local("ID_CONFLICT", "another message has this id", false));
+  }
+}

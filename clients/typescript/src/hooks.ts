@@ -1,0 +1,51 @@
+/** What an operator of a client may watch. Nothing here ever carries a secret or a text. */
+
+export interface Hooks {
+  connected(): void;
+  caught_up(): void;
+  disconnected(details: { code: number; holders?: readonly string[] }): void;
+  retry(details: { attempt: number; wait_ms: number; route: string }): void;
+  rate_limited(details: { scope: string; wait_ms: number }): void;
+  undecryptable(details: { reason: string; event_id: string; conversation_id: string | null }): void;
+  key_changed(details: { type: string; principal_id: string; key_id: string | null }): void;
+  dead_letter(details: { event_id: string; event: string; error: unknown }): void;
+  resync(details: { oldest: string; head: string }): void;
+}
+
+/** Any logger of the usual four levels. */
+export interface Logger {
+  debug(message: string, fields?: object): void;
+  info(message: string, fields?: object): void;
+  warn(message: string, fields?: object): void;
+  error(message: string, fields?: object): void;
+}
+
+const silent = (): void => {};
+
+export const SILENT: Logger = { debug: silent, info: silent, warn: silent, error: silent };
+
+/** Calls a hook, and keeps its faults away from the client. */
+export class HookCaller {
+  constructor(
+    private readonly hooks: Partial<Hooks>,
+    private readonly logger: Logger,
+  ) {}
+
+  call<Name extends keyof Hooks>(name: Name, ...details: Parameters<Hooks[Name]>): void {
+    this.logger.debug(name, details[0] && withoutErrors(details[0]));
+    try {
+      (this.hooks[name] as ((...details: unknown[]) => void) | undefined)?.(...details);
+    } catch {
+      this.logger.warn("a hook has failed", { hook: name });
+    }
+  }
+}
+
+/** A handler's error may quote a message, so only its class is logged. */
+function withoutErrors(details: unknown): object {
+  const entries = Object.entries(details as object).map(([name, value]) => [
+    name,
+    value instanceof Error ? value.name : value,
+  ]);
+  return Object.fromEntries(entries) as object;
+}

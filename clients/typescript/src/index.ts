@@ -1,0 +1,18 @@
+/**
+ * People on Blindpipe: sign-in, devices, conversations, events.
+ *
+ * @module client
+ */
+export * from "./client/client.js";
+export * from "./client/account.js";
+export * from "./client/conversation.js";
+export { Devices } from "./client/devices.js";
+export type { BegunStore } from "./client/tool-requests.js";
+export { ToolRequest, memoryBegunStore } from "./client/tool-requests.js";
+export * from "./errors.js";
+export * from "./generated/errors.js";
+export type { Hooks, Logger } from "./hooks.js";
+export { DecryptError, KeyUnavailable, UsageError } from "./e2ee/errors.js";
+export { Pins } from "./e2ee/trust.js";
+export { generateProtectionPassword } from "./e2ee/backup.js";
+export type { components, operations, paths } from "./generated/openapi.js";

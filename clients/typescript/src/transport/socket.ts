@@ -1,0 +1,298 @@
+/** One socket to `/ws` that comes back: handshake, liveness, reconnects. */
+import { Closed, ConnectionLost } from "../errors.js";
+import { type HookCaller } from "../hooks.js";
+import { makeError } from "./http.js";
+import { type Deferred, deferred, fullJitter, sleep } from "./wait.js";
+
+/** A frame of the server or the client. */
+export interface Frame {
+  readonly type: string;
+  readonly [name: string]: unknown;
+}
+
+/** What this needs of a WebSocket, which browsers, Node and `ws` all have. */
+export interface WebSocketLike {
+  onopen: ((event: never) => void) | null;
+  onmessage: ((event: never) => void) | null;
+  onclose: ((event: never) => void) | null;
+  onerror: ((event: never) => void) | null;
+  send(text: string): void;
+  close(code?: number): void;
+}
+
+export type WebSocketFactory = (url: string) => WebSocketLike | Promise<WebSocketLike>;
+
+/** The platform's own WebSocket, or `ws` where there is none (Node 20). */
+export const defaultWebSocket: WebSocketFactory = async (url) => {
+  if (typeof WebSocket === "function") return new WebSocket(url) as unknown as WebSocketLike;
+  const { WebSocket: Ws } = await import("ws");
+  return new Ws(url, { perMessageDeflate: false }) as unknown as WebSocketLike;
+};
+
+export interface SocketOptions {
+  readonly url: string;
+  readonly webSocket: WebSocketFactory;
+  readonly hooks: HookCaller;
+  /** The `auth` frame of this moment. */
+  readonly auth: () => Promise<Frame>;
+  /** What a 4401 asks for: true if a new token is there. */
+  readonly renew: () => Promise<boolean>;
+  /** Who holds the places, for a 4409. */
+  readonly holders: () => Promise<readonly string[]>;
+  readonly onFrame: (frame: Frame) => void;
+  /** A new connection begins, before its first event. */
+  readonly onReady: (frame: Frame) => void;
+  readonly signal: AbortSignal;
+}
+
+const FIRST_WAIT_MS = 500;
+const MAX_WAIT_MS = 30_000;
+const LIMIT_WAIT_MS = 10_000;
+const FLOOD_WAIT_MS = 5_000;
+const HANDSHAKE_MS = 15_000;
+const GRACE_MS = 15_000;
+const DEFAULT_HEARTBEAT_MS = 25_000;
+const NO_STATUS = 1006;
+/** A local verdict: the connection said nothing for too long. */
+const DEAD = 4999;
+
+interface Ending {
+  readonly code: number;
+  readonly afterMs: number | null;
+}
+
+export class Socket {
+  #current: WebSocketLike | null = null;
+  #ready = false;
+  #attempt = 0;
+  #reference = 0;
+  readonly #answers = new Map<string, Deferred<Frame>>();
+
+  constructor(private readonly options: SocketOptions) {}
+
+  get isReady(): boolean {
+    return this.#ready;
+  }
+
+  /** Stays connected until the signal aborts, or the server forbids it: then throws `Closed`. */
+  async run(): Promise<void> {
+    while (!this.options.signal.aborted) {
+      const ending = await this.#connectOnce();
+      this.#ready = false;
+      this.#failAnswers();
+      if (this.options.signal.aborted) return;
+      const wait = await this.#waitAfter(ending);
+      await sleep(wait, this.options.signal).catch(() => {});
+    }
+  }
+
+  async #connectOnce(): Promise<Ending> {
+    const { signal, webSocket, url } = this.options;
+    let socket: WebSocketLike;
+    let auth: Frame;
+    try {
+      auth = await this.options.auth();
+      socket = await webSocket(`${url.replace(/^http/, "ws").replace(/\/$/, "")}/ws`);
+    } catch (error) {
+      if (error instanceof Closed) throw error;
+      return { code: NO_STATUS, afterMs: null };
+    }
+    this.#current = socket;
+    const closed = deferred<Ending>();
+    const watch = new Liveness(socket, () => closed.resolve({ code: DEAD, afterMs: null }));
+    const stop = (): void => socket.close(1000);
+    signal.addEventListener("abort", stop, { once: true });
+    let afterMs: number | null = null;
+    socket.onopen = () => socket.send(JSON.stringify(auth));
+    socket.onerror = () => {};
+    socket.onmessage = (event: { data: unknown }) => {
+      watch.heard();
+      const frame = JSON.parse(String(event.data)) as Frame;
+      if (frame.type === "reconnect") afterMs = Number(frame["after_ms"]);
+      this.#take(frame, watch);
+    };
+    socket.onclose = (event: { code: number }) => closed.resolve({ code: event.code, afterMs });
+    const ending = await closed.promise;
+    watch.stop();
+    signal.removeEventListener("abort", stop);
+    this.#current = null;
+    socket.onmessage = null;
+    this.options.hooks.call("disconnected", { code: ending.code });
+    return ending;
+  }
+
+  #take(frame: Frame, watch: Liveness): void {
+    switch (frame.type) {
+      case "ready":
+        this.#ready = true;
+        watch.begin(Number(frame["heartbeat_interval_ms"] ?? DEFAULT_HEARTBEAT_MS));
+        this.options.hooks.call("connected");
+        this.options.onReady(frame);
+        return;
+      case "caught_up":
+        this.#attempt = 0;
+        this.options.hooks.call("caught_up");
+        break;
+      case "auth.expiring":
+        void this.#renewAuth();
+        return;
+      case "message.sent":
+      case "artifact.requested":
+      case "artifact.responded":
+      case "error":
+        this.#answer(frame);
+        return;
+    }
+    this.options.onFrame(frame);
+  }
+
+  async #renewAuth(): Promise<void> {
+    const renewed = await this.options.renew().catch(() => false);
+    if (!renewed) return;
+    const { access_token } = (await this.options.auth()) as { access_token?: unknown };
+    this.send({ type: "auth.renew", access_token });
+  }
+
+  #answer(frame: Frame): void {
+    const waiting = this.#answers.get(String(frame["ref"]));
+    if (!waiting) return;
+    this.#answers.delete(String(frame["ref"]));
+    if (frame.type !== "error") return waiting.resolve(frame);
+    const error = frame["error"] as { code: string; message: string; params: Record<string, unknown> };
+    waiting.reject(makeError(error.code, 0, error.message, error.params, null));
+  }
+
+  #failAnswers(): void {
+    for (const waiting of this.#answers.values()) waiting.reject(new ConnectionLost());
+    this.#answers.clear();
+  }
+
+  /** Writes a frame; false while there is no connection. */
+  send(frame: Frame): boolean {
+    if (!this.#ready || !this.#current) return false;
+    try {
+      this.#current.send(JSON.stringify(frame));
+      return true;
+    } catch {
+      return false;
+    }
+  }
+
+  /** Writes a frame and waits for its answer. */
+  async request(frame: Frame, timeoutMs: number): Promise<Frame> {
+    const ref = String(++this.#reference);
+    const waiting = deferred<Frame>();
+    this.#answers.set(ref, waiting);
+    if (!this.send({ ...frame, ref })) waiting.reject(new ConnectionLost());
+    const timer = setTimeout(() => waiting.reject(new ConnectionLost()), timeoutMs);
+    try {
+      return await waiting.promise;
+    } finally {
+      clearTimeout(timer);
+      this.#answers.delete(ref);
+    }
+  }
+
+  /** Leaves this connection; `run` makes another one. */
+  drop(): void {
+    this.#current?.close(1000);
+  }
+
+  /** How long to wait before the next connection. Throws `Closed` where there is to be none. */
+  async #waitAfter({ code, afterMs }: Ending): Promise<number> {
+    if (afterMs !== null) return afterMs;
+    switch (code) {
+      case 4401:
+        if (await this.options.renew().catch(() => false)) return 0;
+        throw new Closed("the credential was refused", code);
+      case 4400:
+      case 4403:
+      case 1002:
+      case 1003:
+      case 1007:
+      case 1009:
+        throw new Closed("the server ended the connection for good", code);
+      case 4409: {
+        const holders = await this.options.holders().catch(() => []);
+        this.options.hooks.call("disconnected", { code, holders });
+        return LIMIT_WAIT_MS;
+      }
+      case 4429:
+        return FLOOD_WAIT_MS;
+      case 1011:
+      case 1012:
+      case 1013:
+      case 4410:
+        // At once, but a server that ends every connection so is not asked without a pause.
+        return this.#attempt++ === 0 ? 0 : this.#jitter();
+      default:
+        return this.#jitter();
+    }
+  }
+
+  #jitter(): number {
+    return fullJitter(this.#attempt++, FIRST_WAIT_MS, MAX_WAIT_MS);
+  }
+}
+
+/** A watch keeps no process alive. */
+function unref(timer: ReturnType<typeof setTimeout>): void {
+  (timer as { unref?: () => void }).unref?.();
+}
+
+/** Ends a connection that says nothing; asks for a sign of life before. */
+class Liveness {
+  #timer: ReturnType<typeof setTimeout>;
+  #heartbeatMs = 0;
+  #heardAt = Date.now();
+
+  constructor(
+    private readonly socket: WebSocketLike,
+    private readonly onDead: () => void,
+  ) {
+    this.#timer = setTimeout(() => this.#die(), HANDSHAKE_MS);
+    unref(this.#timer);
+  }
+
+  begin(heartbeatMs: number): void {
+    this.#heartbeatMs = heartbeatMs;
+    clearTimeout(this.#timer);
+    this.#schedule(heartbeatMs);
+  }
+
+  heard(): void {
+    this.#heardAt = Date.now();
+  }
+
+  #schedule(ms: number): void {
+    this.#timer = setTimeout(() => this.#check(), ms);
+    unref(this.#timer);
+  }
+
+  /** Browsers do not show the server's pings, so a frame asks for one that they show. */
+  #check(): void {
+    const silence = Date.now() - this.#heardAt;
+    if (silence >= this.#heartbeatMs + GRACE_MS) return this.#die();
+    if (silence >= this.#heartbeatMs - 1000) {
+      try {
+        this.socket.send('{"type":"ping"}');
+      } catch {
+        return this.#die();
+      }
+    }
+    this.#schedule(Math.max(1000, Math.min(this.#heartbeatMs, GRACE_MS)));
+  }
+
+  #die(): void {
+    this.onDead();
+    try {
+      this.socket.close();
+    } catch {
+      // It was closed already.
+    }
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer);
+  }
+}

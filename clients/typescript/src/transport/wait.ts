@@ -1,0 +1,42 @@
+/** Waits that end with a signal, and the jitter of repeats. */
+import { Closed } from "../errors.js";
+
+/** Resolves after `ms`; rejects with `Closed` when the signal aborts. */
+export function sleep(ms: number, signal?: AbortSignal | null): Promise<void> {
+  return new Promise((resolve, reject) => {
+    if (signal?.aborted) return reject(new Closed());
+    const stop = (): void => {
+      clearTimeout(timer);
+      reject(new Closed());
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, ms);
+    signal?.addEventListener("abort", stop, { once: true });
+  });
+}
+
+/** Full jitter: anything from 0 to a bound that doubles. */
+export function fullJitter(attempt: number, firstMs: number, maxMs: number): number {
+  return Math.random() * Math.min(maxMs, firstMs * 2 ** attempt);
+}
+
+/** A promise with its ends. */
+export interface Deferred<T> {
+  readonly promise: Promise<T>;
+  resolve(value: T): void;
+  reject(error: unknown): void;
+}
+
+export function deferred<T>(): Deferred<T> {
+  let resolve!: (value: T) => void;
+  let reject!: (error: unknown) => void;
+  const promise = new Promise<T>((yes, no) => {
+    resolve = yes;
+    reject = no;
+  });
+  // Somebody may look at it only later.
+  promise.catch(() => {});
+  return { promise, resolve, reject };
+}

@@ -1,0 +1,91 @@
+// A handler that dies at every await point: each event is answered exactly once.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { Agent, type AgentOptions, type Context } from "@blindpipe/client/agent";
+import type { Conversation, ReceivedMessage } from "@blindpipe/client";
+import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
+import { MortalWorld } from "./mortal.js";
+
+/** CRASHES=1000 for the long form. */
+const CRASHES = Number(process.env["CRASHES"] ?? 100);
+/** Points of a start and of a message together; dying later means to handle a message first. */
+const POINTS = 26;
+const MAX_LIFE_MS = 2_000;
+const STARTS_AT_ONCE = 4;
+
+let cluster: DevCluster;
+let ada: TestUser;
+
+before(async () => {
+  cluster = await devCluster();
+  ada = await cluster.user("ada");
+});
+
+after(() => cluster?.stop());
+
+/** Two replies with awaits around them, and never the same text twice. */
+function handler(world: MortalWorld): (ctx: Context) => Promise<void> {
+  return async (ctx) => {
+    await world.point();
+    await ctx.reply(`first to ${ctx.text} ${Math.random()}`);
+    await world.point();
+    await ctx.reply(`second to ${ctx.text} ${Math.random()}`);
+    await world.point();
+  };
+}
+
+/** Lives of one agent, one after the other, each with another point of death. */
+async function live(options: AgentOptions, conversation: Conversation, crashes: number): Promise<void> {
+  for (let life = 0; life < crashes; life++) {
+    const world = new MortalWorld(Math.floor(Math.random() * POINTS));
+    await conversation.send(`message ${life}`);
+    const url = cluster.nodes[life % 2]!;
+    const { fetch, webSocket } = world;
+    const agent = new Agent({ ...options, url, fetch, webSocket }).on("message", handler(world));
+    const end = setTimeout(() => world.kill(), MAX_LIFE_MS);
+    await world.run(agent);
+    clearTimeout(end);
+  }
+}
+
+async function history(conversation: Conversation): Promise<ReceivedMessage[]> {
+  const all: ReceivedMessage[] = [];
+  for await (const message of conversation.history({ limit: 100 })) all.unshift(message);
+  return all;
+}
+
+test(`after ${CRASHES} deaths every message has both replies, once and in order`, async () => {
+  const each = Math.ceil(CRASHES / STARTS_AT_ONCE);
+  const lanes = Array.from({ length: STARTS_AT_ONCE }, async () => {
+    const options = await cluster.agent("mortal", ada.client);
+    await new Agent(options).check();
+    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    await live(options, conversation, each);
+    const world = new MortalWorld(-1);
+    const agent = new Agent({ ...options, fetch: world.fetch }).on("message", handler(world));
+    const stop = new AbortController();
+    const run = agent.run({ signal: stop.signal });
+    const wanted = each * 3;
+    let messages: ReceivedMessage[] = [];
+    for (const end = Date.now() + 20_000; messages.length < wanted && Date.now() < end; ) {
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      messages = await history(conversation);
+    }
+    stop.abort();
+    await run;
+    check(await history(conversation), each);
+  });
+  await Promise.all(lanes);
+});
+
+function check(messages: readonly ReceivedMessage[], sent: number): void {
+  assert(messages.every((message) => message.opened?.encrypted), "everything opens");
+  const texts = messages
+    .filter((message) => message.message.sender.type === "agent")
+    .map((message) => String(message.opened!.content["text"]).replace(/ [\d.e-]+$/, ""));
+  const wanted = Array.from({ length: sent }, (_, i) => [
+    `first to message ${i}`,
+    `second to message ${i}`,
+  ]);
+  assert.deepEqual(texts, wanted.flat());
+}

@@ -1,0 +1,134 @@
+// The person's side: another device, groups, addressed agents, files, rotations.
+import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
+import { after, before, test } from "node:test";
+import { Agent } from "@blindpipe/client/agent";
+import { Client, type Conversation, type ReceivedMessage } from "@blindpipe/client";
+import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
+import { answerTo, collect, running } from "./support.js";
+
+let cluster: DevCluster;
+let ada: TestUser;
+let bob: TestUser;
+
+before(async () => {
+  cluster = await devCluster();
+  [ada, bob] = await Promise.all([
+    cluster.user("ada"),
+    cluster.user("bob", { url: cluster.nodes[1]! }),
+  ]);
+});
+
+after(() => cluster?.stop());
+
+async function texts(conversation: Conversation): Promise<unknown[]> {
+  const all: unknown[] = [];
+  for await (const { opened, fault } of conversation.history()) {
+    all.unshift(opened ? opened.content["text"] : fault?.reason);
+  }
+  return all;
+}
+
+test("two people in a direct conversation, on two nodes", async () => {
+  const conversation = await ada.client.open({ type: "direct", user_id: bob.client.account.userId });
+  const events = await collect(
+    bob,
+    () => conversation.send("Grüße, Bob"),
+    (all) => all.some((event) => event.type === "message"),
+  );
+  const received = events.find((event) => event.type === "message")!;
+  assert.equal(received.opened?.content["text"], "Grüße, Bob");
+  await received.conversation.send("Grüße, Ada", { inReplyTo: received });
+  assert.deepEqual(await texts(conversation), ["Grüße, Bob", "Grüße, Ada"]);
+  const [answer] = await newest(conversation);
+  assert.equal(answer!.opened?.content["re"], received.opened?.re);
+});
+
+async function newest(conversation: Conversation): Promise<ReceivedMessage[]> {
+  const all: ReceivedMessage[] = [];
+  for await (const message of conversation.history()) all.push(message);
+  return all;
+}
+
+test("another device restores the keys and reads everything; it writes with keys of its own", async () => {
+  const conversation = await ada.client.open({ type: "direct", user_id: bob.client.account.userId });
+  await conversation.send("for the history");
+  const phone = await Client.login({
+    url: cluster.nodes[1]!,
+    email: ada.email,
+    password: ada.password,
+    turnstileToken: "dev-pass",
+    deviceId: "phone",
+  });
+  await assert.rejects(phone.devices.restore("another password"), { reason: "bad_ciphertext" });
+  await phone.devices.restore(ada.protectionPassword);
+  const onPhone = phone.conversation(conversation.id);
+  assert((await texts(onPhone)).includes("for the history"));
+  await onPhone.send("from the phone");
+  assert.equal((await texts(onPhone)).at(-1), "from the phone");
+  const devices = await phone.devices.list();
+  assert.equal(devices.filter((device) => device.has_keys).length, 2);
+});
+
+test("an addressed agent reads what names it and nothing else", async () => {
+  const options = await cluster.agent("addressed", ada.client);
+  await new Agent(options).check();
+  await ada.client.open({ type: "agent", agent_id: options.agentId });
+  const userId = bob.client.account.userId;
+  const group = await ada.client.open({ type: "group", title: "all", member_ids: [userId] });
+  await ada.client.account.http.data({
+    method: "POST",
+    path: `/groups/${group.id}/agent-instances`,
+    body: { agent_id: options.agentId, visibility: "addressed" },
+  });
+  const heard: string[] = [];
+  const agent = new Agent(options).on("message", async (ctx) => {
+    heard.push(ctx.text);
+    await ctx.reply(`heard: ${ctx.text}`);
+  });
+  await running(agent, async () => {
+    await group.send("not for machines");
+    const answer = await answerTo(ada, () => group.send("for the agent", { to: [options.agentId] }));
+    assert.equal(answer.opened?.content["text"], "heard: for the agent");
+  });
+  assert.deepEqual(heard, ["for the agent"]);
+  const bobs = bob.client.conversation(group.id);
+  const wanted = ["not for machines", "for the agent", "heard: for the agent"];
+  assert.deepEqual(await texts(bobs), wanted);
+});
+
+test("a removed member gets no secret of what follows", async () => {
+  const eve = await cluster.user("eve");
+  const userId = eve.client.account.userId;
+  const group = await ada.client.open({ type: "group", title: "few", member_ids: [userId] });
+  await group.send("with Eve");
+  assert.deepEqual(await texts(eve.client.conversation(group.id)), ["with Eve"]);
+  const before = (await group.info()).epoch;
+  await ada.client.account.http.data({
+    method: "DELETE",
+    path: `/groups/${group.id}/members/${userId}`,
+  });
+  await group.rotate();
+  await group.send("without Eve");
+  const entry = await ada.client.session.load(group.id);
+  assert(entry.keys.newestEpoch > before + 1);
+  assert.deepEqual(entry.recipients.map((each) => each.principal.id), [ada.client.account.userId]);
+});
+
+test("files are sealed before they leave", async () => {
+  const options = await cluster.agent("files", ada.client);
+  const bytes = randomBytes(200_000);
+  const agent = new Agent(options).on("message", async (ctx) => {
+    const got = await ctx.file().bytes();
+    assert(Buffer.from(got).equals(bytes));
+    await ctx.sendFile({ name: "back.bin", contentType: "application/octet-stream", bytes: got });
+  });
+  await running(agent, async () => {
+    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    const file = { name: "there.bin", contentType: "application/octet-stream", bytes };
+    const answer = await answerTo(ada, () => conversation.sendFile(file));
+    const content = answer.opened!.content;
+    assert.equal(content["name"], "back.bin");
+    assert(Buffer.from(await conversation.downloadFile(content)).equals(bytes));
+  });
+});

@@ -1,0 +1,95 @@
+// What the tests against a cluster share.
+import { spawn, type ChildProcess } from "node:child_process";
+import { fileURLToPath } from "node:url";
+import type { Agent, AgentOptions } from "@blindpipe/client/agent";
+import type { ClientEvent } from "@blindpipe/client";
+import type { TestUser } from "@blindpipe/client/testing";
+
+/** Runs an agent for the time of a test. */
+export async function running(
+  agent: Agent,
+  during: () => Promise<void>,
+  options: Parameters<Agent["run"]>[0] = {},
+): Promise<void> {
+  const stop = new AbortController();
+  await agent.check();
+  const run = agent.run({ ...options, signal: stop.signal });
+  const ended = run.then(() => Promise.reject(new Error("the agent has ended")));
+  ended.catch(() => {});
+  try {
+    await Promise.race([during(), ended]);
+  } finally {
+    stop.abort();
+    await run.catch(() => {});
+  }
+}
+
+export type MessageEvent = Extract<ClientEvent, { type: "message" }>;
+
+export function fromAgent(event: ClientEvent): event is MessageEvent {
+  return event.type === "message" && event.message.sender.type === "agent";
+}
+
+/** Reads a person's events until `fits` is true; acts once all earlier ones have come. */
+export async function collect(
+  user: TestUser,
+  act: () => Promise<unknown>,
+  isEnough: (events: ClientEvent[]) => boolean | Promise<boolean>,
+): Promise<ClientEvent[]> {
+  const events: ClientEvent[] = [];
+  let hasActed = false;
+  for await (const event of user.client.events()) {
+    if (hasActed) {
+      events.push(event);
+      if (await isEnough(events)) return events;
+    } else if (event.type === "caught_up") {
+      // What came before is of an earlier test.
+      hasActed = true;
+      await act();
+    }
+  }
+  throw new Error("the events have ended");
+}
+
+/** The first message of an agent after `act`. */
+export async function answerTo(user: TestUser, act: () => Promise<unknown>): Promise<MessageEvent> {
+  const events = await collect(user, act, (all) => all.some(fromAgent));
+  return events.find(fromAgent)!;
+}
+
+/** Starts an example as its own process, and waits until its agent has a key and is online. */
+export async function startExample(
+  name: string,
+  options: AgentOptions,
+  owner: TestUser,
+): Promise<ChildProcess> {
+  const path = fileURLToPath(new URL(`../examples/${name}.js`, import.meta.url));
+  const child = spawn(process.execPath, [path], {
+    stdio: ["ignore", "ignore", "inherit"],
+    env: {
+      ...process.env,
+      BLINDPIPE_URL: options.url,
+      BLINDPIPE_AGENT_ID: options.agentId,
+      BLINDPIPE_TOKEN: options.token,
+      BLINDPIPE_KEY: String(options.key),
+    },
+  });
+  const path_ = `/agents/${options.agentId}`;
+  for (let tries = 0; tries < 200; tries++) {
+    const agent = await owner.client.account.http.data<{ connections: unknown[] }>({
+      method: "GET",
+      path: path_,
+    });
+    if (agent.connections.length > 0) return child;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  child.kill("SIGKILL");
+  throw new Error("the example did not connect");
+}
+
+/** Ends an example as an operator would; its exit code. */
+export async function stopExample(child: ChildProcess): Promise<number | null> {
+  const ended = new Promise<number | null>((resolve) => child.once("exit", resolve));
+  child.kill("SIGTERM");
+  return ended;
+}

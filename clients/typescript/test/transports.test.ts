@@ -1,0 +1,174 @@
+// The same agent by socket, poll and webhook; clear text; standby.
+import assert from "node:assert/strict";
+import { createServer, type Server } from "node:http";
+import type { AddressInfo } from "node:net";
+import { after, before, test } from "node:test";
+import { Agent, toNode, type AgentOptions } from "@blindpipe/client/agent";
+import type { Conversation } from "@blindpipe/client";
+import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
+import { answerTo, collect, fromAgent, running } from "./support.js";
+
+let cluster: DevCluster;
+let ada: TestUser;
+
+before(async () => {
+  cluster = await devCluster();
+  ada = await cluster.user("ada");
+});
+
+after(() => cluster?.stop());
+
+function echo(options: AgentOptions): Agent {
+  return new Agent(options).on("message", (ctx) => ctx.reply(`You said: ${ctx.text}`));
+}
+
+async function talk(options: AgentOptions): Promise<Conversation> {
+  return ada.client.open({ type: "agent", agent_id: options.agentId });
+}
+
+async function isAnswered(conversation: Conversation, text: string): Promise<void> {
+  const answer = await answerTo(ada, () => conversation.send(text));
+  assert.equal(answer.opened?.content["text"], `You said: ${text}`);
+}
+
+test("by poll, and the acknowledgement is the cursor", async () => {
+  const options = await cluster.agent("poller", ada.client);
+  await running(
+    echo(options),
+    async () => {
+      const conversation = await talk(options);
+      await isAnswered(conversation, "one");
+      await isAnswered(conversation, "two");
+    },
+    { transport: "poll" },
+  );
+  // Another run begins after what the first one has handled.
+  const replayed: string[] = [];
+  const again = new Agent(options).on("message", (ctx) => void replayed.push(ctx.text));
+  await running(again, async () => {
+    const conversation = await talk(options);
+    await conversation.send("three");
+    for (const end = Date.now() + 5_000; replayed.length === 0 && Date.now() < end; ) {
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+  });
+  assert.deepEqual(replayed, ["three"]);
+});
+
+async function listening(handler: Parameters<typeof createServer>[1]): Promise<{ server: Server; url: string }> {
+  const server = createServer(handler);
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/` };
+}
+
+test("by webhook, from the real dispatcher; a failed handler runs again", async () => {
+  const options = await cluster.agent("hooked", ada.client);
+  const secret = `whsec_${Buffer.alloc(32, 7).toString("base64")}`;
+  let failures = 1;
+  const agent = new Agent(options).on("message", async (ctx) => {
+    await ctx.reply(`You said: ${ctx.text}`);
+    if (failures-- > 0) throw new Error("once");
+  });
+  await agent.check();
+  const receive = toNode(agent.webhook(secret));
+  const { server, url } = await listening((request, response) => void receive(request, response));
+  try {
+    const registered = await fetch(`${options.url}/agents/${options.agentId}/webhook`, {
+      method: "PUT",
+      headers: { authorization: `Bearer ${options.token}`, "content-type": "application/json" },
+      body: JSON.stringify({ url, secret }),
+    });
+    const { data } = (await registered.json()) as { data: { status: string; last_error: string } };
+    assert.equal(data.status, "active", data.last_error);
+    const conversation = await talk(options);
+    await isAnswered(conversation, "first");
+    await isAnswered(conversation, "second");
+    const texts: unknown[] = [];
+    for await (const message of conversation.history()) texts.unshift(message.opened?.content["text"]);
+    assert.deepEqual(texts, ["first", "You said: first", "second", "You said: second"]);
+    const forged = await fetch(url, { method: "POST", body: "{}" });
+    assert.equal(forged.status, 401);
+  } finally {
+    server.closeAllConnections();
+    server.close();
+  }
+});
+
+test("clear text is refused unless the developer allows it", async () => {
+  const options = await cluster.agent("strict", ada.client);
+  const reasons: string[] = [];
+  const refusing = new Agent({
+    ...options,
+    hooks: { undecryptable: ({ reason }) => void reasons.push(reason) },
+  }).on("message", (ctx) => ctx.reply(`You said: ${ctx.text}`));
+  const conversation = await talk(options);
+  const sendClear = (text: string): Promise<unknown> =>
+    ada.client.account.http.data({
+      method: "POST",
+      path: `/conversations/${conversation.id}/messages`,
+      body: { payload: { type: "text", text } },
+    });
+  await running(refusing, async () => {
+    await sendClear("hello");
+    for (const end = Date.now() + 5_000; reasons.length === 0 && Date.now() < end; ) {
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    assert.deepEqual(reasons, ["clear"]);
+  });
+  const allowing = new Agent({ ...options, plaintext: "allow" });
+  allowing.on("message", (ctx) => ctx.reply(`You said: ${ctx.text} (${ctx.encrypted})`));
+  await running(allowing, async () => {
+    const events = await collect(ada, () => sendClear("again"), (all) => all.some(fromAgent));
+    const answer = events.find(fromAgent)!;
+    assert.equal(answer.message.payload?.["text"], "You said: again (false)");
+    // The person never chose clear text here, so it is not shown as said by anybody.
+    assert.equal(answer.fault?.reason, "clear");
+  });
+});
+
+test("a standby handles nothing until it is activated", async () => {
+  const options = await cluster.agent("pair", ada.client);
+  const handled: string[] = [];
+  const standby = new Agent(options).on("message", async (ctx) => {
+    handled.push(ctx.text);
+    await ctx.reply(`standby: ${ctx.text}`);
+  });
+  await running(
+    standby,
+    async () => {
+      const conversation = await talk(options);
+      await running(echo(options), () => isAnswered(conversation, "one"));
+      await conversation.send("two");
+      await new Promise((resolve) => setTimeout(resolve, 300));
+      assert.deepEqual(handled, []);
+      const answer = await answerTo(ada, async () => standby.activate());
+      assert.equal(answer.opened?.content["text"], "standby: two");
+    },
+    { standby: true },
+  );
+});
+
+test("another key than the registered one stops the agent", async () => {
+  const options = await cluster.agent("keyed", ada.client);
+  await new Agent(options).check();
+  const { AgentSeed } = await import("@blindpipe/client/e2ee");
+  const other = new Agent({ ...options, key: AgentSeed.generate().expose() });
+  await assert.rejects(other.run(), { code: "AGENT_KEYS_MISMATCH" });
+});
+
+test("secrets, keys and texts never reach a logger", async () => {
+  const options = await cluster.agent("logged", ada.client);
+  const lines: string[] = [];
+  const write = (...parts: unknown[]): void => void lines.push(JSON.stringify(parts));
+  const logger = { debug: write, info: write, warn: write, error: write };
+  const agent = new Agent({ ...options, logger, retryDelays: [1] }).on("message", async (ctx) => {
+    await ctx.reply(`You said: ${ctx.text}`);
+    throw new Error(ctx.text);
+  });
+  const mark = "planted-mark-7391";
+  await running(agent, async () => isAnswered(await talk(options), mark));
+  assert(lines.length > 0);
+  for (const planted of [mark, options.token, String(options.key)]) {
+    assert(!lines.some((line) => line.includes(planted)));
+  }
+});

@@ -1,0 +1,361 @@
+// The committed vectors, which the Rust crate makes and every language checks.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import * as e2ee from "@blindpipe/client/e2ee";
+
+const FOLDER = process.env["BLINDPIPE_VECTORS"] ?? new URL("../../../vectors/", import.meta.url).pathname;
+const bytes = e2ee.fromHex;
+const { hex } = e2ee;
+
+/* eslint-disable @typescript-eslint/no-explicit-any */
+function read(name: string): any {
+  return JSON.parse(readFileSync(`${FOLDER}/${name}.json`, "utf8"));
+}
+
+function principal(text: string): e2ee.Principal {
+  return { type: text.startsWith("01") ? "user" : "agent", id: text.slice(2) };
+}
+
+function pair(keys: any): Promise<e2ee.KeyPair> {
+  return e2ee.importKeys({
+    exchange: bytes(keys.x25519_private),
+    signingSeed: bytes(keys.ed25519_seed),
+  });
+}
+
+function halves(keys: any): e2ee.PublicKeys {
+  return { publicKey: bytes(keys.public_key), signingPublicKey: bytes(keys.signing_public_key) };
+}
+
+async function reasonOf(run: () => unknown): Promise<string> {
+  try {
+    await run();
+  } catch (error) {
+    if (error instanceof e2ee.DecryptError) return error.reason;
+    throw error;
+  }
+  return "opened";
+}
+
+test("keys, agent strings and refused keys", async () => {
+  const vectors = read("keys");
+  for (const keys of [...vectors.devices, ...vectors.agents]) {
+    const own = await pair(keys);
+    assert.equal(hex(own.publicKey), keys.public_key);
+    assert.equal(hex(own.signingPublicKey), keys.signing_public_key);
+    assert.equal(hex(own.keyId), keys.key_id);
+    assert(await e2ee.isUsable(own));
+    assert.equal(own.signing.extractable || own.exchange.extractable, false);
+  }
+  for (const agent of vectors.agents) {
+    const seed = e2ee.AgentSeed.parse(agent.string);
+    assert.equal(seed.expose(), agent.string);
+    assert.equal(hex((await seed.keys()).keyId), agent.key_id);
+    assert.equal(JSON.stringify({ seed }).includes(agent.string), false);
+  }
+  for (const text of vectors.agent_strings_refused) {
+    assert.throws(() => e2ee.AgentSeed.parse(text), e2ee.UsageError, text);
+  }
+  const device = halves(vectors.devices[0]);
+  for (const text of vectors.signing_keys_refused) {
+    for (const signingPublicKey of [bytes(text), withHighBit(bytes(text))]) {
+      assert.equal(await e2ee.isUsable({ ...device, signingPublicKey }), false, text);
+    }
+  }
+  for (const text of vectors.public_keys_refused) {
+    for (const publicKey of [bytes(text), withHighBit(bytes(text))]) {
+      assert.equal(await e2ee.isUsable({ ...device, publicKey }), false, text);
+    }
+  }
+});
+
+function withHighBit(key: e2ee.Bytes): e2ee.Bytes {
+  const set = key.slice();
+  set[31]! |= 0x80;
+  return set;
+}
+
+test("the secret of an epoch and its lanes", async () => {
+  const { epoch } = read("keys");
+  const conversation = bytes(epoch.conversation);
+  const secret = bytes(epoch.secret);
+  const agent = bytes(epoch.addressed_agent);
+  assert.equal(hex(await e2ee.secretId(secret, conversation, epoch.epoch)), epoch.sid);
+  const everyone = await e2ee.laneSecret(secret, conversation, epoch.epoch, null);
+  assert.equal(hex(everyone), epoch.lane_everyone);
+  const lane = await e2ee.agentLaneSecret(secret, conversation, epoch.epoch, agent);
+  assert.equal(hex(lane), epoch.lane_addressed);
+});
+
+test("introductions", async () => {
+  for (const each of read("introductions").cases) {
+    const by = await pair(each.by);
+    const owner = principal(each.owner);
+    const keys = halves(each);
+    const made = await e2ee.introduce(by, owner, each.device_id ?? "", keys);
+    assert.equal(hex(made.signature), each.signature);
+    assert(await e2ee.verifyIntroduction(by, owner, each.device_id ?? "", keys, made.signature));
+    assert(!(await e2ee.verifyIntroduction(by, owner, "other", keys, made.signature)));
+  }
+});
+
+test("wraps open, and what is made here opens too", async () => {
+  const vectors = read("wraps");
+  for (const each of vectors.cases) {
+    const keys = await pair(each.recipient_keys);
+    const rotator = await pair(each.rotator_keys);
+    const conversation = bytes(vectors.conversation);
+    const { epoch } = vectors;
+    const recipient = principal(each.recipient);
+    const wrap = e2ee.base64(bytes(each.wrap));
+    const opened = await e2ee.openWrap(wrap, conversation, epoch, recipient, keys);
+    assert.equal(opened.secret.kind, each.kind);
+    assert.equal(hex(opened.sid), each.sid);
+    assert.equal(hex(opened.previousSid), each.previous);
+    assert.equal(hex(e2ee.principalBytes(opened.rotator)), each.rotator);
+    assert.equal(hex(opened.rotatorKeyId), each.rotator_key);
+    assert.equal(opened.madeAt, each.time);
+    assert(await opened.verify(rotator));
+    assert(!(await opened.verify(keys)));
+    const again = await e2ee.sealWrap({
+      kind: each.kind,
+      secret: bytes(each.secret),
+      sid: bytes(each.sid),
+      previousSid: bytes(each.previous),
+      conversation,
+      epoch,
+      recipient,
+      recipientKeys: keys,
+      rotator: opened.rotator,
+      rotatorKeys: rotator,
+      madeAt: each.time,
+    });
+    const own = await e2ee.openWrap(again, conversation, epoch, recipient, keys);
+    assert(await own.verify(rotator));
+  }
+  assert.equal(e2ee.NOT_GIVEN, e2ee.base64(bytes(vectors.not_given)));
+});
+
+test("contents that may be sealed, and others", () => {
+  const { accepted, refused } = read("contents");
+  for (const text of accepted) e2ee.decodeContent(bytes(text));
+  for (const text of refused) {
+    assert.throws(() => e2ee.decodeContent(bytes(text)), { reason: "not_json" }, text.slice(0, 80));
+  }
+});
+
+test("paddings", () => {
+  for (const each of read("paddings").cases) {
+    const content = each.length - e2ee.PLAINTEXT_HEAD_BYTES;
+    assert.equal(e2ee.paddedLength(e2ee.Kind.message, content), each.padded);
+    assert.equal(e2ee.paddedLength(e2ee.Kind.delta, content), each.padded_delta);
+  }
+});
+
+test("files", async () => {
+  const { cases, refused } = read("files");
+  for (const each of cases) {
+    const pattern = new TextEncoder().encode(each.pattern);
+    const content = Uint8Array.from({ length: each.length }, (_, i) => pattern[i % pattern.length]!);
+    const sealed = await e2ee.sealFile(content, bytes(each.key), bytes(each.salt));
+    assert.equal(sealed.sha256, each.sha256);
+    assert.equal(sealed.ciphertext.length, each.file_length);
+    if (each.file) assert.equal(hex(sealed.ciphertext), each.file);
+    assert.deepEqual(await e2ee.openFile(sealed.ciphertext, sealed.key, each.sha256), content);
+    assert.equal(
+      await reasonOf(() => e2ee.openFile(sealed.ciphertext, sealed.key, "0".repeat(64))),
+      "bad_ciphertext",
+    );
+  }
+  const key = new Uint8Array(32).fill(4);
+  for (const each of refused) {
+    const reason = await reasonOf(() => e2ee.openFile(bytes(each.file), key, each.sha256));
+    assert.equal(reason, each.reason, each.name);
+  }
+});
+
+test("backups", async () => {
+  const vector = read("backups");
+  const salt = bytes(vector.salt);
+  const costs = { m: vector.m, t: vector.t, p: vector.p };
+  const kek = await e2ee.backupKey(vector.password_decomposed, salt, costs);
+  assert.equal(hex(kek), vector.kek);
+  const place = {
+    userId: vector.user,
+    deviceId: vector.device_id,
+    keys: halves(vector.device),
+    costs,
+  };
+  const own = { keyId: bytes(vector.device.key_id) };
+  const exchange = [
+    { ...own, secret: bytes(vector.device.x25519_private) },
+    ...vector.earlier.map((each: any) => ({
+      keyId: bytes(each.key_id),
+      secret: bytes(each.x25519_private),
+    })),
+  ];
+  const signing = [{ ...own, secret: bytes(vector.device.ed25519_seed) }];
+  const a = await e2ee.sealBackup("a", kek, place, exchange, bytes(vector.nonce_a));
+  const b = await e2ee.sealBackup("b", kek, place, signing, bytes(vector.nonce_b));
+  assert.equal(hex(e2ee.fromBase64(a)), vector.backup_a);
+  assert.equal(hex(e2ee.fromBase64(b)), vector.backup_b);
+  assert.deepEqual(await e2ee.openBackup("a", kek, place, a), exchange);
+  assert.deepEqual(await e2ee.openBackup("b", kek, place, b), signing);
+  const elsewhere = { ...place, deviceId: "other" };
+  assert.equal(await reasonOf(() => e2ee.openBackup("a", kek, elsewhere, a)), "bad_ciphertext");
+  assert.equal(await reasonOf(() => e2ee.openBackup("b", kek, place, a)), "bad_ciphertext");
+  for (const refused of vector.costs_refused) {
+    await assert.rejects(e2ee.backupKey("x", salt, refused), e2ee.UsageError);
+  }
+});
+
+test("safety numbers", async () => {
+  for (const each of read("safety").cases) {
+    const sides = each.sides.map((side: any) => ({
+      principal: principal(side.owner),
+      keys: halves(side),
+    }));
+    const [one, other] = sides;
+    assert.equal(await e2ee.safetyNumber(one, other), each.number);
+    assert.equal(await e2ee.safetyNumber(other, one), each.number);
+  }
+});
+
+test("reply ids", async () => {
+  for (const each of read("reply_ids").cases) {
+    const { event, conversation, sender, client_message_id: id } = each.source;
+    const origin = event
+      ? await e2ee.eventOrigin(event)
+      : await e2ee.messageOrigin(conversation, principal(sender), id);
+    assert.equal(hex(origin.hash), each.origin);
+    assert.equal(e2ee.originKey(origin), each.key);
+    assert.equal(await e2ee.replyId(each.agent, origin, each.name), each.ulid);
+    assert.equal(hex(e2ee.idBytes(each.ulid)), each.id);
+  }
+});
+
+test("leaves of the key log", async () => {
+  for (const each of read("key_log").cases) {
+    const keys = each.keys.map((key: any) => ({
+      ...halves(key),
+      deviceId: key.device_id ?? "",
+      schemes: key.schemes,
+    }));
+    const hash = await e2ee.keysHash(bytes(each.before), keys);
+    const label = await e2ee.logLabel(principal(each.owner));
+    const leaf = e2ee.logLeaf(label, each.list_version, hash);
+    assert.equal(hex(hash), each.keys_hash);
+    assert.equal(hex(label), each.label);
+    assert.equal(hex(leaf), each.leaf);
+    assert.equal(hex(await e2ee.leafHash(leaf)), each.leaf_hash);
+  }
+});
+
+function placeOf(place: any): e2ee.Place {
+  switch (place.kind) {
+    case 1:
+      return { kind: 1, clientMessageId: place.client_message_id, inReplyTo: place.in_reply_to };
+    case 2:
+      return { kind: 2, streamId: place.stream_id, n: place.n };
+    case 3:
+      return {
+        kind: 3,
+        userId: place.asked,
+        requestId: place.request_id,
+        tool: place.tool,
+        scope: place.scope,
+        deviceId: place.device_id,
+      };
+    default:
+      return {
+        kind: 4,
+        digest: bytes(place.digest),
+        requestId: place.request_id,
+        status: place.status,
+        reason: place.reason,
+      };
+  }
+}
+
+/** The secrets of the envelopes' vectors: the epoch's, and the lane's. */
+async function secretsOf(vectors: any): Promise<{ all: e2ee.EpochSecret; lane: e2ee.EpochSecret }> {
+  const conversation = bytes(vectors.conversation);
+  const all = await e2ee.EpochSecret.ofEpoch(bytes(vectors.secret), conversation, vectors.epoch);
+  assert.equal(hex(all.sid), vectors.sid);
+  const agent = bytes(vectors.lane_agent);
+  const secret = bytes(vectors.lane_secret);
+  const lane = await e2ee.EpochSecret.ofLane(secret, conversation, vectors.epoch, all.sid, agent);
+  return { all, lane };
+}
+
+function opening(
+  envelope: e2ee.Bytes,
+  each: any,
+  vectors: any,
+  secret: e2ee.EpochSecret,
+  keys: e2ee.PublicKeys | null,
+): Promise<e2ee.Opened> {
+  const isHeld = (epoch: number, sid: Uint8Array): boolean =>
+    epoch === secret.epoch && e2ee.equal(sid, secret.sid);
+  return e2ee.open({
+    envelope,
+    place: placeOf(each.place),
+    conversation: bytes(vectors.conversation),
+    sender: principal(each.sender),
+    secret: (epoch, sid) => (isHeld(epoch, sid) ? secret : undefined),
+    senderKeys: async (keyId) =>
+      keys && e2ee.equal(await e2ee.keyId(keys), keyId) ? keys : undefined,
+  });
+}
+
+test("envelopes are sealed and opened byte by byte", async () => {
+  const vectors = read("envelopes");
+  const { all, lane } = await secretsOf(vectors);
+  for (const each of vectors.cases) {
+    const keys = await pair(each);
+    const envelope = await e2ee.seal({
+      secret: each.lane_agent ? lane : all,
+      place: placeOf(each.place),
+      sender: principal(each.sender),
+      keys,
+      content: new TextEncoder().encode(each.content),
+      addressed: each.readers.map(bytes),
+      time: each.time,
+      view: {
+        listVersion: Number.parseInt(each.view.slice(0, 8), 16),
+        keysHash: bytes(each.view.slice(8)),
+      },
+      salt: bytes(each.salt),
+    });
+    assert.equal(hex(envelope), each.envelope, each.name);
+    assert.equal(hex(e2ee.contextBytes(placeOf(each.place))), each.ctx);
+    assert.equal(await e2ee.envelopeHash(envelope), e2ee.base64(bytes(each.fingerprint)));
+    const readers = each.readers.includes(vectors.lane_agent) || each.lane_agent ? [all, lane] : [all];
+    for (const secret of readers) {
+      const opened = await opening(envelope, each, vectors, secret, keys);
+      assert.equal(new TextDecoder().decode(opened.contentBytes), each.content);
+      assert.equal(opened.time, each.time);
+    }
+  }
+  for (const each of vectors.digests) {
+    const digest = await e2ee.requestDigest(
+      bytes(each.conversation),
+      { type: "agent", id: each.agent },
+      placeOf(each.place) as e2ee.RequestPlace,
+      new TextEncoder().encode(each.content),
+    );
+    assert.equal(hex(digest), each.digest);
+  }
+});
+
+test("envelopes that are refused, each with its reason", async () => {
+  const vectors = read("envelopes");
+  const { all, lane } = await secretsOf(vectors);
+  for (const each of vectors.refused) {
+    const keys = each.public_key ? halves(each) : null;
+    const secret = each.by_slot ? lane : all;
+    const reason = await reasonOf(() => opening(bytes(each.envelope), each, vectors, secret, keys));
+    assert.equal(reason, each.reason, each.name);
+  }
+});

@@ -1,0 +1,84 @@
+mod confirmation;
+mod endings;
+mod readers;
+mod uploads;
+
+use tokio_postgres::Row;
+
+pub use self::{
+    confirmation::{confirm, received_object},
+    endings::{abandon, expire},
+    readers::{Found, Reader, readable},
+    uploads::{NewUpload, UploadRow, begin, discard, find, insert, received},
+};
+use crate::{
+    db::Conn,
+    error::{Code, Result},
+    ids::{ConversationId, Principal, UploadId},
+    objects::{Content, ObjectKey, hash_of},
+    work::Tx,
+};
+use blindpipe_protocol::files::UploadState;
+
+/// The standing of a principal in a conversation.
+#[derive(Clone, Copy)]
+enum Standing {
+    Member,
+    /// An agent whose relation has ended.
+    Apart,
+}
+
+impl Standing {
+    /// Refuses those who may not upload.
+    fn check(of: Option<Self>) -> Result<()> {
+        match of {
+            Some(Standing::Member) => Ok(()),
+            Some(Standing::Apart) => Err(Code::RelationRevoked.into()),
+            None => Err(Code::NotConversationMemberUpload.into()),
+        }
+    }
+
+    fn read(row: &Row) -> Option<Self> {
+        match row.get::<_, Option<bool>>("is_apart") {
+            Some(false) => Some(Standing::Member),
+            Some(true) => Some(Standing::Apart),
+            None => None,
+        }
+    }
+}
+
+async fn standing(client: &Conn, id: ConversationId, who: Principal) -> Result<Option<Standing>> {
+    let row = client
+        .query_opt(
+            "-- files.standing
+            select coalesce(r.state = 'revoked', false) as is_apart
+            from member m left join relation r on r.relation_id = m.relation_id
+            where m.conversation_id = $1 and m.principal_id = $2",
+            &[&id, &who.id()],
+        )
+        .await?;
+    Ok(row.as_ref().and_then(Standing::read))
+}
+
+/// Locks an upload of the owner's; returns its state.
+async fn lock(tx: &Tx, id: UploadId, owner: Principal) -> Result<Option<UploadState>> {
+    let row = tx
+        .query_opt(
+            "-- files.lock
+            select state from upload where upload_id = $1 and uploader_id = $2 for update",
+            &[&id, &owner.id()],
+        )
+        .await?;
+    Ok(row.map(|row| row.get("state")))
+}
+
+fn key_of(row: &Row) -> ObjectKey {
+    ObjectKey::from_stored(row.get("object_key"))
+}
+
+fn content_of(row: &Row) -> Result<Content> {
+    Ok(Content {
+        size: u64::try_from(row.get::<_, i64>("size")).unwrap_or_default(),
+        sha256: hash_of(row.get("sha256"))?,
+    })
+}

@@ -1,0 +1,212 @@
+//! Requested uploads, and the arrival of their bytes.
+
+use blindpipe_protocol::files::{RequestUpload, UploadState};
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::{Standing, lock, standing};
+use crate::{
+    db::Db,
+    error::{Code, Error, Result},
+    ids::{ConversationId, Principal, UploadId},
+    jobs::Upkeep,
+    limits::quotas::{MAX_UPLOADS_AT_ONCE, UPLOAD_TTL, UPLOAD_URL_TTL},
+    objects::{Content, ObjectKey, registry},
+    work::{Tx, UnitOfWork},
+};
+
+/// A requested upload.
+pub struct NewUpload<'a> {
+    pub id: UploadId,
+    pub owner: Principal,
+    /// The session or token of the request.
+    pub credential: Uuid,
+    pub direct_key: Option<&'a ObjectKey>,
+}
+
+/// An upload, for the caller that brings its bytes or confirms it.
+pub struct UploadRow {
+    pub owner: Principal,
+    pub credential: Uuid,
+    pub conversation: ConversationId,
+    pub state: UploadState,
+    pub size: u64,
+    pub direct_key: Option<ObjectKey>,
+    /// Whether the address still counts: its time has not passed, and its credential is live.
+    takes_bytes: bool,
+    standing: Option<Standing>,
+}
+
+impl UploadRow {
+    /// Refuses bytes for an upload that has them, or whose address has ended.
+    pub fn must_take_bytes(&self) -> Result<()> {
+        match self.state {
+            UploadState::Pending if !self.takes_bytes => Err(Code::Forbidden.into()),
+            UploadState::Pending => Standing::check(self.standing),
+            UploadState::Expired => Err(Code::Forbidden.into()),
+            state => Err(taken(state)),
+        }
+    }
+}
+
+/// The refusal of bytes for an upload that has them.
+fn taken(state: UploadState) -> Error {
+    Error::from(Code::VersionMismatch).with("state", state.as_str())
+}
+
+/// Records a requested upload; returns the end of its address.
+pub async fn insert(
+    tx: &Tx,
+    upload: &NewUpload<'_>,
+    asked: &RequestUpload,
+) -> Result<DateTime<Utc>> {
+    Standing::check(standing(tx, asked.conversation_id, upload.owner).await?)?;
+    let size = i64::try_from(asked.size).unwrap_or(i64::MAX);
+    let row = tx
+        .query_one(
+            "-- files.insert
+            insert into upload (upload_id, conversation_id, uploader_id, uploader_kind, credential_id, filename,
+                                content_type, size, direct_key, url_expires_at)
+            values ($1, $2, $3, $4, $5, $6, $7, $8, $9, date_trunc('second', app_now()) + make_interval(secs => $10))
+            returning url_expires_at",
+            &[
+                &upload.id,
+                &asked.conversation_id,
+                &upload.owner.id(),
+                &upload.owner.kind(),
+                &upload.credential,
+                &asked.filename.0,
+                &asked.content_type.0,
+                &size,
+                &upload.direct_key.map(ObjectKey::as_str),
+                &UPLOAD_URL_TTL.as_secs_f64(),
+            ],
+        )
+        .await?;
+    Ok(row.get("url_expires_at"))
+}
+
+/// Finds an upload.
+pub async fn find(db: &Db, id: UploadId) -> Result<Option<UploadRow>> {
+    let row = db
+        .read()
+        .await?
+        .query_opt(
+            "-- files.find
+            select u.uploader_kind, u.uploader_id, u.credential_id, u.conversation_id, u.state, u.size, u.direct_key,
+                   u.url_expires_at > app_now() and (
+                       exists (select from live_session where session_id = u.credential_id)
+                       or exists (select from live_agent_token where token_id = u.credential_id)) as takes_bytes,
+                   case when m.principal_id is not null then coalesce(r.state = 'revoked', false) end as is_apart
+            from upload u
+            left join member m on m.conversation_id = u.conversation_id and m.principal_id = u.uploader_id
+            left join relation r on r.relation_id = m.relation_id
+            where u.upload_id = $1",
+            &[&id],
+        )
+        .await?;
+    Ok(row.map(|row| UploadRow {
+        owner: Principal::from_row(row.get("uploader_kind"), row.get("uploader_id")),
+        credential: row.get("credential_id"),
+        conversation: row.get("conversation_id"),
+        state: row.get("state"),
+        size: u64::try_from(row.get::<_, i64>("size")).unwrap_or_default(),
+        direct_key: row
+            .get::<_, Option<String>>("direct_key")
+            .map(ObjectKey::from_stored),
+        takes_bytes: row.get("takes_bytes"),
+        standing: Standing::read(&row),
+    }))
+}
+
+/// Records the key that an upload's bytes go to. Errors: `RATE_LIMITED` if the owner's other uploads
+/// are as many as allowed.
+pub async fn begin(work: &UnitOfWork, key: &ObjectKey, owner: Principal) -> Result<()> {
+    let beginning = work.run("files.begin", async |tx| {
+        // Requests of one owner are counted one after the other.
+        tx.execute(
+            "-- files.count_in_turn
+            select pg_advisory_xact_lock(hashtextextended($1::text, 0))",
+            &[&owner.to_string()],
+        )
+        .await?;
+        if registry::count_writes(tx, owner.id()).await? >= MAX_UPLOADS_AT_ONCE {
+            let wait = std::time::Duration::from_secs(1);
+            let refusal = Error::from(Code::RateLimited)
+                .with("retry_after_ms", 1000)
+                .with("limit", format!("{MAX_UPLOADS_AT_ONCE} at once"))
+                .with("scope", format!("{}_file_upload", owner.kind()));
+            return Err(refusal.retry_after(wait));
+        }
+        registry::begin(tx, key, Some(owner.id()), registry::WRITE_LEASE).await
+    });
+    beginning.await
+}
+
+/// Gives up a key. If that fails, the sweep takes it after its lease.
+pub async fn discard(work: &UnitOfWork, key: &ObjectKey) {
+    let discarding = work.run("files.discard", async |tx| {
+        registry::end(tx, key).await?;
+        tx.enqueue(Upkeep::SweepObjects.job());
+        Ok(())
+    });
+    if let Err(error) = discarding.await {
+        error.log();
+    }
+}
+
+/// Gives an upload its bytes, if it has none and the credential is still live. The bytes go
+/// otherwise.
+pub async fn received(
+    work: &UnitOfWork,
+    id: UploadId,
+    credential: Uuid,
+    owner: Principal,
+    key: &ObjectKey,
+    content: Content,
+) -> Result<()> {
+    let receiving = work.run("files.receive", async |tx| {
+        let state = lock(tx, id, owner).await?;
+        if !registry::complete(tx, key, content, Some(UPLOAD_TTL)).await? {
+            return Err(Error::unavailable("the write has lost its lease"));
+        }
+        let refusal = match state {
+            Some(UploadState::Pending) if is_live(tx, credential).await? => {
+                tx.execute(
+                    "-- files.receive
+                    with received as (
+                        update upload set state = 'uploaded', object_key = $2 where upload_id = $1
+                        returning direct_key, url_expires_at
+                    )
+                    update object o set delete_at = least(o.delete_at, r.url_expires_at + interval '1 hour')
+                    from received r where o.object_key = r.direct_key and not o.is_ending",
+                    &[&id, &key.as_str()],
+                )
+                .await?;
+                return Ok(());
+            }
+            Some(UploadState::Pending) => match owner {
+                Principal::User(_) => Code::Unauthorized.into(),
+                Principal::Agent(_) => Code::AgentTokenInvalid.into(),
+            },
+            Some(state) => taken(state),
+            None => Code::NotFound.into(),
+        };
+        registry::end(tx, key).await?;
+        tx.enqueue(Upkeep::SweepObjects.job());
+        tx.commit_with(refusal)
+    });
+    receiving.await
+}
+
+async fn is_live(tx: &Tx, credential: Uuid) -> Result<bool> {
+    let row = tx
+        .query_one(
+            "-- files.is_live
+            select exists (select from live_session where session_id = $1)
+                or exists (select from live_agent_token where token_id = $1) as is_live",
+            &[&credential],
+        )
+        .await?;
+    Ok(row.get("is_live"))
+}

@@ -1,0 +1,329 @@
+//! The turn of an agent: its events in order, up to three conversations side by side.
+//!
+//! A turn reads the inbox from the agent's cursor and delivers until nothing is left to do now. It
+//! ends early if a socket is online, if the receiver asks for a pause, or if other agents wait.
+
+mod reading;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    super::store::{
+        deliveries::DeliveryRow,
+        turns::{self, Claim, Release},
+    },
+    Shared,
+    attempt::{Attempted, Context, End, Endpoint},
+    lanes::Lanes,
+    settle::{self, Standing},
+    window::Window,
+};
+use crate::{error::Result, limits::slots::WebhookSlot, metrics};
+
+/// A turn waits this long for a retry. A later one gets a turn of its own.
+const MAX_IDLE: TimeDelta = TimeDelta::seconds(5);
+/// Length of a turn after which other agents come first.
+const MAX_TURN: Duration = Duration::from_secs(5);
+/// Until the next look at an agent with a socket. A dead node's sockets count for up to 7 s more,
+/// and both together must stay below 10 s.
+const PARKED_SECONDS: f64 = 2.0;
+/// Wait after a turn that Postgres has ended.
+const LOST_SECONDS: f64 = 1.0;
+/// Wait for a free slot, or for a node that makes too many calls.
+const CROWDED_WAIT: TimeDelta = TimeDelta::milliseconds(200);
+
+/// A turn that this worker holds.
+pub struct Turn {
+    pub(super) context: Context,
+    pub(super) standing: Arc<Mutex<Standing>>,
+    woken: Arc<Notify>,
+    lanes: Lanes,
+    calls: FuturesUnordered<BoxFuture<'static, Attempted>>,
+    /// The deliveries of the log that are still open, by their events' numbers.
+    logged: HashMap<i64, DeliveryRow>,
+    /// The log may have open deliveries that this turn has not loaded.
+    has_unloaded: bool,
+    /// Everything up to this number was read.
+    read_to: i64,
+    /// The inbox may have more.
+    has_more: bool,
+    /// No slot is free, or the receiver asked for a pause.
+    paused_until: Option<DateTime<Utc>>,
+    /// The reason to start nothing more.
+    stop: Option<Stop>,
+    started: Instant,
+}
+
+/// Why a turn starts nothing more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// A socket is online.
+    Online,
+    /// Other agents wait, or the node ends.
+    Yield,
+    /// The turn is lost.
+    Lost,
+}
+
+impl Turn {
+    /// A turn out of its claim. None if its secret cannot be opened.
+    pub fn new(shared: Arc<Shared>, claim: &Claim, woken: Arc<Notify>) -> Option<Self> {
+        let endpoint = Endpoint::open(claim.agent, &claim.endpoint, &shared.seal)?;
+        let window = Window::parse(claim.acked, &claim.done);
+        let read_to = window.acked();
+        let concurrency = if claim.failures > 0 {
+            1
+        } else {
+            shared.settings.conversations
+        };
+        let standing = Standing {
+            window,
+            failures: claim.failures,
+            concurrency,
+        };
+        let context = Context {
+            agent: claim.agent,
+            turn: claim.turn,
+            epoch: claim.epoch.unsigned_abs(),
+            endpoint: Arc::new(Mutex::new(endpoint)),
+            cut: shared.stopping.child_token(),
+            shared,
+        };
+        metrics::webhook_turns(1.0);
+        Some(Turn {
+            context,
+            standing: Arc::new(Mutex::new(standing)),
+            woken,
+            lanes: Lanes::default(),
+            calls: FuturesUnordered::new(),
+            logged: HashMap::new(),
+            has_unloaded: claim.has_open,
+            read_to,
+            has_more: true,
+            paused_until: None,
+            stop: None,
+            started: Instant::now(),
+        })
+    }
+
+    /// Cancelled to cut the turn's calls.
+    pub fn cut(&self) -> tokio_util::sync::CancellationToken {
+        self.context.cut.clone()
+    }
+
+    /// Runs the turn to its end.
+    pub async fn run(mut self, claim: Claim) {
+        if let Err(error) = self.deliver(&claim).await {
+            // The lease ends by itself, and another worker goes on.
+            error.log();
+        }
+    }
+
+    async fn deliver(&mut self, claim: &Claim) -> Result<()> {
+        if claim.was_parked && self.is_still_parked().await? {
+            return Ok(());
+        }
+        if claim.has_open {
+            self.load_open().await?;
+        }
+        loop {
+            self.read().await?;
+            self.start();
+            if self.calls.is_empty() {
+                if self.idle().await? {
+                    return Ok(());
+                }
+                continue;
+            }
+            let (cut, woken) = (self.context.cut.clone(), self.woken.clone());
+            tokio::select! {
+                Some(attempted) = self.calls.next() => self.settle(attempted).await?,
+                () = woken.notified() => self.go_on().await?,
+                () = cut.cancelled(), if self.stop != Some(Stop::Lost) => {
+                    self.stop = Some(Stop::Lost);
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> DateTime<Utc> {
+        self.context.shared.caller.clock.now()
+    }
+
+    /// Starts as many attempts as may run side by side.
+    fn start(&mut self) {
+        let now = self.now();
+        if self.context.shared.is_busy() && self.started.elapsed() > MAX_TURN {
+            self.stop = self.stop.or(Some(Stop::Yield));
+        }
+        if self.context.shared.draining.is_cancelled() {
+            self.stop = self.stop.or(Some(Stop::Yield));
+        }
+        if self.stop.is_some() || self.paused_until.is_some_and(|until| until > now) {
+            return;
+        }
+        let (concurrency, failing) = {
+            let standing = self.standing.lock();
+            (standing.concurrency, standing.failures > 0)
+        };
+        while self.calls.len() < concurrency
+            && let Some((lane, item)) = self.lanes.next(now)
+        {
+            let context = self.context.clone();
+            let standing = self.standing.clone();
+            let call = async move {
+                let attempted = context.clone().attempt(lane, item, failing).await;
+                settle::record(&context, &standing, attempted).await
+            };
+            self.calls.push(call.boxed());
+        }
+    }
+
+    /// Handles the end of an attempt, which is recorded already.
+    async fn settle(&mut self, attempted: Attempted) -> Result<()> {
+        let Attempted { lane, item, end } = attempted;
+        let until = self.now() + CROWDED_WAIT;
+        match end {
+            End::Finished { acked } => {
+                self.lanes.conclude(lane, None);
+                self.lanes.drop_acked(acked);
+            }
+            End::Retry { at, pause_until } => {
+                self.paused_until = self.paused_until.max(pause_until);
+                self.lanes.conclude(lane, Some(item.not_before(at)));
+            }
+            End::Deferred { at } => self.lanes.conclude(lane, Some(item.not_before(at))),
+            End::Busy | End::Full => {
+                self.paused_until = self.paused_until.max(Some(until));
+                self.lanes.conclude(lane, Some(item));
+            }
+            End::Online => {
+                self.stop = Some(Stop::Online);
+                self.lanes.conclude(lane, Some(item));
+            }
+            End::Called(_) | End::Lost => {
+                self.context.cut.cancel();
+                self.stop = Some(Stop::Lost);
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides what to do without any attempt under way. True if the turn is over.
+    async fn idle(&mut self) -> Result<bool> {
+        let now = self.now();
+        let next = self.next_start();
+        let wait = next.map(|at| (at - now).max(TimeDelta::zero()));
+        if self.stop.is_none()
+            && let Some(wait) = wait.filter(|wait| *wait <= MAX_IDLE)
+        {
+            let (cut, woken) = (self.context.cut.clone(), self.woken.clone());
+            let clock = self.context.shared.caller.clock.clone();
+            tokio::select! {
+                () = clock.sleep_until(now + wait) => {}
+                () = woken.notified() => self.go_on().await?,
+                () = self.context.shared.draining.cancelled() => {}
+                () = cut.cancelled() => self.stop = Some(Stop::Lost),
+            }
+            return Ok(false);
+        }
+        self.release(wait).await
+    }
+
+    /// The time at which something can start; none if nothing waits.
+    fn next_start(&self) -> Option<DateTime<Utc>> {
+        let next = self.lanes.next_at()?;
+        Some(self.paused_until.map_or(next, |until| next.max(until)))
+    }
+
+    async fn release(&mut self, wait: Option<TimeDelta>) -> Result<bool> {
+        let Context {
+            shared,
+            agent,
+            turn,
+            ..
+        } = &self.context;
+        let has_open = self.has_unloaded || self.lanes.has_logged() || !self.logged.is_empty();
+        let seconds = |wait: TimeDelta| wait.as_seconds_f64();
+        let release = match self.stop {
+            None => Release {
+                due_in: wait.map(seconds),
+                has_open,
+                // The receiver asked for the pause, so events do not end it.
+                is_forced: self.paused_until.is_some_and(|until| until > self.now()),
+                is_parked: false,
+            },
+            Some(Stop::Online) => Release {
+                due_in: Some(PARKED_SECONDS),
+                is_parked: true,
+                is_forced: true,
+                has_open,
+            },
+            Some(Stop::Yield) => Release {
+                due_in: Some(0.0),
+                is_parked: false,
+                is_forced: true,
+                has_open,
+            },
+            // Another turn has begun or none may; then this changes nothing. Or Postgres was away.
+            Some(Stop::Lost) => Release {
+                due_in: Some(LOST_SECONDS),
+                is_parked: false,
+                is_forced: true,
+                has_open: true,
+            },
+        };
+        if turns::release(&shared.db, *agent, *turn, release).await? || release.is_forced {
+            shared.turn_due.notify_one();
+            return Ok(true);
+        }
+        self.go_on().await?;
+        Ok(self.stop == Some(Stop::Lost))
+    }
+
+    /// Whether a socket is still online after a turn that it has ended. The turn is then over.
+    async fn is_still_parked(&mut self) -> Result<bool> {
+        let Context { shared, agent, .. } = &self.context;
+        let slot = shared.slots.take_for_webhook(*agent).await;
+        if !matches!(slot, WebhookSlot::Online) {
+            return Ok(false);
+        }
+        let acked = self.standing.lock().window.acked();
+        let heads = shared.inbox.heads(&[agent.0]).await?;
+        if heads.iter().any(|head| head.seq > acked) {
+            self.stop = Some(Stop::Online);
+        }
+        self.release(None).await
+    }
+
+    /// Goes on after events came.
+    async fn go_on(&mut self) -> Result<()> {
+        let Context {
+            shared,
+            agent,
+            turn,
+            ..
+        } = &self.context;
+        match turns::go_on(&shared.db, *agent, *turn).await? {
+            None => self.stop = Some(Stop::Lost),
+            Some(has_replays) => {
+                self.has_more = true;
+                if has_replays {
+                    self.load_replays().await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        metrics::webhook_turns(-1.0);
+    }
+}

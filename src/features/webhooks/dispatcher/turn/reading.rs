@@ -1,0 +1,152 @@
+//! The reading of a turn: the inbox from the agent's cursor, and the deliveries that an earlier turn
+//! has left open.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::{
+    super::{
+        super::{
+            DeliveryAttempt, DeliveryStatus,
+            caller::json,
+            rules::MAX_ATTEMPTS,
+            store::deliveries::{self, DeliveryRow},
+        },
+        lanes::{Item, Lane, Logged},
+        settle,
+    },
+    Stop, Turn,
+};
+use crate::{
+    error::Result,
+    events,
+    limits::quotas::{MAX_MESSAGE_BYTES, MAX_PAGE_BYTES, MAX_PAGE_EVENTS},
+};
+
+/// Events that wait in a turn; no more are read meanwhile.
+const MAX_WAITING_EVENTS: usize = 100;
+/// How far a turn reads beyond the agent's cursor. A conversation whose receiver fails holds up the
+/// others after this many events.
+const MAX_EVENTS_AHEAD: i64 = 512;
+
+impl Turn {
+    /// Loads the deliveries that an earlier turn has left open.
+    pub(super) async fn load_open(&mut self) -> Result<()> {
+        let (shared, agent) = (self.context.shared.clone(), self.context.agent);
+        let acked = self.standing.lock().window.acked();
+        deliveries::overtake(&shared.db, agent, acked).await?;
+        for row in deliveries::open(&shared.db, agent).await? {
+            let Some(seq) = row.seq else { continue };
+            if row.is_replay {
+                self.add_replay(row, seq).await?;
+            } else if row.attempts >= MAX_ATTEMPTS && row.status == DeliveryStatus::Pending {
+                // A worker died during the last attempt.
+                let entries = logged(&row, self.now()).interrupted;
+                settle::give_up(&self.context, row.id, &entries).await?;
+                self.stop = Some(Stop::Lost);
+            } else {
+                self.logged.insert(seq, row);
+            }
+        }
+        self.has_unloaded = false;
+        Ok(())
+    }
+
+    async fn add_replay(&mut self, row: DeliveryRow, seq: i64) -> Result<()> {
+        let inbox = &self.context.shared.inbox;
+        let page = inbox.read(self.context.agent.0, seq - 1, 1).await?;
+        if let Some(entry) = page.into_iter().find(|entry| entry.seq == seq) {
+            let lane = Lane::Replay(row.id);
+            self.lanes
+                .push(lane, self.item(seq, entry.encoded, Some(row)));
+        }
+        Ok(())
+    }
+
+    fn item(&self, seq: i64, encoded: events::EncodedEvent, row: Option<DeliveryRow>) -> Item {
+        let not_before = row.as_ref().and_then(|row| {
+            let wait = row.wait_seconds?;
+            let wait = TimeDelta::try_milliseconds((wait * 1000.0) as i64)?;
+            Some(self.now() + wait)
+        });
+        Item {
+            seq,
+            encoded,
+            logged: row.map(|row| logged(&row, self.now())),
+            not_before,
+        }
+    }
+
+    /// Reads on, while there is room.
+    pub(super) async fn read(&mut self) -> Result<()> {
+        while self.has_more && self.stop.is_none() {
+            let acked = self.standing.lock().window.acked();
+            self.read_to = self.read_to.max(acked);
+            let room = (acked + MAX_EVENTS_AHEAD - self.read_to).min(MAX_PAGE_EVENTS);
+            if self.lanes.waiting() >= MAX_WAITING_EVENTS || room <= 0 {
+                return Ok(());
+            }
+            let inbox = &self.context.shared.inbox;
+            let page = inbox.read(self.context.agent.0, self.read_to, room).await?;
+            let bytes: usize = page.iter().map(|entry| entry.encoded.len()).sum();
+            // A page ends early only if it would grow too large.
+            let is_full = bytes + 2 * MAX_MESSAGE_BYTES >= MAX_PAGE_BYTES.unsigned_abs() as usize;
+            self.has_more = page.len() as i64 == room || is_full;
+            for entry in page {
+                self.add(entry.seq, entry.encoded);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, seq: i64, encoded: events::EncodedEvent) {
+        {
+            let mut standing = self.standing.lock();
+            // Numbers without an entry have expired.
+            (self.read_to + 1..seq).for_each(|gone| standing.window.finish(gone));
+            self.read_to = seq;
+            if standing.window.is_done(seq) {
+                return;
+            }
+        }
+        let lane = events::conversation_of(&encoded).map_or(Lane::Others, Lane::Conversation);
+        let row = self.logged.remove(&seq);
+        self.lanes.push(lane, self.item(seq, encoded, row));
+    }
+
+    /// Loads deliveries that were asked for by hand during the turn, and hastens open ones.
+    pub(super) async fn load_replays(&mut self) -> Result<()> {
+        let (shared, agent) = (self.context.shared.clone(), self.context.agent);
+        for row in deliveries::open(&shared.db, agent).await? {
+            let Some(seq) = row.seq else { continue };
+            if row.is_replay && !self.lanes.has(Lane::Replay(row.id)) {
+                self.add_replay(row, seq).await?;
+            } else if row.wait_seconds.is_some_and(|wait| wait <= 0.0) {
+                self.lanes.hasten(row.id);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn logged(row: &DeliveryRow, now: DateTime<Utc>) -> Logged {
+    let finished = i32::try_from(row.log.len()).unwrap_or(i32::MAX);
+    let interrupted = (finished + 1..=row.attempts).map(|n| {
+        json(&DeliveryAttempt {
+            n,
+            at: now.into(),
+            duration_ms: 0,
+            response_status: None,
+            error: Some("interrupted".to_owned()),
+            replies: Vec::new(),
+        })
+    });
+    let succeeded = row.log.iter().any(|entry| {
+        serde_json::from_str::<DeliveryAttempt>(entry).is_ok_and(|entry| entry.error.is_none())
+    });
+    Logged {
+        id: row.id,
+        interrupted: interrupted.collect(),
+        succeeded,
+        is_replay: row.is_replay,
+    }
+}

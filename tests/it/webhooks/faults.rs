@@ -1,0 +1,188 @@
+//! Webhooks beside faults: workers that are killed or drained, a Redis that is away, lost wake-ups,
+//! hanging receivers.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{
+    BUSY, FAST, Scene, deliveries, put, registered, until_caught_up, until_logged,
+    until_unreachable,
+};
+use crate::support::{Call, ProcessNode, Receiver, Reply, nodes, nodes_with, private_redis, psql};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_workers_delivery_is_made_again_with_its_id() {
+    let [a] = nodes_with(&[BUSY, ("WEBHOOK_WORKER", "false")]).await;
+    let mut worker = ProcessNode::start_worker(&a, &[]).await;
+    let Scene {
+        alice,
+        agent,
+        receiver,
+        conversation,
+    } = Scene::on(&a).await;
+    receiver.behave(|_| Reply::status(200).after(Duration::from_secs(9)));
+    alice.say(&conversation, "one").await.expect(201);
+    receiver.receives(3).await;
+    worker.kill();
+    receiver.answer(200);
+    let _other = a.world.node_with(&[("WEBHOOK_WORKER", "true")]).await;
+    a.advance(Duration::from_secs(31)).await;
+    let calls = receiver.receives(4).await;
+    assert_eq!(
+        (calls[3].delivery(), calls[3].attempt()),
+        (calls[2].delivery(), 2)
+    );
+    let log = until_logged(&alice, &agent, "limit=1", |log| {
+        log[0]["status"] == "success"
+    });
+    assert_eq!(log.await[0]["attempts"][0]["error"], "interrupted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_wake_up_is_found_by_the_sweep() {
+    let [a, _b] = nodes().await;
+    let Scene {
+        alice,
+        agent,
+        receiver,
+        conversation,
+    } = Scene::on(&a).await;
+    // A closed turn ignores the wake-up.
+    let set = |open: bool| format!("update webhook_turn set is_open = {open}, due_at = null");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    psql(&a.world.database, &set(false)).await;
+    alice.say(&conversation, "one").await.expect(201);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    psql(&a.world.database, &set(true)).await;
+    // The sweep runs every five seconds.
+    receiver.receives(3).await;
+    assert_eq!(deliveries(&alice, &agent, "").await.len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hanging_receiver_delays_nobody_else() {
+    let [a] = nodes_with(&[BUSY, ("EGRESS_MAX_IN_FLIGHT", "8")]).await;
+    let hanging = Receiver::start().await;
+    let (alice, agent, receiver) = registered(&a).await;
+    let other = a.agent(&alice, "other").await;
+    put(&alice, &other, &hanging.url).await;
+    hanging.behave(|_| Reply::status(200).after(Duration::from_secs(60)));
+    let busy = alice.talk_to(&other).await;
+    hanging.receives(1).await;
+    let conversation = alice.talk_to(&agent).await;
+    receiver.receives(2).await;
+    for n in 0..20 {
+        alice.say(&busy, "x").await.expect(201);
+        let started = Instant::now();
+        alice.say(&conversation, "y").await.expect(201);
+        receiver.receives(3 + n).await;
+        assert!(
+            started.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            started.elapsed()
+        );
+    }
+    let calls = hanging.events().len();
+    assert!(calls <= 3, "{calls}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_dies_in_the_eighth_attempt_leaves_no_ninth() {
+    let [a] = nodes_with(&[FAST, BUSY, ("WEBHOOK_WORKER", "false")]).await;
+    let mut worker = ProcessNode::start_worker(&a, &[]).await;
+    let Scene {
+        alice,
+        agent,
+        receiver,
+        conversation,
+    } = Scene::on(&a).await;
+    receiver.behave(|call| match call.attempt() {
+        8 => Reply::status(200).after(Duration::from_secs(9)),
+        _ => Reply::status(500),
+    });
+    alice.say(&conversation, "one").await.expect(201);
+    receiver.receives(2 + 8).await;
+    worker.kill();
+    receiver.answer(200);
+    let _other = a.world.node_with(&[("WEBHOOK_WORKER", "true")]).await;
+    a.advance(Duration::from_secs(31)).await;
+    until_unreachable(&alice, &agent).await;
+    let log = deliveries(&alice, &agent, "status=exhausted").await;
+    let attempts = log[0]["attempts"].as_array().expect("a list");
+    assert_eq!(attempts.len(), 8);
+    assert_eq!(attempts[7]["error"], "interrupted");
+    assert_eq!(receiver.messages().len(), 8);
+    // The event is not lost: after an ack it is a new delivery.
+    let ack = format!("/agents/{}/ack", agent.id);
+    agent.post(ack, serde_json::json!({})).await.expect(200);
+    let calls = receiver.receives(2 + 8 + 1).await;
+    assert_eq!(calls[10].attempt(), 1);
+    assert_ne!(calls[10].delivery(), calls[9].delivery());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_finishes_the_calls_under_way_and_begins_no_other() {
+    let [a] = nodes_with(&[BUSY, ("WEBHOOK_WORKER", "false")]).await;
+    let mut worker = ProcessNode::start_worker(&a, &[]).await;
+    let Scene {
+        alice,
+        agent,
+        receiver,
+        conversation,
+    } = Scene::on(&a).await;
+    receiver.behave(|_| Reply::status(200).after(Duration::from_secs(2)));
+    alice.say(&conversation, "one").await.expect(201);
+    alice.say(&conversation, "two").await.expect(201);
+    receiver.receives(3).await;
+    let pid = Pid::from_raw(worker.pid().cast_signed()).expect("a process");
+    kill_process(pid, Signal::TERM).expect("told");
+    let began = Instant::now();
+    assert_eq!(worker.ended(Duration::from_secs(30)).await, Some(0));
+    assert!(
+        began.elapsed() > Duration::from_secs(1),
+        "it waited for the answer"
+    );
+    let log = deliveries(&alice, &agent, "limit=1").await;
+    assert_eq!(log[0]["status"], "success", "{log:?}");
+    assert_eq!(log[0]["attempts"].as_array().map(Vec::len), Some(1));
+    receiver.answer(200);
+    // Nobody has to wait for a lease of the drained worker.
+    let _other = a.world.node_with(&[("WEBHOOK_WORKER", "true")]).await;
+    until_caught_up(&alice, &agent).await;
+    assert_eq!(receiver.texts(), ["one", "two"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn webhooks_go_on_while_redis_is_away() {
+    let mut redis = private_redis("webhooks-away").await;
+    let url = redis.url();
+    let [a, b] = nodes_with(&[FAST, BUSY, ("REDIS_URL", &url)]).await;
+    let Scene {
+        alice,
+        agent,
+        receiver,
+        conversation,
+    } = Scene::on(&a).await;
+    receiver.behave(|call| {
+        let fails = call.seq() % 4 == 0 && call.attempt() == 1;
+        Reply::status(if fails { 500 } else { 200 })
+    });
+    redis.kill();
+    for n in 0..20 {
+        let alice = alice.on(if n % 2 == 0 { &a } else { &b });
+        alice.say(&conversation, &n.to_string()).await.expect(201);
+    }
+    until_caught_up(&alice, &agent).await;
+    let restarted = tokio::task::spawn_blocking(move || redis.restart().map(|()| redis));
+    let _redis = restarted.await.expect("no panic").expect("restarted");
+    for n in 20..30 {
+        alice.say(&conversation, &n.to_string()).await.expect(201);
+    }
+    until_caught_up(&alice, &agent).await;
+    let calls = receiver.messages();
+    let answered = |call: &&Call| call.seq() % 4 != 0 || call.attempt() > 1;
+    let texts: Vec<&str> = calls.iter().filter(answered).map(Call::text).collect();
+    let expected: Vec<String> = (0..30).map(|n| n.to_string()).collect();
+    assert_eq!(texts, expected, "each once and in order");
+}

@@ -1,0 +1,113 @@
+//! Webhooks: routes, order, retries, faults, large events.
+
+mod faults;
+mod large_events;
+mod log;
+mod order;
+mod reachability;
+mod replies;
+mod routes;
+mod suspension;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Agent, Receiver, TestNode, User};
+
+/// All seven retries within about a second.
+const FAST: (&str, &str) = ("WEBHOOK_RETRY_SECONDS", "1");
+/// More calls than a user may make otherwise.
+const BUSY: (&str, &str) = (
+    "LIMIT_OVERRIDES",
+    "default_user=10000/min,user_message_send=1000/s,agent_poll=1000/s,ws_connect=1000/s,agent_object_get=1000/s",
+);
+
+/// Sets a webhook; the answer's data.
+async fn put(by: &User, agent: &Agent, url: &str) -> Value {
+    let body = json!({ "url": url });
+    let answer = by.put(agent.webhook(""), body).await.expect(200);
+    answer.data().clone()
+}
+
+/// An agent of Alice with a verified webhook.
+async fn registered(node: &TestNode) -> (User, Agent, Receiver) {
+    let alice = node.user("alice").await;
+    let agent = node.agent(&alice, "helper").await;
+    let receiver = Receiver::start().await;
+    let shown = put(&alice, &agent, &receiver.url).await;
+    assert_eq!(shown["status"], "active", "{shown}");
+    (alice, agent, receiver)
+}
+
+/// An agent with a webhook, and its owner's conversation with it.
+struct Scene {
+    alice: User,
+    agent: Agent,
+    receiver: Receiver,
+    conversation: String,
+}
+
+impl Scene {
+    /// The receiver has got the two events of the beginning.
+    async fn on(node: &TestNode) -> Self {
+        let (alice, agent, receiver) = registered(node).await;
+        let conversation = alice.talk_to(&agent).await;
+        receiver.receives(2).await;
+        Scene {
+            alice,
+            agent,
+            receiver,
+            conversation,
+        }
+    }
+}
+
+async fn deliveries(by: &User, agent: &Agent, query: &str) -> Vec<Value> {
+    let path = format!("/agents/{}/deliveries?{query}", agent.id);
+    let answer = by.get(path).await.expect(200);
+    answer.data().as_array().expect("a list").clone()
+}
+
+/// Waits until the log is as `holds` says.
+async fn until_logged(
+    by: &User,
+    agent: &Agent,
+    query: &str,
+    holds: impl Fn(&[Value]) -> bool,
+) -> Vec<Value> {
+    for _ in 0..600 {
+        let log = deliveries(by, agent, query).await;
+        if holds(&log) {
+            return log;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("{:#?}", deliveries(by, agent, query).await);
+}
+
+async fn shown(by: &User, agent: &Agent) -> Value {
+    let answer = by.get(format!("/agents/{}", agent.id)).await.expect(200);
+    answer.data().clone()
+}
+
+/// Waits until the agent is in a state, or has acked something.
+async fn until(by: &User, agent: &Agent, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    for _ in 0..600 {
+        let now = shown(by, agent).await;
+        if holds(&now) {
+            return now;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("not {what}: {}", shown(by, agent).await);
+}
+
+async fn until_caught_up(by: &User, agent: &Agent) {
+    until(by, agent, "caught up", |now| now["inbox"]["lag"] == 0).await;
+}
+
+async fn until_unreachable(by: &User, agent: &Agent) {
+    let holds = |now: &Value| now["state"] == "unreachable";
+    until(by, agent, "unreachable", holds).await;
+}
