@@ -45,9 +45,9 @@ docs: toolchain ## build the documentation of the code, warnings are errors
 
 # Built first, so that what is fetched (Postgres, Redis, a browser) is fetched before the tests' output hides it.
 units: toolchain ## all tests, against real Postgres, Redis and a browser
-	@echo "== tests" && $(CARGO) test --locked --workspace --no-run
+	@echo "== tests" && $(CARGO) test --locked --workspace --lib --bins --tests --no-run
 	@$(TARGET)/debug/devcluster fetch
-	@$(CARGO) test --locked --workspace
+	@$(CARGO) test --locked --workspace --lib --bins --tests
 
 clients: clients-python clients-typescript ## the tests of the clients in other languages, where these are found
 
@@ -63,7 +63,7 @@ clients-python: toolchain
 	cmp -s clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt || { rm -rf $(PYTHON_ENV) && $(PYTHON) -m venv $(PYTHON_ENV) \
 	    && $(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r clients/python/requirements-dev.txt \
 	    && cp clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt; } \
-	&& $(CARGO) build --locked --package blindpipe-e2ee --example interop \
+	&& $(CARGO) build --locked --workspace --example interop \
 	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests \
 	&& INTEROP="$(abspath $(TARGET))/debug/examples/interop" ../../$(PYTHON_ENV)/bin/python -m pytest -q; fi
 
@@ -72,7 +72,7 @@ clients-typescript: toolchain
 	@if [ ! -f clients/typescript/package-lock.json ]; then echo "(not there yet)"; \
 	elif ! node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 20 || a === 20 && b >= 19 ? 0 : 1)' 2>/dev/null; then \
 	$(call not-run,THE TYPESCRIPT CLIENT WAS NOT TESTED: no Node >= 20.19 was found.); \
-	else $(CARGO) build --locked --package blindpipe-e2ee --example interop && cd clients/typescript \
+	else $(CARGO) build --locked --workspace --example interop && cd clients/typescript \
 	&& npm ci --no-fund --no-audit --loglevel=error && INTEROP="$(abspath $(TARGET))/debug/examples/interop" npm test; fi
 
 define not-run
@@ -82,7 +82,7 @@ endef
 
 # The programs are those of the tests, so that this builds nothing anew after `units`.
 helm: toolchain ## the Helm chart, alert rules, dashboard, Dockerfile and runbooks (UPDATE_GOLDEN=1 renews what is rendered)
-	@echo "== chart" && $(CARGO) test --locked --workspace --no-run --quiet
+	@echo "== chart" && $(CARGO) test --locked --workspace --lib --bins --tests --no-run --quiet
 	@TARGET=$(TARGET) tests/helm/run $(ARGS)
 
 image: ## build the container image (IMAGE=name:tag; needs Docker or Podman)

@@ -893,6 +893,8 @@ CREATE INDEX login_guard_age ON login_guard USING btree (last_failure_at);
 
 CREATE INDEX login_notice_age ON login_notice USING btree (noticed_at);
 
+CREATE INDEX member_instance ON member USING btree (principal_id, conversation_id) WHERE instance_id IS NOT NULL;
+
 CREATE INDEX member_of ON member USING btree (principal_id, conversation_id);
 
 CREATE INDEX member_of_relation ON member USING btree (relation_id) WHERE relation_id IS NOT NULL;

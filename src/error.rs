@@ -160,16 +160,8 @@ impl Error {
         ErrorBody::new(self.code, self.params.clone())
     }
 
-    /// Writes the cause to the log, where no answer carries it to the request's log line.
-    pub fn log(&self) {
-        if let Some(cause) = &self.cause {
-            tracing::error!(code = self.code.wire(), cause = %Chain(cause.as_ref()), "an operation failed");
-        } else {
-            tracing::debug!(code = self.code.wire(), "refused");
-        }
-    }
-
-    /// Writes the failure of a task's `operation` to the log, with the node's `remedy`.
+    /// Writes the failure of an `operation` to the log, with what the node does about it. Only where
+    /// no answer carries the cause to the request's log line.
     pub fn log_in(&self, operation: &'static str, remedy: &'static str) {
         if let Some(cause) = &self.cause {
             let (code, cause) = (self.code.wire(), Chain(cause.as_ref()));

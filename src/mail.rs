@@ -6,7 +6,10 @@ use lettre::{
     AsyncFileTransport, AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor,
     message::{Mailbox, header::ContentType},
 };
+use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
+
+use crate::config::{Config, Profile};
 
 /// The failure of a mail. It never contains the recipient.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -25,6 +28,28 @@ pub struct Mailer {
 enum Way {
     Smtp(AsyncSmtpTransport<Tokio1Executor>),
     Files(AsyncFileTransport<Tokio1Executor>),
+}
+
+/// Checks `MAIL_URL`, and adds a line per fault.
+pub fn check_settings(config: &Config, faults: &mut Vec<String>) {
+    let url = config.mail_url.expose_secret();
+    if sends_password_in_the_clear(url) {
+        faults.push("MAIL_URL: with a password it must be smtps:// or end in ?tls=required".into());
+    }
+    if config.profile == Profile::Production && url.starts_with("file:") {
+        faults.push("MAIL_URL: mail to files is for the dev profile".into());
+    }
+}
+
+/// Whether a mail server's URL has a password that could travel without TLS.
+fn sends_password_in_the_clear(url: &str) -> bool {
+    let Ok(url) = Url::parse(url) else {
+        return false;
+    };
+    let required = url
+        .query_pairs()
+        .any(|(name, value)| name == "tls" && value == "required");
+    url.password().is_some() && url.scheme() == "smtp" && !required
 }
 
 impl Mailer {
@@ -68,5 +93,30 @@ impl Mailer {
             Way::Files(files) => drop(files.send(mail).await?),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_to_a_mail_server_needs_tls() {
+        for (url, clear) in [
+            ("smtp://user:secret@mail.example.org", true),
+            (
+                "smtp://user:secret@mail.example.org:25?tls=opportunistic",
+                true,
+            ),
+            (
+                "smtp://user:secret@mail.example.org:587?tls=required",
+                false,
+            ),
+            ("smtps://user:secret@mail.example.org", false),
+            ("smtp://relay.internal", false),
+            ("file:///var/mail", false),
+        ] {
+            assert_eq!(sends_password_in_the_clear(url), clear, "{url}");
+        }
     }
 }

@@ -85,7 +85,12 @@ async fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            tracing::error!(%failure, "stopped");
+            tracing::error!(
+                operation = "process",
+                cause = %failure,
+                remedy = "the process ends",
+                "stopped"
+            );
             ExitCode::FAILURE
         }
     }
@@ -168,7 +173,11 @@ async fn apply_migrations() -> Outcome {
             let role = migrate::role_of(serving.expose_secret())?;
             migrate::grant_at(owner.expose_secret(), &role).await?;
         }
-        None => tracing::warn!("one role owns the tables and serves; set MIGRATE_DATABASE_URL"),
+        None => tracing::warn!(
+            operation = "migrate",
+            remedy = "set MIGRATE_DATABASE_URL",
+            "one role owns the tables and serves"
+        ),
     }
     tracing::info!(applied, "the schema is up to date");
     Ok(())

@@ -46,6 +46,8 @@ pub struct Schedule {
     pub mailer: Mailer,
     /// The store whose objects end.
     pub objects: Objects,
+    /// How many times as often as ordered the upkeep runs.
+    pub upkeep_speed: u32,
     /// Notified after the sweep of webhooks.
     pub wake_webhooks: Arc<Notify>,
 }
@@ -67,7 +69,7 @@ impl Schedule {
     /// Requests a kind of upkeep at its interval. The first turn comes at a random time, so that
     /// nodes and kinds do not run in step.
     async fn repeat(self, upkeep: Upkeep) {
-        let every = Duration::from_secs(upkeep.row().1);
+        let every = Duration::from_secs(upkeep.row().1) / self.upkeep_speed;
         tokio::time::sleep(every.mul_f64(self.work.random().fraction())).await;
         loop {
             if let Err(error) = self.ask_for(upkeep).await {
@@ -145,7 +147,7 @@ impl Schedule {
         loop {
             tokio::time::sleep(tool_calls::SWEEP_INTERVAL).await;
             if let Err(error) = tool_calls::expire(&self.work).await {
-                error.log();
+                error.log_in("tool_calls.expire", "the next turn denies them");
             }
         }
     }

@@ -17,7 +17,12 @@ pub async fn supervise<F: Future<Output = ()>>(task: &'static str, mut run: impl
             .downcast_ref::<&str>()
             .copied()
             .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        tracing::error!(task, said, "a task panicked and starts again");
+        tracing::error!(
+            operation = task,
+            said,
+            remedy = "the task starts again",
+            "a task panicked"
+        );
         tokio::time::sleep(RESTART_PAUSE).await;
     }
 }

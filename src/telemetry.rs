@@ -12,7 +12,13 @@ pub fn log_panics() {
         let said = panic.payload().downcast_ref::<&str>().copied();
         let place = panic.location().map(ToString::to_string);
         let thread = std::thread::current().name().map(str::to_owned);
-        tracing::error!(said, place, thread, "a panic");
+        tracing::error!(
+            operation = thread,
+            said,
+            place,
+            remedy = "the task ends",
+            "a panic"
+        );
     }));
 }
 

@@ -12,9 +12,14 @@ use std::{
 use blindpipe::{
     auth::{jwt::AccessTokens, revoked::RevokedCredentials},
     clock::Clock,
-    config::Config,
     ids::{SessionId, UserId},
+    node,
     random::Random,
+};
+use blindpipe_protocol::{
+    envelope::Data,
+    messages::{SendMessage, Sent},
+    raw::RawJson,
 };
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -31,6 +36,7 @@ use crate::{
     Result,
     cluster::{Cluster, Node, Wire},
     http::{Link, post},
+    socket::user_auth,
 };
 
 /// The longest wait. Anything longer is a fault.
@@ -65,13 +71,12 @@ impl Crowd {
     /// Inserts them into the database of a cluster.
     pub async fn make(cluster: &Cluster, users: usize, devices: usize) -> Result<Self> {
         let environment = environment(cluster.node(0).pid)?;
-        let config = Config::read(|name| environment.get(name).cloned())
+        let config = node::read_settings(|name| environment.get(name).cloned())
             .map_err(|faults| faults.to_string())?;
-        let ring = &config.access_token_keys;
         let clock = Clock::default();
         let random = Random::new(clock.clone());
         let tokens = AccessTokens::new(
-            ring,
+            &config.access_token_keys,
             &config.public_url,
             clock,
             random,
@@ -189,10 +194,7 @@ impl Crowd {
         n: usize,
         resume: Option<&str>,
     ) -> Result<Line> {
-        let mut auth = json!({ "type": "auth", "access_token": self.token(user, n)? });
-        if let Some(cursor) = resume {
-            auth["resume"] = cursor.into();
-        }
+        let auth = user_auth(&self.token(user, n)?, resume)?;
         Line::open(node, auth).await
     }
 
@@ -201,8 +203,7 @@ impl Crowd {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(4096)?;
         let mut line = Line::upgrade(node, node.dial_from(socket).await?).await?;
-        line.say(json!({ "type": "auth", "access_token": self.token(user, 0)? }).to_string())
-            .await?;
+        line.say(user_auth(&self.token(user, 0)?, None)?).await?;
         Ok(line)
     }
 
@@ -215,8 +216,8 @@ impl Crowd {
         payload: usize,
     ) -> Result<Poster> {
         let path = format!("/conversations/{conversation}/messages");
-        let body =
-            json!({ "payload": { "type": "text", "text": "x".repeat(payload) } }).to_string();
+        let payload = RawJson::of(&json!({ "type": "text", "text": "x".repeat(payload) }))?;
+        let body = serde_json::to_string(&SendMessage::new(payload))?;
         let token = format!("Bearer {}", self.token(user, 0)?);
         let request = post(
             &node.address,
@@ -248,11 +249,11 @@ impl Poster {
     /// Sends once; returns after the commit, with the message's number.
     pub async fn send(&mut self) -> Result<i64> {
         let answer = self.link.ask(&self.request).await?;
-        let body: Value = serde_json::from_slice(&answer.body)?;
-        match body["data"]["seq"].as_i64() {
-            Some(seq) if answer.status == 201 => Ok(seq),
-            _ => Err(format!("{} for a send: {body}", answer.status).into()),
+        if answer.status != 201 {
+            let body = String::from_utf8_lossy(&answer.body);
+            return Err(format!("{} for a send: {body}", answer.status).into());
         }
+        Ok(serde_json::from_slice::<Data<Sent>>(&answer.body)?.data.seq)
     }
 }
 
@@ -270,9 +271,9 @@ impl Line {
     }
 
     /// Opens a socket to a node and authenticates.
-    pub async fn open(node: &Node, auth: Value) -> Result<Self> {
+    pub async fn open(node: &Node, auth: String) -> Result<Self> {
         let mut line = Line::upgrade(node, node.dial().await?).await?;
-        line.say(auth.to_string()).await?;
+        line.say(auth).await?;
         Ok(line)
     }
 

@@ -5,8 +5,16 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use blindpipe_protocol::{
+    accounts::{CodeSent, Refreshed, Register, Scene, SendCode, SignedIn},
+    agents::{CreateAgent, CreatedAgent},
+    conversations::{Conversation, OpenConversation},
+    envelope::Data,
+    frames::Empty,
+    text::{DeviceId, DisplayName, EmailAddress, Locale, MailedCode, Secret},
+};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use serde_json::{Value, json};
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     Result,
@@ -18,7 +26,7 @@ use crate::{
 /// The number of concurrent hashes of passwords and tokens. All share the same cores, so more would
 /// only wait longer.
 const AT_ONCE: usize = 8;
-/// An access token lives 300 s. One older than this is renewed before a phase begins.
+/// An access token lives 300 s. A token older than this is renewed before a phase begins.
 const FRESH: Duration = Duration::from_secs(150);
 
 /// The password of every user.
@@ -75,28 +83,46 @@ impl Pair {
             address: &address,
         };
         let email = format!("load-{run}-{n}@example.org");
-        let turnstile = "dev-pass";
-        let code = json!({ "email": email, "scene": "register", "turnstile_token": turnstile });
+        let turnstile_token = Secret::from("dev-pass");
+        let code = SendCode {
+            email: EmailAddress::from(email.as_str()),
+            scene: Scene::Register,
+            turnstile_token: turnstile_token.clone(),
+        };
         client
             .post("/auth/send-code", &[], &code)
             .await?
-            .expect(200)?;
-        let account = json!({
-            "email": email, "code": mailed_code(&cluster.mail_dir, &email).await?, "turnstile_token": turnstile,
-            "account_password": PASSWORD, "display_name": format!("User {n}"),
-            "device_locale": "en-GB", "device_id": format!("load-{run}-{n}"),
-        });
+            .expect::<CodeSent>(200)?;
+        let account = Register {
+            email: EmailAddress::from(email.as_str()),
+            code: MailedCode(mailed_code(&cluster.mail_dir, &email).await?),
+            account_password: Secret::from(PASSWORD),
+            display_name: DisplayName(format!("User {n}")),
+            device_locale: Locale("en-GB".to_owned()),
+            turnstile_token,
+            device_id: Some(DeviceId(format!("load-{run}-{n}"))),
+            device_name: None,
+            platform: None,
+        };
         let registered = client.post("/auth/register", &[], &account).await?;
         let cookie = registered.cookie.clone().ok_or("no refresh cookie")?;
-        let access_token = text(&registered.expect(201)?, "access_token")?;
+        let SignedIn {
+            access_token: Secret(access_token),
+            ..
+        } = registered.expect(201)?;
         let renewed = Instant::now();
         let bearer = format!("Bearer {access_token}");
         let bearer = [("authorization", bearer.as_str())];
-        let agent = json!({ "display_name": format!("Agent {n}") });
-        let agent = client.post("/agents", &bearer, &agent).await?.expect(201)?;
-        let agent_id = text(&agent, "agent_id")?;
-        let conversation = json!({ "type": "agent", "agent_id": agent_id });
-        let conversation = client
+        let agent = CreateAgent {
+            display_name: DisplayName(format!("Agent {n}")),
+            description: None,
+            manifest: None,
+        };
+        let CreatedAgent {
+            agent_id, token, ..
+        } = client.post("/agents", &bearer, &agent).await?.expect(201)?;
+        let conversation = OpenConversation::Agent { agent_id };
+        let conversation: Conversation = client
             .post("/conversations", &bearer, &conversation)
             .await?
             .expect(201)?;
@@ -105,9 +131,9 @@ impl Pair {
             access_token,
             cookie,
             renewed,
-            agent_token: text(&agent, "token")?,
-            agent_id,
-            conversation_id: text(&conversation, "conversation_id")?,
+            agent_token: token.0,
+            agent_id: agent_id.to_string(),
+            conversation_id: conversation.conversation_id.to_string(),
             reader: Reader::default(),
             address,
         })
@@ -120,10 +146,11 @@ impl Pair {
             address: &self.address,
         };
         let answer = client
-            .post("/auth/refresh", &[("cookie", &self.cookie)], &json!({}))
+            .post("/auth/refresh", &[("cookie", &self.cookie)], &Empty {})
             .await?;
         self.cookie = answer.cookie.clone().ok_or("no new refresh cookie")?;
-        self.access_token = text(&answer.expect(200)?, "access_token")?;
+        let refreshed: Refreshed = answer.expect(200)?;
+        self.access_token = refreshed.access_token.0;
         self.renewed = Instant::now();
         Ok(())
     }
@@ -136,14 +163,20 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    async fn post(&mut self, path: &str, headers: &[(&str, &str)], body: &Value) -> Result<Answer> {
+    async fn post(
+        &mut self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &impl Serialize,
+    ) -> Result<Answer> {
+        let body = serde_json::to_string(body)?;
         self.link
             .ask(&post(
                 &self.node.address,
                 path,
                 self.address,
                 headers,
-                &body.to_string(),
+                &body,
             ))
             .await
     }
@@ -151,20 +184,13 @@ impl Client<'_> {
 
 impl Answer {
     /// Asserts a status and returns the `data` of the answer.
-    fn expect(self, status: u16) -> Result<Value> {
-        let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+    fn expect<T: DeserializeOwned>(self, status: u16) -> Result<T> {
         if self.status != status {
+            let body = String::from_utf8_lossy(&self.body);
             return Err(format!("{} where {status} was due: {body}", self.status).into());
         }
-        Ok(body["data"].clone())
+        Ok(serde_json::from_slice::<Data<T>>(&self.body)?.data)
     }
-}
-
-fn text(data: &Value, name: &str) -> Result<String> {
-    Ok(data[name]
-        .as_str()
-        .ok_or_else(|| format!("no {name} in {data}"))?
-        .to_owned())
 }
 
 /// Waits for the code in the mail to `email`, and deletes the mail.

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use blindpipe_protocol::{
+    frames::{AgentAuth, Auth, ClientFrame, UserAuth},
+    text::Secret,
+};
 use futures_util::{SinkExt, StreamExt};
 use serde::Deserialize;
-use serde_json::json;
 use tokio_tungstenite::{
     WebSocketStream, client_async,
     tungstenite::{Message, client::IntoClientRequest},
@@ -42,6 +45,8 @@ pub enum Heard {
     },
 }
 
+/// The part of a server's frame that is checked. It borrows from the text: the protocol's own frames
+/// own their strings, and their cost would count as the server's.
 #[derive(Deserialize)]
 struct Frame<'a> {
     r#type: &'a str,
@@ -62,6 +67,25 @@ struct MessageData<'a> {
     client_message_id: Option<&'a str>,
 }
 
+/// The first frame of an agent's socket.
+pub fn agent_auth(agent_id: &str, token: &str, resume: Option<&str>) -> Result<String> {
+    let frame = ClientFrame::Auth(Auth::Agent(AgentAuth {
+        agent_id: agent_id.parse()?,
+        token: Secret::from(token),
+        resume: resume.map(str::parse).transpose()?,
+    }));
+    Ok(serde_json::to_string(&frame)?)
+}
+
+/// The first frame of a user's socket.
+pub fn user_auth(access_token: &str, resume: Option<&str>) -> Result<String> {
+    let frame = ClientFrame::Auth(Auth::User(UserAuth {
+        access_token: Secret::from(access_token),
+        resume: resume.map(str::parse).transpose()?,
+    }));
+    Ok(serde_json::to_string(&frame)?)
+}
+
 impl Socket {
     /// Opens a socket for the pair's agent. It continues from the end of the last one.
     pub async fn open(node: &Node, pair: &Pair) -> Result<Self> {
@@ -71,12 +95,9 @@ impl Socket {
             .insert("x-forwarded-for", pair.address.parse()?);
         let (stream, _) = client_async(request, node.dial().await?).await?;
         let mut socket = Socket(stream);
-        let mut auth =
-            json!({ "type": "auth", "agent_id": pair.agent_id, "token": pair.agent_token });
-        if let Some(cursor) = &pair.reader.cursor {
-            auth["resume"] = cursor.as_str().into();
-        }
-        socket.0.send(Message::text(auth.to_string())).await?;
+        let cursor = pair.reader.cursor.as_deref();
+        let auth = agent_auth(&pair.agent_id, &pair.agent_token, cursor)?;
+        socket.0.send(Message::text(auth)).await?;
         Ok(socket)
     }
 

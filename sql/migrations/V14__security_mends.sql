@@ -17,7 +17,7 @@ create table passkey_device (
 );
 create index passkey_device_of_device on passkey_device (user_id, device_id);
 
--- The last mail of each kind about a change that a thief might make. One a day.
+-- The last mail of each kind about a change that a thief might make. There is one a day.
 create table security_notice (
     user_id         uuid        not null references user_account,
     kind            text        not null,

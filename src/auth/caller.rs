@@ -8,6 +8,7 @@ use axum::{
 };
 use futures_util::future::BoxFuture;
 
+use super::Reverify;
 use super::{
     agent::{self, Agent, AgentToken, AgentTokens},
     bearer,
@@ -19,7 +20,6 @@ use crate::{
     db::{Db, Tx},
     error::{Code, Error, Result},
     ids::Principal,
-    validation::Reverify,
 };
 
 /// A verified principal of either kind. The guard of a route attaches it to the request, so

@@ -6,12 +6,16 @@ use std::{collections::HashMap, sync::Arc};
 use chrono::{DateTime, Utc};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, jwk::Jwk};
 use moka::sync::Cache;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
-use super::{revoked::RevokedCredentials, secret::MacKey};
+use super::{
+    revoked::RevokedCredentials,
+    secret::MacKey,
+    token_keys::{KeyRing, TokenKey},
+};
 use crate::{
     clock::Clock,
-    config::{KeyRing, TokenKey},
     error::{Code, Error, Result},
     ids::{SessionId, UserId},
     limits::quotas::ACCESS_TOKEN_TTL,
@@ -111,14 +115,15 @@ pub struct AccessTokens {
 }
 
 impl AccessTokens {
-    /// Loads the keys. Fails if a token signed now would not be accepted.
+    /// Loads the keys of `ACCESS_TOKEN_KEYS`. Fails if a token signed now would not be accepted.
     pub fn new(
-        ring: &KeyRing,
+        keys: &SecretString,
         issuer: &str,
         clock: Clock,
         random: Random,
         revoked: RevokedCredentials,
     ) -> Result<Self, String> {
+        let ring: KeyRing = keys.expose_secret().parse()?;
         let (kid, _) = ring.0.first().ok_or("the key ring is empty")?;
         let mut keys = HashMap::new();
         for (kid, key) in ring.0.iter() {

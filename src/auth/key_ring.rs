@@ -12,8 +12,7 @@ use std::{fmt, sync::Arc};
 
 use subtle::{Choice, ConstantTimeEq};
 
-use super::secret::MacKey;
-use crate::config::ServerSecret;
+use super::{secret::MacKey, server_secret::ServerSecret};
 
 /// Fewest bytes of a shortened MAC.
 pub const MIN_MAC_BYTES: usize = 16;

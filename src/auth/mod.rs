@@ -14,14 +14,19 @@ pub mod key_ring;
 pub(crate) mod owned;
 pub(crate) mod proofs;
 pub(crate) mod refresh;
+mod reverify;
 pub mod revoked;
 pub(crate) mod secret;
+pub mod server_secret;
 pub(crate) mod signed;
+pub(crate) mod token_keys;
 pub(crate) mod turnstile;
 pub(crate) mod usage;
 pub(crate) mod user;
 
 use axum::http::{HeaderMap, header};
+
+pub use self::reverify::Reverify;
 
 /// The token of `Authorization: Bearer <token>`.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {

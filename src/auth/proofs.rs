@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::{agent::AgentToken, key_ring::MacKeyRing};
 use crate::{
-    config::ServerSecret,
+    auth::server_secret::ServerSecret,
     redis::{Away, Redis, keys},
 };
 

@@ -7,7 +7,7 @@ use cookie::Cookie;
 use uuid::Uuid;
 
 use super::key_ring::MacKeyRing;
-use crate::{config::ServerSecret, ids::SessionId, limits::quotas::REFRESH_TOKEN_TTL};
+use crate::{auth::server_secret::ServerSecret, ids::SessionId, limits::quotas::REFRESH_TOKEN_TTL};
 
 const NAME: &str = "refresh_token";
 

@@ -68,7 +68,12 @@ impl Threads {
                 .name("hash".to_owned())
                 .spawn(work)
             {
-                tracing::error!(%error, "a thread for hashes does not start");
+                tracing::error!(
+                    operation = "auth.hash",
+                    cause = %error,
+                    remedy = "the other threads hash",
+                    "a thread does not start"
+                );
             }
         }
         Threads(jobs)

@@ -7,10 +7,8 @@ use axum::{
     http::{header, request::Parts},
 };
 
-use crate::{
-    error::{Error, Result},
-    validation::Reverify,
-};
+use super::Reverify;
+use crate::error::{Error, Result};
 
 /// The caller of a route that a signature opens too. A token that is sent must be valid, also beside
 /// a signature. Without any credential the caller is refused as one that lacks a token.

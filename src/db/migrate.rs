@@ -64,7 +64,7 @@ pub fn role_of(url: &str) -> Result<String, Failure> {
 }
 
 async fn connect(url: &str) -> Result<Client, Failure> {
-    let (client, link) = url.parse::<Config>()?.connect(super::tls()).await?;
+    let (client, link) = url.parse::<Config>()?.connect(super::pool::tls()).await?;
     #[expect(clippy::disallowed_methods, reason = "ends with its client")]
     tokio::spawn(link);
     Ok(client)

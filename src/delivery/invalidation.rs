@@ -25,7 +25,10 @@ async fn confirm(db: &Db, hub: &Hub, announced: Vec<Announcement>) {
     let dead: Option<HashSet<Uuid>> = match dead_credentials(db, &credentials).await {
         Ok(dead) => Some(dead.into_iter().map(|(_, credential)| credential).collect()),
         Err(error) => {
-            error.log();
+            error.log_in(
+                "backplane.confirm",
+                "the seal of the announcement has to do",
+            );
             None
         }
     };

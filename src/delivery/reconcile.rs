@@ -43,7 +43,9 @@ pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToke
         let is_blind = reconciler.hub.is_blind();
         if is_blind && !was_blind {
             tracing::error!(
-                "Postgres is out of reach; nothing is delivered until sessions can be checked again"
+                operation = "reconcile.sweep",
+                remedy = "nothing is delivered until sessions can be checked again",
+                "Postgres is out of reach"
             );
         }
         was_blind = is_blind;

@@ -310,7 +310,12 @@ fn tls(roots: Option<rustls::RootCertStore>) -> ClientConfig {
         Some(roots) => trusting(roots),
         None => ClientConfig::with_platform_verifier().unwrap_or_else(|error| {
             // Without roots no certificate can be trusted, so every call fails with `tls`.
-            tracing::warn!(%error, "no certificate roots on this system");
+            tracing::warn!(
+                operation = "egress.start",
+                cause = %error,
+                remedy = "no https address can be called",
+                "no certificate roots on this system"
+            );
             trusting(rustls::RootCertStore::empty())
         }),
     };

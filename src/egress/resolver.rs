@@ -33,7 +33,12 @@ impl Resolver {
         match build(servers) {
             Ok(resolver) => Resolver(Some(resolver)),
             Err(error) => {
-                tracing::warn!(%error, "no name servers on this system");
+                tracing::warn!(
+                    operation = "egress.start",
+                    cause = %error,
+                    remedy = "no named address can be called",
+                    "no name servers on this system"
+                );
                 Resolver(None)
             }
         }

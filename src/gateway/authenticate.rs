@@ -75,7 +75,10 @@ pub async fn receive(
         Err(Refusal::Frame) => Err(Close::BadFrame.into()),
         Err(Refusal::Reason(reason, close)) => Err(refuse(socket, reason, close).await.into()),
         Err(Refusal::Failure(error)) => {
-            error.log();
+            error.log_in(
+                "gateway.authenticate",
+                "the socket closes and its client reconnects",
+            );
             Err(Close::Overload.into())
         }
     }

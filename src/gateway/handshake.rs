@@ -1,5 +1,5 @@
 //! RFC 6455, section 4.2: the checks of an upgrade request, and the answer. It is written by hand
-//! because the codec needs the stream itself (see [`super::codec`]).
+//! because the sockets need the stream itself (see the crate `websocket`).
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use axum::{

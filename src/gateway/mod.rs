@@ -6,10 +6,10 @@
 mod authenticate;
 pub mod close;
 mod close_frame;
-mod codec;
 pub(crate) mod frames;
 pub mod handshake;
 pub(crate) mod long_poll;
+mod notices;
 mod rate;
 mod reorder_buffer;
 mod sends;

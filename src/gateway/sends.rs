@@ -76,6 +76,8 @@ struct Pending {
     body: String,
     /// The bytes of a large body, held until its send is over.
     permit: Option<BytePermit>,
+    /// The notices of the socket that come before it.
+    after: u64,
 }
 
 /// The send in progress, and those that wait.
@@ -97,13 +99,14 @@ impl Sends {
         self.sending.is_none() && self.pending.is_empty()
     }
 
-    /// Queues a frame.
+    /// Queues a frame behind the first `after` notices of the socket.
     pub fn push(
         &mut self,
         reference: Value,
         target: Target,
         body: String,
         permit: Option<BytePermit>,
+        after: u64,
     ) {
         self.pending_bytes += body.len();
         self.pending.push_back(Pending {
@@ -111,11 +114,13 @@ impl Sends {
             target,
             body,
             permit,
+            after,
         });
     }
 
-    /// Starts the next send if none is in progress.
-    pub fn start_next(&mut self, gateway: &Gateway, client: &AuthenticatedClient) {
+    /// Starts the next send if none is in progress and `finished` notices are over.
+    pub fn start_next(&mut self, gateway: &Gateway, client: &AuthenticatedClient, finished: u64) {
+        let is_due = |next: &mut Pending| next.after <= finished;
         if self.sending.is_some() {
             return;
         }
@@ -124,7 +129,8 @@ impl Sends {
             target,
             body,
             permit,
-        }) = self.pending.pop_front()
+            ..
+        }) = self.pending.pop_front_if(is_due)
         else {
             return;
         };
@@ -273,7 +279,7 @@ impl Sending {
 
 /// Queues the refusal of a frame.
 pub fn refuse(socket: &mut Socket, reference: &Value, stream: Option<&StreamId>, error: &Error) {
-    error.log();
+    error.log_in("gateway.frame", "the frame is refused and its sender told");
     socket.feed(&frames::refused(reference, stream, error));
 }
 

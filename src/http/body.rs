@@ -15,13 +15,13 @@ use super::{
     json,
     paced::{PacedBody, closing},
 };
+use crate::auth::Reverify;
 use crate::{
     error::{Code, Error, Result},
     limits::{
         buffers::{ByteAccount, FREE_BYTES},
         quotas::MAX_BODY_BYTES,
     },
-    validation::Reverify,
 };
 
 /// Reads the JSON body of `parts`, at most `max_bytes` bytes, and checks the credential again if the

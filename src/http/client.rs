@@ -119,8 +119,9 @@ impl IngressPolicy {
             let Some(ip) = address_of(hop) else {
                 if !UNREADABLE_HOP_LOGGED.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
-                        "a trusted proxy sends X-Forwarded-For with a hop that is no address; \
-                         its clients share the proxy's limits"
+                        operation = "http.client_address",
+                        remedy = "its clients share the proxy's limits",
+                        "a trusted proxy sends X-Forwarded-For with a hop that is no address"
                     );
                 }
                 break;

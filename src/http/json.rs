@@ -5,6 +5,7 @@
 
 use std::{collections::HashSet, fmt};
 
+use blindpipe_protocol::raw::RawJson;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
 };
@@ -18,10 +19,25 @@ use crate::{
 /// message.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     check(bytes)?;
+    shape("", bytes)
+}
+
+/// Parses the JSON of the field `field`, whose body was parsed before. Paths of faults begin with
+/// the field.
+pub fn parse_field<T: DeserializeOwned>(field: &str, value: &RawJson) -> Result<T> {
+    shape(field, value.as_str().as_bytes())
+}
+
+/// Parses checked bytes. `field` is the path to them.
+fn shape<T: DeserializeOwned>(field: &str, bytes: &[u8]) -> Result<T> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        fault(if path == "." { "" } else { &path }, &error.into_inner())
+        let path = match error.path().to_string() {
+            path if path == "." => field.to_owned(),
+            path if field.is_empty() => path,
+            path => format!("{field}.{path}"),
+        };
+        fault(&path, &error.into_inner())
     })
 }
 

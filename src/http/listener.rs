@@ -75,7 +75,12 @@ pub async fn serve(listener: TcpListener, server: ConnectionServer) {
                 // File descriptors have mostly run out here: wait for some to come back rather than
                 // spin.
                 metrics::connection_closed("accept_failed");
-                tracing::warn!(%error, "cannot accept");
+                tracing::warn!(
+                    operation = "http.accept",
+                    cause = %error,
+                    remedy = "the listener accepts again in 50 ms",
+                    "no connection can be accepted"
+                );
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -53,7 +53,17 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     // An answer without a cause was meant: a planned route, a full node, a drain.
     let cause = response.extensions().get::<Cause>().map(|cause| &*cause.0);
     if status == 500 || (status > 500 && cause.is_some()) {
-        tracing::error!(request_id = name, %method, route, status, duration_ms, cause, "answered");
+        tracing::error!(
+            operation = route,
+            request_id = name,
+            %method,
+            route,
+            status,
+            duration_ms,
+            cause,
+            remedy = "the caller is told",
+            "a request failed"
+        );
     } else {
         tracing::debug!(request_id = name, %method, route, status, duration_ms, "answered");
     }
@@ -99,6 +109,11 @@ fn is_sane(id: &HeaderValue) -> bool {
 pub fn panicked(what: Box<dyn Any + Send>) -> Response {
     metrics::panicked();
     let said = what.downcast_ref::<&str>().copied();
-    tracing::error!(said, "a handler panicked");
+    tracing::error!(
+        operation = "http.handle",
+        said,
+        remedy = "the caller gets 500 and the node goes on",
+        "a handler panicked"
+    );
     Error::from(Code::InternalError).into_response()
 }

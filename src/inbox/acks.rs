@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::store::{self, Reader, Reads};
+use super::store::{self, Ack, Reader, Reads};
 use crate::{cursor::Cursor, db::Db, error::Result, ids::AgentId, metrics};
 use uuid::Uuid;
 
@@ -17,10 +17,13 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two tries while Postgres is away.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// A reader, with the credential that vouches for its ack.
+type Acker = (Reader, Uuid);
+
 /// Acks that wait to be written; clones share them.
 #[derive(Clone, Default)]
 pub struct Acks {
-    waiting: Arc<Mutex<HashMap<Reader, Cursor>>>,
+    waiting: Arc<Mutex<HashMap<Acker, Cursor>>>,
     /// Events that agents were sent, to be logged as read. An agent that never acks reads as well.
     delivered: Arc<Mutex<HashMap<Uuid, Cursor>>>,
     notify: Arc<Notify>,
@@ -29,15 +32,15 @@ pub struct Acks {
 }
 
 impl Acks {
-    /// Notes that `reader` has everything up to `cursor`. A later epoch replaces an earlier one.
-    pub fn note(&self, reader: &Reader, cursor: Cursor) {
+    /// Notes that `reader` has everything up to `cursor`, as `credential` says. A later epoch
+    /// replaces an earlier one. The ack counts if the credential is live when it is written.
+    pub fn note(&self, reader: &Reader, cursor: Cursor, credential: Uuid) {
         let order = |cursor: &Cursor| (cursor.epoch, cursor.seq);
-        let mut waiting = self.waiting.lock();
-        if let Some(noted) = waiting.get_mut(reader) {
-            *noted = cmp::max_by_key(cursor, *noted, order);
-        } else {
-            waiting.insert(reader.clone(), cursor);
-        }
+        self.waiting
+            .lock()
+            .entry((reader.clone(), credential))
+            .and_modify(|noted| *noted = cmp::max_by_key(cursor, *noted, order))
+            .or_insert(cursor);
         self.notify.notify_one();
     }
 
@@ -73,7 +76,7 @@ impl Acks {
         };
         // A read that is not logged here is logged with the agent's next ack, or by the upkeep.
         if let Err(error) = self.log_pushes(db, acked).await {
-            error.log();
+            error.log_in("inbox.log_pushes", "the next ack or the upkeep logs them");
         }
         true
     }
@@ -112,21 +115,26 @@ impl Acks {
             return Some(Vec::new());
         };
         // Numbers of an earlier epoch name other events now.
-        let mut acks: Vec<(Reader, i64)> = noted
+        let mut acks: Vec<Ack> = noted
             .iter()
             .filter(|(_, cursor)| cursor.epoch == epoch)
-            .map(|(reader, cursor)| (reader.clone(), cursor.seq))
+            .map(|((reader, credential), cursor)| Ack {
+                reader: reader.clone(),
+                seq: cursor.seq,
+                credential: Some(*credential),
+            })
             .collect();
-        acks.sort_unstable();
+        acks.sort_unstable_by(|one, other| one.reader.cmp(&other.reader));
         let written = async { store::ack(&db.read().await?, &acks, Some(epoch)).await };
         match written.await {
             Ok(()) => {
                 metrics::acks(acks.len() as u64);
                 // A later ack of a reader stays for the next round.
                 let mut waiting = self.waiting.lock();
-                waiting.retain(|reader, cursor| noted.get(reader) != Some(cursor));
-                let agents = acks.iter().filter(|(reader, _)| reader.is_agent());
-                Some(agents.map(|(reader, _)| reader.principal).collect())
+                waiting.retain(|acker, cursor| noted.get(acker) != Some(cursor));
+                let readers = acks.iter().map(|ack| &ack.reader);
+                let agents = readers.filter(|reader| reader.is_agent());
+                Some(agents.map(|reader| reader.principal).collect())
             }
             Err(error) => {
                 error.log_in("inbox.ack", "the acks are written in the next round");

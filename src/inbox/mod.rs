@@ -12,7 +12,7 @@ mod store;
 use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
-use self::store::Reads;
+use self::store::{Ack, Reads};
 pub(crate) use self::{acks::Acks, store::Reader};
 use crate::{
     cursor::Cursor,
@@ -226,7 +226,12 @@ impl Inbox {
 
 /// Writes an ack in the caller's transaction.
 pub async fn ack(tx: &Tx, reader: &Reader, seq: i64) -> Result<()> {
-    store::ack(tx, &[(reader.clone(), seq)], None).await?;
+    let ack = Ack {
+        reader: reader.clone(),
+        seq,
+        credential: None,
+    };
+    store::ack(tx, &[ack], None).await?;
     if reader.is_agent() {
         log_pushes(tx, reader.principal).await?;
     }
@@ -259,15 +264,15 @@ pub async fn log_acked(db: &Db, agents: &[AgentId]) -> Result<()> {
 
 /// Logs acks whose node died before it logged them.
 pub async fn log_left_behind(db: &Db) -> Result<()> {
-    loop {
-        let agents = store::unlogged(db).await?;
-        if agents.is_empty() {
-            return Ok(());
-        }
-        for agent in agents {
+    let mut after = Some(Uuid::nil());
+    while let Some(agent) = after {
+        let (behind, last) = store::unlogged(db, agent).await?;
+        for agent in behind {
             log_pushes(&db.read().await?, agent).await?;
         }
+        after = last;
     }
+    Ok(())
 }
 
 /// Makes an empty inbox, in the transaction that makes its owner.

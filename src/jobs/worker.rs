@@ -91,19 +91,21 @@ impl<P: Perform> Worker<P> {
             Ok(()) => queue::finish(&self.db, claim).await,
             Err(JobError::Retry(why)) => {
                 tracing::warn!(
-                    job = name,
+                    operation = name,
                     attempts = claim.attempts,
-                    ?why,
-                    "a job is tried again later"
+                    cause = ?why,
+                    remedy = "the job is tried again after a wait",
+                    "a job failed"
                 );
                 queue::retry(&self.db, claim, &why).await
             }
             Err(JobError::Fail(why)) => {
                 tracing::error!(
-                    job = name,
+                    operation = name,
                     attempts = claim.attempts,
-                    ?why,
-                    "a job is given up"
+                    cause = ?why,
+                    remedy = "the job is given up and kept for a week",
+                    "a job failed"
                 );
                 queue::fail(&self.db, claim, &why).await
             }

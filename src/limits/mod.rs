@@ -93,7 +93,7 @@ impl Rule {
         }
     }
 
-    /// Charges a call on a route, and the network around an IPv6 address with it. One site may have
+    /// Charges a call on a route, and the network around an IPv6 address with it. A site may have
     /// 65,536 networks of the size that counts as one client.
     pub fn charges_on(route: &str, limit: Limit, key: impl Display) -> Vec<Self> {
         let key = key.to_string();

@@ -1,6 +1,6 @@
 //! The tier of an agent: its largest group decides it, as read within the last minute.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use moka::future::Cache;
 
@@ -36,25 +36,30 @@ impl Tiers {
         if let Some(tier) = self.known.get(&agent).await {
             return tier;
         }
-        let look = async { self.largest_group(agent).await.map(tier).map_err(Arc::new) };
+        // A failure is remembered as well. Otherwise each call of an agent whose look-up is too slow
+        // would wait for it, and hold a connection meanwhile.
+        let look = async {
+            self.largest_group(agent)
+                .await
+                .map_or(Limit::AgentTier1, tier)
+        };
         // Boxed, because it is large and nearly every call does without it.
-        Box::pin(self.known.try_get_with(agent, look))
-            .await
-            .unwrap_or(Limit::AgentTier1)
+        Box::pin(self.known.get_with(agent, look)).await
     }
 
     async fn largest_group(&self, agent: AgentId) -> Result<i64> {
         let client = self.db.read().await?;
         let stmt = client
             .prepare_cached(
+                // Only groups have instances, and beyond 100 members a group is as large as any.
                 "-- limits.largest_group
-                select coalesce(max(size), 0) as largest from (
-                    select count(*) as size from member g
-                    join conversation c on c.conversation_id = g.conversation_id and c.kind = 'group'
-                    join member m on m.conversation_id = g.conversation_id
-                    where g.principal_id = $1
-                    group by g.conversation_id
-                ) as groups",
+                select coalesce(max(members.size), 0) as largest from member g
+                cross join lateral (
+                    select count(*) as size from (
+                        select from member m where m.conversation_id = g.conversation_id limit 101
+                    ) as members
+                ) as members
+                where g.principal_id = $1 and g.instance_id is not null",
             )
             .await?;
         Ok(client.query_one(&stmt, &[&agent]).await?.get("largest"))

@@ -1,6 +1,8 @@
 //! A node's life: connect, check the schema, spawn tasks, serve, drain.
 
 mod assembly;
+mod production;
+mod settings;
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,7 +14,7 @@ use crate::{
     app::App,
     auth::agent::MAX_CONCURRENT_LOOKUPS,
     clock::Clock,
-    config::{Check, Config, Faults, Switch},
+    config::{Config, Switch},
     db::{Db, Plans, migrate},
     delivery::End,
     error::Error,
@@ -21,26 +23,13 @@ use crate::{
         listener::{self, ConnectionServer},
     },
     ids::NodeId,
-    limits::{buffers::ByteBudget, quotas::MB, table::Overrides},
-    objects,
+    limits::{buffers::ByteBudget, quotas::MB},
     random::Random,
     redis::Redis,
     routes,
 };
 
-/// Reads the settings through `get`. Faults that only other modules can see are in the same list.
-pub fn read_settings(get: impl Fn(&str) -> Option<String>) -> Result<Config, Faults> {
-    let checks: &[Check] = &[
-        ("LIMIT_OVERRIDES", Overrides::check),
-        ("OBJECT_STORE_URL", objects::location::check_url),
-    ];
-    let config = Config::read_checked(get, checks)?;
-    let faults = objects::location::faults(&config);
-    match faults.is_empty() {
-        true => Ok(config),
-        false => Err(Faults::new(faults)),
-    }
-}
+pub use self::settings::read_settings;
 
 /// Why a node did not start.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -243,7 +232,11 @@ impl Node {
             .await
             .is_err()
         {
-            tracing::warn!("some connections or calls did not finish in time");
+            tracing::warn!(
+                operation = "node.drain",
+                remedy = "the connections are cut",
+                "some connections or calls did not finish in time"
+            );
         }
         self.app.slots.flush().await;
         self.redis.leave(self.id).await;
@@ -255,7 +248,11 @@ impl Node {
             .await
             .is_err()
         {
-            tracing::warn!("some workers did not finish in time");
+            tracing::warn!(
+                operation = "node.drain",
+                remedy = "the jobs run again after their leases",
+                "some workers did not finish in time"
+            );
         }
         self.redis.quit().await;
         tracing::info!("drained");

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use super::ObjectKey;
 use crate::{
     auth::key_ring::MacKeyRing,
+    auth::server_secret::ServerSecret,
     clock::Clock,
-    config::ServerSecret,
     error::{Code, Result},
     ids::UploadId,
 };

@@ -49,8 +49,16 @@ pub fn check_url(text: &str) -> Result<(), String> {
     text.parse::<Location>().map(drop)
 }
 
-/// The faults of a bucket's settings together, a line each. Nothing is sent to the bucket.
-pub fn faults(config: &Config) -> Vec<String> {
+/// Checks the settings of the store, and adds a line per fault. Nothing is sent to the store.
+pub fn check_settings(config: &Config, faults: &mut Vec<String>) {
+    if config.object_store_direct.0 && config.object_store_url.starts_with("file:") {
+        faults.push("OBJECT_STORE_DIRECT: a local folder signs no addresses".into());
+    }
+    faults.extend(faults_of_bucket(config));
+}
+
+/// The faults of a bucket's settings together, a line each.
+fn faults_of_bucket(config: &Config) -> Vec<String> {
     let Ok(location) = config.object_store_url.parse::<Location>() else {
         return Vec::new();
     };

@@ -58,7 +58,11 @@ impl Proof {
 /// The error for an object that is not the one of its row.
 fn damaged() -> io::Error {
     metrics::object_damaged();
-    tracing::error!("an object of the store has other bytes than its row says");
+    tracing::error!(
+        operation = "objects.read",
+        remedy = "the download breaks off or is not found",
+        "an object of the store has other bytes than its row says"
+    );
     io::Error::from(io::ErrorKind::InvalidData)
 }
 

@@ -126,7 +126,8 @@ pub async fn purge(client: &Conn, conversation: ConversationId) -> Result<()> {
             with bound as (
                 select coalesce(max(r.created_at), app_now() - interval '24 hours') as moment
                 from conversation c join relation r on r.state = 'active'
-                    and least(r.user_id, r.agent_id) = c.pair_low and greatest(r.user_id, r.agent_id) = c.pair_high
+                    and ((r.user_id = c.pair_low and r.agent_id = c.pair_high)
+                        or (r.user_id = c.pair_high and r.agent_id = c.pair_low))
                 where c.conversation_id = $1
             ), gone as (
                 select object_key from upload, bound

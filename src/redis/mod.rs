@@ -235,7 +235,13 @@ impl Redis {
                 Ok(value)
             }
             Ok(Err(error)) => {
-                tracing::warn!(error = error.details(), kind = ?error.kind(), "a Redis call failed");
+                tracing::warn!(
+                    operation = "redis.call",
+                    cause = error.details(),
+                    kind = ?error.kind(),
+                    remedy = "the node goes on without Redis",
+                    "a call failed"
+                );
                 self.missed("failed")
             }
             Err(_) => self.missed("late"),

@@ -1,8 +1,8 @@
 //! E-mail addresses.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Deserializer, de::Error as _};
+use blindpipe_protocol::text::BadText;
 
 /// An address in the form of limits and rows: lower case. Its `Debug` form hides the address.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -26,9 +26,10 @@ impl fmt::Debug for Email {
     }
 }
 
-impl<'de> Deserialize<'de> for Email {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
+impl FromStr for Email {
+    type Err = BadText;
+
+    fn from_str(text: &str) -> Result<Self, BadText> {
         let plain = text.len() <= 254
             && text.is_ascii()
             && !text
@@ -39,7 +40,7 @@ impl<'de> Deserialize<'de> for Email {
             Ok(address) if plain && address.domain().contains('.') => {
                 Ok(Email(text.to_ascii_lowercase()))
             }
-            _ => Err(D::Error::custom("email|is no e-mail address")),
+            _ => Err(BadText("email|is no e-mail address".to_owned())),
         }
     }
 }
@@ -49,10 +50,7 @@ mod tests {
     use super::*;
 
     fn email(text: &str) -> Option<String> {
-        let json = serde_json::to_string(text).expect("a string");
-        serde_json::from_str::<Email>(&json)
-            .ok()
-            .map(|email| email.0)
+        text.parse::<Email>().ok().map(|email| email.0)
     }
 
     #[test]

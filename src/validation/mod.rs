@@ -1,13 +1,9 @@
-//! Checks of values from outside: text, ids, addresses, and credentials that were verified earlier.
+//! Checks of values from outside: texts, addresses.
 
 mod email;
-mod reverify;
+mod field;
 mod text;
 
 pub use blindpipe_protocol::text::DeviceId;
 
-pub use self::{
-    email::Email,
-    reverify::Reverify,
-    text::{Name, Text},
-};
+pub use self::{email::Email, field::parse_field, text::Text};

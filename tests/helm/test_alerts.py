@@ -21,13 +21,18 @@ def rules():
 ALERTS = [rule["alert"] for rule in rules()]
 
 
+def series_table():
+    """(name, kind, help) of each row of `src/metrics/series.rs`."""
+    text = (ROOT / "src/metrics/series.rs").read_text()
+    found = re.findall(r'"([a-z][a-z0-9_]+)",\s*Kind::(\w+),\s*"([^"]*)"', text)
+    assert len(found) == text.count("Kind::") > 50
+    return found
+
+
 def known_series():
-    """The names in `src/metrics.rs`, with those that a histogram has."""
-    text = (ROOT / "src/metrics.rs").read_text().split("const SECONDS_BUCKETS")[0]
-    found = re.findall(r'"([a-z][a-z0-9_]+)",\s*Kind::(\w+)', text)
-    assert len(found) > 50
+    """The names of these rows, with those that a histogram has."""
     names = {"up"}
-    for name, kind in found:
+    for name, kind, _ in series_table():
         suffixes = [""] if kind in ("Counter", "Gauge") else ["_bucket", "_sum", "_count"]
         names |= {name + suffix for suffix in suffixes}
     return names

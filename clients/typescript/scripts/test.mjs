@@ -9,6 +9,19 @@ const root = dirname(dirname(here));
 const program = process.env.BLINDPIPE_DEVCLUSTER ?? join(root, "target/debug/devcluster");
 const dir = process.env.BLINDPIPE_DEV ?? join(root, ".dev/clients-typescript");
 const file = join(dir, "cluster.json");
+/** Tests share an address and make many connections; what people send stays limited, as a test needs. */
+const LIMITS = {
+  auth_register_ip: "10000/10min",
+  default_ip: "100000/min",
+  default_user: "100000/min",
+  agent_tier_1: "100000/min",
+  ws_connect: "100000/min",
+  ws_connect_ip: "100000/min",
+  keys_lookup: "100000/min",
+  conversation_open: "10000/h",
+  user_messages_list: "100000/min",
+  agent_conversation_message_send: "1000/s",
+};
 /** Tests that need no server. */
 const ALONE = new Set(["vectors", "interop", "states", "generated", "dispatcher"]);
 
@@ -22,10 +35,11 @@ async function startCluster() {
   // A database of an older schema would stop the start.
   rmSync(dir, { recursive: true, force: true });
   const server = process.env.BLINDPIPE_SERVER ? ["--server", process.env.BLINDPIPE_SERVER] : [];
+  const overrides = Object.entries(LIMITS).map((row) => row.join("=")).join(",");
   const packages = ["--packages", join(root, ".dev/packages")];
   const child = spawn(program, ["--dir", dir, ...packages, ...server, "--no-demo"], {
     stdio: ["ignore", "ignore", "inherit"],
-    env: { ...process.env, LIMITS_OFF: "true" },
+    env: { ...process.env, LIMIT_OVERRIDES: overrides },
   });
   let ended = false;
   child.once("exit", () => (ended = true));

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Agent, type AgentOptions, type Context } from "@blindpipe/client/agent";
 import type { Conversation, ReceivedMessage } from "@blindpipe/client";
-import { devCluster, type DevCluster, type TestUser } from "@blindpipe/client/testing";
+import { devCluster, type DevCluster } from "@blindpipe/client/testing";
 import { MortalWorld } from "./mortal.js";
 
 /** CRASHES=1000 for the long form. */
@@ -14,11 +14,9 @@ const MAX_LIFE_MS = 2_000;
 const STARTS_AT_ONCE = 4;
 
 let cluster: DevCluster;
-let ada: TestUser;
 
 before(async () => {
   cluster = await devCluster();
-  ada = await cluster.user("ada");
 });
 
 after(() => cluster?.stop());
@@ -57,6 +55,7 @@ async function history(conversation: Conversation): Promise<ReceivedMessage[]> {
 test(`after ${CRASHES} deaths every message has both replies, once and in order`, async () => {
   const each = Math.ceil(CRASHES / STARTS_AT_ONCE);
   const lanes = Array.from({ length: STARTS_AT_ONCE }, async () => {
+    const ada = await cluster.user("ada");
     const options = await cluster.agent("mortal", ada.client);
     await new Agent(options).check();
     const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
@@ -89,3 +88,43 @@ function check(messages: readonly ReceivedMessage[], sent: number): void {
   ]);
   assert.deepEqual(texts, wanted.flat());
 }
+
+test("after two days away the history says what was sent, since the server has forgotten ids", async () => {
+  const ada = await cluster.user("ada");
+  const options = await cluster.agent("traveller", ada.client);
+  await new Agent(options).check();
+  const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+  await conversation.send("hello");
+  const first = new MortalWorld(-1);
+  const dying = new Agent({ ...options, fetch: first.fetch, webSocket: first.webSocket });
+  dying.on("message", async (ctx) => {
+    await ctx.reply(`first ${Math.random()}`);
+    first.kill();
+    await first.point();
+  });
+  await first.run(dying);
+
+  const sends: string[] = [];
+  const counting: typeof fetch = async (...parameters) => {
+    const isSend = String(parameters[0]).endsWith("/messages") && parameters[1]?.method === "POST";
+    if (isSend) sends.push(String(parameters[0]));
+    return fetch(...parameters);
+  };
+  const now = Date.now;
+  Date.now = () => now() + 2 * 24 * 3_600_000;
+  const stop = new AbortController();
+  const again = new Agent({ ...options, fetch: counting }).on("message", async (ctx) => {
+    const sent = await ctx.reply(`first ${Math.random()}`);
+    assert.equal(sent.duplicate, true);
+    await ctx.reply("second");
+    stop.abort();
+  });
+  try {
+    await again.run({ signal: stop.signal });
+  } finally {
+    Date.now = now;
+  }
+  const texts = (await history(conversation)).map((each) => String(each.opened?.content["text"]));
+  assert.deepEqual(texts.map((text) => text.split(" ")[0]), ["hello", "first", "second"]);
+  assert.equal(sends.length, 1, "only the second reply was posted");
+});

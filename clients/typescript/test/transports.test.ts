@@ -2,6 +2,9 @@
 import assert from "node:assert/strict";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
+import { mkdtemp, stat } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { Agent, toNode, type AgentOptions } from "@blindpipe/client/agent";
 import type { Conversation } from "@blindpipe/client";
@@ -171,4 +174,58 @@ test("secrets, keys and texts never reach a logger", async () => {
   for (const planted of [mark, options.token, String(options.key)]) {
     assert(!lines.some((line) => line.includes(planted)));
   }
+});
+
+test("sends beyond the budget wait in their order", async () => {
+  const limited: string[] = [];
+  const bob = await cluster.user("bob", {
+    hooks: { rate_limited: ({ scope }) => void limited.push(scope) },
+  });
+  const conversation = await bob.client.open({ type: "direct", user_id: ada.client.account.userId });
+  await conversation.send("0");
+  const texts = Array.from({ length: 30 }, (_, i) => String(i + 1));
+  await Promise.all(texts.map((text) => conversation.send(text)));
+  const stored: string[] = [];
+  for await (const { opened } of conversation.history()) stored.push(String(opened?.content["text"]));
+  assert.deepEqual(stored.reverse(), ["0", ...texts]);
+  assert(limited.includes("user_message_send"));
+});
+
+test("a pin store makes a sender known at the next start", async () => {
+  const path = join(await mkdtemp(join(tmpdir(), "pins-")), "pins.json");
+  const options = { ...(await cluster.agent("rememberer", ada.client)), pins: path };
+  const conversation = await talk(options);
+  for (const pinned of [false, true]) {
+    const agent = new Agent(options).on("message", (ctx) => {
+      assert.equal(ctx.sender?.authentic, true);
+      return ctx.reply(`pinned: ${ctx.sender?.pinned}`);
+    });
+    await running(agent, async () => {
+      const answer = await answerTo(ada, () => conversation.send("known?"));
+      assert.equal(answer.opened?.content["text"], `pinned: ${pinned}`);
+    });
+  }
+  const { mode } = await stat(path);
+  assert.equal(mode & 0o777, 0o600);
+});
+
+test("a handler that fails runs again, and its event ends as a dead letter", async () => {
+  const dead: string[] = [];
+  const options = await cluster.agent("failing", ada.client);
+  let tries = 0;
+  const agent = new Agent({
+    ...options,
+    retryDelays: [1, 1],
+    hooks: { dead_letter: ({ event_id }) => void dead.push(event_id) },
+  }).on("message", async (ctx) => {
+    if (ctx.text !== "bad") return void (await ctx.reply(`You said: ${ctx.text}`));
+    tries += 1;
+    throw new Error("always");
+  });
+  await running(agent, async () => {
+    const conversation = await talk(options);
+    await conversation.send("bad");
+    await isAnswered(conversation, "good");
+  });
+  assert.deepEqual([tries, dead.length], [3, 1]);
 });

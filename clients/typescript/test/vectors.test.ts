@@ -1,42 +1,12 @@
 // The committed vectors, which the Rust crate makes and every language checks.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import * as e2ee from "@blindpipe/client/e2ee";
 
-const FOLDER = process.env["BLINDPIPE_VECTORS"] ?? new URL("../../../vectors/", import.meta.url).pathname;
+import { type Vector, halves, pair, placeOf, principal, read, reasonOf } from "./vector-support.js";
+
 const bytes = e2ee.fromHex;
 const { hex } = e2ee;
-
-/* eslint-disable @typescript-eslint/no-explicit-any */
-function read(name: string): any {
-  return JSON.parse(readFileSync(`${FOLDER}/${name}.json`, "utf8"));
-}
-
-function principal(text: string): e2ee.Principal {
-  return { type: text.startsWith("01") ? "user" : "agent", id: text.slice(2) };
-}
-
-function pair(keys: any): Promise<e2ee.KeyPair> {
-  return e2ee.importKeys({
-    exchange: bytes(keys.x25519_private),
-    signingSeed: bytes(keys.ed25519_seed),
-  });
-}
-
-function halves(keys: any): e2ee.PublicKeys {
-  return { publicKey: bytes(keys.public_key), signingPublicKey: bytes(keys.signing_public_key) };
-}
-
-async function reasonOf(run: () => unknown): Promise<string> {
-  try {
-    await run();
-  } catch (error) {
-    if (error instanceof e2ee.DecryptError) return error.reason;
-    throw error;
-  }
-  return "opened";
-}
 
 test("keys, agent strings and refused keys", async () => {
   const vectors = read("keys");
@@ -190,7 +160,7 @@ test("backups", async () => {
   const own = { keyId: bytes(vector.device.key_id) };
   const exchange = [
     { ...own, secret: bytes(vector.device.x25519_private) },
-    ...vector.earlier.map((each: any) => ({
+    ...vector.earlier.map((each: Vector) => ({
       keyId: bytes(each.key_id),
       secret: bytes(each.x25519_private),
     })),
@@ -212,7 +182,7 @@ test("backups", async () => {
 
 test("safety numbers", async () => {
   for (const each of read("safety").cases) {
-    const sides = each.sides.map((side: any) => ({
+    const sides = each.sides.map((side: Vector) => ({
       principal: principal(side.owner),
       keys: halves(side),
     }));
@@ -237,7 +207,7 @@ test("reply ids", async () => {
 
 test("leaves of the key log", async () => {
   for (const each of read("key_log").cases) {
-    const keys = each.keys.map((key: any) => ({
+    const keys = each.keys.map((key: Vector) => ({
       ...halves(key),
       deviceId: key.device_id ?? "",
       schemes: key.schemes,
@@ -252,34 +222,8 @@ test("leaves of the key log", async () => {
   }
 });
 
-function placeOf(place: any): e2ee.Place {
-  switch (place.kind) {
-    case 1:
-      return { kind: 1, clientMessageId: place.client_message_id, inReplyTo: place.in_reply_to };
-    case 2:
-      return { kind: 2, streamId: place.stream_id, n: place.n };
-    case 3:
-      return {
-        kind: 3,
-        userId: place.asked,
-        requestId: place.request_id,
-        tool: place.tool,
-        scope: place.scope,
-        deviceId: place.device_id,
-      };
-    default:
-      return {
-        kind: 4,
-        digest: bytes(place.digest),
-        requestId: place.request_id,
-        status: place.status,
-        reason: place.reason,
-      };
-  }
-}
-
 /** The secrets of the envelopes' vectors: the epoch's, and the lane's. */
-async function secretsOf(vectors: any): Promise<{ all: e2ee.EpochSecret; lane: e2ee.EpochSecret }> {
+async function secretsOf(vectors: Vector): Promise<{ all: e2ee.EpochSecret; lane: e2ee.EpochSecret }> {
   const conversation = bytes(vectors.conversation);
   const all = await e2ee.EpochSecret.ofEpoch(bytes(vectors.secret), conversation, vectors.epoch);
   assert.equal(hex(all.sid), vectors.sid);
@@ -291,8 +235,8 @@ async function secretsOf(vectors: any): Promise<{ all: e2ee.EpochSecret; lane: e
 
 function opening(
   envelope: e2ee.Bytes,
-  each: any,
-  vectors: any,
+  each: Vector,
+  vectors: Vector,
   secret: e2ee.EpochSecret,
   keys: e2ee.PublicKeys | null,
 ): Promise<e2ee.Opened> {
@@ -357,5 +301,48 @@ test("envelopes that are refused, each with its reason", async () => {
     const secret = each.by_slot ? lane : all;
     const reason = await reasonOf(() => opening(bytes(each.envelope), each, vectors, secret, keys));
     assert.equal(reason, each.reason, each.name);
+  }
+});
+
+/** The changes of a vector: at each position some other values, with the reason of each. */
+function* changes(vector: Vector): Generator<{ changed: e2ee.Bytes; reason: string; at: number }> {
+  const whole = bytes(vector.bytes);
+  for (const { from, to, reason, except } of vector.changes) {
+    for (let at = from; at < to; at++) {
+      const others = new Set([whole[at]! ^ 0x01, whole[at]! ^ 0x80, 0x00, 0xff]);
+      for (const value of Object.keys(except)) others.add(Number.parseInt(value, 16));
+      others.delete(whole[at]!);
+      for (const value of others) {
+        const changed = whole.slice();
+        changed[at] = value;
+        yield { changed, reason: except[hex(Uint8Array.of(value))] ?? reason, at };
+      }
+    }
+  }
+}
+
+test("every changed byte of an envelope is refused, with its reason", async () => {
+  const { envelope: vector } = read("refuse");
+  const conversation = bytes(vector.conversation);
+  const secret = await e2ee.EpochSecret.ofEpoch(bytes(vector.secret), conversation, vector.epoch);
+  const keys = halves(vector);
+  const whole = await opening(bytes(vector.bytes), vector, vector, secret, keys);
+  assert.equal(whole.header.slots.length, 1);
+  for (const { changed, reason, at } of changes(vector)) {
+    const found = await reasonOf(() => opening(changed, vector, vector, secret, keys));
+    assert.equal(found, reason, `byte ${at} is ${changed[at]}`);
+  }
+});
+
+test("every changed byte of a wrap is refused, with its reason", async () => {
+  const { wrap: vector } = read("refuse");
+  const keys = await pair(vector);
+  const conversation = bytes(vector.conversation);
+  const recipient = principal(vector.recipient);
+  const opened = (wrap: e2ee.Bytes): Promise<unknown> =>
+    e2ee.openWrap(e2ee.base64(wrap), conversation, vector.epoch, recipient, keys);
+  await opened(bytes(vector.bytes));
+  for (const { changed, reason, at } of changes(vector)) {
+    assert.equal(await reasonOf(() => opened(changed)), reason, `byte ${at} is ${changed[at]}`);
   }
 });

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ids::UserId,
-    text::{DeviceId, DeviceName, DisplayName, Locale, MailedCode, Platform, Secret},
+    text::{DeviceId, DeviceName, DisplayName, EmailAddress, Locale, MailedCode, Platform, Secret},
     time::Timestamp,
 };
 
@@ -23,10 +23,10 @@ words! {
 /// The body of `POST /auth/send-code`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct SendCode {
     /// The address that the code is mailed to.
-    #[cfg_attr(feature = "schema", schema(format = "email", max_length = 254))]
-    pub email: String,
+    pub email: EmailAddress,
     /// The purpose of the code.
     pub scene: Scene,
     /// The token of a solved Turnstile challenge.
@@ -41,28 +41,13 @@ pub struct CodeSent {
     pub expires_in_seconds: u64,
 }
 
-/// The device that a sign-in names. All fields are optional; without an id, the server chooses one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct SignInDevice {
-    /// The device's own id, which must outlive a reinstallation of the program.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device_id: Option<DeviceId>,
-    /// The user's name for the device.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device_name: Option<DeviceName>,
-    /// The device's platform.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub platform: Option<Platform>,
-}
-
 /// The body of `POST /auth/register`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Register {
     /// The address of the account, in any case.
-    #[cfg_attr(feature = "schema", schema(format = "email", max_length = 254))]
-    pub email: String,
+    pub email: EmailAddress,
     /// The code that was mailed for the scene `register`.
     pub code: MailedCode,
     /// 8 to 1,024 bytes, and no easily guessed password.
@@ -73,51 +58,72 @@ pub struct Register {
     pub device_locale: Locale,
     /// The token of a solved Turnstile challenge.
     pub turnstile_token: Secret,
-    /// The device that signs in.
-    #[serde(flatten)]
-    pub device: SignInDevice,
+    /// The id of the device that signs in, which must outlive a reinstallation of the program. If
+    /// omitted, the server chooses an id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<DeviceId>,
+    /// The user's name for the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_name: Option<DeviceName>,
+    /// The device's platform.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
 }
 
 /// The body of `POST /auth/login`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct Login {
     /// The address of the account.
-    #[cfg_attr(feature = "schema", schema(format = "email", max_length = 254))]
-    pub email: String,
+    pub email: EmailAddress,
     /// The account's password, 1 to 1,024 bytes.
     pub account_password: Secret,
     /// The token of a solved Turnstile challenge.
     pub turnstile_token: Secret,
-    /// The device that signs in.
-    #[serde(flatten)]
-    pub device: SignInDevice,
+    /// The id of the device that signs in, which must outlive a reinstallation of the program. If
+    /// omitted, the server chooses an id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<DeviceId>,
+    /// The user's name for the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_name: Option<DeviceName>,
+    /// The device's platform.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
 }
 
 /// The body of `POST /auth/login-code`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct LoginCode {
     /// The address of the account.
-    #[cfg_attr(feature = "schema", schema(format = "email", max_length = 254))]
-    pub email: String,
+    pub email: EmailAddress,
     /// The code that was mailed for the scene `login`.
     pub code: MailedCode,
     /// The token of a solved Turnstile challenge. It is optional, but checked if present.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turnstile_token: Option<Secret>,
-    /// The device that signs in.
-    #[serde(flatten)]
-    pub device: SignInDevice,
+    /// The id of the device that signs in, which must outlive a reinstallation of the program. If
+    /// omitted, the server chooses an id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<DeviceId>,
+    /// The user's name for the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_name: Option<DeviceName>,
+    /// The device's platform.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
 }
 
 /// The body of `POST /auth/reset-password`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct ResetPassword {
     /// The address of the account.
-    #[cfg_attr(feature = "schema", schema(format = "email", max_length = 254))]
-    pub email: String,
+    pub email: EmailAddress,
     /// The code that was mailed for the scene `reset`.
     pub code: MailedCode,
     /// 8 to 1,024 bytes, and no easily guessed password.

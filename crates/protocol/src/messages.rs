@@ -43,6 +43,21 @@ pub struct SendMessage {
     pub search_tokens: Option<Vec<SearchToken>>,
 }
 
+impl SendMessage {
+    /// A message without anything beside its payload.
+    pub fn new(payload: RawJson) -> Self {
+        SendMessage {
+            conversation_id: None,
+            payload,
+            client_message_id: None,
+            idempotency_key: None,
+            in_reply_to: None,
+            recipients: None,
+            search_tokens: None,
+        }
+    }
+}
+
 /// The answer to a sender.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -4,16 +4,16 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    accounts::SignInDevice,
     ids::{ChallengeId, PasskeyId},
     raw::RawJson,
-    text::{PasskeyName, Secret},
+    text::{DeviceId, DeviceName, PasskeyName, Platform, Secret},
     time::Timestamp,
 };
 
 /// The body of `POST /auth/passkey/begin`, which may be omitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct BeginPasskeyLogin {
     /// The token of a solved Turnstile challenge. It is optional, but checked if present.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,14 +37,22 @@ pub struct LoginChallenge {
 /// The body of `POST /auth/passkey/complete`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
 pub struct CompletePasskeyLogin {
     /// The answered challenge.
     pub challenge_id: ChallengeId,
     /// `PublicKeyCredential` of an assertion.
     pub credential: RawJson,
-    /// The device that signs in.
-    #[serde(flatten)]
-    pub device: SignInDevice,
+    /// The id of the device that signs in, which must outlive a reinstallation of the program. If
+    /// omitted, the server chooses an id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_id: Option<DeviceId>,
+    /// The user's name for the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_name: Option<DeviceName>,
+    /// The device's platform.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
 }
 
 /// The input of `navigator.credentials.create`.

@@ -308,34 +308,53 @@ impl<'de> Deserialize<'de> for Blob {
 string_schema!(Blob, "Base64 of 1 to 8,192 bytes.", |object| object
     .content_encoding("base64"));
 
-/// A password, token or signature. It is not printed by `Debug`.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Secret(pub String);
+macro_rules! unprinted {
+    ($(#[doc = $doc:literal] $name:ident;)+) => {$(
+        #[doc = $doc]
+        #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub String);
 
-impl Secret {
-    /// The secret itself.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
+        impl $name {
+            /// The text itself.
+            pub fn expose(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                $name(text.to_owned())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str(concat!(stringify!($name), "(..)"))
+            }
+        }
+    )+};
 }
 
-impl From<&str> for Secret {
-    fn from(text: &str) -> Self {
-        Secret(text.to_owned())
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("Secret(..)")
-    }
+unprinted! {
+    /// A password, token or signature. It is not printed by `Debug`.
+    Secret;
+    /// An e-mail address, in any case. It is not printed by `Debug`.
+    EmailAddress;
 }
 
 string_schema!(Secret, "A secret: keep it out of logs.", |object| object
     .format(Some(utoipa::openapi::SchemaFormat::KnownFormat(
         utoipa::openapi::KnownFormat::Password
     ))));
+
+string_schema!(
+    EmailAddress,
+    "An e-mail address, in any case; at most 254 characters.",
+    |object| object
+        .max_length(Some(254))
+        .format(Some(utoipa::openapi::SchemaFormat::Custom("email".into())))
+);
 
 #[cfg(test)]
 mod tests {

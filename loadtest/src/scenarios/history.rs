@@ -25,11 +25,12 @@ use crate::{
     http::{Link, request},
     plain::Plain,
     report::{Report, say},
+    socket::{agent_auth, user_auth},
 };
 
 const NODES: usize = 3;
-const ROOMS: usize = 2;
-/// The number of users. The first owns the rooms and has a relation with the agents. The last is
+const CONVERSATIONS: usize = 2;
+/// The number of users. The first owns the conversations and has a relation with the agents. The last is
 /// removed and added.
 const USERS: usize = 6;
 const AGENTS: usize = 2;
@@ -161,13 +162,11 @@ impl Listener {
     async fn open(&mut self) -> Result<()> {
         self.node = (self.node + 1) % NODES;
         let token = self.world.bearer(&self.name).ok_or("no token")?;
-        let mut auth = match &self.name {
-            Name::User(_) => json!({ "type": "auth", "access_token": token }),
-            Name::Agent(_) => json!({ "type": "auth", "agent_id": self.id, "token": token }),
+        let cursor = self.cursor.as_deref();
+        let auth = match &self.name {
+            Name::User(_) => user_auth(&token, cursor)?,
+            Name::Agent(_) => agent_auth(&self.id, &token, cursor)?,
         };
-        if let Some(cursor) = &self.cursor {
-            auth["resume"] = cursor.as_str().into();
-        }
         self.line = Some(Line::open(&self.world.nodes[self.node], auth).await?);
         self.opened.set(self.opened.get() + 1);
         Ok(())
@@ -258,7 +257,7 @@ async fn harm(
     operations: usize,
 ) -> Result<Harm> {
     let mut harm = Harm::default();
-    // The rooms are made before the first kill.
+    // The conversations are made before the first kill.
     while world.operations.get() < operations / 50 && !over.get() {
         tokio::time::sleep(PAUSE).await;
     }
@@ -338,7 +337,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
     }
     let plan = Plan {
         nodes: NODES,
-        rooms: ROOMS,
+        conversations: CONVERSATIONS,
         operations: options.operations,
         workers: options.in_flight,
         seed: std::process::id().into(),

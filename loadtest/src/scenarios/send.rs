@@ -1,4 +1,4 @@
-//! `send`: the rate of durable sends, and the time of a single one. The same rounds measure the
+//! `send`: the rate of durable sends, and the time of a single one. Each round also measures the
 //! least work of Postgres for the same task.
 //!
 //! No client listens during the measurement. After each phase, every agent opens a socket and reads

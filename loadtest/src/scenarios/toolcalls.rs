@@ -36,7 +36,7 @@ struct End {
 
 impl End {
     async fn open(node: &Node, pair: &Pair, token: &str, auth: Value) -> Result<Self> {
-        let mut line = Line::open(node, auth).await?;
+        let mut line = Line::open(node, auth.to_string()).await?;
         line.caught_up().await?;
         Ok(End {
             link: node.link().await?,

@@ -112,6 +112,14 @@ impl Failure {
     }
 }
 
+/// Checks the settings, and adds a line per fault.
+pub fn check_settings(config: &Config, faults: &mut Vec<String>) {
+    let secret = config.turnstile_secret.expose_secret();
+    if config.profile == Profile::Production && secret.is_empty() {
+        faults.push("TURNSTILE_SECRET: required in production".into());
+    }
+}
+
 impl Turnstile {
     /// Chooses by the configuration: built-in for the dev profile unless a secret is given.
     pub fn new(config: &Config, random: Random) -> Result<Self, reqwest::Error> {

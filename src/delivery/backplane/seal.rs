@@ -1,5 +1,5 @@
-//! The seal of the messages between nodes. Access to Redis is not trusted: whoever can publish
-//! there must not reach a client, end a session or hide a message.
+//! The seal of the messages between nodes. Access to Redis is not trusted: a party that can
+//! publish there must not reach a client, end a session or hide a message.
 //!
 //! A sealed message is 64 characters of base64 and the text. The base64 holds a MAC of 16 bytes,
 //! the sender, the epoch and a number that rises with every message of the sender. The MAC covers
@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::{
     auth::key_ring::{MIN_MAC_BYTES, MacKeyRing},
-    config::ServerSecret,
+    auth::server_secret::ServerSecret,
     ids::NodeId,
 };
 

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use super::messages::known_reason;
 use crate::{
     auth::key_ring::MacKeyRing,
-    config::ServerSecret,
+    auth::server_secret::ServerSecret,
     db::Db,
     error::Result,
     redis::{Away, Redis, Script, keys},
@@ -169,8 +169,10 @@ async fn mark_revoked(db: &Db, credentials: &[Uuid], reasons: &[RevocationReason
         .get("revoked");
     if again > 0 {
         tracing::error!(
+            operation = "reconcile.replay",
             credentials = again,
-            "Postgres had forgotten revocations; they hold again"
+            remedy = "they hold again",
+            "Postgres had forgotten revocations"
         );
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Mutex as Queue, Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
@@ -17,6 +17,7 @@ use crate::{
     ids::NodeId,
     metrics,
     redis::{Redis, keys},
+    supervisor::supervise,
 };
 
 /// Most messages of a pipeline.
@@ -66,17 +67,35 @@ impl<P: PubSub> PubSubWorker<P> {
             last_probe_at: Mutex::default(),
             renew: Notify::new(),
         });
+        // The queues outlive a task that panics and starts again.
+        let outgoing = Arc::new(Queue::new(outgoing));
+        let interest = Arc::new(Queue::new(interest));
         let until = |stop: &CancellationToken| stop.clone().cancelled_owned();
-        tasks.spawn(with(until(stop), links.clone().publish(outgoing)));
-        tasks.spawn(with(until(stop), links.clone().receive()));
-        tasks.spawn(with(until(stop), links.clone().subscribe(interest)));
-        tasks.spawn(with(until(stop), links.clone().watch_link()));
-        tasks.spawn(with(until(stop), links.probe()));
+        let own = links.clone();
+        let publish = supervise("backplane.publish", move || {
+            let (links, outgoing) = (own.clone(), outgoing.clone());
+            async move { links.publish(&mut *outgoing.lock().await).await }
+        });
+        tasks.spawn(with(until(stop), publish));
+        let own = links.clone();
+        let subscribe = supervise("backplane.subscribe", move || {
+            let (links, interest) = (own.clone(), interest.clone());
+            async move { links.subscribe(&mut *interest.lock().await).await }
+        });
+        tasks.spawn(with(until(stop), subscribe));
+        let own = links.clone();
+        let receive = supervise("backplane.receive", move || own.clone().receive());
+        tasks.spawn(with(until(stop), receive));
+        let own = links.clone();
+        let watch = supervise("backplane.watch_link", move || own.clone().watch_link());
+        tasks.spawn(with(until(stop), watch));
+        let probe = supervise("backplane.probe", move || links.clone().probe());
+        tasks.spawn(with(until(stop), probe));
     }
 
     /// Sends waiting messages as a pipeline, since waiting for each would cost a round trip per
     /// message.
-    async fn publish(self: Arc<Self>, mut outgoing: Outgoing) {
+    async fn publish(self: Arc<Self>, outgoing: &mut Outgoing) {
         let mut batch = Vec::with_capacity(MAX_BATCH_MESSAGES);
         while outgoing.next(&mut batch).await {
             // Each piece is small enough for Redis to take well within a call's deadline.
@@ -93,7 +112,10 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 
     /// Keeps the channel subscriptions equal to the principals in the hub.
-    async fn subscribe(self: Arc<Self>, mut interest: mpsc::UnboundedReceiver<SubscriptionChange>) {
+    async fn subscribe(
+        self: Arc<Self>,
+        interest: &mut mpsc::UnboundedReceiver<SubscriptionChange>,
+    ) {
         let mut held: HashSet<Uuid> = HashSet::new();
         let mut changes = Vec::new();
         self.renew.notify_one();
@@ -194,7 +216,11 @@ impl<P: PubSub> PubSubWorker<P> {
     /// Records that hints may be lost, now or already.
     fn doubt(&self, why: &'static str) {
         if self.state.healthy() {
-            tracing::warn!("{why}");
+            tracing::warn!(
+                operation = "backplane.listen",
+                remedy = "the node sweeps faster",
+                "{why}"
+            );
             self.state.set_healthy(false);
             self.state.suspect();
         }
@@ -212,7 +238,7 @@ impl<P: PubSub> PubSubWorker<P> {
             let sent = self.transport.publish(vec![(own.clone(), probe)]).await;
             if !sent {
                 // Nothing else can be published either, so the node does not wait for the probe.
-                self.doubt("the backplane cannot be reached; sweeping faster");
+                self.doubt("the backplane cannot be reached");
             }
             tokio::time::sleep(PROBE_INTERVAL).await;
             let last_probe_at = *self.last_probe_at.lock();
@@ -220,7 +246,7 @@ impl<P: PubSub> PubSubWorker<P> {
             if now.saturating_sub(last_probe_at) < MAX_SILENCE {
                 continue;
             }
-            self.doubt("the backplane is silent; sweeping faster");
+            self.doubt("the backplane is silent");
             if now.saturating_sub(renewed) >= MAX_SILENCE {
                 renewed = now;
                 metrics::resubscribed("silence");

@@ -7,12 +7,12 @@ use axum::{
     response::Response,
 };
 use blindpipe_protocol::{
-    accounts::{CodeSent, PasswordReset},
+    accounts::{CodeSent, Login, LoginCode, PasswordReset, Register, ResetPassword, SendCode},
     devices::StillThere,
     revocation::RevocationReason,
+    text::Secret,
 };
 use secrecy::ExposeSecret;
-use serde::Deserialize;
 
 use super::{
     Codes,
@@ -33,7 +33,7 @@ use crate::{
     ids::UserId,
     limits::{Limiter, quotas::CODE_TTL, table::Limit},
     metrics,
-    validation::{DeviceId, Email, Name, Text},
+    validation::{Email, parse_field},
     work::{Tx, UnitOfWork},
 };
 
@@ -49,9 +49,6 @@ pub struct Accounts {
     pub refresh_tokens: RefreshTokens,
 }
 
-/// A Turnstile token: evidence that a person sends the request.
-type TurnstileToken = turnstile::Token;
-
 impl Accounts {
     /// Verifies that a person sends the request. The charge comes first, so that robots wait for
     /// nothing but their budget; only a refused token keeps it.
@@ -59,8 +56,9 @@ impl Accounts {
         &self,
         limiter: &Limiter,
         ip: ClientIp,
-        token: &TurnstileToken,
+        token: &Secret,
     ) -> Result<()> {
+        let token: turnstile::Token = parse_field("turnstile_token", token.expose())?;
         let reservation = limiter.reserve(Limit::HumanIp, ip).await?;
         let verified = self.turnstile.verify(&token.0, ip).await;
         let is_refused = |error: &Error| error.code() == Code::TurnstileFailed;
@@ -75,7 +73,7 @@ impl Accounts {
         &self,
         limiter: &Limiter,
         ip: ClientIp,
-        token: Option<&TurnstileToken>,
+        token: Option<&Secret>,
     ) -> Result<Sender> {
         match token {
             None => Ok(Sender::Anybody),
@@ -85,14 +83,6 @@ impl Accounts {
             }
         }
     }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SendCode {
-    email: Email,
-    scene: Scene,
-    turnstile_token: TurnstileToken,
 }
 
 /// `POST /auth/send-code`: mails a code.
@@ -106,13 +96,14 @@ pub async fn send_code(
     ip: ClientIp,
     Json(body): Json<SendCode>,
 ) -> Result<Data<CodeSent>> {
+    let email: Email = parse_field("email", body.email.expose())?;
     accounts
         .verify_human(&limiter, ip, &body.turnstile_token)
         .await?;
-    limiter.check(Limit::SendCode, body.email.as_str()).await?;
+    limiter.check(Limit::SendCode, email.as_str()).await?;
     let nonce = accounts.work.random().uuid_v7();
     let put = accounts.work.run("accounts.send_code", async |tx| {
-        store::put_code(tx, &body.email, body.scene, nonce).await
+        store::put_code(tx, &email, body.scene, nonce).await
     });
     put.await?;
     Ok(Data(CodeSent {
@@ -120,35 +111,10 @@ pub async fn send_code(
     }))
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Register {
-    email: Email,
-    code: Text<1, 64>,
-    account_password: Password,
-    display_name: Name<200>,
-    device_locale: Text<1, 35>,
-    turnstile_token: TurnstileToken,
-    device_id: Option<DeviceId>,
-    device_name: Option<Name<200>>,
-    platform: Option<Name<64>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Login {
-    email: Email,
-    account_password: GivenPassword,
-    turnstile_token: TurnstileToken,
-    device_id: Option<DeviceId>,
-    device_name: Option<Name<200>>,
-    platform: Option<Name<64>>,
-}
-
 /// `POST /auth/register`: makes an account and signs in.
 ///
 /// Caller: anyone. Limits: `auth_register_ip` 10/10 min, `auth_register_email` 5/10 min. Answers
-/// 201 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors:
+/// 201 with [`SignedIn`](blindpipe_protocol::accounts::SignedIn) and the refresh cookie. Errors:
 /// `TURNSTILE_FAILED`, `CODE_INVALID`, `EMAIL_TAKEN` (only after a right code).
 pub async fn register(
     State(accounts): State<Accounts>,
@@ -156,16 +122,16 @@ pub async fn register(
     ip: ClientIp,
     Json(body): Json<Register>,
 ) -> Result<Response> {
+    let email: Email = parse_field("email", body.email.expose())?;
+    let password: Password = parse_field("account_password", body.account_password.expose())?;
     limiter.check(Limit::RegisterIp, ip).await?;
     accounts
         .verify_human(&limiter, ip, &body.turnstile_token)
         .await?;
-    limiter
-        .check(Limit::RegisterEmail, body.email.as_str())
-        .await?;
+    limiter.check(Limit::RegisterEmail, email.as_str()).await?;
     let hash = accounts
         .passwords
-        .hash_password(body.account_password.0.expose_secret().to_owned())
+        .hash_password(password.0.expose_secret().to_owned())
         .await?;
     let user = UserId::generate(accounts.work.random());
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
@@ -174,7 +140,7 @@ pub async fn register(
     let budget = limiter.budget(Limit::CodeTries);
     let registered = accounts.work.run("accounts.register", async |tx| {
         let given = GivenCode {
-            email: &body.email,
+            email: &email,
             scene: Scene::Register,
             code: &body.code.0,
             sender: Sender::Human,
@@ -184,7 +150,7 @@ pub async fn register(
             return tx.commit_with(refusal);
         }
         let (name, locale) = (&body.display_name.0, &body.device_locale.0);
-        store::create_user(tx, user, &body.email, name, locale, &hash).await?;
+        store::create_user(tx, user, &email, name, locale, &hash).await?;
         accounts
             .sign_in(tx, StatusCode::CREATED, user, session)
             .await
@@ -206,7 +172,7 @@ fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
 ///
 /// Caller: anyone. Limits: five failures lock the e-mail for 15 minutes (in Postgres);
 /// `auth_login_ip` 30 failures per 10 min, undecided tries included; `auth_human_ip`. Answers 200 with
-/// [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
+/// [`SignedIn`](blindpipe_protocol::accounts::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
 /// `INVALID_CREDENTIALS`, `ACCOUNT_LOCKED`.
 pub async fn login(
     State(accounts): State<Accounts>,
@@ -215,6 +181,8 @@ pub async fn login(
     headers: HeaderMap,
     Json(body): Json<Login>,
 ) -> Result<Response> {
+    let email: Email = parse_field("email", body.email.expose())?;
+    let password: GivenPassword = parse_field("account_password", body.account_password.expose())?;
     // The reservation comes before any check, so that a burst gets no more tries. Only a failure
     // keeps it.
     let reservation = limiter.reserve(Limit::LoginIp, ip).await?;
@@ -222,9 +190,7 @@ pub async fn login(
         accounts
             .verify_human(&limiter, ip, &body.turnstile_token)
             .await?;
-        accounts
-            .prove_password(&limiter, &body.email, &body.account_password)
-            .await
+        accounts.prove_password(&limiter, &email, &password).await
     };
     let verified = verified.await;
     metrics::login(outcome(&verified));
@@ -238,7 +204,7 @@ pub async fn login(
         // A reset in between ended all sessions. The password that it replaced must not begin
         // another.
         store::still_holds(tx, &known).await?;
-        store::clear_failures(tx, &body.email).await?;
+        store::clear_failures(tx, &email).await?;
         accounts
             .sign_in(tx, StatusCode::OK, known.user, session)
             .await
@@ -308,21 +274,10 @@ fn locked(seconds: i64) -> Error {
         .retry_after(wait)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LoginCode {
-    email: Email,
-    code: Text<1, 64>,
-    turnstile_token: Option<TurnstileToken>,
-    device_id: Option<DeviceId>,
-    device_name: Option<Name<200>>,
-    platform: Option<Name<64>>,
-}
-
 /// `POST /auth/login-code`: signs in with a code that was mailed for it.
 ///
 /// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Works while the password is
-/// locked. Answers 200 with [`SignedIn`](super::session::SignedIn) and the refresh cookie. Errors:
+/// locked. Answers 200 with [`SignedIn`](blindpipe_protocol::accounts::SignedIn) and the refresh cookie. Errors:
 /// `CODE_INVALID`, `TURNSTILE_FAILED` (a token is checked if present, and required after three wrong
 /// codes in an hour).
 pub async fn login_code(
@@ -332,9 +287,10 @@ pub async fn login_code(
     headers: HeaderMap,
     Json(body): Json<LoginCode>,
 ) -> Result<Response> {
+    let email: Email = parse_field("email", body.email.expose())?;
     let token = body.turnstile_token.as_ref();
     let given = GivenCode {
-        email: &body.email,
+        email: &email,
         scene: Scene::Login,
         code: &body.code.0,
         sender: accounts.verify_if_present(&limiter, ip, token).await?,
@@ -346,15 +302,6 @@ pub async fn login_code(
         accounts.sign_in(tx, StatusCode::OK, user, session).await
     });
     signed_in.await
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ResetPassword {
-    email: Email,
-    code: Text<1, 64>,
-    new_account_password: Password,
-    turnstile_token: Option<TurnstileToken>,
 }
 
 /// `POST /auth/reset-password`: sets another password with a mailed code. Keys and backups stay.
@@ -369,9 +316,12 @@ pub async fn reset_password(
     ip: ClientIp,
     Json(body): Json<ResetPassword>,
 ) -> Result<Data<PasswordReset>> {
+    let email: Email = parse_field("email", body.email.expose())?;
+    let password: Password =
+        parse_field("new_account_password", body.new_account_password.expose())?;
     let token = body.turnstile_token.as_ref();
     let given = GivenCode {
-        email: &body.email,
+        email: &email,
         scene: Scene::Reset,
         code: &body.code.0,
         sender: accounts.verify_if_present(&limiter, ip, token).await?,
@@ -387,12 +337,12 @@ pub async fn reset_password(
     }
     let hash = accounts
         .passwords
-        .hash_password(body.new_account_password.0.expose_secret().to_owned())
+        .hash_password(password.0.expose_secret().to_owned())
         .await?;
     let reset = accounts.work.run("accounts.reset", async |tx| {
         let user = accounts.use_code(tx, &limiter, &given).await?;
         store::set_password(tx, user, &hash).await?;
-        store::clear_failures(tx, &body.email).await?;
+        store::clear_failures(tx, &email).await?;
         devices::end_all(tx, user, None, RevocationReason::PasswordReset).await?;
         notify(tx, user, SecurityChange::PasswordChanged).await?;
         devices::still_there(tx, user).await

@@ -15,7 +15,7 @@ pub(crate) mod session;
 mod store;
 mod thefts;
 
-use crate::{auth::key_ring::MacKeyRing, config::ServerSecret};
+use crate::{auth::key_ring::MacKeyRing, auth::server_secret::ServerSecret};
 
 pub use self::{
     notices::{SecurityChange, notify},

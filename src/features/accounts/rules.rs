@@ -1,8 +1,10 @@
 //! The rules for passwords and codes.
 
+use std::str::FromStr;
+
 pub use blindpipe_protocol::accounts::Scene;
+use blindpipe_protocol::text::BadText;
 use secrecy::SecretString;
-use serde::{Deserialize, Deserializer, de::Error as _};
 use subtle::{Choice, ConstantTimeEq};
 use uuid::Uuid;
 
@@ -21,16 +23,16 @@ const MAX_LISTED_BYTES: usize = 20;
 #[derive(Clone)]
 pub struct Password(pub SecretString);
 
-impl<'de> Deserialize<'de> for Password {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
+impl FromStr for Password {
+    type Err = BadText;
+
+    fn from_str(text: &str) -> Result<Self, BadText> {
         if !(8..=1024).contains(&text.len()) {
-            return Err(D::Error::custom("length|must have 8 to 1024 bytes"));
+            return Err(BadText("length|must have 8 to 1024 bytes".to_owned()));
         }
-        if is_common(&text) {
-            return Err(D::Error::custom(
-                "common|is one of the passwords that are guessed first",
-            ));
+        if is_common(text) {
+            let fault = "common|is one of the passwords that are guessed first";
+            return Err(BadText(fault.to_owned()));
         }
         Ok(Password(text.into()))
     }
@@ -50,13 +52,14 @@ const SERVICE: &str = "blindpipe";
 #[derive(Clone)]
 pub struct GivenPassword(pub SecretString);
 
-impl<'de> Deserialize<'de> for GivenPassword {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
+impl FromStr for GivenPassword {
+    type Err = BadText;
+
+    fn from_str(text: &str) -> Result<Self, BadText> {
         if (1..=1024).contains(&text.len()) {
             Ok(GivenPassword(text.into()))
         } else {
-            Err(D::Error::custom("length|must have 1 to 1024 bytes"))
+            Err(BadText("length|must have 1 to 1024 bytes".to_owned()))
         }
     }
 }
@@ -101,6 +104,7 @@ fn digits(mac: [u8; 32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::server_secret::ServerSecret;
 
     /// From the heads of well-known lists and from further down.
     const COMMON: &str = "password 12345678 123456789 1234567890 qwertyuiop iloveyou sunshine princess football baseball \
@@ -177,19 +181,7 @@ mod tests {
 
     #[test]
     fn a_code_is_bound_to_whom_and_what() {
-        use base64::{Engine, engine::general_purpose::STANDARD};
-        let wake = crate::config::Config::read(|name| match name {
-            "SERVER_SECRET" => Some(STANDARD.encode([7; 32])),
-            "ACCESS_TOKEN_KEYS" => Some(format!("k:{}", STANDARD.encode([8; 32]))),
-            "DATABASE_URL" | "REDIS_URL" | "MAIL_URL" => Some("smtp://x".into()),
-            "TRUSTED_PROXIES" => Some("10.0.0.0/8".into()),
-            "TURNSTILE_SECRET" => Some("s".into()),
-            "ALLOW_CLEARTEXT" => Some("x".into()),
-            "ALLOW_TEST_VALUES" => Some("true".into()),
-            _ => None,
-        })
-        .expect("settings");
-        let codes = Codes::new(&wake.server_secret);
+        let codes = Codes::new(&ServerSecret([vec![7; 32]].into()));
         let code = codes.derive("a@b.c", Scene::Login, Uuid::nil());
         assert_eq!(code.len(), CODE_DIGITS);
         assert!(code.bytes().all(|byte| byte.is_ascii_digit()));

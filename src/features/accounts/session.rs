@@ -5,49 +5,33 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use blindpipe_protocol::revocation::RevocationReason;
-use serde::Serialize;
+use blindpipe_protocol::{
+    accounts::{KeyBackupSummary, LoggedOut, Refreshed, SignedIn},
+    revocation::RevocationReason,
+    text::{DeviceId, DeviceName, Platform, Secret},
+};
 
 use super::{http::Accounts, store, thefts};
 use crate::{
     error::{Code, Result},
     features::{
-        devices::{self, NewSession, Refreshed},
+        devices::{self, NewSession},
         keys,
     },
     http::{Data, client::ClientIp},
     ids::{SessionId, UserId},
     limits::{Limiter, quotas::ACCESS_TOKEN_TTL, table::Limit},
     metrics,
-    validation::{DeviceId, Name},
     work::Tx,
 };
-
-/// The answer to every sign-in, beside the refresh cookie.
-#[derive(Serialize)]
-pub struct SignedIn {
-    user_id: UserId,
-    access_token: String,
-    expires_in_seconds: u64,
-    device_id: String,
-    is_new_device: bool,
-    key_backup: KeyBackup,
-}
-
-/// The state of the user's key backups.
-#[derive(Serialize)]
-pub struct KeyBackup {
-    exists: bool,
-    device_ids: Vec<String>,
-}
 
 impl Accounts {
     /// A session for the device that the client names. Without an id, the server chooses one.
     pub fn new_session(
         &self,
         device: Option<DeviceId>,
-        name: Option<Name<200>>,
-        platform: Option<Name<64>>,
+        name: Option<DeviceName>,
+        platform: Option<Platform>,
     ) -> NewSession {
         NewSession {
             id: SessionId::generate(self.work.random()),
@@ -92,13 +76,14 @@ impl Accounts {
         }
         let data = SignedIn {
             user_id: user,
-            access_token: self
-                .access_tokens
-                .sign(user, &session.device_id, session.id)?,
+            access_token: Secret(
+                self.access_tokens
+                    .sign(user, &session.device_id, session.id)?,
+            ),
             expires_in_seconds: ACCESS_TOKEN_TTL.as_secs(),
             device_id: session.device_id,
             is_new_device,
-            key_backup: KeyBackup {
+            key_backup: KeyBackupSummary {
                 exists: !backups.is_empty(),
                 device_ids: backups,
             },
@@ -106,15 +91,6 @@ impl Accounts {
         let cookie = self.refresh_tokens.cookie(session.id, 0);
         Ok((status, [(header::SET_COOKIE, cookie)], Data(data)).into_response())
     }
-}
-
-/// The answer to a refresh, beside the next cookie.
-#[derive(Serialize)]
-pub struct RefreshedToken {
-    access_token: String,
-    expires_in_seconds: u64,
-    user_id: UserId,
-    device_id: String,
 }
 
 /// `POST /auth/refresh`: the next access token and refresh cookie.
@@ -139,28 +115,28 @@ pub async fn refresh(
     let Some(refreshed) = devices::refresh(accounts.work.db(), session, generation).await? else {
         if thefts::end(&accounts.work, session, generation).await? {
             metrics::session_stolen();
-            tracing::warn!(%session, "an old refresh token came back; its session is over");
+            tracing::warn!(
+                operation = "accounts.refresh",
+                %session,
+                remedy = "its session is over",
+                "an old refresh token came back"
+            );
         }
         return Err(Code::TokenExpired.into());
     };
-    let Refreshed {
+    let devices::Refreshed {
         user,
         device_id,
         generation,
     } = refreshed;
-    let data = RefreshedToken {
-        access_token: accounts.access_tokens.sign(user, &device_id, session)?,
+    let data = Refreshed {
+        access_token: Secret(accounts.access_tokens.sign(user, &device_id, session)?),
         expires_in_seconds: ACCESS_TOKEN_TTL.as_secs(),
         user_id: user,
         device_id,
     };
     let cookie = accounts.refresh_tokens.cookie(session, generation);
     Ok(([(header::SET_COOKIE, cookie)], Data(data)).into_response())
-}
-
-#[derive(Serialize)]
-pub struct LoggedOut {
-    logged_out: bool,
 }
 
 /// `POST /auth/logout`: ends the session of the cookie, and clears it.

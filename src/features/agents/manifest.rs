@@ -99,7 +99,12 @@ impl Manifest {
         let mut warnings = tools(&root, &scopes)?;
         if text.len() >= MANIFEST_WARNING_BYTES {
             metrics::manifest_large();
-            tracing::warn!(size_bytes = text.len(), "a manifest comes near its cap");
+            tracing::warn!(
+                operation = "agents.manifest",
+                size_bytes = text.len(),
+                remedy = "the answer warns its agent",
+                "a manifest comes near its cap"
+            );
             warnings.push(ManifestWarning {
                 code: "large".to_owned(),
                 path: at.to_owned(),

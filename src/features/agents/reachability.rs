@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{AgentState, move_to, store};
-use crate::{error::Result, ids::AgentId, work::UnitOfWork};
+use crate::{error::Result, ids::AgentId, supervisor::supervise, work::UnitOfWork};
 
 /// The longest wait before a socket's acks are flushed together. Hardly any has an effect.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
@@ -28,7 +28,10 @@ impl ReachabilityTracker {
             noted: Arc::default(),
             notify: Arc::default(),
         };
-        tasks.spawn(reachability.clone().run(stop.clone()));
+        let (own, until) = (reachability.clone(), stop.clone());
+        tasks.spawn(supervise("agents.revive", move || {
+            own.clone().run(until.clone())
+        }));
         reachability
     }
 

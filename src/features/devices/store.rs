@@ -165,8 +165,8 @@ pub struct Refreshed {
 }
 
 /// Rotates a refresh token: the current generation gives the next one. Its predecessor gives the
-/// current one for ten seconds. None for any other. One statement, so that many tabs wait only as
-/// long as it takes.
+/// current one for ten seconds. None for any other. It is a single statement, so that many tabs
+/// wait only as long as it takes.
 pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Option<Refreshed>> {
     let client = db.read().await?;
     let (grace, life) = (REFRESH_GRACE.as_secs_f64(), REFRESH_TOKEN_TTL.as_secs_f64());
@@ -229,7 +229,7 @@ pub async fn is_known(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
         .get("is_known"))
 }
 
-/// What a user has that signs in or acts without a session. A thief may have made some of it.
+/// Counts what a user has that signs in or acts without a session. A thief may have made some of it.
 pub async fn still_there(tx: &Tx, user: UserId) -> Result<StillThere> {
     let row = tx
         .query_one(

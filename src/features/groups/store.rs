@@ -77,7 +77,7 @@ pub async fn add_members(
         .iter()
         .map(|row| row.get("user_id"))
         .collect();
-    // Whoever has blocked the caller is as unknown as a missing user, unless a member already.
+    // A user who has blocked the caller is as unknown as a missing one, unless a member already.
     let blockers = blocks::blockers(tx, asked, by).await?;
     let known = known.into_iter().filter(|user| !blockers.contains(user));
     let known = known.collect();

@@ -1,6 +1,6 @@
 //! Messages: the one send path (REST, frames, later webhook replies) and its idempotency.
 //!
-//! Promises: an answered send is durable. `seq` is gapless per conversation in commit order. One id
+//! Promises: an answered send is durable. `seq` is gapless per conversation in commit order. An id
 //! sends one message within 24 hours, however often and wherever it is repeated. A send is stored
 //! only if the limiter has admitted it; the limiter decides before a send is queued. A node gathers
 //! concurrent sends. Each conversation belongs to one shard of the writer. A shard commits one

@@ -201,7 +201,7 @@ impl WriterShard {
         let free = match store::unlocked(&self.db, &conversations).await {
             Ok(free) => free,
             Err(error) => {
-                error.log();
+                error.log_in("messages.unlocked", "every send of the batch waits apart");
                 HashSet::new()
             }
         };
@@ -264,14 +264,17 @@ impl WriterShard {
                 self.contention.record(&undecided);
                 self.requeue(undecided);
             }
-            // One waits for a lock or has too many recipients. The others go on without it.
+            // A send waits for a lock or has too many recipients. The others go on without it.
             Err(error) if error.is_out_of_time() => {
                 tracing::debug!(?error, "sends wait for a lock, apart from the others");
                 self.divert(batch, true).await;
             }
             // Postgres refuses one of them. The others must still commit.
             Err(error) if size > 1 && error.code() == Code::InternalError => {
-                error.log();
+                error.log_in(
+                    "messages.send",
+                    "the sends of the batch are stored one by one",
+                );
                 self.commit_one_by_one(batch).await;
             }
             Err(error) => refuse_all(batch, &error),
@@ -342,7 +345,7 @@ impl ContentionTracker {
 }
 
 pub(super) fn refuse_all(batch: Vec<PendingSend>, error: &Error) {
-    error.log();
+    error.log_in("messages.send", "the senders are refused and may try again");
     for send in batch {
         let refusal = match error.code() {
             Code::ServiceUnavailable => Error::unavailable("the batch failed"),

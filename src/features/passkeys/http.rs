@@ -5,51 +5,34 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::Response,
 };
-use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use blindpipe_protocol::{
+    passkeys::{
+        BeginPasskeyLogin, CompleteEnrolment, CompletePasskeyLogin, DeletedPasskey,
+        EnrolledPasskey, EnrolmentChallenge, LoginChallenge, Passkey,
+    },
+    raw::RawJson,
+};
+use serde::{Serialize, de::DeserializeOwned};
 use webauthn_rs::prelude::{
-    DiscoverableAuthentication, Passkey, PasskeyRegistration, PublicKeyCredential,
+    DiscoverableAuthentication, Passkey as StoredPasskey, PasskeyRegistration, PublicKeyCredential,
     RegisterPublicKeyCredential, WebauthnError,
 };
-use webauthn_rs_proto::{
-    PublicKeyCredentialCreationOptions, PublicKeyCredentialRequestOptions, ResidentKeyRequirement,
-};
+use webauthn_rs_proto::ResidentKeyRequirement;
 
 use super::{Passkeys, store};
 use crate::{
-    auth::{
-        turnstile,
-        user::{User, lock_live_session},
-    },
-    clock,
+    auth::user::{User, lock_live_session},
     error::{Code, Error, Result},
     features::{
         accounts::{self, Accounts, SecurityChange},
         devices::NewSession,
     },
-    http::{Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp},
-    ids::{ChallengeId, PasskeyId, UserId},
+    http::{Created, Data, Json, JsonOrNothing, List, Page, Path, Query, client::ClientIp, json},
+    ids::{PasskeyId, UserId},
     limits::{Limiter, table::Limit},
     metrics,
-    validation::{DeviceId, Name},
     work::{Tx, UnitOfWork},
 };
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct BeginLogin {
-    turnstile_token: Option<turnstile::Token>,
-}
-
-/// The input of `navigator.credentials.get`.
-#[derive(Serialize)]
-pub struct LoginChallenge {
-    challenge_id: ChallengeId,
-    public_key: PublicKeyCredentialRequestOptions,
-    mediation: &'static str,
-    #[serde(serialize_with = "clock::as_iso")]
-    expires_at: DateTime<Utc>,
-}
 
 /// `POST /auth/passkey/begin`: a challenge for a sign-in. The request names no user.
 ///
@@ -60,7 +43,7 @@ pub async fn begin_login(
     ip: ClientIp,
     State(accounts): State<Accounts>,
     State(passkeys): State<Passkeys>,
-    JsonOrNothing(body): JsonOrNothing<BeginLogin>,
+    JsonOrNothing(body): JsonOrNothing<BeginPasskeyLogin>,
 ) -> Result<Data<LoginChallenge>> {
     limiter.check(Limit::PasskeyBegin, ip).await?;
     if let Some(token) = body.turnstile_token {
@@ -76,20 +59,10 @@ pub async fn begin_login(
     let (challenge_id, expires_at) = kept.await?;
     Ok(Data(LoginChallenge {
         challenge_id,
-        public_key: options.public_key,
-        mediation: "conditional",
-        expires_at,
+        public_key: RawJson::of(&options.public_key).map_err(broken)?,
+        mediation: "conditional".to_owned(),
+        expires_at: expires_at.into(),
     }))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Login {
-    challenge_id: ChallengeId,
-    credential: PublicKeyCredential,
-    device_id: Option<DeviceId>,
-    device_name: Option<Name<200>>,
-    platform: Option<Name<64>>,
 }
 
 /// `POST /auth/passkey/complete`: signs in with a passkey, also while the password is locked.
@@ -100,8 +73,9 @@ pub async fn login(
     State(accounts): State<Accounts>,
     State(passkeys): State<Passkeys>,
     headers: HeaderMap,
-    Json(body): Json<Login>,
+    Json(body): Json<CompletePasskeyLogin>,
 ) -> Result<Response> {
+    let credential = json::parse_field("credential", &body.credential)?;
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
     let session = accounts.with_cookie(session, &headers);
     let signed_in = accounts.work.run("passkeys.login", async |tx| {
@@ -109,7 +83,7 @@ pub async fn login(
             metrics::passkey_login("expired");
             return tx.commit_with(Code::ChallengeExpired);
         };
-        let verified = passkeys.prove(tx, &body.credential, read(&state)?).await?;
+        let verified = passkeys.prove(tx, &credential, read(&state)?).await?;
         metrics::passkey_login(verified.map_or_else(|outcome| outcome, |_| "signed_in"));
         match verified {
             Ok((user, passkey)) => {
@@ -143,7 +117,7 @@ impl Passkeys {
         let Some(claimed) = store::claim(tx, user, credential_id).await? else {
             return Ok(Err("unknown"));
         };
-        let mut passkey: Passkey = read(&claimed.credential)?;
+        let mut passkey: StoredPasskey = read(&claimed.credential)?;
         match self
             .webauthn
             .finish_discoverable_authentication_v2(credential, state, &passkey)
@@ -155,7 +129,12 @@ impl Passkeys {
             }
             Err(WebauthnError::CredentialPossibleCompromise) => {
                 // Two parties hold this key, and the server cannot tell which of them is the user.
-                tracing::warn!(passkey_id = %claimed.id, "a passkey's counter went back: it was copied, and is removed");
+                tracing::warn!(
+                    operation = "passkeys.sign_in",
+                    passkey_id = %claimed.id,
+                    remedy = "it is removed",
+                    "a passkey's counter went back: it was copied"
+                );
                 store::remove(tx, user, claimed.id).await?;
                 Ok(Err("copied"))
             }
@@ -165,15 +144,6 @@ impl Passkeys {
             }
         }
     }
-}
-
-/// The input of `navigator.credentials.create`.
-#[derive(Serialize)]
-pub struct EnrolmentChallenge {
-    challenge_id: ChallengeId,
-    public_key: PublicKeyCredentialCreationOptions,
-    #[serde(serialize_with = "clock::as_iso")]
-    expires_at: DateTime<Utc>,
 }
 
 /// `POST /users/me/passkeys/begin`: a challenge for the enrolment of a passkey.
@@ -202,26 +172,11 @@ pub async fn begin_enrolment(
             store::put_challenge(tx, Some(user.id), &written(&state)?).await?;
         Ok(EnrolmentChallenge {
             challenge_id,
-            public_key: options.public_key,
-            expires_at,
+            public_key: RawJson::of(&options.public_key).map_err(broken)?,
+            expires_at: expires_at.into(),
         })
     });
     begun.await.map(Data)
-}
-
-#[derive(Deserialize)]
-pub struct Enrolment {
-    challenge_id: ChallengeId,
-    credential: RegisterPublicKeyCredential,
-    name: Option<Name<200>>,
-}
-
-#[derive(Serialize)]
-pub struct Enrolled {
-    passkey_id: PasskeyId,
-    name: String,
-    #[serde(serialize_with = "clock::as_iso")]
-    created_at: DateTime<Utc>,
 }
 
 /// `POST /users/me/passkeys/complete`: enrols a passkey.
@@ -233,9 +188,11 @@ pub async fn enrol(
     user: User,
     State(work): State<UnitOfWork>,
     State(passkeys): State<Passkeys>,
-    Json(body): Json<Enrolment>,
-) -> Result<Created<Enrolled>> {
+    Json(body): Json<CompleteEnrolment>,
+) -> Result<Created<EnrolledPasskey>> {
     user.must_be_recent()?;
+    let credential: RegisterPublicKeyCredential =
+        json::parse_field("credential", &body.credential)?;
     let enrolled = work.run("passkeys.enrol", async |tx| {
         let challenge = store::take_challenge(tx, body.challenge_id, Some(user.id)).await?;
         let Some(state) = challenge else {
@@ -244,7 +201,7 @@ pub async fn enrol(
         let state: PasskeyRegistration = read(&state)?;
         let finished = passkeys
             .webauthn
-            .finish_passkey_registration(&body.credential, &state);
+            .finish_passkey_registration(&credential, &state);
         let passkey = match finished {
             Ok(passkey) => passkey,
             Err(why) => {
@@ -255,27 +212,17 @@ pub async fn enrol(
         let name = body
             .name
             .map_or_else(|| "Passkey".to_owned(), |name| name.0);
-        let credential = written(&passkey)?;
+        let stored = written(&passkey)?;
         let (passkey_id, created_at) =
-            store::create(tx, &user, passkey.cred_id(), &name, &credential).await?;
+            store::create(tx, &user, passkey.cred_id(), &name, &stored).await?;
         accounts::notify(tx, user.id, SecurityChange::PasskeyAdded).await?;
-        Ok(Enrolled {
+        Ok(EnrolledPasskey {
             passkey_id,
             name,
-            created_at,
+            created_at: created_at.into(),
         })
     });
     enrolled.await.map(Created)
-}
-
-/// A passkey as its owner sees it.
-#[derive(Serialize)]
-pub struct Listed {
-    passkey_id: PasskeyId,
-    name: String,
-    #[serde(serialize_with = "clock::as_iso")]
-    created_at: DateTime<Utc>,
-    last_used_at: Option<String>,
 }
 
 /// `GET /users/me/passkeys?limit=&cursor=`: the user's passkeys, oldest first.
@@ -286,23 +233,16 @@ pub async fn list(
     user: User,
     State(work): State<UnitOfWork>,
     Query(page): Query<Page<PasskeyId>>,
-) -> Result<List<Listed>> {
+) -> Result<List<Passkey>> {
     let rows = work.run("passkeys.list", async |tx| {
         store::list(tx, user.id, page.cursor, page.rows()).await
     });
-    Ok(page.of(rows.await?, |row| row.id).map(|row| Listed {
+    Ok(page.of(rows.await?, |row| row.id).map(|row| Passkey {
         passkey_id: row.id,
         name: row.name,
-        created_at: row.created_at,
-        last_used_at: row.last_used_at.map(clock::iso),
+        created_at: row.created_at.into(),
+        last_used_at: row.last_used_at.map(Into::into),
     }))
-}
-
-#[derive(Serialize)]
-pub struct Removed {
-    passkey_id: PasskeyId,
-    #[serde(serialize_with = "clock::as_iso")]
-    deleted_at: DateTime<Utc>,
 }
 
 /// `DELETE /users/me/passkeys/{passkey_id}`: deletes a passkey. Sessions that it opened stay.
@@ -313,15 +253,15 @@ pub async fn remove(
     user: User,
     State(work): State<UnitOfWork>,
     Path(passkey_id): Path<PasskeyId>,
-) -> Result<Data<Removed>> {
+) -> Result<Data<DeletedPasskey>> {
     user.must_be_recent()?;
     let removed = work.run("passkeys.remove", async |tx| {
         lock_live_session(tx, user.id, user.session).await?;
         store::remove(tx, user.id, passkey_id).await
     });
-    Ok(Data(Removed {
+    Ok(Data(DeletedPasskey {
         passkey_id,
-        deleted_at: removed.await?.ok_or(Code::NotFound)?,
+        deleted_at: removed.await?.ok_or(Code::NotFound)?.into(),
     }))
 }
 

@@ -11,7 +11,11 @@ use std::sync::Arc;
 
 use webauthn_rs::{Webauthn, WebauthnBuilder, prelude::WebauthnError};
 
-use crate::{config::Config, db::Db, error::Result};
+use crate::{
+    config::{Config, Origin},
+    db::Db,
+    error::Result,
+};
 
 /// The relying party of this cluster. Clones share it.
 #[derive(Clone)]
@@ -34,6 +38,23 @@ impl Passkeys {
         Ok(Passkeys {
             webauthn: Arc::new(builder.build()?),
         })
+    }
+}
+
+/// Checks `RP_ID` and `RP_ORIGIN`, and adds a line per fault.
+pub fn check_settings(config: &Config, faults: &mut Vec<String>) {
+    let below = format!(".{}", config.rp_id);
+    let foreign = |origin: &&Origin| {
+        let host = origin.0.domain();
+        !host.is_some_and(|host| host == config.rp_id || host.ends_with(&below))
+    };
+    if config.rp_id.is_empty() || config.rp_origins.0.is_empty() {
+        faults.push("RP_ID and RP_ORIGIN: passkeys need both".into());
+    } else if let Some(origin) = config.rp_origins.0.iter().find(foreign) {
+        faults.push(format!(
+            "RP_ORIGIN: {} is neither on RP_ID nor below it",
+            origin.0.origin().ascii_serialization()
+        ));
     }
 }
 

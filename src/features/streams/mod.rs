@@ -19,7 +19,7 @@ use blindpipe_protocol::{
     streams::{StreamBegin, StreamCancel, StreamDelta, StreamEnd},
 };
 use serde_json::value::RawValue;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
@@ -43,6 +43,7 @@ use crate::{
     features::conversations::Audience,
     ids::{ConversationId, MessageId, Principal},
     limits::quotas::MAX_DELTA_BYTES,
+    supervisor::supervise,
 };
 
 /// The streams of a node. Clones share them.
@@ -74,8 +75,16 @@ impl Streams {
             backplane: backplane.clone(),
             requests: ReplayRequests::default(),
         };
-        tasks.spawn(streams.clone().run(stop.clone()));
-        tasks.spawn(requests::serve(streams.clone(), requests, stop.clone()));
+        let (tidied, until) = (streams.clone(), stop.clone());
+        tasks.spawn(supervise("streams.tidy", move || {
+            tidied.clone().run(until.clone())
+        }));
+        let (served, until) = (streams.clone(), stop.clone());
+        let requests = Arc::new(Mutex::new(requests));
+        tasks.spawn(supervise("streams.replay", move || {
+            let (streams, requests, stop) = (served.clone(), requests.clone(), until.clone());
+            async move { requests::serve(&streams, &mut *requests.lock().await, &stop).await }
+        }));
         streams
     }
 

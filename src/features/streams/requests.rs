@@ -20,9 +20,9 @@ type AnsweredRequests = Cache<(NodeId, StreamKey), u64>;
 
 /// Answers requests one after the other until `stop`.
 pub async fn serve(
-    streams: Streams,
-    mut requests: mpsc::Receiver<StreamControl>,
-    stop: CancellationToken,
+    streams: &Streams,
+    requests: &mut mpsc::Receiver<StreamControl>,
+    stop: &CancellationToken,
 ) {
     let answered = AnsweredRequests::builder()
         .max_capacity(10_000)
@@ -36,8 +36,8 @@ pub async fn serve(
         };
         match request {
             StreamControl::Wanted(wanted) => {
-                if let Err(error) = answer(&streams, &answered, wanted).await {
-                    error.log();
+                if let Err(error) = answer(streams, &answered, wanted).await {
+                    error.log_in("streams.replay", "the listener asks for its stream again");
                 }
             }
             StreamControl::Ended {

@@ -6,7 +6,7 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKe
 use super::signature::WebhookSecret;
 use crate::{
     auth::key_ring::{KeyId, SealingKey, SealingKeys},
-    config::ServerSecret,
+    auth::server_secret::ServerSecret,
     error::{Code, Error, Result},
     ids::AgentId,
     random::Random,

@@ -1,6 +1,6 @@
 //! The signatures of a delivery, in the interface's headers and in those of Standard Webhooks.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use sha2::Sha256;
 use uuid::Uuid;
 
-use crate::{config::Brand, random::Random};
+use crate::random::Random;
 
 /// Starts a secret whose rest is the key in base64.
 const PREFIX: &str = "whsec_";
@@ -75,6 +75,41 @@ impl WebhookSecret {
     /// The secret itself, to show it once or to seal it.
     pub fn expose(&self) -> &str {
         self.text.expose_secret()
+    }
+}
+
+/// The service's word in the names of headers: `WEBHOOK_BRAND`.
+#[derive(Clone, Debug)]
+pub struct Brand(String);
+
+impl Brand {
+    /// Checks the operator's text; the error describes its fault.
+    pub fn check(text: &str) -> Result<(), String> {
+        text.parse::<Brand>().map(drop)
+    }
+
+    /// The header `x-<brand>-<suffix>`.
+    fn header(&self, suffix: &str) -> HeaderName {
+        let name = format!("x-{}-{suffix}", self.0);
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
+            unreachable!("a brand has only characters of header names")
+        };
+        name
+    }
+}
+
+impl FromStr for Brand {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let inner = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        let ends = outer(text.chars().next()) && outer(text.chars().next_back());
+        if ends && text.len() <= 32 && text.chars().all(inner) {
+            Ok(Brand(text.to_ascii_lowercase()))
+        } else {
+            Err("is no word of up to 32 letters, digits and inner hyphens".into())
+        }
     }
 }
 

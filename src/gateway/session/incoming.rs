@@ -7,13 +7,12 @@ use super::{Expiry, Session};
 use crate::{
     auth::user::UserToken,
     cursor::Cursor,
-    error::{Code, Result},
-    features::streams::{StreamCommand, StreamId},
+    error::Code,
+    features::streams::StreamCommand,
     gateway::{
-        Gateway,
-        authenticate::AuthenticatedClient,
         close::{Close, SessionEnd},
         frames::{self, AuthErrorReason, ClientFrame, ServerFrame},
+        notices::Notice,
         sends::{Target, refuse},
         socket::{Incoming, Socket},
     },
@@ -28,20 +27,6 @@ use crate::{
         table::Limit,
     },
 };
-
-/// Handles a frame of a stream. The begin of one asks Postgres who listens, so it is charged first.
-async fn of_stream(
-    gateway: &Gateway,
-    who: Principal,
-    stream: StreamId,
-    action: StreamCommand,
-) -> Result<()> {
-    if let (StreamCommand::Begin(_), Principal::Agent(agent)) = (&action, who) {
-        let limiter = Limiter::detached(gateway.limits.clone());
-        limiter.check(Limit::StreamBegin, agent).await?;
-    }
-    gateway.streams.frame(who, stream, action).await
-}
 
 impl Session<'_> {
     /// Handles what the socket has brought.
@@ -106,8 +91,7 @@ impl Session<'_> {
                 body,
             } => {
                 let permit = self.hold(body.len())?;
-                self.sends
-                    .push(reference, Target::Conversation(conversation), body, permit);
+                self.send(reference, Target::Conversation(conversation), body, permit);
             }
             ClientFrame::StreamEnd {
                 reference,
@@ -117,12 +101,11 @@ impl Session<'_> {
             } => {
                 let permit = self.hold(body.len())?;
                 let target = Target::Stream(stream, conversation);
-                self.sends.push(reference, target, body, permit);
+                self.send(reference, target, body, permit);
             }
             ClientFrame::ToolRequest { reference, body } => {
                 let permit = self.hold(body.len())?;
-                self.sends
-                    .push(reference, Target::ToolRequest, body, permit);
+                self.send(reference, Target::ToolRequest, body, permit);
             }
             ClientFrame::ToolResponse {
                 reference,
@@ -131,7 +114,7 @@ impl Session<'_> {
             } => {
                 let permit = self.hold(body.len())?;
                 let target = Target::ToolResponse(request_id);
-                self.sends.push(reference, target, body, permit);
+                self.send(reference, target, body, permit);
             }
             ClientFrame::StreamSync {
                 reference,
@@ -145,35 +128,26 @@ impl Session<'_> {
                 conversation,
                 state,
             } => {
-                let AuthenticatedClient {
-                    principal, reader, ..
-                } = &self.client;
-                let limiter = self.limiter();
-                let typed = self.gateway.typing.frame(
-                    &limiter,
-                    *principal,
-                    &reader.device_id,
-                    conversation,
-                    state,
-                    &self.subscription,
-                );
-                if let Err(error) = typed.await {
-                    refuse(socket, &reference, None, &error);
-                }
+                self.notices
+                    .push(reference, Notice::Typing(conversation, state), None);
             }
             ClientFrame::Stream {
                 reference,
                 stream,
                 action,
             } => {
-                let (gateway, who) = (self.gateway, self.client.principal);
-                let done = of_stream(gateway, who, stream.clone(), action);
-                if let Err(error) = done.await {
-                    refuse(socket, &reference, Some(&stream), &error);
-                }
+                let notice = Notice::Stream(stream, action);
+                let permit = self.hold(notice.bytes())?;
+                self.notices.push(reference, notice, permit);
             }
         }
         Ok(())
+    }
+
+    /// Queues a send behind the notices so far.
+    fn send(&mut self, reference: Value, target: Target, body: String, permit: Option<BytePermit>) {
+        let after = self.notices.pushed();
+        self.sends.push(reference, target, body, permit, after);
     }
 
     /// A permit for a large body that waits for its turn.
@@ -201,6 +175,7 @@ impl Session<'_> {
                     epoch: cursor.epoch,
                     seq,
                 },
+                self.client.credential,
             );
             if let Principal::Agent(agent) = self.client.principal {
                 self.gateway.reachability.note(agent);
@@ -240,7 +215,10 @@ impl Session<'_> {
                 Ok(())
             }
             Err(error) if error.code() == Code::ServiceUnavailable => {
-                error.log();
+                error.log_in(
+                    "gateway.renew",
+                    "the socket closes and its client reconnects",
+                );
                 Err(Close::Overload.into())
             }
             Err(_) => {

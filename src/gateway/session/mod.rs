@@ -17,11 +17,13 @@ use super::{
     authenticate::{self, AuthenticatedClient},
     close::{Close, SessionEnd},
     frames::{self, AuthErrorReason, ServerFrame},
+    notices::Notices,
     rate::Rate,
     reorder_buffer::ReorderBuffer,
     sends::{Sends, answer},
     socket::Socket,
 };
+use crate::auth::Reverify;
 use crate::{
     cursor::Cursor,
     delivery::{End, Subscription, SubscriptionGuard, subscription::UNKNOWN_SEQ},
@@ -34,11 +36,10 @@ use crate::{
         unauthenticated::UnauthenticatedConnection,
     },
     metrics,
-    validation::Reverify,
 };
 
-/// Longest wait for the acks of a socket that closes.
-const LAST_ACK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest wait for the notices and acks of a socket that closes.
+const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves a socket from its upgrade to its end. State that only a busy socket needs is boxed, because
 /// most sockets are idle.
@@ -54,8 +55,10 @@ pub async fn run(
             // A client that acks, closes and reconnects elsewhere gets nothing twice. A revoked
             // credential is closed without a wait.
             if why != SessionEnd::Close(Close::Revoked) {
-                let written = gateway.acks.flush(&gateway.db);
-                tokio::time::timeout(LAST_ACK_TIMEOUT, written).await.ok();
+                let last = async {
+                    tokio::join!(session.finish_notices(), gateway.acks.flush(&gateway.db))
+                };
+                tokio::time::timeout(LAST_WORD_TIMEOUT, last).await.ok();
             }
             why
         }
@@ -98,6 +101,7 @@ struct Session<'a> {
     subscription: SubscriptionGuard,
     reorder_buffer: ReorderBuffer,
     sends: Sends,
+    notices: Notices,
     syncs: StreamReplays,
     /// Whether a ping is unanswered.
     pinged: bool,
@@ -146,7 +150,10 @@ impl<'a> Session<'a> {
             .map_err(|error| match error.code() {
                 Code::Unauthorized | Code::AgentTokenInvalid => Close::Revoked,
                 _ => {
-                    error.log();
+                    error.log_in(
+                        "gateway.reverify",
+                        "the socket closes and its client reconnects",
+                    );
                     Close::Overload
                 }
             })?;
@@ -155,7 +162,10 @@ impl<'a> Session<'a> {
             .bounds(&client.reader)
             .await
             .map_err(|error| {
-                error.log();
+                error.log_in(
+                    "inbox.bounds",
+                    "the socket closes and its client reconnects",
+                );
                 Close::Overload
             })?;
         let start = bounds.start(client.resume);
@@ -189,6 +199,7 @@ impl<'a> Session<'a> {
             subscription,
             reorder_buffer: ReorderBuffer::default(),
             sends: Sends::default(),
+            notices: Notices::default(),
             syncs: StreamReplays::default(),
             pinged: false,
             beat_at: gateway.clock.now() + HEARTBEAT_INTERVAL,
@@ -240,6 +251,10 @@ impl<'a> Session<'a> {
                 () = self.subscription.notified() => self.deliver(socket).await,
                 () = self.reorder_buffer.overdue() => self.deliver(socket).await,
                 answered = self.sends.answered() => answer(socket, &answered),
+                refused = self.notices.next_finished() => {
+                    self.tell_refused(refused, socket);
+                    Ok(())
+                }
                 found = self.syncs.found() => Box::pin(self.send_replay(found, socket)).await,
                 () = &mut timer => {
                     fired = true;
@@ -254,7 +269,7 @@ impl<'a> Session<'a> {
             if let Err(why) = outcome {
                 return why;
             }
-            self.sends.start_next(self.gateway, &self.client);
+            self.go_on(socket);
             self.syncs
                 .start_next(&self.gateway.streams, self.client.principal);
             let next = self.due();
@@ -267,9 +282,25 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Starts the next notices and the next send. A send waits for the notices before it.
+    fn go_on(&mut self, socket: &mut Socket) {
+        loop {
+            let subscription = self.subscription.subscription();
+            self.notices
+                .start_next(self.gateway, &self.client, &subscription);
+            // Most notices wait for nothing.
+            let Some(refused) = self.notices.finished_now() else {
+                break;
+            };
+            self.tell_refused(refused, socket);
+        }
+        self.sends
+            .start_next(self.gateway, &self.client, self.notices.finished());
+    }
+
     /// Whether frames of the client are read now.
     fn is_reading(&self) -> bool {
-        self.sends.has_room() && self.syncs.has_room()
+        self.sends.has_room() && self.notices.has_room() && self.syncs.has_room()
     }
 
     /// The next moment at which a timer is due.

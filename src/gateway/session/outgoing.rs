@@ -10,6 +10,7 @@ use crate::{
     gateway::{
         close::{Close, SessionEnd},
         close_frame,
+        notices::RefusedNotice,
         sends::{answer, refuse},
         socket::Socket,
     },
@@ -216,14 +217,38 @@ impl Session<'_> {
     async fn answer_waiting(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
         let deadline = tokio::time::Instant::now() + ANSWER_TIMEOUT;
         while !self.sends.is_idle() {
-            self.sends.start_next(self.gateway, &self.client);
+            self.go_on(socket);
             tokio::select! {
                 answered = self.sends.answered() => answer(socket, &answered)?,
+                refused = self.notices.next_finished() => self.tell_refused(refused, socket),
                 () = self.subscription.revoked() => break,
                 () = tokio::time::sleep_until(deadline) => break,
             }
         }
         Ok(())
+    }
+
+    /// Tells the client that a notice was refused.
+    pub(super) fn tell_refused(&self, refused: Option<RefusedNotice>, socket: &mut Socket) {
+        if let Some(RefusedNotice {
+            reference,
+            stream,
+            error,
+        }) = refused
+        {
+            refuse(socket, &reference, stream.as_ref(), &error);
+        }
+    }
+
+    /// Finishes the notices of a client that has gone: others wait for the end of its typing or
+    /// stream.
+    pub(super) async fn finish_notices(&mut self) {
+        while !self.notices.is_idle() {
+            let subscription = self.subscription.subscription();
+            self.notices
+                .start_next(self.gateway, &self.client, &subscription);
+            self.notices.next_finished().await;
+        }
     }
 
     pub(super) async fn close_with(&mut self, end: End, socket: &mut Socket) -> SessionEnd {

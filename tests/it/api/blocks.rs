@@ -158,7 +158,7 @@ async fn the_list_is_the_users_own_and_comes_in_pages() {
     }
     let unknown = format!("/users/me/blocks?cursor={}", ulid());
     alice.get(unknown).await.refused(400, "VALIDATION_ERROR");
-    // Who is gone can be taken off the list.
+    // A deleted principal can be taken off the list.
     carol.delete("/users/me").await.expect(200);
     unblock(&alice, &carol.id).await.expect(200);
     unblock(&alice, &carol.id).await.refused(404, "NOT_FOUND");

@@ -108,7 +108,7 @@ async fn a_search_finds_names_that_the_caller_may_see_and_no_others() {
     let files = found(&alice, "q=garden&types=file").await;
     assert_eq!(titles(&files), [("file", "garden plan.pdf")]);
     assert_eq!(files[0]["conversation_id"], json!(garden));
-    // What was left is seen no more.
+    // The files of a relation that has ended are seen no more.
     let relation = alice.get("/relations").await.body["data"][0]["relation_id"].clone();
     let relation = relation.as_str().expect("an id");
     alice

@@ -156,7 +156,7 @@ async fn what_a_thief_would_change_is_mailed_once_a_day() {
         alice = alice.login(&a, Some(&alice.device_id)).await;
     }
     assert!(subjects(&a, &bob).await.is_empty());
-    // Who revokes a device is told what else there is.
+    // The answer to a revocation names what else there is.
     alice.login(&a, Some("phone")).await;
     let revoked = alice.delete("/users/me/devices/phone").await.expect(200);
     let data = revoked.data();

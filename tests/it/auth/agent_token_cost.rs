@@ -29,7 +29,7 @@ fn scale(n: usize) -> usize {
 }
 
 /// Agents of `owner` with real tokens, put straight into the database: their hashes are cheaper than ours, so that
-/// making and proving thousands of them does not rule the test's time. What is counted is how often one is computed.
+/// making and proving thousands of them does not rule the test's time. The test counts how often one is computed.
 async fn many_agents(node: &TestNode, owner: &User, n: usize) -> Vec<Agent> {
     let random = Random::new(Clock::default());
     let tokens: Vec<NewToken> = (0..n).map(|_| NewToken::generate(&random)).collect();

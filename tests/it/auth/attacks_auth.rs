@@ -102,7 +102,7 @@ async fn attack_01_known_and_unknown_addresses_look_alike() {
         let first = shift(&a, &alice.email, call).await;
         tracing::info!(what = call.0, ?first, "known against unknown");
         if first.is_material() {
-            // Once in a thousand times it is chance. What is real comes again, and in the same direction.
+            // Once in a thousand times it is chance. A real difference comes again, in the same direction.
             let again = shift(&a, &alice.email, call).await;
             let real = again.is_material() && (first.medians > 0.0) == (again.medians > 0.0);
             assert!(

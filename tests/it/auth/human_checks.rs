@@ -50,6 +50,17 @@ async fn attack_13_junk_human_tokens_of_three_addresses_stop_no_login() {
     let [a] = nodes_of(&service, "auth_human_ip=100000/s,auth_login_ip=100000/s").await;
     let alice = register(&a, &service).await;
     service.set(FaultMode::Slow(Duration::from_millis(400)));
+    // The time of a good login, if it succeeds.
+    let good = async |n: usize| {
+        let body = login(&alice.email, &service.token());
+        let caller = a.anon();
+        let started = Instant::now();
+        let answer = log_in_from(&caller, &format!("198.51.100.{n}"), &body).await;
+        (answer.status == 200).then(|| started.elapsed())
+    };
+    let calm = good(0).await.expect("a login without a flood");
+    // Two seconds, and on a machine that is busy otherwise as much as that makes of it.
+    let bar = Duration::from_secs(2).max(4 * calm);
     // Each repeats its call as soon as it is answered, so that ninety are always under way.
     let junk: Vec<_> = (0..90)
         .map(|n| {
@@ -62,15 +73,15 @@ async fn attack_13_junk_human_tokens_of_three_addresses_stop_no_login() {
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(600)).await;
-    // Nearly all of them; a busy machine may be late for some.
-    let mut soon = 0;
-    for n in 0..8 {
-        let started = Instant::now();
-        let body = login(&alice.email, &service.token());
-        let answer = log_in_from(&a.anon(), &format!("198.51.100.{n}"), &body).await;
-        soon += u32::from(answer.status == 200 && started.elapsed() < Duration::from_secs(2));
+    let mut times = Vec::new();
+    for n in 1..=10 {
+        times.push(good(n).await);
     }
-    assert!(soon >= 6, "{soon} of 8");
+    let soon = times
+        .iter()
+        .filter(|took| took.is_some_and(|took| took < bar))
+        .count();
+    assert!(soon >= 9, "{times:?}, calm {calm:?}");
     junk.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
@@ -152,7 +163,7 @@ async fn no_client_opens_the_breaker_of_the_human_check_for_others() {
     }
     service.set(FaultMode::Well);
     log_in("198.51.100.1".to_owned()).await.expect(200);
-    // One address meets a failure again and again.
+    // An address meets a failure again and again.
     service.set(FaultMode::Says("502 Bad Gateway", "no"));
     for _ in 0..8 {
         log_in("192.0.2.9".to_owned())

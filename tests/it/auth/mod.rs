@@ -15,5 +15,6 @@ mod passkeys_in_browser;
 mod revocation_races;
 mod secret_rotation;
 mod sessions;
+mod stale_acks;
 mod timing;
 mod turnstile;

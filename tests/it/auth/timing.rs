@@ -21,7 +21,7 @@ async fn times(pairs: usize, call: impl AsyncFn(bool)) -> Shift {
     Shift::between(&near, &far)
 }
 
-/// Asserts that a shift is chance. What is real comes again, and in the same direction.
+/// Asserts that a shift is chance. A real difference comes again, in the same direction.
 async fn tells_nothing(what: &str, pairs: usize, call: impl AsyncFn(bool)) {
     let first = times(pairs, &call).await;
     if first.is_material() {

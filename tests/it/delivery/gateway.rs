@@ -547,7 +547,7 @@ async fn a_drain_answers_the_sends_that_wait_before_it_says_reconnect() {
     let answered = kinds.iter().filter(|kind| **kind == "message.sent").count();
     let last = kinds.iter().rposition(|kind| *kind == "message.sent");
     assert!(last < kinds.iter().position(|kind| *kind == "reconnect"));
-    // What was read and stored was answered, too.
+    // Every send that was read and stored was answered, too.
     let path = format!("/conversations/{conversation}/messages?limit=100");
     let stored = alice.get(path).await.expect(200);
     assert_eq!(stored.data().as_array().map(Vec::len), Some(answered + 1));

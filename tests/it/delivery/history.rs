@@ -182,7 +182,7 @@ async fn a_history_of_three_nodes_is_sound() {
         &nodes,
         Plan {
             nodes: 3,
-            rooms: 2,
+            conversations: 2,
             operations,
             workers: 24,
             seed: 7,
@@ -249,7 +249,7 @@ async fn a_sequence_that_is_taken_outside_the_lock_is_caught() {
         &nodes,
         Plan {
             nodes: 3,
-            rooms: 1,
+            conversations: 1,
             operations: 600,
             workers: 24,
             seed: 7,

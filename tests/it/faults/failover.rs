@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use blindpipe::db::migrate;
+use blindpipe::db::{Db, Plans, migrate};
 use devcluster::services::SERVING_ROLE;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Proxy, User, connect, db, followed_postgres, nodes_with, ulid};
+use crate::support::{Proxy, User, connect, followed_postgres, nodes_with, ulid};
 
 const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
@@ -69,11 +69,17 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     let address = |port: u16| format!("127.0.0.1:{port}");
     let proxy = Proxy::before(&address(primary.port())).await;
     migrate::run_at(&primary.url()).await.expect("migrated");
-    // A standby answers from the past: a revoked token would still be valid there.
-    assert!(db(&standby.url()).read().await.is_err());
     migrate::grant_at(&primary.url(), SERVING_ROLE)
         .await
         .expect("granted");
+    // A standby answers from the past: a revoked token would still be valid there.
+    let wait = Duration::from_secs(5);
+    let url = standby.serving_url().into();
+    let behind = Db::new(&url, "test", 1, Plans::Free, wait).expect("a pool");
+    let Err(refused) = behind.read().await else {
+        panic!("it was used");
+    };
+    assert!(format!("{refused:?}").contains("standby"), "{refused:?}");
     let url = primary
         .serving_url()
         .replace(&address(primary.port()), &proxy.address);

@@ -4,7 +4,9 @@
 use std::{collections::HashSet, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
-use blindpipe::{clock::Clock, config::ServerSecret, delivery::Seal, ids::NodeId, random::Random};
+use blindpipe::{
+    auth::server_secret::ServerSecret, clock::Clock, delivery::Seal, ids::NodeId, random::Random,
+};
 use blindpipe_protocol::cursor::Cursor;
 use fred::{
     clients::{Client, SubscriberClient},
@@ -15,7 +17,7 @@ use uuid::Uuid;
 
 use crate::support::{Socket, TestNode, User, claims_of, nodes, redis_client, sealed, ulid};
 
-/// Whoever can publish in the nodes' Redis.
+/// An attacker that can publish in the nodes' Redis.
 struct Intruder {
     redis: Client,
     prefix: String,
@@ -160,7 +162,7 @@ impl Wire {
         }
     }
 
-    /// What was said so far, but for the probes of single nodes.
+    /// The messages so far, but for the probes of single nodes.
     async fn recorded(mut self) -> Vec<(String, String)> {
         let mut recorded = Vec::new();
         while let Ok(message) = self.heard.try_recv() {

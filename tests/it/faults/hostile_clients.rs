@@ -206,7 +206,7 @@ async fn attack_35_hundreds_of_drips_are_cut_and_hold_nobody_up() {
     alice.get("/users/me").await.expect(200);
 }
 
-/// What comes back for these bytes until the node closes or is silent for a moment.
+/// The bytes that come back for these until the node closes or is silent for a moment.
 async fn exchange(node: &TestNode, bytes: &str) -> String {
     let address = node.base.trim_start_matches("http://");
     let mut stream = TcpStream::connect(address).await.expect("connected");

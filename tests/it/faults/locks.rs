@@ -31,7 +31,7 @@ fn p99(times: &mut [Duration]) -> Duration {
     times[times.len() * 99 / 100]
 }
 
-/// One row is locked for three seconds. Its conversation waits; the others do not.
+/// A row is locked for three seconds. Its conversation waits; the others do not.
 async fn only_one_waits(lock: impl Fn(&str, &str) -> String) {
     let [a] = nodes_with(&[PRODUCTION, MANY_SENDS]).await;
     let alice = a.user("alice").await;
@@ -107,7 +107,7 @@ async fn the_locks_of_a_frozen_sender_last_a_quarter_of_a_second() {
     assert!(frozen.commit().await.is_err(), "its locks were gone");
 }
 
-/// Three nodes write to the same group, so that they wait for each other's locks. One of them is
+/// Three nodes write to the same group, so that they wait for each other's locks. A single one is
 /// stopped again and again in mid-load.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_node_holds_up_no_other() {
@@ -225,4 +225,25 @@ async fn a_database_with_another_isolation_is_not_used() {
         format!("{refused:?}").contains("read committed"),
         "{refused:?}"
     );
+}
+
+/// Both take the agent's lock before the group's, so neither waits for the other in a circle.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_added_and_deleted_at_once_and_neither_fails() {
+    let limits = "group_agent_instance=100000/s,default_user=100000/s";
+    let [a, b] = nodes_with(&[PRODUCTION, ("LIMIT_OVERRIDES", limits)]).await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let group = alice.group_with(&[&bob]).await;
+    for n in 0..12 {
+        let agent = a.agent(&alice, &format!("helper {n}")).await;
+        alice.talk_to(&agent).await;
+        let place = json!({ "agent_id": agent.id, "visibility": "all" });
+        let there = alice.on(&b);
+        let (place, deleted) = tokio::join!(
+            alice.post(format!("/groups/{group}/agent-instances"), place),
+            there.delete(format!("/agents/{}", agent.id)),
+        );
+        assert!(deleted.status < 300, "{}", deleted.body);
+        assert!([200, 201, 404].contains(&place.status), "{}", place.body);
+    }
 }

@@ -123,7 +123,7 @@ async fn five_hundred_clients_that_do_not_read_cost_a_bounded_part_of_a_node() {
     ];
     let readers = join_all((0..4).map(|n| Reader::new(&a, ["u", "v", "w", "x"][n]))).await;
     let bob = a.user("bob").await;
-    // What the first answers cost once is no one's fault.
+    // The first answers cost something once, whoever asks.
     for reader in &readers {
         let caller = reader.user.caller.at(&plain.base);
         caller.get(reader.path()).await.expect(200);

@@ -1,12 +1,13 @@
-//! The order of the rooms (top-level modules and features): a file uses only rooms that stand before
+//! The order of the top-level modules and of the features. A file uses only those that stand before
 //! its own on the map in `src/lib.rs`.
 
 use std::{collections::BTreeSet, fs};
 
 use super::sources::{root, sources};
 
-/// The rooms in order, as `clock` or `features::typing`, out of the map in the crate's documentation.
-fn rooms(documentation: &str) -> Vec<String> {
+/// The modules in order, as `clock` or `features::typing`, out of the map in the crate's
+/// documentation.
+fn top_modules(documentation: &str) -> Vec<String> {
     let lines = documentation
         .lines()
         .filter_map(|line| line.strip_prefix("//!"))
@@ -15,21 +16,21 @@ fn rooms(documentation: &str) -> Vec<String> {
         .skip_while(|line| *line != "```text")
         .skip(1)
         .take_while(|line| *line != "```");
-    let mut floor = "";
-    let mut rooms = Vec::new();
+    let mut layer = "";
+    let mut top_modules = Vec::new();
     for line in map {
         let mut words = line.split_whitespace();
         if !line.starts_with(' ') {
-            floor = words.next().expect("a floor");
+            layer = words.next().expect("a layer");
         }
-        let prefix = if floor == "features" {
+        let prefix = if layer == "features" {
             "features::"
         } else {
             ""
         };
-        rooms.extend(words.map(|room| format!("{prefix}{room}")));
+        top_modules.extend(words.map(|top_module| format!("{prefix}{top_module}")));
     }
-    rooms
+    top_modules
 }
 
 /// The module of a file: `src/redis/keys.rs` is `redis::keys`.
@@ -42,12 +43,12 @@ fn module(file: &str) -> Vec<String> {
     module
 }
 
-/// The room of a module or an item; none for the crate itself and for the list of features.
-fn room(path: &[String]) -> Option<String> {
+/// The top-level module of a module or an item; none for the crate itself and for the list of features.
+fn top_module(path: &[String]) -> Option<String> {
     match path {
         [features, feature, ..] if features == "features" => Some(format!("features::{feature}")),
         [features] if features == "features" => None,
-        [room, ..] => Some(room.clone()),
+        [top_module, ..] => Some(top_module.clone()),
         [] => None,
     }
 }
@@ -130,15 +131,15 @@ fn paths(file: &str, text: &str) -> Vec<Vec<String>> {
 }
 
 /// A line for each mention of a module that does not stand before the module of the file.
-fn upward_mentions(rooms: &[String], files: &[(String, String)]) -> BTreeSet<String> {
-    let place = |room: &String| rooms.iter().position(|other| other == room);
+fn upward_mentions(top_modules: &[String], files: &[(String, String)]) -> BTreeSet<String> {
+    let place = |top_module: &String| top_modules.iter().position(|other| other == top_module);
     let mut faults = BTreeSet::new();
     for (file, text) in files {
-        let Some(own) = room(&module(file)) else {
+        let Some(own) = top_module(&module(file)) else {
             continue;
         };
         let mentioned = paths(file, text);
-        for other in mentioned.iter().filter_map(|path| room(path)) {
+        for other in mentioned.iter().filter_map(|path| top_module(path)) {
             if other != own && place(&other).is_some() && place(&other) > place(&own) {
                 faults.insert(format!("{file} uses {other}, which stands above {own}"));
             }
@@ -148,7 +149,7 @@ fn upward_mentions(rooms: &[String], files: &[(String, String)]) -> BTreeSet<Str
 }
 
 fn map() -> Vec<String> {
-    rooms(&fs::read_to_string(root().join("src/lib.rs")).expect("a source"))
+    top_modules(&fs::read_to_string(root().join("src/lib.rs")).expect("a source"))
 }
 
 /// All sources but those of the crate's two roots.
@@ -159,10 +160,10 @@ fn files() -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_room_is_on_the_map_once() {
+fn every_top_module_is_on_the_map_once() {
     let found = files()
         .iter()
-        .filter_map(|(file, _)| room(&module(file)))
+        .filter_map(|(file, _)| top_module(&module(file)))
         .collect::<BTreeSet<_>>();
     let map = map();
     assert_eq!(map.iter().cloned().collect::<BTreeSet<_>>(), found);
@@ -170,7 +171,7 @@ fn every_room_is_on_the_map_once() {
 }
 
 #[test]
-fn a_room_uses_only_rooms_before_it() {
+fn a_module_uses_only_modules_before_it() {
     let faults = upward_mentions(&map(), &files());
     assert!(faults.is_empty(), "{faults:#?}");
 }
@@ -178,10 +179,11 @@ fn a_room_uses_only_rooms_before_it() {
 #[test]
 fn a_feature_uses_only_the_front_of_another() {
     for (file, text) in files() {
-        let own = room(&module(&file));
+        let own = top_module(&module(&file));
         for path in paths(&file, &text) {
             let inside = path.len() > 2 && ["store", "rules"].contains(&path[2].as_str());
-            let other = path.first().is_some_and(|first| first == "features") && room(&path) != own;
+            let other =
+                path.first().is_some_and(|first| first == "features") && top_module(&path) != own;
             assert!(
                 !(inside && other),
                 "{file} reaches into {}",
@@ -194,9 +196,9 @@ fn a_feature_uses_only_the_front_of_another() {
 #[test]
 fn an_upward_mention_is_found_wherever_it_stands() {
     let documentation = "//! The map:\n//!\n//! ```text\n//! foundation  clock ids\n//! features    typing\n//!             streams\n//! edge        gateway\n//! ```\n//! More.";
-    let rooms = rooms(documentation);
+    let top_modules = top_modules(documentation);
     assert_eq!(
-        rooms,
+        top_modules,
         [
             "clock",
             "ids",
@@ -207,7 +209,7 @@ fn an_upward_mention_is_found_wherever_it_stands() {
     );
     let faults = |file: &str, text: &str| {
         let files = [(file.to_owned(), text.to_owned())];
-        upward_mentions(&rooms, &files).len()
+        upward_mentions(&top_modules, &files).len()
     };
     for (file, text) in [
         ("src/clock.rs", "use crate::ids::AgentId;"),

@@ -6,3 +6,4 @@ mod frames;
 mod limits_endpoint;
 mod rate_limit_windows;
 mod table;
+mod tiers;

@@ -27,7 +27,7 @@ impl Authority {
         }
     }
 
-    /// What a client that trusts this authority needs.
+    /// The configuration of a client that trusts this authority.
     pub fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).expect("a root");

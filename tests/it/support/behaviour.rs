@@ -1,4 +1,4 @@
-//! What receivers do with a delivery.
+//! The ways in which receivers treat a delivery.
 
 use std::{convert::Infallible, io, sync::Arc, sync::atomic::Ordering::SeqCst, time::Duration};
 

@@ -10,8 +10,19 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as B64};
 use blindpipe::{clock::Clock, random::Random};
+use blindpipe_protocol::{
+    accounts::{CodeSent, Login, Refreshed, Register, SendCode, SignedIn},
+    agents::{CreateAgent, CreatedAgent},
+    conversations::{Conversation, OpenConversation, OpenGroup},
+    envelope::Data,
+    errors::{Code, ErrorEnvelope},
+    messages::SendMessage,
+    raw::RawJson,
+    text::{DeviceId, DisplayName, EmailAddress, Locale, MailedCode, Secret, Title},
+};
 use chrono::{DateTime, Utc};
 use reqwest::{Method, header::HeaderMap};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
@@ -51,10 +62,12 @@ impl Answer {
     #[track_caller]
     pub fn refused(self, status: u16, code: &str) -> Self {
         assert_eq!((self.status, self.code()), (status, code), "{}", self.body);
-        let error = &self.body["error"];
-        assert!(error["message"].is_string(), "{error}");
-        assert_eq!(error["i18n_key"], format!("errors.{}", code.to_lowercase()));
-        assert!(error["params"]["retryable"].is_boolean(), "{error}");
+        let ErrorEnvelope { error } =
+            serde_json::from_value(self.body.clone()).expect("an error's envelope");
+        let known = error.known().expect("a code of the catalogue");
+        assert_eq!(known, Code::from_wire(code).expect("a code"));
+        assert_eq!(error.i18n_key, known.i18n_key());
+        assert_eq!(error.params.retryable, known.retryable());
         assert!(self.headers.contains_key("x-request-id"));
         self
     }
@@ -65,6 +78,16 @@ impl Answer {
 
     pub fn data(&self) -> &Value {
         &self.body["data"]
+    }
+
+    /// The `data` of the answer, in the shape that the protocol gives it.
+    #[track_caller]
+    pub fn read<T: DeserializeOwned>(&self) -> T {
+        // Parsed from text, because raw JSON cannot be read from a `Value`.
+        let text = self.body.to_string();
+        serde_json::from_str::<Data<T>>(&text)
+            .unwrap_or_else(|fault| panic!("{fault}: {text}"))
+            .data
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -209,25 +232,29 @@ impl Caller {
         self.send(self.request(Method::DELETE, path)).await
     }
 
-    pub async fn post(&self, path: impl AsRef<str>, body: Value) -> Answer {
+    pub async fn post(&self, path: impl AsRef<str>, body: impl Serialize) -> Answer {
         self.send(self.request(Method::POST, path).json(&body))
             .await
     }
 
     /// Requests a code and reads it from the mail.
     pub async fn code(&self, email: &str, scene: &str) -> String {
-        let body = json!({ "email": email, "scene": scene, "turnstile_token": "dev-pass" });
+        let body = SendCode {
+            email: EmailAddress::from(email),
+            scene: scene.parse().expect("a scene"),
+            turnstile_token: Secret::from(TURNSTILE_PASS),
+        };
         let answer = self.post("/auth/send-code", body).await.expect(200);
-        assert_eq!(answer.data(), &json!({ "expires_in_seconds": 600 }));
+        assert_eq!(answer.read::<CodeSent>().expires_in_seconds, 600);
         self.world.mailed_code(email).await
     }
 
-    pub async fn patch(&self, path: impl AsRef<str>, body: Value) -> Answer {
+    pub async fn patch(&self, path: impl AsRef<str>, body: impl Serialize) -> Answer {
         self.send(self.request(Method::PATCH, path).json(&body))
             .await
     }
 
-    pub async fn put(&self, path: impl AsRef<str>, body: Value) -> Answer {
+    pub async fn put(&self, path: impl AsRef<str>, body: impl Serialize) -> Answer {
         self.send(self.request(Method::PUT, path).json(&body)).await
     }
 
@@ -255,6 +282,14 @@ pub struct User {
 
 pub const PASSWORD: &str = "correct horse battery";
 
+/// The token that the built-in Turnstile accepts.
+const TURNSTILE_PASS: &str = "dev-pass";
+
+/// A text of a message.
+fn text_payload(text: &str) -> RawJson {
+    RawJson::of(&json!({ "type": "text", "text": text })).expect("JSON")
+}
+
 impl std::ops::Deref for User {
     type Target = Caller;
 
@@ -267,14 +302,7 @@ impl User {
     pub async fn register(node: &TestNode, name: &str) -> Self {
         let caller = Caller::new(node);
         let email = format!("{name}-{}@example.org", ulid().to_string().to_lowercase());
-        caller
-            .post(
-                "/auth/send-code",
-                json!({ "email": email, "scene": "register", "turnstile_token": "dev-pass" }),
-            )
-            .await
-            .expect(200);
-        let code = node.world.mailed_code(&email).await;
+        let code = caller.code(&email, "register").await;
         let answer = caller
             .post("/auth/register", Self::registration(&email, name, &code))
             .await
@@ -283,15 +311,27 @@ impl User {
     }
 
     pub fn registration(email: &str, name: &str, code: &str) -> Value {
-        json!({
-            "email": email, "code": code, "account_password": PASSWORD, "display_name": name, "device_locale": "en-GB",
-            "turnstile_token": "dev-pass", "device_id": format!("device-of-{name}"),
-        })
+        let body = Register {
+            email: EmailAddress::from(email),
+            code: MailedCode(code.to_owned()),
+            account_password: Secret::from(PASSWORD),
+            display_name: DisplayName(name.to_owned()),
+            device_locale: Locale("en-GB".to_owned()),
+            turnstile_token: Secret::from(TURNSTILE_PASS),
+            device_id: Some(DeviceId(format!("device-of-{name}"))),
+            device_name: None,
+            platform: None,
+        };
+        serde_json::to_value(body).expect("JSON")
     }
 
     pub fn signed_in(caller: Caller, email: String, answer: &Answer) -> Self {
-        let data = answer.data();
-        let text = |name: &str| data[name].as_str().expect(name).to_owned();
+        let SignedIn {
+            user_id,
+            access_token: Secret(access_token),
+            device_id,
+            ..
+        } = answer.read();
         let cookie = answer
             .header("set-cookie")
             .expect("a cookie")
@@ -300,11 +340,11 @@ impl User {
             .expect("a value")
             .to_owned();
         User {
-            caller: caller.with_token(&text("access_token")),
-            id: text("user_id"),
+            caller: caller.with_token(&access_token),
+            id: user_id.to_string(),
             email,
-            access_token: text("access_token"),
-            device_id: text("device_id"),
+            access_token,
+            device_id,
             cookie,
         }
     }
@@ -330,10 +370,10 @@ impl User {
             .request(Method::POST, "/auth/refresh")
             .header("cookie", &self.cookie);
         let answer = self.send(request).await.expect(200);
-        let access_token = answer.data()["access_token"]
-            .as_str()
-            .expect("a token")
-            .to_owned();
+        let Refreshed {
+            access_token: Secret(access_token),
+            ..
+        } = answer.read();
         let cookie = answer
             .header("set-cookie")
             .expect("a cookie")
@@ -361,10 +401,14 @@ impl User {
 
     async fn login_by(&self, node: &TestNode, password: &str, device: Option<&str>) -> Self {
         let caller = Caller::new(node);
-        let mut body = json!({ "email": self.email, "account_password": password, "turnstile_token": "dev-pass" });
-        if let Some(device) = device {
-            body["device_id"] = json!(device);
-        }
+        let body = Login {
+            email: EmailAddress::from(self.email.as_str()),
+            account_password: Secret::from(password),
+            turnstile_token: Secret::from(TURNSTILE_PASS),
+            device_id: device.map(|device| DeviceId(device.to_owned())),
+            device_name: None,
+            platform: None,
+        };
         let answer = caller.post("/auth/login", body).await.expect(200);
         Self::signed_in(caller, self.email.clone(), &answer)
     }
@@ -387,38 +431,30 @@ impl User {
 
     /// Opens a conversation with an agent; returns its id.
     pub async fn talk_to(&self, agent: &Agent) -> String {
-        let answer = self
-            .post(
-                "/conversations",
-                json!({ "type": "agent", "agent_id": agent.id }),
-            )
-            .await
-            .expect(201);
-        answer.data()["conversation_id"]
-            .as_str()
-            .expect("an id")
-            .to_owned()
+        let body = OpenConversation::Agent {
+            agent_id: agent.id.parse().expect("an id"),
+        };
+        let answer = self.post("/conversations", body).await.expect(201);
+        answer.read::<Conversation>().conversation_id.to_string()
     }
 
     pub async fn say(&self, conversation: &str, text: &str) -> Answer {
-        self.post(
-            format!("/conversations/{conversation}/messages"),
-            json!({ "payload": { "type": "text", "text": text } }),
-        )
-        .await
+        let path = format!("/conversations/{conversation}/messages");
+        self.post(path, SendMessage::new(text_payload(text))).await
     }
 
     /// Opens a group; returns its id.
     pub async fn group_with(&self, members: &[&User]) -> String {
-        let ids: Vec<&str> = members.iter().map(|member| member.id.as_str()).collect();
-        let answer = self
-            .post("/groups", json!({ "title": "a group", "member_ids": ids }))
-            .await
-            .expect(201);
-        answer.data()["conversation_id"]
-            .as_str()
-            .expect("an id")
-            .to_owned()
+        let ids = members
+            .iter()
+            .map(|member| member.id.parse().expect("an id"));
+        let body = OpenGroup {
+            title: Some(Title("a group".to_owned())),
+            member_ids: ids.collect(),
+            ..OpenGroup::default()
+        };
+        let answer = self.post("/groups", body).await.expect(201);
+        answer.read::<Conversation>().conversation_id.to_string()
     }
 
     /// A socket that is authenticated and caught up from the last ack.
@@ -454,16 +490,20 @@ impl std::ops::Deref for Agent {
 
 impl Agent {
     pub async fn create(node: &TestNode, owner: &User, name: &str) -> Self {
-        let answer = owner
-            .on(node)
-            .post("/agents", json!({ "display_name": name }))
-            .await
-            .expect(201);
-        let text = |name: &str| answer.data()[name].as_str().expect(name).to_owned();
-        let token = text("token");
+        let body = CreateAgent {
+            display_name: DisplayName(name.to_owned()),
+            description: None,
+            manifest: None,
+        };
+        let answer = owner.on(node).post("/agents", body).await.expect(201);
+        let CreatedAgent {
+            agent_id,
+            token: Secret(token),
+            ..
+        } = answer.read();
         Agent {
             caller: Caller::new(node).with_token(&token),
-            id: text("agent_id"),
+            id: agent_id.to_string(),
             token,
         }
     }
@@ -483,8 +523,10 @@ impl Agent {
     }
 
     pub async fn say(&self, conversation: &str, text: &str) -> Answer {
-        let body =
-            json!({ "conversation_id": conversation, "payload": { "type": "text", "text": text } });
+        let body = SendMessage {
+            conversation_id: Some(conversation.parse().expect("an id")),
+            ..SendMessage::new(text_payload(text))
+        };
         self.post(format!("/agents/{}/messages", self.id), body)
             .await
     }

@@ -6,7 +6,9 @@ use tokio::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use blindpipe::{clock::Clock, config::ServerSecret, delivery::Seal, ids::NodeId, random::Random};
+use blindpipe::{
+    auth::server_secret::ServerSecret, clock::Clock, delivery::Seal, ids::NodeId, random::Random,
+};
 use blindpipe_protocol::cursor::Cursor;
 
 use super::{

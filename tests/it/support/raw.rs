@@ -30,7 +30,11 @@ pub struct RawSocket {
 impl RawSocket {
     /// Upgrades a connection and sends nothing more.
     pub async fn open(node: &TestNode) -> Self {
-        let address = node.base.trim_start_matches("http://");
+        Self::open_at(&node.base).await
+    }
+
+    async fn open_at(base: &str) -> Self {
+        let address = base.trim_start_matches("http://");
         let mut stream = TcpStream::connect(address).await.expect("a connection");
         stream.set_nodelay(true).expect("no delay");
         let ip = format!(
@@ -71,7 +75,12 @@ impl RawSocket {
 
     /// Upgrades, authenticates and catches up.
     pub async fn of(node: &TestNode, user: &User) -> Self {
-        let mut socket = Self::open(node).await;
+        Self::at(&node.base, user).await
+    }
+
+    /// Like [`of`](Self::of), at a node that is a process of its own.
+    pub async fn at(base: &str, user: &User) -> Self {
+        let mut socket = Self::open_at(base).await;
         let auth = json!({ "type": "auth", "access_token": user.access_token }).to_string();
         socket.frame(FIN | TEXT, auth.as_bytes()).await;
         while socket.text().await["type"] != "caught_up" {}

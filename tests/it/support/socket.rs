@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use blindpipe_protocol::frames::ServerFrame;
 use futures_util::{SinkExt, StreamExt, stream::SplitSink};
 use serde_json::{Value, json};
 use tokio::{
@@ -94,6 +95,9 @@ impl Socket {
                 .expect("a frame in time")
             {
                 Some(Message::Text(text)) => {
+                    // Each frame of each test has a shape of the protocol.
+                    serde_json::from_str::<ServerFrame>(&text)
+                        .unwrap_or_else(|fault| panic!("{fault}: {text}"));
                     let frame: Value = serde_json::from_str(&text).expect("JSON");
                     if let Some(cursor) = frame["cursor"].as_str() {
                         self.cursor = cursor.to_owned();

@@ -3,7 +3,11 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use blindpipe::{clock::Clock, config::Config, node::Node, telemetry};
+use blindpipe::{
+    clock::Clock,
+    node::{self, Node},
+    telemetry,
+};
 use chrono::{DateTime, Utc};
 
 use super::{
@@ -121,7 +125,7 @@ impl World {
                 .map(|(_, value)| (*value).to_owned())
         };
         let setting = |name: &str| given(name).or_else(|| self.settings.get(name).cloned());
-        let config = Config::read(setting).expect("settings");
+        let config = node::read_settings(setting).expect("settings");
         let node = Node::start(config, self.clock.clone())
             .await
             .expect("a node");

@@ -426,7 +426,7 @@ impl Header {
 ///
 /// # Errors
 ///
-/// Every reason but `retired_key`, `stale` and `clear`, which only who knows the conversation can say.
+/// Every reason but `retired_key`, `stale` and `clear`, which are for [`crate::room::Room`] to say.
 pub fn open<'k>(
     envelope: &[u8],
     conversation: Id,

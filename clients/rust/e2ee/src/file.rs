@@ -61,6 +61,15 @@ pub fn open(file: &[u8], key: &Secret, sha256_told: &[u8; 32]) -> Result<Vec<u8>
     if sha256(&[file]) != *sha256_told {
         return Err(Error::BadCiphertext);
     }
+    open_chunks(file, key)
+}
+
+/// Decrypts a file whose hash was checked before, say while it was fetched.
+///
+/// # Errors
+///
+/// As [`open`].
+pub fn open_chunks(file: &[u8], key: &Secret) -> Result<Vec<u8>> {
     let (header, chunks) = file
         .split_at_checked(HEADER_BYTES)
         .ok_or(Error::Malformed)?;

@@ -5,6 +5,8 @@ use crate::{
     bytes::{label, prefixed, sha256},
 };
 
+const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+
 /// Names what is answered, whatever event brings it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
@@ -64,10 +66,23 @@ impl Origin {
     }
 }
 
+/// The id that 26 characters of a ULID name; none if they name none.
+#[must_use]
+pub fn from_ulid(text: &str) -> Option<Id> {
+    let fits = text.len() == 26 && text.as_bytes()[0] <= b'7';
+    let mut digits = text.bytes().filter(|_| fits).map(|letter| {
+        let place = ALPHABET
+            .iter()
+            .position(|known| *known == letter.to_ascii_uppercase());
+        place.map(|place| place as u128)
+    });
+    let number = digits.try_fold(0, |number: u128, digit| Some(number << 5 | digit?))?;
+    fits.then(|| number.to_be_bytes())
+}
+
 /// An id as the 26 characters of a ULID.
 #[must_use]
 pub fn ulid(id: Id) -> String {
-    const ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let number = u128::from_be_bytes(id);
     let digits = (0..26).rev().map(|place| (number >> (5 * place)) & 31);
     digits

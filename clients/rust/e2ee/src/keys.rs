@@ -284,7 +284,7 @@ pub fn introduce(
     Ok(by.sign(&introduction(owner, device_id, new)?))
 }
 
-/// Whether `by` introduced `new`. If `by` counts is another question.
+/// Whether `by` introduced `new`. If `by` counts is for [`crate::trust::Trust`] to say.
 ///
 /// # Errors
 ///

@@ -7,6 +7,7 @@
 
 pub mod backup;
 mod bytes;
+pub mod consent;
 pub mod content;
 pub mod envelope;
 mod epoch;
@@ -15,7 +16,9 @@ pub mod file;
 pub mod ids;
 pub mod keylog;
 mod keys;
+pub mod room;
 pub mod safety;
+pub mod trust;
 pub mod wrap;
 
 pub use bytes::{from_base64, to_base64};

@@ -57,7 +57,7 @@ fn open(bytes: &[u8]) -> blindpipe_e2ee::Result<envelope::Opened> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..600), text in ".{0,80}") {
@@ -86,8 +86,8 @@ proptest! {
     }
 
     #[test]
-    fn files_of_any_length_open(length in 0_usize..200_000, seed in any::<u64>()) {
-        let content = vec![1; length];
+    fn files_of_any_length_open(chunks in 0_usize..3, rest in 0_usize..200, seed in any::<u64>()) {
+        let content = vec![1; (chunks * file::CHUNK_BYTES + rest).saturating_sub(100)];
         let made = file::seal(&content, &mut StdRng::seed_from_u64(seed));
         prop_assert_eq!(file::open(&made.bytes, &made.key, &made.sha256), Ok(content));
     }

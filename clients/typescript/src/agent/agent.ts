@@ -65,7 +65,7 @@ export class Agent {
   async trust(principal: Principal, keyId: string): Promise<void> {
     const { pins, save, parts } = await this.#start();
     pins.confirm(principal, keyId);
-    parts.session.reconsider();
+    parts.session.reconsider(principal);
     await save();
   }
 

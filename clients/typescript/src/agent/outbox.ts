@@ -170,14 +170,14 @@ export class Outbox {
   async #openOwn(message: Message): Promise<OpenedMessage | null> {
     if (!(await this.#isOwn(message))) return null;
     if (message.payload?.["type"] !== "encrypted") return this.session.clearMessage(message);
-    return this.session.openMessage(message, null);
+    return this.session.openMessage(message, false);
   }
 
   async #isOwn(message: Message): Promise<boolean> {
     const self = principalName({ type: "agent", id: this.agentId });
     if (principalName({ type: message.sender.type, id: message.sender.id }) !== self) return false;
     try {
-      await this.session.openMessage(message, null);
+      await this.session.openMessage(message, false);
       return true;
     } catch (error) {
       if (!(error instanceof DecryptError)) throw error;

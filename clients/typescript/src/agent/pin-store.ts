@@ -1,5 +1,5 @@
 /** Where an agent keeps what it has learned about others' keys. */
-import type { EpochMarks } from "../e2ee/conversation.js";
+import type { EpochMarks } from "../e2ee/room.js";
 import type { StoredPins } from "../e2ee/trust.js";
 
 export interface StoredTrust {

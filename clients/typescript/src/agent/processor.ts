@@ -1,7 +1,6 @@
 /** One event: opened, given to its handlers, and judged. */
 import { equal, fromBase64 } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
-import { DEFAULT_MAX_AGE_MS } from "../e2ee/conversation.js";
 import { DecryptError } from "../e2ee/errors.js";
 import { type Origin, eventOrigin, messageOrigin } from "../e2ee/replies.js";
 import type { Session } from "../core/session.js";
@@ -105,11 +104,8 @@ export class Processor {
       throw new DecryptError("clear");
     }
     if (!isSealed || !session.hasKeys) return { message, opened: session.clearMessage(message) };
-    const opened = await session.openMessage(message, event.seq ?? null);
+    const opened = await session.openMessage(message, true);
     if (opened.isReplay) return null;
-    if (!opened.sender.authentic) throw new DecryptError("unknown_sender_key");
-    const maxAge = this.options.maxAge ?? DEFAULT_MAX_AGE_MS;
-    if (session.isTooOld(opened, maxAge)) throw new DecryptError("stale");
     return { message, opened };
   }
 

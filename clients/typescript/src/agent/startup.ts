@@ -1,6 +1,6 @@
 /** How an agent begins: its keys, what it remembers, and the parts that work together. */
 import { base64, hex } from "../e2ee/bytes.js";
-import type { EpochMarks } from "../e2ee/conversation.js";
+import type { EpochMarks } from "../e2ee/room.js";
 import type { KeyPair, Principal } from "../e2ee/keys.js";
 import { sign } from "../e2ee/primitives.js";
 import { Pins } from "../e2ee/trust.js";
@@ -38,10 +38,10 @@ export async function start(
   });
   const held = await Promise.all(seedsOf(options.key).map((seed) => seed.keys()));
   const keys = await checkKeys(http, agentId, held);
-  const { pins, store, marks } = await loadTrust(options, logger);
   const self: Principal = { type: "agent", id: agentId };
-  await pins.observe(self, keys);
-  for (const pair of keys) pins.markVerified(self, hex(pair.keyId));
+  const { pins, store, marks } = await loadTrust(options, self, keys, logger);
+  await pins.directory(self, keys);
+  const allowsClear = keys.length === 0 || options.plaintext === "allow";
   let save = async (): Promise<void> => {};
   const session = new Session({
     http,
@@ -51,17 +51,14 @@ export async function start(
     deviceId: null,
     pins,
     marks,
-    onKeyNotice: (notice) => {
-      const keyId = "keyId" in notice ? notice.keyId : null;
-      const { type, principal } = notice;
-      hooks.call("key_changed", { type, principal_id: principal.id, key_id: keyId });
+    allowsClear,
+    maxAgeMs: options.maxAge,
+    onNotice: ({ kind, about, keyId }) => {
+      hooks.call("key_changed", { type: kind, principal_id: about.id, key_id: keyId });
       void save();
     },
-    onWrapNotice: (conversationId, { type }) =>
-      logger.warn("a key of a conversation is odd", { type, conversation_id: conversationId }),
   });
   if (store) save = () => saveTrust(store, pins, session, logger);
-  const allowsClear = keys.length === 0 || options.plaintext === "allow";
   const outbox = new Outbox(http, agentId, session, allowsClear);
   const toolCalls = new ToolCalls(http, agentId, session, allowsClear);
   return { parts: { agentId, http, session, outbox, toolCalls, socket }, pins, save: () => save() };
@@ -126,16 +123,22 @@ interface LoadedTrust {
   readonly marks: ReadonlyMap<string, EpochMarks>;
 }
 
-async function loadTrust(options: AgentOptions, logger: Logger): Promise<LoadedTrust> {
+async function loadTrust(
+  options: AgentOptions,
+  self: Principal,
+  keys: readonly KeyPair[],
+  logger: Logger,
+): Promise<LoadedTrust> {
   const { pins: where, trust } = options;
+  const own = keys.map((pair) => hex(pair.keyId));
   const store = typeof where === "string" ? filePins(where) : (where ?? null);
   if (!store) {
     const text = "no pin store: this start is a first contact with everybody";
     if (options.key !== undefined) logger.warn(text);
-    return { pins: new Pins(trust), store, marks: new Map() };
+    return { pins: new Pins(self, trust, own), store, marks: new Map() };
   }
   const stored = await store.load();
-  const pins = stored ? Pins.restore(stored.pins, trust) : new Pins(trust);
+  const pins = new Pins(self, trust, own, stored?.pins ?? null);
   return { pins, store, marks: new Map(Object.entries(stored?.marks ?? {})) };
 }
 

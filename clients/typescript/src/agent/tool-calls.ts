@@ -184,21 +184,20 @@ export class ToolCalls {
     const conversation = idBytes(conversationId);
     const agent = { type: "agent", id: this.agentId } as const;
     const digest = await requestDigest(conversation, agent, place, content);
-    const { opened, pin } = await this.session.open(
-      conversationId,
-      envelopeOf(outcome.payload),
-      {
+    const shown = await this.session.open(conversationId, {
+      sender: { type: "user", id: place.userId },
+      place: {
         kind: Kind.response,
         digest,
         requestId: place.requestId,
         status: outcome.status,
         reason: outcome.reason,
       },
-      { type: "user", id: place.userId },
-    );
-    if (pin.trust === "waiting") throw new DecryptError("unknown_sender_key");
-    if (pin.retired) throw new DecryptError("retired_key");
-    return opened.content;
+      envelope: envelopeOf(outcome.payload),
+      createdAt: Date.now(),
+      isLive: true,
+    });
+    return shown.opened!.content;
   }
 }
 

@@ -1,11 +1,10 @@
 /** A person's client. */
 import { DecryptError } from "../e2ee/errors.js";
-import { newUlid } from "../e2ee/bytes.js";
+import { hex, newUlid } from "../e2ee/bytes.js";
 import { Kind } from "../e2ee/context.js";
-import { type EpochMarks, MOMENT_MS } from "../e2ee/conversation.js";
-import { fromBase64 } from "../e2ee/bytes.js";
+import type { EpochMarks } from "../e2ee/room.js";
 import type { Principal } from "../e2ee/keys.js";
-import { Pins, type TrustPolicy } from "../e2ee/trust.js";
+import { Pins, type StoredPins, type TrustPolicy } from "../e2ee/trust.js";
 import { safetyNumber } from "../e2ee/safety.js";
 import { Session } from "../core/session.js";
 import type { Conversation as ConversationInfo, EventObject, Message, ToolCall } from "../core/types.js";
@@ -27,7 +26,7 @@ export interface ClientOptions {
   readonly platform?: string | undefined;
   readonly trust?: TrustPolicy | undefined;
   /** Pins and marks of an earlier run. */
-  readonly pins?: Pins | undefined;
+  readonly pins?: StoredPins | undefined;
   readonly marks?: ReadonlyMap<string, EpochMarks> | undefined;
   /** Which tool requests were begun; kept in memory without it. */
   readonly begun?: BegunStore | undefined;
@@ -62,10 +61,11 @@ export type ClientEvent =
 
 export class Client {
   readonly devices: Devices;
-  readonly pins: Pins;
+  #pins: Pins | null = null;
   #session: Session | null = null;
   #rotator: Rotator | null = null;
   readonly #clearChosen = new Set<string>();
+  readonly #sending = new Map<string, Promise<unknown>>();
   readonly #begun: BegunStore;
   readonly #hooks: HookCaller;
   readonly #streams = new Map<string, string>();
@@ -76,7 +76,6 @@ export class Client {
     private readonly options: ClientOptions,
   ) {
     this.#hooks = new HookCaller(options.hooks ?? {}, options.logger ?? SILENT);
-    this.pins = options.pins ?? new Pins(options.trust);
     this.#begun = options.begun ?? memoryBegunStore();
     this.devices = new Devices(account, (keys) => this.#holdKeys(keys));
   }
@@ -129,14 +128,21 @@ export class Client {
     await http.data({ method: "POST", path: "/auth/send-code", body, isPublic: true });
   }
 
+  /** What this device has learned about others' keys; `store()` gives what to keep for ever. */
+  get pins(): Pins {
+    const { trust, pins } = this.options;
+    return (this.#pins ??= new Pins(this.self, trust, [], pins ?? null));
+  }
+
   get self(): Principal {
     return { type: "user", id: this.account.userId };
   }
 
   async #holdKeys(keys: DeviceKeys): Promise<void> {
+    this.pins.own(keys.opening.map((key) => hex(key.keyId)));
     this.#session = this.#makeSession(keys);
     this.#rotator = new Rotator(this.#session, this.self, keys.signer, this.pins, (id, who) => {
-      const details = { type: "not_given", principal_id: who.principal.id, key_id: null };
+      const details = { type: who.because, principal_id: who.principal.id, key_id: null };
       this.#hooks.call("key_changed", details);
       this.options.logger?.warn("a member was given nothing", { conversation_id: id });
     });
@@ -151,13 +157,9 @@ export class Client {
       deviceId: this.account.deviceId,
       pins: this.pins,
       marks: this.options.marks ?? new Map(),
-      onKeyNotice: (notice) => {
-        const keyId = "keyId" in notice ? notice.keyId : null;
-        const details = { type: notice.type, principal_id: notice.principal.id, key_id: keyId };
-        this.#hooks.call("key_changed", details);
-      },
-      onWrapNotice: (id, notice) =>
-        this.options.logger?.warn("a key of a conversation is odd", { type: notice.type, conversation_id: id }),
+      allowsClear: false,
+      onNotice: ({ kind, about, keyId }) =>
+        this.#hooks.call("key_changed", { type: kind, principal_id: about.id, key_id: keyId }),
     });
   }
 
@@ -169,7 +171,12 @@ export class Client {
 
   conversation(id: string): Conversation {
     if (!this.#rotator) throw new DecryptError("no_epoch_key");
-    const parts = { session: this.session, rotator: this.#rotator, clearChosen: this.#clearChosen };
+    const parts = {
+      session: this.session,
+      rotator: this.#rotator,
+      clearChosen: this.#clearChosen,
+      sending: this.#sending,
+    };
     return new Conversation(id, parts);
   }
 
@@ -206,7 +213,7 @@ export class Client {
   /** The tap: this person takes the key for that principal's. */
   confirm(principal: Principal, keyId: string): void {
     this.pins.confirm(principal, keyId);
-    this.session.reconsider();
+    this.session.reconsider(principal);
   }
 
   /** 60 digits to compare with somebody, of this device's key and one of theirs. */
@@ -292,7 +299,7 @@ export class Client {
     if (event.event === "message.created" && this.#rotator) {
       const message = event.data as unknown as Message;
       const conversation = this.conversation(message.conversation_id);
-      const received = await conversation.open(message, event.seq);
+      const received = await conversation.open(message, true);
       if (received.fault) this.#undecryptable(event, received.fault);
       if (received.opened?.isReplay) return [];
       if (message.client_message_id) this.#finished.add(message.client_message_id);
@@ -333,10 +340,8 @@ export class Client {
     const n = Number(frame["n"]);
     try {
       const place = { kind: Kind.delta, streamId, n } as const;
-      const { opened, pin } = await this.session.open(conversationId, fromBase64(data), place, sender);
-      if (pin.trust === "waiting" || pin.retired) return [];
-      if (Math.abs(Date.now() - opened.time) > MOMENT_MS) return [];
-      const append = String(opened.content["append"] ?? "");
+      const shown = await this.session.openText(conversationId, data, place, sender);
+      const append = String(shown.opened!.content["append"] ?? "");
       return [{ type: "delta", conversationId, streamId, n, append, sender }];
     } catch (error) {
       if (error instanceof DecryptError) return [];

@@ -31,6 +31,8 @@ export interface ConversationParts {
   readonly rotator: Rotator;
   /** Conversations in clear that the person chose. */
   readonly clearChosen: Set<string>;
+  /** The last send of each conversation: the next one begins after it. */
+  readonly sending: Map<string, Promise<unknown>>;
 }
 
 export class Conversation {
@@ -53,7 +55,16 @@ export class Conversation {
     this.parts.clearChosen.add(this.id);
   }
 
-  async send(content: string | JsonObject, options: SendOptions = {}): Promise<Sent> {
+  /** Sends of a conversation are stored in the order in which they were called. */
+  send(content: string | JsonObject, options: SendOptions = {}): Promise<Sent> {
+    const { sending } = this.parts;
+    const before = sending.get(this.id) ?? Promise.resolve();
+    const sent = before.then(() => this.#send(content, options));
+    sending.set(this.id, sent.catch(() => {}));
+    return sent;
+  }
+
+  async #send(content: string | JsonObject, options: SendOptions): Promise<Sent> {
     const body: JsonObject = typeof content === "string" ? { type: "text", text: content } : content;
     const clientMessageId = options.clientMessageId ?? newUlid();
     const answered = options.inReplyTo;
@@ -78,8 +89,10 @@ export class Conversation {
   ): Promise<JsonObject> {
     if (!(await this.#isToBeSealed())) return body;
     const { session, rotator } = this.parts;
-    if (needsRotation(await session.load(this.id))) await rotator.rotate(this.id);
     const answered = options.inReplyTo;
+    const epoch = answered?.opened?.epoch ?? null;
+    const isDue = needsRotation(await session.load(this.id), session.options.self, epoch);
+    if (isDue) await rotator.rotate(this.id);
     const re = answered?.opened?.re;
     const place = {
       kind: Kind.message,
@@ -87,7 +100,7 @@ export class Conversation {
       inReplyTo: answered?.message.message_id,
     };
     return session.sealPayload(this.id, place, re ? { ...body, re } : body, {
-      answering: answered?.opened?.epoch,
+      answering: epoch ?? undefined,
       addressed: options.to,
     });
   }
@@ -140,17 +153,17 @@ export class Conversation {
         path: `/conversations/${this.id}/messages`,
         query: { cursor, limit: options.limit ?? 50 },
       });
-      for (const message of page.data) yield this.open(message, null);
+      for (const message of page.data) yield this.open(message, false);
       cursor = page.nextCursor ?? undefined;
     } while (cursor);
   }
 
-  /** `live` is the number in the inbox; null for history. */
-  async open(message: Message, live: number | null): Promise<ReceivedMessage> {
+  /** `isLive`: from the inbox, not from the history. */
+  async open(message: Message, isLive: boolean): Promise<ReceivedMessage> {
     const { session } = this.parts;
     try {
       if (message.payload?.["type"] !== "encrypted") return await this.#openClear(message);
-      const opened = await session.openMessage(message, live);
+      const opened = await session.openMessage(message, isLive);
       return { message, opened, fault: null };
     } catch (error) {
       if (!(error instanceof DecryptError)) throw error;

@@ -2,9 +2,7 @@
 import { idBytes } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind, type RequestPlace, requestDigest } from "../e2ee/context.js";
-import { MOMENT_MS } from "../e2ee/conversation.js";
 import { envelopeOf } from "../e2ee/envelope.js";
-import { DecryptError } from "../e2ee/errors.js";
 import type { Session } from "../core/session.js";
 import type { ToolCall } from "../core/types.js";
 
@@ -86,14 +84,14 @@ export async function openToolRequest(
   };
   const agent = { type: "agent", id: call.agent_id } as const;
   const envelope = envelopeOf(call.payload);
-  const { opened, pin } = await session.open(call.conversation_id, envelope, place, agent);
-  if (pin.trust === "waiting") throw new DecryptError("unknown_sender_key");
-  if (pin.retired) throw new DecryptError("retired_key");
-  if (Math.abs(Date.now() - opened.time) > MOMENT_MS) throw new DecryptError("stale");
+  const createdAt = Date.parse(call.created_at);
+  const incoming = { sender: agent, place, envelope, createdAt, isLive: true };
+  const shown = await session.open(call.conversation_id, incoming);
+  const opened = shown.opened!;
   const conversation = idBytes(call.conversation_id);
   const digest = await requestDigest(conversation, agent, place, opened.contentBytes);
   const { arguments: args, prompt } = opened.content;
   const isObject = typeof args === "object" && args !== null && !Array.isArray(args);
-  const shown = typeof prompt === "string" ? prompt : null;
-  return new ToolRequest(call, isObject ? args : {}, shown, session, digest, begun);
+  const text = typeof prompt === "string" ? prompt : null;
+  return new ToolRequest(call, isObject ? args : {}, text, session, digest, begun);
 }

@@ -7,7 +7,7 @@
  */
 import { fromBase64, fromHex } from "../e2ee/bytes.js";
 import type { Principal } from "../e2ee/keys.js";
-import type { DirectoryKey, KeyNotice, Pins } from "../e2ee/trust.js";
+import type { DirectoryKey, Notice, Pins } from "../e2ee/trust.js";
 import { BlindpipeError } from "../errors.js";
 import type { Http } from "../transport/http.js";
 import type { AgentKeys, KeyDirectory, Member } from "./types.js";
@@ -45,7 +45,8 @@ function directoryKey(shown: ShownKey): DirectoryKey {
     schemes: shown.schemes ?? undefined,
     introduction,
     // The end of a replaced key's grace may lie ahead; until then it signs.
-    retired: Boolean(shown.retired_at) && Date.parse(shown.retired_at!) <= Date.now(),
+    retired: shown.retired_at != null && Date.parse(shown.retired_at) <= Date.now(),
+    retiredAt: shown.retired_at == null ? undefined : Date.parse(shown.retired_at),
   };
 }
 
@@ -65,18 +66,17 @@ export class Directory {
   constructor(
     private readonly http: Http,
     private readonly pins: Pins,
-    private readonly onNotice: (notice: KeyNotice) => void,
+    private readonly onNotice: (notice: Notice) => void,
   ) {}
 
   /** Reads the keys of all members, and pins what is new. */
   async recipients(
     conversationId: string,
     members: readonly Member[],
-    position: number | null,
   ): Promise<Recipient[]> {
     const found = (await this.#atOnce(conversationId)) ?? (await this.#oneByOne(members));
     for (const { shown, principal } of found) {
-      await this.#pin(principal, shown.devices.map(directoryKey), position, shown.list_version);
+      await this.#pin(principal, shown.devices.map(directoryKey));
     }
     return found.map(({ shown, principal }) => ({
       principal,
@@ -128,9 +128,8 @@ export class Directory {
   async speaker(
     conversationId: string,
     principal: Principal,
-    position: number | null,
   ): Promise<void> {
-    if (this.#hasRecipients !== true) return this.refresh(principal, position);
+    if (this.#hasRecipients !== true) return this.refresh(principal);
     const page = await this.#page(conversationId, { principal_id: principal.id }).catch(
       (error: unknown) => {
         if (isMissing(error)) return { members: [] };
@@ -138,7 +137,7 @@ export class Directory {
       },
     );
     for (const shown of page.members) {
-      await this.#pin(principal, shown.devices.map(directoryKey), position, shown.list_version);
+      await this.#pin(principal, shown.devices.map(directoryKey));
     }
   }
 
@@ -162,10 +161,10 @@ export class Directory {
   }
 
   /** Reads the keys of a single principal, and pins what is new. */
-  async refresh(principal: Principal, position: number | null): Promise<void> {
+  async refresh(principal: Principal): Promise<void> {
     const list = await this.#read(principal);
     if (!list) return;
-    await this.#pin(principal, list.devices.map(directoryKey), position, list.list_version);
+    await this.#pin(principal, list.devices.map(directoryKey));
   }
 
   async #read(
@@ -188,13 +187,11 @@ export class Directory {
   async #pin(
     principal: Principal,
     keys: readonly DirectoryKey[],
-    position: number | null,
-    listVersion: number,
   ): Promise<void> {
     // A server of before schemes were shown says nothing of them: keys alone then mean `bp1`.
     const isTold = this.#hasRecipients === true;
     const spoken = keys.map((key) => (key.schemes || isTold ? key : { ...key, schemes: ["bp1"] }));
-    const notices = await this.pins.observe(principal, spoken, position, listVersion);
+    const notices = await this.pins.directory(principal, spoken);
     notices.forEach((notice) => this.onNotice(notice));
   }
 }

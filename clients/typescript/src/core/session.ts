@@ -1,18 +1,13 @@
 /** One principal's conversations: what it can open, and what it may seal with. */
-import { type Bytes, base64, idBytes } from "../e2ee/bytes.js";
+import { type Bytes, base64, fromBase64, idBytes } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind, type Place } from "../e2ee/context.js";
-import {
-  ConversationKeys,
-  DEFAULT_MAX_AGE_MS,
-  type EpochMarks,
-  type WrapNotice,
-} from "../e2ee/conversation.js";
-import { type Opened, envelopeHash, envelopeOf, open, payload, seal } from "../e2ee/envelope.js";
+import { envelopeHash, envelopeOf, payload, readHeader, seal } from "../e2ee/envelope.js";
 import type { EpochSecret } from "../e2ee/epoch.js";
-import { DecryptError } from "../e2ee/errors.js";
+import { DecryptError, KeyUnavailable } from "../e2ee/errors.js";
 import { type KeyPair, type OpeningKeys, type Principal, principalName } from "../e2ee/keys.js";
-import type { KeyNotice, Pin, Pins } from "../e2ee/trust.js";
+import { type EpochMarks, type Incoming, Room, type Shown } from "../e2ee/room.js";
+import type { Notice, Pin, Pins } from "../e2ee/trust.js";
 import { BlindpipeError } from "../errors.js";
 import type { Http } from "../transport/http.js";
 import { Directory, type Recipient } from "./directory.js";
@@ -28,8 +23,11 @@ export interface SessionOptions {
   readonly deviceId: string | null;
   readonly pins: Pins;
   readonly marks: ReadonlyMap<string, EpochMarks>;
-  readonly onKeyNotice: (notice: KeyNotice) => void;
-  readonly onWrapNotice: (conversationId: string, notice: WrapNotice) => void;
+  /** An agent's developer takes clear text. */
+  readonly allowsClear: boolean;
+  /** An agent's bound for the age of messages, in milliseconds. */
+  readonly maxAgeMs?: number | undefined;
+  readonly onNotice: (notice: Notice, conversationId: string | null) => void;
 }
 
 /** Who said something, as far as it is proven. */
@@ -55,31 +53,30 @@ export interface OpenedMessage {
   /** The hash by which an answer names this envelope; null in clear. */
   readonly re: string | null;
   readonly isReplay: boolean;
+  /** What stands beside it when it is shown. */
+  readonly notices: readonly Notice[];
 }
 
-interface Entry {
-  readonly keys: ConversationKeys;
+/** What is known of a conversation. */
+export interface Entry {
+  readonly room: Room;
   info: Conversation | null;
   recipients: readonly Recipient[];
   members: Map<string, Member>;
-  /** What the server calls the current epoch. */
-  serverEpoch: number | null;
-  rotationRequired: boolean;
   /** Members or their keys have changed since they were read. */
   isStale: boolean;
-  /** Members or their keys have changed since the newest epoch was made. */
-  hasChanged: boolean;
   loading: Promise<void> | null;
 }
 
 export class Session {
   readonly directory: Directory;
   readonly #entries = new Map<string, Entry>();
-  /** The newest inbox number that was seen. */
-  position: number | null = null;
 
   constructor(readonly options: SessionOptions) {
-    this.directory = new Directory(options.http, options.pins, options.onKeyNotice);
+    this.directory = new Directory(options.http, options.pins, (notice) => {
+      for (const entry of this.#entries.values()) entry.room.keysChanged(notice.about);
+      options.onNotice(notice, null);
+    });
   }
 
   get hasKeys(): boolean {
@@ -89,17 +86,14 @@ export class Session {
   #entry(conversationId: string): Entry {
     let entry = this.#entries.get(conversationId);
     if (!entry) {
-      const { self, opening, pins, marks } = this.options;
-      const id = idBytes(conversationId);
+      const { marks, allowsClear } = this.options;
+      const room = new Room(idBytes(conversationId), allowsClear, marks.get(conversationId));
       entry = {
-        keys: new ConversationKeys(id, self, opening, pins, marks.get(conversationId)),
+        room,
         info: null,
         recipients: [],
         members: new Map(),
-        serverEpoch: null,
-        rotationRequired: false,
         isStale: true,
-        hasChanged: false,
         loading: null,
       };
       this.#entries.set(conversationId, entry);
@@ -109,7 +103,7 @@ export class Session {
 
   /** Epochs and times that a store keeps. */
   marks(): Map<string, EpochMarks> {
-    return new Map([...this.#entries].map(([id, entry]) => [id, entry.keys.marks]));
+    return new Map([...this.#entries].map(([id, entry]) => [id, entry.room.marks]));
   }
 
   /** The conversation with its members, their keys, and this member's newest wrap. */
@@ -125,23 +119,35 @@ export class Session {
     entry.isStale = false;
     try {
       const path = `/conversations/${conversationId}`;
-      entry.info = await this.options.http.data<Conversation>({ method: "GET", path });
-      entry.rotationRequired = entry.info.rotation_required;
-      entry.serverEpoch = Math.max(entry.info.epoch, 0);
-      const members = entry.info.members ?? [];
-      entry.members = new Map(members.map((member) => [nameOf(member), member]));
+      const info = await this.options.http.data<Conversation>({ method: "GET", path });
+      entry.info = info;
+      this.#serverEpoch(entry, info.epoch, info.rotation_required);
+      const members = info.members ?? [];
+      entry.members = new Map(members.map((member) => [principalName(principalOf(member)), member]));
+      const shown = members.map((member) => ({
+        principal: principalOf(member),
+        visibility: member.visibility ?? ("all" as const),
+      }));
+      this.#tell(entry.room.members(shown), conversationId);
       if (!this.hasKeys) return;
-      const others = members.filter((member) => !this.#isSelf(member) || member.principal_type === "user");
-      entry.recipients = await this.directory.recipients(conversationId, others, this.position);
-      if (entry.info.epoch > 0) await this.readWraps(conversationId, entry);
+      // An agent's own list says nothing new to it; a person's own devices are given secrets too.
+      const { self } = this.options;
+      const asked = self.type === "user" ? members : members.filter((member) => !isSame(member, self));
+      entry.recipients = await this.directory.recipients(conversationId, asked);
+      if (info.epoch > 0) await this.readWraps(conversationId, entry);
     } catch (error) {
       entry.isStale = true;
       throw error;
     }
   }
 
-  #isSelf(member: Member): boolean {
-    return nameOf(member) === principalName(this.options.self);
+  #serverEpoch({ room }: Entry, epoch: number, rotationRequired: boolean): void {
+    // Messages of an epoch are not counted by the server; its age bounds it.
+    room.serverEpoch({ epoch, rotationRequired, messages: 0 });
+  }
+
+  #tell(notices: readonly Notice[], conversationId: string): void {
+    for (const notice of notices) this.options.onNotice(notice, conversationId);
   }
 
   /** Reads this member's wraps of an epoch; of the current one without a number. */
@@ -155,47 +161,41 @@ export class Session {
       if (error instanceof BlindpipeError && error.status === 404) return;
       throw error;
     }
-    entry.serverEpoch = found.current_epoch;
-    entry.rotationRequired = found.rotation_required;
+    this.#serverEpoch(entry, found.current_epoch, found.rotation_required);
     await this.takeWraps(conversationId, entry, found.epoch, found.wrapped_keys);
   }
 
+  /** Takes what opens; restored keys also open what was wrapped for the devices of before. */
   async takeWraps(
     conversationId: string,
     entry: Entry,
     epoch: number,
     wraps: readonly { device_id?: string | null; wrapped_key: string }[],
   ): Promise<void> {
-    const sight = {
-      isMember: (principal: Principal) => entry.members.has(principalName(principal)),
-      now: Date.now(),
-    };
-    for (const { device_id, wrapped_key } of wraps) {
-      const outcome = await entry.keys.take(epoch, wrapped_key, sight);
-      // Restored keys also open what was wrapped for the devices of before; those get no notice.
-      if (device_id && device_id !== this.options.deviceId) continue;
-      outcome.notices.forEach((notice) => this.options.onWrapNotice(conversationId, notice));
+    const { pins, opening } = this.options;
+    for (const { wrapped_key } of wraps) {
+      try {
+        const taken = await entry.room.wrap(pins, opening, epoch, wrapped_key, Date.now());
+        this.#tell(taken.notices, conversationId);
+      } catch (error) {
+        // What does not open is found missing by whoever needs it.
+        if (!(error instanceof DecryptError)) throw error;
+      }
     }
+  }
+
+  /** A rotation of one's own has been accepted. */
+  async rotated(conversationId: string, entry: Entry, epoch: number, own: string): Promise<void> {
+    this.#serverEpoch(entry, epoch, false);
+    await this.takeWraps(conversationId, entry, epoch, [{ wrapped_key: own }]);
   }
 
   /** Takes note of what an event says about keys and members, before anybody handles it. */
   async observe(event: EventObject): Promise<void> {
-    this.position = event.seq;
-    const data = event.data;
+    const { data } = event;
     switch (event.event) {
-      case "key.rotated": {
-        const rotation = data as unknown as KeyRotation;
-        const entry = this.#entries.get(rotation.conversation_id);
-        // What was never looked at is read when it is needed.
-        if (!entry || !this.hasKeys) return;
-        entry.hasChanged = false;
-        if (!entry.isStale) {
-          entry.serverEpoch = Math.max(entry.serverEpoch ?? 0, rotation.epoch);
-          entry.rotationRequired = false;
-          await this.#ensureRotator(entry, rotation.by);
-        }
-        return this.takeWraps(rotation.conversation_id, entry, rotation.epoch, rotation.wrapped_keys);
-      }
+      case "key.rotated":
+        return this.#observeRotation(data as unknown as KeyRotation);
       case "key.device_added":
       case "key.device_removed":
         return this.#principalChanged({ type: "user", id: String(data["user_id"]) });
@@ -208,114 +208,90 @@ export class Session {
       case "relation.revoked": {
         const id = event.conversation_id ?? (data["conversation_id"] as string | undefined);
         const entry = id && this.#entries.get(id);
-        if (entry) entry.isStale = entry.hasChanged = true;
+        if (entry) entry.isStale = true;
       }
     }
   }
 
-  async #ensureRotator(entry: Entry, userId: string): Promise<void> {
-    const rotator: Principal = { type: "user", id: userId };
-    if (!this.options.pins.isKnown(rotator) && entry.members.has(principalName(rotator))) {
-      await this.directory.refresh(rotator, this.position);
-    }
+  async #observeRotation(rotation: KeyRotation): Promise<void> {
+    const entry = this.#entries.get(rotation.conversation_id);
+    // What was never looked at is read when it is needed.
+    if (!entry || !this.hasKeys || entry.isStale) return;
+    const { server } = entry.room;
+    this.#serverEpoch(entry, Math.max(server.epoch, rotation.epoch), false);
+    const rotator: Principal = { type: "user", id: rotation.by };
+    const isNew = !this.options.pins.isKnown(rotator) && entry.room.isMember(rotator);
+    if (isNew) await this.directory.speaker(rotation.conversation_id, rotator);
+    await this.takeWraps(rotation.conversation_id, entry, rotation.epoch, rotation.wrapped_keys);
   }
 
   async #principalChanged(principal: Principal): Promise<void> {
-    const name = principalName(principal);
     for (const entry of this.#entries.values()) {
-      if (entry.members.has(name)) entry.isStale = entry.hasChanged = true;
+      if (entry.room.isMember(principal)) entry.isStale = true;
     }
-    if (this.options.pins.isKnown(principal)) await this.directory.refresh(principal, this.position);
+    if (this.options.pins.isKnown(principal)) await this.directory.refresh(principal);
+  }
+
+  /** After a tap: what waited under the key is read again. */
+  reconsider(principal: Principal): void {
+    for (const entry of this.#entries.values()) {
+      if (!entry.room.isMember(principal)) continue;
+      entry.room.keysChanged(principal);
+      entry.isStale = true;
+    }
   }
 
   /** Opens something that was found in a conversation. Throws `DecryptError`. */
-  async open(
-    conversationId: string,
-    envelope: Bytes,
-    place: Place,
-    sender: Principal,
-  ): Promise<{ opened: Opened; pin: Pin; member: boolean; entry: Entry }> {
+  async open(conversationId: string, incoming: Incoming): Promise<Shown & { entry: Entry }> {
     const entry = await this.load(conversationId);
-    let pin: Pin | undefined;
-    const opened = await open({
-      envelope,
-      place,
-      conversation: entry.keys.conversation,
-      sender,
-      secret: (epoch, sid) => this.#secret(conversationId, entry, epoch, sid),
-      senderKeys: async (keyId) => (pin = await this.#senderKey(conversationId, sender, keyId)),
-    });
-    const member = entry.members.has(principalName(sender));
-    this.options.pins.noteSpeaks(sender);
-    return { opened, pin: pin!, member, entry };
+    if (incoming.envelope) await this.#prepare(conversationId, entry, incoming);
+    const { pins, maxAgeMs } = this.options;
+    const shown = await entry.room.open(pins, { maxAgeMs, ...incoming }, Date.now());
+    return { ...shown, entry };
   }
 
-  async #secret(
-    conversationId: string,
-    entry: Entry,
-    epoch: number,
-    sid: Bytes,
-  ): Promise<EpochSecret | undefined> {
-    const held = entry.keys.secret(epoch, sid);
-    if (held || !this.hasKeys) return held;
-    await this.readWraps(conversationId, entry, epoch);
-    return entry.keys.secret(epoch, sid);
+  /** Reads the secret and the key that an envelope names, where they are not in memory. */
+  async #prepare(conversationId: string, entry: Entry, incoming: Incoming): Promise<void> {
+    if (!this.hasKeys) return;
+    const { epoch, sid, keyId } = readHeader(incoming.envelope!);
+    if (!entry.room.secret(epoch, sid)) await this.readWraps(conversationId, entry, epoch);
+    const isKnown = this.options.pins.find(incoming.sender, keyId) !== undefined;
+    if (!isKnown) await this.directory.speaker(conversationId, incoming.sender);
   }
 
-  async #senderKey(
-    conversationId: string,
-    sender: Principal,
-    keyId: Bytes,
-  ): Promise<Pin | undefined> {
-    const known = this.options.pins.find(sender, keyId);
-    if (known) return known;
-    await this.directory.speaker(conversationId, sender, this.position);
-    return this.options.pins.find(sender, keyId);
-  }
-
-  /**
-   * Opens a message. `live` is its number in the inbox; null for history, where keys that have left
-   * still verify. Throws `DecryptError`.
-   */
-  async openMessage(message: Message, live: number | null): Promise<OpenedMessage> {
-    if (message.payload === null) throw new DecryptError("clear");
+  /** `live`: from the inbox, not from the history. Throws `DecryptError`. */
+  async openMessage(message: Message, isLive: boolean): Promise<OpenedMessage> {
     const sender: Principal = { type: message.sender.type, id: message.sender.id };
     const envelope = envelopeOf(message.payload);
-    if (!message.client_message_id) throw new DecryptError("malformed");
-    const place: Place = {
-      kind: Kind.message,
-      clientMessageId: message.client_message_id,
-      inReplyTo: message.in_reply_to,
-    };
-    const { opened, pin, member, entry } = await this.open(
-      message.conversation_id,
-      envelope,
-      place,
-      sender,
-    );
-    refuseRetired(pin, live);
-    const isReplay = live !== null && entry.keys.isReplay(sender, message.client_message_id);
+    const clientMessageId = message.client_message_id;
+    if (!clientMessageId) throw new DecryptError("malformed");
+    const place: Place = { kind: Kind.message, clientMessageId, inReplyTo: message.in_reply_to };
+    const createdAt = Date.parse(message.created_at);
+    const incoming = { sender, place, envelope, createdAt, isLive };
+    const shown = await this.open(message.conversation_id, incoming);
+    const { room } = shown.entry;
     return {
-      content: opened.content,
+      content: shown.opened!.content,
       encrypted: true,
-      sender: { ...sender, deviceId: message.sender.device_id ?? null, ...proof(pin), member },
-      sentAt: new Date(opened.time),
-      epoch: opened.header.epoch,
+      sender: {
+        ...sender,
+        deviceId: message.sender.device_id ?? null,
+        ...proof(shown.pin!),
+        member: room.isMember(sender),
+      },
+      sentAt: new Date(shown.opened!.time),
+      epoch: shown.opened!.header.epoch,
       re: await envelopeHash(envelope),
-      isReplay,
+      isReplay: isLive && room.isRemembered(sender, clientMessageId),
+      notices: shown.notices,
     };
-  }
-
-  /** After a tap: what waited under the key counts from now on. */
-  reconsider(): void {
-    for (const entry of this.#entries.values()) entry.keys.reconsider(Date.now());
   }
 
   /** A message that was handled is not handled again under another event. */
   remember(message: Message): void {
     const sender: Principal = { type: message.sender.type, id: message.sender.id };
-    const entry = this.#entry(message.conversation_id);
-    if (message.client_message_id) entry.keys.remember(sender, message.client_message_id);
+    const { room } = this.#entry(message.conversation_id);
+    if (message.client_message_id) room.remember(sender, message.client_message_id);
   }
 
   /** What came in clear: nobody's word but the server's. */
@@ -330,13 +306,14 @@ export class Session {
       epoch: 0,
       re: null,
       isReplay: false,
+      notices: [{ kind: "not_encrypted", about: sender, keyId: null }],
     };
   }
 
   /** Whether a conversation has, or ever had, an epoch. */
   async isEncrypted(conversationId: string): Promise<boolean> {
-    const entry = await this.load(conversationId);
-    return (entry.serverEpoch ?? 0) > 0 || entry.keys.wasEncrypted;
+    const { room } = await this.load(conversationId);
+    return room.server.epoch > 0 || room.wasEncrypted;
   }
 
   /** Seals with the newest secret. Throws `KeyUnavailable`. */
@@ -347,10 +324,10 @@ export class Session {
     options: { answering?: number | undefined; addressed?: readonly string[] | undefined } = {},
   ): Promise<Bytes> {
     const entry = await this.load(conversationId);
-    if ((entry.serverEpoch ?? 0) > entry.keys.newestEpoch) {
+    if (entry.room.server.epoch > entry.room.marks.epoch) {
       await this.readWraps(conversationId, entry);
     }
-    const secret = entry.keys.sealingSecret(entry.serverEpoch, options.answering ?? 0);
+    const secret = this.#sealable(entry, options.answering ?? null);
     return seal({
       secret,
       place,
@@ -360,6 +337,13 @@ export class Session {
       time: Date.now(),
       addressed: secret.kind === 1 ? options.addressed?.map(idBytes) : undefined,
     });
+  }
+
+  #sealable({ room }: Entry, answering: number | null): EpochSecret {
+    // A person rotates before a send; where the limit forbids that, the newest goes on.
+    const secret = room.sealable();
+    if (!secret || (answering ?? 0) > secret.epoch) throw new KeyUnavailable();
+    return secret;
   }
 
   /** The payload of a sealed thing. */
@@ -372,27 +356,31 @@ export class Session {
     return base64(await this.seal(...parameters));
   }
 
-  isTooOld(opened: OpenedMessage, maxAgeMs = DEFAULT_MAX_AGE_MS): boolean {
-    return opened.sentAt !== null && Date.now() - opened.sentAt.getTime() > maxAgeMs;
+  /** Opens a delta's bare string. */
+  async openText(
+    conversationId: string,
+    text: string,
+    place: Place,
+    sender: Principal,
+  ): Promise<Shown> {
+    const envelope = fromBase64(text);
+    const createdAt = Date.now();
+    return this.open(conversationId, { sender, place, envelope, createdAt, isLive: true });
   }
-}
-
-/** Live messages later in the inbox than their key's leaving are nobody's. */
-function refuseRetired(pin: Pin, live: number | null): void {
-  if (live === null || !pin.retired) return;
-  if (pin.retiredAt === null || live > pin.retiredAt) throw new DecryptError("retired_key");
 }
 
 function proof(pin: Pin): { authentic: boolean; pinned: boolean; verified: boolean } {
   return {
-    authentic: pin.trust !== "waiting",
+    authentic: pin.standing !== "waiting",
     pinned: pin.fromStore,
-    verified: pin.trust === "verified",
+    verified: pin.standing === "verified",
   };
 }
 
-function nameOf(member: Member): string {
-  return principalName({ type: member.principal_type, id: member.principal_id });
+function principalOf(member: Member): Principal {
+  return { type: member.principal_type, id: member.principal_id };
 }
 
-export type { Entry };
+function isSame(member: Member, self: Principal): boolean {
+  return principalName(principalOf(member)) === principalName(self);
+}

@@ -1,4 +1,4 @@
-/** Pins: which keys are believed, and whose new keys wait for a tap. */
+/** Pins: which keys of whom are known, introduced, verified, waiting for a person, or retired. */
 import { base64, fromBase64, hex } from "./bytes.js";
 import {
   type Introduction,
@@ -10,14 +10,20 @@ import {
   verifyIntroduction,
 } from "./keys.js";
 
-/**
- * `known`: a first key, or confirmed by a person. `introduced`: signed by such a one. `verified`:
- * compared by people, or introduced by a verified one. `waiting`: nothing is believed or given.
- */
-export type Trust = "known" | "introduced" | "verified" | "waiting";
-
-/** `tofu` accepts first keys; `strict` lets them wait too. */
+/** `tofu` accepts first keys; under `strict` they wait too. */
 export type TrustPolicy = "tofu" | "strict";
+
+/**
+ * `waiting`: nothing is believed or given. `known`: a first key, or confirmed by a person.
+ * `introduced`: signed by an accepted one. `verified`: compared by people, or introduced by such.
+ */
+export type Standing = "waiting" | "known" | "introduced" | "verified";
+
+const RANK: Readonly<Record<Standing, number>> = { waiting: 0, known: 1, introduced: 2, verified: 3 };
+
+function higher(one: Standing, other: Standing): Standing {
+  return RANK[one] >= RANK[other] ? one : other;
+}
 
 /** A key as the directory shows it. */
 export interface DirectoryKey extends PublicKeys {
@@ -27,210 +33,128 @@ export interface DirectoryKey extends PublicKeys {
   readonly introduction?: Introduction | undefined;
   /** The directory itself says that this key is of the past. */
   readonly retired?: boolean | undefined;
+  /** Since when, in Unix milliseconds by the server's clock. */
+  readonly retiredAt?: number | undefined;
 }
 
 export interface Pin extends PublicKeys {
   readonly keyId: string;
   readonly deviceId: string;
-  trust: Trust;
+  standing: Standing;
   retired: boolean;
-  /** The inbox number at which the key was seen to have left; live messages after it are refused. */
+  /** The server's time of its leaving; null if it was not told. */
   retiredAt: number | null;
+  introducedBy: string | null;
   /** Seen before this start of the program. */
   readonly fromStore: boolean;
 }
 
-export type KeyNotice =
-  | { readonly type: "key_waiting"; readonly principal: Principal; readonly keyId: string }
-  | { readonly type: "key_unusable"; readonly principal: Principal; readonly deviceId: string }
-  | { readonly type: "key_retired"; readonly principal: Principal; readonly keyId: string }
-  | { readonly type: "key_returned"; readonly principal: Principal; readonly keyId: string };
+export function isAccepted(pin: Pin): boolean {
+  return !pin.retired && pin.standing !== "waiting";
+}
+
+/** In the order in which notices stand. */
+const NOTICE_KINDS = [
+  "introduced_key",
+  "waiting_key",
+  "unusable_key",
+  "retired_key",
+  "returned_key",
+  "own_list_key",
+  "link_retired",
+  "member_added",
+  "member_removed",
+  "agent_sees_all",
+  "not_member",
+  "other_secret_before",
+  "other_secret",
+  "other_time",
+  "not_encrypted",
+  "no_quote",
+] as const;
+
+export type NoticeKind = (typeof NOTICE_KINDS)[number];
+
+/** Something that the person is told. */
+export interface Notice {
+  readonly kind: NoticeKind;
+  readonly about: Principal;
+  readonly keyId: string | null;
+}
+
+export function notice(kind: NoticeKind, about: Principal, id: string | null = null): Notice {
+  return { kind, about, keyId: id };
+}
+
+export function sortNotices(notices: Notice[]): Notice[] {
+  const name = (one: Notice): string => `${principalName(one.about)}${one.keyId ?? ""}`;
+  const rank = (one: Notice): number => NOTICE_KINDS.indexOf(one.kind);
+  return notices.sort((one, other) => rank(one) - rank(other) || (name(one) < name(other) ? -1 : 1));
+}
 
 interface PrincipalPins {
   readonly keys: Map<string, Pin>;
   speaks: boolean;
-  listVersion: number;
+  /** The key of a link that was followed before the directory showed it. */
+  linked: string | null;
 }
 
-/** Pins as a store keeps them. */
+interface StoredPin {
+  readonly key_id: string;
+  readonly public_key: string;
+  readonly signing_public_key: string;
+  readonly device_id: string;
+  readonly standing: Standing;
+  readonly retired: boolean;
+  readonly retired_at: number | null;
+  readonly introduced_by: string | null;
+}
+
+/** Pins as a store keeps them, for ever. */
 export interface StoredPins {
-  readonly principals: Record<
-    string,
-    {
-      readonly speaks: boolean;
-      readonly list_version: number;
-      readonly keys: readonly {
-        readonly public_key: string;
-        readonly signing_public_key: string;
-        readonly key_id: string;
-        readonly device_id: string;
-        readonly trust: Trust;
-        readonly retired: boolean;
-      }[];
-    }
+  readonly principals: Readonly<
+    Record<string, { speaks: boolean; linked: string | null; keys: readonly StoredPin[] }>
   >;
 }
 
+type Listed = readonly [id: string, key: DirectoryKey];
+
 export class Pins {
   readonly #principals = new Map<string, PrincipalPins>();
+  readonly #own: Set<string>;
 
-  constructor(readonly policy: TrustPolicy = "tofu") {}
-
-  static restore(stored: StoredPins, policy: TrustPolicy = "tofu"): Pins {
-    const pins = new Pins(policy);
-    for (const [name, entry] of Object.entries(stored.principals)) {
-      const keys = entry.keys.map((key): [string, Pin] => [key.key_id, {
-        keyId: key.key_id,
-        publicKey: fromBase64(key.public_key),
-        signingPublicKey: fromBase64(key.signing_public_key),
-        deviceId: key.device_id,
-        trust: key.trust,
-        retired: key.retired,
-        retiredAt: null,
-        fromStore: true,
-      }]);
-      pins.#principals.set(name, {
-        keys: new Map(keys),
-        speaks: entry.speaks,
-        listVersion: entry.list_version,
-      });
+  constructor(
+    readonly me: Principal,
+    readonly policy: TrustPolicy = "tofu",
+    /** Ids of the keys that this client holds. */
+    own: Iterable<string> = [],
+    stored: StoredPins | null = null,
+  ) {
+    this.#own = new Set(own);
+    for (const [name, entry] of Object.entries(stored?.principals ?? {})) {
+      const keys = new Map(entry.keys.map((pin) => [pin.key_id, restorePin(pin)]));
+      this.#principals.set(name, { keys, speaks: entry.speaks, linked: entry.linked });
     }
-    return pins;
+  }
+
+  /** Keys that this client got since. */
+  own(ids: Iterable<string>): void {
+    for (const id of ids) this.#own.add(id);
   }
 
   store(): StoredPins {
-    const principals: Record<string, StoredPins["principals"][string]> = {};
-    for (const [name, entry] of this.#principals) {
-      const keys = [...entry.keys.values()].map((pin) => ({
-        public_key: base64(pin.publicKey),
-        signing_public_key: base64(pin.signingPublicKey),
-        key_id: pin.keyId,
-        device_id: pin.deviceId,
-        trust: pin.trust,
-        retired: pin.retired,
-      }));
-      principals[name] = { speaks: entry.speaks, list_version: entry.listVersion, keys };
-    }
-    return { principals };
+    const entries = [...this.#principals].map(([name, { keys, speaks, linked }]) => [
+      name,
+      { speaks, linked, keys: [...keys.values()].map(storePin) },
+    ]);
+    return { principals: Object.fromEntries(entries) as StoredPins["principals"] };
   }
 
   #of(principal: Principal): PrincipalPins {
     const name = principalName(principal);
     let entry = this.#principals.get(name);
-    if (!entry) {
-      entry = { keys: new Map(), speaks: false, listVersion: 0 };
-      this.#principals.set(name, entry);
-    }
+    if (!entry) this.#principals.set(name, (entry = { keys: new Map(), speaks: false, linked: null }));
     return entry;
-  }
-
-  /**
-   * Takes a whole list of the directory. `position` is the inbox number that the list is not older
-   * than; a key that is missing counts as retired from there on.
-   */
-  async observe(
-    principal: Principal,
-    list: readonly DirectoryKey[],
-    position: number | null = null,
-    listVersion = 0,
-  ): Promise<KeyNotice[]> {
-    const entry = this.#of(principal);
-    const isFirst = entry.keys.size === 0;
-    const notices: KeyNotice[] = [];
-    const listed = new Map<string, DirectoryKey>();
-    for (const key of list) {
-      if (await isUsable(key)) listed.set(hex(await keyId(key)), key);
-      else notices.push({ type: "key_unusable", principal, deviceId: key.deviceId ?? "" });
-      if (key.schemes?.includes("bp1")) entry.speaks = true;
-    }
-    // Before anything left is retired: its introductions count while it is not seen to have left.
-    const fresh = [...listed].filter(([id]) => !entry.keys.has(id));
-    await this.#add(principal, entry, fresh, isFirst);
-    this.#noticeNew(principal, entry, fresh, notices);
-    this.#retire(principal, entry, listed, position, notices);
-    entry.listVersion = Math.max(entry.listVersion, listVersion);
-    return notices;
-  }
-
-  async #add(
-    principal: Principal,
-    entry: PrincipalPins,
-    fresh: readonly [string, DirectoryKey][],
-    isFirst: boolean,
-  ): Promise<void> {
-    for (const [id, key] of fresh) {
-      const trust = isFirst && this.policy === "tofu" ? "known" : "waiting";
-      entry.keys.set(id, {
-        keyId: id,
-        publicKey: key.publicKey,
-        signingPublicKey: key.signingPublicKey,
-        deviceId: key.deviceId ?? "",
-        trust,
-        retired: key.retired ?? false,
-        retiredAt: null,
-        fromStore: false,
-      });
-    }
-    if (!isFirst) await this.#followIntroductions(principal, entry, fresh);
-  }
-
-  /** An introduced key introduces others, so this goes on until nothing changes. */
-  async #followIntroductions(
-    principal: Principal,
-    entry: PrincipalPins,
-    fresh: readonly [string, DirectoryKey][],
-  ): Promise<void> {
-    for (let changed = true; changed; ) {
-      changed = false;
-      for (const [id, key] of fresh) {
-        const pin = entry.keys.get(id)!;
-        const by = key.introduction && entry.keys.get(hex(key.introduction.byKeyId));
-        const counts = by && by.trust !== "waiting" && !by.retired;
-        if (pin.trust !== "waiting" || pin.retired || !counts) continue;
-        const { signature } = key.introduction!;
-        if (!(await verifyIntroduction(by, principal, pin.deviceId, pin, signature))) continue;
-        pin.trust = by.trust === "verified" ? "verified" : "introduced";
-        changed = true;
-      }
-    }
-  }
-
-  #noticeNew(
-    principal: Principal,
-    entry: PrincipalPins,
-    fresh: readonly [string, DirectoryKey][],
-    notices: KeyNotice[],
-  ): void {
-    for (const [id] of fresh) {
-      const pin = entry.keys.get(id)!;
-      if (pin.trust === "waiting" && !pin.retired) {
-        notices.push({ type: "key_waiting", principal, keyId: id });
-      }
-    }
-  }
-
-  #retire(
-    principal: Principal,
-    entry: PrincipalPins,
-    listed: ReadonlyMap<string, DirectoryKey>,
-    position: number | null,
-    notices: KeyNotice[],
-  ): void {
-    for (const pin of entry.keys.values()) {
-      const key = listed.get(pin.keyId);
-      const present = key !== undefined && !key.retired;
-      if (!present && !pin.retired) {
-        pin.retired = true;
-        pin.retiredAt = position;
-        notices.push({ type: "key_retired", principal, keyId: pin.keyId });
-      } else if (present && pin.retired) {
-        // What came back was perhaps brought back by who stole it.
-        pin.retired = false;
-        pin.retiredAt = null;
-        pin.trust = "waiting";
-        notices.push({ type: "key_returned", principal, keyId: pin.keyId });
-      }
-    }
   }
 
   find(principal: Principal, id: string | Uint8Array): Pin | undefined {
@@ -242,39 +166,212 @@ export class Pins {
     return [...(this.#principals.get(principalName(principal))?.keys.values() ?? [])];
   }
 
-  listVersion(principal: Principal): number {
-    return this.#principals.get(principalName(principal))?.listVersion ?? 0;
-  }
-
-  /** Whether anything at all is known of this principal. */
   isKnown(principal: Principal): boolean {
     return this.keysOf(principal).length > 0;
-  }
-
-  /** Whether something may be given to this key. */
-  isAccepted(principal: Principal, id: string | Uint8Array): boolean {
-    const pin = this.find(principal, id);
-    return pin !== undefined && pin.trust !== "waiting" && !pin.retired;
-  }
-
-  /** The tap: a person takes this key for that principal's. */
-  confirm(principal: Principal, id: string): void {
-    const pin = this.find(principal, id);
-    if (pin && pin.trust === "waiting") pin.trust = "known";
-  }
-
-  /** People have compared safety numbers, or followed a link that names the key. */
-  markVerified(principal: Principal, id: string): void {
-    const pin = this.find(principal, id);
-    if (pin) pin.trust = "verified";
-  }
-
-  /** `schemes`, a wrap, an envelope or a link with a key_id has said so once; that is kept for ever. */
-  noteSpeaks(principal: Principal): void {
-    this.#of(principal).speaks = true;
   }
 
   speaks(principal: Principal): boolean {
     return this.#principals.get(principalName(principal))?.speaks ?? false;
   }
+
+  /** `schemes`, a wrap, an envelope or a link has said so once; that is kept for ever. */
+  heard(principal: Principal): void {
+    this.#of(principal).speaks = true;
+  }
+
+  /** Takes a whole list of the directory. */
+  async directory(of: Principal, list: readonly DirectoryKey[]): Promise<Notice[]> {
+    const notices: Notice[] = [];
+    const listed: Listed[] = [];
+    for (const key of list) {
+      if (await isUsable(key)) listed.push([hex(await keyId(key)), key]);
+      else notices.push(notice("unusable_key", of));
+    }
+    const entry = this.#of(of);
+    const isFirst = entry.keys.size === 0;
+    const isMine = principalName(of) === principalName(this.me);
+    this.#retire(of, entry, listed, notices);
+    this.#pinFirst(entry, listed, isFirst, isMine);
+    await this.#introduce(of, entry, listed, notices);
+    this.#pinWaiting(of, entry, listed, isMine, notices);
+    if (listed.length > 0 && !this.#verifyLinked(entry) && entry.linked) {
+      notices.push(notice("link_retired", of, entry.linked));
+      entry.linked = null;
+    }
+    if (list.some((key) => key.schemes?.includes("bp1"))) entry.speaks = true;
+    return sortNotices(notices);
+  }
+
+  #retire(of: Principal, entry: PrincipalPins, listed: readonly Listed[], notices: Notice[]): void {
+    for (const pin of entry.keys.values()) {
+      const here = listed.find(([id]) => id === pin.keyId)?.[1];
+      const isHere = here !== undefined && !here.retired;
+      if (!pin.retired && !isHere) {
+        pin.retired = true;
+        pin.retiredAt = here?.retiredAt ?? null;
+        notices.push(notice("retired_key", of, pin.keyId));
+      } else if (pin.retired && isHere) {
+        notices.push(notice("returned_key", of, pin.keyId));
+      }
+    }
+  }
+
+  #pinFirst(
+    entry: PrincipalPins,
+    listed: readonly Listed[],
+    isFirst: boolean,
+    isMine: boolean,
+  ): void {
+    for (const [id, key] of listed) {
+      if (entry.keys.has(id)) continue;
+      if (isMine && this.#own.has(id)) entry.keys.set(id, newPin(id, key, "verified"));
+      if (!isMine && isFirst && this.policy === "tofu") entry.keys.set(id, newPin(id, key, "known"));
+    }
+  }
+
+  /** An introduced key introduces others, so this goes on until nothing changes. */
+  async #introduce(
+    of: Principal,
+    entry: PrincipalPins,
+    listed: readonly Listed[],
+    notices: Notice[],
+  ): Promise<void> {
+    for (let hasChanged = true; hasChanged; ) {
+      hasChanged = false;
+      for (const one of listed) {
+        const pin = await this.#introduced(of, entry, one);
+        if (!pin) continue;
+        const before = entry.keys.get(pin.keyId);
+        entry.keys.set(pin.keyId, pin);
+        if (!before || before.standing === "waiting") {
+          notices.push(notice("introduced_key", of, pin.keyId));
+        }
+        hasChanged = true;
+        break;
+      }
+    }
+  }
+
+  async #introduced(of: Principal, entry: PrincipalPins, [id, key]: Listed): Promise<Pin | null> {
+    const { introduction } = key;
+    const before = entry.keys.get(id);
+    if (!introduction || key.retired || before?.retired || before?.introducedBy) return null;
+    const by = entry.keys.get(hex(introduction.byKeyId));
+    if (!by || !isAccepted(by)) return null;
+    const device = key.deviceId ?? "";
+    if (!(await verifyIntroduction(by, of, device, key, introduction.signature))) return null;
+    const earned = by.standing === "verified" ? "verified" : "introduced";
+    const pin = newPin(id, key, before ? higher(before.standing, earned) : earned);
+    pin.introducedBy = by.keyId;
+    return pin;
+  }
+
+  #pinWaiting(
+    of: Principal,
+    entry: PrincipalPins,
+    listed: readonly Listed[],
+    isMine: boolean,
+    notices: Notice[],
+  ): void {
+    for (const [id, key] of listed) {
+      const before = entry.keys.get(id);
+      const pin = before ?? newPin(id, key, "waiting");
+      if (!before) entry.keys.set(id, pin);
+      if (pin.standing !== "waiting" || pin.retired) continue;
+      if (isMine) notices.push(notice("own_list_key", of, id));
+      else if (!before) notices.push(notice("waiting_key", of, id));
+    }
+  }
+
+  /** The tap: a person takes this key for that principal's. False for an unknown key. */
+  confirm(of: Principal, id: string): boolean {
+    const pin = this.find(of, id);
+    if (!pin) return false;
+    pin.standing = higher(pin.standing, "known");
+    pin.retired = false;
+    return true;
+  }
+
+  /** People have compared safety numbers. */
+  verify(of: Principal, id: string): boolean {
+    const pin = this.find(of, id);
+    if (!pin || pin.retired) return false;
+    pin.standing = "verified";
+    spread(this.#of(of), id);
+    return true;
+  }
+
+  /** Somebody follows an agent's link, which carries its key. */
+  link(agent: Principal, id: string): Notice[] {
+    const entry = this.#of(agent);
+    entry.speaks = true;
+    entry.linked = id;
+    if (entry.keys.size === 0 || this.#verifyLinked(entry)) return [];
+    entry.linked = null;
+    return [notice("link_retired", agent, id)];
+  }
+
+  #verifyLinked(entry: PrincipalPins): boolean {
+    const { linked } = entry;
+    const pin = linked === null ? undefined : entry.keys.get(linked);
+    if (!pin) return false;
+    if (!pin.retired) pin.standing = "verified";
+    spread(entry, pin.keyId);
+    const isFound = [...entry.keys.values()].some((one) => one.standing === "verified" && !one.retired);
+    if (isFound) entry.linked = null;
+    return isFound;
+  }
+}
+
+/** What a verified key introduced is verified, and so on. */
+function spread(entry: PrincipalPins, from: string): void {
+  const sources = [from];
+  for (let source = sources.pop(); source !== undefined; source = sources.pop()) {
+    for (const pin of entry.keys.values()) {
+      if (pin.introducedBy !== source || pin.standing !== "introduced") continue;
+      pin.standing = "verified";
+      sources.push(pin.keyId);
+    }
+  }
+}
+
+function newPin(id: string, key: DirectoryKey, standing: Standing): Pin {
+  return {
+    keyId: id,
+    publicKey: key.publicKey,
+    signingPublicKey: key.signingPublicKey,
+    deviceId: key.deviceId ?? "",
+    standing,
+    retired: key.retired ?? false,
+    retiredAt: key.retiredAt ?? null,
+    introducedBy: null,
+    fromStore: false,
+  };
+}
+
+function storePin(pin: Pin): StoredPin {
+  return {
+    key_id: pin.keyId,
+    public_key: base64(pin.publicKey),
+    signing_public_key: base64(pin.signingPublicKey),
+    device_id: pin.deviceId,
+    standing: pin.standing,
+    retired: pin.retired,
+    retired_at: pin.retiredAt,
+    introduced_by: pin.introducedBy,
+  };
+}
+
+function restorePin(stored: StoredPin): Pin {
+  return {
+    keyId: stored.key_id,
+    publicKey: fromBase64(stored.public_key),
+    signingPublicKey: fromBase64(stored.signing_public_key),
+    deviceId: stored.device_id,
+    standing: stored.standing,
+    retired: stored.retired,
+    retiredAt: stored.retired_at,
+    introducedBy: stored.introduced_by,
+    fromStore: true,
+  };
 }

@@ -105,6 +105,7 @@ export function wrapRecipient(wrapped: string): Bytes {
 function checkedWrap(wrapped: string): Bytes {
   const bytes = fromBase64(wrapped);
   if (bytes.length === 0) throw new DecryptError("malformed");
+  if (wrapped === NOT_GIVEN) throw new DecryptError("no_epoch_key");
   if (bytes[0] !== WRAP_VERSION) throw new DecryptError("unknown_version");
   if (bytes.length !== WRAP_BYTES) throw new DecryptError("malformed");
   return bytes;
@@ -122,7 +123,7 @@ export async function openWrap(
   keys: OpeningKeys,
 ): Promise<OpenedWrap> {
   const bytes = checkedWrap(wrapped);
-  if (!equal(bytes.subarray(1, ENC_AT), keys.keyId)) throw new DecryptError("wrong_key");
+  if (!equal(bytes.subarray(1, ENC_AT), keys.keyId)) throw new DecryptError("no_epoch_key");
   const info = wrapInfo(conversation, epoch, recipient, keys.keyId);
   const plain = await unseal(bytes, info, keys);
   return readWrap(plain, info, conversation, epoch, recipient);

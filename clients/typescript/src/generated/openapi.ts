@@ -1820,11 +1820,14 @@ export interface components {
             name?: components["schemas"]["PasskeyName"] | null;
         };
         /** @description The body of `POST /auth/passkey/complete`. */
-        CompletePasskeyLogin: components["schemas"]["SignInDevice"] & {
+        CompletePasskeyLogin: {
             /** @description The answered challenge. */
             challenge_id: components["schemas"]["ChallengeId"];
             /** @description `PublicKeyCredential` of an assertion. */
             credential: components["schemas"]["RawJson"];
+            device_id?: components["schemas"]["DeviceId"] | null;
+            device_name?: components["schemas"]["DeviceName"] | null;
+            platform?: components["schemas"]["Platform"] | null;
         };
         /** @description The body of `POST /files/confirm`. */
         ConfirmUpload: {
@@ -2113,6 +2116,11 @@ export interface components {
         /** @description The display name of a user or an agent. No control characters; the bounds count bytes of UTF-8. */
         DisplayName: string;
         /**
+         * Format: email
+         * @description An e-mail address, in any case; at most 254 characters.
+         */
+        EmailAddress: string;
+        /**
          * @description The payloads that a conversation accepts.
          * @enum {string}
          */
@@ -2296,6 +2304,10 @@ export interface components {
         };
         /** @description The card of a shared file. */
         FileCard: {
+            /** @description The end of the share. */
+            expires_at: components["schemas"]["Timestamp"];
+            /** @description The name of the file, as its uploader gave it. */
+            filename: components["schemas"]["Filename"];
             /** @description The hash of the ciphertext. */
             sha256: components["schemas"]["Sha256Hash"];
             /**
@@ -2562,14 +2574,14 @@ export interface components {
             logged_out: boolean;
         };
         /** @description The body of `POST /auth/login`. */
-        Login: components["schemas"]["SignInDevice"] & {
+        Login: {
             /** @description The account's password, 1 to 1,024 bytes. */
             account_password: components["schemas"]["Secret"];
-            /**
-             * Format: email
-             * @description The address of the account.
-             */
-            email: string;
+            device_id?: components["schemas"]["DeviceId"] | null;
+            device_name?: components["schemas"]["DeviceName"] | null;
+            /** @description The address of the account. */
+            email: components["schemas"]["EmailAddress"];
+            platform?: components["schemas"]["Platform"] | null;
             /** @description The token of a solved Turnstile challenge. */
             turnstile_token: components["schemas"]["Secret"];
         };
@@ -2585,14 +2597,14 @@ export interface components {
             public_key: components["schemas"]["RawJson"];
         };
         /** @description The body of `POST /auth/login-code`. */
-        LoginCode: components["schemas"]["SignInDevice"] & {
+        LoginCode: {
             /** @description The code that was mailed for the scene `login`. */
             code: components["schemas"]["MailedCode"];
-            /**
-             * Format: email
-             * @description The address of the account.
-             */
-            email: string;
+            device_id?: components["schemas"]["DeviceId"] | null;
+            device_name?: components["schemas"]["DeviceName"] | null;
+            /** @description The address of the account. */
+            email: components["schemas"]["EmailAddress"];
+            platform?: components["schemas"]["Platform"] | null;
             turnstile_token?: components["schemas"]["Secret"] | null;
         };
         /** @description A verification code that was mailed. No control characters; the bounds count bytes of UTF-8. */
@@ -2946,20 +2958,20 @@ export interface components {
             token: components["schemas"]["Secret"];
         };
         /** @description The body of `POST /auth/register`. */
-        Register: components["schemas"]["SignInDevice"] & {
+        Register: {
             /** @description 8 to 1,024 bytes, and no easily guessed password. */
             account_password: components["schemas"]["Secret"];
             /** @description The code that was mailed for the scene `register`. */
             code: components["schemas"]["MailedCode"];
+            device_id?: components["schemas"]["DeviceId"] | null;
             /** @description The language of the user's device. */
             device_locale: components["schemas"]["Locale"];
+            device_name?: components["schemas"]["DeviceName"] | null;
             /** @description The user's display name. */
             display_name: components["schemas"]["DisplayName"];
-            /**
-             * Format: email
-             * @description The address of the account, in any case.
-             */
-            email: string;
+            /** @description The address of the account, in any case. */
+            email: components["schemas"]["EmailAddress"];
+            platform?: components["schemas"]["Platform"] | null;
             /** @description The token of a solved Turnstile challenge. */
             turnstile_token: components["schemas"]["Secret"];
         };
@@ -3109,11 +3121,8 @@ export interface components {
         ResetPassword: {
             /** @description The code that was mailed for the scene `reset`. */
             code: components["schemas"]["MailedCode"];
-            /**
-             * Format: email
-             * @description The address of the account.
-             */
-            email: string;
+            /** @description The address of the account. */
+            email: components["schemas"]["EmailAddress"];
             /** @description 8 to 1,024 bytes, and no easily guessed password. */
             new_account_password: components["schemas"]["Secret"];
             turnstile_token?: components["schemas"]["Secret"] | null;
@@ -3274,11 +3283,8 @@ export interface components {
         Secret: string;
         /** @description The body of `POST /auth/send-code`. */
         SendCode: {
-            /**
-             * Format: email
-             * @description The address that the code is mailed to.
-             */
-            email: string;
+            /** @description The address that the code is mailed to. */
+            email: components["schemas"]["EmailAddress"];
             /** @description The purpose of the code. */
             scene: components["schemas"]["Scene"];
             /** @description The token of a solved Turnstile challenge. */
@@ -3372,19 +3378,17 @@ export interface components {
             description: string | null;
             /** @description Its display name. */
             display_name: string;
+            /** @description The end of the share. */
+            expires_at: components["schemas"]["Timestamp"];
         };
         /** @description The card of a shared contact. */
         SharedContact: {
             /** @description The user's display name. */
             display_name: string;
+            /** @description The end of the share. */
+            expires_at: components["schemas"]["Timestamp"];
             /** @description The user. */
             user_id: components["schemas"]["UserId"];
-        };
-        /** @description The device that a sign-in names. All fields are optional; without an id, the server chooses one. */
-        SignInDevice: {
-            device_id?: components["schemas"]["DeviceId"] | null;
-            device_name?: components["schemas"]["DeviceName"] | null;
-            platform?: components["schemas"]["Platform"] | null;
         };
         /** @description The answer to every sign-in, beside the refresh cookie. */
         SignedIn: {

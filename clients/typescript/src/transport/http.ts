@@ -2,7 +2,7 @@
 import { ApiError, BlindpipeError, Closed, ConnectionLost } from "../errors.js";
 import { ERROR_CLASSES, RateLimited } from "../generated/errors.js";
 import { type HookCaller } from "../hooks.js";
-import { Pacer } from "./pacer.js";
+import { Limited, Pacer } from "./pacer.js";
 import { fullJitter, sleep } from "./wait.js";
 
 export type Fetch = typeof fetch;
@@ -78,11 +78,12 @@ export class Http {
     const lane = `${call.method} ${routeOf(call.path)}`;
     const deadline = Date.now() + MAX_LIMIT_WAIT_MS;
     const state = { tries: 0, renewed: false };
-    return this.#pacer.run(lane, call.signal ?? null, async () => {
+    return this.#pacer.run(lane, deadline, call.signal ?? null, async () => {
       for (;;) {
         const outcome = await this.#attempt(call, body as BodyInit | undefined, lane);
         if (outcome instanceof Response) return outcome;
-        await this.#waitOrThrow(call, lane, outcome, state, deadline);
+        if (outcome instanceof RateLimited) return limited(outcome);
+        await this.#waitOrThrow(call, lane, outcome, state);
       }
     });
   }
@@ -121,9 +122,7 @@ export class Http {
     lane: string,
     error: BlindpipeError,
     state: { tries: number; renewed: boolean },
-    deadline: number,
   ): Promise<void> {
-    if (error instanceof RateLimited) return this.#waitForBudget(call, lane, error, deadline);
     if (error.code === "UNAUTHORIZED" && !state.renewed && !call.isPublic) {
       state.renewed = true;
       if (await this.options.renew?.()) return;
@@ -137,19 +136,13 @@ export class Http {
     this.options.hooks.call("retry", { attempt: state.tries, wait_ms: Math.round(wait), route });
     await sleep(wait, call.signal);
   }
+}
 
-  async #waitForBudget(
-    call: Call,
-    lane: string,
-    error: BlindpipeError,
-    deadline: number,
-  ): Promise<void> {
-    const hinted = Number(error.params["retry_after_ms"] ?? 1000);
-    const wait = hinted * (1 + Math.random() / 10);
-    if (Date.now() + wait > deadline) throw error;
-    this.#pacer.hold(lane, wait, String(error.params["scope"] ?? ""));
-    await sleep(wait, call.signal);
-  }
+/** The wait of a refusal, and up to a tenth more, so that not all come back at once. */
+function limited(error: RateLimited): Limited {
+  const hinted = Number(error.params["retry_after_ms"] ?? 1000);
+  const waitMs = hinted * (1 + Math.random() / 10);
+  return new Limited(error, waitMs, String(error.params["scope"] ?? ""));
 }
 
 /** GETs, PUTs, and sends with an id. */

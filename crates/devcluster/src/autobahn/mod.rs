@@ -35,39 +35,8 @@ const ECHO_START_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interpreter's program.
 pub const PYTHON: &str = "python2.7";
 
-/// The suite, and the last release for Python 2 of each of its imports. Its optional accelerators
-/// need a compiler and are left out.
-const PINNED: [&str; 29] = [
-    "autobahntestsuite==0.8.2",
-    "argparse==1.4.0",
-    "attrs==21.4.0",
-    "autobahn==0.10.9",
-    "Automat==20.2.0",
-    "cffi==1.15.1",
-    "constantly==15.1.0",
-    "cryptography==3.3.2",
-    "enum34==1.1.10",
-    "hyperlink==21.0.0",
-    "idna==2.10",
-    "incremental==21.3.0",
-    "ipaddress==1.0.23",
-    "Jinja2==2.11.3",
-    "klein==20.6.0",
-    "linecache2==1.0.0",
-    "MarkupSafe==1.1.1",
-    "pycparser==2.21",
-    "PyHamcrest==1.10.1",
-    "pyOpenSSL==21.0.0",
-    "six==1.17.0",
-    "traceback2==1.4.0",
-    "Tubes==0.2.1",
-    "Twisted==20.3.0",
-    "txaio==2.1.0",
-    "typing==3.10.0.0",
-    "unittest2==1.1.0",
-    "Werkzeug==1.0.1",
-    "zope.interface==5.5.2",
-];
+/// The pinned packages with their hashes.
+const REQUIREMENTS: &str = include_str!("requirements.txt");
 
 /// Cases that cannot pass. The server has no compression, and it takes messages up to 1 MB where
 /// these cases send 4 MB.
@@ -141,6 +110,9 @@ impl Suite {
     fn install(&self, wheels: &Path, target: &Path) -> Result<()> {
         say("Fetching the suite from PyPI.");
         let _ = fs::remove_dir_all(target);
+        make_folder(&self.folder, 0o755)?;
+        let requirements = self.folder.join("requirements.txt");
+        fs::write(&requirements, REQUIREMENTS).with_context(|| "write the pins".into())?;
         let wheels = fs::read_dir(wheels).with_context(|| "find pip".into())?;
         let path = std::env::join_paths(wheels.flatten().map(|wheel| wheel.path()));
         let mut pip = self.python.command(PYTHON, "TERM", &self.account);
@@ -154,9 +126,10 @@ impl Suite {
             "install",
             "--disable-pip-version-check",
             "--no-deps",
-            "--target",
+            "--require-hashes",
+            "--requirement",
         ]);
-        pip.arg(target).args(PINNED);
+        pip.arg(&requirements).arg("--target").arg(target);
         check("fetch the suite", pip)
     }
 

@@ -63,7 +63,7 @@ impl Settings {
         environment
     }
 
-    /// What a migration needs beside the environment of a node: the owner of the schema.
+    /// The settings of a migration beside the environment of a node: the owner of the schema.
     pub fn migration(&self) -> [(&str, &str); 1] {
         [("MIGRATE_DATABASE_URL", &self.migrate_database_url)]
     }

@@ -118,9 +118,9 @@ pub async fn check_code(
     // More are kept only after an operator has lowered the limit.
     if let Some(surplus) = failures.len().checked_sub(budget.count as usize) {
         let frees = failures[surplus] + budget.window;
-        return Ok(CodeCheck::TooMany(
-            (frees - now).to_std().unwrap_or_default(),
-        ));
+        // A parallel try that began later may have been counted first.
+        let wait = (frees - now).to_std().unwrap_or_default();
+        return Ok(CodeCheck::TooMany(wait.min(budget.window)));
     }
     let nonce: Option<Uuid> = tx
         .query_opt(

@@ -56,7 +56,7 @@ pub struct Known {
 
 /// Counts a try against the e-mail, known or not. Returns the seconds to wait if it is locked.
 ///
-/// As many failures as the limit allows lock the e-mail for the limit's window. The same time
+/// As many failures as the limit allows lock the e-mail for the limit's window. A window
 /// without a failure clears the count. The locking failure is the last that is stored; refused
 /// tries count as one more together. The count is a transaction of its own, so that parallel tries
 /// wait only as long as it takes.
@@ -112,7 +112,7 @@ pub async fn still_holds(tx: &Tx, known: &Known) -> Result<()> {
     Ok(())
 }
 
-/// Replaces the verified password, unless it was replaced meanwhile. One statement: two
+/// Replaces the verified password, unless it was replaced meanwhile. It is a single statement: two
 /// transactions that read the row before they write it would wait for each other.
 pub async fn replace_password(tx: &Tx, known: &Known, hash: &str) -> Result<()> {
     let replaced = tx

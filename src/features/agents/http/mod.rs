@@ -85,11 +85,15 @@ pub async fn create(
             created_at: created_at.into(),
         })),
         Err(error) => {
-            // If this fails too, the owner finds an agent without a token, to be used or deleted.
             let given_up = agents.work.run("agents.give_up", async |tx| {
                 store::give_up(tx, id, user.id).await
             });
-            given_up.await.inspect_err(Error::log).ok();
+            if let Err(error) = given_up.await {
+                error.log_in(
+                    "agents.give_up",
+                    "the owner finds an agent without a token, to be used or deleted",
+                );
+            }
             Err(error)
         }
     }

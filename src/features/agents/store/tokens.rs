@@ -104,7 +104,7 @@ pub async fn retire_tokens(db: &Db) -> Result<bool> {
             update agent_token set revoked_at = valid_until, bcrypt_hash = null, revoke_reason = 'token_regenerated'
             where token_id = any(array(
                 select token_id from agent_token where valid_until <= app_now() and revoked_at is null
-                order by token_id limit 1000 for update skip locked
+                order by valid_until limit 1000 for update skip locked
             ))",
             &[],
         )

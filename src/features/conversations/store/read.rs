@@ -66,7 +66,7 @@ enum Which<'a> {
     },
 }
 
-/// Returns them by latest activity. One snapshot selects and reads them: a conversation that is
+/// Returns them by latest activity. A single snapshot selects and reads them: a conversation that is
 /// left in between would end the list early.
 async fn show(
     client: &Conn,
@@ -92,7 +92,10 @@ async fn show(
                    r.relation_id, r.user_id, r.agent_id, r.state as relation_state, r.created_at as relation_created_at,
                    r.revoked_at, r.purge_at
             from conversation c
-            left join member me on me.conversation_id = c.conversation_id and me.principal_id = $2
+            left join lateral (
+                -- A row of its own for each conversation. The caller may be a member of 100,000.
+                select * from member m where m.conversation_id = c.conversation_id and m.principal_id = $2 offset 0
+            ) me on true
             left join relation mine on mine.relation_id = me.relation_id
             left join member its on its.conversation_id = c.conversation_id and its.principal_kind = 'agent' and c.kind = 'agent'
             left join relation r on r.relation_id = its.relation_id

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use tokio::time::Instant;
 
+use crate::auth::Reverify;
 use crate::{
     access_log::{self, AccessKind, Read},
     auth::{caller::Caller, signed::TokenOrSignature},
@@ -26,7 +27,6 @@ use crate::{
     limits::{Limiter, table::Limit},
     metrics,
     objects::{Bytestream, ObjectKey, Objects, SignedQuery},
-    validation::Reverify,
 };
 
 /// Interval at which a long download proves its right again.

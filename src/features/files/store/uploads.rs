@@ -151,7 +151,10 @@ pub async fn discard(work: &UnitOfWork, key: &ObjectKey) {
         Ok(())
     });
     if let Err(error) = discarding.await {
-        error.log();
+        error.log_in(
+            "files.discard",
+            "the sweep takes the object after its lease",
+        );
     }
 }
 

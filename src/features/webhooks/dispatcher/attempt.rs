@@ -232,7 +232,7 @@ impl Context {
         match exchange {
             Ok(exchange) => self.conclude(item, id, begun, exchange).await,
             Err(error) => {
-                error.log();
+                error.log_in("webhooks.attempt", "the turn ends and is claimed again");
                 End::Lost
             }
         }

@@ -2,9 +2,9 @@
 //! those that begin, and another one those that are over. Each batch grows while the batch before is
 //! written.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 use super::super::store::ledger::{self, Begin, Begun, Finish, Progress};
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     error::{Error, Result},
     ids::AgentId,
     inbox,
+    supervisor::supervise,
 };
 
 /// Most attempts of one statement.
@@ -33,7 +34,13 @@ impl Ledger {
     /// A ledger, and its writer to be run. The turns bound the queue: each waits for its answers.
     pub fn new(db: Db) -> (Self, impl Future<Output = ()> + Send) {
         let (sender, queue) = mpsc::unbounded_channel();
-        (Ledger(sender), write(db, queue))
+        // The queue outlives a writer that panics and starts again.
+        let queue = Arc::new(Mutex::new(queue));
+        let writer = supervise("webhooks.ledger", move || {
+            let (db, queue) = (db.clone(), queue.clone());
+            async move { write(&db, &mut *queue.lock().await).await }
+        });
+        (Ledger(sender), writer)
     }
 
     /// Records that an attempt begins. None if its turn is lost.
@@ -56,7 +63,7 @@ impl Ledger {
     }
 }
 
-async fn write(db: Db, mut queue: mpsc::UnboundedReceiver<Entry>) {
+async fn write(db: &Db, queue: &mut mpsc::UnboundedReceiver<Entry>) {
     let mut batch = Vec::with_capacity(MAX_BATCH_ATTEMPTS);
     while queue.recv_many(&mut batch, MAX_BATCH_ATTEMPTS).await > 0 {
         let (mut begins, mut finishes) = (Vec::new(), Vec::new());
@@ -68,7 +75,7 @@ async fn write(db: Db, mut queue: mpsc::UnboundedReceiver<Entry>) {
                 }
             }
         }
-        tokio::join!(write_begins(&db, begins), write_finishes(&db, finishes));
+        tokio::join!(write_begins(db, begins), write_finishes(db, finishes));
     }
 }
 
@@ -84,7 +91,10 @@ async fn write_begins(db: &Db, begins: Vec<(Begin, BeginAnswer)>) {
             }
         }
         Err(error) => {
-            error.log();
+            error.log_in(
+                "webhooks.begin",
+                "the attempts are not made and their turns end",
+            );
             for (_, answer) in begins {
                 answer.send(Err(Error::unavailable("not recorded"))).ok();
             }
@@ -112,14 +122,16 @@ async fn write_finishes(db: &Db, finishes: Vec<(Finish, Progress, FinishAnswer)>
             for (_, progress, answer) in finishes {
                 answer.send(Ok(cursors.get(&progress.agent).copied())).ok();
             }
-            // A read that is not logged here is logged with the next one, or by the upkeep.
             let agents: Vec<AgentId> = cursors.into_keys().collect();
             if let Err(error) = inbox::log_acked(db, &agents).await {
-                error.log();
+                error.log_in("webhooks.log_reads", "the next ack or the upkeep logs them");
             }
         }
         Err(error) => {
-            error.log();
+            error.log_in(
+                "webhooks.finish",
+                "the deliveries are made again with their ids",
+            );
             for (_, _, answer) in finishes {
                 answer.send(Err(Error::unavailable("not recorded"))).ok();
             }

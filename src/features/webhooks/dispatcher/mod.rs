@@ -47,6 +47,7 @@ use crate::{
     inbox::Inbox,
     limits::{Limits, slots::Slots},
     objects::Objects,
+    supervisor::supervise,
     work::UnitOfWork,
 };
 
@@ -177,8 +178,11 @@ impl Dispatcher {
             held,
             tasks: parts.turns,
         };
-        tasks.spawn(dispatcher.clone().claim());
-        tasks.spawn(dispatcher.check());
+        let claims = dispatcher.clone();
+        tasks.spawn(supervise("webhooks.claim", move || claims.clone().claim()));
+        tasks.spawn(supervise("webhooks.check", move || {
+            dispatcher.clone().check()
+        }));
     }
 
     /// Claims due turns until the node takes no new work.
@@ -193,7 +197,10 @@ impl Dispatcher {
             let claimed = match self.claim_some().await {
                 Ok(claimed) => claimed,
                 Err(error) => {
-                    error.log();
+                    error.log_in(
+                        "webhooks.claim",
+                        "the dispatcher claims again at the next tick",
+                    );
                     0
                 }
             };
@@ -233,7 +240,11 @@ impl Dispatcher {
         let (agent, number) = (claim.agent, claim.turn);
         let Some(turn) = Turn::new(self.shared.clone(), &claim, woken.clone()) else {
             // Only a secret of the server that has left the ring explains it.
-            tracing::error!("a webhook's secret cannot be opened; its owner must set another one");
+            tracing::error!(
+                operation = "webhooks.open_secret",
+                remedy = "its owner must set another one",
+                "a webhook's secret cannot be opened"
+            );
             return;
         };
         let signals = Signals {
@@ -261,7 +272,7 @@ impl Dispatcher {
             }
             checks += 1;
             if let Err(error) = self.check_once(checks % CHECKS_PER_RENEWAL == 0).await {
-                error.log();
+                error.log_in("webhooks.check", "the next check asks again");
             }
         }
     }

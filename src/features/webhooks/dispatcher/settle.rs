@@ -49,7 +49,7 @@ pub async fn record(
                 ..logged
             });
             settled.unwrap_or_else(|error| {
-                error.log();
+                error.log_in("webhooks.settle", "the delivery is made again with its id");
                 End::Lost
             })
         }

@@ -9,7 +9,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use super::{super::store::turns, held::HeldTurns};
-use crate::{db::Db, delivery::Backplane, error::Result, limits::slots::Slots};
+use crate::{
+    db::Db, delivery::Backplane, error::Result, limits::slots::Slots, supervisor::supervise,
+};
 
 /// Pause after a hint to other nodes, in which further events share the next one.
 const HINT_INTERVAL: Duration = Duration::from_millis(2);
@@ -90,10 +92,10 @@ impl Waker {
             waker.turn_due.notify_one();
         });
         let (waker, backplane, stop) = (self.clone(), backplane.clone(), stop.clone());
-        tasks.spawn(async move {
-            stop.run_until_cancelled(waker.write(db, backplane, delivers))
-                .await
-        });
+        let write = Box::pin(supervise("webhooks.wake", move || {
+            waker.clone().write(db.clone(), backplane.clone(), delivers)
+        }));
+        tasks.spawn(async move { stop.run_until_cancelled(write).await });
     }
 
     async fn write(self, db: Db, backplane: Backplane, delivers: bool) {
@@ -110,7 +112,7 @@ impl Waker {
                 (fresh, Vec::from_iter(offline))
             };
             if let Err(error) = self.wake(&db, &backplane, delivers, &fresh, &offline).await {
-                error.log();
+                error.log_in("webhooks.wake", "the same agents are tried again soon");
                 tokio::time::sleep(RETRY_INTERVAL).await;
                 let mut noted = self.noted.lock();
                 noted.fresh.extend(fresh);

@@ -314,13 +314,15 @@ pub async fn sweep(db: &Db) -> Result<u64> {
                 update webhook_sweep set swept_until = app_now()
                 returning (select swept_until from webhook_sweep) as since
             ), fresh as materialized (
-                select distinct e.principal_id from inbox_entry e
-                where e.created_at > (select since from swept) - interval '10 seconds'
+                select distinct principal_id from (
+                    -- In this order Postgres reads the fresh entries by their age, and no others.
+                    select principal_id from inbox_entry
+                    where created_at > (select since from swept) - interval '10 seconds' order by created_at) e
             ), late as materialized (
-                select t.agent_id from fresh f join webhook_turn t on t.agent_id = f.principal_id
+                select t.agent_id from webhook_turn t
                 join inbox i on i.principal_id = t.agent_id
                 join inbox_reader r on r.principal_id = t.agent_id and r.device_id = ''
-                where t.is_open and t.due_at is null and i.head_seq > r.acked_seq
+                where t.agent_id = any(array(select principal_id from fresh)) and t.is_open and t.due_at is null and i.head_seq > r.acked_seq
                 order by t.agent_id for update of t
             ), woken as (
                 update webhook_turn t set due_at = greatest(app_now(), t.not_before)

@@ -4,7 +4,7 @@ No input or output, no clock: bytes and times are passed in. `docs/encryption.md
 scheme byte by byte, and what it does not protect.
 """
 
-from . import backup, content, envelope, file, ids, keylog, safety, wrap
+from . import backup, consent, content, envelope, file, ids, keylog, room, safety, trust, wrap
 from ._bytes import from_base64, to_base64
 from .epoch import EpochKey
 from .errors import REASONS, E2eeError, Reason
@@ -35,6 +35,7 @@ __all__ = [
     "Reason",
     "Secret",
     "backup",
+    "consent",
     "content",
     "envelope",
     "file",
@@ -42,8 +43,10 @@ __all__ = [
     "ids",
     "introduce",
     "keylog",
+    "room",
     "safety",
     "to_base64",
+    "trust",
     "verify_introduction",
     "wrap",
 ]

@@ -40,6 +40,17 @@ class Origin:
         return self.time + sha256(label("reply"), agent, self.hash, prefixed(name))[:10]
 
 
+def from_ulid(text: str) -> bytes | None:
+    """The id that 26 characters of a ULID name; None if they name none."""
+    places = [_CROCKFORD.find(letter) for letter in text.upper()] if text.isascii() else []
+    if len(places) != 26 or -1 in places or places[0] > 7:
+        return None
+    number = 0
+    for place in places:
+        number = number << 5 | place
+    return number.to_bytes(16, "big")
+
+
 def ulid(id: bytes) -> str:
     """An id as the 26 characters of a ULID."""
     number = int.from_bytes(id, "big")

@@ -5,7 +5,10 @@ mod basics;
 mod cast;
 mod craft;
 mod envelopes;
+mod machine;
 mod prototype;
+mod refuse;
+mod states;
 #[path = "../support/mod.rs"]
 #[allow(dead_code, reason = "shared with the interop program")]
 mod support;

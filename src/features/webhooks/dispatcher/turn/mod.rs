@@ -120,7 +120,7 @@ impl Turn {
     pub async fn run(mut self, claim: Claim) {
         if let Err(error) = self.deliver(&claim).await {
             // The lease ends by itself, and another worker goes on.
-            error.log();
+            error.log_in("webhooks.turn", "another worker claims it after its lease");
         }
     }
 

@@ -1,0 +1,377 @@
+"""A conversation as this client may believe it: what opens, what is shown under which notice, and
+which secret may seal. Events go in, decisions come out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from . import envelope, ids, wrap
+from ._bytes import from_base64
+from .envelope import Delta, Header, Message, Opened, Place, Request
+from .epoch import EpochKey
+from .errors import E2eeError, Reason
+from .keys import Principal, PrivateKeys, PublicKeys
+from .trust import DirectoryKey, Notice, NoticeKind, Pin, Standing, Trust, in_order
+from .wrap import OpeningKey, Wrap
+
+_MINUTE = 60_000
+_DAY = 24 * 60 * _MINUTE
+_MAX_WRAP_AHEAD = 10 * _MINUTE
+_MAX_EPOCH_AGE = 7 * _DAY
+_MAX_EPOCH_MESSAGES = 10_000
+_MAX_TIME_APART = 5 * _MINUTE
+_MAX_LIVE_AGE = 5 * _MINUTE
+_MAX_REMEMBERED = 10_000
+MAX_MESSAGE_AGE: Final = 31 * _DAY
+"""How old a message may be that a handler is given, milliseconds."""
+
+Visibility = Literal["all", "addressed"]
+Given = Literal["secret", "lane"] | NoticeKind
+"""What a recipient is given at a rotation; a notice says why it is nothing."""
+
+
+class Refused(E2eeError):
+    """Nothing that fails is shown as said by anybody; `notices` is what the person is told."""
+
+    def __init__(self, reason: Reason, notices: Sequence[Notice] = ()) -> None:
+        super().__init__(reason)
+        self.notices = list(notices)
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Seal with this secret."""
+
+    epoch: int
+    sid: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rotate:
+    """Rotate first, on this epoch of the server."""
+
+    base: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """An agent cannot rotate: it waits for somebody who does."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrapTaken:
+    """What a wrap brought. `newest`: it is the newest now."""
+
+    epoch: int
+    sid: bytes
+    rotator: Principal
+    newest: bool
+    notices: list[Notice]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """Something that came, and what the server says of it.
+
+    `envelope` is None if it came in clear; `live` if it came by the inbox; `answered` is the
+    fingerprint of the envelope that `in_reply_to` names, if this client knows it.
+    """
+
+    sender: Principal
+    place: Place
+    envelope: bytes | None
+    created_at: int
+    live: bool = True
+    answered: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What may be shown, and under which notices; `opened` is None if it came in clear."""
+
+    opened: Opened | None
+    standing: Standing | None
+    notices: list[Notice]
+
+
+@dataclass(slots=True)
+class _Newest:
+    epoch: int
+    sid: bytes
+    time: int
+    rotator: Principal
+    may_seal: bool
+
+
+@dataclass(slots=True)
+class ServerEpoch:
+    """The epoch as the server tells it; `messages` were sent in it."""
+
+    epoch: int = 0
+    rotation_required: bool = False
+    messages: int = 0
+
+
+@dataclass(slots=True)
+class Room:
+    """One conversation. `plaintext_allowed`: an agent's developer takes clear text."""
+
+    conversation: bytes
+    plaintext_allowed: bool = False
+    server: ServerEpoch = field(default_factory=ServerEpoch)
+    was_encrypted: bool = False
+    _members: dict[Principal, Visibility] | None = None
+    _held: dict[tuple[int, bytes], EpochKey] = field(default_factory=dict, repr=False)
+    _newest: _Newest | None = None
+    _highest_epoch: int = 0
+    _latest_time: int = 0
+    _changed: bool = False
+    _remembered: dict[tuple[Principal, bytes], None] = field(default_factory=dict, repr=False)
+
+    def epoch_key(self, epoch: int, sid: bytes) -> EpochKey | None:
+        """The secret held for an epoch and a `sid`."""
+        return self._held.get((epoch, sid))
+
+    def members(self, members: Mapping[Principal, Visibility]) -> list[Notice]:
+        """The members as the person is shown them from now on."""
+        before, self._members = self._members, dict(members)
+        if before is None:
+            return []
+        notices = []
+        for member, visibility in members.items():
+            if member not in before:
+                notices.append(Notice(NoticeKind.MEMBER_ADDED, member))
+            elif before[member] == "addressed" and visibility == "all":
+                notices.append(Notice(NoticeKind.AGENT_SEES_ALL, member))
+            elif before[member] != visibility:
+                self._changed = True
+        gone = (member for member in before if member not in members)
+        notices.extend(Notice(NoticeKind.MEMBER_REMOVED, member) for member in gone)
+        self._changed |= bool(notices)
+        return in_order(notices)
+
+    def _is_member(self, who: Principal) -> bool:
+        return self._members is not None and who in self._members
+
+    def keys_changed(self, of: Principal) -> None:
+        """The keys of somebody changed, in the directory or by a tap."""
+        self._changed |= self._is_member(of)
+
+    def wrap(
+        self,
+        trust: Trust,
+        keys: Sequence[PrivateKeys | OpeningKey],
+        epoch: int,
+        data: bytes,
+        now: int,
+    ) -> WrapTaken:
+        """Takes a wrap. It replaces no secret that is held."""
+        recipient = wrap.recipient_key(data)
+        key = next((key for key in keys if key.key_id == recipient), None)
+        if key is None:
+            raise E2eeError("no_epoch_key")
+
+        def trusted(of: Principal, id: bytes) -> Pin | None:
+            pin = trust.pin(of, id)
+            return pin if pin and pin.standing > Standing.WAITING else None
+
+        def signer(of: Principal, id: bytes) -> PublicKeys | None:
+            pin = trusted(of, id)
+            return pin.keys if pin else None
+
+        opened = wrap.open(data, self.conversation, epoch, trust.me, key, signer)
+        self.was_encrypted = True
+        pin = trusted(opened.rotator, opened.rotator_key)
+        signed = pin is not None and _signed_by(opened, pin)
+        newest = signed and self._becomes_newest(opened, now)
+        if newest and pin is not None:
+            self._newest_is(opened, pin.accepted and self._is_member(opened.rotator))
+        trust.heard(opened.rotator)
+        return self._hold(opened, newest)
+
+    def _becomes_newest(self, opened: Wrap, now: int) -> bool:
+        above = opened.key.epoch > self._highest_epoch or opened.time > self._latest_time
+        return above and opened.time <= now + _MAX_WRAP_AHEAD
+
+    def _newest_is(self, opened: Wrap, may_seal: bool) -> None:
+        key = opened.key
+        self._highest_epoch = max(self._highest_epoch, key.epoch)
+        self._latest_time = max(self._latest_time, opened.time)
+        self._changed = False
+        self._newest = _Newest(key.epoch, key.sid, opened.time, opened.rotator, may_seal)
+
+    def _hold(self, opened: Wrap, newest: bool) -> WrapTaken:
+        key, rotator = opened.key, opened.rotator
+        before = [sid for epoch, sid in self._held if epoch + 1 == key.epoch]
+        notices = []
+        if any(opened.previous) and before and opened.previous not in before:
+            notices.append(Notice(NoticeKind.OTHER_SECRET_BEFORE, rotator, opened.rotator_key))
+        self._held.setdefault((key.epoch, key.sid), key)
+        return WrapTaken(key.epoch, key.sid, rotator, newest, notices)
+
+    def sealing(self, me: Principal, answered: int | None, now: int) -> Seal | Rotate | Wait:
+        """What `me` seals with now. `answered` is the epoch of the message that is answered."""
+        otherwise = Rotate(self.server.epoch) if me.is_user else Wait()
+        newest = self._newest
+        if newest is None or not newest.may_seal or self.server.epoch < newest.epoch:
+            return otherwise
+        if answered is not None and answered > newest.epoch:
+            return otherwise
+        due = (
+            self._changed
+            or self.server.rotation_required
+            or self.server.messages >= _MAX_EPOCH_MESSAGES
+            or now - newest.time > _MAX_EPOCH_AGE
+        )
+        return otherwise if me.is_user and due else Seal(newest.epoch, newest.sid)
+
+    def writing(
+        self, trust: Trust, clear_chosen: bool
+    ) -> Literal["encrypted", "clear", "ask_person"]:
+        """How to write here; a conversation that was encrypted never goes back.
+
+        `clear_chosen`: the person chose to write in clear here; for an agent, it answers what came
+        in clear. `ask_person`: somebody does not speak `bp1`.
+        """
+        members = self._members
+        others = [member for member in members or () if member != trust.me]
+        all_speak = members is not None and all(map(trust.speaks_bp1, others))
+        if self.was_encrypted or self.server.epoch > 0 or all_speak:
+            return "encrypted"
+        clear = clear_chosen and (trust.me.is_user or self.plaintext_allowed)
+        return "clear" if clear else "ask_person"
+
+    def give(self, trust: Trust, to: Principal, key: DirectoryKey) -> Given:
+        """What is given to whom at a rotation, of those whom the server lists."""
+        if self._members is None or to not in self._members:
+            return NoticeKind.NOT_MEMBER
+        try:
+            keys = PublicKeys(key.public_key, key.signing_public_key)
+        except E2eeError:
+            return NoticeKind.UNUSABLE_KEY
+        pin = trust.pin(to, keys.key_id)
+        if pin is not None and pin.retired:
+            return NoticeKind.RETIRED_KEY
+        if pin is None or not pin.accepted:
+            return NoticeKind.WAITING_KEY
+        return "secret" if self._members[to] == "all" else "lane"
+
+    def message(self, trust: Trust, incoming: Incoming, now: int) -> Shown | None:
+        """Decides about a message or a delta. None: it was here before. Raises `Refused`."""
+        if incoming.envelope is None:
+            return self._clear(trust, incoming)
+        shown = self.open(trust, incoming, now)
+        place, sender = incoming.place, incoming.sender
+        if isinstance(place, Message):
+            if place.in_reply_to is not None and not _answers(shown, incoming):
+                shown.notices.append(Notice(NoticeKind.NO_QUOTE, sender))
+            if not self._remember((sender, place.client_message_id)):
+                return None
+        elif isinstance(place, Delta):
+            ended = ids.from_ulid(place.stream_id)
+            if ended is not None and (sender, ended) in self._remembered:
+                return None
+        return shown
+
+    def open(self, trust: Trust, incoming: Incoming, now: int) -> Shown:
+        """Opens what came, and says what is to be said of it; nothing is remembered yet."""
+        data, sender = incoming.envelope, incoming.sender
+        if data is None:
+            raise Refused("clear")
+
+        def signer(id: bytes) -> PublicKeys | None:
+            pin = trust.pin(sender, id)
+            return pin.keys if pin else None
+
+        try:
+            opened = envelope.open(
+                data, self.conversation, sender, incoming.place, self.epoch_key, signer
+            )
+        except E2eeError as error:
+            raise Refused(error.reason, self._split(error.reason, data)) from None
+        self.was_encrypted = True
+        trust.heard(sender)
+        key = opened.header.sender_key
+        pin = trust.pin(sender, key)
+        if pin is None:
+            raise Refused("unknown_sender_key")
+        notices = self._judge(trust.me, pin, incoming, key)
+        if _is_stale(trust.me, incoming, opened.time, now):
+            raise Refused("stale")
+        if abs(opened.time - incoming.created_at) > _MAX_TIME_APART:
+            notices.append(Notice(NoticeKind.OTHER_TIME, sender))
+        return Shown(opened, pin.standing, notices)
+
+    def _judge(
+        self, me: Principal, pin: Pin, incoming: Incoming, key: bytes
+    ) -> list[Notice]:
+        """The notices about a sender's key; raises if nothing by it counts."""
+        sender, notices = incoming.sender, []
+        waits = pin.standing == Standing.WAITING
+        if waits:
+            notices.append(Notice(NoticeKind.WAITING_KEY, sender, key))
+        if pin.retired:
+            notices.append(Notice(NoticeKind.RETIRED_KEY, sender, key))
+        if not self._is_member(sender):
+            notices.append(Notice(NoticeKind.NOT_MEMBER, sender))
+        if pin.retired and incoming.live:
+            raise Refused("retired_key", notices)
+        if waits and not (isinstance(incoming.place, Message) and me.is_user):
+            raise Refused("unknown_sender_key", notices)
+        return notices
+
+    def _split(self, reason: Reason, data: bytes) -> list[Notice]:
+        """A message of the current epoch under an unknown secret: another was given another."""
+        if reason != "no_epoch_key" or self._newest is None:
+            return []
+        header = Header.parse(data)
+        if header.epoch != self._newest.epoch or (header.epoch, header.sid) in self._held:
+            return []
+        return [Notice(NoticeKind.OTHER_SECRET, self._newest.rotator)]
+
+    def _clear(self, trust: Trust, incoming: Incoming) -> Shown:
+        """Nothing in clear is taken for said where encryption is possible."""
+        allowed = trust.me.is_user or (self.plaintext_allowed and self.server.epoch == 0)
+        if self.was_encrypted or not isinstance(incoming.place, Message) or not allowed:
+            raise Refused("clear")
+        return Shown(None, None, [Notice(NoticeKind.NOT_ENCRYPTED, incoming.sender)])
+
+    def _remember(self, message: tuple[Principal, bytes]) -> bool:
+        """False if it was here before."""
+        if message in self._remembered:
+            return False
+        self._remembered[message] = None
+        if len(self._remembered) > _MAX_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+        return True
+
+
+def _signed_by(opened: Wrap, pin: Pin) -> bool:
+    try:
+        opened.verify(pin.keys)
+    except E2eeError:
+        return False
+    return True
+
+
+def _answers(shown: Shown, incoming: Incoming) -> bool:
+    """Whether `re` names the envelope that `in_reply_to` does."""
+    re = shown.opened.json.get("re") if shown.opened else None
+    if not isinstance(re, str) or incoming.answered is None:
+        return False
+    try:
+        return from_base64(re) == incoming.answered
+    except E2eeError:
+        return False
+
+
+def _is_stale(me: Principal, incoming: Incoming, time: int, now: int) -> bool:
+    """Handlers get no old message; nobody gets an old delta or tool request."""
+    match incoming.place:
+        case Delta() | Request():
+            return abs(now - time) > _MAX_LIVE_AGE
+        case Message():
+            return not me.is_user and incoming.live and now - time > MAX_MESSAGE_AGE
+    return False

@@ -1,0 +1,279 @@
+"""Pins: which keys of whom are known, introduced, verified, waiting for a person, or retired."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .errors import E2eeError
+from .keys import Principal, PublicKeys, verify_introduction
+
+Policy = Literal["tofu", "strict"]
+"""`strict`: first keys wait for a person too."""
+
+
+class Standing(enum.IntEnum):
+    """How a key came to be trusted, in rising order."""
+
+    WAITING = 0
+    KNOWN = 1
+    INTRODUCED = 2
+    VERIFIED = 3
+
+
+class NoticeKind(enum.IntEnum):
+    """What a person is told. The names, in lower case, are the same in every language."""
+
+    INTRODUCED_KEY = 0
+    WAITING_KEY = 1
+    UNUSABLE_KEY = 2
+    RETIRED_KEY = 3
+    RETURNED_KEY = 4
+    OWN_LIST_KEY = 5
+    LINK_RETIRED = 6
+    MEMBER_ADDED = 7
+    MEMBER_REMOVED = 8
+    AGENT_SEES_ALL = 9
+    NOT_MEMBER = 10
+    OTHER_SECRET_BEFORE = 11
+    OTHER_SECRET = 12
+    OTHER_TIME = 13
+    NOT_ENCRYPTED = 14
+    NO_QUOTE = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A notice about somebody, and the key that it concerns."""
+
+    kind: NoticeKind
+    about: Principal
+    key: bytes | None = None
+
+
+def in_order(notices: Iterable[Notice]) -> list[Notice]:
+    return sorted(notices, key=lambda n: (n.kind, n.about, n.key or b""))
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """Who signed a new key."""
+
+    by: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryKey:
+    """A key as the directory lists it."""
+
+    device_id: str | None
+    public_key: bytes
+    signing_public_key: bytes
+    schemes: Sequence[str] = ()
+    introduction: Introduction | None = None
+    retired: bool = False
+
+
+@dataclass(slots=True)
+class Pin:
+    """A key that was once shown. Pins are kept for ever."""
+
+    keys: PublicKeys
+    device_id: str | None
+    standing: Standing
+    retired: bool
+    introduced_by: bytes | None = None
+
+    @property
+    def accepted(self) -> bool:
+        """Whether something new may be wrapped for it and believed from it."""
+        return not self.retired and self.standing > Standing.WAITING
+
+
+@dataclass(slots=True)
+class _Pins:
+    keys: dict[bytes, Pin] = field(default_factory=dict)
+    speaks_bp1: bool = False
+    linked: bytes | None = None
+
+
+_Listed = list[tuple[bytes, PublicKeys, DirectoryKey]]
+
+
+class Trust:
+    """All pins of one client. `own` are the keys that it holds, or this person added."""
+
+    def __init__(self, me: Principal, policy: Policy = "tofu", own: Iterable[bytes] = ()) -> None:
+        self.me = me
+        self._policy = policy
+        self._own = frozenset(own)
+        self._pins: dict[Principal, _Pins] = {}
+
+    def _of(self, principal: Principal) -> _Pins:
+        return self._pins.setdefault(principal, _Pins())
+
+    def pin(self, of: Principal, key: bytes) -> Pin | None:
+        pins = self._pins.get(of)
+        return pins.keys.get(key) if pins else None
+
+    def speaks_bp1(self, of: Principal) -> bool:
+        """Whether `of` speaks `bp1`, or ever did."""
+        pins = self._pins.get(of)
+        return pins is not None and pins.speaks_bp1
+
+    def heard(self, of: Principal) -> None:
+        """An envelope or a wrap of its own came: `of` speaks `bp1`."""
+        self._of(of).speaks_bp1 = True
+
+    def directory(self, of: Principal, keys: Sequence[DirectoryKey]) -> list[Notice]:
+        """Takes in the directory's list of one principal's keys."""
+        notices: list[Notice] = []
+        listed: _Listed = []
+        for key in keys:
+            try:
+                public = PublicKeys(key.public_key, key.signing_public_key)
+            except E2eeError:
+                notices.append(Notice(NoticeKind.UNUSABLE_KEY, of))
+            else:
+                listed.append((public.key_id, public, key))
+        first_contact = not self._of(of).keys
+        self._retire(of, listed, notices)
+        self._pin_first(of, listed, first_contact)
+        self._introduce(of, listed, notices)
+        self._pin_waiting(of, listed, notices)
+        pins = self._of(of)
+        if listed and not self._verify_linked(of) and pins.linked is not None:
+            notices.append(Notice(NoticeKind.LINK_RETIRED, of, pins.linked))
+            pins.linked = None
+        if any("bp1" in key.schemes for key in keys):
+            self.heard(of)
+        return in_order(notices)
+
+    def _retire(self, of: Principal, listed: _Listed, notices: list[Notice]) -> None:
+        """Marks what left the list. What comes back stays retired until a tap."""
+        present = {key_id for key_id, _, key in listed if not key.retired}
+        for key_id, pin in self._of(of).keys.items():
+            if not pin.retired and key_id not in present:
+                pin.retired = True
+                notices.append(Notice(NoticeKind.RETIRED_KEY, of, key_id))
+            elif pin.retired and key_id in present:
+                notices.append(Notice(NoticeKind.RETURNED_KEY, of, key_id))
+
+    def _pin_first(self, of: Principal, listed: _Listed, first_contact: bool) -> None:
+        """Pins what is accepted at once: one's own keys, and first keys unless strict."""
+        pins = self._of(of).keys
+        for key_id, keys, key in listed:
+            if of == self.me and key_id in self._own:
+                standing = Standing.VERIFIED
+            elif of != self.me and first_contact and self._policy == "tofu":
+                standing = Standing.KNOWN
+            else:
+                continue
+            pins.setdefault(key_id, Pin(keys, key.device_id, standing, key.retired))
+
+    def _introduce(self, of: Principal, listed: _Listed, notices: list[Notice]) -> None:
+        """Accepts every key that an accepted one introduced; it may introduce the next."""
+        pins = self._of(of).keys
+        again = True
+        while again:
+            again = False
+            for key_id, keys, key in listed:
+                pin = self._introduced(of, key_id, keys, key)
+                if pin is None:
+                    continue
+                before = pins.get(key_id)
+                pins[key_id] = pin
+                if before is None or before.standing == Standing.WAITING:
+                    notices.append(Notice(NoticeKind.INTRODUCED_KEY, of, key_id))
+                again = True
+
+    def _introduced(
+        self, of: Principal, key_id: bytes, keys: PublicKeys, key: DirectoryKey
+    ) -> Pin | None:
+        """The pin of a key whose introduction counts and was not counted yet."""
+        introduction, before = key.introduction, self.pin(of, key_id)
+        if introduction is None or key.retired:
+            return None
+        if before is not None and (before.retired or before.introduced_by is not None):
+            return None
+        by = self.pin(of, introduction.by)
+        if by is None or not by.accepted:
+            return None
+        try:
+            verify_introduction(by.keys, of, key.device_id, keys, introduction.signature)
+        except E2eeError:
+            return None
+        verified = by.standing == Standing.VERIFIED
+        standing = Standing.VERIFIED if verified else Standing.INTRODUCED
+        if before is not None:
+            standing = max(standing, before.standing)
+        return Pin(keys, key.device_id, standing, False, introduction.by)
+
+    def _pin_waiting(self, of: Principal, listed: _Listed, notices: list[Notice]) -> None:
+        """Whatever is not accepted waits. On one's own list it is an alarm, each time."""
+        pins = self._of(of).keys
+        for key_id, keys, key in listed:
+            is_new = key_id not in pins
+            fresh = Pin(keys, key.device_id, Standing.WAITING, key.retired)
+            pin = pins.setdefault(key_id, fresh)
+            if pin.standing != Standing.WAITING or pin.retired:
+                continue
+            if of == self.me:
+                notices.append(Notice(NoticeKind.OWN_LIST_KEY, of, key_id))
+            elif is_new:
+                notices.append(Notice(NoticeKind.WAITING_KEY, of, key_id))
+
+    def confirm(self, of: Principal, key: bytes) -> bool:
+        """A person's tap: the key is accepted, and comes back if it was retired."""
+        pin = self.pin(of, key)
+        if pin is None:
+            return False
+        pin.standing = max(pin.standing, Standing.KNOWN)
+        pin.retired = False
+        return True
+
+    def verify(self, of: Principal, key: bytes) -> bool:
+        """People compared the key. What it introduced is verified with it."""
+        pin = self.pin(of, key)
+        if pin is None or pin.retired:
+            return False
+        pin.standing = Standing.VERIFIED
+        self._spread(of, key)
+        return True
+
+    def link(self, agent: Principal, key: bytes) -> list[Notice]:
+        """Follows an agent's link, which names its key; remembered before the first contact."""
+        pins = self._of(agent)
+        pins.speaks_bp1 = True
+        pins.linked = key
+        if not pins.keys or self._verify_linked(agent):
+            return []
+        pins.linked = None
+        return [Notice(NoticeKind.LINK_RETIRED, agent, key)]
+
+    def _verify_linked(self, of: Principal) -> bool:
+        """Verifies the key of the link, or the present one that introductions lead to from it."""
+        pins = self._of(of)
+        if pins.linked is None or pins.linked not in pins.keys:
+            return False
+        pin = pins.keys[pins.linked]
+        if not pin.retired:
+            pin.standing = Standing.VERIFIED
+        self._spread(of, pins.linked)
+        found = any(p.standing == Standing.VERIFIED and not p.retired for p in pins.keys.values())
+        if found:
+            pins.linked = None
+        return found
+
+    def _spread(self, of: Principal, source: bytes) -> None:
+        """Verifies all keys that introductions lead to from `source`."""
+        sources = [source]
+        while sources:
+            by = sources.pop()
+            for key_id, pin in self._of(of).keys.items():
+                if pin.introduced_by == by and pin.standing == Standing.INTRODUCED:
+                    pin.standing = Standing.VERIFIED
+                    sources.append(key_id)

@@ -1,0 +1,203 @@
+"""The state machine: the table of cases that all languages run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from blindpipe.e2ee import Principal
+from blindpipe.e2ee.consent import Asked, Consents, Sensitivity, Tool
+from blindpipe.e2ee.envelope import Request
+from blindpipe.e2ee.room import Incoming, Refused, Room, Rotate, Seal, ServerEpoch, Shown, Wait
+from blindpipe.e2ee.trust import DirectoryKey, Introduction, Notice, NoticeKind, Trust
+from blindpipe.e2ee.wrap import OpeningKey
+from blindpipe.e2ee.errors import E2eeError
+from support import Json, hexed, place, principal, read, secret
+
+
+def _notices(notices: list[Notice]) -> list[Any]:
+    return [
+        [n.kind.name.lower(), n.about.to_bytes().hex(), n.key.hex() if n.key else None]
+        for n in notices
+    ]
+
+
+def _directory_key(key: Json) -> DirectoryKey:
+    introduction = key["introduction"] and Introduction(
+        hexed(key["introduction"], "by"), hexed(key["introduction"], "signature")
+    )
+    return DirectoryKey(
+        key["device_id"],
+        hexed(key, "public_key"),
+        hexed(key, "signing_public_key"),
+        key["schemes"],
+        introduction,
+        key["retired"],
+    )
+
+
+def _shown(shown: Shown) -> Json:
+    standing = shown.standing.name.lower() if shown.standing is not None else None
+    return {"shown": standing, "notices": _notices(shown.notices)}
+
+
+class Machine:
+    """A client with one conversation, driven by the events of the table."""
+
+    def __init__(self, case: Json) -> None:
+        self.keys = [OpeningKey(hexed(k, "key_id"), secret(k, "x25519_private")) for k in case["keys"]]
+        self.me = principal(case, "me")
+        self.trust = Trust(self.me, case["policy"], [key.key_id for key in self.keys])
+        self.room = Room(hexed(case, "conversation"), case["plaintext"])
+        self.consents = Consents(
+            {t["tool"]: Tool(t["scope"], Sensitivity[t["sensitivity"].upper()]) for t in case["tools"]}
+        )
+        self.asked: Asked | None = None
+
+    def step(self, event: Json) -> Json:
+        try:
+            result: Json = getattr(self, "do_" + event["do"])(event)
+        except Refused as refused:
+            return {"refused": refused.reason, "notices": _notices(refused.notices)}
+        except E2eeError as error:
+            return {"refused": error.reason}
+        return result
+
+    def do_directory(self, event: Json) -> Json:
+        of = principal(event, "of")
+        notices = self.trust.directory(of, [_directory_key(key) for key in event["keys"]])
+        if notices:
+            self.room.keys_changed(of)
+        return {"notices": _notices(notices)}
+
+    def do_confirm(self, event: Json) -> Json:
+        of = principal(event, "of")
+        done = self.trust.confirm(of, hexed(event, "key"))
+        self.room.keys_changed(of)
+        return {"done": done}
+
+    def do_verify(self, event: Json) -> Json:
+        return {"done": self.trust.verify(principal(event, "of"), hexed(event, "key"))}
+
+    def do_link(self, event: Json) -> Json:
+        return {"notices": _notices(self.trust.link(principal(event, "of"), hexed(event, "key")))}
+
+    def do_standing(self, event: Json) -> Json:
+        of = principal(event, "of")
+        pin = self.trust.pin(of, hexed(event, "key"))
+        return {
+            "standing": pin.standing.name.lower() if pin else None,
+            "retired": pin is not None and pin.retired,
+            "speaks_bp1": self.trust.speaks_bp1(of),
+        }
+
+    def do_members(self, event: Json) -> Json:
+        members = {principal(row, "principal"): row["visibility"] for row in event["list"]}
+        return {"notices": _notices(self.room.members(members))}
+
+    def do_server_epoch(self, event: Json) -> Json:
+        self.room.server = ServerEpoch(
+            event["epoch"], event["rotation_required"], event["messages"]
+        )
+        return {}
+
+    def do_wrap(self, event: Json) -> Json:
+        taken = self.room.wrap(
+            self.trust, self.keys, event["epoch"], hexed(event, "wrap"), event["now"]
+        )
+        return {
+            "newest": taken.newest,
+            "rotator": taken.rotator.to_bytes().hex(),
+            "sid": taken.sid.hex(),
+            "notices": _notices(taken.notices),
+        }
+
+    def do_sealing(self, event: Json) -> Json:
+        match self.room.sealing(self.me, event["answered"], event["now"]):
+            case Seal(epoch, sid):
+                return {"epoch": epoch, "sid": sid.hex()}
+            case Rotate(base):
+                return {"rotate": base}
+            case Wait():
+                return {"wait": True}
+
+    def do_writing(self, event: Json) -> Json:
+        return {"writing": self.room.writing(self.trust, event["clear_chosen"])}
+
+    def do_give(self, event: Json) -> Json:
+        given = self.room.give(self.trust, principal(event, "of"), _directory_key(event["key"]))
+        if isinstance(given, NoticeKind):
+            return {"given": "nothing", "because": given.name.lower()}
+        return {"given": given}
+
+    def _incoming(self, event: Json) -> Incoming:
+        sealed, answered = event["envelope"], event["answered"]
+        return Incoming(
+            principal(event, "sender"),
+            place(event["place"]),
+            bytes.fromhex(sealed) if sealed is not None else None,
+            event["created_at"],
+            event["live"],
+            bytes.fromhex(answered) if answered is not None else None,
+        )
+
+    def do_message(self, event: Json) -> Json:
+        shown = self.room.message(self.trust, self._incoming(event), event["now"])
+        return _shown(shown) if shown else {"repeated": True}
+
+    def do_request(self, event: Json) -> Json:
+        incoming = self._incoming(event)
+        shown = self.room.open(self.trust, incoming, event["now"])
+        assert isinstance(incoming.place, Request)
+        manifest = event.get("manifest")
+        decision = self.consents.decide(
+            self.me,
+            self.room.conversation,
+            incoming.sender,
+            incoming.place,
+            Sensitivity[manifest.upper()] if manifest else None,
+            event["now"],
+        )
+        return {"decision": decision, "notices": _notices(shown.notices)}
+
+    def do_approve(self, event: Json) -> Json:
+        agent = principal(event, "agent")
+        self.consents.approve(self.room.conversation, agent, event["scope"], event["now"])
+        return {}
+
+    def do_withdraw(self, event: Json) -> Json:
+        agent = principal(event, "agent")
+        self.consents.withdraw(self.room.conversation, agent, event["scope"])
+        return {}
+
+    def do_begin(self, event: Json) -> Json:
+        return {"done": self.consents.begin(principal(event, "agent"), event["request_id"])}
+
+    def do_ask(self, event: Json) -> Json:
+        request = place(event["place"])
+        assert isinstance(request, Request)
+        content = event["content"].encode()
+        self.asked = Asked.of(self.room.conversation, self.me.id, request, content)
+        return {"digest": self.asked.digest.hex()}
+
+    def do_response(self, event: Json) -> Json:
+        assert self.asked is not None
+        return _shown(
+            self.asked.prove(self.room, self.trust, self._incoming(event), event["now"])
+        )
+
+
+@pytest.mark.parametrize("case", read("states.json")["cases"], ids=lambda case: case["name"])
+def test_states(case: Json) -> None:
+    machine = Machine(case)
+    for number, step in enumerate(case["steps"]):
+        assert machine.step(step["event"]) == step["expect"], f"step {number}: {step['event']}"
+
+
+def test_a_replay_window_forgets_the_oldest() -> None:
+    room = Room(bytes(16))
+    sender = Principal.user(bytes(16))
+    for number in range(10_001):
+        assert room._remember((sender, number.to_bytes(16, "big")))
+    assert room._remember((sender, bytes(16)))
+    assert not room._remember((sender, (5).to_bytes(16, "big")))

@@ -1,0 +1,541 @@
+//! A conversation as this client may believe it: what opens, what is shown under which notice, and
+//! which secret may seal. Events go in, decisions come out.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+use crate::{
+    EpochKey, Error, Id, KeyId, Principal, Sid,
+    envelope::{self, Header, Opened, Place},
+    from_base64,
+    trust::{DirectoryKey, Notice, NoticeKind, Pin, Standing, Trust},
+    wrap::{self, OpeningKey, Wrap},
+};
+
+const MINUTE: u64 = 60_000;
+const DAY: u64 = 24 * 60 * MINUTE;
+/// How far ahead a rotator's clock may be, milliseconds.
+const MAX_WRAP_AHEAD: u64 = 10 * MINUTE;
+/// How old a secret may become before people rotate, milliseconds.
+const MAX_EPOCH_AGE: u64 = 7 * DAY;
+/// How many messages are sealed with one secret before people rotate.
+const MAX_EPOCH_MESSAGES: u64 = 10_000;
+/// How far a signed time may be from the server's without being shown, milliseconds.
+const MAX_TIME_APART: u64 = 5 * MINUTE;
+/// How old a delta or a tool request may be, milliseconds.
+const MAX_LIVE_AGE: u64 = 5 * MINUTE;
+/// How old a message may be that a handler is given, milliseconds.
+pub const MAX_MESSAGE_AGE: u64 = 31 * DAY;
+/// How many messages are remembered against replays.
+const MAX_REMEMBERED: usize = 10_000;
+
+/// What a member may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visibility {
+    /// Everything: people, and agents that were let in so.
+    All,
+    /// What is addressed to it.
+    Addressed,
+}
+
+/// The epoch as the server tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerEpoch {
+    pub epoch: u32,
+    pub rotation_required: bool,
+    /// How many messages were sent in it.
+    pub messages: u64,
+}
+
+/// What this client seals with, or must do first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sealing {
+    With {
+        epoch: u32,
+        sid: Sid,
+    },
+    /// Rotate, on this epoch of the server.
+    Rotate {
+        base: u32,
+    },
+    /// An agent cannot rotate: it waits for somebody who does.
+    Wait,
+}
+
+/// How this client writes here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writing {
+    Encrypted,
+    Clear,
+    /// Somebody does not speak `bp1`: in clear only if the person says so, once, visibly.
+    AskPerson,
+}
+
+/// What a wrap brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrapTaken {
+    pub epoch: u32,
+    pub sid: Sid,
+    pub rotator: Principal,
+    /// It is the newest now.
+    pub newest: bool,
+    pub notices: Vec<Notice>,
+}
+
+/// Something that came, and what the server says of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming<'a> {
+    pub sender: Principal,
+    pub place: &'a Place,
+    /// The envelope; none if it came in clear.
+    pub envelope: Option<&'a [u8]>,
+    /// The server's time, Unix milliseconds.
+    pub created_at: u64,
+    /// From the inbox, not from the history.
+    pub live: bool,
+    /// The fingerprint of the envelope that `in_reply_to` names, if this client knows it.
+    pub answered: Option<[u8; 32]>,
+}
+
+/// What may be shown, and under which notices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// None if it came in clear.
+    pub opened: Option<Opened>,
+    /// What the sender's key is worth.
+    pub standing: Option<Standing>,
+    pub notices: Vec<Notice>,
+}
+
+/// The decision about something that came and was not refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    Shown(Box<Shown>),
+    /// It was here before: neither shown nor handled.
+    Repeated,
+}
+
+/// Why something is not shown as said by anybody, and what the person is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub error: Error,
+    pub notices: Vec<Notice>,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let notices = Vec::new();
+        Self { error, notices }
+    }
+}
+
+/// Who is given what at a rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    Secret,
+    Lane,
+    Nothing(NoticeKind),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    epoch: u32,
+    sid: Sid,
+    time: u64,
+    rotator: Principal,
+    may_seal: bool,
+}
+
+/// One conversation.
+#[derive(Clone, Debug)]
+pub struct Room {
+    conversation: Id,
+    members: Option<BTreeMap<Principal, Visibility>>,
+    held: BTreeMap<(u32, Sid), EpochKey>,
+    newest: Option<Newest>,
+    highest_epoch: u32,
+    latest_time: u64,
+    server: ServerEpoch,
+    /// Keys or visibilities changed since the newest secret.
+    changed: bool,
+    encrypted: bool,
+    plaintext_allowed: bool,
+    remembered: HashSet<(Principal, Id)>,
+    order: VecDeque<(Principal, Id)>,
+}
+
+impl Room {
+    /// `plaintext_allowed`: an agent's developer said that it takes clear text.
+    #[must_use]
+    pub fn new(conversation: Id, plaintext_allowed: bool) -> Self {
+        Self {
+            conversation,
+            members: None,
+            held: BTreeMap::new(),
+            newest: None,
+            highest_epoch: 0,
+            latest_time: 0,
+            server: ServerEpoch::default(),
+            changed: false,
+            encrypted: false,
+            plaintext_allowed,
+            remembered: HashSet::new(),
+            order: VecDeque::new(),
+        }
+    }
+
+    /// The secret held for an epoch and a `sid`.
+    #[must_use]
+    pub fn epoch_key(&self, epoch: u32, sid: Sid) -> Option<&EpochKey> {
+        self.held.get(&(epoch, sid))
+    }
+
+    /// Whether anything here was ever encrypted. Such a conversation never goes back.
+    #[must_use]
+    pub const fn was_encrypted(&self) -> bool {
+        self.encrypted
+    }
+
+    /// The members as the person is shown them from now on.
+    pub fn members(&mut self, list: &[(Principal, Visibility)]) -> Vec<Notice> {
+        let now: BTreeMap<_, _> = list.iter().copied().collect();
+        let Some(before) = self.members.replace(now) else {
+            return Vec::new();
+        };
+        let mut notices = Vec::new();
+        for (member, visibility) in list {
+            match (before.get(member), visibility) {
+                (None, _) => notices.push(NoticeKind::MemberAdded.of(*member, None)),
+                (Some(Visibility::Addressed), Visibility::All) => {
+                    notices.push(NoticeKind::AgentSeesAll.of(*member, None));
+                }
+                (Some(old), new) if old != new => self.changed = true,
+                _ => {}
+            }
+        }
+        let gone = before.keys().filter(|member| !self.is_member(**member));
+        notices.extend(gone.map(|member| NoticeKind::MemberRemoved.of(*member, None)));
+        self.changed |= !notices.is_empty();
+        notices.sort_unstable();
+        notices
+    }
+
+    fn is_member(&self, who: Principal) -> bool {
+        let members = self.members.as_ref();
+        members.is_some_and(|members| members.contains_key(&who))
+    }
+
+    /// The keys of somebody changed, in the directory or by a tap.
+    pub fn keys_changed(&mut self, of: Principal) {
+        self.changed |= self.is_member(of);
+    }
+
+    /// What the server says of the epoch.
+    pub const fn server_epoch(&mut self, server: ServerEpoch) {
+        self.server = server;
+    }
+
+    /// Takes a wrap. It replaces no secret that is held.
+    ///
+    /// # Errors
+    ///
+    /// Every reason of [`wrap::open`].
+    pub fn wrap(
+        &mut self,
+        trust: &mut Trust,
+        keys: &[OpeningKey],
+        epoch: u32,
+        bytes: &[u8],
+        now: u64,
+    ) -> crate::Result<WrapTaken> {
+        let recipient = wrap::recipient_key(bytes)?;
+        let key = keys.iter().find(|key| key.key_id == recipient);
+        let key = key.ok_or(Error::NoEpochKey)?;
+        let trusted = |of, id| {
+            trust
+                .pin(of, id)
+                .filter(|pin| pin.standing > Standing::Waiting)
+        };
+        let signer = |of, id| trusted(of, id).map(|pin| pin.keys);
+        let opened = wrap::open(bytes, self.conversation, epoch, trust.me(), key, signer)?;
+        self.encrypted = true;
+        let pin = trusted(opened.rotator, opened.rotator_key);
+        let signed = pin.filter(|pin| opened.verify(&pin.keys).is_ok());
+        let may_seal = signed.is_some_and(Pin::is_accepted) && self.is_member(opened.rotator);
+        let newest = signed.is_some() && self.becomes_newest(&opened, now);
+        if newest {
+            self.newest_is(&opened, may_seal);
+        }
+        trust.heard(opened.rotator);
+        Ok(self.hold(opened, newest))
+    }
+
+    fn becomes_newest(&self, opened: &Wrap, now: u64) -> bool {
+        let above = opened.key.epoch() > self.highest_epoch || opened.time > self.latest_time;
+        above && opened.time <= now.saturating_add(MAX_WRAP_AHEAD)
+    }
+
+    fn newest_is(&mut self, opened: &Wrap, may_seal: bool) {
+        self.highest_epoch = self.highest_epoch.max(opened.key.epoch());
+        self.latest_time = self.latest_time.max(opened.time);
+        self.changed = false;
+        self.newest = Some(Newest {
+            epoch: opened.key.epoch(),
+            sid: opened.key.sid(),
+            time: opened.time,
+            rotator: opened.rotator,
+            may_seal,
+        });
+    }
+
+    fn hold(&mut self, opened: Wrap, newest: bool) -> WrapTaken {
+        let (epoch, sid) = (opened.key.epoch(), opened.key.sid());
+        let mut before = self
+            .held
+            .keys()
+            .filter(|held| held.0 + 1 == epoch)
+            .peekable();
+        let other = opened.previous != [0; 16]
+            && before.peek().is_some()
+            && before.all(|held| held.1 != opened.previous);
+        let key = opened.rotator_key;
+        let notice = NoticeKind::OtherSecretBefore.of(opened.rotator, Some(key));
+        let notices = other.then_some(notice).into_iter().collect();
+        self.held.entry((epoch, sid)).or_insert(opened.key);
+        let rotator = opened.rotator;
+        WrapTaken {
+            epoch,
+            sid,
+            rotator,
+            newest,
+            notices,
+        }
+    }
+
+    /// What `me` seals with now. `answered` is the epoch of the message that is answered.
+    #[must_use]
+    pub fn sealing(&self, me: Principal, answered: Option<u32>, now: u64) -> Sealing {
+        let rotate = Sealing::Rotate {
+            base: self.server.epoch,
+        };
+        let otherwise = if me.is_user() { rotate } else { Sealing::Wait };
+        let Some(newest) = self.newest else {
+            return otherwise;
+        };
+        let below = self.server.epoch < newest.epoch || answered.is_some_and(|e| e > newest.epoch);
+        if !newest.may_seal || below {
+            return otherwise;
+        }
+        let due = self.changed
+            || self.server.rotation_required
+            || self.server.messages >= MAX_EPOCH_MESSAGES
+            || now.saturating_sub(newest.time) > MAX_EPOCH_AGE;
+        if me.is_user() && due {
+            return rotate;
+        }
+        let Newest { epoch, sid, .. } = newest;
+        Sealing::With { epoch, sid }
+    }
+
+    /// How to write here. `clear_chosen`: the person chose to write in clear here; for an agent, it
+    /// answers what came in clear. A conversation that was encrypted never goes back.
+    #[must_use]
+    pub fn writing(&self, trust: &Trust, clear_chosen: bool) -> Writing {
+        let me = trust.me();
+        let mut others = self.members.iter().flatten().filter(|(who, _)| **who != me);
+        let all_speak = self.members.is_some() && others.all(|(who, _)| trust.speaks_bp1(*who));
+        let clear = clear_chosen && (me.is_user() || self.plaintext_allowed);
+        if self.encrypted || self.server.epoch > 0 || all_speak {
+            Writing::Encrypted
+        } else if clear {
+            Writing::Clear
+        } else {
+            Writing::AskPerson
+        }
+    }
+
+    /// Who is given what at a rotation, of those whom the server lists.
+    #[must_use]
+    pub fn give(&self, trust: &Trust, to: Principal, key: &DirectoryKey) -> Given {
+        let members = self.members.as_ref();
+        let Some(visibility) = members.and_then(|members| members.get(&to)) else {
+            return Given::Nothing(NoticeKind::NotMember);
+        };
+        let keys = crate::PublicKeys::new(key.public_key, key.signing_public_key);
+        let Ok(keys) = keys else {
+            return Given::Nothing(NoticeKind::UnusableKey);
+        };
+        match (trust.pin(to, keys.key_id()), visibility) {
+            (Some(pin), _) if pin.retired => Given::Nothing(NoticeKind::RetiredKey),
+            (Some(pin), Visibility::All) if pin.is_accepted() => Given::Secret,
+            (Some(pin), Visibility::Addressed) if pin.is_accepted() => Given::Lane,
+            _ => Given::Nothing(NoticeKind::WaitingKey),
+        }
+    }
+
+    /// Decides about a message or a delta.
+    ///
+    /// # Errors
+    ///
+    /// Every reason.
+    pub fn message(
+        &mut self,
+        trust: &mut Trust,
+        incoming: &Incoming<'_>,
+        now: u64,
+    ) -> Result<Taken, Refusal> {
+        if incoming.envelope.is_none() {
+            return self.clear(trust, incoming);
+        }
+        let mut shown = self.open(trust, incoming, now)?;
+        let opened = shown.opened.as_ref();
+        match incoming.place {
+            Place::Message {
+                client_message_id,
+                in_reply_to,
+            } => {
+                let re = opened.and_then(|opened| opened.json["re"].as_str());
+                let re = re.and_then(|re| from_base64(re).ok());
+                let fits = re.is_some() && re == incoming.answered.map(Vec::from);
+                if in_reply_to.is_some() && !fits {
+                    shown
+                        .notices
+                        .push(NoticeKind::NoQuote.of(incoming.sender, None));
+                }
+                if !self.remember((incoming.sender, *client_message_id)) {
+                    return Ok(Taken::Repeated);
+                }
+            }
+            Place::Delta { stream_id, .. } => {
+                let ended = crate::ids::from_ulid(stream_id);
+                if ended.is_some_and(|id| self.remembered.contains(&(incoming.sender, id))) {
+                    return Ok(Taken::Repeated);
+                }
+            }
+            Place::Request(_) | Place::Response { .. } => {}
+        }
+        Ok(Taken::Shown(Box::new(shown)))
+    }
+
+    /// Opens what came, and says what is to be said of it; nothing is remembered yet.
+    ///
+    /// # Errors
+    ///
+    /// Every reason.
+    pub fn open(
+        &mut self,
+        trust: &mut Trust,
+        incoming: &Incoming<'_>,
+        now: u64,
+    ) -> Result<Shown, Refusal> {
+        let (sender, place) = (incoming.sender, incoming.place);
+        let bytes = incoming.envelope.ok_or(Error::Clear)?;
+        let opened = envelope::open(
+            bytes,
+            self.conversation,
+            sender,
+            place,
+            |epoch, sid| self.held.get(&(epoch, sid)),
+            |key| trust.pin(sender, key).map(|pin| pin.keys),
+        );
+        let opened = opened.map_err(|error| self.refusal(error, bytes))?;
+        let key = opened.header.sender_key;
+        self.encrypted = true;
+        trust.heard(sender);
+        let pin = trust.pin(sender, key).ok_or(Error::UnknownSenderKey)?;
+        let mut notices = self.judge(trust.me(), pin, incoming, key)?;
+        if is_stale(trust.me(), incoming, opened.time, now) {
+            return Err(Error::Stale.into());
+        }
+        if opened.time.abs_diff(incoming.created_at) > MAX_TIME_APART {
+            notices.push(NoticeKind::OtherTime.of(sender, None));
+        }
+        Ok(Shown {
+            opened: Some(opened),
+            standing: Some(pin.standing),
+            notices,
+        })
+    }
+
+    /// The notices about a sender's key, or why nothing by it counts.
+    fn judge(
+        &self,
+        me: Principal,
+        pin: &Pin,
+        incoming: &Incoming<'_>,
+        key: KeyId,
+    ) -> Result<Vec<Notice>, Refusal> {
+        let sender = incoming.sender;
+        let mut notices = Vec::new();
+        if pin.standing == Standing::Waiting {
+            notices.push(NoticeKind::WaitingKey.of(sender, Some(key)));
+        }
+        if pin.retired {
+            notices.push(NoticeKind::RetiredKey.of(sender, Some(key)));
+        }
+        if !self.is_member(sender) {
+            notices.push(NoticeKind::NotMember.of(sender, None));
+        }
+        let message = matches!(incoming.place, Place::Message { .. });
+        let error = if pin.retired && incoming.live {
+            Error::RetiredKey
+        } else if pin.standing == Standing::Waiting && !(message && me.is_user()) {
+            Error::UnknownSenderKey
+        } else {
+            return Ok(notices);
+        };
+        Err(Refusal { error, notices })
+    }
+
+    /// A message of the current epoch under an unknown secret: somebody was given something else.
+    fn refusal(&self, error: Error, envelope: &[u8]) -> Refusal {
+        let mut refusal = Refusal::from(error);
+        let header = Header::parse(envelope);
+        if let (Error::NoEpochKey, Some(newest), Ok(header)) = (error, self.newest, header)
+            && header.epoch == newest.epoch
+            && !self.held.contains_key(&(header.epoch, header.sid))
+        {
+            let notice = NoticeKind::OtherSecret.of(newest.rotator, None);
+            refusal.notices.push(notice);
+        }
+        refusal
+    }
+
+    /// Nothing in clear is taken for said where encryption is possible.
+    fn clear(&self, trust: &Trust, incoming: &Incoming<'_>) -> Result<Taken, Refusal> {
+        let message = matches!(incoming.place, Place::Message { .. });
+        let allowed = trust.me().is_user() || self.plaintext_allowed && self.server.epoch == 0;
+        if self.encrypted || !message || !allowed {
+            return Err(Error::Clear.into());
+        }
+        Ok(Taken::Shown(Box::new(Shown {
+            opened: None,
+            standing: None,
+            notices: vec![NoticeKind::NotEncrypted.of(incoming.sender, None)],
+        })))
+    }
+
+    /// False if it was here before.
+    fn remember(&mut self, message: (Principal, Id)) -> bool {
+        if !self.remembered.insert(message) {
+            return false;
+        }
+        self.order.push_back(message);
+        if self.order.len() > MAX_REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.remembered.remove(&oldest);
+        }
+        true
+    }
+}
+
+/// Handlers get no old message; nobody gets an old delta or tool request.
+fn is_stale(me: Principal, incoming: &Incoming<'_>, time: u64, now: u64) -> bool {
+    match incoming.place {
+        Place::Delta { .. } | Place::Request(_) => now.abs_diff(time) > MAX_LIVE_AGE,
+        Place::Message { .. } => {
+            !me.is_user() && incoming.live && now.saturating_sub(time) > MAX_MESSAGE_AGE
+        }
+        Place::Response { .. } => false,
+    }
+}

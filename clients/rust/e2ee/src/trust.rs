@@ -1,0 +1,395 @@
+//! Pins: which keys of whom are known, introduced, verified, waiting for a person, or retired.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{KeyId, Principal, PublicKeys, keys::verify_introduction};
+
+/// What a first key of a principal is worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Trust on first use.
+    #[default]
+    Tofu,
+    /// First keys wait for a person too.
+    Strict,
+}
+
+/// How a key came to be trusted, in rising order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// It waits for a person's tap: nothing is wrapped for it, nothing is believed from it.
+    Waiting,
+    /// A first key, or confirmed by a person.
+    Known,
+    /// Signed by a key that was accepted.
+    Introduced,
+    /// Compared by people, or introduced by such a key.
+    Verified,
+}
+
+impl Standing {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Known => "known",
+            Self::Introduced => "introduced",
+            Self::Verified => "verified",
+        }
+    }
+}
+
+/// A key that was once shown. Pins are kept for ever.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pin {
+    pub keys: PublicKeys,
+    pub device_id: Option<String>,
+    pub standing: Standing,
+    pub retired: bool,
+    pub introduced_by: Option<KeyId>,
+}
+
+impl Pin {
+    /// Whether something new may be wrapped for it and believed from it.
+    #[must_use]
+    pub fn is_accepted(&self) -> bool {
+        !self.retired && self.standing > Standing::Waiting
+    }
+}
+
+/// A key as the directory lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryKey {
+    pub device_id: Option<String>,
+    pub public_key: [u8; 32],
+    pub signing_public_key: [u8; 32],
+    pub schemes: Vec<String>,
+    pub introduction: Option<Introduction>,
+    pub retired: bool,
+}
+
+/// Who signed a new key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    pub by: KeyId,
+    pub signature: [u8; 64],
+}
+
+/// What a person is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Notice {
+    pub kind: NoticeKind,
+    pub about: Principal,
+    pub key: Option<KeyId>,
+}
+
+/// The kinds of notices. Their names are the same in every language.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NoticeKind {
+    /// A key of somebody already known, signed by an accepted one.
+    IntroducedKey,
+    /// A key waits for a tap.
+    WaitingKey,
+    /// A key of small order: no key.
+    UnusableKey,
+    /// A key left the directory.
+    RetiredKey,
+    /// A retired key is shown again.
+    ReturnedKey,
+    /// A key on this person's own list that this person did not add: an alarm.
+    OwnListKey,
+    /// The key of the link is retired, and nothing leads from it to the present one.
+    LinkRetired,
+    MemberAdded,
+    MemberRemoved,
+    /// An agent sees all from now on.
+    AgentSeesAll,
+    /// The sender is no member as the person is shown.
+    NotMember,
+    /// The rotator names another secret before than the one held.
+    OtherSecretBefore,
+    /// A message of the current epoch is under a secret that was not given to this reader.
+    OtherSecret,
+    /// The signed time is more than 5 minutes from the server's.
+    OtherTime,
+    /// It came in clear: anybody on the way may have written it.
+    NotEncrypted,
+    /// It names a message that it does not prove to answer: no quote is shown.
+    NoQuote,
+}
+
+impl NoticeKind {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::IntroducedKey => "introduced_key",
+            Self::WaitingKey => "waiting_key",
+            Self::UnusableKey => "unusable_key",
+            Self::RetiredKey => "retired_key",
+            Self::ReturnedKey => "returned_key",
+            Self::OwnListKey => "own_list_key",
+            Self::LinkRetired => "link_retired",
+            Self::MemberAdded => "member_added",
+            Self::MemberRemoved => "member_removed",
+            Self::AgentSeesAll => "agent_sees_all",
+            Self::NotMember => "not_member",
+            Self::OtherSecretBefore => "other_secret_before",
+            Self::OtherSecret => "other_secret",
+            Self::OtherTime => "other_time",
+            Self::NotEncrypted => "not_encrypted",
+            Self::NoQuote => "no_quote",
+        }
+    }
+
+    pub(crate) const fn of(self, about: Principal, key: Option<KeyId>) -> Notice {
+        Notice {
+            kind: self,
+            about,
+            key,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Pins {
+    keys: BTreeMap<KeyId, Pin>,
+    speaks_bp1: bool,
+    linked: Option<KeyId>,
+}
+
+/// All pins of one client.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    me: Principal,
+    policy: Policy,
+    own: BTreeSet<KeyId>,
+    pins: BTreeMap<Principal, Pins>,
+}
+
+impl Trust {
+    /// `own` are the keys that this client holds, or this person added.
+    #[must_use]
+    pub fn new(me: Principal, policy: Policy, own: impl IntoIterator<Item = KeyId>) -> Self {
+        Self {
+            me,
+            policy,
+            own: own.into_iter().collect(),
+            pins: BTreeMap::new(),
+        }
+    }
+
+    #[must_use]
+    pub const fn me(&self) -> Principal {
+        self.me
+    }
+
+    #[must_use]
+    pub fn pin(&self, of: Principal, key: KeyId) -> Option<&Pin> {
+        self.pins.get(&of)?.keys.get(&key)
+    }
+
+    /// Whether `of` speaks `bp1`, or ever did.
+    #[must_use]
+    pub fn speaks_bp1(&self, of: Principal) -> bool {
+        self.pins.get(&of).is_some_and(|pins| pins.speaks_bp1)
+    }
+
+    pub(crate) fn heard(&mut self, of: Principal) {
+        self.pins.entry(of).or_default().speaks_bp1 = true;
+    }
+
+    /// Takes in the directory's list of one principal's keys.
+    pub fn directory(&mut self, of: Principal, list: &[DirectoryKey]) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        let mut listed = Vec::new();
+        for key in list {
+            match PublicKeys::new(key.public_key, key.signing_public_key) {
+                Ok(keys) => listed.push((keys.key_id(), keys, key)),
+                Err(_) => notices.push(NoticeKind::UnusableKey.of(of, None)),
+            }
+        }
+        let first_contact = self.pins.get(&of).is_none_or(|pins| pins.keys.is_empty());
+        self.retire(of, &listed, &mut notices);
+        self.pin_first(of, &listed, first_contact);
+        self.introduce(of, &listed, &mut notices);
+        self.pin_waiting(of, &listed, &mut notices);
+        if !listed.is_empty() && !self.verify_linked(of) {
+            let linked = self.pins.get_mut(&of).and_then(|pins| pins.linked.take());
+            notices.extend(linked.map(|key| NoticeKind::LinkRetired.of(of, Some(key))));
+        }
+        if list
+            .iter()
+            .any(|key| key.schemes.iter().any(|scheme| scheme == "bp1"))
+        {
+            self.heard(of);
+        }
+        notices.sort_unstable();
+        notices
+    }
+
+    /// Marks what left the list. What comes back stays retired until a tap.
+    fn retire(&mut self, of: Principal, listed: &[Listed<'_>], notices: &mut Vec<Notice>) {
+        let pins = self.pins.entry(of).or_default();
+        for (key_id, pin) in &mut pins.keys {
+            let here = listed.iter().find(|(id, ..)| id == key_id);
+            match (pin.retired, here.is_some_and(|(_, _, key)| !key.retired)) {
+                (false, false) => {
+                    pin.retired = true;
+                    notices.push(NoticeKind::RetiredKey.of(of, Some(*key_id)));
+                }
+                (true, true) => notices.push(NoticeKind::ReturnedKey.of(of, Some(*key_id))),
+                _ => {}
+            }
+        }
+    }
+
+    /// Pins what is accepted at once: one's own keys, and first keys unless the policy is strict.
+    fn pin_first(&mut self, of: Principal, listed: &[Listed<'_>], first_contact: bool) {
+        let mine = of == self.me;
+        for (key_id, keys, key) in listed {
+            let standing = match (mine, first_contact && self.policy == Policy::Tofu) {
+                (true, _) if self.own.contains(key_id) => Standing::Verified,
+                (false, true) => Standing::Known,
+                _ => continue,
+            };
+            let pins = self.pins.entry(of).or_default();
+            pins.keys
+                .entry(*key_id)
+                .or_insert_with(|| new_pin(keys, key, standing));
+        }
+    }
+
+    /// Accepts every key that an accepted one introduced; such a key may introduce the next.
+    fn introduce(&mut self, of: Principal, listed: &[Listed<'_>], notices: &mut Vec<Notice>) {
+        while let Some((key_id, pin)) = listed.iter().find_map(|one| self.introduced(of, one)) {
+            let before = self.pins.entry(of).or_default().keys.insert(key_id, pin);
+            if before.is_none_or(|pin| pin.standing == Standing::Waiting) {
+                notices.push(NoticeKind::IntroducedKey.of(of, Some(key_id)));
+            }
+        }
+    }
+
+    /// The pin of a key whose introduction counts and was not counted yet.
+    fn introduced(&self, of: Principal, listed: &Listed<'_>) -> Option<(KeyId, Pin)> {
+        let (key_id, keys, key) = listed;
+        let introduction = key.introduction?;
+        let before = self.pin(of, *key_id);
+        if key.retired || before.is_some_and(|pin| pin.retired || pin.introduced_by.is_some()) {
+            return None;
+        }
+        let by = self
+            .pin(of, introduction.by)
+            .filter(|pin| pin.is_accepted())?;
+        let device = key.device_id.as_deref();
+        verify_introduction(&by.keys, of, device, keys, &introduction.signature).ok()?;
+        let earned = match by.standing {
+            Standing::Verified => Standing::Verified,
+            _ => Standing::Introduced,
+        };
+        let standing = before.map_or(earned, |pin| pin.standing.max(earned));
+        let mut pin = new_pin(keys, key, standing);
+        pin.introduced_by = Some(introduction.by);
+        Some((*key_id, pin))
+    }
+
+    /// Whatever is not accepted waits. On one's own list it is an alarm, each time.
+    fn pin_waiting(&mut self, of: Principal, listed: &[Listed<'_>], notices: &mut Vec<Notice>) {
+        let mine = of == self.me;
+        for (key_id, keys, key) in listed {
+            let pins = self.pins.entry(of).or_default();
+            let is_new = !pins.keys.contains_key(key_id);
+            let pin = pins.keys.entry(*key_id);
+            let pin = pin.or_insert_with(|| new_pin(keys, key, Standing::Waiting));
+            if pin.standing != Standing::Waiting || pin.retired {
+                continue;
+            }
+            if mine {
+                notices.push(NoticeKind::OwnListKey.of(of, Some(*key_id)));
+            } else if is_new {
+                notices.push(NoticeKind::WaitingKey.of(of, Some(*key_id)));
+            }
+        }
+    }
+
+    /// A person's tap: the key is accepted, and comes back if it was retired.
+    pub fn confirm(&mut self, of: Principal, key: KeyId) -> bool {
+        let pin = self
+            .pins
+            .get_mut(&of)
+            .and_then(|pins| pins.keys.get_mut(&key));
+        let Some(pin) = pin else { return false };
+        pin.standing = pin.standing.max(Standing::Known);
+        pin.retired = false;
+        true
+    }
+
+    /// People compared the key. What it introduced is verified with it.
+    pub fn verify(&mut self, of: Principal, key: KeyId) -> bool {
+        let Some(pins) = self.pins.get_mut(&of) else {
+            return false;
+        };
+        match pins.keys.get_mut(&key).filter(|pin| !pin.retired) {
+            Some(pin) => pin.standing = Standing::Verified,
+            None => return false,
+        }
+        spread(pins, key);
+        true
+    }
+
+    /// Follows an agent's link, which names its key. Before the first contact it is remembered.
+    pub fn link(&mut self, agent: Principal, key: KeyId) -> Vec<Notice> {
+        let pins = self.pins.entry(agent).or_default();
+        pins.speaks_bp1 = true;
+        pins.linked = Some(key);
+        if pins.keys.is_empty() || self.verify_linked(agent) {
+            return Vec::new();
+        }
+        self.pins.entry(agent).or_default().linked = None;
+        vec![NoticeKind::LinkRetired.of(agent, Some(key))]
+    }
+
+    /// Verifies the key of the link, or the present one that introductions lead to from it.
+    fn verify_linked(&mut self, of: Principal) -> bool {
+        let Some(pins) = self.pins.get_mut(&of) else {
+            return false;
+        };
+        let Some(linked) = pins.linked.filter(|key| pins.keys.contains_key(key)) else {
+            return false;
+        };
+        let present = pins.keys.get_mut(&linked).filter(|pin| !pin.retired);
+        if let Some(pin) = present {
+            pin.standing = Standing::Verified;
+        }
+        spread(pins, linked);
+        let verified = |pin: &Pin| pin.standing == Standing::Verified && !pin.retired;
+        let found = pins.keys.values().any(verified);
+        pins.linked = pins.linked.filter(|_| !found);
+        found
+    }
+}
+
+/// A usable key of the directory.
+type Listed<'a> = (KeyId, PublicKeys, &'a DirectoryKey);
+
+fn new_pin(keys: &PublicKeys, key: &DirectoryKey, standing: Standing) -> Pin {
+    Pin {
+        keys: *keys,
+        device_id: key.device_id.clone(),
+        standing,
+        retired: key.retired,
+        introduced_by: None,
+    }
+}
+
+/// Verifies all keys that introductions lead to from `from`.
+fn spread(pins: &mut Pins, from: KeyId) {
+    let mut sources = vec![from];
+    while let Some(source) = sources.pop() {
+        for (key_id, pin) in &mut pins.keys {
+            if pin.introduced_by == Some(source) && pin.standing == Standing::Introduced {
+                pin.standing = Standing::Verified;
+                sources.push(*key_id);
+            }
+        }
+    }
+}

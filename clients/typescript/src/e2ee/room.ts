@@ -1,0 +1,405 @@
+/** A conversation as this client may believe it: events go in, decisions come out. */
+import { type Bytes, equal, fromBase64, hex, idBytes, isZero } from "./bytes.js";
+import { Kind, type Place } from "./context.js";
+import { type Opened, open, readHeader } from "./envelope.js";
+import type { EpochSecret } from "./epoch.js";
+import { DecryptError, type DecryptReason } from "./errors.js";
+import { type OpeningKeys, type Principal, isUsable, keyId, principalName } from "./keys.js";
+import {
+  type DirectoryKey,
+  type Notice,
+  type NoticeKind,
+  type Pin,
+  type Pins,
+  type Standing,
+  isAccepted,
+  notice,
+  sortNotices,
+} from "./trust.js";
+import { type OpenedWrap, openWrap, wrapRecipient } from "./wrap.js";
+
+const MINUTE_MS = 60_000;
+const DAY_MS = 24 * 60 * MINUTE_MS;
+/** How far ahead a rotator's clock may be. */
+const MAX_WRAP_AHEAD_MS = 10 * MINUTE_MS;
+/** How old a secret may become before people rotate. */
+const MAX_EPOCH_AGE_MS = 7 * DAY_MS;
+/** How many messages are sealed with a secret before people rotate. */
+const MAX_EPOCH_MESSAGES = 10_000;
+/** How far a signed time may be from the server's without being shown. */
+const MAX_TIME_APART_MS = 5 * MINUTE_MS;
+/** How old a delta or a tool request may be. */
+const MAX_MOMENT_MS = 5 * MINUTE_MS;
+/** How old a message may be that a handler is given. */
+export const MAX_MESSAGE_AGE_MS = 31 * DAY_MS;
+const MAX_REMEMBERED_MESSAGES = 10_000;
+
+/** What a member may read. */
+export type Visibility = "all" | "addressed";
+
+/** The highest epoch and time of all newest secrets; people keep them for ever. */
+export interface EpochMarks {
+  readonly epoch: number;
+  readonly time: number;
+}
+
+/** The epoch as the server tells it. */
+export interface ServerEpoch {
+  readonly epoch: number;
+  readonly rotationRequired: boolean;
+  /** Messages that were sent in it. */
+  readonly messages: number;
+}
+
+/** What this client seals with, or must do first. An agent cannot rotate: it waits. */
+export type Sealing =
+  | { readonly with: EpochSecret }
+  | { readonly rotate: number }
+  | { readonly wait: true };
+
+export interface WrapTaken {
+  readonly epoch: number;
+  readonly sid: Bytes;
+  readonly rotator: Principal;
+  readonly isNewest: boolean;
+  readonly notices: readonly Notice[];
+}
+
+/** Something that came, and what the server says of it. */
+export interface Incoming {
+  readonly sender: Principal;
+  readonly place: Place;
+  /** Null if it came in clear. */
+  readonly envelope: Bytes | null;
+  /** The server's time, Unix milliseconds. */
+  readonly createdAt: number;
+  /** From the inbox, not from the history. */
+  readonly isLive: boolean;
+  /** The hash of the envelope that `in_reply_to` names, in base64, if this client knows it. */
+  readonly answered?: string | null | undefined;
+  /** An agent's own bound for the age of messages. */
+  readonly maxAgeMs?: number | undefined;
+}
+
+/** What may be shown, and under which notices. */
+export interface Shown {
+  /** Null if it came in clear. */
+  readonly opened: Opened | null;
+  readonly pin: Pin | null;
+  readonly standing: Standing | null;
+  readonly notices: Notice[];
+}
+
+export type Given = "secret" | "lane" | { readonly because: NoticeKind };
+
+/** A refusal under which the person is told something. */
+export class Refusal extends DecryptError {
+  constructor(
+    reason: DecryptReason,
+    readonly notices: readonly Notice[],
+  ) {
+    super(reason);
+  }
+}
+
+interface Newest {
+  readonly secret: EpochSecret;
+  readonly time: number;
+  readonly rotator: Principal;
+  readonly maySeal: boolean;
+}
+
+interface Member {
+  readonly principal: Principal;
+  readonly visibility: Visibility;
+}
+
+export class Room {
+  #members: Map<string, Member> | null = null;
+  readonly #held = new Map<string, EpochSecret>();
+  #newest: Newest | null = null;
+  #marks: EpochMarks;
+  #server: ServerEpoch = { epoch: 0, rotationRequired: false, messages: 0 };
+  /** Keys or visibilities have changed since the newest secret. */
+  #hasChanged = false;
+  #wasEncrypted: boolean;
+  readonly #remembered = new Set<string>();
+
+  constructor(
+    readonly conversation: Bytes,
+    /** An agent's developer said that it takes clear text. */
+    private readonly allowsClear = false,
+    marks: EpochMarks = { epoch: 0, time: 0 },
+  ) {
+    this.#marks = marks;
+    this.#wasEncrypted = marks.epoch > 0;
+  }
+
+  get marks(): EpochMarks {
+    return this.#marks;
+  }
+
+  /** Whether anything here was ever encrypted. Such a conversation never goes back. */
+  get wasEncrypted(): boolean {
+    return this.#wasEncrypted;
+  }
+
+  get server(): ServerEpoch {
+    return this.#server;
+  }
+
+  get newest(): EpochSecret | null {
+    return this.#newest?.secret ?? null;
+  }
+
+  secret(epoch: number, sid: Uint8Array): EpochSecret | undefined {
+    return this.#held.get(secretName(epoch, sid));
+  }
+
+  /** The members as the person is shown them from now on. */
+  members(list: readonly Member[]): Notice[] {
+    const before = this.#members;
+    this.#members = new Map(list.map((member) => [principalName(member.principal), member]));
+    if (!before) return [];
+    const notices: Notice[] = [];
+    for (const { principal, visibility } of list) {
+      const old = before.get(principalName(principal));
+      if (!old) notices.push(notice("member_added", principal));
+      else if (old.visibility === "addressed" && visibility === "all") {
+        notices.push(notice("agent_sees_all", principal));
+      } else if (old.visibility !== visibility) this.#hasChanged = true;
+    }
+    for (const { principal } of before.values()) {
+      if (!this.isMember(principal)) notices.push(notice("member_removed", principal));
+    }
+    this.#hasChanged ||= notices.length > 0;
+    return sortNotices(notices);
+  }
+
+  isMember(who: Principal): boolean {
+    return this.#members?.has(principalName(who)) ?? false;
+  }
+
+  /** The keys of somebody changed, in the directory or by a tap. */
+  keysChanged(of: Principal): void {
+    this.#hasChanged ||= this.isMember(of);
+  }
+
+  serverEpoch(server: ServerEpoch): void {
+    this.#server = server;
+  }
+
+  /** Takes a wrap. It replaces no secret that is held. Throws `DecryptError`. */
+  async wrap(
+    pins: Pins,
+    keys: readonly OpeningKeys[],
+    epoch: number,
+    wrapped: string,
+    now: number,
+  ): Promise<WrapTaken> {
+    const recipient = wrapRecipient(wrapped);
+    const key = keys.find((each) => equal(each.keyId, recipient));
+    if (!key) throw new DecryptError("no_epoch_key");
+    const opened = await openWrap(wrapped, this.conversation, epoch, pins.me, key);
+    const found = pins.find(opened.rotator, opened.rotatorKeyId);
+    const pin = found?.standing === "waiting" ? undefined : found;
+    const isSigned = pin !== undefined && (await opened.verify(pin));
+    // The `sid` of a lane proves nothing, so its signature must.
+    if (opened.secret.kind === 2 && !isSigned) {
+      throw new DecryptError(pin ? "bad_signature" : "unknown_sender_key");
+    }
+    this.#wasEncrypted = true;
+    const isNewest = isSigned && this.#becomesNewest(opened, now);
+    if (isNewest) this.#setNewest(opened, isAccepted(pin) && this.isMember(opened.rotator));
+    pins.heard(opened.rotator);
+    return this.#hold(opened, isNewest);
+  }
+
+  #becomesNewest({ epoch, madeAt }: OpenedWrap, now: number): boolean {
+    const isAbove = epoch > this.#marks.epoch || madeAt > this.#marks.time;
+    // Marks outlive the program; the secret itself is read from the server again.
+    const isMarked = !this.#newest && epoch === this.#marks.epoch && madeAt === this.#marks.time;
+    return (isAbove || isMarked) && madeAt <= now + MAX_WRAP_AHEAD_MS;
+  }
+
+  #setNewest({ secret, epoch, madeAt, rotator }: OpenedWrap, maySeal: boolean): void {
+    const { marks } = this;
+    this.#marks = { epoch: Math.max(marks.epoch, epoch), time: Math.max(marks.time, madeAt) };
+    this.#hasChanged = false;
+    this.#newest = { secret, time: madeAt, rotator, maySeal };
+  }
+
+  #hold(wrap: OpenedWrap, isNewest: boolean): WrapTaken {
+    const { epoch, sid, rotator, previousSid, rotatorKeyId } = wrap;
+    const before = [...this.#held.values()].filter((held) => held.epoch + 1 === epoch);
+    const isOther =
+      !isZero(previousSid) &&
+      before.length > 0 &&
+      before.every((held) => !equal(held.sid, previousSid));
+    const notices = isOther ? [notice("other_secret_before", rotator, hex(rotatorKeyId))] : [];
+    const name = secretName(epoch, sid);
+    if (!this.#held.has(name)) this.#held.set(name, wrap.secret);
+    return { epoch, sid, rotator, isNewest, notices };
+  }
+
+  /** What `me` seals with now. `answered` is the epoch of the message that is answered. */
+  sealing(me: Principal, answered: number | null, now: number): Sealing {
+    const rotate = { rotate: this.#server.epoch };
+    const otherwise: Sealing = me.type === "user" ? rotate : { wait: true };
+    const newest = this.#newest;
+    if (!newest) return otherwise;
+    const { epoch } = newest.secret;
+    const isBelow = this.#server.epoch < epoch || (answered ?? 0) > epoch;
+    if (!newest.maySeal || isBelow) return otherwise;
+    const isDue =
+      this.#hasChanged ||
+      this.#server.rotationRequired ||
+      this.#server.messages >= MAX_EPOCH_MESSAGES ||
+      now - newest.time > MAX_EPOCH_AGE_MS;
+    return me.type === "user" && isDue ? rotate : { with: newest.secret };
+  }
+
+  /** The newest secret if it may seal, also where a rotation is due that the limit forbids. */
+  sealable(): EpochSecret | null {
+    const newest = this.#newest;
+    return newest?.maySeal && this.#server.epoch >= newest.secret.epoch ? newest.secret : null;
+  }
+
+  /** Who is given what at a rotation, of those whom the server lists. */
+  async give(pins: Pins, to: Principal, key: DirectoryKey): Promise<Given> {
+    const member = this.#members?.get(principalName(to));
+    if (!member) return { because: "not_member" };
+    if (!(await isUsable(key))) return { because: "unusable_key" };
+    const pin = pins.find(to, await keyId(key));
+    if (pin?.retired) return { because: "retired_key" };
+    if (!pin || !isAccepted(pin)) return { because: "waiting_key" };
+    return member.visibility === "all" ? "secret" : "lane";
+  }
+
+  /** Decides about a message or a delta; null if it was here before. Throws `DecryptError`. */
+  async message(pins: Pins, incoming: Incoming, now: number): Promise<Shown | null> {
+    if (!incoming.envelope) return this.clear(pins.me, incoming);
+    const shown = await this.open(pins, incoming, now);
+    const { place, sender } = incoming;
+    if (place.kind === Kind.message) {
+      const re = shown.opened?.content["re"];
+      const fits = typeof re === "string" && incoming.answered && sameBytes(re, incoming.answered);
+      if (place.inReplyTo && !fits) shown.notices.push(notice("no_quote", sender));
+      if (this.isRemembered(sender, place.clientMessageId)) return null;
+      this.remember(sender, place.clientMessageId);
+    } else if (place.kind === Kind.delta && isId(place.streamId)) {
+      if (this.isRemembered(sender, place.streamId)) return null;
+    }
+    return shown;
+  }
+
+  /** Opens what came, and says what is to be said of it; nothing is remembered. */
+  async open(pins: Pins, incoming: Incoming, now: number): Promise<Shown> {
+    const { sender, place, envelope } = incoming;
+    if (!envelope) throw new DecryptError("clear");
+    let opened: Opened;
+    try {
+      opened = await open({
+        envelope,
+        place,
+        conversation: this.conversation,
+        sender,
+        secret: (epoch, sid) => this.secret(epoch, sid),
+        senderKeys: (id) => pins.find(sender, id),
+      });
+    } catch (error) {
+      throw error instanceof DecryptError ? this.#refusal(error, envelope) : error;
+    }
+    this.#wasEncrypted = true;
+    pins.heard(sender);
+    const pin = pins.find(sender, opened.header.keyId)!;
+    const notices = this.#judge(pins.me, pin, incoming);
+    if (isStale(pins.me, incoming, opened.time, now)) throw new Refusal("stale", []);
+    if (Math.abs(opened.time - incoming.createdAt) > MAX_TIME_APART_MS) {
+      notices.push(notice("other_time", sender));
+    }
+    return { opened, pin, standing: pin.standing, notices };
+  }
+
+  /** The notices about a sender's key; throws where nothing by it counts. */
+  #judge(me: Principal, pin: Pin, { sender, place, isLive, createdAt }: Incoming): Notice[] {
+    const notices: Notice[] = [];
+    if (pin.standing === "waiting") notices.push(notice("waiting_key", sender, pin.keyId));
+    if (pin.retired) notices.push(notice("retired_key", sender, pin.keyId));
+    if (!this.isMember(sender)) notices.push(notice("not_member", sender));
+    // What the server stored before the key left was said in time.
+    const wasInTime = pin.retiredAt !== null && createdAt <= pin.retiredAt;
+    if (pin.retired && isLive && !wasInTime) throw new Refusal("retired_key", notices);
+    const mayBeShown = place.kind === Kind.message && me.type === "user";
+    if (pin.standing === "waiting" && !mayBeShown) throw new Refusal("unknown_sender_key", notices);
+    return notices;
+  }
+
+  /** A message of the current epoch under an unknown secret: somebody was given something else. */
+  #refusal(error: DecryptError, envelope: Bytes): Refusal {
+    if (error.reason !== "no_epoch_key" || !this.#newest) return new Refusal(error.reason, []);
+    const header = readHeader(envelope);
+    const isOther =
+      header.epoch === this.#newest.secret.epoch && !this.secret(header.epoch, header.sid);
+    return new Refusal(error.reason, isOther ? [notice("other_secret", this.#newest.rotator)] : []);
+  }
+
+  /** Nothing in clear is taken for said where encryption is possible. */
+  clear(me: Principal, { sender, place }: Incoming): Shown {
+    const isAllowed = me.type === "user" || (this.allowsClear && this.#server.epoch === 0);
+    if (this.#wasEncrypted || place.kind !== Kind.message || !isAllowed) {
+      throw new Refusal("clear", []);
+    }
+    return { opened: null, pin: null, standing: null, notices: [notice("not_encrypted", sender)] };
+  }
+
+  isRemembered(sender: Principal, clientMessageId: string): boolean {
+    return this.#remembered.has(messageName(sender, clientMessageId));
+  }
+
+  remember(sender: Principal, clientMessageId: string): void {
+    this.#remembered.add(messageName(sender, clientMessageId));
+    if (this.#remembered.size > MAX_REMEMBERED_MESSAGES) {
+      this.#remembered.delete(this.#remembered.values().next().value!);
+    }
+  }
+}
+
+/** Handlers get no old message; nobody gets an old delta or tool request. */
+function isStale(me: Principal, incoming: Incoming, time: number, now: number): boolean {
+  switch (incoming.place.kind) {
+    case Kind.delta:
+    case Kind.request:
+      return Math.abs(now - time) > MAX_MOMENT_MS;
+    case Kind.message: {
+      const maxAge = incoming.maxAgeMs ?? MAX_MESSAGE_AGE_MS;
+      return me.type === "agent" && incoming.isLive && now - time > maxAge;
+    }
+    case Kind.response:
+      return false;
+  }
+}
+
+function sameBytes(one: string, other: string): boolean {
+  try {
+    return equal(fromBase64(one), fromBase64(other));
+  } catch {
+    return false;
+  }
+}
+
+function isId(text: string): boolean {
+  try {
+    return idBytes(text).length === 16;
+  } catch {
+    return false;
+  }
+}
+
+function secretName(epoch: number, sid: Uint8Array): string {
+  return `${epoch}:${hex(sid)}`;
+}
+
+function messageName(sender: Principal, clientMessageId: string): string {
+  return `${principalName(sender)}:${hex(idBytes(clientMessageId))}`;
+}

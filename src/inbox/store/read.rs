@@ -1,0 +1,146 @@
+//! Reads an inbox.
+
+use chrono::{DateTime, Utc};
+use uuid::Uuid;
+
+use super::{
+    super::{Bounds, Delivery, Entry},
+    Reader, from_column,
+};
+use crate::{
+    db::{Conn, Db},
+    error::Result,
+    events::{self, Message},
+    ids::{ConversationId, EventId, MessageId, Principal},
+};
+
+pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
+    let client = db.read().await?;
+    let row = client
+        .query_one(
+            "-- inbox.bounds
+            select i.head_seq,
+                   coalesce((select seq - cardinality(event_ids) + 1 from inbox_entry e
+                             where e.principal_id = $1 order by seq limit 1), i.head_seq + 1) as oldest_seq,
+                   coalesce((select acked_seq from inbox_reader r where r.principal_id = $1 and r.device_id = $2), i.head_seq)
+                       as acked_seq, inbox_epoch() as epoch
+            from inbox i where i.principal_id = $1",
+            &[&reader.principal, &reader.device_id],
+        )
+        .await?;
+    Ok(Bounds {
+        head: row.get("head_seq"),
+        oldest: row.get("oldest_seq"),
+        acked: row.get("acked_seq"),
+        epoch: from_column(row.get("epoch")),
+    })
+}
+
+/// Reads a page, which ends at its limit or before it grows too large. A single larger event is a
+/// page of its own.
+pub async fn read(
+    client: &Conn,
+    principal: Uuid,
+    after: i64,
+    limit: i64,
+    bytes: i64,
+) -> Result<Vec<Entry>> {
+    let rows = client
+        .query(
+            "-- inbox.read
+            select seq, event_id, created_at, kind, conversation_id, data,
+                   message_seq, sender_kind, sender_id, sender_device, payload, client_message_id, in_reply_to, hop, recipients
+            from (
+                select e.seq, e.event_id, coalesce(v.created_at, m.created_at) as created_at, v.kind,
+                       coalesce(v.conversation_id, m.conversation_id) as conversation_id, v.data,
+                       m.seq as message_seq, m.sender_kind, m.sender_id, m.sender_device, m.payload,
+                       m.client_message_id, m.in_reply_to, m.hop, m.recipients,
+                       sum(octet_length(coalesce(m.payload, v.data))) over (order by e.seq) as bytes
+                from (
+                    select part.seq - cardinality(part.event_ids) + one.n as seq, one.event_id
+                    from (
+                        select seq, event_ids from inbox_entry
+                        where principal_id = $1 and seq > $2 order by seq limit $3
+                    ) part cross join unnest(part.event_ids) with ordinality as one (event_id, n)
+                    where part.seq - cardinality(part.event_ids) + one.n > $2
+                    order by 1 limit $3
+                ) e
+                left join message m on m.message_id = e.event_id
+                left join event v on v.event_id = e.event_id
+            ) page
+            where bytes <= $4 or seq = $2 + 1
+            order by seq",
+            &[&principal, &after, &limit, &bytes],
+        )
+        .await?;
+    Ok(rows.iter().map(entry).collect())
+}
+
+fn entry(row: &tokio_postgres::Row) -> Entry {
+    let id: EventId = row.get("event_id");
+    let at: DateTime<Utc> = row.get("created_at");
+    let conversation: Option<ConversationId> = row.get("conversation_id");
+    let recipients: Option<Vec<String>> = row.get("recipients");
+    let encoded = match (row.get::<_, Option<&str>>("kind"), conversation) {
+        // No event row: the entry announces a message, which carries the event's id.
+        (None, Some(conversation)) => message(
+            row,
+            MessageId(id.0),
+            conversation,
+            at,
+            recipients.as_deref(),
+        )
+        .encoded(),
+        (kind, conversation) => events::encoded(
+            id,
+            kind.unwrap_or_default(),
+            conversation,
+            at,
+            row.get("data"),
+        ),
+    };
+    Entry {
+        seq: row.get("seq"),
+        encoded,
+    }
+}
+
+fn message<'a>(
+    row: &'a tokio_postgres::Row,
+    id: MessageId,
+    conversation: ConversationId,
+    at: DateTime<Utc>,
+    recipients: Option<&'a [String]>,
+) -> Message<'a> {
+    Message {
+        id,
+        conversation,
+        seq: row.get("message_seq"),
+        sender: Principal::from_row(row.get("sender_kind"), row.get("sender_id")),
+        device_id: row.get("sender_device"),
+        payload: row.get("payload"),
+        recipients,
+        client_message_id: row.get("client_message_id"),
+        in_reply_to: row.get("in_reply_to"),
+        hop: row.get("hop"),
+        created_at: at,
+    }
+}
+
+pub async fn heads(db: &Db, principals: &[Uuid]) -> Result<Vec<Delivery>> {
+    let client = db.read().await?;
+    let rows = client
+        .query(
+            "-- inbox.heads
+            select principal_id, head_seq from inbox where principal_id = any($1)",
+            &[&principals],
+        )
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| Delivery {
+            principal: row.get("principal_id"),
+            seq: row.get("head_seq"),
+        })
+        .collect())
+}

@@ -1,0 +1,143 @@
+//! The slots that this node holds, and their leases.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use uuid::Uuid;
+
+use super::{ConnectionKind, Slots};
+use crate::ids::ConnectionId;
+
+/// The slots that this node holds.
+#[derive(Default)]
+pub(super) struct Held {
+    pub(super) rows: HashMap<Uuid, Row>,
+    /// Principals to assert after the next heartbeat: due, admitted without Redis, or with a call
+    /// whose outcome is unknown.
+    pub(super) doubtful: HashSet<Uuid>,
+    /// Whether some of them are being asserted now.
+    pub(super) asserting: bool,
+    /// Connections that have ended and that Redis still counts.
+    pub(super) gone: Vec<Gone>,
+}
+
+/// A connection that has ended.
+#[derive(Clone, Copy)]
+pub(super) struct Gone {
+    pub(super) principal: Uuid,
+    pub(super) id: ConnectionId,
+    pub(super) kind: ConnectionKind,
+}
+
+/// The answer to a webhook call that asks for a slot.
+pub enum WebhookSlot {
+    /// The call may be made while the lease lives.
+    Taken(Lease),
+    /// All slots of the agent are in use.
+    Full,
+    /// A socket of the agent is open somewhere, so no call is made.
+    Online,
+}
+
+/// The slots of a principal.
+pub(super) struct Row {
+    pub(super) max_connections: usize,
+    pub(super) holds: Vec<Hold>,
+}
+
+/// A slot as this node knows it.
+#[derive(Clone)]
+pub(super) struct Hold {
+    pub(super) id: ConnectionId,
+    /// The time of the lease, in ms of Redis's clock.
+    pub(super) granted: i64,
+    pub(super) kind: ConnectionKind,
+    pub(super) device: Arc<str>,
+    pub(super) loss: Arc<LeaseLost>,
+}
+
+/// Notifies the connection that its slot is lost.
+#[derive(Default)]
+pub(super) struct LeaseLost {
+    lost: AtomicBool,
+    on_lost: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl LeaseLost {
+    /// Notifies the connection.
+    pub(super) fn happen(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+        if let Some(on_lost) = self.on_lost.get() {
+            on_lost();
+        }
+    }
+}
+
+/// A slot; given back on drop.
+pub struct Lease {
+    pub(super) slots: Slots,
+    pub(super) principal: Uuid,
+    /// The connection that holds the slot.
+    pub id: ConnectionId,
+    pub(super) kind: ConnectionKind,
+    pub(super) loss: Arc<LeaseLost>,
+}
+
+impl Lease {
+    /// Sets the callback for a slot that is lost before it is given back.
+    pub fn on_lost(&self, on_lost: impl Fn() + Send + Sync + 'static) {
+        let first = self.loss.on_lost.set(Box::new(on_lost)).is_ok();
+        if first && self.loss.lost.load(Ordering::SeqCst) {
+            self.loss.happen();
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut held = self.slots.held();
+        held.forget(self.principal, self.id);
+        held.gone.push(Gone {
+            principal: self.principal,
+            id: self.id,
+            kind: self.kind,
+        });
+        drop(held);
+        self.slots.0.notify.notify_one();
+    }
+}
+
+impl Held {
+    pub(super) fn add(&mut self, principal: Uuid, max_connections: usize, hold: Hold) {
+        self.rows
+            .entry(principal)
+            .or_insert(Row {
+                max_connections,
+                holds: Vec::new(),
+            })
+            .holds
+            .push(hold);
+    }
+
+    pub(super) fn forget(&mut self, principal: Uuid, id: ConnectionId) {
+        let Some(row) = self.rows.get_mut(&principal) else {
+            return;
+        };
+        row.holds.retain(|hold| hold.id != id);
+        if row.holds.is_empty() {
+            self.rows.remove(&principal);
+        }
+    }
+}
+
+impl Hold {
+    /// The kind and the device, as Redis keeps them.
+    pub(super) fn what(&self) -> String {
+        format!("{} {}", self.kind, self.device)
+    }
+}

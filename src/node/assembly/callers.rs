@@ -1,0 +1,102 @@
+//! The parts that recognise callers.
+
+use super::Base;
+use crate::{
+    auth::{
+        agent::AgentTokens, jwt::AccessTokens, proofs::Proofs, refresh::RefreshTokens,
+        revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
+    },
+    config::{Config, Profile},
+    db::Db,
+    features::accounts::{Accounts, Codes},
+    http::client::IngressPolicy,
+    limits::Limits,
+    node::Failure,
+    redis::Redis,
+    work::UnitOfWork,
+};
+
+/// The parts that recognise callers.
+pub(super) struct Credentials {
+    pub(super) hasher: Hasher,
+    pub(super) revoked: RevokedCredentials,
+    pub(super) access_tokens: AccessTokens,
+    pub(super) agent_tokens: AgentTokens,
+}
+
+pub(super) fn credentials(
+    base: Base<'_>,
+    lookup_db: &Db,
+    redis: Redis,
+    limits: &Limits,
+    used: TokenUse,
+) -> Result<Credentials, Failure> {
+    let Base {
+        config,
+        secret,
+        clock,
+        random,
+        ..
+    } = base;
+    let (hasher, revoked) = (Hasher::new(), RevokedCredentials::default());
+    let access_tokens = AccessTokens::new(
+        &config.access_token_keys,
+        &config.public_url,
+        clock.clone(),
+        random.clone(),
+        revoked.clone(),
+    )?;
+    let agent_tokens = AgentTokens::new(
+        lookup_db.clone(),
+        hasher.clone(),
+        limits.clone(),
+        Proofs::new(redis, secret),
+        random,
+        revoked.clone(),
+        used,
+    );
+    Ok(Credentials {
+        hasher,
+        revoked,
+        access_tokens,
+        agent_tokens,
+    })
+}
+
+pub(super) fn accounts(
+    base: Base<'_>,
+    work: &UnitOfWork,
+    access_tokens: &AccessTokens,
+) -> Result<Accounts, Failure> {
+    Ok(Accounts {
+        work: work.clone(),
+        codes: Codes::new(base.secret),
+        passwords: Hasher::new(),
+        turnstile: Turnstile::new(base.config, work.random().clone())?,
+        access_tokens: access_tokens.clone(),
+        refresh_tokens: RefreshTokens::new(base.secret),
+    })
+}
+
+/// The conditions that a connection must meet.
+pub(super) fn ingress(config: &Config) -> IngressPolicy {
+    if config
+        .trusted_proxies
+        .0
+        .iter()
+        .any(|network| network.prefix_len() == 0)
+    {
+        tracing::warn!(
+            operation = "node.start",
+            remedy = "set TRUSTED_PROXIES to the addresses of the proxies",
+            "TRUSTED_PROXIES contains every address: any client may choose its own address, \
+             and limits per address mean nothing"
+        );
+    }
+    IngressPolicy {
+        tls: config.tls_cert.is_some(),
+        local_only: config.profile == Profile::Dev,
+        proxies: config.trusted_proxies.0.clone().into(),
+        origins: config.allowed_origins.0.clone().into(),
+    }
+}

@@ -1,0 +1,61 @@
+//! The tasks that keep a node's state equal to what Postgres says.
+
+use std::{sync::Arc, time::Duration};
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    db::Db,
+    delivery::{
+        Backplane, Hub, invalidation,
+        reconcile::{self, Reconciler},
+    },
+    inbox::Acks,
+    metrics,
+    node::Tasks,
+    supervisor::supervise,
+};
+
+/// Starts the tasks: upkeep of the metrics, acknowledgements, revocations and the sweep.
+pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tasks) -> Acks {
+    tasks
+        .workers
+        .spawn(tidy_metrics(metrics::install(), tasks.stopping.clone()));
+
+    let acks = Acks::default();
+    let (written, own_db, stop) = (acks.clone(), quiet_db.clone(), tasks.stopping.clone());
+    tasks.workers.spawn(supervise("acks", move || {
+        let (acks, db, stop) = (written.clone(), own_db.clone(), stop.clone());
+        async move { acks.run(&db, &stop).await }
+    }));
+    let (own_db, own_hub, state, stop) = (
+        quiet_db.clone(),
+        hub.clone(),
+        backplane.state(),
+        tasks.stopping.clone(),
+    );
+    tasks.workers.spawn(supervise("backplane.confirm", move || {
+        invalidation::run(own_db.clone(), own_hub.clone(), state.clone(), stop.clone())
+    }));
+    let reconciler = Arc::new(Reconciler::new(quiet_db, backplane));
+    let (state, stop) = (backplane.state(), tasks.stopping.clone());
+    tasks.workers.spawn(supervise("reconciler", move || {
+        let (reconciler, state, stop) = (reconciler.clone(), state.clone(), stop.clone());
+        async move { reconcile::run(&reconciler, &state, &stop).await }
+    }));
+    acks
+}
+
+/// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.
+async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(5)) => {
+                metrics.run_upkeep();
+                metrics::end_old_measurements();
+            }
+            () = stop.cancelled() => return,
+        }
+    }
+}
