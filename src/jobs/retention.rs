@@ -16,19 +16,19 @@ pub async fn measure(db: &Db) -> Result<()> {
             "-- retention.measure
             select name, coalesce(greatest(extract(epoch from app_now() - nullif(oldest, '-infinity')), 0), 0)::float8 as age
             from (values
-                ('agent_key', (select min(valid_until) from agent_key where valid_until is not null)),
+                ('agent_key', (select valid_until from agent_key where valid_until <= app_now() order by valid_until limit 1)),
                 ('code_guard', (select min(coalesce(failures[array_upper(failures, 1)], '-infinity')) from code_guard)),
                 ('device', (select min(created_at) from device where provisional)),
                 ('email_code', (select min(expires_at) from email_code)),
                 ('event', (select min(created_at) from event)),
                 ('idempotency', (select min(created_at) from idempotency)),
                 ('inbox_entry', (select min(created_at) from inbox_entry)),
-                ('job', (select min(expires_at) from job where expires_at is not null)),
+                ('job', (select expires_at from job where expires_at <= app_now() order by expires_at limit 1)),
                 ('login_guard', (select min(last_failure_at) from login_guard)),
                 ('login_notice', (select min(noticed_at) from login_notice)),
-                ('object', (select min(delete_at) from object where delete_at is not null)),
+                ('object', (select delete_at from object where delete_at <= app_now() order by delete_at limit 1)),
                 ('passkey_challenge', (select min(expires_at) from passkey_challenge)),
-                ('relation', (select min(purge_due) from relation where purge_due is not null)),
+                ('relation', (select purge_due from relation where purge_due <= app_now() order by purge_due limit 1)),
                 ('security_notice', (select min(noticed_at) from security_notice)),
                 ('session', (select min(least(revoked_at, refresh_expires_at, absolute_expires_at)) from session)),
                 ('share', (select min(expires_at) from share)),
