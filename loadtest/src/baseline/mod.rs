@@ -36,7 +36,7 @@ pub struct Baseline {
     #[arg(long, default_value = "", hide = true)]
     redis: String,
     /// The folder of the files
-    #[arg(long, default_value = "", hide = true)]
+    #[arg(long, default_value = ".", hide = true)]
     folder: PathBuf,
 }
 

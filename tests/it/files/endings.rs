@@ -99,7 +99,7 @@ async fn files_go_with_their_relation(kind: StoreKind) {
     alice.get(&path).await.refused(404, "NOT_FOUND");
 }
 
-on_stores!(files_go_with_their_relation: folder, bucket, direct);
+on_stores!(files_go_with_their_relation: folder, direct);
 
 /// An erased account leaves neither uploads nor shares, and no file that only it could read.
 async fn an_erased_account_leaves_no_bytes_of_its_own(kind: StoreKind) {
@@ -144,7 +144,7 @@ async fn an_erased_account_leaves_no_bytes_of_its_own(kind: StoreKind) {
     );
 }
 
-on_stores!(an_erased_account_leaves_no_bytes_of_its_own: folder, bucket, direct);
+on_stores!(an_erased_account_leaves_no_bytes_of_its_own: folder, direct);
 
 /// An erased agent's files stay readable for the user, as its messages do.
 async fn an_erased_agent_s_files_stay_until_the_purge(kind: StoreKind) {

@@ -1,8 +1,8 @@
 //! Files, objects and shares. Stories that concern the bytes run on a local folder and on an S3
 //! server, and some with addresses that the server itself signs.
 
-/// Runs a story on stores, each as a test of its own: `story::folder`, `story::bucket`,
-/// `story::direct`.
+/// Runs a story on stores, each as a test of its own: `story::folder`, `story::bucket` (S3),
+/// `story::direct` (S3, to which clients write). Reads of the last two take the same path.
 macro_rules! on_stores {
     ($story:ident: $($store:ident),+) => {
         mod $story {

@@ -60,7 +60,7 @@ async fn ranges_and_conditions(kind: StoreKind) {
     );
 }
 
-on_stores!(ranges_and_conditions: folder, bucket, direct);
+on_stores!(ranges_and_conditions: folder, direct);
 
 /// Bytes that nobody has confirmed are nobody's object.
 async fn only_confirmed_bytes_are_read(kind: StoreKind) {

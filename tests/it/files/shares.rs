@@ -81,7 +81,7 @@ async fn a_share_shows_a_file_an_agent_or_a_contact(kind: StoreKind) {
     assert_eq!(card, expected);
 }
 
-on_stores!(a_share_shows_a_file_an_agent_or_a_contact: folder, bucket, direct);
+on_stores!(a_share_shows_a_file_an_agent_or_a_contact: folder, direct);
 
 /// Fifty clients at the last three openings: three get in.
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,11 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use serde_json::json;
-use tokio::task::LocalSet;
+use tokio::{
+    sync::mpsc,
+    task::{LocalSet, spawn_local},
+};
+use ulid::Ulid;
 
 use self::lines::Line;
 use super::sender::{Ids, Sender};
@@ -212,17 +216,24 @@ impl Stage<'_> {
     /// The delays of sends at the fixed rate, to one agent after another.
     async fn paced(&self) -> Result<Quantiles> {
         let count = RATE * self.span.as_secs();
-        let mut senders = Vec::new();
+        // An open loop: a slow send holds up nothing but its own agent.
+        let mut lanes = Vec::new();
         for n in 0..self.lines.len().min(usize::try_from(count)?) {
-            senders.push(self.sender(n).await?);
+            let (to_lane, ids) = mpsc::unbounded_channel();
+            let task = spawn_local(lane(self.sender(n).await?, ids));
+            lanes.push((to_lane, task));
         }
         let (ids, before) = (Ids::new(), self.receiver.messages());
         let mut pacer = Pacer::start(RATE)?;
         let schedule = pacer.schedule();
         for _ in 0..count {
             let n = pacer.next().await?;
-            let to = usize::try_from(n)? % senders.len();
-            senders[to].send(ids.id(to, n)).await?;
+            let to = usize::try_from(n)? % lanes.len();
+            lanes[to].0.send(ids.id(to, n)).ok();
+        }
+        for (to_lane, task) in lanes {
+            drop(to_lane);
+            task.await??;
         }
         self.arrived(before + usize::try_from(count)?).await?;
         let mut delays = Latencies::new();
@@ -249,4 +260,12 @@ impl Stage<'_> {
         }
         Ok(delays.quantiles())
     }
+}
+
+/// Sends the messages of an agent, one after another.
+async fn lane(mut sender: Sender, mut ids: mpsc::UnboundedReceiver<Ulid>) -> Result<()> {
+    while let Some(id) = ids.recv().await {
+        sender.send(id).await?;
+    }
+    Ok(())
 }
