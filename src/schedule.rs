@@ -21,6 +21,7 @@ use crate::{
     jobs::{
         ConsentEnd, Job, JobError, Perform, Upkeep, Worker,
         queue::{self, NewJob},
+        retention,
     },
     limits::table::Overrides,
     mail::Mailer,
@@ -124,6 +125,7 @@ impl Schedule {
             }
             Upkeep::ForgetToolCalls => tool_calls::forget(&self.work).await,
             Upkeep::LogPushes => inbox::log_left_behind(db).await,
+            Upkeep::MeasureRetention => retention::measure(db).await,
         }
     }
 

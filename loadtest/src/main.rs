@@ -80,6 +80,9 @@ pub struct Options {
     /// Sends and reads, by so many clients at once as are given by --in-flight (history)
     #[arg(long, default_value_t = 100_000)]
     operations: usize,
+    /// Rows at full size (search, purge)
+    #[arg(long, default_value_t = 1_000_000)]
+    rows: usize,
     /// Size of a file, in MB of 1,048,576 bytes (upload)
     #[arg(long, default_value_t = 100)]
     megabytes: usize,

@@ -114,7 +114,7 @@ create table access_log_head (
 create function ulid_floor(at timestamptz) returns uuid language sql immutable parallel safe as
     $$ select (lpad(to_hex(floor(extract(epoch from at) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid $$;
 
--- Numbers, dates and chains a row. It runs with its owner's rights, so whoever may insert cannot touch the heads.
+-- Numbers, dates and chains a row. It runs with its owner's rights, so a role that inserts cannot touch the heads.
 create function access_log_chain() returns trigger language plpgsql
     security definer set search_path = public, pg_temp as $$
 declare
@@ -154,7 +154,7 @@ create trigger access_log_head_rows before insert or update or delete on access_
 create trigger access_log_head_truncate before truncate on access_log_head
     for each statement execute function access_log_is_append_only();
 
--- The events that an agent got by socket or webhook are logged up to here. What it has acked beyond is still to come.
+-- The events that an agent got by socket or webhook are logged up to here. Acked events beyond are still to be logged.
 alter table inbox_reader add column logged_seq bigint not null default 0;
 update inbox_reader set logged_seq = acked_seq;
 create index inbox_reader_of_agent on inbox_reader (principal_id) where device_id = '';

@@ -1,4 +1,4 @@
--- What the serving role may do to an append-only table, blocks, and what search reads.
+-- Rights of the serving role on append-only tables, blocks, and the data of search.
 
 -- The serving role has no right to delete backups. It calls these functions, which run as the owner; the table's trigger
 -- holds them to its rules too.

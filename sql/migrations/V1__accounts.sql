@@ -34,7 +34,7 @@ create table device (
 -- Retention looks for provisional devices by age.
 create index device_unnamed on device (created_at) where provisional;
 
--- One sign-in of a device: the family that its refresh tokens belong to. Tokens are not stored. A token holds the
+-- A sign-in of a device: the family that its refresh tokens belong to. Tokens are not stored. A token holds the
 -- session's id, a generation and a MAC over both; it is valid if the generation is.
 create table session (
     session_id          uuid        primary key,                          -- ULID

@@ -16,7 +16,7 @@ create index relation_of_user on relation (user_id, relation_id);
 create index relation_of_agent on relation (agent_id, state);
 create index relation_purge on relation (purge_due) where purge_due is not null;
 
--- One row per conversation, updated by every send: the lock on it orders the messages. fillfactor leaves room for
+-- A row per conversation, updated by every send: the lock on it orders the messages. fillfactor leaves room for
 -- updates on the same page, and no column that a send changes is indexed.
 create table conversation (
     conversation_id  uuid        primary key,                             -- ULID

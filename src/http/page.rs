@@ -2,8 +2,14 @@
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
+use tokio_postgres::types::ToSql;
+
 use super::List;
-use crate::error::Error;
+use crate::{
+    db::Conn,
+    error::{Error, Result},
+    ids::UserId,
+};
 
 /// The query of a list whose items have ids of type `I`.
 #[derive(Debug, Deserialize)]
@@ -54,6 +60,20 @@ impl<I: ToString> Page<I> {
 /// The refusal of a cursor that names no item of the list.
 pub fn unknown() -> Error {
     Error::field("cursor", "cursor", "is the id of no item of this list")
+}
+
+/// Refuses a cursor that `sql` does not find: `$1` is the cursor, `$2` the owner of the list.
+pub async fn must_be_listed<I: ToSql + Sync>(
+    client: &Conn,
+    sql: &str,
+    cursor: Option<I>,
+    owner: UserId,
+) -> Result<()> {
+    if let Some(cursor) = cursor {
+        let found = client.query_opt(sql, &[&cursor, &owner]).await?;
+        found.ok_or_else(unknown)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

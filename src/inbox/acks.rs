@@ -24,7 +24,7 @@ type Acker = (Reader, Uuid);
 #[derive(Clone, Default)]
 pub struct Acks {
     waiting: Arc<Mutex<HashMap<Acker, Cursor>>>,
-    /// What agents were sent, to be logged as read. An agent that never acks reads as well.
+    /// Events that agents were sent, to be logged as read. An agent that never acks reads as well.
     delivered: Arc<Mutex<HashMap<Uuid, Cursor>>>,
     notify: Arc<Notify>,
     /// Held while acks are written, so that a reader that needs its ack written can wait for it.
@@ -74,7 +74,7 @@ impl Acks {
         let Some(acked) = self.flush_acks(db).await else {
             return false;
         };
-        // What fails here is logged with the agent's next ack, or by the upkeep.
+        // A read that is not logged here is logged with the agent's next ack, or by the upkeep.
         if let Err(error) = self.log_pushes(db, acked).await {
             error.log_in("inbox.log_pushes", "the next ack or the upkeep logs them");
         }

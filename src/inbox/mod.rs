@@ -186,7 +186,7 @@ impl Inbox {
         store::read(&client, principal, after, limit, bytes).await
     }
 
-    /// The same for an agent's poll, which is logged in the reading transaction.
+    /// Like [`read`](Self::read) for an agent's poll, which the reading transaction logs.
     pub async fn poll(&self, agent: AgentId, after: i64, limit: i64) -> Result<Vec<Entry>> {
         metrics::inbox_read();
         let limit = limit.min(MAX_PAGE_EVENTS);
@@ -240,14 +240,26 @@ pub async fn ack(tx: &Tx, reader: &Reader, seq: i64) -> Result<()> {
 
 /// Logs what an agent has acked and nobody has logged yet.
 async fn log_pushes(client: &Conn, agent: Uuid) -> Result<()> {
-    let reads = Reads {
-        agents: &[agent],
-        up_to: &[None],
-        after: None,
-        epoch: None,
-    };
-    while !store::log_reads(client, &reads).await?.is_empty() {}
+    log_pushes_of(client, vec![agent]).await
+}
+
+async fn log_pushes_of(client: &Conn, mut agents: Vec<Uuid>) -> Result<()> {
+    while !agents.is_empty() {
+        let reads = Reads {
+            agents: &agents,
+            up_to: &vec![None; agents.len()],
+            after: None,
+            epoch: None,
+        };
+        agents = store::log_reads(client, &reads).await?;
+    }
     Ok(())
+}
+
+/// Logs acks of agents that another module has written.
+pub async fn log_acked(db: &Db, agents: &[AgentId]) -> Result<()> {
+    let agents = agents.iter().map(|agent| agent.0).collect();
+    log_pushes_of(&db.read().await?, agents).await
 }
 
 /// Logs acks whose node died before it logged them.

@@ -5,6 +5,7 @@
 //! and never delays others. A job that expires is not done any more.
 
 pub mod queue;
+pub mod retention;
 mod worker;
 
 use std::time::Duration;
@@ -35,7 +36,7 @@ catalogue! {
         EraseAgent   = ("erase_agent",   2, 600);
         EndConsent   = ("end_consent",   4, 60);
         Announce     = ("announce",      2, 60);
-        Upkeep       = ("upkeep",        13, 600);
+        Upkeep       = ("upkeep",        14, 600);
     }
 }
 
@@ -56,6 +57,7 @@ catalogue! {
         ForgetToolCalls   = ("forget_tool_calls",        600);
         RotateDeliveries  = ("rotate_webhook_log",       3600);
         LogPushes         = ("log_pushes",               60);
+        MeasureRetention  = ("measure_retention",        60);
     }
 }
 

@@ -5,6 +5,9 @@ mod series;
 
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
 pub use self::{
     recorder::install,
     series::{Kind, SERIES},
@@ -239,4 +242,31 @@ pub fn webhook_backlog(late: u64, agents: i64, age: f64) {
 pub fn job(name: &'static str, outcome: &'static str, span: Duration) {
     seconds("job_seconds", &[("name", name)], span);
     count("jobs_total", &[("name", name), ("outcome", outcome)]);
+}
+
+/// The tables whose ages this node has set, and the time of that.
+static MEASURED: Mutex<Option<(Instant, Vec<String>)>> = Mutex::new(None);
+/// Time after which another node measures, and this node's ages are out of date.
+const MEASURED_TTL: Duration = Duration::from_secs(180);
+
+/// Sets the age of the oldest row of each table, in seconds.
+pub fn oldest_rows(ages: Vec<(String, f64)>) {
+    for (table, age) in &ages {
+        metrics::gauge!("oldest_row_seconds", "table" => table.clone()).set(*age);
+    }
+    let tables = ages.into_iter().map(|(table, _)| table).collect();
+    *MEASURED.lock() = Some((Instant::now(), tables));
+}
+
+/// Ends ages that this node measured long ago: their series have no number until it measures again.
+pub fn end_old_measurements() {
+    let mut measured = MEASURED.lock();
+    let is_old = |(at, _): &mut (Instant, _)| at.elapsed() > MEASURED_TTL;
+    for table in measured
+        .take_if(is_old)
+        .into_iter()
+        .flat_map(|(_, tables)| tables)
+    {
+        metrics::gauge!("oldest_row_seconds", "table" => table).set(f64::NAN);
+    }
 }

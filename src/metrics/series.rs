@@ -276,4 +276,9 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Counter,
         "Jobs, by name and outcome; `failed`: given up.",
     ),
+    (
+        "oldest_row_seconds",
+        Kind::Gauge,
+        "Age of the oldest row, by table that retention cleans; on the node that measured last.",
+    ),
 ];

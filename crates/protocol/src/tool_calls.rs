@@ -48,28 +48,57 @@ impl From<AnswerStatus> for ToolCallStatus {
     }
 }
 
-/// The body of `POST /agents/{agent_id}/artifact-requests`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct RequestArtifact {
-    /// The agent's name for the call, such as a ULID. A repeat answers the call's present state.
-    pub request_id: RequestId,
-    /// The conversation of the call.
-    pub conversation_id: ConversationId,
-    /// The user to ask. Required in groups.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user_id: Option<UserId>,
-    /// The tool.
-    pub tool: ToolName,
-    /// The scope that the tool needs.
-    pub scope: Scope,
-    /// The device to ask; all devices of the user if omitted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device_id: Option<DeviceId>,
-    /// An object, at most 1 MB. In a conversation that requires encryption, its `type` is
-    /// `encrypted`.
-    #[cfg_attr(feature = "schema", schema(value_type = Object))]
-    pub payload: RawJson,
+/// Makes a body, and the frame that carries the same fields beside a reference.
+///
+/// A flattened struct cannot hold raw JSON, so both have the fields themselves.
+macro_rules! body_and_frame {
+    (
+        $(#[$body_doc:meta])* pub struct $body:ident;
+        $(#[$frame_doc:meta])* pub struct $frame:ident;
+        { $($(#[$meta:meta])* pub $field:ident: $type:ty,)+ }
+    ) => {
+        $(#[$body_doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+        pub struct $body { $($(#[$meta])* pub $field: $type,)+ }
+
+        $(#[$frame_doc])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+        pub struct $frame {
+            /// A reference that the answer repeats.
+            #[serde(default, skip_serializing_if = "Value::is_null")]
+            pub r#ref: Value,
+            $($(#[$meta])* pub $field: $type,)+
+        }
+    };
+}
+
+body_and_frame! {
+    /// The body of `POST /agents/{agent_id}/artifact-requests`.
+    pub struct RequestArtifact;
+    /// `artifact_request` of an agent.
+    pub struct ArtifactRequestFrame;
+    {
+        /// The agent's name for the call, such as a ULID. A repeat answers the call's present state.
+        pub request_id: RequestId,
+        /// The conversation of the call.
+        pub conversation_id: ConversationId,
+        /// The user to ask. Required in groups.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub user_id: Option<UserId>,
+        /// The tool.
+        pub tool: ToolName,
+        /// The scope that the tool needs.
+        pub scope: Scope,
+        /// The device to ask; all devices of the user if omitted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub device_id: Option<DeviceId>,
+        /// An object, at most 1 MB. In a conversation that requires encryption, its `type` is
+        /// `encrypted`.
+        #[cfg_attr(feature = "schema", schema(value_type = Object))]
+        pub payload: RawJson,
+    }
 }
 
 /// The body of `POST /artifact-requests/{request_id}/response`.
@@ -187,32 +216,6 @@ pub const TOOL_CALL_DENIED: &str = "TOOL_CALL_DENIED";
 /// The code of an outcome.
 pub fn outcome_code(status: ToolCallStatus) -> Option<String> {
     (status == ToolCallStatus::Denied).then(|| TOOL_CALL_DENIED.to_owned())
-}
-
-/// `artifact_request` of an agent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct ArtifactRequestFrame {
-    /// A reference that the answer repeats.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub r#ref: Value,
-    /// The call.
-    pub request_id: RequestId,
-    /// The conversation of the call.
-    pub conversation_id: ConversationId,
-    /// The user to ask. Required in groups.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user_id: Option<UserId>,
-    /// The tool.
-    pub tool: ToolName,
-    /// The scope that the tool needs.
-    pub scope: Scope,
-    /// The device to ask; all devices of the user if omitted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device_id: Option<DeviceId>,
-    /// An object, at most 1 MB.
-    #[cfg_attr(feature = "schema", schema(value_type = Object))]
-    pub payload: RawJson,
 }
 
 /// `artifact_response` of a user's device.

@@ -4,8 +4,11 @@ mod history;
 mod hop;
 mod limiter;
 mod login;
+mod purge;
+mod search;
 mod send;
 mod sender;
+mod toolcalls;
 mod upload;
 mod webhooks;
 
@@ -44,6 +47,12 @@ pub enum Scenario {
     Webhooks,
     /// Many clients at once while nodes are killed: is what they saw sound?
     History,
+    /// From an agent's call of a tool to its answer, beside a message and its reply
+    Toolcalls,
+    /// Search and the access log at two sizes
+    Search,
+    /// Sends while many rows are purged
+    Purge,
 }
 
 impl Scenario {
@@ -66,6 +75,9 @@ impl Scenario {
             Scenario::Slow => Box::pin(slow::run(cluster, options)).await,
             Scenario::Webhooks => Box::pin(webhooks::run(cluster, pairs, options)).await,
             Scenario::History => Box::pin(history::run(cluster, options)).await,
+            Scenario::Toolcalls => Box::pin(toolcalls::run(cluster, pairs, options)).await,
+            Scenario::Search => Box::pin(search::run(cluster, options)).await,
+            Scenario::Purge => Box::pin(purge::run(cluster, options)).await,
         }
     }
 
@@ -77,6 +89,7 @@ impl Scenario {
                 | Scenario::Send
                 | Scenario::Hop
                 | Scenario::Limiter
+                | Scenario::Toolcalls
                 | Scenario::Webhooks
                 | Scenario::Upload
         )

@@ -44,7 +44,7 @@ select newest.* from chain cross join lateral (
 ) newest
 order by access_id desc limit $6";
 
-/// The same for one agent, by its own index.
+/// Like [`BY_TIME`] for a single agent, by its own index.
 const BY_AGENT: &str = "-- access_log.list_of_agent
 with chain as materialized (
     select $1::uuid as subject_id, null::uuid as since

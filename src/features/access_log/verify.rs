@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::rules::{self, GENESIS, Hash};
 
-/// Most faults of a report. One changed row can be followed by many.
+/// Most faults of a report. A changed row can be followed by many.
 const MAX_FAULTS: usize = 100;
 
 /// The outcome of a verification.

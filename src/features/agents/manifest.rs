@@ -153,15 +153,11 @@ fn scopes(root: &Place<'_>) -> Result<BTreeMap<String, Sensitivity>> {
         let scope = item
             .text("scope", 1, 128, Need::Required)?
             .unwrap_or_default();
-        let sensitivity = match item
+        let sensitivity: Sensitivity = item
             .text("sensitivity", 1, 16, Need::Required)?
             .unwrap_or_default()
-        {
-            "low" => Sensitivity::Low,
-            "medium" => Sensitivity::Medium,
-            "high" => Sensitivity::High,
-            _ => return Err(item.fault("sensitivity", "value", "must be low, medium or high")),
-        };
+            .parse()
+            .map_err(|_| item.fault("sensitivity", "value", "must be low, medium or high"))?;
         item.text("reason", 0, 1000, Need::Optional)?;
         let preset = PRESETS
             .iter()

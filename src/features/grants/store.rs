@@ -285,16 +285,9 @@ pub async fn list(
     rows: i64,
 ) -> Result<Vec<Grant>> {
     let client = db.read().await?;
-    if let Some(cursor) = cursor {
-        client
-            .query_opt(
-                "-- grants.cursor
-                select 1 from agent_grant where grant_id = $1 and user_id = $2",
-                &[&cursor, &user],
-            )
-            .await?
-            .ok_or_else(page::unknown)?;
-    }
+    let known = "-- grants.cursor
+        select 1 from agent_grant where grant_id = $1 and user_id = $2";
+    page::must_be_listed(&client, known, cursor, user).await?;
     let GrantsQuery {
         state,
         agent_id,

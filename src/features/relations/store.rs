@@ -86,16 +86,9 @@ pub async fn list(
     rows: i64,
 ) -> Result<Vec<Relation>> {
     let client = db.read().await?;
-    if let Some(cursor) = cursor {
-        client
-            .query_opt(
-                "-- relations.cursor
-                select 1 from relation where relation_id = $1 and user_id = $2",
-                &[&cursor, &user],
-            )
-            .await?
-            .ok_or_else(page::unknown)?;
-    }
+    let known = "-- relations.cursor
+        select 1 from relation where relation_id = $1 and user_id = $2";
+    page::must_be_listed(&client, known, cursor, user).await?;
     let rows = client
         .query(
             "-- relations.list

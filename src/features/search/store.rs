@@ -1,5 +1,8 @@
 //! A statement per kind. Each begins at the caller's memberships, so it reads what the caller may
 //! see and nothing else.
+//!
+//! `offset 0` in a lateral join keeps the planner from reading a whole table instead: each membership
+//! leads to its rows by an index, whatever the tables' sizes.
 
 use blindpipe_protocol::search::{SearchHit, SearchKind, SearchMatch};
 use tokio_postgres::Row;
@@ -82,7 +85,8 @@ const CONVERSATIONS: &str = "-- search.conversations
 select f.id, f.title, position(lower($2) in lower(f.title)) > 0 as is_substring, null::uuid as conversation_id
 from (
     select c.conversation_id as id, coalesce(c.title, u.display_name, a.display_name) as title
-    from member m join conversation c using (conversation_id)
+    from member m
+    cross join lateral (select * from conversation where conversation_id = m.conversation_id offset 0) c
     left join user_account u on c.kind = 'direct' and u.user_id = case when c.pair_low = $1 then c.pair_high else c.pair_low end
     left join agent a on c.kind = 'agent' and a.agent_id = case when c.pair_low = $1 then c.pair_high else c.pair_low end
     where m.principal_id = $1 and ($3::uuid is null or m.conversation_id < $3)
@@ -95,9 +99,13 @@ select u.user_id as id, u.display_name as title, position(lower($2) in lower(u.d
     null::uuid as conversation_id
 from (
     select distinct theirs.principal_id
-    from member mine join member theirs using (conversation_id)
-    where mine.principal_id = $1 and theirs.principal_kind = 'user' and theirs.principal_id <> $1
-        and ($3::uuid is null or theirs.principal_id < $3)
+    from member mine cross join lateral (
+        select principal_id from member
+        where conversation_id = mine.conversation_id and principal_kind = 'user' and principal_id <> $1
+            and ($3::uuid is null or principal_id < $3)
+        offset 0
+    ) theirs
+    where mine.principal_id = $1
 ) known join user_account u on u.user_id = known.principal_id
 where u.deleted_at is null
     and (position(lower($2) in lower(u.display_name)) > 0 or word_similarity($2, u.display_name) >= $5)
@@ -109,8 +117,9 @@ select a.agent_id as id, a.display_name as title, position(lower($2) in lower(a.
 from (
     select agent_id from agent where owner_user_id = $1
     union select agent_id from relation where user_id = $1 and state = 'active'
-    union select theirs.principal_id from member mine join member theirs using (conversation_id)
-        where mine.principal_id = $1 and theirs.principal_kind = 'agent'
+    union select theirs.principal_id from member mine cross join lateral (
+        select principal_id from member where conversation_id = mine.conversation_id and principal_kind = 'agent' offset 0
+    ) theirs where mine.principal_id = $1
 ) known join agent a using (agent_id)
 where a.state <> 'deleted' and ($3::uuid is null or a.agent_id < $3)
     and (position(lower($2) in lower(a.display_name)) > 0 or word_similarity($2, a.display_name) >= $5)
@@ -119,8 +128,9 @@ order by a.agent_id desc limit $4";
 /// Confirmed uploads, by the name that the uploader declared.
 const FILES: &str = "-- search.files
 select f.upload_id as id, f.filename as title, position(lower($2) in lower(f.filename)) > 0 as is_substring, f.conversation_id
-from member m join upload f using (conversation_id)
-where m.principal_id = $1 and f.state = 'confirmed' and ($3::uuid is null or f.upload_id < $3)
+from member m
+cross join lateral (select * from upload where conversation_id = m.conversation_id and state = 'confirmed' offset 0) f
+where m.principal_id = $1 and ($3::uuid is null or f.upload_id < $3)
     and (position(lower($2) in lower(f.filename)) > 0 or word_similarity($2, f.filename) >= $5)
 order by f.upload_id desc limit $4";
 
@@ -136,16 +146,23 @@ pub async fn messages(
     let found = client
         .query(
             "-- search.messages
-            select message.message_id as id, message.conversation_id, message.seq
+            select message.message_id as id, m.conversation_id, t.seq
             from member m
-            join message_token t on t.conversation_id = m.conversation_id and t.token = ($2::text[])[1] and t.seq > m.from_seq
-            join message on message.conversation_id = t.conversation_id and message.seq = t.seq
+            cross join lateral (
+                select seq from message_token
+                where conversation_id = m.conversation_id and token = ($2::text[])[1] and seq > m.from_seq offset 0
+            ) t
+            cross join lateral (
+                select message_id from message where conversation_id = m.conversation_id and seq = t.seq offset 0
+            ) message
             where m.principal_id = $1 and ($3::uuid is null or message.message_id < $3)
-                and not exists (
-                    select from unnest(($2::text[])[2:]) as wanted (token)
-                    where not exists (
+                and cardinality(($2::text[])[2:]) = (
+                    select count(*) from unnest(($2::text[])[2:]) as wanted (token)
+                    cross join lateral (
                         select from message_token other
-                        where other.conversation_id = t.conversation_id and other.token = wanted.token and other.seq = t.seq))
+                        where other.conversation_id = m.conversation_id and other.token = wanted.token and other.seq = t.seq
+                        offset 0
+                    ) has)
             order by message.message_id desc limit $4",
             &[&caller, &tokens, &after, &rows],
         )

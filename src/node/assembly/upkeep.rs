@@ -51,7 +51,10 @@ pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tas
 async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(5)) => metrics.run_upkeep(),
+            () = tokio::time::sleep(Duration::from_secs(5)) => {
+                metrics.run_upkeep();
+                metrics::end_old_measurements();
+            }
             () = stop.cancelled() => return,
         }
     }

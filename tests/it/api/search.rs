@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{Caller, TestNode, User, connect, db, nodes_with, psql, ulid};
+use crate::{
+    house::sources::statements,
+    support::{Caller, TestNode, User, connect, db, nodes_with, psql, ulid},
+};
 
 const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
@@ -283,6 +286,9 @@ async fn the_cost_follows_what_the_caller_may_see() {
              ), members as (
                  insert into member (conversation_id, principal_id, principal_kind, role)
                  select conversation_id, '{member}', 'user', 'member' from made
+             ), messages as (
+                 insert into message (conversation_id, seq, message_id, sender_id, sender_kind, hop, created_at, payload)
+                 select conversation_id, 1, gen_random_uuid(), '{member}', 'user', 0, app_now(), '{{}}' from made
              )
              insert into message_token select conversation_id, '0123456789abcdef', 1 from made;
              analyze;"
@@ -312,4 +318,66 @@ async fn the_cost_follows_what_the_caller_may_see() {
         let most = small * 3 + Duration::from_millis(20);
         assert!(large < most, "{query}: {small:?}, then {large:?}");
     }
+    // The planner chooses indexes by itself at this size.
+    let client = connect(&a.world.database).await;
+    for (_, sql) in statements() {
+        let Some((name, _)) = sql
+            .strip_prefix("-- search.")
+            .and_then(|sql| sql.split_once('\n'))
+        else {
+            continue;
+        };
+        let prepare = format!("deallocate all; prepare s as {sql}");
+        client.batch_execute(&prepare).await.expect(name);
+        let values = match name {
+            "messages" => format!("'{me}', array['0123456789abcdef'], null, 50"),
+            _ => format!("'{me}', 'garden', null, 50, 0.6"),
+        };
+        let plan = client
+            .query(&format!("explain execute s({values})"), &[])
+            .await
+            .expect(name);
+        let plan: Vec<String> = plan.iter().map(|row| row.get("QUERY PLAN")).collect();
+        for table in ["conversation", "member", "message_token", "message"] {
+            let scan = format!("Seq Scan on {table}");
+            let is_scan =
+                |line: &String| line.trim_start_matches([' ', '-', '>']).starts_with(&scan);
+            assert!(!plan.iter().any(is_scan), "{name}: {}", plan.join("\n"));
+        }
+    }
+}
+
+/// Messages with tokens share a statement as all messages do, and so do their tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_a_batch_are_one_statement() {
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
+    let alice = a.user("alice").await;
+    let team = group(&alice, "team", &[]).await;
+    let count = "create table counted (what text);
+        create function count_statement() returns trigger language plpgsql security definer as
+            $$ begin insert into counted values (tg_table_name); return null; end $$;
+        create trigger counted after insert on message for each statement execute function count_statement();
+        create trigger counted after insert on message_token for each statement execute function count_statement()";
+    psql(&a.world.database, count).await;
+    const SENDS: usize = 60;
+    let path = format!("/conversations/{team}/messages");
+    let sends = (0..SENDS).map(|n| {
+        let tokens = json!([format!("{n:0>20}"), "0123456789abcdef"]);
+        let body = json!({ "payload": { "type": "encrypted" }, "search_tokens": tokens });
+        let (alice, path) = (&alice, &path);
+        async move { alice.post(path, body).await.expect(201) }
+    });
+    futures_util::future::join_all(sends).await;
+    let client = connect(&a.world.database).await;
+    let sql = "select count(*) filter (where what = 'message'), count(*) filter (where what = 'message_token') from counted";
+    let row = client.query_one(sql, &[]).await.expect("counts");
+    let (batches, of_tokens): (i64, i64) = (row.get(0), row.get(1));
+    assert!(
+        of_tokens <= batches,
+        "{of_tokens} statements for tokens in {batches} batches"
+    );
+    assert!(batches < 40, "{batches} batches of {SENDS} sends");
+    let all = found(&alice, "tokens=0123456789abcdef&limit=100").await;
+    assert_eq!(all.len(), SENDS);
+    assert_eq!(found(&alice, &format!("tokens={:0>20}", 7)).await.len(), 1);
 }

@@ -1,8 +1,11 @@
 //! Consent: grants, tool calls, and the log of what agents read.
 
 mod access_log;
+mod blind_pipe;
 mod grants;
+mod retention;
 mod tool_calls;
+mod transports;
 
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};

@@ -11,5 +11,5 @@ mod plans;
 mod probes;
 mod schema;
 mod shapes;
-mod sources;
+pub mod sources;
 mod threats;

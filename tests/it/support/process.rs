@@ -38,6 +38,11 @@ impl ProcessNode {
         Self::launch(world, "serve", &[]).await
     }
 
+    /// Like [`start_in`](Self::start_in), with additional settings.
+    pub async fn start_in_with(world: &World, own: &[(&str, &str)]) -> Self {
+        Self::launch(world, "serve", own).await
+    }
+
     async fn launch(world: &World, command: &str, own: &[(&str, &str)]) -> Self {
         let [public, admin] = [free_port(), free_port()];
         let log = std::env::temp_dir().join(format!("blindpipe-log-{}", super::ulid()));
@@ -92,14 +97,15 @@ impl ProcessNode {
         self.child.id()
     }
 
+    /// Its metrics.
+    pub async fn metrics(&self) -> String {
+        let answer = reqwest::get(format!("{}/metrics", self.admin)).await;
+        answer.expect("metrics").text().await.expect("text")
+    }
+
     /// The sum of one of its metrics over the lines that have `label` in them.
     pub async fn metric(&self, name: &str, label: &str) -> f64 {
-        let text = reqwest::get(format!("{}/metrics", self.admin))
-            .await
-            .expect("metrics")
-            .text()
-            .await;
-        let text = text.expect("text");
+        let text = self.metrics().await;
         let lines = text
             .lines()
             .filter(|line| line.starts_with(name) && line.contains(label));

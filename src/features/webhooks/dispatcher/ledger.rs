@@ -11,6 +11,7 @@ use crate::{
     db::Db,
     error::{Error, Result},
     ids::AgentId,
+    inbox,
     supervisor::supervise,
 };
 
@@ -120,6 +121,10 @@ async fn write_finishes(db: &Db, finishes: Vec<(Finish, Progress, FinishAnswer)>
             let cursors: HashMap<AgentId, i64> = cursors.into_iter().collect();
             for (_, progress, answer) in finishes {
                 answer.send(Ok(cursors.get(&progress.agent).copied())).ok();
+            }
+            let agents: Vec<AgentId> = cursors.into_keys().collect();
+            if let Err(error) = inbox::log_acked(db, &agents).await {
+                error.log_in("webhooks.log_reads", "the next ack or the upkeep logs them");
             }
         }
         Err(error) => {

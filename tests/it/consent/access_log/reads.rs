@@ -1,46 +1,16 @@
-//! The access log: which reads have rows, who sees them, and that nobody changes them unnoticed.
+//! The reads that have rows, and the users who see them.
 
-use std::time::{Duration, Instant};
-
-use blindpipe::{
-    features::access_log::verify::{self, Fault, FaultKind},
-    routes::{self, Access},
-};
+use blindpipe::routes::{self, Access};
 use serde_json::{Value, json};
-use uuid::Uuid;
 
-use super::{Stage, call, group_with, respond, text};
+use super::{
+    super::{Stage, call, group_with, respond, text},
+    log, newest,
+};
 use crate::{
     files,
-    support::{Agent, Answer, User, connect, ulid},
+    support::{Agent, Answer, ulid},
 };
-
-async fn log(user: &User, query: &str) -> Vec<Value> {
-    let list = user
-        .get(format!("/grants/access-log?{query}"))
-        .await
-        .expect(200);
-    list.body["data"].as_array().expect("a list").clone()
-}
-
-/// Waits until the newest row of the user's is of this kind.
-async fn newest(user: &User, kind: &str) -> Value {
-    for _ in 0..200 {
-        if let Some(row) = log(user, "limit=1")
-            .await
-            .pop()
-            .filter(|row| row["kind"] == *kind)
-        {
-            return row;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("no row of {kind}: {:?}", log(user, "").await);
-}
-
-fn uuid(id: &str) -> Uuid {
-    id.parse::<ulid::Ulid>().expect("a ULID").into()
-}
 
 /// One call of a route as an agent, with everything in its place; none for a route that this test
 /// does not know.
@@ -59,6 +29,11 @@ async fn visit(stage: &Stage, method: &str, path: &str, repeated: &Value) -> Opt
         }
         ("GET", "/keys/groups/{conversation_id}") => {
             agent.get(format!("/keys/groups/{conversation}")).await
+        }
+        ("GET", "/keys/groups/{conversation_id}/recipients") => {
+            agent
+                .get(format!("/keys/groups/{conversation}/recipients"))
+                .await
         }
         ("GET", "/agents/{agent_id}/conversations") => {
             agent.get(format!("{own}/conversations")).await
@@ -176,8 +151,9 @@ async fn every_route_that_agents_call_says_what_it_reads_and_logs_it() {
                 let row = newest(&stage.alice, reads[0].as_str()).await;
                 assert_eq!(row["seq"].as_i64(), Some(before + 1), "{name}: {row}");
                 assert_eq!(row["agent_id"], json!(stage.agent.id));
-                let conversation = match reads[0].as_str() {
-                    "keys" => Value::Null,
+                // The keys of a user belong to no conversation.
+                let conversation = match path {
+                    "/keys/users/{user_id}/devices" => Value::Null,
                     _ => json!(stage.conversation),
                 };
                 assert_eq!(row["conversation_id"], conversation, "{name}");
@@ -329,202 +305,4 @@ async fn the_log_is_paged_and_filtered_and_a_group_s_is_its_members() {
         .get("/grants/access-log?cursor=x")
         .await
         .refused(400, "VALIDATION_ERROR");
-}
-
-/// Many readers of one user at once: the chain stays whole.
-#[tokio::test(flavor = "multi_thread")]
-async fn concurrent_reads_of_one_user_make_one_chain() {
-    let stage = Stage::new().await;
-    let path = format!("/conversations/{}", stage.conversation);
-    let reads = (0..60).map(|n| {
-        let agent = stage.agent.on(&stage.nodes[n % 2]);
-        let path = &path;
-        async move { agent.get(path).await.expect(200) }
-    });
-    futures_util::future::join_all(reads).await;
-    let seqs: Vec<i64> = log(&stage.alice, "limit=100")
-        .await
-        .iter()
-        .map(|row| row["seq"].as_i64().expect("a number"))
-        .collect();
-    let mut sorted = seqs.clone();
-    sorted.sort_unstable();
-    assert_eq!(sorted, (1..=60).collect::<Vec<i64>>());
-    let client = connect(&stage.nodes[0].world.database).await;
-    let report = verify::verify(&client).await.expect("a report");
-    assert_eq!((report.rows, report.chains, report.faults), (60, 1, vec![]));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn attack_54_every_change_of_the_log_is_refused_or_found() {
-    let stage = Stage::new().await;
-    for _ in 0..5 {
-        stage
-            .agent
-            .get(format!("/conversations/{}", stage.conversation))
-            .await
-            .expect(200);
-    }
-    let database = &stage.nodes[0].world.database;
-    let client = connect(database).await;
-    // The owner of the tables is refused by the triggers; the nodes' role has not even the rights.
-    for sql in [
-        "update access_log set items = 9",
-        "delete from access_log where seq = 5",
-        "truncate access_log",
-        "update access_log_head set seq = 4",
-        "insert into access_log_head values (gen_random_uuid(), 1, '')",
-        "delete from access_log_head",
-        "truncate access_log_head",
-    ] {
-        let refused = client.batch_execute(sql).await.expect_err(sql);
-        let code = refused.code().expect("an answer of Postgres").code();
-        assert_eq!(code, "42501", "{sql}: {refused:?}");
-    }
-    let serving = crate::support::serving(database);
-    let serving = connect(&serving).await;
-    for sql in [
-        "update access_log set items = 9",
-        "delete from access_log",
-        "truncate access_log",
-        "alter table access_log disable trigger all",
-        "drop trigger access_log_rows on access_log",
-        "drop table access_log",
-        "update access_log_head set seq = 4",
-        "insert into access_log_head values (gen_random_uuid(), 1, '')",
-    ] {
-        let refused = serving.batch_execute(sql).await.expect_err(sql);
-        assert_eq!(
-            refused.code().expect("an answer").code(),
-            "42501",
-            "{sql}: {refused:?}"
-        );
-    }
-    // What a row claims about itself is overwritten.
-    let forged = format!(
-        "insert into access_log (subject_id, seq, access_id, agent_id, kind, items, at, hash)
-         values ('{}', 3, gen_random_uuid(), gen_random_uuid(), 'keys', 1, '2000-01-01', '')",
-        uuid(&stage.alice.id)
-    );
-    serving.batch_execute(&forged).await.expect("a row");
-    let report = verify::verify(&client).await.expect("a report");
-    assert_eq!((report.rows, report.faults), (6, vec![]));
-
-    // A superuser without the triggers is found out.
-    let alice = uuid(&stage.alice.id);
-    let fault = |seq: i64, kind: FaultKind| Fault {
-        subject: alice,
-        seq,
-        kind,
-    };
-    let ghost = Uuid::from_u128(7);
-    for (sql, faults) in [
-        ("update access_log set items = 9 where seq = 2".to_owned(), vec![fault(2, FaultKind::Changed)]),
-        ("update access_log set agent_id = gen_random_uuid() where seq = 6".to_owned(), vec![fault(6, FaultKind::Changed)]),
-        (
-            "update access_log set hash = sha256('x') where seq = 3".to_owned(),
-            vec![fault(3, FaultKind::Changed), fault(4, FaultKind::Changed)],
-        ),
-        ("delete from access_log where seq in (3, 4)".to_owned(), vec![fault(3, FaultKind::Missing)]),
-        ("delete from access_log where seq > 4".to_owned(), vec![fault(5, FaultKind::Missing)]),
-        ("delete from access_log".to_owned(), vec![fault(1, FaultKind::Missing)]),
-        (
-            "insert into access_log select subject_id, 7, gen_random_uuid(), agent_id, conversation_id, kind, items,
-                 from_seq, to_seq, at, sha256('x') from access_log where seq = 6"
-                .to_owned(),
-            vec![fault(7, FaultKind::Changed), fault(7, FaultKind::Unexpected)],
-        ),
-        (
-            "update access_log set seq = seq + 1 where seq > 5;
-             insert into access_log select subject_id, 6, gen_random_uuid(), agent_id, conversation_id, kind, items,
-                 from_seq, to_seq, at, sha256('x') from access_log where seq = 5"
-                .to_owned(),
-            vec![fault(6, FaultKind::Changed), fault(7, FaultKind::Changed), fault(7, FaultKind::Unexpected)],
-        ),
-        (
-            format!(
-                "insert into access_log select '{ghost}', 1, gen_random_uuid(), agent_id, null, kind, items,
-                     null, null, at, sha256('x') from access_log where seq = 1"
-            ),
-            vec![
-                Fault { subject: ghost, seq: 1, kind: FaultKind::Changed },
-                Fault { subject: ghost, seq: 1, kind: FaultKind::Unexpected },
-            ],
-        ),
-        (
-            // A tail that was cut off together with its end.
-            "delete from access_log where seq > 4; update access_log_head set seq = 4".to_owned(),
-            vec![fault(4, FaultKind::End)],
-        ),
-        ("delete from access_log_head".to_owned(), vec![fault(6, FaultKind::Unexpected)]),
-    ] {
-        client
-            .batch_execute(
-                "alter table access_log disable trigger user; alter table access_log_head disable trigger user;
-                 create table kept as table access_log; create table kept_head as table access_log_head",
-            )
-            .await
-            .expect("no triggers");
-        client.batch_execute(&sql).await.expect(&sql);
-        let mut found = verify::verify(&client).await.expect("a report").faults;
-        found.sort_by_key(|fault| (fault.subject != ghost, fault.seq));
-        assert_eq!(found, faults, "{sql}");
-        client
-            .batch_execute(
-                "truncate access_log, access_log_head; insert into access_log table kept;
-                 insert into access_log_head table kept_head; drop table kept, kept_head;
-                 alter table access_log enable trigger user; alter table access_log_head enable trigger user",
-            )
-            .await
-            .expect("as before");
-    }
-    let report = verify::verify(&client).await.expect("a report");
-    assert_eq!((report.rows, report.faults.len()), (6, 0));
-}
-
-/// `LOG_ROWS=1000000` is the size of the promise; the suite takes a tenth of it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_large_log_is_verified_in_seconds() {
-    let stage = Stage::new().await;
-    let rows: i64 = std::env::var("LOG_ROWS")
-        .ok()
-        .and_then(|rows| rows.parse().ok())
-        .unwrap_or(30_000);
-    let client = connect(&stage.nodes[0].world.database).await;
-    let alice = uuid(&stage.alice.id);
-    let agent: Uuid = stage.agent.id.parse().expect("a UUID");
-    // Half of them are hers, of two agents; the rest belongs to fifty others. A transaction with many
-    // rows of one chain would be slow: it sees every version of the chain's end.
-    for first in (1..=rows).step_by(500) {
-        let fill = format!(
-            "insert into access_log (subject_id, agent_id, kind, items)
-             select case when n % 2 = 0 then '{alice}' else md5((n % 100)::text)::uuid end,
-                    case when n % 10000 = 0 then '{agent}' else md5('other')::uuid end, 'keys', 1
-             from generate_series({first}, {first} + 499) n"
-        );
-        client.batch_execute(&fill).await.expect("rows");
-    }
-    client
-        .batch_execute("analyze access_log")
-        .await
-        .expect("analyzed");
-    let since = Instant::now();
-    let report = verify::verify(&client).await.expect("a report");
-    let took = since.elapsed();
-    tracing::info!(rows, ?took, "verified");
-    assert_eq!(
-        (report.rows, report.chains, report.faults.len()),
-        (rows.unsigned_abs(), 51, 0)
-    );
-    assert!(took < Duration::from_secs(30), "{took:?}");
-    for (query, expected) in [
-        ("limit=50".to_owned(), 50),
-        (
-            format!("limit=50&agent_id={}", stage.agent.id),
-            rows / 10_000,
-        ),
-    ] {
-        let found = log(&stage.alice, &query).await.len();
-        assert_eq!(i64::try_from(found), Ok(expected.min(50)), "{query}");
-    }
 }
