@@ -132,3 +132,17 @@ test("files are sealed before they leave", async () => {
     assert(Buffer.from(await conversation.downloadFile(content)).equals(bytes));
   });
 });
+
+test("clear text goes to somebody without bp1 only by choice, and what comes so is marked", async () => {
+  const { key: _, ...options } = await cluster.agent("plain", ada.client);
+  const agent = new Agent(options).on("message", (ctx) => ctx.reply(`plain: ${ctx.text}`));
+  await running(agent, async () => {
+    const conversation = await ada.client.open({ type: "agent", agent_id: options.agentId });
+    await assert.rejects(conversation.send("hello"), { name: "KeyUnavailable" });
+    conversation.chooseClear();
+    const answer = await answerTo(ada, () => conversation.send("hello"));
+    assert.equal(answer.opened?.content["text"], "plain: hello");
+    assert.equal(answer.opened?.encrypted, false);
+    assert.deepEqual(answer.opened?.notices.map(({ kind }) => kind), ["not_encrypted"]);
+  });
+});

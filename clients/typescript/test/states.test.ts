@@ -134,6 +134,8 @@ class Machine {
         const given = await room.give(pins, principal(event.of), directoryKey(event.key));
         return typeof given === "string" ? { given } : { given: "nothing", because: given.because };
       }
+      case "writing":
+        return { writing: room.writing(pins, event.clear_chosen) };
       case "message": {
         const shown = await room.message(pins, incoming(event), event.now);
         return shown ? { shown: shown.standing, notices: told(shown.notices) } : { repeated: true };

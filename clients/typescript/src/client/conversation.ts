@@ -2,9 +2,8 @@
 import { newUlid } from "../e2ee/bytes.js";
 import type { JsonObject } from "../e2ee/content.js";
 import { Kind } from "../e2ee/context.js";
-import { DecryptError } from "../e2ee/errors.js";
+import { DecryptError, KeyUnavailable } from "../e2ee/errors.js";
 import type { FileContent } from "../e2ee/file.js";
-import { type Principal, principalName } from "../e2ee/keys.js";
 import { downloadFile, type NewFile, uploadFile } from "../core/files.js";
 import type { OpenedMessage, Session } from "../core/session.js";
 import type { Conversation as ConversationInfo, Message, Sent } from "../core/types.js";
@@ -105,22 +104,15 @@ export class Conversation {
     });
   }
 
-  /** Clear only by choice, only where somebody speaks no `bp1`, and never again once encrypted. */
+  /** Throws `KeyUnavailable` where somebody speaks no `bp1` and the person has not chosen clear text. */
   async #isToBeSealed(): Promise<boolean> {
     const { session, clearChosen } = this.parts;
-    if (await session.isEncrypted(this.id)) return true;
-    return !clearChosen.has(this.id) || (await this.#everybodySpeaks());
-  }
-
-  async #everybodySpeaks(): Promise<boolean> {
-    const { session } = this.parts;
-    const { members } = await session.load(this.id);
-    const self = principalName(session.options.self);
-    for (const [name, member] of members) {
-      const principal: Principal = { type: member.principal_type, id: member.principal_id };
-      if (name !== self && !session.options.pins.speaks(principal)) return false;
+    const { room } = await session.load(this.id);
+    const writing = room.writing(session.options.pins, clearChosen.has(this.id));
+    if (writing === "ask_person") {
+      throw new KeyUnavailable("somebody here does not speak bp1; chooseClear() writes in clear");
     }
-    return true;
+    return writing === "encrypted";
   }
 
   /** Answers an agent's question. */

@@ -57,6 +57,9 @@ export type Sealing =
   | { readonly rotate: number }
   | { readonly wait: true };
 
+/** `ask_person`: somebody here does not speak `bp1`, and nobody chose to write in clear. */
+export type Writing = "encrypted" | "clear" | "ask_person";
+
 export interface WrapTaken {
   readonly epoch: number;
   readonly sid: Bytes;
@@ -263,6 +266,19 @@ export class Room {
   sealable(): EpochSecret | null {
     const newest = this.#newest;
     return newest?.maySeal && this.#server.epoch >= newest.secret.epoch ? newest.secret : null;
+  }
+
+  /**
+   * How to write here. `clearChosen`: the person chose to write in clear here; for an agent, it
+   * answers what came in clear. A conversation that was encrypted never goes back.
+   */
+  writing(pins: Pins, clearChosen: boolean): Writing {
+    const self = principalName(pins.me);
+    const others = [...(this.#members ?? [])].filter(([name]) => name !== self);
+    const doAllSpeak = this.#members !== null && others.every(([, { principal }]) => pins.speaks(principal));
+    if (this.#wasEncrypted || this.#server.epoch > 0 || doAllSpeak) return "encrypted";
+    const mayBeClear = pins.me.type === "user" || this.allowsClear;
+    return clearChosen && mayBeClear ? "clear" : "ask_person";
   }
 
   /** Who is given what at a rotation, of those whom the server lists. */
