@@ -439,7 +439,8 @@ async fn the_directory_is_for_those_who_share_a_conversation() {
     let expected = json!({
         "user_id": alice.id, "list_version": 1, "devices": [{
             "device_id": alice.device_id, "key_id": key_id(1), "public_key": BASE64.encode([1; 32]),
-            "signing_public_key": BASE64.encode([101; 32]), "created_at": kept.data()["created_at"],
+            "signing_public_key": BASE64.encode([101; 32]), "schemes": [],
+            "created_at": kept.data()["created_at"],
         }],
     });
     assert_eq!(directory(&bob, &alice).await, expected);

@@ -62,7 +62,7 @@ fn invalidation(user: &User) -> String {
 fn ephemeral_frame(to: &str) -> String {
     let to = Uuid::from(to.parse::<ulid::Ulid>().expect("a ULID"));
     let to = BASE64.encode(to.as_bytes());
-    let frame = json!({ "type": "session.invalidated", "reason": "account_deleted" });
+    let frame = json!({ "type": "session.invalidated", "reason": "account_deleted", "at": "2026-01-01T00:00:00.000Z" });
     format!("~{} {to} null\n{frame}", ulid())
 }
 
