@@ -356,7 +356,8 @@ async fn group_of(node: &TestNode, owner: &User, agent: &Agent, members: usize) 
     let owner: uuid::Uuid = owner.id.parse::<ulid::Ulid>().expect("a ULID").into();
     let sql = format!(
         "insert into conversation (conversation_id, kind, created_by) values ('{id}', 'group', '{owner}');
-         insert into member (conversation_id, principal_id, principal_kind, role) values ('{id}', '{}', 'agent', 'agent');
+         insert into member (conversation_id, principal_id, principal_kind, role, instance_id)
+         values ('{id}', '{}', 'agent', 'agent', gen_random_uuid());
          insert into member (conversation_id, principal_id, principal_kind, role)
          select '{id}', gen_random_uuid(), 'user', 'member' from generate_series(2, {members})",
         agent.id,
