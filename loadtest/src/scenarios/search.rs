@@ -156,12 +156,14 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
     let caller = Uuid::from_u128(ulid::Ulid::from_string(&crowd.id(0))?.0);
     let mut tables = Tables::open(cluster, caller).await?;
     let node = plain.cluster.node(0);
-    let (mut found, mut link) = (Vec::new(), node.link().await?);
+    let mut found = Vec::new();
     for rows in [options.rows / 100, options.rows] {
         say(format!(
             "search: {rows} conversations and {rows} rows of the access log"
         ));
         tables.grow(rows).await?;
+        // A node closes a link that was idle for so long.
+        let mut link = node.link().await?;
         for (query, path) in QUERIES {
             let path = match path.strip_suffix("agent_id=") {
                 Some(_) => format!("{path}{}", tables.agent),
