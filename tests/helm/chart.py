@@ -99,7 +99,7 @@ VALIDATORS = dict(_validators())
 
 
 def faults(document):
-    """What Kubernetes would not accept in an object, by every schema that has its kind."""
+    """The parts of an object that Kubernetes refuses, by every schema that has its kind."""
     kind = f"{document['apiVersion']}/{document['kind']}"
     fitting = {file: kinds[kind] for file, kinds in VALIDATORS.items() if kind in kinds}
     if not fitting:

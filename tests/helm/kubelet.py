@@ -24,7 +24,7 @@ def dockerfile():
 
 
 def image_environment():
-    """What the image sets, and what its base (distroless) does."""
+    """The settings of the image and of its base (distroless)."""
     own = dict(re.findall(r'(\w+)="?([^\s"]+)"?', " ".join(dockerfile()["ENV"])))
     return {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

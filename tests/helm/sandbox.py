@@ -1,5 +1,6 @@
-"""What a kubelet gives a container: a network, a root file system, a user and files. Linux namespaces do it, as root
-or as an ordinary user; nothing of it outlives its process."""
+"""The environment that a kubelet gives a container: a network, a root file system, a user, files.
+
+Linux namespaces make it, as root or as an ordinary user. Nothing of it outlives its process."""
 
 import ctypes
 import fcntl

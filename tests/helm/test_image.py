@@ -15,7 +15,7 @@ from kubelet import dockerfile, entrypoint, image_environment
 
 TEXT = (ROOT / "Dockerfile").read_text()
 HADOLINT = Path(sys.executable).with_name("hadolint")
-# What `distroless/cc-debian12` has beside the C library.
+# The libraries of `distroless/cc-debian12` beside the C library.
 BASE = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libpthread.so.0"}
 
 

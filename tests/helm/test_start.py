@@ -131,7 +131,7 @@ def get(path, headers=None, tls=None, source="127.0.0.1"):
 
 
 def remaining(headers):
-    """What is left of the budget that an answer states."""
+    """The rest of the budget that an answer states."""
     return int(headers["RateLimit"].split("r=")[1].split(";")[0])
 
 

@@ -1,4 +1,4 @@
-// What is generated from the service's documents is fresh.
+// The files generated from the service's documents are fresh.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";

@@ -1,4 +1,4 @@
-// What the tests against a cluster share.
+// Helpers of the tests against a cluster.
 import { spawn, type ChildProcess } from "node:child_process";
 import { fileURLToPath } from "node:url";
 import type { Agent, AgentOptions } from "@blindpipe/client/agent";
@@ -43,7 +43,7 @@ export async function collect(
       events.push(event);
       if (await isEnough(events)) return events;
     } else if (event.type === "caught_up") {
-      // What came before is of an earlier test.
+      // Earlier events belong to an earlier test.
       hasActed = true;
       await act();
     }

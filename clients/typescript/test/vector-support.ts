@@ -1,4 +1,4 @@
-// What the tests of vectors share.
+// Helpers of the tests of vectors.
 import { readFileSync } from "node:fs";
 import * as e2ee from "@blindpipe/client/e2ee";
 

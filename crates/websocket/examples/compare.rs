@@ -50,12 +50,12 @@ const MAX_MESSAGE_BYTES: usize = 1_000_000;
 /// The sockets of the memory's measurement.
 const IDLE_SOCKETS: usize = 5_000;
 /// The sockets that read frames, and the frames of each.
-const READERS: usize = 50;
-const FRAMES: usize = 20_000;
+const READER_COUNT: usize = 50;
+const FRAME_COUNT: usize = 20_000;
 /// The sockets that get each body.
 const LISTENERS: usize = 1_000;
 /// Repetitions, of which the median counts.
-const ROUNDS: usize = 3;
+const ROUND_COUNT: usize = 3;
 
 /// The bodies that a listener's task waits for.
 type Bodies = mpsc::UnboundedReceiver<Arc<str>>;
@@ -327,10 +327,10 @@ async fn idle(kind: &str) -> Result<f64> {
 /// Nanoseconds of CPU per received frame of `bytes`. Frames arrive singly or `batch` at a time.
 async fn reads(kind: &str, bytes: usize, batch: usize) -> Result<f64> {
     let server = Server::start(kind).await?;
-    let sockets = server.connect_many(READERS).await?;
+    let sockets = server.connect_many(READER_COUNT).await?;
     let before = server.settled().await?;
     let frame = masked(&vec![b'a'; bytes]).repeat(batch);
-    let writes = FRAMES / batch;
+    let writes = FRAME_COUNT / batch;
     let mut writers = Vec::new();
     for mut socket in sockets {
         let frame = frame.clone();
@@ -347,7 +347,7 @@ async fn reads(kind: &str, bytes: usize, batch: usize) -> Result<f64> {
         sockets.push(writer.await??);
     }
     let spent = server.settled().await? - before;
-    Ok(spent / (READERS * writes * batch) as f64)
+    Ok(spent / (READER_COUNT * writes * batch) as f64)
 }
 
 /// Nanoseconds of CPU per delivery of a body of `bytes` that all listeners share.
@@ -387,7 +387,7 @@ async fn fan_out(kind: &str, bytes: usize, deliveries: usize) -> Result<f64> {
 
 async fn compare() -> Result<()> {
     let mut figures: HashMap<(usize, &str), Vec<f64>> = HashMap::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..ROUND_COUNT {
         for kind in ["ours", "axum"] {
             let row = [
                 idle(kind).await?,

@@ -15,7 +15,7 @@ use crate::{
 const SIGNATURE_BYTES: usize = 64;
 const KEY_ID_DIGITS: usize = 32;
 
-/// What the holder of a key says of it. An omitted part stays as it is.
+/// The holder's statements about a key. An omitted part stays as it is.
 #[derive(Clone, Copy)]
 pub struct Description<'a> {
     pub schemes: Option<&'a [Scheme]>,

@@ -76,7 +76,7 @@ pub async fn put(tx: &Tx, user: &User, upload: &Upload) -> Result<Kept> {
     Ok(kept)
 }
 
-/// What an upload says of its keys.
+/// The statements of an upload about its keys.
 pub fn description(upload: &Upload) -> Description<'_> {
     Description {
         schemes: upload.schemes.as_deref(),

@@ -228,7 +228,7 @@ async fn purge_next(tx: &db::Tx) -> Result<bool> {
                         order by m.seq limit $3
                     ) next where created_at < app_now() - interval '24 hours'
                 ), searchable as (
-                    -- What was emptied is found no more.
+                    -- A message that was emptied is found no more.
                     delete from message_token t using span, conversation c
                     where c.conversation_id = $1 and t.conversation_id = $1 and t.seq > c.purged_seq and t.seq <= span.top
                 ), emptied as (

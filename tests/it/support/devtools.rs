@@ -15,7 +15,7 @@ pub struct DevTools {
     stream: WebSocketStream<TcpStream>,
     session: Value,
     calls: u32,
-    /// What the page has reported meanwhile.
+    /// The page's reports meanwhile.
     pub reports: Vec<Value>,
 }
 

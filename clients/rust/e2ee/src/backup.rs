@@ -19,7 +19,7 @@ pub const MAX_BACKUP_KEYS: usize = 160;
 pub const MIN_PASSWORD_CHARACTERS: usize = 12;
 const GENERATED_PASSWORD_CHARACTERS: usize = 24;
 
-/// What guessing a password costs.
+/// The cost of guessing a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// Memory in KiB.
@@ -126,7 +126,7 @@ pub struct Backup {
     pub backup_b: Vec<u8>,
 }
 
-/// What a backup held.
+/// The keys in a backup.
 #[derive(Clone)]
 pub struct Restored {
     /// The device's keys.

@@ -87,7 +87,7 @@ pub fn to_base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Takes fields from the front of some bytes; what is missing is `malformed`.
+/// Takes fields from the front of some bytes; a missing field is `malformed`.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {

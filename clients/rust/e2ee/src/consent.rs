@@ -27,7 +27,7 @@ pub struct Tool {
     pub sensitivity: Sensitivity,
 }
 
-/// What a device does with a tool request.
+/// A device's decision on a tool request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Execute unasked.
@@ -111,7 +111,7 @@ impl Consents {
     }
 }
 
-/// What an agent asked for: it believes consent to exactly this.
+/// An agent's request: it believes consent to exactly this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub user: Id,

@@ -1,17 +1,17 @@
-//! What may be a content, and how its length is hidden.
+//! The rules of contents, and the padding that hides their length.
 
 use serde_json::Value;
 
 use crate::{Error, Result};
 
-/// The largest content; what is larger is a file.
+/// The largest content; a larger one is sent as a file.
 pub const MAX_CONTENT_BYTES: usize = 720 * 1024;
 /// How deep objects and lists may lie in each other.
 pub const MAX_CONTENT_DEPTH: usize = 64;
 /// Every whole number up to here is itself in every language.
 const MAX_SAFE_NUMBER: f64 = 9_007_199_254_740_991.0;
 
-/// What stands before the content in a plaintext: signature, time, view, length.
+/// The bytes before the content in a plaintext: signature, time, view, length.
 pub(crate) const FRONT_BYTES: usize = 96;
 
 /// The content as JSON: an object in UTF-8 that every language reads alike. Nobody shall be shown

@@ -19,7 +19,7 @@ const SLOT_BYTES: usize = 64;
 /// How many `addressed` agents may read one envelope.
 pub const MAX_SLOTS: usize = 32;
 
-/// Where an envelope stands. What the place says in clear is part of what is signed.
+/// The place of an envelope. The signature covers the place's clear fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     Message {
@@ -158,7 +158,7 @@ impl View {
     }
 }
 
-/// What is to be sealed.
+/// The input of a seal.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft<'a> {
     pub key: &'a EpochKey,
@@ -502,7 +502,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// What a payload that answers an envelope carries as `re`: which envelope it answers.
+/// The field `re` of a payload that answers an envelope: it names that envelope.
 #[must_use]
 pub fn fingerprint(envelope: &[u8]) -> [u8; 32] {
     sha256(&[envelope])

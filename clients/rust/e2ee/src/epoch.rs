@@ -15,7 +15,7 @@ pub(crate) const EVERYONE: u8 = 0;
 /// The lane of one `addressed` agent.
 pub(crate) const ADDRESSED: u8 = 2;
 
-/// What a reader holds of an epoch.
+/// A reader's secret of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Access {
     /// The epoch's secret: every lane.

@@ -86,7 +86,7 @@ impl fmt::Debug for Secret {
 /// The name of a pair of public keys: computed from them, never read.
 pub type KeyId = [u8; 16];
 
-/// What a principal shows of a device, or an agent of itself.
+/// The public keys of a device or an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PublicKeys {
     public_key: [u8; 32],

@@ -11,29 +11,29 @@ use crate::{
     wrap::{self, OpeningKey, Wrap},
 };
 
-const MINUTE: u64 = 60_000;
-const DAY: u64 = 24 * 60 * MINUTE;
+const MINUTE_MS: u64 = 60_000;
+const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
 /// How far ahead a rotator's clock may be, milliseconds.
-const MAX_WRAP_AHEAD: u64 = 10 * MINUTE;
+const MAX_WRAP_AHEAD: u64 = 10 * MINUTE_MS;
 /// How old a secret may become before people rotate, milliseconds.
-const MAX_EPOCH_AGE: u64 = 7 * DAY;
+const MAX_EPOCH_AGE: u64 = 7 * DAY_MS;
 /// How many messages are sealed with one secret before people rotate.
 const MAX_EPOCH_MESSAGES: u64 = 10_000;
 /// How far a signed time may be from the server's without being shown, milliseconds.
-const MAX_TIME_APART: u64 = 5 * MINUTE;
+const MAX_TIME_APART: u64 = 5 * MINUTE_MS;
 /// How old a delta or a tool request may be, milliseconds.
-const MAX_LIVE_AGE: u64 = 5 * MINUTE;
+const MAX_LIVE_AGE: u64 = 5 * MINUTE_MS;
 /// How old a message may be that a handler is given, milliseconds.
-pub const MAX_MESSAGE_AGE: u64 = 31 * DAY;
+pub const MAX_MESSAGE_AGE: u64 = 31 * DAY_MS;
 /// How many messages are remembered against replays.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// What a member may read.
+/// The messages that a member may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visibility {
     /// Everything: people, and agents that were let in so.
     All,
-    /// What is addressed to it.
+    /// Messages addressed to it.
     Addressed,
 }
 
@@ -46,7 +46,7 @@ pub struct ServerEpoch {
     pub messages: u64,
 }
 
-/// What this client seals with, or must do first.
+/// The secret that this client seals with, or the step that must come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sealing {
     With {
@@ -70,7 +70,7 @@ pub enum Writing {
     AskPerson,
 }
 
-/// What a wrap brought.
+/// The effect of a wrap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrapTaken {
     pub epoch: u32,
@@ -96,12 +96,12 @@ pub struct Incoming<'a> {
     pub answered: Option<[u8; 32]>,
 }
 
-/// What may be shown, and under which notices.
+/// A message that may be shown, with its notices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// None if it came in clear.
     pub opened: Option<Opened>,
-    /// What the sender's key is worth.
+    /// The trust in the sender's key.
     pub standing: Option<Standing>,
     pub notices: Vec<Notice>,
 }
@@ -128,7 +128,7 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Who is given what at a rotation.
+/// A recipient's share at a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
     Secret,
@@ -229,7 +229,7 @@ impl Room {
         self.changed |= self.is_member(of);
     }
 
-    /// What the server says of the epoch.
+    /// The epoch that the server calls current.
     pub const fn server_epoch(&mut self, server: ServerEpoch) {
         self.server = server;
     }
@@ -311,7 +311,7 @@ impl Room {
         }
     }
 
-    /// What `me` seals with now. `answered` is the epoch of the message that is answered.
+    /// The secret that `me` seals with now. `answered` is the epoch of the answered message.
     #[must_use]
     pub fn sealing(&self, me: Principal, answered: Option<u32>, now: u64) -> Sealing {
         let rotate = Sealing::Rotate {
@@ -353,7 +353,7 @@ impl Room {
         }
     }
 
-    /// Who is given what at a rotation, of those whom the server lists.
+    /// The shares of a rotation, for the recipients that the server lists.
     #[must_use]
     pub fn give(&self, trust: &Trust, to: Principal, key: &DirectoryKey) -> Given {
         let members = self.members.as_ref();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{KeyId, Principal, PublicKeys, keys::verify_introduction};
 
-/// What a first key of a principal is worth.
+/// The treatment of a principal's first key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// Trust on first use.
@@ -68,14 +68,14 @@ pub struct DirectoryKey {
     pub retired: bool,
 }
 
-/// Who signed a new key.
+/// The signer of a new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Introduction {
     pub by: KeyId,
     pub signature: [u8; 64],
 }
 
-/// What a person is told.
+/// The notices for a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
     pub kind: NoticeKind,
@@ -227,7 +227,7 @@ impl Trust {
         notices
     }
 
-    /// Marks what left the list. What comes back stays retired until a tap.
+    /// Marks keys that left the list. A key that comes back stays retired until a tap.
     fn retire(&mut self, of: Principal, listed: &[Listed<'_>], notices: &mut Vec<Notice>) {
         let pins = self.pins.entry(of).or_default();
         for (key_id, pin) in &mut pins.keys {
@@ -323,7 +323,7 @@ impl Trust {
         true
     }
 
-    /// People compared the key. What it introduced is verified with it.
+    /// People compared the key. Keys that it introduced are verified with it.
     pub fn verify(&mut self, of: Principal, key: KeyId) -> bool {
         let Some(pins) = self.pins.get_mut(&of) else {
             return false;

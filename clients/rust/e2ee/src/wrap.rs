@@ -23,7 +23,7 @@ pub const NOT_GIVEN: [u8; 1] = [0];
 const VERSION: u8 = 1;
 const EPOCH_SECRET: u8 = 1;
 const LANE_SECRET: u8 = 2;
-/// What stands before the signature in the plaintext.
+/// The number of bytes before the signature in the plaintext.
 const SIGNED_BYTES: usize = 106;
 
 /// The one a wrap is for.
@@ -48,7 +48,7 @@ pub struct Rotation<'a> {
     pub time: u64,
 }
 
-/// What a wrap said.
+/// The content of a wrap.
 #[derive(Clone)]
 pub struct Wrap {
     pub key: EpochKey,
@@ -137,7 +137,7 @@ pub fn seal(
     .concat())
 }
 
-/// What opens wraps: of a device's own keys, or of an earlier one that a backup brought.
+/// The private keys that open wraps: a device's own, or earlier ones from a backup.
 #[derive(Clone, Debug)]
 pub struct OpeningKey {
     pub key_id: KeyId,
@@ -249,7 +249,7 @@ fn info(conversation: Id, epoch: u32, recipient: Principal, key_id: KeyId) -> Ve
     .concat()
 }
 
-/// What the rotator signs. The secret is in it.
+/// The bytes that the rotator signs. The secret is among them.
 fn signed(info: &[u8], plaintext: &[u8]) -> Zeroizing<Vec<u8>> {
     Zeroizing::new([&label("wrap-sign"), info, &plaintext[..SIGNED_BYTES]].concat())
 }

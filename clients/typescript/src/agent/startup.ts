@@ -72,7 +72,7 @@ async function checkKeys(
 ): Promise<KeyPair[]> {
   for (const pair of held) {
     const mismatch = await checkKey(http, agentId, pair);
-    // What fits signs; the others open what was wrapped for them.
+    // The key that fits signs. The others open secrets that were wrapped for them.
     if (!mismatch) return [pair, ...held.filter((each) => each !== pair)];
     const expected = mismatch.params["expected_key_ids"] as readonly string[] | undefined;
     if (expected?.length && pair === held.at(-1)) throw mismatch;

@@ -56,7 +56,7 @@ export class SocketReader {
   #begin(frame: Frame): void {
     this.#isDropped = false;
     this.inbox.replayedTo = Number((frame["replay"] as { to?: number } | undefined)?.to ?? 0);
-    // What could not be told to the last connection is told to this one.
+    // Acks that the last connection did not take go to this one.
     this.inbox.flushAck();
   }
 

@@ -225,7 +225,7 @@ export class Client {
   }
 
   /**
-   * What happens, over a socket that comes back. An event is acknowledged when the next one is
+   * Events, over a socket that reconnects. An event is acknowledged when the next one is
    * asked for.
    */
   async *events(options: { signal?: AbortSignal } = {}): AsyncGenerator<ClientEvent> {

@@ -178,7 +178,7 @@ export class Session {
         const taken = await entry.room.wrap(pins, opening, epoch, wrapped_key, Date.now());
         this.#tell(taken.notices, conversationId);
       } catch (error) {
-        // What does not open is found missing by whoever needs it.
+        // A secret that does not open is found missing when it is needed.
         if (!(error instanceof DecryptError)) throw error;
       }
     }
@@ -215,7 +215,7 @@ export class Session {
 
   async #observeRotation(rotation: KeyRotation): Promise<void> {
     const entry = this.#entries.get(rotation.conversation_id);
-    // What was never looked at is read when it is needed.
+    // An epoch that was never read is read when it is needed.
     if (!entry || !this.hasKeys || entry.isStale) return;
     const { server } = entry.room;
     this.#serverEpoch(entry, Math.max(server.epoch, rotation.epoch), false);

@@ -343,7 +343,7 @@ export class Room {
     if (pin.standing === "waiting") notices.push(notice("waiting_key", sender, pin.keyId));
     if (pin.retired) notices.push(notice("retired_key", sender, pin.keyId));
     if (!this.isMember(sender)) notices.push(notice("not_member", sender));
-    // What the server stored before the key left was said in time.
+    // A message that the server stored before the key left came in time.
     const wasInTime = pin.retiredAt !== null && createdAt <= pin.retiredAt;
     if (pin.retired && isLive && !wasInTime) throw new Refusal("retired_key", notices);
     const mayBeShown = place.kind === Kind.message && me.type === "user";

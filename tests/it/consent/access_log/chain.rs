@@ -77,7 +77,7 @@ async fn attack_54_every_change_of_the_log_is_refused_or_found() {
             "{sql}: {refused:?}"
         );
     }
-    // What a row claims about itself is overwritten.
+    // The trigger overwrites a row's own claims.
     let forged = format!(
         "insert into access_log (subject_id, seq, access_id, agent_id, kind, items, at, hash)
          values ('{}', 3, gen_random_uuid(), gen_random_uuid(), 'keys', 1, '2000-01-01', '')",

@@ -117,7 +117,7 @@ async fn every_route_that_agents_call_says_what_it_reads_and_logs_it() {
             .say(&stage.conversation, "to be read")
             .await
             .expect(201);
-        // What earlier routes have left to be acked is logged before.
+        // Events of earlier routes that wait for an ack are logged before.
         let head = stage
             .agent
             .get(format!("/agents/{}", stage.agent.id))
@@ -251,7 +251,7 @@ async fn the_log_is_paged_and_filtered_and_a_group_s_is_its_members() {
             .expect(200);
     };
     read(agent, &group).await;
-    // Who joins later sees what is read from then on.
+    // A later member sees the reads from then on.
     stage.advance(1).await;
     let members = json!({ "user_ids": [bob.id] });
     alice

@@ -255,7 +255,7 @@ async fn a_later_manifest_cannot_lower_what_the_user_has_read() {
     .await;
     assert_eq!(stage.call("camera:use").await["sensitivity"], "high");
     assert_eq!(stage.call("clipboard:read").await["sensitivity"], "high");
-    // What is no longer declared is no longer granted.
+    // A scope that is no longer declared is no longer granted.
     declare(&stage.agent, &[("clipboard:read", "medium")]).await;
     let state = stage.call("camera:use").await;
     assert_eq!(

@@ -81,7 +81,7 @@ def to_base64(data: bytes) -> str:
 
 
 class Reader:
-    """Takes fields from the front of some bytes; what is missing is `malformed`."""
+    """Takes fields from the front of some bytes; a missing field is `malformed`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -21,7 +21,7 @@ MIN_PASSWORD_CHARACTERS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What guessing a password costs: memory in KiB, passes over it, lanes."""
+    """The cost of guessing a password: memory in KiB, passes over it, lanes."""
 
     m: int = 65_536
     t: int = 3

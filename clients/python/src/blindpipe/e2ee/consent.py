@@ -86,7 +86,7 @@ class Consents:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an agent asked for: it believes consent to exactly this."""
+    """An agent's request: it believes consent to exactly this."""
 
     user: bytes
     digest: bytes

@@ -1,4 +1,4 @@
-"""What may be a content, and how its length is hidden."""
+"""The rules of contents, and the padding that hides their length."""
 
 import json
 from typing import Any, Final, NoReturn

@@ -318,5 +318,5 @@ def _parts(plaintext: bytes, place: Place) -> tuple[bytes, int, bytes, bytes]:
 
 
 def fingerprint(envelope: bytes) -> bytes:
-    """What a payload that answers an envelope carries as `re`: which envelope it answers."""
+    """The field `re` of a payload that answers an envelope: it names that envelope."""
     return sha256(envelope)

@@ -1,4 +1,4 @@
-"""What a list of keys is in the log of keys, and in the view of an envelope."""
+"""The hash of a list of keys, for the log of keys and the view of an envelope."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _cleared(key: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PublicKeys:
-    """What a principal shows of a device, or an agent of itself.
+    """The public keys of a device or an agent.
 
     Raises `wrong_key` for a key of small order: nobody owns such a key alone.
     """

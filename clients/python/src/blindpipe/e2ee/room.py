@@ -29,7 +29,7 @@ MAX_MESSAGE_AGE: Final = 31 * _DAY
 
 Visibility = Literal["all", "addressed"]
 Given = Literal["secret", "lane"] | NoticeKind
-"""What a recipient is given at a rotation; a notice says why it is nothing."""
+"""A recipient's share at a rotation; a notice says why there is none."""
 
 
 class Refused(E2eeError):
@@ -62,7 +62,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class WrapTaken:
-    """What a wrap brought. `newest`: it is the newest now."""
+    """The effect of a wrap. `newest`: it is the newest now."""
 
     epoch: int
     sid: bytes
@@ -89,7 +89,7 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What may be shown, and under which notices; `opened` is None if it came in clear."""
+    """A message that may be shown, with its notices; `opened` is None if it came in clear."""
 
     opened: Opened | None
     standing: Standing | None
@@ -212,7 +212,7 @@ class Room:
         return WrapTaken(key.epoch, key.sid, rotator, newest, notices)
 
     def sealing(self, me: Principal, answered: int | None, now: int) -> Seal | Rotate | Wait:
-        """What `me` seals with now. `answered` is the epoch of the message that is answered."""
+        """The secret that `me` seals with now. `answered` is the epoch of the message that is answered."""
         otherwise = Rotate(self.server.epoch) if me.is_user else Wait()
         newest = self._newest
         if newest is None or not newest.may_seal or self.server.epoch < newest.epoch:
@@ -244,7 +244,7 @@ class Room:
         return "clear" if clear else "ask_person"
 
     def give(self, trust: Trust, to: Principal, key: DirectoryKey) -> Given:
-        """What is given to whom at a rotation, of those whom the server lists."""
+        """The shares of a rotation, for the recipients that the server lists."""
         if self._members is None or to not in self._members:
             return NoticeKind.NOT_MEMBER
         try:

@@ -24,7 +24,7 @@ class Standing(enum.IntEnum):
 
 
 class NoticeKind(enum.IntEnum):
-    """What a person is told. The names, in lower case, are the same in every language."""
+    """The notices for a person. The names, in lower case, are the same in every language."""
 
     INTRODUCED_KEY = 0
     WAITING_KEY = 1
@@ -59,7 +59,7 @@ def in_order(notices: Iterable[Notice]) -> list[Notice]:
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """Who signed a new key."""
+    """The signer of a new key."""
 
     by: bytes
     signature: bytes
@@ -153,7 +153,7 @@ class Trust:
         return in_order(notices)
 
     def _retire(self, of: Principal, listed: _Listed, notices: list[Notice]) -> None:
-        """Marks what left the list. What comes back stays retired until a tap."""
+        """Marks keys that left the list. A key that comes back stays retired until a tap."""
         present = {key_id for key_id, _, key in listed if not key.retired}
         for key_id, pin in self._of(of).keys.items():
             if not pin.retired and key_id not in present:
@@ -236,7 +236,7 @@ class Trust:
         return True
 
     def verify(self, of: Principal, key: bytes) -> bool:
-        """People compared the key. What it introduced is verified with it."""
+        """People compared the key. Keys that it introduced are verified with it."""
         pin = self.pin(of, key)
         if pin is None or pin.retired:
             return False

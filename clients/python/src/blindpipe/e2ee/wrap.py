@@ -27,7 +27,7 @@ _SIGNED_BYTES = 106
 
 @dataclass(frozen=True, slots=True)
 class OpeningKey:
-    """What opens wraps: of a device's own keys, or of an earlier one that a backup brought."""
+    """The private keys that open wraps: a device's own, or earlier ones from a backup."""
 
     key_id: bytes
     x25519: Secret
@@ -49,7 +49,7 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class Wrap:
-    """What a wrap said."""
+    """The content of a wrap."""
 
     key: EpochKey
     previous: bytes

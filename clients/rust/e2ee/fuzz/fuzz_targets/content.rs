@@ -1,4 +1,4 @@
-//! Contents: what is accepted is an object in UTF-8 that is read the same again.
+//! Contents: an accepted content is an object in UTF-8 that is read the same again.
 #![no_main]
 
 use blindpipe_e2ee::content;

@@ -1,4 +1,4 @@
-//! Files: arbitrary bytes do not open; what is sealed opens.
+//! Files: arbitrary bytes do not open; a sealed file opens.
 #![no_main]
 
 use blindpipe_e2ee::{Secret, file};

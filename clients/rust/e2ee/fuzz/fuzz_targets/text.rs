@@ -1,4 +1,4 @@
-//! Written forms: agents' keys, base64, ULIDs. What is accepted has one spelling only.
+//! Written forms: agents' keys, base64, ULIDs. An accepted text has one spelling only.
 #![no_main]
 
 use blindpipe_e2ee::{AgentKey, from_base64, ids, to_base64};

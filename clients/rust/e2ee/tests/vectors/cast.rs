@@ -1,4 +1,4 @@
-//! Who takes part in the vectors.
+//! The principals of the vectors.
 
 use blindpipe_e2ee::{AgentKey, EpochKey, Id, Principal, PrivateKeys, Secret};
 
@@ -38,7 +38,7 @@ pub fn epoch_key() -> EpochKey {
     EpochKey::new(CONVERSATION, EPOCH, Secret::new([9; 32]))
 }
 
-/// What the `addressed` agent is given.
+/// The wrap for the `addressed` agent.
 pub fn lane_key() -> EpochKey {
     let all = epoch_key();
     let secret = all.addressed(ADDRESSED).expect("the epoch's secret");

@@ -11,12 +11,12 @@ use sha2::{Digest, Sha256};
 
 use super::cast::{self, CONVERSATION, EPOCH, TIME};
 
-/// What goes into an envelope; each field can be wrong.
+/// The parts of an envelope; each field can be wrong.
 pub struct Craft<'a> {
     pub kind: u8,
     pub lane: u8,
     pub lane_secret: Secret,
-    /// What stands between the commitment and the ciphertext.
+    /// The bytes between the commitment and the ciphertext.
     pub tail: Vec<u8>,
     pub slots: Slots<'a>,
     pub sender: Principal,

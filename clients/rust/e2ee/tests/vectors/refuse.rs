@@ -16,7 +16,7 @@ use crate::{
     support::{hex, place_json},
 };
 
-/// What each changed byte gives: the reason that most values give, and the others by value.
+/// The result of each changed byte: the reason that most values give, and the others by value.
 struct Row {
     reason: &'static str,
     except: BTreeMap<String, &'static str>,

@@ -19,8 +19,8 @@ use crate::{
 
 const BOB: Principal = Principal::User(OTHER_USER);
 const EVE: Principal = Principal::User([0x66; 16]);
-const MINUTE: u64 = 60_000;
-const DAY: u64 = 24 * 60 * MINUTE;
+const MINUTE_MS: u64 = 60_000;
+const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
 
 /// Keys by a number, so that cases read easily.
 fn keys(number: u8) -> PrivateKeys {
@@ -222,7 +222,7 @@ impl Case {
     }
 }
 
-/// What a wrap says besides, and what it must give.
+/// The other fields of a wrap, and its expected effect.
 #[derive(Default)]
 struct More {
     previous: Sid,
@@ -552,7 +552,7 @@ fn epoch_cases() -> Vec<Value> {
     due.sealing(None, TIME, rotate(1));
     due.server_epoch(1, false, 9_999);
     due.seals_with(1, 0xa1);
-    due.sealing(None, TIME + 7 * DAY + 1, rotate(1));
+    due.sealing(None, TIME + 7 * DAY_MS + 1, rotate(1));
     due.directory(
         BOB,
         &[key(2), introduced(BOB, 6, 2)],
@@ -599,8 +599,14 @@ fn rotator_cases() -> Vec<Value> {
     waiting.message(&Sent::by(BOB, 2), shown("known", &[]));
 
     let mut ahead = Case::of_user("a wrap from the future is not the newest");
-    ahead.wrap((BOB, 2), 0xa1, 1, TIME + 10 * MINUTE + 1, More::default());
-    ahead.wrap((BOB, 2), 0xa2, 1, TIME + 10 * MINUTE, newest());
+    ahead.wrap(
+        (BOB, 2),
+        0xa1,
+        1,
+        TIME + 10 * MINUTE_MS + 1,
+        More::default(),
+    );
+    ahead.wrap((BOB, 2), 0xa2, 1, TIME + 10 * MINUTE_MS, newest());
 
     let mut restored = Case::of_user("after a restored database a later secret is the newest");
     restored.wrap((BOB, 2), 0xa1, 9, TIME, newest());
@@ -783,12 +789,12 @@ fn message_cases() -> Vec<Value> {
 fn time_cases() -> Vec<Value> {
     let mut times = ready(Case::of_user("times that are far off are shown"));
     let off = Sent {
-        created_at: TIME + 5 * MINUTE + 1,
+        created_at: TIME + 5 * MINUTE_MS + 1,
         ..Sent::by(BOB, 2)
     };
     times.message(&off, shown("known", &[said("other_time", BOB)]));
     let old = Sent {
-        now: TIME + 40 * DAY,
+        now: TIME + 40 * DAY_MS,
         place: message(2, None),
         ..Sent::by(BOB, 2)
     };
@@ -824,7 +830,7 @@ fn time_cases() -> Vec<Value> {
     ));
     deltas.message(&stream(), shown("known", &[]));
     let old = Sent {
-        now: TIME + 5 * MINUTE + 1,
+        now: TIME + 5 * MINUTE_MS + 1,
         ..stream()
     };
     deltas.message(&old, refused("stale", &[]));
@@ -840,7 +846,7 @@ fn time_cases() -> Vec<Value> {
         "a handler gets nothing old, and nothing by a key that waits",
     ));
     let old = |days| Sent {
-        now: TIME + days * DAY,
+        now: TIME + days * DAY_MS,
         place: message(days as u8, None),
         ..Sent::by(BOB, 2)
     };
@@ -983,16 +989,24 @@ fn consent_cases() -> Vec<Value> {
         ..request(number, "read", "filesystem:read")
     };
     approve(&mut medium, "filesystem:read", TIME);
-    ask(&mut medium, &read(1, TIME + DAY - 1), decision("execute"));
     ask(
         &mut medium,
-        &read(2, TIME + 2 * DAY - 2),
+        &read(1, TIME + DAY_MS - 1),
         decision("execute"),
     );
-    ask(&mut medium, &read(3, TIME + 3 * DAY - 2), decision("ask"));
+    ask(
+        &mut medium,
+        &read(2, TIME + 2 * DAY_MS - 2),
+        decision("execute"),
+    );
+    ask(
+        &mut medium,
+        &read(3, TIME + 3 * DAY_MS - 2),
+        decision("ask"),
+    );
     let lowered = Sent {
         more: json!({"manifest": "low"}),
-        ..read(4, TIME + 4 * DAY)
+        ..read(4, TIME + 4 * DAY_MS)
     };
     ask(&mut medium, &lowered, decision("ask"));
 
@@ -1031,12 +1045,12 @@ fn forged_requests() -> Vec<Value> {
     };
     ask(&mut forged, &clear, refused("clear", &[]));
     let late = Sent {
-        now: TIME + 5 * MINUTE + 1,
+        now: TIME + 5 * MINUTE_MS + 1,
         ..notify()
     };
     ask(&mut forged, &late, refused("stale", &[]));
     let early = Sent {
-        now: TIME - 5 * MINUTE - 1,
+        now: TIME - 5 * MINUTE_MS - 1,
         ..notify()
     };
     ask(&mut forged, &early, refused("stale", &[]));
