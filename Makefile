@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories units clients clients-python clients-typescript helm image schema load autobahn measure clean-dev toolchain
+.PHONY: help run test check fmt fmt-check lint docs deps advisories units clients clients-python clients-typescript helm conformance image schema load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -84,6 +84,11 @@ endef
 helm: toolchain ## the Helm chart, alert rules, dashboard, Dockerfile and runbooks (UPDATE_GOLDEN=1 renews what is rendered)
 	@echo "== chart" && $(CARGO) test --locked --workspace --lib --bins --tests --no-run --quiet
 	@TARGET=$(TARGET) tests/helm/run $(ARGS)
+
+# Not a part of `make test`: the Rust tests hold every answer that they get to the document too.
+conformance: toolchain ## schemathesis against a cluster, as a user and as an agent (ARGS go to it, such as -n 200)
+	@$(CARGO) build --locked --workspace --bin blindpipe --bin devcluster
+	@TARGET=$(TARGET) tests/conformance/run $(ARGS)
 
 image: ## build the container image (IMAGE=name:tag; needs Docker or Podman)
 	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \

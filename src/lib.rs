@@ -14,7 +14,7 @@
 //! features    health published announcements relations devices keys accounts passkeys agents
 //!             blocks conversations groups group_keys messages files shares search typing streams
 //!             tool_calls grants access_log budgets webhooks erasure
-//! edge        gateway app routes documents schedule node healthcheck
+//! edge        gateway app routes documents schedule node healthcheck doctor
 //! ```
 //!
 //! - Foundation: values and small tools. [`validation`] says what a value from outside must be.
@@ -30,7 +30,8 @@
 //!   [`features::messages`] is the only send path.
 //! - Edge: [`gateway`] (WebSockets and polls), [`app`] (the handles of handlers), [`routes`] (every
 //!   method and path), [`documents`] (OpenAPI and AsyncAPI), [`schedule`] (the performer of each
-//!   job, and the upkeep), [`node`] (start and drain), [`healthcheck`].
+//!   job, and the upkeep), [`node`] (start and drain), [`healthcheck`], [`doctor`] (what a
+//!   deployment needs).
 //!
 //! Tables, one file each: [`routes`], [`error`], [`events`], [`ids`], [`limits::table`],
 //! [`limits::quotas`], [`gateway::close`], [`gateway::frames`], [`delivery::backplane::messages`],
@@ -48,6 +49,7 @@ pub mod config;
 pub(crate) mod cursor;
 pub mod db;
 pub mod delivery;
+pub mod doctor;
 pub mod documents;
 pub mod egress;
 pub mod error;

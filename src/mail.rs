@@ -73,6 +73,16 @@ impl Mailer {
         })
     }
 
+    /// Connects and logs in, and sends nothing.
+    pub async fn check(&self) -> Result<(), Failure> {
+        if let Way::Smtp(smtp) = &self.way
+            && !smtp.test_connection().await?
+        {
+            return Err("the mail server refuses the connection".into());
+        }
+        Ok(())
+    }
+
     /// Sends a mail to the server or into a file.
     pub async fn send(&self, to: &str, subject: &str, text: &str) -> Result<(), Failure> {
         let mail = Message::builder()

@@ -1,4 +1,4 @@
-//! The server: `serve`, `worker`, `migrate`, `settings`, `healthcheck`, `audit`.
+//! The server: `serve`, `worker`, `migrate`, `settings`, `healthcheck`, `doctor`, `audit`.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use blindpipe::{
     clock::Clock,
     config::{self, MigrationUrls},
     db::migrate,
-    documents,
+    doctor, documents,
     features::access_log::verify,
     healthcheck,
     node::{self, Node},
@@ -50,6 +50,10 @@ enum Command {
     /// Check the records that nobody may change
     #[command(subcommand)]
     Audit(Audit),
+    /// Check what the settings of a node need: its machine, Postgres, Redis, mail, the object store;
+    /// exit 0 if there is no fault, 1 if there is any
+    #[command(after_long_help = config::as_help())]
+    Doctor,
     /// Ask the admin listener at ADMIN_ADDR whether the node is ready; exit 0 if it is, 1 if not
     Healthcheck {
         /// Ask this address instead, for example of another machine; http only
@@ -80,6 +84,7 @@ async fn main() -> ExitCode {
         Command::EventTypes => print(&documents::event_types()),
         Command::Migrate => apply_migrations().await,
         Command::Healthcheck { url } => check_health(url).await,
+        Command::Doctor => examine().await,
         Command::Audit(Audit::Verify) => verify_access_log().await,
     };
     match outcome {
@@ -160,6 +165,17 @@ async fn verify_access_log() -> Outcome {
         Ok(())
     } else {
         Err("the access log was tampered with".into())
+    }
+}
+
+async fn examine() -> Outcome {
+    // The report says everything, and the log would say parts of it again.
+    telemetry::start("off");
+    let report = doctor::examine(|name| std::env::var(name).ok()).await;
+    print(&report.to_string())?;
+    match report.count(doctor::Grade::Fault) {
+        0 => Ok(()),
+        _ => Err("the deployment has faults".into()),
     }
 }
 

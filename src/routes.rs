@@ -217,6 +217,8 @@ pub fn table() -> Vec<Route> {
         route(GET,    "/openapi.json",               Public, DEFAULT, get(published::openapi)),
         route(GET,    "/asyncapi.yaml",              Public, DEFAULT, get(published::asyncapi)),
         route(GET,    "/events/types",               Public, DEFAULT, get(published::event_types)),
+        route(GET,    "/docs",                       Public, DEFAULT, get(published::docs::page)),
+        route(GET,    "/docs/{asset}",               Public, DEFAULT, get(published::docs::asset)),
         route(GET,    "/ws",                         Public, own(&[WsConnectIp, AgentTokenUnknown, WsConnect, AuthRenew, StreamBegin]), get(gateway::upgrade)).reads(&[Push]),
 
         route(GET,    "/users/me",                   User,   DEFAULT, get(accounts::me::get)),

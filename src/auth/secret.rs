@@ -27,6 +27,8 @@ const HASH_QUEUE_CAPACITY: usize = 50;
 /// it.
 #[derive(Clone)]
 pub struct Hasher {
+    /// The name of the queue in the metrics.
+    name: &'static str,
     threads: Threads,
     queue: Arc<Semaphore>,
     /// The hash that is verified when there is no account, so that unknown e-mails take as long as
@@ -86,17 +88,28 @@ impl Threads {
 }
 
 /// A place in the queue, held until the hash is done or the turn is dropped.
-pub struct Turn(OwnedSemaphorePermit);
+pub struct Turn {
+    queue: &'static str,
+    #[expect(dead_code, reason = "held")]
+    place: OwnedSemaphorePermit,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        metrics::hashes_waiting(self.queue, -1.0);
+    }
+}
 
 impl Hasher {
-    /// A pool for this machine.
-    pub fn new() -> Self {
+    /// A pool for this machine. `name` is for the metrics.
+    pub fn new(name: &'static str) -> Self {
         let cores = std::thread::available_parallelism()
             .map_or(1, |cores| cores.get().saturating_sub(1).max(1));
         let decoy = Argon2::default()
             .hash_password_with_salt(b"nobody's password", b"nobody's salt 16")
             .map(|hash| hash.to_string());
         Hasher {
+            name,
             threads: Threads::spawn(cores),
             queue: Arc::new(Semaphore::new(cores + HASH_QUEUE_CAPACITY)),
             decoy: decoy.unwrap_or_default().into(),
@@ -105,15 +118,18 @@ impl Hasher {
 
     /// Takes a place in the short queue. Errors: 503 if it is full.
     pub fn turn(&self) -> Result<Turn> {
-        let place = self.queue.clone().try_acquire_owned();
-        Ok(Turn(place.map_err(|_| {
+        let place = self.queue.clone().try_acquire_owned().map_err(|_| {
+            metrics::hash_refused(self.name);
             Error::unavailable("the hash queue is full")
-        })?))
+        })?;
+        metrics::hashes_waiting(self.name, 1.0);
+        let queue = self.name;
+        Ok(Turn { queue, place })
     }
 
     async fn run<T: Send + 'static>(
         &self,
-        Turn(place): Turn,
+        turn: Turn,
         algorithm: &'static str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
@@ -122,7 +138,7 @@ impl Hasher {
         // Every turn is served: the wait is bounded by the jobs before it.
         self.threads.run(move || {
             // The place is held to the end of the work, even if the caller has gone.
-            let _held = place;
+            let _held = turn;
             answer.send(work()).ok();
         });
         let value = answered.await.map_err(Error::unavailable)?;
@@ -177,12 +193,6 @@ impl Hasher {
             bcrypt::non_truncating_verify(token, &hash).unwrap_or(false)
         })
         .await
-    }
-}
-
-impl Default for Hasher {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

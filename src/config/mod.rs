@@ -33,6 +33,8 @@ settings! {
     tls_key: Option<PathBuf> = "TLS_KEY_FILE", Some("");
     /// Comma list of networks (CIDR) whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
     trusted_proxies: List<IpNet> = "TRUSTED_PROXIES", Some("");
+    /// Comma list of networks (CIDR) of load balancers that forward TCP; each of their connections must begin with a header of the PROXY protocol, version 2, which names the client. Needs `TLS_CERT_FILE`.
+    proxy_protocol: List<IpNet> = "PROXY_PROTOCOL_FROM", Some("");
     /// Comma list of web origins that may call `/auth/*` and open a WebSocket; requests without `Origin` always may.
     allowed_origins: List<String> = "ALLOWED_ORIGINS", Some("");
     /// The address clients use, without a trailing slash; issuer of access tokens.

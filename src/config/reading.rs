@@ -92,6 +92,13 @@ pub(super) fn read_one<T: Setting>(
 #[derive(Debug)]
 pub struct Faults(pub(super) Vec<String>);
 
+impl Faults {
+    /// The faults, each as `NAME: what is wrong`.
+    pub fn lines(&self) -> &[String] {
+        &self.0
+    }
+}
+
 impl fmt::Display for Faults {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(to, "the settings have {} fault(s):", self.0.len())?;

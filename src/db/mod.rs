@@ -4,12 +4,14 @@
 //! Statements that senders wait for have a pool of their own, so slow reads cannot starve them.
 
 mod connection;
+mod inspection;
 pub mod migrate;
 mod pool;
 mod transaction;
 
 pub use self::{
     connection::{Conn, Sql},
+    inspection::Inspection,
     pool::{Db, Plans, connect},
     transaction::Tx,
 };

@@ -157,10 +157,11 @@ impl Db {
         Ok(outcome)
     }
 
-    /// The connections in use, and the most that there may be.
-    pub fn usage(&self) -> (usize, usize) {
+    /// The connections in use, the most that there may be, and the callers that wait for one.
+    pub fn usage(&self) -> (usize, usize, usize) {
         let status = self.pool.status();
-        (status.size - status.available, status.max_size)
+        let used = status.size.saturating_sub(status.available);
+        (used, status.max_size, status.waiting)
     }
 }
 

@@ -6,7 +6,7 @@
 use std::{
     collections::VecDeque,
     sync::atomic::{AtomicI64, AtomicU64, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use blindpipe_protocol::revocation::RevocationReason;
@@ -62,6 +62,8 @@ struct Mailbox {
     end: Option<End>,
     /// The bytes beyond [`FREE_SOCKET_BYTES`].
     permit: Option<BytePermit>,
+    /// The arrival of the oldest item.
+    since: Option<Instant>,
 }
 
 /// The content of a mailbox.
@@ -77,6 +79,8 @@ pub struct Mail {
     pub end: Option<End>,
     /// Held until the content is written.
     pub permit: Option<BytePermit>,
+    /// The arrival of the oldest item; none without items.
+    pub since: Option<Instant>,
 }
 
 /// The position of a subscription before its bounds are read.
@@ -257,6 +261,7 @@ impl Subscription {
             head: mailbox.head,
             end: mailbox.end.clone(),
             permit: mailbox.permit.take(),
+            since: mailbox.since.take(),
         }
     }
 }
@@ -271,6 +276,7 @@ impl Mailbox {
     fn push(&mut self, seq: i64, encoded: Option<&EncodedEvent>) {
         let bytes = encoded.map_or(0, |encoded| encoded.len());
         self.bytes += bytes;
+        self.since.get_or_insert_with(Instant::now);
         self.items.push_back(Item {
             seq,
             encoded: encoded.cloned(),

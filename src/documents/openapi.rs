@@ -81,8 +81,8 @@ fn describe(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Valu
         Body::Bytes => (Some(bytes::<()> as SchemaOf), true),
     };
     if let Some(schema) = schema {
-        let content = content(schema(schemas));
-        described["requestBody"] = json!({ "required": required, "content": content });
+        let (kind, content) = content(schema(schemas));
+        described["requestBody"] = json!({ "required": required, "content": { kind: content } });
     }
     let limits = limits(route);
     if !limits.is_empty() {
@@ -150,12 +150,16 @@ fn responses(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Val
             304 => "The caller has these bytes.",
             _ => "OK.",
         };
-        let mut answer = json!({ "description": description });
+        let answer = responses
+            .entry(status.to_string())
+            .or_insert_with(|| json!({ "description": description }));
         match schema(schemas) {
             Value::Null => {}
-            schema => answer["content"] = content(schema),
+            schema => {
+                let (kind, content) = content(schema);
+                answer["content"][kind] = content;
+            }
         }
-        responses.insert(status.to_string(), answer);
     }
     if route.path == "/ws" {
         let answer = json!({ "description": "Switching to WebSocket." });
@@ -168,20 +172,32 @@ fn responses(route: &Route, operation: &Operation, schemas: &mut Schemas) -> Val
     }
     for (status, lines) in lines {
         // A reference may have a description beside it.
-        let answer =
-            json!({ "$ref": "#/components/responses/Error", "description": lines.join("\n") });
-        responses.insert(status.to_string(), answer);
+        let error = "#/components/responses/Error";
+        match responses.get_mut(&status.to_string()) {
+            // A page that people read tells them in words.
+            Some(page) => {
+                page["content"]["application/json"] =
+                    json!({ "schema": of::<ErrorEnvelope>(schemas) });
+                page["description"] = lines.join("\n").into();
+            }
+            None => {
+                let answer = json!({ "$ref": error, "description": lines.join("\n") });
+                responses.insert(status.to_string(), answer);
+            }
+        }
     }
     responses.into()
 }
 
-/// The content of a body: JSON, or bytes.
-fn content(schema: Value) -> Value {
-    let kind = match schema["format"] == "binary" {
-        true => "application/octet-stream",
-        false => "application/json",
+/// The content type of a body and its description: JSON, bytes, or another text.
+fn content(schema: Value) -> (String, Value) {
+    let kind = match &schema["contentMediaType"] {
+        // A schema would describe a value that a reader makes of the text.
+        Value::String(kind) => return (kind.clone(), json!({})),
+        _ if schema["format"] == "binary" => "application/octet-stream".to_owned(),
+        _ => "application/json".to_owned(),
     };
-    json!({ kind: { "schema": schema } })
+    (kind, json!({ "schema": schema }))
 }
 
 /// The errors that the row and the operation can answer with.
@@ -192,6 +208,10 @@ fn errors(route: &Route, operation: &Operation) -> BTreeSet<Code> {
         Code::ServiceUnavailable,
     ]);
     codes.extend(operation.errors);
+    // A malformed id is one that nothing has.
+    if route.path.contains('{') {
+        codes.extend([Code::NotFound]);
+    }
     match route.caller {
         Access::Public => {}
         Access::User => codes.extend([Code::Unauthorized]),

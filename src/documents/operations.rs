@@ -7,7 +7,7 @@ use blindpipe_protocol::{
     typing::*, webhooks::*,
 };
 
-use super::schemas::{SchemaOf, bytes, data, list, nothing, of};
+use super::schemas::{SchemaOf, bytes, data, html, list, nothing, of, script, style, yaml};
 use crate::error::Code;
 
 /// The documentation of a route.
@@ -86,8 +86,10 @@ operations! {
     "POST /auth/device/poll", "Planned for V2." =>; NotAvailableInV1;
     "GET /health", "Whether this node takes traffic." => 200 data<Health>;
     "GET /version", "The versions that are served." => 200 data<Version>;
-    "GET /share/{share_id}", "Open a share; `Accept: text/html` answers a page." => 200 data<ShareCard>; NotFound;
-    "GET /ws", "Upgrade to a WebSocket; `asyncapi.yaml` describes its frames." =>; OriginNotAllowed;
+    "GET /share/{share_id}", "Open a share; `Accept: text/html` answers a page."
+        => 200 data<ShareCard>, 200 html<()>, 404 html<()>; NotFound;
+    "GET /ws", "Upgrade to a WebSocket; `asyncapi.yaml` describes its frames."
+        =>; OriginNotAllowed, ValidationError;
 
     "GET /users/me", "Read the caller's account." => 200 data<Account>;
     "DELETE /users/me", "Delete the caller's account; needs a login less than 10 min old."
@@ -107,7 +109,8 @@ operations! {
     "DELETE /users/me/passkeys/{passkey_id}", "Forget a passkey." => 200 data<DeletedPasskey>; NotFound;
     "GET /users/me/blocks", "List the caller's blocks, newest first.", query: [PageQuery]
         => 200 list<Block>;
-    "PUT /users/me/blocks/{principal_id}", "Block a user or an agent." => 200 data<Blocked>; NotFound;
+    "PUT /users/me/blocks/{principal_id}", "Block a user or an agent."
+        => 200 data<Blocked>; NotFound, ValidationError;
     "DELETE /users/me/blocks/{principal_id}", "End a block." => 200 data<Unblocked>; NotFound;
     "GET /search", "Search what the caller may see.", query: [SearchQuery]
         => 200 list<SearchHit>; SearchContentEncrypted;
@@ -184,7 +187,10 @@ operations! {
         => 200 data<ToolCallState>; NotFound, Forbidden, AlreadyDecided, ToolCallExpired, MessageTooLarge;
 
     "GET /openapi.json", "Read the OpenAPI document of this release." => 200 of<RawJson>;
-    "GET /asyncapi.yaml", "Read the AsyncAPI document of `/ws`, as YAML." => 200 of<RawJson>;
+    "GET /asyncapi.yaml", "Read the AsyncAPI document of `/ws`, as YAML." => 200 yaml<()>;
+    "GET /docs", "Read the OpenAPI document as a page." => 200 html<()>;
+    "GET /docs/{asset}", "Read a script or the style of that page, or the document."
+        => 200 script<()>, 200 style<()>; NotFound;
     "GET /events/types", "List the durable events with the schemas of their data." => 200 list<RawJson>;
     "GET /limits", "List the caller's budgets and what is left of them." => 200 list<Bucket>;
     "POST /files/confirm", "Make an upload a file of its conversation.", body: ConfirmUpload

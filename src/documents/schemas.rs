@@ -42,6 +42,27 @@ pub fn list<T: ToSchema>(schemas: &mut Schemas) -> Value {
     })
 }
 
+/// The schema of a text that is no JSON: its media type is the content type of the answer.
+macro_rules! text {
+    ($($name:ident = $media_type:literal;)+) => {$(
+        #[doc = concat!("A text of the type `", $media_type, "`.")]
+        #[expect(
+            clippy::extra_unused_type_parameters,
+            reason = "a row of the operations names a type"
+        )]
+        pub fn $name<T>(_: &mut Schemas) -> Value {
+            json!({ "type": "string", "contentMediaType": $media_type })
+        }
+    )+};
+}
+
+text! {
+    yaml = "application/yaml";
+    html = "text/html";
+    script = "text/javascript";
+    style = "text/css";
+}
+
 /// The schema of the bytes of a file.
 #[expect(
     clippy::extra_unused_type_parameters,
@@ -97,5 +118,12 @@ impl Schemas {
 }
 
 fn plain(schema: &RefOr<Schema>) -> Value {
-    serde_json::to_value(schema).unwrap_or_default()
+    let mut schema = serde_json::to_value(schema).unwrap_or_default();
+    // The choices of an untagged enum are references. A value may fit several of them.
+    let choices = schema["oneOf"].as_array();
+    if choices.is_some_and(|choices| choices.iter().all(|choice| choice["$ref"].is_string())) {
+        schema["anyOf"] = schema["oneOf"].take();
+        schema.as_object_mut().map(|object| object.remove("oneOf"));
+    }
+    schema
 }

@@ -36,16 +36,20 @@ pub struct NodeStatus {
     /// Whether Postgres answered, and when it was asked. The lock is held meanwhile, so concurrent
     /// probes ask once.
     postgres: Arc<Mutex<Option<(Instant, bool)>>>,
+    /// The pools, by their names in the metrics.
+    pools: Arc<[(&'static str, Db)]>,
     /// The metrics of the process.
     pub metrics: PrometheusHandle,
 }
 
 impl NodeStatus {
     /// The state of a node that accepts traffic.
-    pub fn new(metrics: PrometheusHandle) -> Self {
+    pub fn new(metrics: PrometheusHandle, pools: &[(&'static str, Db)]) -> Self {
+        metrics::build(env!("CARGO_PKG_VERSION"));
         NodeStatus {
             draining: Arc::default(),
             postgres: Arc::default(),
+            pools: pools.into(),
             metrics,
         }
     }
@@ -131,9 +135,11 @@ pub async fn ready(
 }
 
 /// `GET /metrics` (admin): Prometheus text.
-pub async fn metrics(State(status): State<NodeStatus>, State(db): State<Db>) -> Response {
-    let (used, max) = db.usage();
-    metrics::pool("main", used, max);
+pub async fn metrics(State(status): State<NodeStatus>) -> Response {
+    for (name, db) in &*status.pools {
+        let (used, max, awaited) = db.usage();
+        metrics::pool(name, used, max, awaited);
+    }
     (
         [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
         status.metrics.render(),

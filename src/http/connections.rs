@@ -32,15 +32,33 @@ struct Counts {
     addresses: HashMap<IpAddr, usize>,
 }
 
+/// The connections that the settings ask for.
+fn wanted(config: &Config) -> usize {
+    let sockets = config.max_sockets.0 as usize;
+    config
+        .max_connections
+        .map_or(sockets + sockets / 2, |max| max.0 as usize)
+}
+
+/// The open files that must stay free, of so many.
+fn spare(files: u64) -> u64 {
+    (files / SPARE_FILES_SHARE).max(MIN_SPARE_FILES)
+}
+
+/// The open files that a node with these settings needs.
+pub fn files_for(config: &Config) -> u64 {
+    let connections = wanted(config) as u64;
+    // The share is one of all files.
+    let with_share = connections * SPARE_FILES_SHARE / (SPARE_FILES_SHARE - 1) + 1;
+    with_share.max(connections + MIN_SPARE_FILES)
+}
+
 impl Connections {
     /// The connections of the public listener. The open files bound them too.
     pub fn of(config: &Config) -> Self {
-        let sockets = config.max_sockets.0 as usize;
-        let wanted = config
-            .max_connections
-            .map_or(sockets + sockets / 2, |max| max.0 as usize);
+        let wanted = wanted(config);
         let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let spare = (files / SPARE_FILES_SHARE).max(MIN_SPARE_FILES);
+        let spare = spare(files);
         let possible = usize::try_from(files.saturating_sub(spare)).unwrap_or(usize::MAX);
         if possible < wanted {
             tracing::info!(
@@ -53,7 +71,9 @@ impl Connections {
         Connections(Arc::new(Inner {
             max: wanted.min(possible),
             max_per_address: config.tls_cert.is_some().then_some(max_per_address),
-            proxies: config.trusted_proxies.0.clone().into(),
+            proxies: [&*config.trusted_proxies.0, &*config.proxy_protocol.0]
+                .concat()
+                .into(),
             counts: Mutex::default(),
         }))
     }
@@ -76,17 +96,40 @@ impl Connections {
         if counts.all >= self.0.max {
             return Err("limit");
         }
-        let own = counts.addresses.get(&address).copied().unwrap_or_default();
-        let proxied = || self.0.proxies.iter().any(|net| net.contains(&peer));
-        if self.0.max_per_address.is_some_and(|max| own >= max) && !proxied() {
-            return Err("address_limit");
-        }
+        self.count(&mut counts, peer, address)?;
         counts.all += 1;
-        counts.addresses.insert(address, own + 1);
         Ok(Connection {
             connections: self.clone(),
             address,
         })
+    }
+
+    /// Counts a connection of `address`, where `peer` is.
+    fn count(
+        &self,
+        counts: &mut Counts,
+        peer: IpAddr,
+        address: IpAddr,
+    ) -> Result<(), &'static str> {
+        let own = counts.addresses.entry(address).or_default();
+        let peer = peer.to_canonical();
+        let proxied = || self.0.proxies.iter().any(|net| net.contains(&peer));
+        if self.0.max_per_address.is_some_and(|max| *own >= max) && !proxied() {
+            return Err("address_limit");
+        }
+        *own += 1;
+        Ok(())
+    }
+}
+
+impl Counts {
+    fn discount(&mut self, address: IpAddr) {
+        if let Some(own) = self.addresses.get_mut(&address) {
+            *own -= 1;
+            if *own == 0 {
+                self.addresses.remove(&address);
+            }
+        }
     }
 }
 
@@ -96,16 +139,26 @@ pub struct Connection {
     address: IpAddr,
 }
 
+impl Connection {
+    /// Counts the connection as one of `client` from now on. The error is why it may not be:
+    /// `address_limit`.
+    pub fn move_to(&mut self, client: IpAddr) -> Result<(), &'static str> {
+        let address = network(client);
+        if address != self.address {
+            let mut counts = self.connections.0.counts.lock();
+            self.connections.count(&mut counts, client, address)?;
+            counts.discount(self.address);
+            self.address = address;
+        }
+        Ok(())
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         let mut counts = self.connections.0.counts.lock();
         counts.all -= 1;
-        if let Some(own) = counts.addresses.get_mut(&self.address) {
-            *own -= 1;
-            if *own == 0 {
-                counts.addresses.remove(&self.address);
-            }
-        }
+        counts.discount(self.address);
     }
 }
 
@@ -129,5 +182,14 @@ mod tests {
         assert_eq!(enter("192.0.2.1").err(), Some("limit"));
         drop(held);
         assert!(enter("2001:db8::3").is_ok());
+        drop(proxied);
+        // A balancer's connections count as those of their clients.
+        let client = "192.0.2.7".parse().expect("an address");
+        let mut entries: Vec<_> = (0..3).filter_map(|_| enter("10.0.0.1").ok()).collect();
+        let moved: Vec<_> = entries.iter_mut().map(|one| one.move_to(client)).collect();
+        assert_eq!(moved, [Ok(()), Ok(()), Err("address_limit")]);
+        assert_eq!(enter("192.0.2.7").err(), Some("address_limit"));
+        drop(entries);
+        assert!(connections.0.counts.lock().addresses.is_empty());
     }
 }

@@ -29,6 +29,7 @@ use super::{
     client::{self, Peer},
     connections::{Connection, Connections},
     idle::{Guarded, RequestPhase, Rules},
+    proxy_protocol::ProxyProtocol,
     unread,
 };
 use crate::{
@@ -53,6 +54,8 @@ pub struct ConnectionServer {
     pub tls: Option<Arc<rustls::ServerConfig>>,
     pub router: Router,
     pub connections: Connections,
+    /// The balancers that name the clients of their connections.
+    pub proxy_protocol: ProxyProtocol,
     /// The budget of the bytes that answers and bodies hold.
     pub buffers: ByteBudget,
     /// The life of a connection without use.
@@ -113,6 +116,16 @@ impl ConnectionServer {
             .ok();
         let server = self.clone();
         self.tasks.spawn(async move {
+            let (mut stream, mut entry) = (stream, entry);
+            let client = server.proxy_protocol.client(&mut stream, peer).await;
+            let client = client.and_then(|client| {
+                entry.move_to(client.ip())?;
+                Ok(client)
+            });
+            let peer = match client {
+                Ok(client) => client,
+                Err(reason) => return log_end(reason, None),
+            };
             match server.tls.clone() {
                 None => converse(stream, peer, false, server, entry).await,
                 Some(tls) => {
@@ -332,6 +345,7 @@ mod tests {
             tls: None,
             router,
             connections: Connections::up_to(20),
+            proxy_protocol: ProxyProtocol::default(),
             buffers: ByteBudget::new(1 << 20),
             idle_timeout: Duration::from_secs(75),
             tasks: tasks.clone(),

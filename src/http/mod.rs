@@ -13,6 +13,7 @@ pub(crate) mod json;
 pub mod listener;
 pub(crate) mod paced;
 pub(crate) mod page;
+pub mod proxy_protocol;
 pub(crate) mod trace;
 mod unread;
 

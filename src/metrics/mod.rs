@@ -29,6 +29,10 @@ pub fn request(route: &str, method: &'static str, status: u16, span: Duration) {
         .record(span.as_secs_f64());
 }
 
+pub fn build(version: &'static str) {
+    metrics::gauge!("build_info", "version" => version).set(1.0);
+}
+
 pub fn panicked() {
     count("panics_total", &[]);
 }
@@ -70,9 +74,10 @@ pub fn transaction(name: &'static str, span: Duration, committed: bool) {
     );
 }
 
-pub fn pool(name: &'static str, used: usize, max: usize) {
+pub fn pool(name: &'static str, used: usize, max: usize, awaited: usize) {
     metrics::gauge!("db_connections_used", "pool" => name).set(used as f64);
     metrics::gauge!("db_connections_max", "pool" => name).set(max as f64);
+    metrics::gauge!("db_connections_awaited", "pool" => name).set(awaited as f64);
 }
 
 pub fn send(outcome: &'static str) {
@@ -90,6 +95,21 @@ pub fn hints(outcome: &'static str, n: u64) {
 
 pub fn hint_loop(span: Duration) {
     seconds("hint_loop_seconds", &[], span);
+}
+
+/// A mailbox that its socket has written, so many events after so long.
+pub fn mailbox(events: usize, span: Duration) {
+    metrics::histogram!("mailbox_events").record(events as f64);
+    seconds("hint_to_socket_seconds", &[], span);
+}
+
+pub fn resumed(outcome: &'static str, missed: i64) {
+    count("resumes_total", &[("outcome", outcome)]);
+    metrics::histogram!("resume_events").record(missed as f64);
+}
+
+pub fn inbox_lag(events: i64) {
+    metrics::histogram!("inbox_lag_events").record(events as f64);
 }
 
 pub fn backplane_healthy(healthy: bool) {
@@ -159,6 +179,14 @@ pub fn acks(n: u64) {
 
 pub fn hashed(algorithm: &'static str, span: Duration) {
     seconds("hash_seconds", &[("algorithm", algorithm)], span);
+}
+
+pub fn hashes_waiting(queue: &'static str, change: f64) {
+    metrics::gauge!("hashes_waiting", "queue" => queue).increment(change);
+}
+
+pub fn hash_refused(queue: &'static str) {
+    count("hashes_refused_total", &[("queue", queue)]);
 }
 
 pub fn token_seen(how: &'static str) {

@@ -7,7 +7,10 @@ use super::series::{Kind, SERIES};
 const SECONDS_BUCKETS: &[f64] = &[
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
-const BATCH_SIZE_BUCKETS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+/// A mailbox holds 1,024 events at most; a reader may have missed more.
+const SIZE_BUCKETS: &[f64] = &[
+    0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0,
+];
 
 /// Installs the recorder of this process. A second call returns the first handle, because tests run
 /// several nodes in a process.
@@ -21,7 +24,7 @@ fn start() -> PrometheusHandle {
     for (name, kind, _) in SERIES {
         let buckets = match kind {
             Kind::Seconds => SECONDS_BUCKETS,
-            Kind::Size => BATCH_SIZE_BUCKETS,
+            Kind::Size => SIZE_BUCKETS,
             Kind::Counter | Kind::Gauge => continue,
         };
         // Only an empty list of buckets is an error.

@@ -26,6 +26,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Seconds,
         "Time to answer a request, by route and method.",
     ),
+    (
+        "build_info",
+        Kind::Gauge,
+        "1, with the version of the build as its label.",
+    ),
     ("panics_total", Kind::Counter, "Panics turned into a 500."),
     (
         "task_panics_total",
@@ -72,6 +77,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         Kind::Gauge,
         "Connections a pool may open, by pool.",
     ),
+    (
+        "db_connections_awaited",
+        Kind::Gauge,
+        "Callers that wait for a connection, by pool.",
+    ),
     ("sends_total", Kind::Counter, "Sends decided, by outcome."),
     (
         "send_batch_messages",
@@ -92,6 +102,11 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "hint_loop_seconds",
         Kind::Seconds,
         "Time of the probe from this node through Redis back to it.",
+    ),
+    (
+        "hint_to_socket_seconds",
+        Kind::Seconds,
+        "Time from an event's arrival in a mailbox, by a hint or a commit here, to its write to the socket.",
     ),
     (
         "backplane_healthy",
@@ -145,6 +160,26 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     ),
     ("frames_total", Kind::Counter, "Frames, by direction."),
     (
+        "resumes_total",
+        Kind::Counter,
+        "Sockets opened, by outcome: `fresh` (no cursor), `current` (nothing missed), `replayed`, `resync` (the cursor is of no use).",
+    ),
+    (
+        "resume_events",
+        Kind::Size,
+        "Events that a socket had missed when it opened.",
+    ),
+    (
+        "mailbox_events",
+        Kind::Size,
+        "Events in a mailbox when its socket takes them.",
+    ),
+    (
+        "inbox_lag_events",
+        Kind::Size,
+        "Events that a socket was sent and had not processed, at each of its acks.",
+    ),
+    (
         "mailbox_dropped_total",
         Kind::Counter,
         "Bodies not queued for a slow socket; it reads them from its inbox.",
@@ -169,6 +204,16 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
         "hash_seconds",
         Kind::Seconds,
         "Time of a password or token hash with its wait, by algorithm.",
+    ),
+    (
+        "hashes_waiting",
+        Kind::Gauge,
+        "Password and token hashes that wait or run, by queue.",
+    ),
+    (
+        "hashes_refused_total",
+        Kind::Counter,
+        "Password and token hashes refused because their queue was full, by queue.",
     ),
     (
         "token_cache_total",

@@ -21,6 +21,7 @@ use crate::{
     http::{
         connections::Connections,
         listener::{self, ConnectionServer},
+        proxy_protocol::ProxyProtocol,
     },
     ids::NodeId,
     limits::{buffers::ByteBudget, quotas::MB},
@@ -176,6 +177,7 @@ impl Node {
             tls: None,
             router: routes::admin(app.clone()),
             connections: Connections::up_to(MAX_ADMIN_CONNECTIONS),
+            proxy_protocol: ProxyProtocol::default(),
             buffers,
             idle_timeout: Duration::from_secs(config.connection_idle.0.into()),
             tasks: workers.clone(),
@@ -189,6 +191,7 @@ impl Node {
                 tls,
                 router: routes::public(app.clone()),
                 connections: Connections::of(&config),
+                proxy_protocol: ProxyProtocol::from(&config.proxy_protocol.0),
                 tasks: connections.clone(),
                 stop: closing.clone(),
                 ..admin_server.clone()

@@ -47,6 +47,13 @@ fn check_listeners(config: &Config, faults: &mut Vec<String>) {
                 .into(),
         );
     }
+    if config.tls_cert.is_none() && !config.proxy_protocol.0.is_empty() {
+        faults.push(
+            "PROXY_PROTOCOL_FROM: needs TLS_CERT_FILE, because such a load balancer does not \
+             terminate TLS"
+                .into(),
+        );
+    }
     let loopback = config.listen.ip().is_loopback() && config.admin.ip().is_loopback();
     if config.profile == Profile::Dev && !loopback {
         faults.push(

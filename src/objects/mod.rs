@@ -16,6 +16,7 @@ pub mod backend;
 mod events;
 pub mod links;
 pub mod location;
+mod probe;
 mod reader;
 pub mod registry;
 mod writer;

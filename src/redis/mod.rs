@@ -4,6 +4,7 @@
 //! a call each second tries again. Callers treat an `Err` as "away" and have a fallback of their
 //! own.
 
+mod inspection;
 pub(crate) mod keys;
 
 use std::{
@@ -24,6 +25,7 @@ use fred::{
 };
 use secrecy::{ExposeSecret, SecretString};
 
+pub use self::inspection::Inspection;
 use crate::{breaker::Breaker, ids::NodeId, metrics};
 
 /// Longest wait for the connection when a node starts.

@@ -173,6 +173,7 @@ def test_a_layer_4_balancer_leaves_tls_and_addresses_to_the_nodes():
     pod = found["Deployment", "chat"]["spec"]["template"]["spec"]
     env = {entry["name"]: entry.get("value") for entry in pod["containers"][0]["env"]}
     assert env["TLS_CERT_FILE"] == "/etc/blindpipe/tls/tls.crt" and "TRUSTED_PROXIES" not in env
+    assert env["PROXY_PROTOCOL_FROM"] == "198.51.100.0/24,2001:db8::/64"
     # A secret's files belong to root and the group of fsGroup; nobody else reads the key.
     volume = next(volume for volume in pod["volumes"] if volume["name"] == "tls")
     assert volume["secret"]["defaultMode"] == 0o440
@@ -212,6 +213,7 @@ def test_the_chart_makes_no_secret_and_shows_none():
         ({"secrets": {"owner": ""}}, "secrets.owner"),
         ({"trustedProxies": [], "ingress": {"enabled": False}}, "tls.secret or trustedProxies"),
         ({"trustedProxies": [], "tls": {"secret": "x"}}, "trustedProxies: name the networks"),
+        ({"proxyProtocolFrom": ["10.0.0.0/8"]}, "proxyProtocolFrom: needs tls.secret"),
         ({"objectStore": {"url": ""}}, "objectStore: give a bucket"),
         ({"objectStore": {"volume": {"enabled": True}}}, "not both"),
         ({"objectStore": {"url": "", "volume": {"enabled": True}}}, "several pods must share the files"),

@@ -21,7 +21,9 @@ use crate::{
 };
 
 macro_rules! events {
-    ($($variant:ident($data:ty) = ($name:literal, $recipients:literal);)+) => {
+    // A name is a bare token, because a `literal` reaches the derives in a group, and the schema
+    // would then not be renamed.
+    ($($variant:ident($data:ty) = ($name:tt, $recipients:literal);)+) => {
         catalogue! {
             /// Durable events: (name on the wire, recipients).
             pub enum EventKind: (&'static str, &'static str) {

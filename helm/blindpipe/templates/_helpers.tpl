@@ -70,6 +70,9 @@ labels:
 {{- if not (or $v.tls.secret $v.trustedProxies) -}}
 {{- $faults = append $faults "tls.secret or trustedProxies: without one of them every request is refused as not TLS" -}}
 {{- end -}}
+{{- if and $v.proxyProtocolFrom (not $v.tls.secret) -}}
+{{- $faults = append $faults "proxyProtocolFrom: needs tls.secret, because such a balancer does not terminate TLS" -}}
+{{- end -}}
 {{- if and $v.ingress.enabled (not $v.trustedProxies) -}}
 {{- $faults = append $faults "trustedProxies: name the networks of the ingress controller, or all clients share one address in the limits" -}}
 {{- end -}}

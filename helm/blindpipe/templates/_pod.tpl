@@ -94,6 +94,10 @@ postgres://{{ index . 1 }}:$({{ index . 2 }})@{{ $at }}/{{ $d.name }}?sslmode={{
 - name: TRUSTED_PROXIES
   value: {{ join "," $v.trustedProxies | quote }}
 {{ end -}}
+{{ if $v.proxyProtocolFrom -}}
+- name: PROXY_PROTOCOL_FROM
+  value: {{ join "," $v.proxyProtocolFrom | quote }}
+{{ end -}}
 {{- if $v.tls.secret -}}
 - name: TLS_CERT_FILE
   value: /etc/blindpipe/tls/tls.crt

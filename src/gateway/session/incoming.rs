@@ -26,6 +26,7 @@ use crate::{
         },
         table::Limit,
     },
+    metrics,
 };
 
 impl Session<'_> {
@@ -168,7 +169,9 @@ impl Session<'_> {
     fn ack(&self, cursor: Cursor) {
         // An ack of a revoked credential would move the agent's shared position.
         if cursor.epoch == self.epoch && !self.subscription.is_ended() {
-            let seq = cursor.seq.min(self.subscription.sent());
+            let sent = self.subscription.sent();
+            let seq = cursor.seq.min(sent);
+            metrics::inbox_lag(sent - seq);
             self.gateway.acks.note(
                 &self.client.reader,
                 Cursor {

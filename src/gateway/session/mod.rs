@@ -173,6 +173,14 @@ impl<'a> Session<'a> {
             Start::After(seq) => seq,
             Start::Resync => bounds.head,
         };
+        let missed = (bounds.head - from).max(0);
+        let outcome = match start {
+            Start::Resync => "resync",
+            Start::After(_) if client.resume.is_none() => "fresh",
+            Start::After(_) if missed == 0 => "current",
+            Start::After(_) => "replayed",
+        };
+        metrics::resumed(outcome, missed);
         subscription.set_start(bounds.cursor(from));
         let ready = ServerFrame::Ready(Ready {
             connection_id: client.lease.id,

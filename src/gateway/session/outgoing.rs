@@ -18,6 +18,7 @@ use crate::{
         buffers::{BytePermit, Owner},
         quotas::{FREE_SOCKET_BYTES, MAX_PAGE_EVENTS, SOCKET_PAGE_BYTES},
     },
+    metrics,
 };
 
 /// The longest time for which a drain answers a socket's sends.
@@ -39,6 +40,7 @@ impl Session<'_> {
             self.reorder_buffer.clear();
             return Ok(());
         }
+        let (events, since) = (mail.items.len(), mail.since);
         mail.items
             .into_iter()
             .for_each(|item| self.reorder_buffer.hold(item));
@@ -66,7 +68,11 @@ impl Session<'_> {
                 break;
             }
         }
-        self.flush(socket).await
+        self.flush(socket).await?;
+        if let Some(since) = since {
+            metrics::mailbox(events, since.elapsed());
+        }
+        Ok(())
     }
 
     /// Sends the deltas that a `stream.sync` asked for. Live deltas follow them.

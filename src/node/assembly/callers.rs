@@ -38,7 +38,7 @@ pub(super) fn credentials(
         random,
         ..
     } = base;
-    let (hasher, revoked) = (Hasher::new(), RevokedCredentials::default());
+    let (hasher, revoked) = (Hasher::new("tokens"), RevokedCredentials::default());
     let access_tokens = AccessTokens::new(
         &config.access_token_keys,
         &config.public_url,
@@ -71,7 +71,7 @@ pub(super) fn accounts(
     Ok(Accounts {
         work: work.clone(),
         codes: Codes::new(base.secret),
-        passwords: Hasher::new(),
+        passwords: Hasher::new("passwords"),
         turnstile: Turnstile::new(base.config, work.random().clone())?,
         access_tokens: access_tokens.clone(),
         refresh_tokens: RefreshTokens::new(base.secret),

@@ -77,6 +77,15 @@ pub(super) async fn assemble(
         redis,
         subscriber,
     } = stores;
+    let pools = [
+        ("main", &db),
+        ("send", &send_db),
+        ("quiet", &quiet_db),
+        ("jobs", &jobs_db),
+        ("tokens", &token_db),
+        ("webhooks", &webhooks_db),
+    ]
+    .map(|(name, pool)| (name, pool.clone()));
     let Tasks {
         stopping, workers, ..
     } = tasks;
@@ -226,7 +235,7 @@ pub(super) async fn assemble(
         typing,
         passkeys: Passkeys::new(config)?,
         webhooks,
-        status: NodeStatus::new(metrics::install()),
+        status: NodeStatus::new(metrics::install(), &pools),
     }))
 }
 

@@ -193,7 +193,7 @@ async fn a_page_of_large_manifests_ends_early() {
     let alice = a.user("alice").await;
     let sql = format!(
         "insert into agent (agent_id, owner_user_id, display_name, manifest)
-         select gen_random_uuid(), user_id, 'large', '\"' || repeat('x', 131000) || '\"'
+         select gen_random_uuid(), user_id, 'large', '{{\"permission_scopes\":[],\"tools\":[],\"note\":\"' || repeat('x', 130955) || '\"}}'
          from user_account, generate_series(1, 40) n where email = '{}'",
         alice.email
     );

@@ -1,10 +1,14 @@
 //! The documents of the interface that a node serves.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
-use crate::support::nodes;
+use crate::support::{DevTools, browser, nodes, services};
+
+/// Longest wait for the page.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_serves_the_documents_of_its_interface() {
@@ -36,4 +40,77 @@ async fn a_node_serves_the_documents_of_its_interface() {
         assert!(schema["$defs"][name].is_object(), "{row}");
         assert!(!row.to_string().contains("#/components"), "{row}");
     }
+}
+
+/// A real browser draws every operation. The policy of the page lets it do nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_browser_draws_the_documentation_within_a_strict_policy() {
+    let [a] = nodes().await;
+    let policy = a.anon().get("/docs").await.expect(200);
+    let policy = policy.header("content-security-policy").expect("a policy");
+    assert!(!policy.contains("unsafe") && policy.contains("default-src 'none'"));
+    a.anon().get("/docs/swagger-ui.css").await.expect(200);
+    a.anon()
+        .get("/docs/other.js")
+        .await
+        .refused(404, "NOT_FOUND");
+
+    let Some(browser) = browser().await else {
+        return;
+    };
+    let folder = services().folder().join("documentation");
+    let running = browser.start(&folder, "").expect("a browser");
+    let mut page = DevTools::open(&running.devtools).await;
+    page.call("Network.enable", json!({})).await;
+    // The node takes the browser for a proxy that speaks TLS.
+    let headers = json!({ "headers": { "x-forwarded-proto": "https" } });
+    page.call("Network.setExtraHTTPHeaders", headers).await;
+    let watch = "window.refused = [];
+        addEventListener('securitypolicyviolation', e => refused.push(e.effectiveDirective))";
+    let watch = json!({ "source": watch });
+    page.call("Page.addScriptToEvaluateOnNewDocument", watch)
+        .await;
+    page.go(&format!("{}/docs", a.base)).await;
+
+    let openapi = a.anon().get("/openapi.json").await.expect(200);
+    let paths = openapi.body["paths"].as_object().expect("paths").values();
+    let operations: usize = paths
+        .map(|path| path.as_object().map_or(0, |all| all.len()))
+        .sum();
+    let drawn = "document.querySelectorAll('.opblock').length";
+    let began = tokio::time::Instant::now();
+    while page.evaluate(drawn).await != json!(operations) {
+        assert!(began.elapsed() < TIMEOUT, "{operations} operations");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let style = "getComputedStyle(document.querySelector('.opblock')).borderRadius";
+    assert_eq!(page.evaluate(style).await, "4px", "the style counts");
+    assert_eq!(page.evaluate("refused").await, json!([]));
+
+    // Its scripts reach neither the cookie of this address nor the service.
+    let reach = "(async () => {
+        const cookie = (() => { try { return document.cookie } catch { return 'kept away' } })()
+        const answer = await fetch('/version').then(() => 'answered', () => 'kept away')
+        return [cookie, answer, origin]
+    })()";
+    let expected: Value = json!(["kept away", "kept away", "null"]);
+    assert_eq!(page.evaluate(reach).await, expected);
+    assert_eq!(page.evaluate("refused").await, json!(["connect-src"]));
+}
+
+/// The vendored files are those whose sums were noted when they were fetched.
+#[test]
+fn the_vendored_page_is_the_published_one() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("vendor/swagger-ui");
+    let sums = fs::read_to_string(folder.join("SHA256SUMS")).expect("the sums");
+    for line in sums.lines() {
+        let (sum, name) = line.split_once("  ").expect("a sum and a name");
+        let bytes = fs::read(folder.join(name)).expect(name);
+        let found: String = Sha256::digest(&bytes)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        assert_eq!(found, sum, "{name}");
+    }
+    assert_eq!(sums.lines().count(), 2);
 }

@@ -77,8 +77,8 @@ async fn every_route_has_its_methods_and_an_alias() {
             .await;
         if path.starts_with("/auth/") {
             alias.refused(404, "NOT_FOUND");
-        } else if path.starts_with("/share/") {
-            // An unknown share is a 404 too, but a charged one.
+        } else if path.starts_with("/share/") || path.starts_with("/docs/") {
+            // An unknown share or asset is a 404 too, but a charged one.
             assert!(alias.header("ratelimit").is_some(), "{path}");
         } else {
             assert_ne!(alias.status, 404, "{path}");

@@ -1,10 +1,12 @@
 //! Rules of the sources, the tables, the schema and the operation.
 
 mod catalogues;
+mod doctor;
 mod grants;
 mod jobs;
 mod layers;
 mod logs;
+mod measures;
 mod object_store;
 mod operations;
 mod plans;

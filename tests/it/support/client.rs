@@ -26,7 +26,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{
-    secrets,
+    openapi, secrets,
     socket::Socket,
     world::{TestNode, World},
 };
@@ -205,10 +205,18 @@ impl Caller {
         &self,
         request: reqwest::RequestBuilder,
     ) -> Result<Answer, reqwest::Error> {
-        let response = request.send().await?;
+        let request = request.build()?;
+        let sent = request.body().and_then(reqwest::Body::as_bytes);
+        secrets::remember_sent(sent.unwrap_or_default());
+        let (method, url) = (request.method().clone(), request.url().clone());
+        let response = self.http.execute(request).await?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.bytes().await?;
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        if url.as_str().starts_with(&self.base) {
+            let fault = openapi::fault(method.as_str(), url.path(), status, &body);
+            assert_eq!(fault, None, "docs/api/openapi.json says otherwise");
+        }
         secrets::remember_all(&body["data"]);
         for cookie in headers.get_all("set-cookie") {
             let text = cookie.to_str().unwrap_or_default();

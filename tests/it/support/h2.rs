@@ -62,6 +62,16 @@ impl Tls {
         ]
     }
 
+    /// The certificate of the authority.
+    pub fn authority(&self) -> Vec<u8> {
+        std::fs::read(&self.certificates.ca).expect("the CA")
+    }
+
+    /// The file of that certificate.
+    pub fn authority_file(&self) -> &str {
+        self.certificates.ca.to_str().expect("UTF-8")
+    }
+
     /// Connects and says the preface. Streams may be sent `window` bytes until more are granted.
     /// An error if the node cuts the connection.
     pub async fn connect(&self, base: &str, window: u32) -> std::io::Result<H2> {

@@ -13,6 +13,7 @@ mod faulty_receiver;
 pub mod h2;
 mod hostile;
 mod names;
+mod openapi;
 mod process;
 mod proxy;
 pub mod raw;

@@ -17,6 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     client::{Agent, Caller},
+    secrets,
     services::spawn,
 };
 
@@ -72,6 +73,7 @@ impl Socket {
     }
 
     pub async fn say(&mut self, frame: Value) {
+        secrets::remember_frame(&frame);
         self.say_raw(Message::text(frame.to_string())).await;
     }
 

@@ -710,6 +710,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/docs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read the OpenAPI document as a page. */
+        get: operations["get_docs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/docs/{asset}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Read a script or the style of that page, or the document. */
+        get: operations["get_docs_asset"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/events/types": {
         parameters: {
             query?: never;
@@ -2184,95 +2218,95 @@ export interface components {
         Event: {
             data: components["schemas"]["Message"];
             /** @enum {string} */
-            event: "MessageCreated";
+            event: "message.created";
         } | {
             data: components["schemas"]["ReadReceipt"];
             /** @enum {string} */
-            event: "MessageRead";
+            event: "message.read";
         } | {
             data: components["schemas"]["Conversation"];
             /** @enum {string} */
-            event: "ConversationCreated";
+            event: "conversation.created";
         } | {
             data: components["schemas"]["Conversation"];
             /** @enum {string} */
-            event: "ConversationUpdated";
+            event: "conversation.updated";
         } | {
             data: components["schemas"]["MemberChange"];
             /** @enum {string} */
-            event: "MemberAdded";
+            event: "member.added";
         } | {
             data: components["schemas"]["MemberChange"];
             /** @enum {string} */
-            event: "MemberRemoved";
+            event: "member.removed";
         } | {
             data: components["schemas"]["Relation"];
             /** @enum {string} */
-            event: "RelationCreated";
+            event: "relation.created";
         } | {
             data: components["schemas"]["Relation"];
             /** @enum {string} */
-            event: "RelationRevoked";
+            event: "relation.revoked";
         } | {
             data: components["schemas"]["DeviceKeyChange"];
             /** @enum {string} */
-            event: "KeyDeviceAdded";
+            event: "key.device_added";
         } | {
             data: components["schemas"]["DeviceKeyChange"];
             /** @enum {string} */
-            event: "KeyDeviceRemoved";
+            event: "key.device_removed";
         } | {
             data: components["schemas"]["BackupAccess"];
             /** @enum {string} */
-            event: "KeyBackupAccessed";
+            event: "key.backup_accessed";
         } | {
             data: components["schemas"]["KeyRotation"];
             /** @enum {string} */
-            event: "KeyRotated";
+            event: "key.rotated";
         } | {
             data: components["schemas"]["RotationRequest"];
             /** @enum {string} */
-            event: "KeyRotationRequested";
+            event: "key.rotation_requested";
         } | {
             data: components["schemas"]["FileConfirmation"];
             /** @enum {string} */
-            event: "FileConfirmed";
+            event: "file.confirmed";
         } | {
             data: components["schemas"]["AgentKeyRegistration"];
             /** @enum {string} */
-            event: "AgentKeyRegistered";
+            event: "agent.key_registered";
         } | {
             data: components["schemas"]["Grant"];
             /** @enum {string} */
-            event: "GrantRequested";
+            event: "grant.requested";
         } | {
             data: components["schemas"]["Grant"];
             /** @enum {string} */
-            event: "GrantDecided";
+            event: "grant.decided";
         } | {
             data: components["schemas"]["Grant"];
             /** @enum {string} */
-            event: "GrantRevoked";
+            event: "grant.revoked";
         } | {
             data: components["schemas"]["ToolCall"];
             /** @enum {string} */
-            event: "ArtifactRequest";
+            event: "artifact_request";
         } | {
             data: components["schemas"]["ToolCallOutcome"];
             /** @enum {string} */
-            event: "ArtifactResponse";
+            event: "artifact_response";
         } | {
             data: components["schemas"]["AgentStateChange"];
             /** @enum {string} */
-            event: "AgentStateChanged";
+            event: "agent.state_changed";
         } | {
             data: components["schemas"]["TokenRegeneration"];
             /** @enum {string} */
-            event: "AgentTokenRegenerated";
+            event: "agent.token_regenerated";
         } | {
             data: components["schemas"]["ManifestUpdate"];
             /** @enum {string} */
-            event: "AgentManifestUpdated";
+            event: "agent.manifest_updated";
         };
         /**
          * Format: ulid
@@ -3825,7 +3859,10 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
-            /** @description - `AGENT_NOT_REGISTERED`: The agent does not exist. */
+            /**
+             * @description - `NOT_FOUND`: There is nothing here.
+             *     - `AGENT_NOT_REGISTERED`: The agent does not exist.
+             */
             404: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
@@ -3861,7 +3898,10 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
-            /** @description - `AGENT_NOT_REGISTERED`: The agent does not exist. */
+            /**
+             * @description - `NOT_FOUND`: There is nothing here.
+             *     - `AGENT_NOT_REGISTERED`: The agent does not exist.
+             */
             404: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
@@ -3903,6 +3943,8 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
             /** @description - `VERSION_MISMATCH`: It was changed meanwhile; read it again. */
@@ -3952,6 +3994,8 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
             /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
@@ -4062,6 +4106,8 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
             /** @description - `INTERNAL_ERROR`: Something broke on our side. */
@@ -4164,6 +4210,8 @@ export interface operations {
              *     - `AGENT_LOOP_DETECTED`: Agents have answered each other too many times without a human.
              */
             403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
             /** @description - `IDEMPOTENCY_CONFLICT`: This id was used for something else before. */
@@ -4218,7 +4266,10 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
-            /** @description - `AGENT_NOT_REGISTERED`: The agent does not exist. */
+            /**
+             * @description - `NOT_FOUND`: There is nothing here.
+             *     - `AGENT_NOT_REGISTERED`: The agent does not exist.
+             */
             404: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
@@ -4312,6 +4363,8 @@ export interface operations {
              *     - `RELATION_REVOKED`: The user has ended the relation with this agent.
              */
             403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
             /**
@@ -4471,7 +4524,10 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
-            /** @description - `AGENT_NOT_REGISTERED`: The agent does not exist. */
+            /**
+             * @description - `NOT_FOUND`: There is nothing here.
+             *     - `AGENT_NOT_REGISTERED`: The agent does not exist.
+             */
             404: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
@@ -4516,7 +4572,10 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
-            /** @description - `AGENT_NOT_REGISTERED`: The agent does not exist. */
+            /**
+             * @description - `NOT_FOUND`: There is nothing here.
+             *     - `AGENT_NOT_REGISTERED`: The agent does not exist.
+             */
             404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
@@ -4567,7 +4626,10 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
-            /** @description - `AGENT_NOT_REGISTERED`: The agent does not exist. */
+            /**
+             * @description - `NOT_FOUND`: There is nothing here.
+             *     - `AGENT_NOT_REGISTERED`: The agent does not exist.
+             */
             404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
@@ -4631,6 +4693,8 @@ export interface operations {
              *     - `AGENT_LOOP_DETECTED`: Agents have answered each other too many times without a human.
              */
             403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
             /** @description - `IDEMPOTENCY_CONFLICT`: This id was used for something else before. */
@@ -4678,6 +4742,8 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
             /** @description - `CURSOR_EXPIRED`: The cursor is older than what is kept, or of another epoch. */
             409: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
@@ -4714,7 +4780,10 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
-            /** @description - `AGENT_NOT_REGISTERED`: The agent does not exist. */
+            /**
+             * @description - `NOT_FOUND`: There is nothing here.
+             *     - `AGENT_NOT_REGISTERED`: The agent does not exist.
+             */
             404: components["responses"]["Error"];
             /** @description - `INTERNAL_ERROR`: Something broke on our side. */
             500: components["responses"]["Error"];
@@ -4754,7 +4823,10 @@ export interface operations {
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
-            /** @description - `AGENT_NOT_REGISTERED`: The agent does not exist. */
+            /**
+             * @description - `NOT_FOUND`: There is nothing here.
+             *     - `AGENT_NOT_REGISTERED`: The agent does not exist.
+             */
             404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
@@ -4897,7 +4969,10 @@ export interface operations {
              *     - `TLS_REQUIRED`: Only HTTPS is served here.
              */
             403: components["responses"]["Error"];
-            /** @description - `AGENT_NOT_REGISTERED`: The agent does not exist. */
+            /**
+             * @description - `NOT_FOUND`: There is nothing here.
+             *     - `AGENT_NOT_REGISTERED`: The agent does not exist.
+             */
             404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
@@ -5170,7 +5245,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["RawJson"];
+                    "application/yaml": unknown;
                 };
             };
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
@@ -5923,6 +5998,8 @@ export interface operations {
              *     - `RELATION_REVOKED`: The user has ended the relation with this agent.
              */
             403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
             /** @description - `REQUEST_TIMEOUT`: The request arrived too slowly. */
             408: components["responses"]["Error"];
             /** @description - `IDEMPOTENCY_CONFLICT`: This id was used for something else before. */
@@ -5981,6 +6058,67 @@ export interface operations {
             408: components["responses"]["Error"];
             /** @description - `PAYLOAD_TOO_LARGE`: The request body is too large. */
             413: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    get_docs: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": unknown;
+                };
+            };
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
+            429: components["responses"]["Error"];
+            /** @description - `INTERNAL_ERROR`: Something broke on our side. */
+            500: components["responses"]["Error"];
+            /** @description - `SERVICE_UNAVAILABLE`: The service cannot answer now; try again shortly. */
+            503: components["responses"]["Error"];
+        };
+    };
+    get_docs_asset: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                asset: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/css": unknown;
+                    "text/javascript": unknown;
+                };
+            };
+            /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
+            403: components["responses"]["Error"];
+            /** @description - `NOT_FOUND`: There is nothing here. */
+            404: components["responses"]["Error"];
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
             /** @description - `INTERNAL_ERROR`: Something broke on our side. */
@@ -7250,12 +7388,21 @@ export interface operations {
                     "application/json": {
                         data: components["schemas"]["ShareCard"];
                     };
+                    "text/html": unknown;
                 };
             };
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
             403: components["responses"]["Error"];
             /** @description - `NOT_FOUND`: There is nothing here. */
-            404: components["responses"]["Error"];
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorEnvelope"];
+                    "text/html": unknown;
+                };
+            };
             /** @description - `RATE_LIMITED`: Too many requests; try again after the wait. */
             429: components["responses"]["Error"];
             /** @description - `INTERNAL_ERROR`: Something broke on our side. */
@@ -7475,6 +7622,8 @@ export interface operations {
                     };
                 };
             };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
             /** @description - `UNAUTHORIZED`: The access token is missing, invalid or expired. */
             401: components["responses"]["Error"];
             /** @description - `TLS_REQUIRED`: Only HTTPS is served here. */
@@ -7853,6 +8002,8 @@ export interface operations {
                 };
                 content?: never;
             };
+            /** @description - `VALIDATION_ERROR`: The request is not valid. */
+            400: components["responses"]["Error"];
             /**
              * @description - `TLS_REQUIRED`: Only HTTPS is served here.
              *     - `ORIGIN_NOT_ALLOWED`: This origin may not call this endpoint.

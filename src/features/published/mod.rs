@@ -1,24 +1,25 @@
-//! `GET /openapi.json`, `/asyncapi.yaml`, `/events/types`: the documents of the interface, as they
-//! are committed in `docs/api`. A test compares these files with the types.
+//! `GET /openapi.json`, `/asyncapi.yaml`, `/events/types`, `/docs`: the documents of the interface,
+//! as they are committed in `docs/api`. A test compares these files with the types.
+
+pub mod docs;
 
 use axum::{
     http::header::{CACHE_CONTROL, CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
 
+const OPENAPI: &str = include_str!("../../../docs/api/openapi.json");
+
 /// `GET /openapi.json`: OpenAPI 3.1 of every route.
 pub async fn openapi() -> Response {
-    document(
-        "application/json",
-        include_str!("../../docs/api/openapi.json"),
-    )
+    document("application/json", OPENAPI)
 }
 
 /// `GET /asyncapi.yaml`: AsyncAPI 3 of `/ws`.
 pub async fn asyncapi() -> Response {
     document(
         "application/yaml",
-        include_str!("../../docs/api/asyncapi.yaml"),
+        include_str!("../../../docs/api/asyncapi.yaml"),
     )
 }
 
@@ -26,7 +27,7 @@ pub async fn asyncapi() -> Response {
 pub async fn event_types() -> Response {
     document(
         "application/json",
-        include_str!("../../docs/api/event-types.json"),
+        include_str!("../../../docs/api/event-types.json"),
     )
 }
 

@@ -1,0 +1,247 @@
+//! What the node calls: Postgres, Redis, the mail server, the object store, the name service.
+
+use std::time::Duration;
+
+use secrecy::ExposeSecret;
+
+use super::Report;
+use crate::{
+    clock::Clock,
+    config::Config,
+    db::{Inspection as Postgres, migrate},
+    mail::Mailer,
+    objects::Backend,
+    random::Random,
+    redis::Inspection as Redis,
+};
+
+/// Longest wait for a service.
+const SERVICE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Clocks that differ by more are worth a look: a network takes milliseconds.
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
+/// Clocks that differ by more let access tokens live shorter or longer than promised.
+const MAX_SAFE_CLOCK_SKEW: Duration = Duration::from_secs(5);
+/// The oldest Postgres that is supported, as `server_version_num`.
+const MIN_POSTGRES: i32 = 150_000;
+/// The oldest Redis that is supported.
+const MIN_REDIS: u32 = 7;
+
+/// Whether the public host has an address.
+pub(super) async fn check_name(config: &Config, report: &mut Report) {
+    let host = reqwest::Url::parse(&config.public_url).ok();
+    let host = host.and_then(|url| url.host_str().map(str::to_owned));
+    let host = host.unwrap_or_default();
+    let found = tokio::time::timeout(SERVICE_TIMEOUT, tokio::net::lookup_host((&*host, 443)));
+    let found = found.await.ok().and_then(Result::ok);
+    match found.and_then(|mut addresses| addresses.next()) {
+        Some(_) => report.good("dns", format!("{host} has an address")),
+        None => report.warning(
+            "dns",
+            format!("{host} has no address, as seen from here"),
+            "enter the host of PUBLIC_URL into DNS; ignore this where inner names differ",
+        ),
+    }
+}
+
+/// Whether Postgres keeps what it acknowledges, and the role and the schema fit.
+pub(super) async fn check_postgres(config: &Config, clock: &Clock, report: &mut Report) {
+    let url = config.database_url.expose_secret();
+    let found = tokio::time::timeout(SERVICE_TIMEOUT, Postgres::of(url)).await;
+    let found = match found.map_err(|_| "no answer in time".into()).flatten() {
+        Ok(found) => found,
+        Err(error) => {
+            let said = format!("it cannot be reached with DATABASE_URL: {error}");
+            let remedy = "check host, port, role, password, TLS and the network policy";
+            return report.fault("postgres", said, remedy);
+        }
+    };
+    report.require(
+        "postgres.version",
+        found.version >= MIN_POSTGRES,
+        format!("version {}", found.version / 10_000),
+        format!(
+            "version {}, and 15 or newer is needed",
+            found.version / 10_000
+        ),
+        "upgrade Postgres",
+    );
+    report.require(
+        "postgres.primary",
+        !found.is_standby,
+        "a primary".into(),
+        "a standby, which takes no writes".into(),
+        "let DATABASE_URL name the primary; after a failover, its new address",
+    );
+    check_durability(config, &found, report);
+    check_schema(&found, report);
+    check_role(config, &found, report);
+    check_connections(config, &found, report);
+    check_clock("postgres.clock", clock, found.clock, report);
+}
+
+fn check_durability(config: &Config, found: &Postgres, report: &mut Report) {
+    let part = "postgres.durability";
+    let off: Vec<&str> = [
+        ("fsync", &found.fsync),
+        ("synchronous_commit", &found.synchronous_commit),
+        ("full_page_writes", &found.full_page_writes),
+    ]
+    .into_iter()
+    .filter(|(_, value)| *value == "off")
+    .map(|(name, _)| name)
+    .collect();
+    let said = format!(
+        "off: {}. A crash may lose acknowledged messages",
+        off.join(", ")
+    );
+    let remedy = "set it to on in postgresql.conf, for the database or for the role";
+    if off.is_empty() {
+        report.good(part, "acknowledged messages survive a crash");
+    } else if config.database_durable.0 {
+        report.fault(part, said, remedy);
+    } else {
+        report.warning(part, said, remedy);
+    }
+}
+
+fn check_schema(found: &Postgres, report: &mut Report) {
+    let newest = migrate::newest();
+    match found.schema {
+        Some(version) if version == newest => {
+            report.good("postgres.schema", format!("version {version}"));
+        }
+        Some(version) if version > newest => report.warning(
+            "postgres.schema",
+            format!("version {version}, newer than this build's {newest}"),
+            "finish the upgrade of all nodes",
+        ),
+        Some(version) => report.fault(
+            "postgres.schema",
+            format!("version {version}, and this build needs {newest}"),
+            "run `blindpipe migrate`",
+        ),
+        None => report.fault(
+            "postgres.schema",
+            "there is none, or the role may not read it",
+            "run `blindpipe migrate` with MIGRATE_DATABASE_URL and DATABASE_URL",
+        ),
+    }
+}
+
+fn check_role(config: &Config, found: &Postgres, report: &mut Report) {
+    let part = "postgres.role";
+    let remedy = "give nodes a role of their own, without rights, and run `blindpipe migrate` with \
+                  the owner's MIGRATE_DATABASE_URL";
+    if !found.is_powerful {
+        report.good(part, "it owns nothing and is no superuser");
+    } else {
+        let said = "it owns the tables or is a superuser: it could change what is append-only";
+        match config.database_separate.0 {
+            true => report.fault(part, said, remedy),
+            false => report.warning(part, said, remedy),
+        }
+    }
+}
+
+fn check_connections(config: &Config, found: &Postgres, report: &mut Report) {
+    // As `node::Stores` opens them.
+    let writers = 2 * config.send_writers.0;
+    let webhooks = if config.webhook_worker.0 { 6 } else { 2 };
+    let wanted = config.database_pool.0 + writers + 3 + 3 + webhooks;
+    let max = found.max_connections;
+    report.require(
+        "postgres.connections",
+        i64::from(wanted) < max,
+        format!("{max} allowed; a node opens about {wanted}"),
+        format!("{max} allowed, and a single node opens about {wanted}"),
+        "raise max_connections, lower DATABASE_POOL_SIZE, or put PgBouncer between",
+    );
+}
+
+/// Whether Redis is new enough and forgets nothing by itself.
+pub(super) async fn check_redis(config: &Config, clock: &Clock, report: &mut Report) {
+    let found = tokio::time::timeout(SERVICE_TIMEOUT, Redis::of(&config.redis_url)).await;
+    let found = match found.map_err(|_| "no answer in time".into()).flatten() {
+        Ok(found) => found,
+        Err(error) => {
+            let said = format!("it cannot be reached with REDIS_URL: {error}");
+            let remedy = "check host, port, password, TLS and the network policy; a node runs \
+                          without Redis, with limits of its own and later hints";
+            return report.fault("redis", said, remedy);
+        }
+    };
+    let major = found.version.split('.').next().unwrap_or_default();
+    report.require(
+        "redis.version",
+        major.parse::<u32>().is_ok_and(|major| major >= MIN_REDIS),
+        format!("version {}", found.version),
+        format!(
+            "version {}, and {MIN_REDIS} or newer is needed",
+            found.version
+        ),
+        "upgrade Redis",
+    );
+    let remedy = "set maxmemory-policy to noeviction: eviction would drop limits and slots";
+    match found.policy.as_deref() {
+        Some("noeviction") => report.good("redis.policy", "noeviction"),
+        Some(policy) => report.fault("redis.policy", policy.to_owned(), remedy),
+        None => report.warning("redis.policy", "the server does not say it", remedy),
+    }
+    if found.round_trip > config.redis_timeout.millis() / 2 {
+        report.warning(
+            "redis.latency",
+            format!("{} ms for a command", found.round_trip.as_millis()),
+            "move Redis nearer, or raise REDIS_TIMEOUT_MS",
+        );
+    } else {
+        report.good("redis.latency", "short");
+    }
+    check_clock("redis.clock", clock, found.clock, report);
+}
+
+/// Compares a service's clock with this machine's. The clock came with half a round trip's delay.
+fn check_clock(part: &str, own: &Clock, clock: Duration, report: &mut Report) {
+    let own = u64::try_from(own.now().timestamp_millis()).unwrap_or_default();
+    let skew = Duration::from_millis(own).abs_diff(clock);
+    let said = format!("{:.1} s from this machine's", skew.as_secs_f64());
+    let remedy = "keep both clocks right with NTP; access tokens end by this machine's clock";
+    if skew > MAX_SAFE_CLOCK_SKEW {
+        report.fault(part, said, remedy);
+    } else if skew > MAX_CLOCK_SKEW {
+        report.warning(part, said, remedy);
+    } else {
+        report.good(part, "as this machine's");
+    }
+}
+
+/// Whether the mail server takes the node's login.
+pub(super) async fn check_mail(config: &Config, report: &mut Report) {
+    let tried = async {
+        Mailer::new(&config.mail_url, &config.mail_from)?
+            .check()
+            .await
+    };
+    let tried = tokio::time::timeout(SERVICE_TIMEOUT, tried).await;
+    match tried.map_err(|_| "no answer in time".into()).flatten() {
+        Ok(()) => report.good("mail", "the server answers; nothing was sent"),
+        Err(error) => report.fault(
+            "mail",
+            format!("no mail can be sent: {error}"),
+            "check MAIL_URL: host, port, TLS, user and password. Without mail nobody can register",
+        ),
+    }
+}
+
+/// Whether an object can be written, read and deleted.
+pub(super) async fn check_objects(config: &Config, random: &Random, report: &mut Report) {
+    let tried = async { Backend::open(config)?.probe(random).await };
+    let tried = tokio::time::timeout(SERVICE_TIMEOUT, tried).await;
+    match tried.map_err(|_| "no answer in time".into()).flatten() {
+        Ok(()) => report.good("objects", "an object was written, read and deleted"),
+        Err(error) => report.fault(
+            "objects",
+            error.to_string(),
+            "check OBJECT_STORE_URL and its rights: get, put, delete and multipart uploads",
+        ),
+    }
+}
