@@ -199,6 +199,8 @@ async fn agents_and_others(cast: &Cast) {
         "/openapi.json",
         "/asyncapi.yaml",
         "/events/types",
+        "/docs",
+        "/docs/openapi.js",
     ] {
         let request = agent.stranger().request(Method::GET, public);
         assert_eq!(
