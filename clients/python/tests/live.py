@@ -46,7 +46,7 @@ async def collect(
     act: Callable[[], Awaitable[object]],
     enough: Callable[[list[ClientEvent]], Any],
 ) -> list[ClientEvent]:
-    """A person's events after `act`, until they are enough; `act` runs once earlier ones have come."""
+    """A person's events after `act`, until they are enough; `act` runs after earlier ones."""
     events: list[ClientEvent] = []
     acted = False
     async with aclosing(user.client.events()) as coming:  # type: ignore[type-var]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import selectors
 import socket
@@ -13,6 +14,8 @@ from typing import Any
 
 # What died stays as it was: collected, its `finally` would run, as no dead process's does.
 _GRAVEYARD: list[object] = []
+# Nor may the interpreter clear it when it ends.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_GRAVEYARD))
 
 
 class Death(SystemExit):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from live import answer_to, collect, running, texts
 
-from blindpipe import Agent, Client, Context, KeyUnavailable, NewFile
+from blindpipe import Agent, BlindpipeError, Client, Context, KeyUnavailable, NewFile
 from blindpipe.client import MessageEvent
 from blindpipe.e2ee import E2eeError, ids
 from blindpipe.e2ee.trust import NoticeKind
@@ -63,7 +63,7 @@ async def test_another_device_restores_the_keys_and_reads_everything(
     newest = await anext(aiter(bobs.history()))
     assert newest.opened and newest.opened.sender.verified
     await phone.devices.revoke("phone")
-    with pytest.raises(Exception):
+    with pytest.raises(BlindpipeError):
         await phone.devices.list()
     await phone.close()
 
