@@ -13,6 +13,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # RELEASE=1 builds with optimisation.
 BUILD := $(if $(RELEASE),release,debug)
 BUILD_FLAG := $(if $(RELEASE),--release)
+# Tests wait for clocks, disks and servers half of their time: two per core keep the cores busy.
+export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # The name of the container image.
 IMAGE ?= blindpipe:dev
 # The tool that knows the advisories, and where their database is.
