@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories units clients clients-python clients-typescript helm image schema load autobahn measure clean-dev toolchain
+.PHONY: help run test check fmt fmt-check lint docs deps advisories units clients clients-python clients-typescript helm image image-loadtest schema load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -91,6 +91,10 @@ helm: toolchain ## the Helm chart, alert rules, dashboard, Dockerfile and runboo
 image: ## build the container image (IMAGE=name:tag; needs Docker or Podman)
 	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
 	exec $$engine build --tag $(IMAGE) --label org.opencontainers.image.revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
+
+image-loadtest: ## build the image of the load generator, for the chart's load test (IMAGE=name:tag)
+	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
+	exec $$engine build --target loadtest --tag $(IMAGE) .
 
 schema: toolchain ## write sql/schema.sql, the schema that the migrations make
 	@UPDATE_SCHEMA=1 $(CARGO) test --locked --test it the_committed_dump
