@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 from blindpipe import Agent, AgentOptions, Closed, Context, IdConflict
-from blindpipe.api_errors import AgentKeysMismatch, RelationRevoked, Unauthorized
+from blindpipe.api_errors import AgentKeysMismatch, AgentTokenInvalid, RelationRevoked
 from blindpipe.client import DeltaEvent
 from blindpipe.e2ee import AgentKey
 from blindpipe.errors import ApiError, ConnectionLost
@@ -240,7 +240,7 @@ async def test_a_token_that_is_replaced_stops_the_agent(cluster: DevCluster, ada
     with pytest.raises(Closed) as closed:
         await served
     assert (closed.value.close_code, codes) == (4403, [4403])
-    with pytest.raises(Unauthorized):
+    with pytest.raises(AgentTokenInvalid):
         await Agent(options).serve()
 
 
