@@ -141,8 +141,8 @@ impl Schedule {
         }
     }
 
-    /// Denies overdue tool calls. Every node does this by itself: a deadline waits for no lease of a
-    /// dead node.
+    /// Denies overdue tool calls. Every node does this by itself: a deadline waits for no lease of
+    /// a dead node.
     async fn expire_tool_calls(self) {
         loop {
             tokio::time::sleep(tool_calls::SWEEP_INTERVAL).await;

@@ -23,8 +23,8 @@ pub async fn end(work: &UnitOfWork, session: SessionId, generation: i32) -> Resu
     ended.await
 }
 
-/// Ends the tokens that the session made; those of other sessions stay. The tokens are dead with the
-/// commit, and their agents' webhooks are suspended. The agents settle within seconds.
+/// Ends the tokens that the session made; those of other sessions stay. The tokens are dead with
+/// the commit, and their agents' webhooks are suspended. The agents settle within seconds.
 async fn end_tokens(tx: &Tx, session: SessionId) -> Result<()> {
     let agents = store::end_tokens_of(tx, session).await?;
     store::suspend_webhooks(tx, &agents, RevocationReason::RefreshReuse).await?;

@@ -1,7 +1,7 @@
 //! Retention: every rule with the clock moved, and a purge whose node is killed.
 //!
-//! Each rule has two rows in its table. When the jobs have run, the row that is just too old is gone,
-//! and the row that is just young enough stays.
+//! Each rule has two rows in its table. When the jobs have run, the row that is just too old is
+//! gone, and the row that is just young enough stays.
 
 use std::{collections::BTreeSet, time::Duration};
 
