@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    delivery::reconcile,
     error::Result,
     features::{
         accounts::{
@@ -95,6 +96,10 @@ impl Schedule {
             Upkeep::RetireCredentials => agents::retire(&self.work).await,
             Upkeep::ForgetCodes => accounts::jobs::forget(db, &self.budgets).await,
             Upkeep::ForgetJobs => queue::forget(db).await,
+            Upkeep::ForgetLog => {
+                while reconcile::forget_log(db).await? {}
+                Ok(())
+            }
             Upkeep::ForgetChallenges => {
                 while passkeys::forget_challenges(db).await? {}
                 Ok(())

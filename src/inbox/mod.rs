@@ -13,7 +13,10 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use self::store::{Ack, Reads};
-pub(crate) use self::{acks::Acks, store::Reader};
+pub(crate) use self::{
+    acks::Acks,
+    store::{Reader, from_column as epoch_of_column},
+};
 use crate::{
     cursor::Cursor,
     db::{Conn, Db, Tx},

@@ -28,6 +28,7 @@ pub async fn measure(db: &Db) -> Result<()> {
                 ('login_notice', (select min(noticed_at) from login_notice)),
                 ('object', (select delete_at from object where delete_at <= app_now() order by delete_at limit 1)),
                 ('passkey_challenge', (select min(expires_at) from passkey_challenge)),
+                ('reconcile_log', (select min(recorded_at) from reconcile_log)),
                 ('relation', (select purge_due from relation where purge_due <= app_now() order by purge_due limit 1)),
                 ('security_notice', (select min(noticed_at) from security_notice)),
                 ('session', (select min(least(revoked_at, refresh_expires_at, absolute_expires_at)) from session)),

@@ -106,7 +106,12 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     (
         "sweep_seconds",
         Kind::Seconds,
-        "Time of one sweep over the local sessions.",
+        "Time of a sweep, by part: the log's news, or a round over sessions with its pauses.",
+    ),
+    (
+        "sweep_lookups_total",
+        Kind::Counter,
+        "Inboxes and credentials that sweeps looked up in Postgres, by kind.",
     ),
     (
         "sweep_late_total",
