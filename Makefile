@@ -51,7 +51,7 @@ units: toolchain ## all tests, against real Postgres, Redis and a browser
 	@$(TARGET)/debug/devcluster fetch
 	@$(CARGO) test --locked --workspace --lib --bins --tests
 
-clients: clients-python clients-typescript ## the tests of the clients in other languages, where these are found
+clients: clients-typescript clients-python ## the tests of the clients in other languages, where these are found
 
 # The interpreters that are looked for, best first.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
