@@ -10,6 +10,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     db::batches::paced,
+    delivery::reconcile,
     error::Result,
     features::{
         accounts::{
@@ -97,6 +98,10 @@ impl Schedule {
             Upkeep::RetireCredentials => agents::retire(&self.work).await,
             Upkeep::ForgetCodes => accounts::jobs::forget(db, &self.budgets).await,
             Upkeep::ForgetJobs => queue::forget(db).await,
+            Upkeep::ForgetLog => {
+                while paced(reconcile::forget_log(db)).await? {}
+                Ok(())
+            }
             Upkeep::ForgetChallenges => {
                 while paced(passkeys::forget_challenges(db)).await? {}
                 Ok(())
@@ -143,8 +148,8 @@ impl Schedule {
         }
     }
 
-    /// Denies overdue tool calls. Every node does this by itself: a deadline waits for no lease of a
-    /// dead node.
+    /// Denies overdue tool calls. Every node does this by itself: a deadline waits for no lease of
+    /// a dead node.
     async fn expire_tool_calls(self) {
         loop {
             tokio::time::sleep(tool_calls::SWEEP_INTERVAL).await;

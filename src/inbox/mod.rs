@@ -13,7 +13,10 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use self::store::{Ack, Reads};
-pub(crate) use self::{acks::Acks, store::Reader};
+pub(crate) use self::{
+    acks::Acks,
+    store::{Reader, from_column as epoch_of_column},
+};
 use crate::{
     cursor::Cursor,
     db::{Conn, Db, Tx, batches::paced},
@@ -333,8 +336,9 @@ pub async fn recorded(tx: &Tx, ids: &[EventId]) -> Result<Vec<NewEvent>> {
     store::recorded(tx, ids).await
 }
 
-/// Deletes entries that are older than `days`, and events that no entry refers to any more. Messages are no events; they
-/// stay. Works in small batches, each a transaction. If one half fails, the other still runs.
+/// Deletes entries that are older than `days`, and events that no entry refers to any more.
+/// Messages are no events; they stay. Works in small batches, each a transaction. If one half
+/// fails, the other still runs.
 pub async fn expire(db: &Db, days: i32) -> Result<()> {
     let entries = async {
         while paced(store::expire_entries(db, days)).await? {}

@@ -61,8 +61,8 @@ pub async fn enqueue(client: &Conn, jobs: &[NewJob]) -> Result<()> {
     Ok(())
 }
 
-/// Claims due jobs, at counts as many of each kind as there is capacity for. A payload that this build
-/// cannot read is `None`.
+/// Claims due jobs, at counts as many of each kind as there is capacity for. A payload that this
+/// build cannot read is `None`.
 pub async fn claim(db: &Db, capacity: &[(Kind, i32)]) -> Result<Vec<(Claim, Option<Job>)>> {
     let kinds: Vec<&str> = capacity.iter().map(|(kind, _)| kind.row().0).collect();
     let counts: Vec<i32> = capacity.iter().map(|(_, n)| *n).collect();

@@ -46,8 +46,8 @@ impl PartStore {
         }
     }
 
-    /// A buffer for an object of `size` bytes; none if it has no more than a part, or if all buffers
-    /// are taken. A slow client therefore keeps nobody waiting.
+    /// A buffer for an object of `size` bytes; none if it has no more than a part, or if all
+    /// buffers are taken. A slow client therefore keeps nobody waiting.
     pub fn buffer(&self, size: u64) -> Option<PartBuffer> {
         let is_large = size > PART_BYTES as u64;
         let place = is_large.then(|| self.buffers.clone().try_acquire_owned().ok());

@@ -1,8 +1,8 @@
 //! The rows of objects: which keys may be in the store, and until when.
 //!
 //! A row's `delete_at` is the writer's lease while bytes are written, then the time at which they
-//! go. A sweep deletes the bytes first and the row afterwards. A writer that has lost its row cannot
-//! complete its object.
+//! go. A sweep deletes the bytes first and the row afterwards. A writer that has lost its row
+//! cannot complete its object.
 
 use std::time::Duration;
 

@@ -24,9 +24,9 @@ pub async fn end(work: &UnitOfWork, session: SessionId, generation: i32) -> Resu
     ended.await
 }
 
-/// Ends the tokens that the session made; those of other sessions stay. The tokens are dead with the
-/// commit, and their agents' webhooks are suspended, like those whose address or secret the session
-/// has set. Agents without a token settle within seconds.
+/// Ends the tokens that the session made; those of other sessions stay. The tokens are dead with
+/// the commit, and their agents' webhooks are suspended, like those whose address or secret the
+/// session has set. Agents without a token settle within seconds.
 async fn end_works(tx: &Tx, session: SessionId) -> Result<()> {
     store::lock_agents_of(tx, session).await?;
     let agents = store::end_tokens_of(tx, session).await?;

@@ -11,3 +11,4 @@ mod non_readers;
 mod outages;
 mod postgres_timeline_loss;
 mod redis_cluster;
+mod sweeps;

@@ -95,7 +95,7 @@ impl Stage {
             StoreKind::Bucket | StoreKind::Direct => Some(S3Server::start().await),
         };
         let bucket = match &s3 {
-            Some(s3) => s3.settings(before(s3).await),
+            Some(s3) => S3Server::settings(before(s3).await),
             None => Vec::new(),
         };
         let mut settings = vec![("LIMIT_OVERRIDES", LIMITS)];

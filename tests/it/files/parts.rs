@@ -158,8 +158,8 @@ async fn an_upload_that_is_given_up_leaves_no_parts() {
     all_is_well(&stage, &upload, &bytes[..LARGE]).await;
 }
 
-/// The store breaks a connection once, and the part is sent again. The store goes for good: 503, and
-/// the parts go when it is back.
+/// The store breaks a connection once, and the part is sent again. The store goes for good: 503,
+/// and the parts go when it is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_part_is_sent_again_and_a_store_that_goes_keeps_none() {
     let (stage, proxy) = faults::behind_a_proxy(StoreKind::Bucket).await;

@@ -39,7 +39,8 @@ pub async fn webhooks_of(tx: &Tx, session: SessionId) -> Result<Vec<AgentId>> {
     Ok(rows.iter().map(|row| row.get("agent_id")).collect())
 }
 
-/// Revokes the agent tokens that a session has made. Returns their agents, which are locked already.
+/// Revokes the agent tokens that a session has made. Returns their agents, which are locked
+/// already.
 pub async fn end_tokens_of(tx: &Tx, session: SessionId) -> Result<Vec<AgentId>> {
     let reason = RevocationReason::RefreshReuse;
     let ended = tx

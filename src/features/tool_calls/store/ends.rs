@@ -18,8 +18,8 @@ fn tell_all(tx: &Tx, rows: &[Row]) -> Result<()> {
     calls.try_for_each(|call| call.tell(tx, call.both()))
 }
 
-/// Denies some overdue calls. True while there may be more. A call that another transaction holds is
-/// being answered, or denied by another node.
+/// Denies some overdue calls. True while there may be more. A call that another transaction holds
+/// is being answered, or denied by another node.
 pub async fn expire(tx: &Tx) -> Result<bool> {
     let rows = tx
         .query(

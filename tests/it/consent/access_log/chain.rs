@@ -177,8 +177,8 @@ async fn a_large_log_is_verified_in_seconds() {
     let client = connect(&stage.nodes[0].world.database).await;
     let alice = uuid(&stage.alice.id);
     let agent: Uuid = stage.agent.id.parse().expect("a UUID");
-    // Half of them are hers, of two agents; the rest belongs to fifty others. A transaction with many
-    // rows of one chain would be slow: it sees every version of the chain's end.
+    // Half of them are hers, of two agents; the rest belongs to fifty others. A transaction with
+    // many rows of one chain would be slow: it sees every version of the chain's end.
     for first in (1..=rows).step_by(500) {
         let fill = format!(
             "insert into access_log (subject_id, agent_id, kind, items)

@@ -159,8 +159,10 @@ async fn attack_39_many_guesses_find_nothing() {
     }
 }
 
-/// A removed member reads nothing that is asked for after the removal, and a download in progress is cut.
+/// A removed member reads nothing that is asked for after the removal, and a download in progress
+/// is cut.
 async fn attack_49_a_removed_member_reads_no_object(kind: StoreKind) {
+    use futures_util::StreamExt;
     let stage = Stage::new(kind).await;
     let [a, b] = &stage.nodes;
     let bob = a.user("bob").await;
@@ -184,7 +186,6 @@ async fn attack_49_a_removed_member_reads_no_object(kind: StoreKind) {
         .await
         .expect("an answer");
     let mut download = response.bytes_stream();
-    use futures_util::StreamExt;
     let mut got = download.next().await.expect("bytes").expect("bytes").len();
     stage
         .alice
