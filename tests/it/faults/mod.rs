@@ -12,3 +12,4 @@ mod outages;
 mod postgres_timeline_loss;
 mod redis_cluster;
 mod rolling_restart;
+mod sweeps;
