@@ -15,3 +15,4 @@ mod schema;
 mod shapes;
 pub mod sources;
 mod threats;
+mod walkthroughs;
