@@ -132,14 +132,11 @@ fn check_role(config: &Config, found: &Postgres, report: &mut Report) {
     let part = "postgres.role";
     let remedy = "give nodes a role of their own, without rights, and run `blindpipe migrate` with \
                   the owner's MIGRATE_DATABASE_URL";
-    if !found.is_powerful {
-        report.good(part, "it owns nothing and is no superuser");
-    } else {
-        let said = "it owns the tables or is a superuser: it could change what is append-only";
-        match config.database_separate.0 {
-            true => report.fault(part, said, remedy),
-            false => report.warning(part, said, remedy),
-        }
+    let said = "it owns the tables or is a superuser: it could change what is append-only";
+    match (found.is_powerful, config.database_separate.0) {
+        (false, _) => report.good(part, "it owns nothing and is no superuser"),
+        (true, true) => report.fault(part, said, remedy),
+        (true, false) => report.warning(part, said, remedy),
     }
 }
 

@@ -89,7 +89,7 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Socket
     Ok(match (header.command, header.addresses) {
         (Command::Proxy, Addresses::IPv4(of)) => Some((of.source_address, of.source_port).into()),
         (Command::Proxy, Addresses::IPv6(of)) => Some((of.source_address, of.source_port).into()),
-        (Command::Local, _) | (Command::Proxy, _) => None,
+        (Command::Local | Command::Proxy, _) => None,
     })
 }
 

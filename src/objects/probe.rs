@@ -1,13 +1,12 @@
 //! Whether the store does what a node needs: it takes, gives back and deletes an object.
 
-use bytes::Bytes;
-use object_store::ObjectStoreExt;
+use object_store::{ObjectStoreExt, PutPayload};
 
 use super::{
-    Backend, KEY_CHARS, ObjectKey, ObjectWriter,
+    Backend, KEY_CHARS, ObjectKey,
     backend::{Failure, within},
 };
-use crate::random::Random;
+use crate::{error::Error, random::Random};
 
 /// The bytes of the probe, which explain themselves to a finder.
 const PROBE: &[u8] = b"written by `blindpipe doctor`, may be deleted";
@@ -16,14 +15,10 @@ impl Backend {
     /// Writes, reads and deletes an object. The error says which of them fails, and why.
     pub async fn probe(&self, random: &Random) -> Result<(), Failure> {
         let key = ObjectKey::from_stored(format!("doctor-{}", random.base62(KEY_CHARS - 7)));
-        let written = async {
-            let size = PROBE.len() as u64;
-            let mut writer = ObjectWriter::begin(self, &key, size).await?;
-            writer.write(Bytes::from_static(PROBE)).await?;
-            writer.finish().await
-        };
-        written.await.map_err(|error| said("written", &error))?;
         let path = self.path(&key);
+        let written = within(self.store().put(&path, PutPayload::from_static(PROBE))).await;
+        let written = written.and_then(|done| done.ok_or_else(|| Error::unavailable("no bucket")));
+        written.map_err(|error| said("written", &error))?;
         let read = within(async { self.store().get(&path).await?.bytes().await }).await;
         // It must go, whatever was read.
         let deleted = self.delete(&key).await;
@@ -36,6 +31,6 @@ impl Backend {
     }
 }
 
-fn said(verb: &str, error: &crate::error::Error) -> Failure {
+fn said(verb: &str, error: &Error) -> Failure {
     format!("an object cannot be {verb}: {error:?}").into()
 }
