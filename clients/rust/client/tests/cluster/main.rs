@@ -1,0 +1,8 @@
+//! Agents and people on two nodes of a real cluster.
+
+mod basics;
+mod crashes;
+mod examples;
+mod people;
+mod support;
+mod transports;
