@@ -25,6 +25,7 @@ struct Example {
     conversation: Conversation,
 }
 
+#[expect(clippy::zombie_processes, reason = "`stop` waits for it")]
 async fn start(name: &str) -> Result<Example> {
     let cluster = cluster().await;
     let ada = cluster.user("ada").await?;
@@ -76,6 +77,7 @@ impl Example {
 impl Drop for Example {
     fn drop(&mut self) {
         self.child.kill().ok();
+        self.child.wait().ok();
     }
 }
 

@@ -1,10 +1,8 @@
 //! A cluster for the whole test process, and what tests do with it.
 
 use std::{
-    collections::HashMap,
     env, fs,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -207,9 +205,6 @@ pub async fn history(of: &Conversation) -> Vec<Received> {
 pub fn echo(builder: AgentBuilder) -> AgentBuilder {
     builder.on_message(async |ctx| ctx.reply(format!("You said: {}", ctx.text())).await)
 }
-
-/// Counts what happened, by name.
-pub type Seen = Arc<parking_lot::Mutex<HashMap<String, u32>>>;
 
 /// Waits until something is true.
 pub async fn until(mut is_true: impl FnMut() -> bool) {
