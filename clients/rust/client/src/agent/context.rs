@@ -178,7 +178,7 @@ impl Context {
         id.ok_or(Error::Usage("this event has no conversation"))
     }
 
-    /// The id of the send with this name; without one the next, in the order of the handler's sends.
+    /// The id of the send with this name; without one the next, in the order of the sends.
     fn next_id(&self, key: Option<String>) -> Result<MessageId> {
         let next = || self.0.next_name.fetch_add(1, Ordering::Relaxed).to_string();
         self.id_of(&key.unwrap_or_else(next))

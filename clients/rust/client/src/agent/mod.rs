@@ -168,8 +168,8 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// [`Error::Closed`] if the service forbids it, a refusal of the service that no repeat changes,
-    /// or that of a handler if it is to stop the agent.
+    /// [`Error::Closed`] if the service forbids it, a refusal that no repeat changes, or that of a
+    /// handler if it is to stop the agent.
     pub async fn run(&self) -> Result<()> {
         let signals = async {
             stop_signal().await;
