@@ -3,6 +3,7 @@
 mod basics;
 mod crashes;
 mod examples;
+mod marks;
 mod people;
 mod support;
 mod transports;

@@ -63,7 +63,7 @@ pub async fn cluster() -> Shared {
 
 pub async fn the_cluster() -> &'static DevCluster {
     let start = async || {
-        let dir = root().join(".dev/clients-rust");
+        let dir = folder();
         // A database of an older schema would stop the start.
         if !dir.join("cluster.json").exists() {
             fs::remove_dir_all(&dir).ok();
@@ -78,6 +78,11 @@ pub async fn the_cluster() -> &'static DevCluster {
         started.expect("a cluster; `cargo build --workspace` builds its programs")
     };
     CLUSTER.get_or_init(start).await
+}
+
+/// Everything that the cluster keeps.
+pub fn folder() -> PathBuf {
+    root().join(".dev/clients-rust")
 }
 
 fn root() -> PathBuf {
