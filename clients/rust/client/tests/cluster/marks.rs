@@ -1,9 +1,6 @@
 //! What people and agents say is nowhere on the server: in no row, log, mail or stored file.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::process::Command;
 
 use blindpipe_client::{
     NewFile, Result,
@@ -13,28 +10,13 @@ use blindpipe_client::{
 
 use crate::support::{cluster, folder, running, texts, watch};
 
-/// All files below a folder.
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            files(&path, found);
-        } else {
-            found.push(path);
-        }
-    }
-}
-
 /// The files that hold a mark: data and log of Postgres, logs of nodes, objects, mails.
-fn holders(mark: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    files(&folder(), &mut found);
-    found.retain(|path| {
-        let bytes = fs::read(path).unwrap_or_default();
-        let mut places = bytes.windows(mark.len());
-        places.any(|place| place == mark.as_bytes())
-    });
-    found
+fn holders(mark: &str) -> Vec<String> {
+    let mut grep = Command::new("grep");
+    let grep = grep.args(["-rlaF", mark]).arg(folder());
+    let found = grep.output().expect("grep");
+    let found = String::from_utf8_lossy(&found.stdout).into_owned();
+    found.lines().map(str::to_owned).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,7 +69,7 @@ async fn the_server_holds_none_of_what_a_group_and_its_addressed_agent_say() -> 
             "mark-for-the-agent-4470",
             "mark-of-the-reply-5518",
         ] {
-            assert_eq!(holders(mark), Vec::<PathBuf>::new(), "{mark}");
+            assert_eq!(holders(mark), Vec::<String>::new(), "{mark}");
         }
     });
     looked.await.expect("nothing is found");
