@@ -57,7 +57,11 @@ const RARE: [(&str, &[&str]); 12] = [
     ),
     (
         "pg_class",
-        &["node.owns", "retention.measure", "rotate_webhook_deliveries()"],
+        &[
+            "node.owns",
+            "retention.measure",
+            "rotate_webhook_deliveries()",
+        ],
     ),
     // The epoch reads the timeline that the server writes.
     ("pg_current_wal_lsn", &["inbox_epoch()"]),
@@ -68,16 +72,15 @@ const RARE: [(&str, &[&str]); 12] = [
     ),
     ("pg_is_in_recovery", &["db.check_server"]),
     ("pg_settings", &["db.check_server"]),
-    (
-        "pg_trigger_depth",
-        &["access_log_is_append_only()"],
-    ),
+    ("pg_trigger_depth", &["access_log_is_append_only()"]),
     ("pg_walfile_name", &["inbox_epoch()"]),
 ];
 
 /// The words of a text without its comments.
 fn words(sql: &str) -> BTreeSet<String> {
-    let code = sql.lines().map(|line| line.split("--").next().unwrap_or_default());
+    let code = sql
+        .lines()
+        .map(|line| line.split("--").next().unwrap_or_default());
     let code = code.collect::<Vec<_>>().join("\n").to_lowercase();
     code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .map(str::to_owned)

@@ -128,9 +128,8 @@ pub async fn commit(
         )
     };
     let repeats = batch.iter().zip(&mut decisions);
-    let repeats = repeats.filter(|(send, decision)| {
-        send.request.draft.key.is_some() && open(decision)
-    });
+    let repeats =
+        repeats.filter(|(send, decision)| send.request.draft.key.is_some() && open(decision));
     look_for_priors(db, repeats.collect()).await;
     Ok(decisions)
 }
