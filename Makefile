@@ -1,8 +1,8 @@
-# What a developer does here. Needs a Rust toolchain and a C compiler; Postgres and Redis are found or fetched.
+# The targets of a developer. They need a Rust toolchain and a C compiler; Postgres and Redis are found or fetched.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories units clients clients-python clients-typescript helm image schema load autobahn measure clean-dev toolchain
+.PHONY: help run test check fmt fmt-check lint docs deps advisories units clients clients-python clients-typescript helm image image-loadtest schema load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -13,6 +13,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # RELEASE=1 builds with optimisation.
 BUILD := $(if $(RELEASE),release,debug)
 BUILD_FLAG := $(if $(RELEASE),--release)
+# Tests wait for clocks, disks and servers half of their time: two per core keep the cores busy.
+export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # The name of the container image.
 IMAGE ?= blindpipe:dev
 # The tool that knows the advisories, and where their database is.
@@ -49,7 +51,7 @@ units: toolchain ## all tests, against real Postgres, Redis and a browser
 	@$(TARGET)/debug/devcluster fetch
 	@$(CARGO) test --locked --workspace --lib --bins --tests
 
-clients: clients-python clients-typescript ## the tests of the clients in other languages, where these are found
+clients: clients-typescript clients-python ## the tests of the clients in other languages, where these are found
 
 # The interpreters that are looked for, best first.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -64,7 +66,8 @@ clients-python: toolchain
 	    && $(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r clients/python/requirements-dev.txt \
 	    && cp clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt; } \
 	&& $(CARGO) build --locked --workspace --example interop \
-	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests \
+	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests scripts ../../examples/python/*.py \
+	&& PYTHONPATH=src ../../$(PYTHON_ENV)/bin/python -W error -m pdoc -o ../../.dev/docs-python blindpipe \
 	&& INTEROP="$(abspath $(TARGET))/debug/examples/interop" ../../$(PYTHON_ENV)/bin/python -m pytest -q; fi
 
 clients-typescript: toolchain
@@ -88,6 +91,10 @@ helm: toolchain ## the Helm chart, alert rules, dashboard, Dockerfile and runboo
 image: ## build the container image (IMAGE=name:tag; needs Docker or Podman)
 	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
 	exec $$engine build --tag $(IMAGE) --label org.opencontainers.image.revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
+
+image-loadtest: ## build the image of the load generator, for the chart's load test (IMAGE=name:tag)
+	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
+	exec $$engine build --target loadtest --tag $(IMAGE) .
 
 schema: toolchain ## write sql/schema.sql, the schema that the migrations make
 	@UPDATE_SCHEMA=1 $(CARGO) test --locked --test it the_committed_dump
@@ -124,8 +131,9 @@ autobahn: toolchain ## the WebSocket suite of the Autobahn project against the s
 	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin devcluster --example echo
 	@exec $(TARGET)/$(BUILD)/devcluster autobahn
 
-measure: ## how long files and functions are (lines)
-	@find src crates examples loadtest/src tests -name '*.rs' | xargs awk "$$MEASURE" | sort -k1,1 -k2,2n | awk "$$QUANTILES"
+measure: ## how long files and functions are (lines), in the server and in everything else
+	@for of in "src" "crates clients/rust examples loadtest/src tests"; do echo "$$of:"; \
+	find $$of -name '*.rs' | xargs awk "$$MEASURE" | sort -k1,1 -k2,2n | awk "$$QUANTILES"; done
 
 clean-dev: ## remove .dev: the private Postgres and Redis with all their data
 	@if [ -x $(TARGET)/debug/devcluster ]; then exec $(TARGET)/debug/devcluster clean; \
@@ -145,6 +153,8 @@ FNR == 1 { if (name) print "file", lines, name; name = FILENAME; inside = 0 }
     match($$0, /^ */); depth = RLENGTH; start = FNR; inside = 1; label = $$0
     sub(/.*fn /, "", label); sub(/[(<].*/, "", label); next
 }
+# A declaration without a body.
+inside && /^ *\).*;$$/ { match($$0, /^ */); if (RLENGTH == depth) inside = 0; next }
 inside && /^ *}/ { match($$0, /^ */); if (RLENGTH == depth) { print "function", FNR - start + 1, FILENAME ":" label; inside = 0 } }
 END { print "file", lines, name }
 endef

@@ -9,7 +9,7 @@ use crate::{
     db::Db,
     delivery::{
         Backplane, Hub, invalidation,
-        reconcile::{self, Reconciler},
+        reconcile::{self, Reconciler, rounds},
     },
     inbox::Acks,
     metrics,
@@ -39,6 +39,24 @@ pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tas
         invalidation::run(own_db.clone(), own_hub.clone(), state.clone(), stop.clone())
     }));
     let reconciler = Arc::new(Reconciler::new(quiet_db, backplane));
+    let (own, state, stop) = (
+        reconciler.clone(),
+        backplane.state(),
+        tasks.stopping.clone(),
+    );
+    tasks.workers.spawn(supervise("reconcile.rounds", move || {
+        let (reconciler, state, stop) = (own.clone(), state.clone(), stop.clone());
+        async move { rounds::run(&reconciler, &state, &stop).await }
+    }));
+    let (own, state, stop) = (
+        reconciler.clone(),
+        backplane.state(),
+        tasks.stopping.clone(),
+    );
+    tasks.workers.spawn(supervise("reconcile.replay", move || {
+        let (reconciler, state, stop) = (own.clone(), state.clone(), stop.clone());
+        async move { reconcile::replay(&reconciler, &state, &stop).await }
+    }));
     let (state, stop) = (backplane.state(), tasks.stopping.clone());
     tasks.workers.spawn(supervise("reconciler", move || {
         let (reconciler, state, stop) = (reconciler.clone(), state.clone(), stop.clone());
@@ -47,7 +65,8 @@ pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tas
     acks
 }
 
-/// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.
+/// Histograms keep every sample until they are folded into their buckets, which only a scrape would
+/// do otherwise.
 async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
     loop {
         tokio::select! {

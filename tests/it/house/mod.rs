@@ -14,3 +14,4 @@ mod schema;
 mod shapes;
 pub mod sources;
 mod threats;
+mod walkthroughs;

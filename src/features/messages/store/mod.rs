@@ -13,7 +13,7 @@ pub use self::history::{Page, history};
 use self::statement::{Columns, LOCK, SEND, Tokens, UNLOCKED};
 use super::batch::PendingSend;
 use crate::{
-    db::{Db, Tx},
+    db::{Db, Tx, batches::BATCH_ROWS},
     error::{Error, Result},
     ids::{ConversationId, MessageId},
     inbox::Delivery,
@@ -234,11 +234,11 @@ pub async fn forget_keys(db: &Db) -> Result<bool> {
     let stmt = client
         .prepare_cached(
             "-- messages.forget_keys
-            delete from idempotency where created_at = any(array(
-                select created_at from idempotency where created_at < app_now() - interval '25 hours'
-                order by created_at limit 5000
+            delete from idempotency where created_at < app_now() - interval '25 hours' and key = any(array(
+                select key from idempotency where created_at < app_now() - interval '25 hours'
+                order by created_at limit $1
             ))",
         )
         .await?;
-    Ok(client.execute(&stmt, &[]).await? > 0)
+    Ok(client.execute(&stmt, &[&BATCH_ROWS]).await? > 0)
 }
