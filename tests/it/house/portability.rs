@@ -44,7 +44,7 @@ const ABSENT: [(&str, &[&str]); 4] = [
 ];
 
 /// What few statements or functions use, and which. An engine without it needs another body there.
-const RARE: [(&str, &[&str]); 12] = [
+const RARE: [(&str, &[&str]); 16] = [
     // Arrays are concatenated by an aggregate of the schema.
     ("array_concat", &["messages.send"]),
     ("hashtextextended", &["files.count_in_turn"]),
@@ -63,8 +63,11 @@ const RARE: [(&str, &[&str]); 12] = [
             "rotate_webhook_deliveries()",
         ],
     ),
+    // The log of revocations is read from a safe position.
+    ("pg_current_snapshot", &["log_cursor()"]),
     // The epoch reads the timeline that the server writes.
     ("pg_current_wal_lsn", &["inbox_epoch()"]),
+    ("pg_current_xact_id", &["log_position()"]),
     ("pg_has_role", &["node.owns"]),
     (
         "pg_inherits",
@@ -72,6 +75,8 @@ const RARE: [(&str, &[&str]); 12] = [
     ),
     ("pg_is_in_recovery", &["db.check_server"]),
     ("pg_settings", &["db.check_server"]),
+    ("pg_snapshot_xip", &["log_cursor()"]),
+    ("pg_snapshot_xmax", &["log_cursor()"]),
     ("pg_trigger_depth", &["access_log_is_append_only()"]),
     ("pg_walfile_name", &["inbox_epoch()"]),
 ];

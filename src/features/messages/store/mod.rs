@@ -234,8 +234,8 @@ pub async fn forget_keys(db: &Db) -> Result<bool> {
     let stmt = client
         .prepare_cached(
             "-- messages.forget_keys
-            delete from idempotency where created_at < app_now() - interval '25 hours' and key = any(array(
-                select key from idempotency where created_at < app_now() - interval '25 hours'
+            delete from idempotency where created_at = any(array(
+                select created_at from idempotency where created_at < app_now() - interval '25 hours'
                 order by created_at limit $1
             ))",
         )
