@@ -2,7 +2,6 @@
 
 mod agents;
 mod races;
-mod rules_version;
 mod size;
 
 use serde_json::{Value, json};
