@@ -112,6 +112,7 @@ pub(super) async fn assemble(
         id,
         config.agent_connections.0 as usize,
     );
+    slots.on_beat(backplane.on_beat());
     slots.spawn(workers, stopping, hub.liveness());
     metrics::sockets_max(config.max_sockets.0 as usize);
     let acks = upkeep::start(&hub, &backplane, &quiet_db, tasks);
