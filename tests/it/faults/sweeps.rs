@@ -15,6 +15,8 @@ use crate::support::{
     directory_entry, nodes, nodes_with, private_redis, redis_client, ulid,
 };
 
+/// Enough to send ten messages at once.
+const RAISED_LIMITS: (&str, &str) = ("LIMIT_OVERRIDES", "user_message_send=1000/s");
 /// The bound of an event whose hint was lost on the way.
 const EVENT_BOUND: Duration = Duration::from_secs(5);
 /// The bound of an event whose node died before it published the hint.
@@ -140,7 +142,7 @@ async fn a_number_that_did_not_come_is_a_known_loss() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn entries_too_many_cost_nothing_but_messages() {
-    let [a, b] = nodes().await;
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
     let (alice, agent, conversation) = talk(&a).await;
     let mut socket = agent.on(&b).connect().await;
     socket.expect("caught_up").await;
@@ -192,7 +194,7 @@ async fn what_a_dead_node_did_not_say_is_found() {
 /// The new node has the name of the old one, whose entries are still in the directory.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_starts_again_under_its_name_hears_at_once() {
-    let [a] = nodes().await;
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let mut c = ProcessNode::start(&a).await;
     let (alice, agent, conversation) = talk(&a).await;
     let mut socket = agent.at(&c.base).connect().await;
