@@ -7,8 +7,8 @@ use crate::{db::Db, error::Result, metrics};
 
 /// Measures every table that retention cleans. A table without rows has the age 0.
 ///
-/// An age counts from the time from which the table's rule counts: the creation of a row, or the end
-/// of its validity. Each subquery reads a single entry of an index.
+/// An age counts from the time from which the table's rule counts: the creation of a row, or the
+/// end of its validity. Each subquery reads a single entry of an index.
 pub async fn measure(db: &Db) -> Result<()> {
     let client = db.read().await?;
     let rows = client

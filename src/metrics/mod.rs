@@ -1,4 +1,4 @@
-//! The functions that record the metrics; [`SERIES`] lists them.
+//! The functions that record the metrics. [`SERIES`], in `series.rs`, declares each of them.
 
 mod recorder;
 mod series;

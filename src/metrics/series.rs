@@ -1,5 +1,5 @@
-//! THE METRICS: name, kind and help of every series. Labels are templates, classes and scopes, never
-//! an id.
+//! THE METRICS: name, kind and help of every series. Labels are templates, classes and scopes,
+//! never an id.
 
 /// The kind of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

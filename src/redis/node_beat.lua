@@ -1,4 +1,4 @@
--- One node says that it lives.
+-- A node says that it lives.
 -- KEYS[1] the sorted set of nodes by last beat (ms); ARGV: node, ms that a beat lives
 -- Returns whether it counted as living until now, the time (ms), those whose beat is late with commas between them, and
 -- all who live.

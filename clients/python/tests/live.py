@@ -49,7 +49,7 @@ async def collect(
     """A person's events after `act`, until they are enough; `act` runs after earlier ones."""
     events: list[ClientEvent] = []
     acted = False
-    async with aclosing(user.client.events()) as coming:  # type: ignore[type-var]
+    async with aclosing(user.client.events()) as coming:
         async for event in coming:
             if acted:
                 events.append(event)
@@ -106,7 +106,7 @@ async def process(
     """Runs an agent as its own process, for the time of a block; SIGTERM must end it with 0."""
     child = await asyncio.create_subprocess_exec(*command, env=env)
     try:
-        await _online(child, options, owner)
+        await online(child, options, owner)
         yield
         child.send_signal(signal.SIGTERM)
         assert await child.wait() == 0, "SIGTERM ends an agent with 0"
@@ -116,7 +116,7 @@ async def process(
             await child.wait()
 
 
-async def _online(
+async def online(
     child: asyncio.subprocess.Process, options: AgentOptions, owner: TestUser
 ) -> None:
     call = Call("GET", f"/agents/{options.agent_id}")

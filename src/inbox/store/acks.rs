@@ -25,8 +25,8 @@ pub struct Ack {
 ///
 /// With an epoch, nothing moves once Postgres has another: the numbers would name other events.
 ///
-/// An ack with a credential counts only while the credential is live. A revoked token would move the
-/// position that all sockets of an agent share.
+/// An ack with a credential counts only while the credential is live. A revoked token would move
+/// the position that all sockets of an agent share.
 pub async fn ack(client: &Conn, acks: &[Ack], epoch: Option<u64>) -> Result<()> {
     let principals: Vec<Uuid> = acks.iter().map(|ack| ack.reader.principal).collect();
     let devices: Vec<&str> = acks
@@ -61,8 +61,8 @@ pub async fn ack(client: &Conn, acks: &[Ack], epoch: Option<u64>) -> Result<()> 
     Ok(())
 }
 
-/// An agent's ack, in one statement with the proof that its token counts until it is committed; false if it does not.
-/// Nothing moves once Postgres has another epoch than the cursor.
+/// An agent's ack, in one statement with the proof that its token counts until it is committed;
+/// false if it does not. Nothing moves once Postgres has another epoch than the cursor.
 pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, cursor: Cursor) -> Result<bool> {
     let client = db.read().await?;
     Ok(client
@@ -94,8 +94,9 @@ pub struct Reads<'a> {
     pub epoch: Option<u64>,
 }
 
-/// Logs what agents have read: a row per agent and conversation. Pushed events are logged from where
-/// the last row ended, at most a thousand per agent. Returns the agents of which more is left.
+/// Logs what agents have read: a row per agent and conversation. Pushed events are logged from
+/// where the last row ended, at most a thousand per agent. Returns the agents of which more is
+/// left.
 ///
 /// The lock on the agent's reader keeps two rows from counting the same event.
 pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
@@ -120,16 +121,16 @@ pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
                 select principal_id, after_seq, wanted_seq, least(wanted_seq, after_seq + 1000) as up_to_seq
                 from held where after_seq < wanted_seq
             ), seen as (
-                select span.principal_id, coalesce(m.conversation_id, v.conversation_id) as conversation_id,
+                select span.principal_id, coalesce(e.conversation_id, v.conversation_id) as conversation_id,
                        count(*) as items, min(e.seq) as from_seq, max(e.seq) as to_seq
                 from span cross join lateral (
-                    select part.seq - cardinality(part.event_ids) + one.n as seq, one.event_id
-                    from inbox_entry part cross join unnest(part.event_ids) with ordinality as one (event_id, n)
+                    select part.seq - part.events + n as seq, part.event_ids[n] as event_id,
+                           coalesce(part.conversation_id, part.conversation_ids[n]) as conversation_id
+                    from inbox_entry part cross join generate_series(1, part.events) n
                     where part.principal_id = span.principal_id and part.seq > span.after_seq
                         and part.seq <= (select coalesce(min(last.seq), span.up_to_seq) from inbox_entry last
                                          where last.principal_id = span.principal_id and last.seq >= span.up_to_seq)
                 ) e
-                left join message m on m.message_id = e.event_id
                 left join event v on v.event_id = e.event_id
                 where e.seq > span.after_seq and e.seq <= span.up_to_seq
                 group by 1, 2

@@ -71,7 +71,8 @@ pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tas
     acks
 }
 
-/// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.
+/// Histograms keep every sample until they are folded into their buckets, which only a scrape would
+/// do otherwise.
 async fn tidy_metrics(metrics: PrometheusHandle, stop: CancellationToken) {
     loop {
         tokio::select! {

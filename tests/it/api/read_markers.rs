@@ -52,7 +52,7 @@ async fn group(alice: &User, bob: &User, database: &str, members: usize) -> Stri
 /// How many marks of this message were told, and to whom.
 async fn told(client: &Client, group: &str, message: &str) -> Vec<uuid::Uuid> {
     let sql = "select principal_id from inbox_entry join event on event_id = any(event_ids)
-        where kind = 'message.read' and conversation_id = $1 and data::json ->> 'message_id' = $2 order by 1";
+        where kind = 'message.read' and event.conversation_id = $1 and data::json ->> 'message_id' = $2 order by 1";
     let rows = client
         .query(sql, &[&uuid(group), &message])
         .await
@@ -119,7 +119,8 @@ async fn where_many_read_only_the_reader_s_devices_are_told() {
     }
 }
 
-/// Marks of one reader race on both nodes: each that is told is further than the one before, and the last is the furthest.
+/// Marks of one reader race on both nodes: each that is told is further than the one before, and
+/// the last is the furthest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mark_is_told_only_when_it_moves() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
@@ -187,7 +188,8 @@ async fn whoever_has_left_is_told_of_no_mark() {
         .refused(404, "NOT_FOUND");
 }
 
-/// Owners leave and members are marked as having read at the same time: nobody waits for each other in a circle.
+/// Owners leave and members are marked as having read at the same time: nobody waits for each other
+/// in a circle.
 #[tokio::test(flavor = "multi_thread")]
 async fn marks_and_changes_of_members_do_not_lock_each_other_out() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;

@@ -1,7 +1,7 @@
 //! Retention: every rule with the clock moved, and a purge whose node is killed.
 //!
-//! Each rule has two rows in its table. When the jobs have run, the row that is just too old is gone,
-//! and the row that is just young enough stays.
+//! Each rule has two rows in its table. When the jobs have run, the row that is just too old is
+//! gone, and the row that is just young enough stays.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -62,10 +62,10 @@ const RULES: [Rule; 24] = [
         "passkey_challenge", 0,
         "insert into passkey_challenge values ('$id', null, '', $at)", "challenge_id = '$id'",
     ),
-    rule("idempotency", 25 * HOUR, "insert into idempotency values ('$id', '$id', '$id', $at)", "key = '$id'"),
+    rule("idempotency", 25 * HOUR, "insert into idempotency values ('$id', '$id', '$id', 1, $at)", "key = '$id'"),
     rule(
         "inbox_entry", 30 * DAY,
-        "insert into inbox_entry values ('$id', 1, $at, array['$id'::uuid])", "principal_id = '$id'",
+        "insert into inbox_entry values ('$id', 1, $at, 1, '$id', 1)", "principal_id = '$id'",
     ),
     rule(
         "event", 31 * DAY,
@@ -336,7 +336,7 @@ async fn each_table_with_a_time_has_a_rule_or_a_reason() {
 }
 
 /// The messages of the relation that a node purges when it is killed.
-const MESSAGES: i64 = 60_000;
+const MESSAGES: i64 = 10_000;
 
 /// Messages and an object of an ended relation whose purge is due.
 async fn an_ended_relation(world: &World, client: &Client) -> std::path::PathBuf {

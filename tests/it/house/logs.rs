@@ -1,5 +1,5 @@
-//! The lines that an operator reads: each names its operation and what the node does about it, and a
-//! node without work writes none.
+//! The lines that an operator reads: each names its operation and what the node does about it, and
+//! a node without work writes none.
 
 use std::{process::Command, time::Duration};
 
@@ -55,8 +55,9 @@ fn runs_of_an_hour(upkeep: Upkeep) -> f64 {
     (3600 / upkeep.row().1) as f64
 }
 
-/// Jobs that fell due in the same instant once waited for each other's connections. An hour of upkeep
-/// passes in six seconds here, so a node has far less time between two jobs than in production.
+/// Jobs that fell due in the same instant once waited for each other's connections. An hour of
+/// upkeep passes in six seconds here, so a node has far less time between two jobs than in
+/// production.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_node_logs_nothing_in_an_hour() {
     let world = World::new(&[("UPKEEP_SPEED", "600"), ("DATABASE_TIMEOUT_MS", "3000")]).await;
