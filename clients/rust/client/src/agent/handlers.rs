@@ -88,7 +88,7 @@ impl Handlers {
         replayed: bool,
         stopping: &CancellationToken,
     ) -> Result<()> {
-        let answered = match self.open(core, &event).await {
+        let answered = match open(core, &event).await {
             Ok(Opened::Message(answered)) => Some(*answered),
             Ok(Opened::Other) => None,
             Ok(Opened::Repeated) => return Ok(()),
@@ -126,26 +126,6 @@ impl Handlers {
         Ok(())
     }
 
-    async fn open(&self, core: &Core, event: &InboxEvent) -> Result<Opened> {
-        let message: Option<Message> = (event.event == MESSAGE).then(|| event.data()).flatten();
-        let Some(message) = message else {
-            return Ok(Opened::Other);
-        };
-        let sealed = is_sealed(&message);
-        if !sealed && !core.clear_allowed {
-            return Err(blindpipe_e2ee::Error::Clear.into());
-        }
-        let opened = if sealed && core.session.has_keys() {
-            core.session.open_message(&message, true).await?
-        } else {
-            clear_message(&message)
-        };
-        if opened.is_replay {
-            return Ok(Opened::Repeated);
-        }
-        Ok(Opened::Message(Box::new(Answered { message, opened })))
-    }
-
     async fn find(
         &self,
         core: &Core,
@@ -168,6 +148,26 @@ impl Handlers {
         let answer = answer_of(&question, &answered.opened.content);
         Ok((handler.into_iter().collect(), Some(answer)))
     }
+}
+
+async fn open(core: &Core, event: &InboxEvent) -> Result<Opened> {
+    let message: Option<Message> = (event.event == MESSAGE).then(|| event.data()).flatten();
+    let Some(message) = message else {
+        return Ok(Opened::Other);
+    };
+    let sealed = is_sealed(&message);
+    if !sealed && !core.clear_allowed {
+        return Err(blindpipe_e2ee::Error::Clear.into());
+    }
+    let opened = if sealed && core.session.has_keys() {
+        core.session.open_message(&message, true).await?
+    } else {
+        clear_message(&message)
+    };
+    if opened.is_replay {
+        return Ok(Opened::Repeated);
+    }
+    Ok(Opened::Message(Box::new(Answered { message, opened })))
 }
 
 enum Opened {

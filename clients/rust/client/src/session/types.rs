@@ -48,6 +48,7 @@ impl InboxEvent {
 
 /// A sender, as far as it is proven.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct OpenedSender {
     /// The user or agent.
     pub principal: Principal,
