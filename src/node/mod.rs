@@ -195,10 +195,10 @@ impl Node {
             };
             // The acceptor counts as a connection: a drain must not count them before the last
             // has been let in.
-            connections.spawn(listener::serve(public, server));
+            listener::serve(public, server, connections);
         }
         // Probes and metrics are answered until the very end.
-        workers.spawn(listener::serve(admin, admin_server));
+        listener::serve(admin, admin_server, workers);
         tracing::info!(%address, %admin_address, "serving");
         let drain_lag = Duration::from_secs(config.drain_lag_seconds.0.into());
         Ok(Node {

@@ -17,7 +17,7 @@ use crate::{
     ids::NodeId,
     metrics,
     redis::{Redis, keys},
-    supervisor::supervise,
+    supervisor,
 };
 
 /// Most messages of a pipeline.
@@ -47,7 +47,7 @@ pub struct PubSubWorker<P> {
 
 impl<P: PubSub> PubSubWorker<P> {
     /// Spawns the tasks; they end with `stop`.
-    pub fn spawn(
+    pub fn start(
         backplane: &Backplane,
         transport: P,
         outgoing: Outgoing,
@@ -70,27 +70,27 @@ impl<P: PubSub> PubSubWorker<P> {
         // The queues outlive a task that panics and starts again.
         let outgoing = Arc::new(Queue::new(outgoing));
         let interest = Arc::new(Queue::new(interest));
-        let until = |stop: &CancellationToken| stop.clone().cancelled_owned();
         let own = links.clone();
-        let publish = supervise("backplane.publish", move || {
+        supervisor::spawn_until(tasks, stop, "backplane.publish", move || {
             let (links, outgoing) = (own.clone(), outgoing.clone());
             async move { links.publish(&mut *outgoing.lock().await).await }
         });
-        tasks.spawn(with(until(stop), publish));
         let own = links.clone();
-        let subscribe = supervise("backplane.subscribe", move || {
+        supervisor::spawn_until(tasks, stop, "backplane.subscribe", move || {
             let (links, interest) = (own.clone(), interest.clone());
             async move { links.subscribe(&mut *interest.lock().await).await }
         });
-        tasks.spawn(with(until(stop), subscribe));
         let own = links.clone();
-        let receive = supervise("backplane.receive", move || own.clone().receive());
-        tasks.spawn(with(until(stop), receive));
+        supervisor::spawn_until(tasks, stop, "backplane.receive", move || {
+            own.clone().receive()
+        });
         let own = links.clone();
-        let watch = supervise("backplane.watch_link", move || own.clone().watch_link());
-        tasks.spawn(with(until(stop), watch));
-        let probe = supervise("backplane.probe", move || links.clone().probe());
-        tasks.spawn(with(until(stop), probe));
+        supervisor::spawn_until(tasks, stop, "backplane.watch_link", move || {
+            own.clone().watch_link()
+        });
+        supervisor::spawn_until(tasks, stop, "backplane.probe", move || {
+            links.clone().probe()
+        });
     }
 
     /// Sends waiting messages as a pipeline, since waiting for each would cost a round trip per
@@ -275,11 +275,4 @@ fn pieces(batch: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
     }
     pieces.retain(|piece| !piece.is_empty());
     pieces
-}
-
-async fn with(stop: impl Future<Output = ()>, work: impl Future<Output = ()>) {
-    tokio::select! {
-        () = stop => {}
-        () = work => {}
-    }
 }

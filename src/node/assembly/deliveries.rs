@@ -8,7 +8,7 @@ use crate::{
     features::{
         messages::MessageWriter,
         webhooks::{
-            self, Caller, Webhooks,
+            self, WebhookClient, Webhooks,
             dispatcher::{Dispatcher, Parts, Settings},
             signature::{Brand, Signer},
         },
@@ -19,8 +19,8 @@ use crate::{
     work::UnitOfWork,
 };
 
-/// The caller of receivers.
-pub(super) fn caller(base: Base<'_>) -> Result<Caller, Failure> {
+/// The client that calls receivers.
+pub(super) fn client(base: Base<'_>) -> Result<WebhookClient, Failure> {
     let Base {
         config,
         clock,
@@ -29,8 +29,8 @@ pub(super) fn caller(base: Base<'_>) -> Result<Caller, Failure> {
         ..
     } = base;
     let egress = Egress::new(EgressSettings::new(config), clock.clone());
-    egress.spawn_upkeep(&tasks.workers, &tasks.stopping);
-    Ok(Caller {
+    egress.start_upkeep(&tasks.workers, &tasks.stopping);
+    Ok(WebhookClient {
         egress,
         signer: Signer::new(&config.webhook_brand.parse::<Brand>()?),
         clock: clock.clone(),
@@ -79,7 +79,7 @@ pub(super) async fn start(
             work: jobs,
             backplane,
             slots,
-            caller: webhooks.caller.clone(),
+            client: webhooks.client.clone(),
             objects,
             seal: webhooks.seal.clone(),
             limits,

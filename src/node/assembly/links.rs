@@ -61,7 +61,7 @@ pub(super) fn link(
         redis: redis.clone(),
         subscriber,
     };
-    PubSubWorker::spawn(
+    PubSubWorker::start(
         &backplane,
         transport,
         outgoing,

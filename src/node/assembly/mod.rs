@@ -112,7 +112,7 @@ pub(super) async fn assemble(
         id,
         config.agent_connections.0 as usize,
     );
-    slots.spawn(workers, stopping, hub.liveness());
+    slots.start(workers, stopping, hub.liveness());
     metrics::sockets_max(config.max_sockets.0 as usize);
     let acks = upkeep::start(&hub, &backplane, &quiet_db, tasks);
     let budgets = config.limits.parse::<Overrides>()?;
@@ -188,7 +188,7 @@ pub(super) async fn assemble(
     let webhooks = Webhooks {
         work: work.clone(),
         seal: SecretSeal::new(&secret, random.clone()),
-        caller: deliveries::caller(base)?,
+        client: deliveries::client(base)?,
         waker: Waker::default(),
     };
     let delivery = Deliveries {
@@ -249,6 +249,6 @@ fn start_jobs(
         upkeep_speed: config.upkeep_speed.0,
         wake_webhooks,
     };
-    schedule.spawn(&tasks.workers, &tasks.stopping);
+    schedule.start(&tasks.workers, &tasks.stopping);
     Ok(())
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::{
     super::{
         DeliveryStatus,
-        caller::json,
+        client::json,
         rules::{self, Verdict},
         store::{
             ledger::{self, Finish, Progress},
@@ -103,7 +103,7 @@ async fn settle(
     set_last_error(context, call.attempt.error.as_deref()).await?;
     let status = call.attempt.response_status;
     let pause = rules::pause(status, call.retry_after);
-    let fraction = context.shared.caller.random.fraction();
+    let fraction = context.shared.client.random.fraction();
     let backoff = context.shared.settings.backoff;
     match rules::judge(backoff, call.attempt.n, status, pause, fraction) {
         Verdict::GiveUp => {
@@ -113,7 +113,7 @@ async fn settle(
             Ok(End::Lost)
         }
         Verdict::Retry(wait) => {
-            let now = context.shared.caller.clock.now();
+            let now = context.shared.client.clock.now();
             let after = |wait| now + TimeDelta::from_std(wait).unwrap_or(TimeDelta::MAX);
             let written = {
                 let mut standing = standing.lock();
