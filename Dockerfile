@@ -16,6 +16,22 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && install -D --strip target/release/blindpipe /image/usr/local/bin/blindpipe \
     && install -d -o 65532 -g 65532 /image/var/lib/blindpipe/objects
 
+# The load generator, for the chart's load test: `make image-loadtest`.
+FROM build AS build-loadtest
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/build/target \
+    cargo build --locked --release --bin loadtest --package loadtest \
+    && install -D --strip target/release/loadtest /image/usr/local/bin/loadtest
+
+FROM gcr.io/distroless/cc-debian12:nonroot AS loadtest
+LABEL org.opencontainers.image.title="blindpipe-loadtest" \
+      org.opencontainers.image.description="The load generator of Blindpipe" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="0.1.0"
+COPY --from=build-loadtest /image/usr/local/bin/loadtest /usr/local/bin/loadtest
+USER 65532:65532
+ENTRYPOINT ["/usr/local/bin/loadtest"]
+
 # The C runtime and the certificate authorities, no shell, no package manager; runs as user 65532.
 FROM gcr.io/distroless/cc-debian12:nonroot
 LABEL org.opencontainers.image.title="blindpipe" \

@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check fmt fmt-check lint docs deps advisories units clients clients-python clients-typescript helm image schema load autobahn measure clean-dev toolchain
+.PHONY: help run test check fmt fmt-check lint docs deps advisories units clients clients-python clients-typescript helm image image-loadtest schema load autobahn measure clean-dev toolchain
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -13,6 +13,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # RELEASE=1 builds with optimisation.
 BUILD := $(if $(RELEASE),release,debug)
 BUILD_FLAG := $(if $(RELEASE),--release)
+# Tests wait for clocks, disks and servers half of their time: two per core keep the cores busy.
+export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # The name of the container image.
 IMAGE ?= blindpipe:dev
 # The tool that knows the advisories, and where their database is.
@@ -64,7 +66,8 @@ clients-python: toolchain
 	    && $(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r clients/python/requirements-dev.txt \
 	    && cp clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt; } \
 	&& $(CARGO) build --locked --workspace --example interop \
-	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests \
+	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests scripts ../../examples/python/*.py \
+	&& PYTHONPATH=src ../../$(PYTHON_ENV)/bin/python -W error -m pdoc -o ../../.dev/docs-python blindpipe \
 	&& INTEROP="$(abspath $(TARGET))/debug/examples/interop" ../../$(PYTHON_ENV)/bin/python -m pytest -q; fi
 
 clients-typescript: toolchain
@@ -88,6 +91,10 @@ helm: toolchain ## the Helm chart, alert rules, dashboard, Dockerfile and runboo
 image: ## build the container image (IMAGE=name:tag; needs Docker or Podman)
 	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
 	exec $$engine build --tag $(IMAGE) --label org.opencontainers.image.revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
+
+image-loadtest: ## build the image of the load generator, for the chart's load test (IMAGE=name:tag)
+	@engine=$$(command -v docker || command -v podman) || { echo "There is no Docker and no Podman here." >&2; exit 1; }; \
+	exec $$engine build --target loadtest --tag $(IMAGE) .
 
 schema: toolchain ## write sql/schema.sql, the schema that the migrations make
 	@UPDATE_SCHEMA=1 $(CARGO) test --locked --test it the_committed_dump

@@ -63,9 +63,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 pub struct Node {
     /// `host:port` of the public listener.
     pub address: String,
-    /// `host:port` of the admin listener.
+    /// `host:port` of the admin listener. Empty for a release elsewhere.
     pub admin: String,
-    /// The id of its process.
+    /// The id of its process, or 0 for a release elsewhere.
     pub pid: u32,
     /// None without TLS, as behind a proxy.
     tls: Option<TlsConnector>,
@@ -121,6 +121,25 @@ impl Cluster {
 }
 
 impl Node {
+    /// The node, or the load balancer, behind a base URL like `https://api.example.org`.
+    pub fn remote(base_url: &str, tls: Arc<rustls::ClientConfig>) -> Result<Self> {
+        let address = base_url
+            .strip_prefix("https://")
+            .map(|rest| rest.trim_end_matches('/'))
+            .filter(|address| !address.is_empty() && !address.contains('/'))
+            .ok_or_else(|| format!("{base_url} is not like https://api.example.org"))?;
+        let address = match address.rsplit_once(':') {
+            Some(_) => address.to_owned(),
+            None => format!("{address}:443"),
+        };
+        Ok(Node {
+            address,
+            admin: String::new(),
+            pid: 0,
+            tls: Some(TlsConnector::from(tls)),
+        })
+    }
+
     /// A node without TLS.
     pub fn plain(address: String, admin: String, pid: u32) -> Self {
         Node {
@@ -133,12 +152,16 @@ impl Node {
 
     /// A connection to the public listener.
     pub async fn dial(&self) -> Result<Wire> {
-        self.dial_from(TcpSocket::new_v4()?).await
+        self.wrap(TcpStream::connect(&self.address).await?).await
     }
 
     /// A connection through a prepared socket.
     pub async fn dial_from(&self, socket: TcpSocket) -> Result<Wire> {
-        let stream = socket.connect(self.address.parse()?).await?;
+        self.wrap(socket.connect(self.address.parse()?).await?)
+            .await
+    }
+
+    async fn wrap(&self, stream: TcpStream) -> Result<Wire> {
         stream.set_nodelay(true)?;
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));

@@ -74,6 +74,15 @@ impl Faults {
 }
 
 impl Reader {
+    /// A reading that continues from a cursor, in a conversation whose last number is `seq`.
+    pub fn after(cursor: Option<String>, seq: i64) -> Self {
+        Reader {
+            cursor,
+            seq,
+            ..Reader::default()
+        }
+    }
+
     /// Records an arrival.
     pub fn note(&mut self, arrival: Arrival) {
         self.arrivals.push(arrival);

@@ -40,8 +40,10 @@ pub struct Pair {
     pub address: String,
     /// The user's access token.
     pub access_token: String,
-    cookie: String,
-    renewed: Instant,
+    /// `name=value` of the refresh cookie.
+    pub cookie: String,
+    /// When the access token was made; none for an account that has none yet.
+    renewed: Option<Instant>,
     /// The agent.
     pub agent_id: String,
     /// The agent's token.
@@ -62,12 +64,12 @@ pub async fn make(cluster: &Cluster, pairs: usize) -> Result<Vec<Pair>> {
 }
 
 /// Renews all access tokens that would end during the phase.
-pub async fn renew(cluster: &Cluster, pairs: &mut [Pair]) -> Result<()> {
+pub async fn renew(node: &Node, pairs: &mut [Pair]) -> Result<()> {
     let old = pairs
         .iter_mut()
-        .filter(|pair| pair.renewed.elapsed() > FRESH);
+        .filter(|pair| pair.renewed.is_none_or(|renewed| renewed.elapsed() > FRESH));
     stream::iter(old)
-        .map(|pair| pair.renew(cluster.node(0)))
+        .map(|pair| pair.renew(node))
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await
@@ -110,7 +112,7 @@ impl Pair {
             access_token: Secret(access_token),
             ..
         } = registered.expect(201)?;
-        let renewed = Instant::now();
+        let renewed = Some(Instant::now());
         let bearer = format!("Bearer {access_token}");
         let bearer = [("authorization", bearer.as_str())];
         let agent = CreateAgent {
@@ -139,6 +141,27 @@ impl Pair {
         })
     }
 
+    /// A ready account of a release. Its first renewal brings the access token. The release sees the
+    /// true address of this program.
+    pub fn ready(
+        cookie: String,
+        agent_id: String,
+        agent_token: String,
+        conversation_id: String,
+    ) -> Self {
+        Pair {
+            email: String::new(),
+            address: String::new(),
+            access_token: String::new(),
+            cookie,
+            renewed: None,
+            agent_id,
+            agent_token,
+            conversation_id,
+            reader: Reader::default(),
+        }
+    }
+
     async fn renew(&mut self, node: &Node) -> Result<()> {
         let mut client = Client {
             link: node.link().await?,
@@ -151,7 +174,7 @@ impl Pair {
         self.cookie = answer.cookie.clone().ok_or("no new refresh cookie")?;
         let refreshed: Refreshed = answer.expect(200)?;
         self.access_token = refreshed.access_token.0;
-        self.renewed = Instant::now();
+        self.renewed = Some(Instant::now());
         Ok(())
     }
 }

@@ -150,7 +150,7 @@ fn body(received: &[u8], head: &Head) -> Result<Option<(Vec<u8>, usize)>> {
 }
 
 /// A request with a JSON body. `client` is the address it claims to come from: each client has
-/// limits of its own.
+/// limits of its own. Empty: it claims nothing.
 pub fn post(host: &str, path: &str, client: &str, headers: &[(&str, &str)], body: &str) -> Vec<u8> {
     request("POST", host, path, client, headers, Some(body))
 }
@@ -169,9 +169,12 @@ pub fn request(
     headers: &[(&str, &str)],
     body: Option<&str>,
 ) -> Vec<u8> {
-    let mut text = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {client}\r\nx-forwarded-proto: https\r\n"
-    );
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n");
+    if !client.is_empty() {
+        text.push_str(&format!(
+            "x-forwarded-for: {client}\r\nx-forwarded-proto: https\r\n"
+        ));
+    }
     if let Some(body) = body {
         text.push_str(&format!(
             "content-type: application/json\r\ncontent-length: {}\r\n",

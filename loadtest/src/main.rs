@@ -23,6 +23,7 @@ mod pgbench;
 mod plain;
 mod receiver;
 mod redis;
+mod release;
 mod report;
 mod results;
 mod scenarios;
@@ -59,6 +60,19 @@ pub struct Options {
     /// Folder of the cluster that --start starts, and of the reports
     #[arg(long, default_value = ".dev/load")]
     dir: PathBuf,
+    /// Measure a release elsewhere, with these base URLs: sends go to the first, sockets to the last.
+    /// Takes no scenario. The release's limits hold: --rate is at most ten a second and account
+    #[arg(long, value_name = "URL", requires = "accounts", conflicts_with_all = ["start", "scenarios", "record"])]
+    base_url: Vec<String>,
+    /// The ready accounts of that release. The run renews the cookies in this file
+    #[arg(long, value_name = "FILE", requires = "base_url")]
+    accounts: Option<PathBuf>,
+    /// The certificate authority of that release [default: those that this machine trusts]
+    #[arg(long, value_name = "FILE", requires = "base_url")]
+    ca: Option<PathBuf>,
+    /// Make --pairs accounts in the cluster, write them to this file, and measure nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["base_url", "scenarios"])]
+    write_accounts: Option<PathBuf>,
     /// Conversations of one user with one agent
     #[arg(long, default_value_t = 50)]
     pairs: usize,
@@ -155,6 +169,11 @@ async fn run(options: &Options) -> Result<bool> {
     if options.baseline.is_wanted() {
         return options.baseline.serve().await.map(|()| true);
     }
+    if let Some(accounts) = &options.accounts {
+        let report = release::run(accounts, options).await?;
+        report.publish_release(options)?;
+        return Ok(report.is_sound());
+    }
     let launched = match &options.start {
         Some(program) => Some(Launched::start(program, &options.dir).await?),
         None => None,
@@ -163,6 +182,16 @@ async fn run(options: &Options) -> Result<bool> {
         .as_ref()
         .map_or(&options.cluster, |launched| &launched.cluster_file);
     let cluster = Cluster::read(file)?;
+    if let Some(file) = &options.write_accounts {
+        let pairs = fixtures::make(&cluster, options.pairs).await?;
+        release::write_accounts(file, &pairs)?;
+        say(format!(
+            "{} accounts are in {}.",
+            pairs.len(),
+            file.display()
+        ));
+        return Ok(true);
+    }
     let all = [
         Scenario::Login,
         Scenario::Send,

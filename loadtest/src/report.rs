@@ -96,6 +96,17 @@ impl Report {
 
     /// Prints the report and writes it beside the cluster.
     pub async fn publish(&self, cluster: &Cluster, options: &Options) -> Result<()> {
+        let (at, machine) = machine(cluster).await?;
+        self.write(&at, &machine, options)
+    }
+
+    /// Prints the report of a release elsewhere and writes it. The machine is the load generator's.
+    pub fn publish_release(&self, options: &Options) -> Result<()> {
+        let at = chrono::Utc::now().format("%Y-%m-%dT%H:%M:%SZ").to_string();
+        self.write(&at, &json!({ "base_urls": options.base_url }), options)
+    }
+
+    fn write(&self, at: &str, machine: &Value, options: &Options) -> Result<()> {
         for table in &self.tables {
             say("");
             print(table);
@@ -126,7 +137,6 @@ impl Report {
              {inbox_gaps} gaps in inboxes, {strange} strange.",
             self.checked
         ));
-        let (at, machine) = machine(cluster).await?;
         let content = json!({
             "scenario": self.scenario,
             "at": at,
@@ -146,7 +156,7 @@ impl Report {
         fs::write(&file, format!("{content:#}\n"))?;
         say(format!("Written to {}.", file.display()));
         if options.record {
-            results::record(self, &at, &content["machine"], &command())?;
+            results::record(self, at, &content["machine"], &command())?;
             say("Recorded in loadtest/README.md.");
         }
         Ok(())

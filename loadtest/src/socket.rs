@@ -90,9 +90,11 @@ impl Socket {
     /// Opens a socket for the pair's agent. It continues from the end of the last one.
     pub async fn open(node: &Node, pair: &Pair) -> Result<Self> {
         let mut request = format!("wss://{}/ws", node.address).into_client_request()?;
-        request
-            .headers_mut()
-            .insert("x-forwarded-for", pair.address.parse()?);
+        if !pair.address.is_empty() {
+            request
+                .headers_mut()
+                .insert("x-forwarded-for", pair.address.parse()?);
+        }
         let (stream, _) = client_async(request, node.dial().await?).await?;
         let mut socket = Socket(stream);
         let cursor = pair.reader.cursor.as_deref();

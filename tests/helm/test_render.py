@@ -7,7 +7,7 @@ import helm_python
 import pytest
 import yaml
 
-from chart import CASES, CHART, HERE, case, faults, merged, objects, pods, refusal, render
+from chart import CASES, CHART, HERE, ROOT, case, faults, merged, objects, pods, refusal, render
 
 RENEW = os.environ.get("UPDATE_GOLDEN")
 
@@ -181,7 +181,7 @@ def test_a_layer_4_balancer_leaves_tls_and_addresses_to_the_nodes():
 def test_the_migration_needs_nothing_that_comes_after_it():
     for name in CASES:
         found = objects(case(name))
-        jobs = [document for (kind, _), document in found.items() if kind == "Job"]
+        jobs = [document for key, document in found.items() if key == ("Job", "chat-migrate")]
         assert len(jobs) == (0 if name == "hpa" else 1)
         for job in jobs:
             assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
@@ -226,6 +226,7 @@ def test_the_chart_makes_no_secret_and_shows_none():
         ({"redis": {"mode": "single", "hosts": ["a:1", "b:1"]}}, "one host"),
         ({"database": {"pgbouncer": {"enabled": True}}}, "database.pgbouncer"),
         ({"service": {"externalTrafficPolicy": "Local"}}, "externalTrafficPolicy"),
+        ({"loadTest": {"enabled": True, "image": "loadtest:1"}}, "loadTest.accountsSecret"),
         # By the schema of the values.
         ({"replica": 3}, "replica"),
         ({"ingress": {"enable": True}}, "enable"),
@@ -239,6 +240,15 @@ def test_the_chart_makes_no_secret_and_shows_none():
 )
 def test_values_that_cannot_work_are_refused(changes, said):
     assert said in refusal(merged(case("layer7"), changes))
+
+
+def test_the_load_test_has_only_options_of_its_program():
+    job = objects(case("everything"))["Job", "chat-load-test"]
+    options = (ROOT / "loadtest/src/main.rs").read_text()
+    options = options[options.index("pub struct Options") :]
+    fields = set(re.findall(r"^    (\w+): ", options[: options.index("\n}")], re.M))
+    named = {argument[2:].split("=")[0].replace("-", "_") for argument in job["spec"]["template"]["spec"]["containers"][0]["args"]}
+    assert named and named <= fields
 
 
 def test_all_faults_are_said_at_once():

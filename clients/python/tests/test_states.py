@@ -198,6 +198,6 @@ def test_a_replay_window_forgets_the_oldest() -> None:
     room = Room(bytes(16))
     sender = Principal.user(bytes(16))
     for number in range(10_001):
-        assert room._remember((sender, number.to_bytes(16, "big")))
-    assert room._remember((sender, bytes(16)))
-    assert not room._remember((sender, (5).to_bytes(16, "big")))
+        room.remember(sender, number.to_bytes(16, "big"))
+    assert not room.is_remembered(sender, bytes(16))
+    assert room.is_remembered(sender, (1).to_bytes(16, "big"))

@@ -91,6 +91,9 @@ labels:
 {{- if and $v.objectStore.direct (not $v.objectStore.url) -}}
 {{- $faults = append $faults "objectStore.direct: a volume signs no addresses" -}}
 {{- end -}}
+{{- if and $v.loadTest.enabled (not (and $v.loadTest.image $v.loadTest.accountsSecret)) -}}
+{{- $faults = append $faults "loadTest: needs loadTest.image and loadTest.accountsSecret" -}}
+{{- end -}}
 {{- if and $v.hpa.enabled $v.keda.enabled -}}
 {{- $faults = append $faults "hpa.enabled and keda.enabled: choose one, both would set the number of nodes" -}}
 {{- end -}}

@@ -62,10 +62,10 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         say(format!("hop: round {n} of {}", options.rounds));
         let mut round = Vec::new();
         for (name, listening) in [("same node", 0), ("across nodes", 1)] {
-            fixtures::renew(cluster, pairs).await?;
+            fixtures::renew(cluster.node(0), pairs).await?;
             watch.quiet().await;
             let phase = Phase {
-                cluster,
+                sending: cluster.node(0),
                 watch: &watch,
                 options,
                 ids: Ids::new(),
@@ -114,6 +114,44 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
         ratios,
         notes,
         details,
+        faults,
+        checked,
+    })
+}
+
+/// Runs the scenario against a release elsewhere: from its first base URL to its last.
+pub async fn run_release(nodes: &[Node], pairs: &mut [Pair], options: &Options) -> Result<Report> {
+    let watch = Arc::new(Watch::alone(Vec::new()));
+    let (mut rounds, mut faults, mut checked) = (Vec::new(), Faults::default(), 0);
+    let listening = nodes.last().ok_or("a base URL is needed")?;
+    for n in 1..=options.rounds {
+        say(format!("release: round {n} of {}", options.rounds));
+        fixtures::renew(&nodes[0], pairs).await?;
+        let phase = Phase {
+            sending: &nodes[0],
+            watch: &watch,
+            options,
+            ids: Ids::new(),
+            name: "release",
+        };
+        let (found, wrong, messages) = Box::pin(phase.run(pairs, listening)).await?;
+        faults.add(&wrong);
+        checked += messages;
+        rounds.push(vec![found]);
+    }
+    Ok(Report {
+        scenario: "release",
+        tables: vec![table(&rounds, 0, options)],
+        ratios: Vec::new(),
+        notes: vec![
+            "Medians of the rounds; times in µs from the moment each message was due, over the network. The release's \
+             processes and databases are out of reach: their processor time, and all comparisons, are left out."
+                .to_owned(),
+        ],
+        details: json!({
+            "payload_bytes": PAYLOAD_BYTES, "pairs": pairs.len(), "rate": options.rate,
+            "seconds": options.seconds, "rounds": rounds,
+        }),
         faults,
         checked,
     })
@@ -183,7 +221,7 @@ fn peer_table(peers: &Theirs) -> Vec<Vec<String>> {
 }
 
 struct Phase<'a> {
-    cluster: &'a Cluster,
+    sending: &'a Node,
     watch: &'a Arc<Watch>,
     options: &'a Options,
     ids: Ids,
@@ -191,7 +229,7 @@ struct Phase<'a> {
 }
 
 impl Phase<'_> {
-    /// Sends on the first node and listens on `listening`.
+    /// Sends on one node and listens on `listening`.
     async fn run(&self, pairs: &mut [Pair], listening: &Node) -> Result<(Found, Faults, u64)> {
         let sockets = stream::iter(pairs.iter_mut()).map(async |pair| {
             let mut socket = Socket::open(listening, pair).await?;
@@ -201,7 +239,7 @@ impl Phase<'_> {
         let sockets: Vec<Socket> = sockets.buffered(8).try_collect().await?;
         let mut senders = Vec::new();
         for pair in pairs.iter() {
-            senders.push(Sender::open(self.cluster.node(0), pair, PAYLOAD_BYTES).await?);
+            senders.push(Sender::open(self.sending, pair, PAYLOAD_BYTES).await?);
         }
         let first = WARM_UP * self.options.rate;
         let count = first + self.options.seconds * self.options.rate;
@@ -393,7 +431,10 @@ fn table(rounds: &[Vec<Found>], nodes: usize, options: &Options) -> Vec<Vec<Stri
     .map(str::to_owned)
     .into();
     heading.extend((1..=nodes).map(|n| format!("node {n} CPU")));
-    heading.extend(["Postgres", "Redis", "client", "others %"].map(str::to_owned));
+    if nodes > 0 {
+        heading.extend(["Postgres", "Redis"].map(str::to_owned));
+    }
+    heading.extend(["client CPU", "others %"].map(str::to_owned));
     let mut table = vec![heading];
     for n in 0..rounds.first().map_or(0, Vec::len) {
         let of = |value: &dyn Fn(&Found) -> f64| {
@@ -415,11 +456,10 @@ fn table(rounds: &[Vec<Found>], nodes: usize, options: &Options) -> Vec<Vec<Stri
         ]);
         row.extend([of(&|found| found.late.p50), of(&|found| found.late.p99)]);
         row.extend((0..nodes).map(|node| cpu(&|used| used.nodes[node])));
-        row.extend([
-            cpu(&|used| used.postgres),
-            cpu(&|used| used.redis),
-            cpu(&|used| used.client),
-        ]);
+        if nodes > 0 {
+            row.extend([cpu(&|used| used.postgres), cpu(&|used| used.redis)]);
+        }
+        row.push(cpu(&|used| used.client));
         row.push(of(&|found| found.cpu.others_percent()));
         table.push(row);
     }

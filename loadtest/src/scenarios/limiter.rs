@@ -78,7 +78,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     for n in 1..=options.rounds {
         say(format!("limiter: round {n} of {}", options.rounds));
         for phase in phases {
-            fixtures::renew(cluster, pairs).await?;
+            fixtures::renew(cluster.node(0), pairs).await?;
             watches[0].quiet().await;
             let before = decisions(&limited.cluster).await?;
             let targets = [

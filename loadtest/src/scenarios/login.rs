@@ -76,7 +76,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     let mut rounds = Vec::new();
     for n in 1..=options.rounds {
         say(format!("login: round {n} of {}", options.rounds));
-        fixtures::renew(cluster, pairs).await?;
+        fixtures::renew(cluster.node(0), pairs).await?;
         watch.quiet().await;
         let ceiling = ceiling(threads, Duration::from_secs(options.seconds)).await?;
         let mut phases = Vec::new();

@@ -1,13 +1,13 @@
 //! The scenarios, one file each.
 
 mod history;
-mod hop;
+pub mod hop;
 mod limiter;
 mod login;
 mod purge;
 mod search;
 mod send;
-mod sender;
+pub mod sender;
 mod toolcalls;
 mod upload;
 mod webhooks;

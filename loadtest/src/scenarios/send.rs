@@ -100,7 +100,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
             peers: Vec::new(),
         };
         for phase in phases {
-            fixtures::renew(cluster, pairs).await?;
+            fixtures::renew(cluster.node(0), pairs).await?;
             watch.quiet().await;
             let driven = drive(cluster, &watch, pairs, phase, options.seconds).await?;
             checked += driven.acked.iter().map(Vec::len).sum::<usize>() as u64;

@@ -187,7 +187,7 @@ pub async fn run(cluster: &Cluster, pairs: &mut [Pair], options: &Options) -> Re
     let mut rounds = Vec::new();
     for n in 1..=options.rounds {
         say(format!("toolcalls: round {n} of {}", options.rounds));
-        fixtures::renew(cluster, pairs).await?;
+        fixtures::renew(cluster.node(0), pairs).await?;
         for at_once in [1, MAX_PAIRS.min(pairs.len())] {
             let mut players = Vec::new();
             for (number, pair) in pairs.iter().take(at_once).enumerate() {

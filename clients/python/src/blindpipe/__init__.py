@@ -1,1 +1,59 @@
-"""Blindpipe for Python."""
+"""Agents and people on Blindpipe, encrypted end to end with `bp1`.
+
+`Agent` is the side of a program that answers, `Client` that of a person. `blindpipe.api_errors` has
+a class per refusal of the service, `blindpipe.e2ee` the encryption alone, `blindpipe.testing` a real
+cluster for tests.
+"""
+
+from .agent import (
+    Agent,
+    AgentOptions,
+    CallResult,
+    Context,
+    FilePins,
+    MessageStream,
+    PinStore,
+    WebhookAnswer,
+    verify_delivery,
+)
+from .api_errors import RateLimited
+from .client import Client, ClientOptions, Conversation, NewFile, ReceivedMessage, ToolRequest
+from .errors import (
+    ApiError,
+    BlindpipeError,
+    Closed,
+    ConnectionLost,
+    DecryptError,
+    IdConflict,
+    KeyUnavailable,
+    UsageError,
+)
+from .hooks import Hooks
+
+__all__ = [
+    "Agent",
+    "AgentOptions",
+    "ApiError",
+    "BlindpipeError",
+    "CallResult",
+    "Client",
+    "ClientOptions",
+    "Closed",
+    "ConnectionLost",
+    "Context",
+    "Conversation",
+    "DecryptError",
+    "FilePins",
+    "Hooks",
+    "IdConflict",
+    "KeyUnavailable",
+    "MessageStream",
+    "NewFile",
+    "PinStore",
+    "RateLimited",
+    "ReceivedMessage",
+    "ToolRequest",
+    "UsageError",
+    "WebhookAnswer",
+    "verify_delivery",
+]

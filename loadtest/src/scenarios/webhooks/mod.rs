@@ -88,7 +88,7 @@ async fn run_here(
     let receiver = Receiver::start(local).await?;
     let mut rounds = Vec::new();
     for is_crowded in [false, true] {
-        fixtures::renew(cluster, pairs).await?;
+        fixtures::renew(cluster.node(0), pairs).await?;
         let lines = if is_crowded {
             lines::of_crowd(cluster, pairs, &receiver, options.agents).await?
         } else {
@@ -100,7 +100,7 @@ async fn run_here(
                 "webhooks: {active} active agents, round {n} of {}",
                 options.rounds
             ));
-            fixtures::renew(cluster, pairs).await?;
+            fixtures::renew(cluster.node(0), pairs).await?;
             let stage = Stage {
                 cluster,
                 pairs,

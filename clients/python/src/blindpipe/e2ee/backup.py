@@ -165,7 +165,12 @@ def generate_password() -> str:
     return "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz234567") for _ in range(24))
 
 
-def check_password(chosen: str) -> None:
-    """Raises `malformed` for a chosen password of fewer than 12 characters."""
-    if len(unicodedata.normalize("NFKC", chosen)) < MIN_PASSWORD_CHARACTERS:
+def check_password(chosen: str, account_password: str | None = None) -> None:
+    """Raises `malformed` for fewer than 12 characters, and for the account's own password.
+
+    The server sees the account's password at each sign-in.
+    """
+    normal = unicodedata.normalize("NFKC", chosen)
+    account = unicodedata.normalize("NFKC", account_password or "")
+    if len(normal) < MIN_PASSWORD_CHARACTERS or normal == account:
         raise E2eeError("malformed")

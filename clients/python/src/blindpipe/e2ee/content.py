@@ -1,6 +1,7 @@
 """The rules of contents, and the padding that hides their length."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from .errors import E2eeError
@@ -9,6 +10,16 @@ MAX_CONTENT_BYTES: Final = 720 * 1024
 MAX_CONTENT_DEPTH: Final = 64
 MAX_SAFE_NUMBER: Final = 2**53 - 1
 FRONT_BYTES: Final = 96
+
+
+def encode(content: Mapping[str, Any]) -> bytes:
+    """The bytes of a content; raises `malformed` for what is no JSON."""
+    try:
+        return json.dumps(
+            content, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        ).encode()
+    except (TypeError, ValueError, RecursionError):
+        raise E2eeError("malformed") from None
 
 
 def parse(content: bytes) -> dict[str, Any]:

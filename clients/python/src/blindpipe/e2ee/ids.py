@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import time
+import uuid
 from dataclasses import dataclass
 
 from ._bytes import label, prefixed, sha256
+from .errors import E2eeError
 from .keys import Principal
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_ALIKE = str.maketrans("ILO", "110")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +60,30 @@ def ulid(id: bytes) -> str:
     """An id as the 26 characters of a ULID."""
     number = int.from_bytes(id, "big")
     return "".join(_CROCKFORD[number >> 5 * place & 31] for place in reversed(range(26)))
+
+
+def parse(text: str) -> bytes:
+    """The 16 bytes of a ULID or a UUID, in any spelling. Raises `malformed`."""
+    id = from_ulid(text.upper().translate(_ALIKE)) if len(text) == 26 else None
+    if id is not None:
+        return id
+    try:
+        return uuid.UUID(text).bytes
+    except ValueError:
+        raise E2eeError("malformed") from None
+
+
+def new_ulid() -> str:
+    """A fresh id of this moment."""
+    return ulid((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
+
+
+def principal(kind: str, id: str) -> Principal:
+    """The principal of a `type` and an id as the service writes them."""
+    data = parse(id)
+    return Principal.user(data) if kind == "user" else Principal.agent(data)
+
+
+def principal_id(of: Principal) -> str:
+    """The id as the service writes it: users have ULIDs, agents UUIDs."""
+    return ulid(of.id) if of.is_user else str(uuid.UUID(bytes=of.id))

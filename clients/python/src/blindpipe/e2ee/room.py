@@ -41,6 +41,14 @@ class Refused(E2eeError):
 
 
 @dataclass(frozen=True, slots=True)
+class EpochMarks:
+    """The highest epoch and time of all newest secrets; people keep them for ever."""
+
+    epoch: int = 0
+    time: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Seal:
     """Seal with this secret."""
 
@@ -85,6 +93,8 @@ class Incoming:
     created_at: int
     live: bool = True
     answered: bytes | None = None
+    max_age: int | None = None
+    """An agent's own bound for the age of messages, milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +104,12 @@ class Shown:
     opened: Opened | None
     standing: Standing | None
     notices: list[Notice]
+    pin: Pin | None = None
 
 
 @dataclass(slots=True)
 class _Newest:
+    key: EpochKey
     epoch: int
     sid: bytes
     time: int
@@ -134,6 +146,29 @@ class Room:
         """The secret held for an epoch and a `sid`."""
         return self._held.get((epoch, sid))
 
+    @classmethod
+    def resumed(cls, conversation: bytes, plaintext_allowed: bool, marks: EpochMarks) -> Room:
+        """A conversation with what a store kept of it."""
+        room = cls(conversation, plaintext_allowed, was_encrypted=marks.epoch > 0)
+        room._highest_epoch, room._latest_time = marks.epoch, marks.time
+        return room
+
+    @property
+    def marks(self) -> EpochMarks:
+        """To be kept for ever."""
+        return EpochMarks(self._highest_epoch, self._latest_time)
+
+    @property
+    def newest(self) -> EpochKey | None:
+        """The newest secret, whether it may seal or not."""
+        return self._newest.key if self._newest else None
+
+    def sealable(self) -> EpochKey | None:
+        """The newest secret if it may seal, also where a rotation is due that the limit forbids."""
+        newest = self._newest
+        may = newest is not None and newest.may_seal and self.server.epoch >= newest.epoch
+        return newest.key if newest and may else None
+
     def members(self, members: Mapping[Principal, Visibility]) -> list[Notice]:
         """The members as the person is shown them from now on."""
         before, self._members = self._members, dict(members)
@@ -152,12 +187,13 @@ class Room:
         self._changed |= bool(notices)
         return in_order(notices)
 
-    def _is_member(self, who: Principal) -> bool:
+    def is_member(self, who: Principal) -> bool:
+        """Whether the person is shown `who` as a member."""
         return self._members is not None and who in self._members
 
     def keys_changed(self, of: Principal) -> None:
         """The keys of somebody changed, in the directory or by a tap."""
-        self._changed |= self._is_member(of)
+        self._changed |= self.is_member(of)
 
     def wrap(
         self,
@@ -187,20 +223,22 @@ class Room:
         signed = pin is not None and _signed_by(opened, pin)
         newest = signed and self._becomes_newest(opened, now)
         if newest and pin is not None:
-            self._newest_is(opened, pin.accepted and self._is_member(opened.rotator))
+            self._newest_is(opened, pin.accepted and self.is_member(opened.rotator))
         trust.heard(opened.rotator)
         return self._hold(opened, newest)
 
     def _becomes_newest(self, opened: Wrap, now: int) -> bool:
         above = opened.key.epoch > self._highest_epoch or opened.time > self._latest_time
-        return above and opened.time <= now + _MAX_WRAP_AHEAD
+        # Marks outlive the program; the secret itself is read from the server again.
+        marked = self._newest is None and self.marks == EpochMarks(opened.key.epoch, opened.time)
+        return (above or marked) and opened.time <= now + _MAX_WRAP_AHEAD
 
     def _newest_is(self, opened: Wrap, may_seal: bool) -> None:
         key = opened.key
         self._highest_epoch = max(self._highest_epoch, key.epoch)
         self._latest_time = max(self._latest_time, opened.time)
         self._changed = False
-        self._newest = _Newest(key.epoch, key.sid, opened.time, opened.rotator, may_seal)
+        self._newest = _Newest(key, key.epoch, key.sid, opened.time, opened.rotator, may_seal)
 
     def _hold(self, opened: Wrap, newest: bool) -> WrapTaken:
         key, rotator = opened.key, opened.rotator
@@ -267,11 +305,12 @@ class Room:
         if isinstance(place, Message):
             if place.in_reply_to is not None and not _answers(shown, incoming):
                 shown.notices.append(Notice(NoticeKind.NO_QUOTE, sender))
-            if not self._remember((sender, place.client_message_id)):
+            if self.is_remembered(sender, place.client_message_id):
                 return None
+            self.remember(sender, place.client_message_id)
         elif isinstance(place, Delta):
             ended = ids.from_ulid(place.stream_id)
-            if ended is not None and (sender, ended) in self._remembered:
+            if ended is not None and self.is_remembered(sender, ended):
                 return None
         return shown
 
@@ -302,7 +341,7 @@ class Room:
             raise Refused("stale")
         if abs(opened.time - incoming.created_at) > _MAX_TIME_APART:
             notices.append(Notice(NoticeKind.OTHER_TIME, sender))
-        return Shown(opened, pin.standing, notices)
+        return Shown(opened, pin.standing, notices, pin)
 
     def _judge(
         self, me: Principal, pin: Pin, incoming: Incoming, key: bytes
@@ -314,9 +353,11 @@ class Room:
             notices.append(Notice(NoticeKind.WAITING_KEY, sender, key))
         if pin.retired:
             notices.append(Notice(NoticeKind.RETIRED_KEY, sender, key))
-        if not self._is_member(sender):
+        if not self.is_member(sender):
             notices.append(Notice(NoticeKind.NOT_MEMBER, sender))
-        if pin.retired and incoming.live:
+        # A message that the server stored before the key left came in time.
+        in_time = pin.retired_at is not None and incoming.created_at <= pin.retired_at
+        if pin.retired and incoming.live and not in_time:
             raise Refused("retired_key", notices)
         if waits and not (isinstance(incoming.place, Message) and me.is_user):
             raise Refused("unknown_sender_key", notices)
@@ -338,14 +379,15 @@ class Room:
             raise Refused("clear")
         return Shown(None, None, [Notice(NoticeKind.NOT_ENCRYPTED, incoming.sender)])
 
-    def _remember(self, message: tuple[Principal, bytes]) -> bool:
-        """False if it was here before."""
-        if message in self._remembered:
-            return False
-        self._remembered[message] = None
+    def is_remembered(self, sender: Principal, client_message_id: bytes) -> bool:
+        """Whether this message was handled before."""
+        return (sender, client_message_id) in self._remembered
+
+    def remember(self, sender: Principal, client_message_id: bytes) -> None:
+        """A message that was handled is not handled again."""
+        self._remembered[sender, client_message_id] = None
         if len(self._remembered) > _MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
-        return True
 
 
 def _signed_by(opened: Wrap, pin: Pin) -> bool:
@@ -373,5 +415,6 @@ def _is_stale(me: Principal, incoming: Incoming, time: int, now: int) -> bool:
         case Delta() | Request():
             return abs(now - time) > _MAX_LIVE_AGE
         case Message():
-            return not me.is_user and incoming.live and now - time > MAX_MESSAGE_AGE
+            max_age = MAX_MESSAGE_AGE if incoming.max_age is None else incoming.max_age
+            return not me.is_user and incoming.live and now - time > max_age
     return False

@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypedDict
+
+from ._bytes import from_base64, to_base64
 
 from .errors import E2eeError
 from .keys import Principal, PublicKeys, verify_introduction
@@ -75,6 +77,8 @@ class DirectoryKey:
     schemes: Sequence[str] = ()
     introduction: Introduction | None = None
     retired: bool = False
+    retired_at: int | None = None
+    """Since when, in Unix milliseconds by the server's clock."""
 
 
 @dataclass(slots=True)
@@ -86,6 +90,10 @@ class Pin:
     standing: Standing
     retired: bool
     introduced_by: bytes | None = None
+    retired_at: int | None = None
+    """The server's time of its leaving; None if it was not told."""
+    from_store: bool = False
+    """Seen before this start of the program."""
 
     @property
     def accepted(self) -> bool:
@@ -100,17 +108,66 @@ class _Pins:
     linked: bytes | None = None
 
 
+class StoredPin(TypedDict):
+    """A pin as a store keeps it; bytes of keys are base64, ids are hex."""
+
+    key_id: str
+    public_key: str
+    signing_public_key: str
+    device_id: str
+    standing: str
+    retired: bool
+    retired_at: int | None
+    introduced_by: str | None
+
+
+class StoredPrincipal(TypedDict):
+    """All that a store keeps of one principal."""
+
+    speaks: bool
+    linked: str | None
+    keys: list[StoredPin]
+
+
+class StoredPins(TypedDict):
+    """Pins as a store keeps them, for ever."""
+
+    principals: dict[str, StoredPrincipal]
+
+
 _Listed = list[tuple[bytes, PublicKeys, DirectoryKey]]
 
 
 class Trust:
     """All pins of one client. `own` are the keys that it holds, or this person added."""
 
-    def __init__(self, me: Principal, policy: Policy = "tofu", own: Iterable[bytes] = ()) -> None:
+    def __init__(
+        self,
+        me: Principal,
+        policy: Policy = "tofu",
+        own: Iterable[bytes] = (),
+        stored: StoredPins | None = None,
+    ) -> None:
         self.me = me
         self._policy = policy
-        self._own = frozenset(own)
+        self._own = set(own)
         self._pins: dict[Principal, _Pins] = {}
+        for name, entry in (stored or {"principals": {}})["principals"].items():
+            self._pins[Principal.from_bytes(bytes.fromhex(name))] = _restored(entry)
+
+    def hold(self, keys: Iterable[bytes]) -> None:
+        """Keys that this client got since."""
+        self._own.update(keys)
+
+    def store(self) -> StoredPins:
+        """What to keep for ever."""
+        entries = {of.to_bytes().hex(): _stored(pins) for of, pins in self._pins.items()}
+        return {"principals": entries}
+
+    def is_known(self, of: Principal) -> bool:
+        """Whether any key of `of` was ever shown."""
+        pins = self._pins.get(of)
+        return pins is not None and bool(pins.keys)
 
     def _of(self, principal: Principal) -> _Pins:
         return self._pins.setdefault(principal, _Pins())
@@ -155,9 +212,11 @@ class Trust:
     def _retire(self, of: Principal, listed: _Listed, notices: list[Notice]) -> None:
         """Marks keys that left the list. A key that comes back stays retired until a tap."""
         present = {key_id for key_id, _, key in listed if not key.retired}
+        left = {key_id: key.retired_at for key_id, _, key in listed}
         for key_id, pin in self._of(of).keys.items():
             if not pin.retired and key_id not in present:
                 pin.retired = True
+                pin.retired_at = left.get(key_id)
                 notices.append(Notice(NoticeKind.RETIRED_KEY, of, key_id))
             elif pin.retired and key_id in present:
                 notices.append(Notice(NoticeKind.RETURNED_KEY, of, key_id))
@@ -172,7 +231,7 @@ class Trust:
                 standing = Standing.KNOWN
             else:
                 continue
-            pins.setdefault(key_id, Pin(keys, key.device_id, standing, key.retired))
+            pins.setdefault(key_id, _fresh(keys, key, standing))
 
     def _introduce(self, of: Principal, listed: _Listed, notices: list[Notice]) -> None:
         """Accepts every key that an accepted one introduced; it may introduce the next."""
@@ -210,14 +269,14 @@ class Trust:
         standing = Standing.VERIFIED if verified else Standing.INTRODUCED
         if before is not None:
             standing = max(standing, before.standing)
-        return Pin(keys, key.device_id, standing, False, introduction.by)
+        return Pin(keys, key.device_id, standing, False, introduction.by, key.retired_at)
 
     def _pin_waiting(self, of: Principal, listed: _Listed, notices: list[Notice]) -> None:
         """Whatever is not accepted waits. On one's own list it is an alarm, each time."""
         pins = self._of(of).keys
         for key_id, keys, key in listed:
             is_new = key_id not in pins
-            fresh = Pin(keys, key.device_id, Standing.WAITING, key.retired)
+            fresh = _fresh(keys, key, Standing.WAITING)
             pin = pins.setdefault(key_id, fresh)
             if pin.standing != Standing.WAITING or pin.retired:
                 continue
@@ -277,3 +336,46 @@ class Trust:
                 if pin.introduced_by == by and pin.standing == Standing.INTRODUCED:
                     pin.standing = Standing.VERIFIED
                     sources.append(key_id)
+
+
+def _fresh(keys: PublicKeys, key: DirectoryKey, standing: Standing) -> Pin:
+    return Pin(keys, key.device_id, standing, key.retired, retired_at=key.retired_at)
+
+
+def _stored(pins: _Pins) -> StoredPrincipal:
+    return {
+        "speaks": pins.speaks_bp1,
+        "linked": pins.linked.hex() if pins.linked else None,
+        "keys": [
+            {
+                "key_id": key_id.hex(),
+                "public_key": to_base64(pin.keys.public_key),
+                "signing_public_key": to_base64(pin.keys.signing_public_key),
+                "device_id": pin.device_id or "",
+                "standing": pin.standing.name.lower(),
+                "retired": pin.retired,
+                "retired_at": pin.retired_at,
+                "introduced_by": pin.introduced_by.hex() if pin.introduced_by else None,
+            }
+            for key_id, pin in pins.keys.items()
+        ],
+    }
+
+
+def _restored(entry: StoredPrincipal) -> _Pins:
+    linked = bytes.fromhex(entry["linked"]) if entry["linked"] else None
+    keys = {bytes.fromhex(pin["key_id"]): _restored_pin(pin) for pin in entry["keys"]}
+    return _Pins(keys, entry["speaks"], linked)
+
+
+def _restored_pin(pin: StoredPin) -> Pin:
+    introduced_by = pin["introduced_by"]
+    return Pin(
+        PublicKeys(from_base64(pin["public_key"]), from_base64(pin["signing_public_key"])),
+        pin["device_id"] or None,
+        Standing[pin["standing"].upper()],
+        pin["retired"],
+        bytes.fromhex(introduced_by) if introduced_by else None,
+        pin["retired_at"],
+        from_store=True,
+    )

@@ -1,0 +1,261 @@
+"""An agent: what comes is opened and handled in order, and answered exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Literal, TypeVar, cast, overload
+
+from ..core.types import Event, Kind
+from ..e2ee import ids
+from ..errors import UsageError
+from ..hooks import HookCaller
+from ..transport.http import Http
+from .inbox import Inbox, InboxParts
+from .options import AgentOptions
+from .processor import Handler, Handlers, Middleware, Processor
+from .startup import Running, start
+from .transports import SocketReader, read_by_poll
+from .webhook import (
+    DEADLINE_SECONDS,
+    RETRY_SECONDS,
+    AsgiApp,
+    Secrets,
+    WebhookAnswer,
+    asgi_app,
+    challenge_of,
+    verify_delivery,
+)
+
+_H = TypeVar("_H", bound=Handler)
+_M = TypeVar("_M", bound=Middleware)
+
+Transport = Literal["socket", "poll"]
+
+
+class Agent:
+    """Register handlers, then `run()`."""
+
+    def __init__(self, options: AgentOptions) -> None:
+        self._options = options
+        self._logger = options.logger
+        self._hooks = HookCaller(options.hooks, options.logger)
+        self._handlers = Handlers()
+        self._processor = Processor(options, self._handlers, self._hooks)
+        self._http = Http(options.url, self._hooks, self._token, ssl_context=options.ssl_context)
+        self._starting: asyncio.Task[Running] | None = None
+        self._stopping: asyncio.Event | None = None
+        self._reader: SocketReader | None = None
+        self._failure: BaseException | None = None
+
+    @classmethod
+    def from_env(cls, **changes: Any) -> Agent:
+        """Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY` and `_PINS`.
+
+        `changes` are fields of `AgentOptions`.
+        """
+        return cls(replace(AgentOptions.from_env(), **changes))
+
+    async def _token(self) -> str:
+        return self._options.token
+
+    @property
+    def agent_id(self) -> str:
+        """The id of this agent."""
+        return self._options.agent_id
+
+    @overload
+    def on(self, name: str) -> Callable[[_H], _H]: ...
+    @overload
+    def on(self, name: str, handler: _H) -> _H: ...
+    def on(self, name: str, handler: _H | None = None) -> _H | Callable[[_H], _H]:
+        """`message`, or any name of the event catalogue. Handlers of a name run in their order."""
+
+        def register(handler: _H) -> _H:
+            self._handlers.add(name, handler)
+            return handler
+
+        return register if handler is None else register(handler)
+
+    @overload
+    def on_answer(self, tag: str) -> Callable[[_H], _H]: ...
+    @overload
+    def on_answer(self, tag: str, handler: _H) -> _H: ...
+    def on_answer(self, tag: str, handler: _H | None = None) -> _H | Callable[[_H], _H]:
+        """Answers to the questions with this tag."""
+
+        def register(handler: _H) -> _H:
+            self._handlers.by_tag[tag] = handler
+            return handler
+
+        return register if handler is None else register(handler)
+
+    def use(self, middleware: _M) -> _M:
+        """Called around all handlers, as `await middleware(ctx, next)`."""
+        self._handlers.middleware.append(middleware)
+        return middleware
+
+    async def _start(self) -> Running:
+        if self._starting is None:
+            socket = start(self._options, self._hooks, self._http, self._socket)
+            self._starting = asyncio.create_task(socket)
+        try:
+            return await asyncio.shield(self._starting)
+        except Exception:
+            self._starting = None
+            raise
+
+    def _socket(self) -> Any:
+        return self._reader.socket if self._reader else None
+
+    async def check(self) -> None:
+        """Checks token and key, and registers a first key, without handling anything."""
+        await self._start()
+
+    async def trust(self, type: Kind, id: str, key_id: str) -> None:
+        """The tap: a person behind this agent takes the key for that principal's."""
+        running = await self._start()
+        who = ids.principal(type, id)
+        if not running.trust.confirm(who, bytes.fromhex(key_id)):
+            raise UsageError("this key was never shown")
+        running.parts.session.reconsider(who)
+        await running.save()
+
+    def run(self, *, transport: Transport = "socket", standby: bool = False) -> None:
+        """Runs until SIGTERM or SIGINT; finishes what it began."""
+        asyncio.run(self.serve(transport=transport, standby=standby))
+
+    async def serve(self, *, transport: Transport = "socket", standby: bool = False) -> None:
+        """As `run`, in a loop that runs already. `stop()` ends it.
+
+        `poll` is for cron and serverless. A standby keeps keys warm and handles nothing until
+        `activate()`.
+        """
+        self._stopping, self._failure = asyncio.Event(), None
+        unwatch = self._watch_signals()
+        try:
+            running = await self._start()
+            inbox = self._inbox(running, self._stopping)
+            if transport == "poll":
+                await read_by_poll(running.parts, inbox, self._hooks, self._stopping)
+            else:
+                await self._run_socket(running, inbox, self._stopping, standby)
+            await running.save()
+            if self._failure is not None:
+                raise self._failure
+        finally:
+            unwatch()
+            self._reader = None
+            await self.close()
+
+    def _inbox(self, running: Running, stopping: asyncio.Event) -> Inbox:
+        return Inbox(
+            InboxParts(
+                self._options,
+                self._processor,
+                self._hooks,
+                self._logger,
+                running.parts,
+                stopping,
+                on_failure=self._fail,
+                send_ack=self._send_ack,
+            )
+        )
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self.stop()
+
+    def _send_ack(self, cursor: str) -> bool:
+        return self._reader is not None and self._reader.socket.send(
+            {"type": "ack", "cursor": cursor}
+        )
+
+    async def _run_socket(
+        self, running: Running, inbox: Inbox, stopping: asyncio.Event, standby: bool
+    ) -> None:
+        reader = SocketReader(self._options, self._hooks, inbox, running.parts.http, standby)
+        self._reader = reader
+        ended = asyncio.create_task(reader.socket.run())
+        stops = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait((ended, stops), return_when=asyncio.FIRST_COMPLETED)
+            await inbox.finish()
+            reader.socket.close()
+            await ended
+        finally:
+            stops.cancel()
+            ended.cancel()
+
+    def stop(self) -> None:
+        """Takes no more events, lets handlers end, acknowledges, and closes."""
+        if self._stopping is not None:
+            self._stopping.set()
+
+    def activate(self) -> None:
+        """Ends a standby: this process handles the events from the last acknowledgement on."""
+        if self._reader is not None:
+            self._reader.activate()
+
+    async def close(self) -> None:
+        """Closes the connections of an agent that is not served any more."""
+        await self._http.close()
+
+    def _watch_signals(self) -> Callable[[], None]:
+        loop = asyncio.get_running_loop()
+        watched = []
+        # Outside the main thread, and on Windows, a signal is its owner's business.
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self.stop)
+                watched.append(number)
+
+        def unwatch() -> None:
+            for number in watched:
+                loop.remove_signal_handler(number)
+
+        return unwatch
+
+    async def deliver(
+        self, secrets: Secrets, headers: Mapping[str, str], body: bytes
+    ) -> WebhookAnswer:
+        """Verifies and handles one delivery of a webhook, for any framework.
+
+        A handler has 9 s here; slow ones belong on a socket or a poll. A delivery is answered 200
+        once its handler has ended.
+        """
+        if not verify_delivery(secrets, headers, body):
+            return WebhookAnswer.text(401, "not genuine")
+        event = cast(Event, json.loads(body))
+        answer = challenge_of(event)
+        if answer is not None:
+            return answer
+        try:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await self._deliver(event)
+        except TimeoutError:
+            retry = ("retry-after", str(RETRY_SECONDS))
+            return WebhookAnswer.text(503, "not in time", retry)
+        except Exception as error:
+            self._logger.error("a handler has failed: %s", type(error).__name__)
+            return WebhookAnswer.text(500, "the handler has failed")
+        return WebhookAnswer(200)
+
+    async def _deliver(self, event: Event) -> None:
+        parts = (await self._start()).parts
+        if event["event"] == "artifact_response":
+            parts.tool_calls.deliver(event["data"])
+        await parts.session.observe(event)
+        await self._processor.process(event, parts, replayed=False)
+
+    def asgi(self, secrets: Secrets) -> AsgiApp:
+        """A receiver of deliveries, for any ASGI server or framework."""
+
+        async def deliver(headers: Mapping[str, str], body: bytes) -> WebhookAnswer:
+            return await self.deliver(secrets, headers, body)
+
+        return asgi_app(deliver, self.close)

@@ -1,0 +1,191 @@
+"""The agent's inbox: events taken in by their order, handled, retried, acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ..core.types import Event
+from ..e2ee import E2eeError
+from ..errors import BlindpipeError
+from ..hooks import HookCaller
+from .dispatcher import Dispatcher
+from .options import AgentOptions
+from .parts import AgentParts
+from .processor import Processor
+
+ACK_INTERVAL_SECONDS: Final = 0.2
+STOP_GRACE_SECONDS: Final = 25.0
+MAX_PENDING_EVENTS: Final = 2_000
+RESUME_BELOW_EVENTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class InboxParts:
+    """What an inbox works with."""
+
+    options: AgentOptions
+    processor: Processor
+    hooks: HookCaller
+    logger: logging.Logger
+    parts: AgentParts
+    stopping: asyncio.Event
+    """Set when no more events are taken."""
+    on_failure: Callable[[BaseException], None]
+    """The agent stops for a handler's error, as its developer chose."""
+    send_ack: Callable[[str], bool]
+    """Tells the server a cursor; false while it cannot."""
+
+
+class Inbox:
+    """Takes events, and says what may be acknowledged."""
+
+    def __init__(self, setup: InboxParts) -> None:
+        self._setup = setup
+        concurrency = setup.options.concurrency
+        self._dispatcher = Dispatcher(concurrency, self._handle, self._progress)
+        self._arrived: deque[tuple[Event, bool]] = deque()
+        self._intake: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._ack_timer: asyncio.TimerHandle | None = None
+        self.received: str | None = None
+        """The cursor of the last event taken in."""
+        self.ackable: str | None = None
+        """Handled, and not acknowledged yet."""
+        self.replayed_to = 0
+        """Numbers up to this one were in the inbox before this connection."""
+
+    @property
+    def _pending(self) -> int:
+        return self._dispatcher.pending + len(self._arrived)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a backlog stays on the server for now."""
+        if self._pending >= MAX_PENDING_EVENTS:
+            self._room.clear()
+            return True
+        return False
+
+    async def room(self) -> None:
+        """Returns when few enough events wait, or the agent stops."""
+        waits = [asyncio.create_task(e.wait()) for e in (self._room, self._setup.stopping)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def take(self, event: Event, standby: bool) -> None:
+        """Takes an event in. A standby only learns from it."""
+        if self._setup.stopping.is_set():
+            return
+        if not standby:
+            self.received = event["cursor"]
+        if event["event"] == "artifact_response":
+            self._setup.parts.tool_calls.deliver(event["data"])
+        self._arrived.append((event, standby))
+        if self._intake is None or self._intake.done():
+            self._intake = asyncio.create_task(self._take_in())
+
+    async def _take_in(self) -> None:
+        while self._arrived:
+            event, standby = self._arrived[0]
+            await self._observe(event)
+            self._arrived.popleft()
+            if not standby and not self._setup.stopping.is_set():
+                self._dispatcher.push(event)
+
+    async def _observe(self, event: Event) -> None:
+        try:
+            await self._setup.parts.session.observe(event)
+        except (BlindpipeError, E2eeError) as error:
+            # A read that failed is repeated when something needs what it would have answered.
+            kind = type(error).__name__
+            self._setup.logger.warning("an event could not be looked into: %s", kind)
+
+    async def _handle(self, event: Event) -> None:
+        """Runs the handlers of an event until they succeed, or the last try has failed."""
+        setup = self._setup
+        attempt = 0
+        while True:
+            try:
+                replayed = event["seq"] <= self.replayed_to
+                return await setup.processor.process(event, setup.parts, replayed)
+            except Exception as error:
+                if setup.stopping.is_set():
+                    raise
+                if attempt >= len(setup.options.retry_delays):
+                    return self._dead_letter(event, error)
+                delay = setup.options.retry_delays[attempt]
+            attempt += 1
+            route = f"handler of {event['event']}"
+            setup.hooks.call("retry", attempt=attempt, wait_ms=round(delay * 1000), route=route)
+            if await self._stops_within(delay):
+                raise asyncio.CancelledError
+
+    async def _stops_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._setup.stopping.wait(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def _dead_letter(self, event: Event, error: Exception) -> None:
+        setup = self._setup
+        id, name = event["event_id"], event["event"]
+        setup.hooks.call("dead_letter", event_id=id, event=name, error=error)
+        kind = type(error).__name__
+        setup.logger.error("the handlers of an event (%s, %s) have failed: %s", name, id, kind)
+        if setup.options.on_dead_letter == "stop":
+            setup.on_failure(error)
+            raise error
+
+    def _progress(self, cursor: str) -> None:
+        self.ackable = cursor
+        if self._ack_timer is None:
+            loop = asyncio.get_running_loop()
+            self._ack_timer = loop.call_later(ACK_INTERVAL_SECONDS, self.flush_ack)
+        if self._pending <= RESUME_BELOW_EVENTS:
+            self._room.set()
+
+    def flush_ack(self) -> None:
+        """Tells the server now what it may forget."""
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+            self._ack_timer = None
+        if self.ackable is not None and self._setup.send_ack(self.ackable):
+            self.ackable = None
+
+    async def settled(self) -> None:
+        """All events taken in are handled, or the agent stops."""
+        handled = asyncio.create_task(self._all_handled())
+        stopping = asyncio.create_task(self._setup.stopping.wait())
+        try:
+            await asyncio.wait((handled, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            handled.cancel()
+            stopping.cancel()
+
+    async def _all_handled(self) -> None:
+        while self._intake is not None and not self._intake.done():
+            await asyncio.wait([self._intake])
+        await self._dispatcher.idle()
+
+    async def finish(self) -> None:
+        """Begins no further event, and lets handlers end for a while."""
+        self._dispatcher.stop()
+        try:
+            await asyncio.wait_for(self._dispatcher.idle(), STOP_GRACE_SECONDS)
+        except TimeoutError:
+            self._dispatcher.cancel()
+        if self._intake is not None:
+            self._intake.cancel()
+        self.flush_ack()
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()

@@ -1,0 +1,24 @@
+"""What a context needs of its agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..core.session import Session
+from ..transport.http import Http
+from ..transport.socket import Socket
+from .outbox import Outbox
+from .tool_calls import ToolCalls
+
+
+@dataclass(frozen=True, slots=True)
+class AgentParts:
+    """The working parts of a started agent."""
+
+    agent_id: str
+    http: Http
+    session: Session
+    outbox: Outbox
+    tool_calls: ToolCalls
+    socket: Callable[[], Socket | None]

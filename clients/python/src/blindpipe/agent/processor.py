@@ -1,0 +1,158 @@
+"""One event: opened, given to its handlers, and judged."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from ..core.session import Session
+from ..core.types import Event, JsonObject, Message, is_sealed
+from ..e2ee import E2eeError, from_base64, ids
+from ..e2ee.ids import Origin
+from ..hooks import HookCaller
+from .context import Context, QuestionAnswer
+from .options import AgentOptions
+from .outbox import Answered
+from .parts import AgentParts
+
+Handler = Callable[[Context], object]
+"""A coroutine function; a plain function serves too."""
+Next = Callable[[], Awaitable[None]]
+Middleware = Callable[[Context, Next], object]
+
+
+async def _finished(outcome: object) -> None:
+    if inspect.isawaitable(outcome):
+        await outcome
+
+
+@dataclass(slots=True)
+class Handlers:
+    """What a developer has registered."""
+
+    by_event: dict[str, list[Handler]] = field(default_factory=dict)
+    by_tag: dict[str, Handler] = field(default_factory=dict)
+    middleware: list[Middleware] = field(default_factory=list)
+
+    def add(self, name: str, handler: Handler) -> None:
+        """`message` is short for `message.created`."""
+        event = "message.created" if name == "message" else name
+        self.by_event.setdefault(event, []).append(handler)
+
+    async def run(self, context: Context, handlers: Sequence[Handler], at: int = 0) -> None:
+        """Each middleware around the next, and in the middle the handlers in their order."""
+        if at < len(self.middleware):
+
+            async def next() -> None:
+                await self.run(context, handlers, at + 1)
+
+            return await _finished(self.middleware[at](context, next))
+        for handler in handlers:
+            await _finished(handler(context))
+
+
+class Processor:
+    """Runs the handlers of events."""
+
+    def __init__(self, options: AgentOptions, handlers: Handlers, hooks: HookCaller) -> None:
+        self._options = options
+        self._handlers = handlers
+        self._hooks = hooks
+
+    async def process(self, event: Event, parts: AgentParts, replayed: bool) -> None:
+        """Runs the handlers of an event once.
+
+        What does not open is told to a hook, and counts as handled.
+        """
+        answered: Answered | None = None
+        if event["event"] == "message.created":
+            try:
+                answered = await self._open(event, parts.session)
+            except E2eeError as error:
+                return self._undecryptable(event, error)
+            if answered is None:
+                return
+        handlers, answer = await self._find(event, answered, parts)
+        if not handlers:
+            return
+        context = Context(parts, event, answered, _origin_of(event, answered), replayed, answer)
+        await self._handlers.run(context, handlers)
+        if answered is not None and answered.opened.encrypted:
+            parts.session.remember(answered.message)
+
+    def _undecryptable(self, event: Event, error: E2eeError) -> None:
+        self._hooks.call(
+            "undecryptable",
+            reason=error.reason,
+            event_id=event["event_id"],
+            conversation_id=event.get("conversation_id"),
+        )
+
+    async def _open(self, event: Event, session: Session) -> Answered | None:
+        """The opened message; None if it was handled before. Raises `E2eeError`."""
+        message = cast(Message, event["data"])
+        sealed = is_sealed(message["payload"])
+        if not sealed and session.has_keys and self._options.plaintext != "allow":
+            raise E2eeError("clear")
+        if not sealed or not session.has_keys:
+            return Answered(message, session.clear_message(message))
+        opened = await session.open_message(message, live=True)
+        return None if opened.is_replay else Answered(message, opened)
+
+    async def _find(
+        self, event: Event, answered: Answered | None, parts: AgentParts
+    ) -> tuple[Sequence[Handler], QuestionAnswer | None]:
+        by_tag = self._handlers.by_tag
+        if answered is None or answered.opened.content.get("type") != "answer" or not by_tag:
+            return self._handlers.by_event.get(event["event"], ()), None
+        question = await _asked_question(answered, parts)
+        if question is None:
+            return (), None
+        handler = by_tag.get(str(question.get("tag", "")))
+        answer = _answer_of(question, answered.opened.content)
+        return ((handler,) if handler else ()), answer
+
+
+def _origin_of(event: Event, answered: Answered | None) -> Origin:
+    message = answered.message if answered and answered.opened.encrypted else None
+    id = message.get("client_message_id") if message else None
+    if message is None or not id:
+        return Origin.event(ids.parse(event["event_id"]))
+    sender = ids.principal(message["sender"]["type"], message["sender"]["id"])
+    return Origin.message(ids.parse(message["conversation_id"]), sender, ids.parse(id))
+
+
+async def _asked_question(answered: Answered, parts: AgentParts) -> JsonObject | None:
+    """The question, if it opens as the agent's own, `re` fits, and the sender may answer."""
+    message, opened = answered.message, answered.opened
+    id = message.get("in_reply_to")
+    if not id:
+        return None
+    before = message["message_id"]
+    asked = await parts.outbox.question(message["conversation_id"], id, before)
+    if asked is None or asked.content.get("type") != "question":
+        return None
+    if asked.re is not None and not _same_hash(opened.content.get("re"), asked.re):
+        return None
+    may_answer = asked.content.get("for")
+    meant = isinstance(may_answer, list) and opened.sender.id in may_answer
+    return asked.content if meant else None
+
+
+def _same_hash(one: object, other: str) -> bool:
+    try:
+        return isinstance(one, str) and from_base64(one) == from_base64(other)
+    except E2eeError:
+        return False
+
+
+def _answer_of(question: JsonObject, content: JsonObject) -> QuestionAnswer:
+    choice, text, state = content.get("choice"), content.get("text"), question.get("state")
+    return QuestionAnswer(
+        choice if isinstance(choice, str) else None,
+        text if isinstance(text, str) else None,
+        state if isinstance(state, dict) else {},
+        str(question.get("text", "")),
+    )

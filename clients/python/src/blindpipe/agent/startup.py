@@ -1,0 +1,172 @@
+"""How an agent begins: its keys, what it remembers, and the parts that work together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from ..api_errors import AgentKeysMismatch
+from ..core.session import Session, SessionOptions
+from ..e2ee import Principal, PrivateKeys, ids, to_base64
+from ..e2ee.room import EpochMarks
+from ..e2ee.trust import DirectoryKey, Notice, Trust
+from ..hooks import HookCaller
+from ..transport.http import Call, Http
+from ..transport.socket import Socket
+from .options import AgentOptions
+from .outbox import Outbox
+from .parts import AgentParts
+from .pin_store import FilePins, PinStore, StoredMarks
+from .tool_calls import ToolCalls
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a started agent holds. `save` keeps pins and marks; it never fails."""
+
+    parts: AgentParts
+    trust: Trust
+    save: Callable[[], Awaitable[None]]
+
+
+async def start(
+    options: AgentOptions, hooks: HookCaller, http: Http, socket: Callable[[], Socket | None]
+) -> Running:
+    """Checks token and keys, and puts the parts together."""
+    agent_id = options.agent_id
+    me = ids.principal("agent", agent_id)
+    keys = await _check_keys(http, agent_id, [seed.keys() for seed in options.keys()])
+    store = _store_of(options)
+    trust, marks = await _load_trust(options, store, me, keys)
+    trust.directory(me, [_own_key(pair) for pair in keys])
+    allows_clear = not keys or options.plaintext == "allow"
+    saver = _Saver(store, trust, options.logger)
+
+    def on_notice(notice: Notice, conversation_id: str | None) -> None:
+        hooks.call(
+            "key_changed",
+            type=notice.kind.name.lower(),
+            principal_id=ids.principal_id(notice.about),
+            key_id=notice.key.hex() if notice.key else None,
+        )
+        saver.soon()
+
+    max_age = options.max_age
+    session = Session(
+        SessionOptions(
+            http,
+            me,
+            keys[0] if keys else None,
+            keys,
+            None,
+            trust,
+            marks,
+            allows_clear,
+            on_notice,
+            None if max_age is None else round(max_age.total_seconds() * 1000),
+        )
+    )
+    saver.session = session
+    outbox = Outbox(http, agent_id, session, allows_clear)
+    tool_calls = ToolCalls(http, agent_id, session, allows_clear)
+    return Running(
+        AgentParts(agent_id, http, session, outbox, tool_calls, socket), trust, saver.save
+    )
+
+
+def _own_key(pair: PrivateKeys) -> DirectoryKey:
+    return DirectoryKey(None, pair.public.public_key, pair.public.signing_public_key, ("bp1",))
+
+
+async def _check_keys(http: Http, agent_id: str, held: Sequence[PrivateKeys]) -> list[PrivateKeys]:
+    """Checks the keys that are held. A key is never replaced in silence."""
+    for pair in held:
+        mismatch = await _check_key(http, agent_id, pair)
+        if mismatch is None:
+            # The key that fits signs. The others open secrets that were wrapped for them.
+            return [pair, *(other for other in held if other is not pair)]
+        if mismatch.params.get("expected_key_ids") and pair is held[-1]:
+            raise mismatch
+    if held:
+        await _register_key(http, agent_id, held[0])
+    return list(held)
+
+
+async def _check_key(http: Http, agent_id: str, pair: PrivateKeys) -> AgentKeysMismatch | None:
+    """None if the server knows this key for the agent's."""
+    path, body = f"/agents/{agent_id}/keys/check", {"key_id": pair.key_id.hex()}
+    try:
+        await http.data(Call("POST", path, body=body, repeatable=True))
+    except AgentKeysMismatch as mismatch:
+        return mismatch
+    return None
+
+
+async def _register_key(http: Http, agent_id: str, pair: PrivateKeys) -> None:
+    public_key = to_base64(pair.public.public_key)
+    signing_public_key = to_base64(pair.public.signing_public_key)
+    timestamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    text = "|".join(("keys-register", agent_id, public_key, signing_public_key, timestamp))
+    body = {
+        "public_key": public_key,
+        "signing_public_key": signing_public_key,
+        "timestamp": timestamp,
+        "signature": to_base64(pair.sign(text.encode())),
+        "schemes": ["bp1"],
+    }
+    path = f"/agents/{agent_id}/keys/register"
+    await http.data(Call("POST", path, body=body, repeatable=True))
+
+
+def _store_of(options: AgentOptions) -> PinStore | None:
+    pins = options.pins
+    return FilePins(pins) if isinstance(pins, str | os.PathLike) else pins
+
+
+async def _load_trust(
+    options: AgentOptions, store: PinStore | None, me: Principal, keys: Sequence[PrivateKeys]
+) -> tuple[Trust, dict[str, EpochMarks]]:
+    own = [pair.key_id for pair in keys]
+    if store is None:
+        if keys:
+            text = "no pin store: this start is a first contact with everybody"
+            options.logger.warning(text)
+        return Trust(me, options.trust, own), {}
+    stored = await store.load()
+    if stored is None:
+        return Trust(me, options.trust, own), {}
+    marks = {id: EpochMarks(**mark) for id, mark in stored["marks"].items()}
+    return Trust(me, options.trust, own, stored["pins"]), marks
+
+
+class _Saver:
+    """Keeps pins and marks where the developer said, one save after the other."""
+
+    def __init__(self, store: PinStore | None, trust: Trust, logger: logging.Logger) -> None:
+        self._store = store
+        self._trust = trust
+        self._logger = logger
+        self._lock = asyncio.Lock()
+        self._waiting: asyncio.Task[None] | None = None
+        self.session: Session | None = None
+
+    def soon(self) -> None:
+        if self._store is not None and (self._waiting is None or self._waiting.done()):
+            self._waiting = asyncio.create_task(self.save())
+
+    async def save(self) -> None:
+        if self._store is None or self.session is None:
+            return
+        async with self._lock:
+            marks: dict[str, StoredMarks] = {
+                id: {"epoch": mark.epoch, "time": mark.time}
+                for id, mark in self.session.marks().items()
+            }
+            try:
+                await self._store.save({"pins": self._trust.store(), "marks": marks})
+            except Exception:
+                self._logger.error("the pins could not be stored")

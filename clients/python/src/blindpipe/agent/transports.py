@@ -1,0 +1,140 @@
+"""The ways by which events come: a socket and long polls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from ..api_errors import CursorExpired
+from ..core.types import Event
+from ..errors import BlindpipeError
+from ..hooks import HookCaller
+from ..transport.clock import full_jitter
+from ..transport.http import FIRST_RETRY_MS, MAX_RETRY_MS, Answer, Call, Http
+from ..transport.socket import Frame, Socket, SocketOptions
+from .inbox import Inbox
+from .options import AgentOptions
+from .parts import AgentParts
+
+POLL_WAIT_SECONDS: Final = 25
+POLL_LIMIT: Final = 100
+
+
+class SocketReader:
+    """A socket that feeds an inbox, and leaves a backlog on the server while the inbox is full."""
+
+    def __init__(
+        self, options: AgentOptions, hooks: HookCaller, inbox: Inbox, http: Http, standby: bool
+    ) -> None:
+        self._options = options
+        self._hooks = hooks
+        self._inbox = inbox
+        self._http = http
+        self._standby = standby
+        # The rest of this connection's events comes again with the next one.
+        self._is_dropped = False
+        self.socket = Socket(
+            SocketOptions(
+                http,
+                hooks,
+                auth=self._auth,
+                renew=self._renew,
+                on_frame=self._take,
+                on_ready=self._begin,
+                holders=self._holders,
+            )
+        )
+
+    async def _auth(self) -> Frame:
+        await self._inbox.room()
+        options, received = self._options, self._inbox.received
+        resume = {"resume": received} if received and not self._standby else {}
+        return {"type": "auth", "agent_id": options.agent_id, "token": options.token, **resume}
+
+    async def _renew(self) -> bool:
+        return False
+
+    async def _holders(self) -> Sequence[str]:
+        agent = await self._http.data(Call("GET", f"/agents/{self._options.agent_id}"))
+        return [each["connection_id"] for each in agent.get("connections") or ()]
+
+    def _begin(self, frame: Frame) -> None:
+        self._is_dropped = False
+        self._inbox.replayed_to = int((frame.get("replay") or {}).get("to") or 0)
+        # Acks that the last connection did not take go to this one.
+        self._inbox.flush_ack()
+
+    def _take(self, frame: Frame) -> None:
+        if self._is_dropped:
+            return
+        if frame["type"] == "event":
+            self._inbox.take(cast(Event, frame), self._standby)
+        elif frame["type"] == "resync_required":
+            self._inbox.received = frame["head"]
+            self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
+        if self._inbox.is_full:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._is_dropped = True
+        self.socket.drop()
+
+    def activate(self) -> None:
+        """From the last acknowledgement on, events are handled here."""
+        if self._standby:
+            self._standby = False
+            self._inbox.received = None
+            self._drop()
+
+
+async def read_by_poll(
+    parts: AgentParts, inbox: Inbox, hooks: HookCaller, stopping: asyncio.Event
+) -> None:
+    """Long polls until the agent stops. The cursor passed is the one that is acknowledged."""
+    path = f"/agents/{parts.agent_id}/messages/poll"
+    cursor: str | None = None
+    failures = 0
+    while not stopping.is_set():
+        query = {"cursor": cursor, "wait": POLL_WAIT_SECONDS, "limit": POLL_LIMIT}
+        try:
+            page = await _unless(stopping, parts.http, Call("GET", path, query))
+        except CursorExpired as error:
+            cursor = str(error.params["head"])
+            hooks.call("resync", oldest=str(error.params["oldest"]), head=cursor)
+            continue
+        except BlindpipeError as error:
+            if not error.retryable:
+                raise
+            await asyncio.sleep(full_jitter(failures, FIRST_RETRY_MS, MAX_RETRY_MS) / 1000)
+            failures += 1
+            continue
+        failures = 0
+        if page is None:
+            break
+        for event in page.data:
+            inbox.take(event, False)
+        await inbox.settled()
+        cursor = inbox.ackable or cursor or page.next_cursor
+    await inbox.finish()
+    if inbox.ackable:
+        await _ack_by_rest(parts, inbox.ackable)
+
+
+async def _unless(stopping: asyncio.Event, http: Http, call: Call) -> Answer | None:
+    """The answer; None if the agent stops before it comes."""
+    asked: asyncio.Task[Answer] = asyncio.create_task(http.call(call))
+    stops = asyncio.create_task(stopping.wait())
+    both: tuple[asyncio.Task[Any], ...] = (asked, stops)
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        return asked.result() if asked.done() else None
+    finally:
+        for task in both:
+            task.cancel()
+
+
+async def _ack_by_rest(parts: AgentParts, cursor: str) -> None:
+    body = {"up_to_seq": int(cursor.rpartition("-")[2])}
+    path = f"/agents/{parts.agent_id}/ack"
+    await parts.http.data(Call("POST", path, body=body, repeatable=True))

@@ -1,0 +1,135 @@
+"""Deliveries of a webhook: genuine ones become events."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..core.types import Event
+from ..e2ee import E2eeError, from_base64
+
+TOLERANCE_SECONDS: Final = 300
+DEADLINE_SECONDS: Final = 9.0
+RETRY_SECONDS: Final = 5
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+
+Secrets = str | Sequence[str]
+"""A webhook's secret, or several while it is rotated."""
+
+
+def verify_delivery(
+    secrets: Secrets, headers: Mapping[str, str], body: bytes, now: float | None = None
+) -> bool:
+    """Whether a delivery is genuine, over its bytes as they came and in constant time.
+
+    `headers` may have names in any case. `now` is Unix seconds.
+    """
+    lower = {name.lower(): value for name, value in headers.items()}
+    timestamp = lower.get("webhook-timestamp", "")
+    if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12):
+        return False
+    if abs((time.time() if now is None else now) - int(timestamp)) > TOLERANCE_SECONDS:
+        return False
+    text = f"{lower.get('webhook-id', '')}.{timestamp}.".encode() + body
+    signatures = lower.get("webhook-signature", "").split(" ")
+    keys = [secrets] if isinstance(secrets, str) else secrets
+    wanted = [hmac.digest(_key(secret), text, hashlib.sha256) for secret in keys]
+    return any([hmac.compare_digest(each, got) for each in wanted for got in _decoded(signatures)])
+
+
+def _key(secret: str) -> bytes:
+    """The bytes behind `whsec_`, or the characters of a secret without that prefix."""
+    return from_base64(secret[6:]) if secret.startswith("whsec_") else secret.encode()
+
+
+def _decoded(signatures: Iterable[str]) -> list[bytes]:
+    found = []
+    for signature in signatures:
+        if signature.startswith("v1,"):
+            try:
+                found.append(from_base64(signature[3:]))
+            except E2eeError:
+                continue
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookAnswer:
+    """The answer to a delivery, for any framework."""
+
+    status: int
+    body: bytes = b"{}"
+    headers: tuple[tuple[str, str], ...] = (("content-type", "application/json"),)
+
+    @classmethod
+    def text(cls, status: int, text: str, *headers: tuple[str, str]) -> WebhookAnswer:
+        """An answer for a human reader."""
+        plain = ("content-type", "text/plain; charset=utf-8")
+        return cls(status, text.encode(), (plain, *headers))
+
+
+def challenge_of(event: Event) -> WebhookAnswer | None:
+    """The answer to a registration or a test; None for what is to be handled."""
+    if event["event"] == "webhook.verify":
+        challenge = {"challenge": event["data"]["challenge"]}
+        return WebhookAnswer(200, json.dumps(challenge).encode())
+    return WebhookAnswer(200) if event["event"] == "webhook.test" else None
+
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+def asgi_app(
+    deliver: Callable[[Mapping[str, str], bytes], Awaitable[WebhookAnswer]],
+    close: Callable[[], Awaitable[None]],
+) -> AsgiApp:
+    """An application that any ASGI server runs, or any framework mounts."""
+
+    async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await _lifespan(receive, send, close)
+        if scope["type"] != "http":
+            return
+        answer = WebhookAnswer.text(405, "POST only")
+        if scope["method"] == "POST":
+            body = await _body(receive)
+            headers = {
+                name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+            }
+            too_large = WebhookAnswer.text(413, "too large")
+            answer = too_large if body is None else await deliver(headers, body)
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+        await send({"type": "http.response.start", "status": answer.status, "headers": raw})
+        await send({"type": "http.response.body", "body": answer.body})
+
+    return app
+
+
+async def _lifespan(receive: Receive, send: Send, close: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.shutdown":
+            await close()
+            return await send({"type": "lifespan.shutdown.complete"})
+        await send({"type": "lifespan.startup.complete"})
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """None for what is larger than any delivery."""
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return bytes(body)
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            return None
+        if not message.get("more_body"):
+            return bytes(body)

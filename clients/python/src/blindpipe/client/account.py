@@ -1,0 +1,106 @@
+"""A person's session: sign-in, the access token of the moment, and its renewal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from typing import Any, Final, cast
+
+from ..core.types import JsonObject, SignedIn
+from ..errors import BlindpipeError, ConnectionLost, UsageError
+from ..hooks import HookCaller
+from ..transport.http import Call, Http
+
+RENEW_BEFORE_SECONDS: Final = 30.0
+"""A token is renewed this long before its end."""
+_COOKIE = "refresh_token"
+
+
+class Account:
+    """Who is signed in, and the calls in that person's name."""
+
+    def __init__(self, url: str, hooks: HookCaller, ssl_context: ssl.SSLContext | None) -> None:
+        self.http = Http(url, hooks, self.token, self.renew, ssl_context)
+        self._access_token: str | None = None
+        self._expires_at = 0.0
+        self._refresh_token: str | None = None
+        self._signed_in: SignedIn | None = None
+        self._lock = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return "Account"
+
+    def _current(self) -> SignedIn:
+        if self._signed_in is None:
+            raise UsageError("nobody is signed in")
+        return self._signed_in
+
+    @property
+    def user_id(self) -> str:
+        """The person's id."""
+        return self._current()["user_id"]
+
+    @property
+    def device_id(self) -> str:
+        """This device's id."""
+        return self._current()["device_id"]
+
+    @property
+    def key_backup(self) -> JsonObject:
+        """Whether a backup of the device's keys is there."""
+        return self._current()["key_backup"]
+
+    async def sign_in(self, path: str, body: JsonObject) -> None:
+        """Any of the sign-ins: they all answer alike."""
+        signed_in = cast(SignedIn, await self._auth(path, body))
+        self._signed_in = signed_in
+        self._take(signed_in["access_token"], signed_in["expires_in_seconds"])
+
+    async def _auth(self, path: str, body: JsonObject | None = None) -> Any:
+        """A call of `/auth/`, which carries and renews the refresh token's cookie."""
+        held = self._refresh_token
+        headers = {"cookie": f"{_COOKIE}={held}"} if held else {}
+        repeatable = path == "/auth/refresh"
+        call = Call("POST", path, body=body, headers=headers, public=True, repeatable=repeatable)
+        raw = await self.http.raw(call)
+        self._refresh_token = raw.cookies.get(_COOKIE) or self._refresh_token
+        try:
+            return json.loads(raw.body).get("data")
+        except ValueError:
+            raise ConnectionLost("the answer was cut short") from None
+
+    def _take(self, token: str, expires_in_seconds: int) -> None:
+        self._access_token = token
+        self._expires_at = time.monotonic() + expires_in_seconds
+
+    async def token(self) -> str | None:
+        """The access token, renewed shortly before its end."""
+        if self._access_token and time.monotonic() > self._expires_at - RENEW_BEFORE_SECONDS:
+            await self.renew()
+        return self._access_token
+
+    async def renew(self) -> bool:
+        """A new access token; false if the session has ended."""
+        before = self._access_token
+        async with self._lock:
+            # Somebody else has renewed it meanwhile.
+            return self._access_token != before or await self._refresh()
+
+    async def _refresh(self) -> bool:
+        try:
+            fresh = await self._auth("/auth/refresh")
+        except BlindpipeError as error:
+            if error.status == 401:
+                return False
+            raise
+        if self._signed_in is not None and fresh["user_id"] != self.user_id:
+            return False
+        self._take(fresh["access_token"], fresh["expires_in_seconds"])
+        return True
+
+    async def logout(self) -> None:
+        """Ends the session."""
+        await self._auth("/auth/logout")
+        self._access_token = self._refresh_token = None

@@ -1,0 +1,410 @@
+"""A person's client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal, cast
+
+from ..core.session import Session, SessionOptions
+from ..core.types import ConversationInfo, Event, Grant, JsonObject, Message, ToolCall
+from ..e2ee import E2eeError, Principal, ids, safety
+from ..e2ee.envelope import Delta
+from ..e2ee.room import EpochMarks
+from ..e2ee.trust import Notice, Policy, StoredPins, Trust
+from ..errors import KeyUnavailable, UsageError
+from ..hooks import HookCaller, Hooks
+from ..transport.http import Call
+from ..transport.socket import Frame, Socket, SocketOptions
+from .account import Account
+from .conversation import Conversation, ConversationParts
+from .devices import DeviceKeys, Devices
+from .events import (
+    CaughtUp,
+    ClientEvent,
+    DeltaEvent,
+    MessageEvent,
+    OtherEvent,
+    ToolRequestEvent,
+    TypingEvent,
+)
+from .rotation import NotGiven, Rotator
+from .tool_requests import BegunStore, MemoryBegun, open_tool_request
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """The settings of a person's client."""
+
+    url: str
+    device_id: str | None = None
+    """This device's own id, which must outlive a reinstallation; a new one without it."""
+    device_name: str | None = None
+    platform: str | None = None
+    trust: Policy = "tofu"
+    pins: StoredPins | None = None
+    """Pins of an earlier run."""
+    marks: Mapping[str, EpochMarks] = field(default_factory=dict)
+    """Marks of an earlier run."""
+    begun: BegunStore | None = None
+    """Which tool requests were begun; kept in memory without it."""
+    hooks: Hooks | None = None
+    logger: logging.Logger = logging.getLogger("blindpipe")
+    ssl_context: ssl.SSLContext | None = None
+
+
+class Client:
+    """A signed-in person on one device. `async with` closes it."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._hooks = HookCaller(options.hooks, options.logger)
+        self._begun: BegunStore = options.begun or MemoryBegun()
+        self._trust: Trust | None = None
+        self._session: Session | None = None
+        self._parts: ConversationParts | None = None
+        # Conversations of the streams that are written now.
+        self._streams: dict[str, str] = {}
+        self._finished: set[str] = set()
+        self.account = Account(options.url, self._hooks, options.ssl_context)
+        self.devices = Devices(self.account, self._hold_keys)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self.account.http.close()
+
+    @classmethod
+    async def _sign_in(cls, options: ClientOptions, path: str, body: JsonObject) -> Client:
+        client = cls(options)
+        device = {
+            "device_id": options.device_id or ids.new_ulid(),
+            "device_name": options.device_name,
+            "platform": options.platform,
+        }
+        told = {name: value for name, value in device.items() if value}
+        await client.account.sign_in(path, body | told)
+        return client
+
+    @classmethod
+    async def login(
+        cls, options: ClientOptions, *, email: str, password: str, turnstile_token: str
+    ) -> Client:
+        """Signs in with the account's password."""
+        body = {
+            "email": email,
+            "account_password": password,
+            "turnstile_token": turnstile_token,
+        }
+        return await cls._sign_in(options, "/auth/login", body)
+
+    @classmethod
+    async def login_with_code(cls, options: ClientOptions, *, email: str, code: str) -> Client:
+        """Signs in with a mailed code."""
+        return await cls._sign_in(options, "/auth/login-code", {"email": email, "code": code})
+
+    @classmethod
+    async def register(
+        cls,
+        options: ClientOptions,
+        *,
+        email: str,
+        code: str,
+        password: str,
+        display_name: str,
+        turnstile_token: str,
+        locale: str = "en",
+    ) -> Client:
+        """Makes an account, with a mailed code."""
+        body = {
+            "email": email,
+            "code": code,
+            "account_password": password,
+            "display_name": display_name,
+            "device_locale": locale,
+            "turnstile_token": turnstile_token,
+        }
+        return await cls._sign_in(options, "/auth/register", body)
+
+    @classmethod
+    async def send_code(
+        cls,
+        options: ClientOptions,
+        *,
+        email: str,
+        scene: Literal["register", "login", "reset"],
+        turnstile_token: str,
+    ) -> None:
+        """Mails a code."""
+        async with cls(options) as client:
+            body = {"email": email, "scene": scene, "turnstile_token": turnstile_token}
+            call = Call("POST", "/auth/send-code", body=body, public=True)
+            await client.account.http.data(call)
+
+    @property
+    def me(self) -> Principal:
+        """This person, as the encryption names it."""
+        return ids.principal("user", self.account.user_id)
+
+    @property
+    def user_id(self) -> str:
+        """This person's id."""
+        return self.account.user_id
+
+    @property
+    def trust(self) -> Trust:
+        """What this device has learned about others' keys; `store()` gives what to keep."""
+        if self._trust is None:
+            self._trust = Trust(self.me, self._options.trust, (), self._options.pins)
+        return self._trust
+
+    def _hold_keys(self, keys: DeviceKeys) -> None:
+        opening = keys.opening
+        self.trust.hold(key.key_id for key in opening)
+        self._session = self._make_session(keys)
+        rotator = Rotator(self._session, keys.signer, self._on_not_given)
+        self._parts = ConversationParts(self._session, rotator)
+
+    def _on_not_given(self, conversation_id: str, who: NotGiven) -> None:
+        kind, id = who.because.name.lower(), ids.principal_id(who.principal)
+        self._hooks.call("key_changed", type=kind, principal_id=id, key_id=None)
+        self._options.logger.warning("a member of %s was given nothing", conversation_id)
+
+    def _make_session(self, keys: DeviceKeys | None) -> Session:
+        return Session(
+            SessionOptions(
+                self.account.http,
+                self.me,
+                keys.signer if keys else None,
+                keys.opening if keys else (),
+                self.account.device_id,
+                self.trust,
+                self._options.marks,
+                False,
+                self._on_notice,
+            )
+        )
+
+    def _on_notice(self, notice: Notice, conversation_id: str | None) -> None:
+        self._hooks.call(
+            "key_changed",
+            type=notice.kind.name.lower(),
+            principal_id=ids.principal_id(notice.about),
+            key_id=notice.key.hex() if notice.key else None,
+        )
+
+    @property
+    def session(self) -> Session:
+        """What is known of the conversations; without keys it opens nothing."""
+        if self._session is None:
+            self._session = self._make_session(None)
+        return self._session
+
+    def conversation(self, id: str) -> Conversation:
+        """A conversation by its id. Raises `KeyUnavailable` before the device has keys."""
+        if self._parts is None:
+            raise KeyUnavailable("this device has no keys: devices.create() or devices.restore()")
+        return Conversation(id, self._parts)
+
+    async def conversations(self) -> AsyncIterator[ConversationInfo]:
+        """Latest activity first."""
+        cursor: str | None = None
+        while True:
+            page = await self.account.http.call(Call("GET", "/conversations", {"cursor": cursor}))
+            for info in page.data:
+                yield info
+            cursor = page.next_cursor
+            if not cursor:
+                return
+
+    async def _open(self, what: JsonObject) -> Conversation:
+        info = await self.account.http.data(Call("POST", "/conversations", body=what))
+        return self.conversation(info["conversation_id"])
+
+    async def open_agent(self, agent_id: str, *, key_id: str | None = None) -> Conversation:
+        """Opens the conversation with an agent, or finds it.
+
+        `key_id` is the key of a link from the developer's own site: it verifies the agent.
+        """
+        if key_id is not None:
+            agent = ids.principal("agent", agent_id)
+            for notice in self.trust.link(agent, bytes.fromhex(key_id)):
+                self._on_notice(notice, None)
+        return await self._open({"type": "agent", "agent_id": agent_id})
+
+    async def open_direct(self, user_id: str) -> Conversation:
+        """Opens the conversation with a person, or finds it."""
+        return await self._open({"type": "direct", "user_id": user_id})
+
+    async def open_group(self, member_ids: Sequence[str], *, title: str = "") -> Conversation:
+        """Opens a new group."""
+        titled = {"title": title} if title else {}
+        return await self._open({"type": "group", "member_ids": list(member_ids), **titled})
+
+    def confirm(self, principal: Principal, key_id: str) -> None:
+        """The tap: this person takes the key for that principal's."""
+        if not self.trust.confirm(principal, bytes.fromhex(key_id)):
+            raise UsageError("this key was never shown")
+        self.session.reconsider(principal)
+
+    def verify(self, principal: Principal, key_id: str) -> None:
+        """People have compared the safety number of this key."""
+        if not self.trust.verify(principal, bytes.fromhex(key_id)):
+            raise UsageError("this key was never shown, or it is retired")
+        self.session.reconsider(principal)
+
+    def safety_number(self, principal: Principal, key_id: str) -> str:
+        """60 digits to compare with somebody, of this device's key and one of theirs."""
+        signer = self.session.options.signer
+        pin = self.trust.pin(principal, bytes.fromhex(key_id))
+        if signer is None or pin is None:
+            raise E2eeError("unknown_sender_key")
+        return safety.number((self.me, signer.public), (principal, pin.keys))
+
+    async def grants(self) -> Sequence[Grant]:
+        """What agents are allowed, or ask for; the first page."""
+        found: Sequence[Grant] = await self.account.http.data(Call("GET", "/grants"))
+        return found
+
+    async def decide_grant(self, grant_id: str, decision: Literal["approve", "deny"]) -> Grant:
+        """This person's answer to an agent's request."""
+        path, body = f"/grants/{grant_id}/decision", {"decision": decision}
+        grant: Grant = await self.account.http.data(Call("POST", path, body=body))
+        return grant
+
+    async def revoke_grant(self, grant_id: str) -> None:
+        """Takes an approval back, at once."""
+        await self.account.http.data(Call("DELETE", f"/grants/{grant_id}"))
+
+    async def events(self) -> AsyncIterator[ClientEvent]:
+        """Events, over a socket that reconnects.
+
+        An event is acknowledged when the next one is asked for. Close the iterator
+        (`contextlib.aclosing`) to leave before the end.
+        """
+        frames: asyncio.Queue[Frame | None] = asyncio.Queue()
+        received: list[str] = []
+
+        async def auth() -> Frame:
+            resume = {"resume": received[-1]} if received else {}
+            return {"type": "auth", "access_token": await self.account.token(), **resume}
+
+        def on_frame(frame: Frame) -> None:
+            if frame["type"] == "event":
+                received[:] = [frame["cursor"]]
+            elif frame["type"] == "resync_required":
+                received[:] = [frame["head"]]
+                self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
+            frames.put_nowait(frame)
+
+        socket = Socket(
+            SocketOptions(
+                self.account.http,
+                self._hooks,
+                auth=auth,
+                renew=self.account.renew,
+                on_frame=on_frame,
+                on_ready=lambda _frame: None,
+            )
+        )
+        run = asyncio.create_task(socket.run())
+        run.add_done_callback(lambda _run: frames.put_nowait(None))
+        try:
+            while (frame := await frames.get()) is not None:
+                for event in await self._read(frame):
+                    yield event
+                if frame["type"] == "event":
+                    socket.send({"type": "ack", "cursor": frame["cursor"]})
+            run.result()
+        finally:
+            socket.close()
+            await asyncio.wait([run])
+
+    async def _read(self, frame: Frame) -> list[ClientEvent]:
+        match frame["type"]:
+            case "event":
+                return await self._read_event(cast(Event, frame))
+            case "stream.begin":
+                self._streams[frame["stream_id"]] = frame["conversation_id"]
+            case "stream.delta":
+                return await self._read_delta(frame)
+            case "typing":
+                who = frame["sender"]
+                sender = ids.principal(who["type"], who["id"])
+                return [TypingEvent(frame["conversation_id"], sender, frame["state"])]
+            case "caught_up":
+                return [CaughtUp()]
+        return []
+
+    async def _read_event(self, event: Event) -> list[ClientEvent]:
+        await self.session.observe(event)
+        if event["event"] == "message.created" and self._parts is not None:
+            return await self._read_message(event)
+        if event["event"] == "artifact_request":
+            return await self._read_tool_request(event)
+        return [OtherEvent(event)]
+
+    async def _read_message(self, event: Event) -> list[ClientEvent]:
+        message = cast(Message, event["data"])
+        conversation = self.conversation(message["conversation_id"])
+        received = await conversation.open(message, live=True)
+        if received.fault is not None:
+            self._undecryptable(event, received.fault)
+        if received.opened is not None and received.opened.is_replay:
+            return []
+        id = message.get("client_message_id")
+        if id:
+            # The message replaces what was shown of its stream.
+            self._finished.add(id)
+            self._streams.pop(id, None)
+        if received.opened is not None and received.opened.encrypted:
+            self.session.remember(message)
+        return [MessageEvent(event, conversation, received)]
+
+    async def _read_tool_request(self, event: Event) -> list[ClientEvent]:
+        try:
+            call = cast(ToolCall, event["data"])
+            request = await open_tool_request(call, self.session, self._begun)
+        except E2eeError as error:
+            self._undecryptable(event, error)
+            return []
+        return [ToolRequestEvent(event, request)]
+
+    def _undecryptable(self, event: Event, fault: E2eeError) -> None:
+        self._hooks.call(
+            "undecryptable",
+            reason=fault.reason,
+            event_id=event["event_id"],
+            conversation_id=event.get("conversation_id"),
+        )
+
+    async def _read_delta(self, frame: Frame) -> list[ClientEvent]:
+        """A delta counts only while its message is not there, and only for some minutes."""
+        stream_id, data, who = frame["stream_id"], frame.get("data"), frame.get("sender")
+        conversation_id = self._streams.get(stream_id)
+        if conversation_id is None or who is None or stream_id in self._finished:
+            return []
+        if not isinstance(data, str):
+            return []
+        sender, n = ids.principal(who["type"], who["id"]), int(frame["n"])
+        place = Delta(stream_id, n)
+        try:
+            shown = await self.session.open_text(conversation_id, data, place, sender)
+        except E2eeError:
+            return []
+        append = str(shown.opened.json.get("append", "")) if shown.opened else ""
+        return [DeltaEvent(conversation_id, stream_id, n, append, sender)]

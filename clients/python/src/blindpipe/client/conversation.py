@@ -1,0 +1,205 @@
+"""A conversation as a person sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..core.files import NewFile, download_file, upload_file
+from ..core.session import OpenedMessage, Session
+from ..core.types import ConversationInfo, JsonObject, Message, Sent, is_sealed
+from ..e2ee import E2eeError, ids
+from ..e2ee.envelope import Message as MessagePlace
+from ..errors import KeyUnavailable
+from ..transport.http import Call, Http
+from .rotation import Rotator, needs_rotation
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """A message, opened if it opens.
+
+    `fault` says why it does not. Then it is shown as said by nobody.
+    """
+
+    message: Message
+    opened: OpenedMessage | None
+    fault: E2eeError | None
+
+    @property
+    def content(self) -> JsonObject:
+        """The opened content; empty if it does not open."""
+        return self.opened.content if self.opened else {}
+
+    @property
+    def text(self) -> str | None:
+        """The text of a message that opened."""
+        text = self.content.get("text")
+        return text if isinstance(text, str) else None
+
+
+@dataclass(slots=True)
+class ConversationParts:
+    """What the conversations of one client share."""
+
+    session: Session
+    rotator: Rotator
+    clear_chosen: set[str] = field(default_factory=set)
+    """Conversations in clear that the person chose."""
+    sending: dict[str, asyncio.Lock] = field(default_factory=dict)
+    """Sends of a conversation go one after the other."""
+
+
+class Conversation:
+    """One conversation of one person."""
+
+    def __init__(self, id: str, parts: ConversationParts) -> None:
+        self.id = id
+        self._parts = parts
+
+    @property
+    def _http(self) -> Http:
+        return self._parts.session.options.http
+
+    async def info(self) -> ConversationInfo:
+        """The conversation as the server shows it, with its members."""
+        entry = await self._parts.session.load(self.id)
+        assert entry.info is not None
+        return entry.info
+
+    def choose_clear(self) -> None:
+        """The person's visible choice to write in clear to somebody who does not speak `bp1`."""
+        self._parts.clear_chosen.add(self.id)
+
+    async def send(
+        self,
+        content: str | JsonObject,
+        *,
+        client_message_id: str | None = None,
+        in_reply_to: ReceivedMessage | None = None,
+        to: Sequence[str] = (),
+    ) -> Sent:
+        """Sends of a conversation are stored in the order in which they were called.
+
+        A client that repeats a send across processes keeps the `client_message_id`. `to` are ids of
+        `addressed` agents that can read it.
+        """
+        lock = self._parts.sending.setdefault(self.id, asyncio.Lock())
+        async with lock:
+            body = {"type": "text", "text": content} if isinstance(content, str) else content
+            id = client_message_id or ids.new_ulid()
+            payload = await self._payload(body, id, in_reply_to, to)
+            sent: JsonObject = {"payload": payload, "client_message_id": id}
+            if in_reply_to is not None:
+                sent["in_reply_to"] = in_reply_to.message["message_id"]
+            if to:
+                sent["recipients"] = list(to)
+            path = f"/conversations/{self.id}/messages"
+            stored: Sent = await self._http.data(Call("POST", path, body=sent, repeatable=True))
+            return stored
+
+    async def _payload(
+        self, body: JsonObject, id: str, answered: ReceivedMessage | None, to: Sequence[str]
+    ) -> JsonObject:
+        if not await self._is_to_be_sealed():
+            return body
+        session, rotator = self._parts.session, self._parts.rotator
+        opened = answered.opened if answered else None
+        epoch = opened.epoch if opened else None
+        if needs_rotation(await session.load(self.id), session.options.me, epoch):
+            await rotator.rotate(self.id)
+        place = MessagePlace(
+            ids.parse(id), ids.parse(answered.message["message_id"]) if answered else None
+        )
+        content = {**body, "re": opened.re} if opened and opened.re else body
+        return await session.seal_payload(self.id, place, content, answering=epoch, addressed=to)
+
+    async def _is_to_be_sealed(self) -> bool:
+        """Raises `KeyUnavailable` where somebody speaks no `bp1` and nobody chose clear text."""
+        session = self._parts.session
+        room = (await session.load(self.id)).room
+        writing = room.writing(session.options.trust, self.id in self._parts.clear_chosen)
+        if writing == "ask_person":
+            text = "somebody here does not speak bp1; choose_clear() writes in clear"
+            raise KeyUnavailable(text)
+        return writing == "encrypted"
+
+    async def answer(self, question: ReceivedMessage, choice: str) -> Sent:
+        """Answers an agent's question."""
+        return await self.send({"type": "answer", "choice": choice}, in_reply_to=question)
+
+    async def send_file(
+        self, file: NewFile, *, in_reply_to: ReceivedMessage | None = None, to: Sequence[str] = ()
+    ) -> Sent:
+        """Uploads a file and sends the message that names it."""
+        content = await upload_file(self._http, "/files", self.id, file)
+        return await self.send(content, in_reply_to=in_reply_to, to=to)
+
+    async def download_file(self, content: JsonObject) -> bytes:
+        """The bytes of a file message."""
+        return await download_file(self._http, content)
+
+    async def rotate(self) -> None:
+        """Makes a fresh secret at once."""
+        await self._parts.rotator.rotate(self.id)
+
+    async def add_members(self, *user_ids: str) -> None:
+        """Adds people to a group. The next send has a fresh secret for all."""
+        path, body = f"/groups/{self.id}/members", {"user_ids": list(user_ids)}
+        await self._http.data(Call("POST", path, body=body))
+        await self._refresh()
+
+    async def add_agent(
+        self, agent_id: str, visibility: Literal["addressed", "all"] = "addressed"
+    ) -> JsonObject:
+        """Invites an agent to a group; an `addressed` one reads only what names it."""
+        body = {"agent_id": agent_id, "visibility": visibility}
+        path = f"/groups/{self.id}/agent-instances"
+        instance: JsonObject = await self._http.data(Call("POST", path, body=body))
+        await self._refresh()
+        return instance
+
+    async def remove_member(self, principal_id: str) -> None:
+        """Removes somebody from a group, and rotates at once."""
+        path = f"/groups/{self.id}/members/{principal_id}"
+        await self._http.data(Call("DELETE", path))
+        await self._refresh()
+        await self.rotate()
+
+    async def _refresh(self) -> None:
+        """Whoever acts reads again, since its own events come later."""
+        entry = await self._parts.session.load(self.id)
+        entry.is_stale = True
+
+    async def history(self, *, limit: int = 50) -> AsyncIterator[ReceivedMessage]:
+        """Newest first, `limit` a page."""
+        cursor: str | None = None
+        while True:
+            query = {"cursor": cursor, "limit": limit}
+            answer = await self._http.call(Call("GET", f"/conversations/{self.id}/messages", query))
+            for message in answer.data:
+                yield await self.open(message, live=False)
+            cursor = answer.next_cursor
+            if not cursor:
+                return
+
+    async def open(self, message: Message, live: bool) -> ReceivedMessage:
+        """Opens a message; `live` says that it comes from the inbox, not from the history."""
+        session = self._parts.session
+        try:
+            if is_sealed(message["payload"]):
+                return ReceivedMessage(message, await session.open_message(message, live), None)
+            # In a conversation that was encrypted, clear text can be the server's own.
+            chosen = self.id in self._parts.clear_chosen
+            if not chosen or await session.is_encrypted(self.id):
+                raise E2eeError("clear")
+            return ReceivedMessage(message, session.clear_message(message), None)
+        except E2eeError as error:
+            return ReceivedMessage(message, None, error)
+
+    async def mark_read(self, message: ReceivedMessage) -> None:
+        """All up to this message is read."""
+        body = {"message_id": message.message["message_id"]}
+        await self._http.data(Call("POST", f"/conversations/{self.id}/read", body=body))

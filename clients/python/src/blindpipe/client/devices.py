@@ -1,0 +1,125 @@
+"""This device's keys: made, backed up, restored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ..core.types import Device, JsonObject
+from ..e2ee import E2eeError, PrivateKeys, PublicKeys, Secret, from_base64, ids, to_base64
+from ..e2ee import backup as backups
+from ..e2ee.backup import Backup, BackupKey, BackupOwner, Costs
+from ..e2ee.keys import Principal, introduce
+from ..e2ee.wrap import OpeningKey
+from ..transport.http import Call
+from .account import Account
+
+Held = Sequence[tuple[bytes, Secret]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKeys:
+    """What this device holds. `earlier` are the X25519 keys of devices before it."""
+
+    signer: PrivateKeys
+    earlier: Held = field(default=(), repr=False)
+
+    @property
+    def opening(self) -> list[PrivateKeys | OpeningKey]:
+        """What opens wraps, the signer's own key first."""
+        own = self.signer.key_id
+        return [self.signer, *(OpeningKey(id, key) for id, key in self.earlier if id != own)]
+
+
+class Devices:
+    """The devices of one person."""
+
+    def __init__(self, account: Account, on_keys: Callable[[DeviceKeys], None]) -> None:
+        self._account = account
+        self._on_keys = on_keys
+
+    async def list(self) -> Sequence[Device]:
+        """All devices of the account."""
+        found: Sequence[Device] = await self._account.http.data(Call("GET", "/users/me/devices"))
+        return found
+
+    async def revoke(self, device_id: str) -> None:
+        """Revokes a device at once. Its conversations get fresh secrets with the next sends."""
+        await self._account.http.data(Call("DELETE", f"/users/me/devices/{device_id}"))
+
+    def hold(self, keys: DeviceKeys) -> None:
+        """Goes on with keys that an earlier run has kept."""
+        self._on_keys(keys)
+
+    async def create(
+        self, protection_password: str, *, account_password: str | None = None
+    ) -> DeviceKeys:
+        """Makes keys for this device and backs them up.
+
+        `account_password` is refused as protection: the server sees that one.
+        """
+        backups.check_password(protection_password, account_password)
+        return await self._set_up(protection_password, (), None)
+
+    async def restore(self, protection_password: str) -> DeviceKeys:
+        """Reads the newest backup that opens.
+
+        Restored keys open old messages and introduce this device, which gets keys of its own.
+        Raises `wrong_key` for a wrong password.
+        """
+        shown: Sequence[JsonObject] = await self._account.http.data(Call("GET", "/keys/backup"))
+        fault = E2eeError("no_epoch_key")
+        for backup in shown:
+            try:
+                return await self._restore_from(backup, protection_password)
+            except E2eeError as error:
+                fault = error
+        raise fault
+
+    async def _restore_from(self, shown: JsonObject, password: str) -> DeviceKeys:
+        params = shown["argon2_params"]
+        costs = Costs(params["m"], params["t"], params["p"])
+        salt = from_base64(shown["argon2_salt"])
+        key = await asyncio.to_thread(BackupKey.derive, password, salt, costs)
+        public = PublicKeys(
+            from_base64(shown["public_key"]), from_base64(shown["signing_public_key"])
+        )
+        owner = BackupOwner(ids.parse(self._account.user_id), shown["device_id"], public)
+        sealed = Backup(from_base64(shown["backup_a"]), from_base64(shown["backup_b"]))
+        restored = backups.open(key, owner, sealed)
+        if shown["device_id"] == self._account.device_id:
+            return self._hold(restored.keys, restored.earlier)
+        earlier = ((restored.keys.key_id, restored.keys.x25519), *restored.earlier)
+        return await self._set_up(password, earlier, restored.keys)
+
+    async def _set_up(self, password: str, earlier: Held, by: PrivateKeys | None) -> DeviceKeys:
+        keys, device_id = PrivateKeys.random(), self._account.device_id
+        user = ids.parse(self._account.user_id)
+        key = await asyncio.to_thread(BackupKey.random, password)
+        most = backups.MAX_BACKUP_KEYS - 1
+        sealed = backups.seal(key, user, device_id, keys, earlier[:most])
+        costs = key.costs
+        body: JsonObject = {
+            "backup_a": to_base64(sealed.backup_a),
+            "backup_b": to_base64(sealed.backup_b),
+            "argon2_salt": to_base64(key.salt),
+            "argon2_params": {"m": costs.m, "t": costs.t, "p": costs.p},
+            "public_key": to_base64(keys.public.public_key),
+            "signing_public_key": to_base64(keys.public.signing_public_key),
+            "device_id": device_id,
+            "schemes": ["bp1"],
+        }
+        if by is not None:
+            signature = introduce(by, Principal.user(user), device_id, keys.public)
+            body["introduction"] = {
+                "by_key_id": by.key_id.hex(),
+                "signature": to_base64(signature),
+            }
+        await self._account.http.data(Call("POST", "/keys/backup", body=body))
+        return self._hold(keys, earlier)
+
+    def _hold(self, keys: PrivateKeys, earlier: Held) -> DeviceKeys:
+        held = DeviceKeys(keys, tuple(earlier))
+        self._on_keys(held)
+        return held

@@ -1,0 +1,119 @@
+"""A fresh secret for a conversation: who gets it, and what the server's refusals mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ..api_errors import RateLimited, RecipientsMismatch, VersionMismatch
+from ..core.directory import Recipient
+from ..core.session import Entry, Session
+from ..core.types import JsonObject
+from ..e2ee import EpochKey, Principal, PrivateKeys, PublicKeys, ids, to_base64, wrap
+from ..e2ee.room import Seal
+from ..e2ee.trust import DirectoryKey, NoticeKind
+from ..errors import BlindpipeError
+from ..transport.clock import now_ms
+from ..transport.http import Call
+
+MAX_TRIES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NotGiven:
+    """Somebody who got nothing, so that the person can be told."""
+
+    principal: Principal
+    device_id: str | None
+    because: NoticeKind
+
+
+def needs_rotation(entry: Entry, me: Principal, answering: int | None) -> bool:
+    """Whether a conversation needs a fresh secret before anything is sent."""
+    return not isinstance(entry.room.sealing(me, answering, now_ms()), Seal)
+
+
+class Rotator:
+    """Makes secrets in one person's name."""
+
+    def __init__(
+        self,
+        session: Session,
+        keys: PrivateKeys,
+        on_not_given: Callable[[str, NotGiven], None],
+    ) -> None:
+        self._session = session
+        self._keys = keys
+        self._on_not_given = on_not_given
+
+    async def rotate(self, conversation_id: str) -> None:
+        """Makes the next epoch. Of two that rotate at once, both go on with the one that won."""
+        for attempt in range(1, MAX_TRIES + 1):
+            entry = await self._session.load(conversation_id)
+            try:
+                return await self._rotate_from(conversation_id, entry)
+            except BlindpipeError as error:
+                if await self._is_settled(conversation_id, entry, error):
+                    return
+                if attempt == MAX_TRIES:
+                    raise
+
+    async def _is_settled(self, conversation_id: str, entry: Entry, error: BlindpipeError) -> bool:
+        """Whether there is a secret to seal with after all."""
+        if isinstance(error, VersionMismatch):
+            await self._session.read_wraps(conversation_id, entry)
+            return entry.room.sealable() is not None
+        if isinstance(error, RecipientsMismatch):
+            entry.is_stale = True
+            return False
+        if isinstance(error, RateLimited) and entry.room.sealable() is not None:
+            return True
+        raise error
+
+    async def _rotate_from(self, conversation_id: str, entry: Entry) -> None:
+        base = entry.room.server.epoch
+        wraps = self._wraps(conversation_id, entry, base + 1)
+        body = {"base_epoch": base, "wrapped_keys": wraps}
+        path = f"/keys/groups/{conversation_id}/rotate"
+        made = await self._session.options.http.data(Call("POST", path, body=body))
+        if made["epoch"] != base + 1:
+            raise BlindpipeError("EPOCH", 0, "the server numbered the epoch otherwise")
+        me, device = self._session.options.me, self._session.options.device_id
+        for each in wraps:
+            if ids.parse(each["principal_id"]) == me.id and each.get("device_id") == device:
+                self._session.rotated(conversation_id, entry, base + 1, each["wrapped_key"])
+
+    def _wraps(self, conversation_id: str, entry: Entry, epoch: int) -> list[JsonObject]:
+        newest, me = entry.room.newest, self._session.options.me
+        rotation = wrap.Rotation(
+            EpochKey.random(entry.room.conversation, epoch),
+            me.id,
+            self._keys,
+            max(now_ms(), entry.room.marks.time + 1),
+            newest.sid if newest else bytes(16),
+        )
+        wraps: list[JsonObject] = []
+        for recipient in entry.recipients:
+            id = ids.principal_id(recipient.principal)
+            for key in recipient.keys:
+                device = {"device_id": key.device_id} if key.device_id else {}
+                data = self._wrap(conversation_id, entry, rotation, recipient, key)
+                wraps.append({"principal_id": id, "wrapped_key": to_base64(data), **device})
+        return wraps
+
+    def _wrap(
+        self,
+        conversation_id: str,
+        entry: Entry,
+        rotation: wrap.Rotation,
+        recipient: Recipient,
+        key: DirectoryKey,
+    ) -> bytes:
+        who = recipient.principal
+        given = entry.room.give(self._session.options.trust, who, key)
+        if isinstance(given, NoticeKind):
+            self._on_not_given(conversation_id, NotGiven(who, key.device_id, given))
+            return wrap.NOT_GIVEN
+        public = PublicKeys(key.public_key, key.signing_public_key)
+        return wrap.seal(rotation, who, public, addressed=given == "lane")

@@ -1,0 +1,69 @@
+"""Files: sealed here, stored as ciphertext, opened here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..e2ee import E2eeError, Secret, from_base64, to_base64
+from ..e2ee import file as sealed_file
+from ..transport.http import Call, Http
+from .types import JsonObject
+
+UPLOAD_NAME: Final = "blob"
+UPLOAD_TYPE: Final = "application/octet-stream"
+TRANSFER_TIMEOUT_SECONDS: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file to be sent."""
+
+    name: str
+    content: bytes = field(repr=False)
+    content_type: str = UPLOAD_TYPE
+
+
+async def upload_file(http: Http, base: str, conversation_id: str, file: NewFile) -> JsonObject:
+    """Seals and uploads; `base` is the route of one's kind. Answers the content of the message."""
+    sealed = sealed_file.seal(file.content)
+    asked = {
+        "filename": UPLOAD_NAME,
+        "content_type": UPLOAD_TYPE,
+        "size": len(sealed.data),
+        "conversation_id": conversation_id,
+    }
+    upload = await http.data(Call("POST", base, body=asked))
+    upload_id = upload["upload_id"]
+    await http.raw(
+        Call(
+            "PUT",
+            f"{base}/{upload_id}/upload",
+            data=sealed.data,
+            headers={"content-type": UPLOAD_TYPE},
+            timeout=TRANSFER_TIMEOUT_SECONDS,
+        )
+    )
+    confirmed = {"upload_id": upload_id, "sha256": sealed.sha256.hex()}
+    stored = await http.data(Call("POST", "/files/confirm", body=confirmed, repeatable=True))
+    return {
+        "type": "file",
+        "file_id": stored["file_id"],
+        "object_key": stored["object_key"],
+        "name": file.name,
+        "content_type": file.content_type,
+        "size": len(file.content),
+        "sha256": sealed.sha256.hex(),
+        "key": to_base64(sealed.key.expose()),
+    }
+
+
+async def download_file(http: Http, content: JsonObject) -> bytes:
+    """The bytes of a file; nothing is given out before hash and last chunk are checked."""
+    path = f"/objects/{content['object_key']}"
+    raw = await http.raw(Call("GET", path, timeout=TRANSFER_TIMEOUT_SECONDS))
+    try:
+        key, told = Secret(from_base64(content["key"])), bytes.fromhex(content["sha256"])
+    except (KeyError, TypeError, ValueError):
+        raise E2eeError("malformed") from None
+    return sealed_file.open(raw.body, key, told)

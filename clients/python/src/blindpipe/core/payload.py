@@ -1,0 +1,23 @@
+"""Envelopes in payloads."""
+
+from __future__ import annotations
+
+from ..e2ee import E2eeError, from_base64, to_base64
+from .types import JsonObject, is_sealed
+
+
+def payload_of(envelope: bytes) -> JsonObject:
+    """The payload that carries an envelope."""
+    return {"type": "encrypted", "v": 1, "ciphertext": to_base64(envelope)}
+
+
+def envelope_of(payload: JsonObject | None) -> bytes:
+    """The envelope of a payload. Raises `clear`, `unknown_version` or `malformed`."""
+    if payload is None or not is_sealed(payload):
+        raise E2eeError("clear")
+    if payload.get("v") != 1:
+        raise E2eeError("unknown_version")
+    ciphertext = payload.get("ciphertext")
+    if not isinstance(ciphertext, str):
+        raise E2eeError("malformed")
+    return from_base64(ciphertext)

@@ -1,0 +1,408 @@
+"""What one principal knows of its conversations: rooms, members, keys, secrets.
+
+Everything that is sealed or opened passes here. Reads of the server fill what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from ..e2ee import (
+    E2eeError,
+    EpochKey,
+    Principal,
+    PrivateKeys,
+    envelope,
+    from_base64,
+    ids,
+    to_base64,
+)
+from ..e2ee import content as contents
+from ..e2ee.envelope import Delta, Header, Place
+from ..e2ee.envelope import Message as MessagePlace
+from ..e2ee.room import EpochMarks, Incoming, Room, ServerEpoch, Shown
+from ..e2ee.trust import Notice, NoticeKind, Pin, Standing, Trust
+from ..e2ee.wrap import OpeningKey
+from ..errors import BlindpipeError, KeyUnavailable
+from ..transport.clock import now_ms
+from ..transport.http import Call, Http
+from .directory import Directory, Recipient
+from .payload import envelope_of, payload_of
+from .types import ConversationInfo, Event, JsonObject, Kind, Member, Message, milliseconds
+
+OnNotice = Callable[[Notice, str | None], None]
+"""Told a notice, and the conversation where it stands if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """The parts of a session."""
+
+    http: Http
+    me: Principal
+    signer: PrivateKeys | None
+    """What signs; None for a principal without keys, which speaks clear."""
+    opening: Sequence[PrivateKeys | OpeningKey]
+    """What opens wraps, the signer's own key first."""
+    device_id: str | None
+    trust: Trust
+    marks: Mapping[str, EpochMarks]
+    allows_clear: bool
+    """An agent's developer takes clear text."""
+    on_notice: OnNotice
+    max_age_ms: int | None = None
+    """An agent's bound for the age of messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who said something, as far as it is proven."""
+
+    type: Kind
+    id: str
+    device_id: str | None
+    authentic: bool
+    """An accepted key has signed it."""
+    pinned: bool
+    """The key was known before this start of the program."""
+    verified: bool
+    """People have compared the key."""
+    member: bool
+    """The server shows the sender as a member."""
+
+    @property
+    def principal(self) -> Principal:
+        """The same, as the encryption names it."""
+        return ids.principal(self.type, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedMessage:
+    """The content of a message, and what is proven of it."""
+
+    content: JsonObject = field(repr=False)
+    encrypted: bool
+    sender: Sender
+    sent_at: datetime | None
+    """By the sender's clock, signed; None in clear."""
+    epoch: int
+    re: str | None
+    """The hash by which an answer names this envelope; None in clear."""
+    is_replay: bool
+    notices: Sequence[Notice]
+    """What stands beside it when it is shown."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of a conversation."""
+
+    room: Room
+    info: ConversationInfo | None = None
+    recipients: Sequence[Recipient] = ()
+    is_stale: bool = True
+    """Members or their keys have changed since they were read."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Session:
+    """All conversations of one principal."""
+
+    def __init__(self, options: SessionOptions) -> None:
+        self.options = options
+        self.directory = Directory(options.http, options.trust, self._on_key_notice)
+        self._entries: dict[str, Entry] = {}
+
+    def _on_key_notice(self, notice: Notice) -> None:
+        for entry in self._entries.values():
+            entry.room.keys_changed(notice.about)
+        self.options.on_notice(notice, None)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether this principal encrypts."""
+        return self.options.signer is not None
+
+    def _entry(self, conversation_id: str) -> Entry:
+        entry = self._entries.get(conversation_id)
+        if entry is None:
+            marks = self.options.marks.get(conversation_id, EpochMarks())
+            id = ids.parse(conversation_id)
+            entry = Entry(Room.resumed(id, self.options.allows_clear, marks))
+            self._entries[conversation_id] = entry
+        return entry
+
+    def marks(self) -> dict[str, EpochMarks]:
+        """Epochs and times that a store keeps."""
+        known = dict(self.options.marks)
+        return known | {id: entry.room.marks for id, entry in self._entries.items()}
+
+    async def load(self, conversation_id: str) -> Entry:
+        """The conversation with its members, their keys, and this member's newest wrap."""
+        entry = self._entry(conversation_id)
+        async with entry.lock:
+            if entry.is_stale:
+                await self._read(conversation_id, entry)
+        return entry
+
+    async def _read(self, conversation_id: str, entry: Entry) -> None:
+        # An event that comes meanwhile makes it stale again.
+        entry.is_stale = False
+        try:
+            await self._read_now(conversation_id, entry)
+        except BaseException:
+            entry.is_stale = True
+            raise
+
+    async def _read_now(self, conversation_id: str, entry: Entry) -> None:
+        path = f"/conversations/{conversation_id}"
+        info: ConversationInfo = await self.options.http.data(Call("GET", path))
+        entry.info = info
+        _set_server_epoch(entry, info["epoch"], info["rotation_required"])
+        members = {_principal_of(member): member for member in info.get("members") or ()}
+        visible = {who: member.get("visibility") or "all" for who, member in members.items()}
+        self._tell(entry.room.members(visible), conversation_id)
+        if not self.has_keys:
+            return
+        # An agent's own list says nothing new to it; a person's devices are given secrets too.
+        me = self.options.me
+        asked = [member for who, member in members.items() if me.is_user or who != me]
+        entry.recipients = await self.directory.recipients(conversation_id, asked)
+        if info["epoch"] > 0:
+            await self.read_wraps(conversation_id, entry)
+
+    def _tell(self, notices: Sequence[Notice], conversation_id: str) -> None:
+        for notice in notices:
+            self.options.on_notice(notice, conversation_id)
+
+    async def read_wraps(
+        self, conversation_id: str, entry: Entry, epoch: int | None = None
+    ) -> None:
+        """Reads this member's wraps of an epoch; of the current one without a number."""
+        path = f"/keys/groups/{conversation_id}"
+        try:
+            found = await self.options.http.data(Call("GET", path, {"epoch": epoch}))
+        except BlindpipeError as error:
+            # A wrap that is not there is an answer; a read that failed is none.
+            if error.status == 404:
+                return
+            raise
+        _set_server_epoch(entry, found["current_epoch"], found["rotation_required"])
+        self.take_wraps(conversation_id, entry, found["epoch"], found["wrapped_keys"])
+
+    def take_wraps(
+        self, conversation_id: str, entry: Entry, epoch: int, wraps: Sequence[JsonObject]
+    ) -> None:
+        """Takes what opens; restored keys also open what was wrapped for earlier devices."""
+        for wrap in wraps:
+            try:
+                data = from_base64(wrap["wrapped_key"])
+                taken = entry.room.wrap(
+                    self.options.trust, self.options.opening, epoch, data, now_ms()
+                )
+            except E2eeError:
+                # A secret that does not open is found missing when it is needed.
+                continue
+            self._tell(taken.notices, conversation_id)
+
+    def rotated(self, conversation_id: str, entry: Entry, epoch: int, own: str) -> None:
+        """A rotation of one's own has been accepted."""
+        _set_server_epoch(entry, epoch, False)
+        self.take_wraps(conversation_id, entry, epoch, [{"wrapped_key": own}])
+
+    async def observe(self, event: Event) -> None:
+        """Takes note of what an event says about keys and members, before anybody handles it."""
+        data = event["data"]
+        match event["event"]:
+            case "key.rotated":
+                await self._observe_rotation(data)
+            case "key.device_added" | "key.device_removed":
+                await self._keys_changed(ids.principal("user", data["user_id"]))
+            case "agent.key_registered":
+                await self._keys_changed(ids.principal("agent", data["agent_id"]))
+            case (
+                "member.added"
+                | "member.removed"
+                | "conversation.updated"
+                | "relation.created"
+                | "relation.revoked"
+            ):
+                id = event.get("conversation_id") or data.get("conversation_id")
+                entry = self._entries.get(str(id))
+                if entry is not None:
+                    entry.is_stale = True
+
+    async def _observe_rotation(self, data: JsonObject) -> None:
+        id = data["conversation_id"]
+        entry = self._entries.get(id)
+        # An epoch that was never read is read when it is needed.
+        if entry is None or not self.has_keys or entry.is_stale:
+            return
+        _set_server_epoch(entry, max(entry.room.server.epoch, data["epoch"]), False)
+        rotator = ids.principal("user", data["by"])
+        if not self.options.trust.is_known(rotator) and entry.room.is_member(rotator):
+            await self.directory.speaker(id, rotator)
+        self.take_wraps(id, entry, data["epoch"], data["wrapped_keys"])
+
+    async def _keys_changed(self, who: Principal) -> None:
+        for entry in self._entries.values():
+            if entry.room.is_member(who):
+                entry.is_stale = True
+        if self.options.trust.is_known(who):
+            await self.directory.refresh(who)
+
+    def reconsider(self, who: Principal) -> None:
+        """After a tap: what waited under the key is read again."""
+        for entry in self._entries.values():
+            if entry.room.is_member(who):
+                entry.room.keys_changed(who)
+                entry.is_stale = True
+
+    async def open(self, conversation_id: str, incoming: Incoming) -> tuple[Shown, Entry]:
+        """Opens something that was found in a conversation. Raises `E2eeError`."""
+        entry = await self.load(conversation_id)
+        if incoming.envelope is not None and self.has_keys:
+            await self._prepare(conversation_id, entry, incoming.sender, incoming.envelope)
+        return entry.room.open(self.options.trust, incoming, now_ms()), entry
+
+    async def _prepare(
+        self, conversation_id: str, entry: Entry, sender: Principal, data: bytes
+    ) -> None:
+        """Reads the secret and the key that an envelope names, where they are not in memory."""
+        header = Header.parse(data)
+        if entry.room.epoch_key(header.epoch, header.sid) is None:
+            await self.read_wraps(conversation_id, entry, header.epoch)
+        if self.options.trust.pin(sender, header.sender_key) is None:
+            await self.directory.speaker(conversation_id, sender)
+
+    async def open_message(self, message: Message, live: bool) -> OpenedMessage:
+        """`live`: from the inbox, not from the history. Raises `E2eeError`."""
+        sender = _sender_of(message)
+        data = envelope_of(message["payload"])
+        place = _place_of(message)
+        incoming = Incoming(
+            sender,
+            place,
+            data,
+            milliseconds(message["created_at"]),
+            live,
+            max_age=self.options.max_age_ms,
+        )
+        shown, entry = await self.open(message["conversation_id"], incoming)
+        opened, pin = shown.opened, shown.pin
+        assert opened is not None and pin is not None
+        remembered = entry.room.is_remembered(sender, place.client_message_id)
+        return OpenedMessage(
+            opened.json,
+            True,
+            _proven(message, pin, entry.room.is_member(sender)),
+            datetime.fromtimestamp(opened.time / 1000, UTC),
+            opened.header.epoch,
+            to_base64(envelope.fingerprint(data)),
+            live and remembered,
+            shown.notices,
+        )
+
+    def remember(self, message: Message) -> None:
+        """A message that was handled is not handled again under another event."""
+        room = self._entry(message["conversation_id"]).room
+        id = message.get("client_message_id")
+        if id:
+            room.remember(_sender_of(message), ids.parse(id))
+
+    def clear_message(self, message: Message) -> OpenedMessage:
+        """What came in clear: nobody's word but the server's."""
+        notice = Notice(NoticeKind.NOT_ENCRYPTED, _sender_of(message))
+        content = message["payload"] or {}
+        sender = _proven(message, None, True)
+        return OpenedMessage(content, False, sender, None, 0, None, False, [notice])
+
+    async def is_encrypted(self, conversation_id: str) -> bool:
+        """Whether a conversation has, or ever had, an epoch."""
+        room = (await self.load(conversation_id)).room
+        return room.server.epoch > 0 or room.was_encrypted
+
+    async def seal(
+        self,
+        conversation_id: str,
+        place: Place,
+        content: JsonObject | bytes,
+        *,
+        answering: int | None = None,
+        addressed: Sequence[str] = (),
+    ) -> bytes:
+        """Seals with the newest secret. Raises `KeyUnavailable`."""
+        entry = await self.load(conversation_id)
+        if entry.room.server.epoch > entry.room.marks.epoch:
+            await self.read_wraps(conversation_id, entry)
+        key = _sealable(entry, answering)
+        signer = self.options.signer
+        if signer is None:
+            raise KeyUnavailable()
+        readers = sorted({ids.parse(id) for id in addressed}) if key.lane_agent is None else []
+        data = content if isinstance(content, bytes) else contents.encode(content)
+        return envelope.seal(key, self.options.me, signer, place, now_ms(), data, readers=readers)
+
+    async def seal_payload(
+        self, conversation_id: str, place: Place, content: JsonObject | bytes, **options: Any
+    ) -> JsonObject:
+        """The payload of a sealed thing."""
+        return payload_of(await self.seal(conversation_id, place, content, **options))
+
+    async def seal_text(
+        self, conversation_id: str, place: Place, content: JsonObject, **options: Any
+    ) -> str:
+        """A delta's bare string."""
+        return to_base64(await self.seal(conversation_id, place, content, **options))
+
+    async def open_text(
+        self, conversation_id: str, text: str, place: Delta, sender: Principal
+    ) -> Shown:
+        """Opens a delta's bare string."""
+        incoming = Incoming(sender, place, from_base64(text), now_ms())
+        return (await self.open(conversation_id, incoming))[0]
+
+
+def _set_server_epoch(entry: Entry, epoch: int, rotation_required: bool) -> None:
+    # Messages of an epoch are not counted by the server; its age bounds it.
+    entry.room.server = ServerEpoch(epoch, rotation_required)
+
+
+def _sealable(entry: Entry, answering: int | None) -> EpochKey:
+    # A person rotates before a send; where the limit forbids that, the newest goes on.
+    key = entry.room.sealable()
+    if key is None or (answering or 0) > key.epoch:
+        raise KeyUnavailable()
+    return key
+
+
+def _principal_of(member: Member) -> Principal:
+    return ids.principal(member["principal_type"], member["principal_id"])
+
+
+def _sender_of(message: Message) -> Principal:
+    return ids.principal(message["sender"]["type"], message["sender"]["id"])
+
+
+def _place_of(message: Message) -> MessagePlace:
+    id, answered = message.get("client_message_id"), message.get("in_reply_to")
+    if not id:
+        raise E2eeError("malformed")
+    return MessagePlace(ids.parse(id), ids.parse(answered) if answered else None)
+
+
+def _proven(message: Message, pin: Pin | None, member: bool) -> Sender:
+    told = message["sender"]
+    return Sender(
+        told["type"],
+        told["id"],
+        told.get("device_id"),
+        authentic=pin is not None and pin.standing != Standing.WAITING,
+        pinned=pin is not None and pin.from_store,
+        verified=pin is not None and pin.standing == Standing.VERIFIED,
+        member=member,
+    )

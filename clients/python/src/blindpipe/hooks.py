@@ -1,0 +1,71 @@
+"""What an operator of a client may watch. Nothing here ever carries a secret or a text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict
+
+HookName = Literal[
+    "connected",
+    "caught_up",
+    "disconnected",
+    "retry",
+    "rate_limited",
+    "undecryptable",
+    "key_changed",
+    "dead_letter",
+    "resync",
+]
+
+Hook = Callable[..., object]
+
+
+class Hooks(TypedDict, total=False):
+    """Functions that are told what happens; each is called with the named arguments."""
+
+    connected: Hook
+    """No arguments."""
+    caught_up: Hook
+    """No arguments."""
+    disconnected: Hook
+    """`code`, and `holders` where others hold the places."""
+    retry: Hook
+    """`attempt`, `wait_ms`, `route`."""
+    rate_limited: Hook
+    """`scope`, `wait_ms`."""
+    undecryptable: Hook
+    """`reason`, `event_id`, `conversation_id`."""
+    key_changed: Hook
+    """`type`, `principal_id`, `key_id`."""
+    dead_letter: Hook
+    """`event_id`, `event`, `error`."""
+    resync: Hook
+    """`oldest`, `head`."""
+
+
+class HookCaller:
+    """Calls a hook, and keeps its faults away from the client."""
+
+    def __init__(self, hooks: Hooks | None, logger: logging.Logger) -> None:
+        self._hooks: dict[str, Hook] = {**(hooks or {})}  # type: ignore[dict-item]
+        self._logger = logger
+
+    def call(self, name: HookName, **details: Any) -> None:
+        """Tells the hook of this name, if there is one."""
+        self._logger.debug("%s %s", name, _without_errors(details))
+        hook = self._hooks.get(name)
+        if hook is None:
+            return
+        try:
+            hook(**details)
+        except Exception:
+            self._logger.warning("the hook %s has failed", name)
+
+
+def _without_errors(details: dict[str, Any]) -> dict[str, Any]:
+    """A handler's error may quote a message, so only its class is logged."""
+    return {
+        name: type(value).__name__ if isinstance(value, BaseException) else value
+        for name, value in details.items()
+    }

@@ -1,0 +1,1 @@
+"""REST calls and sockets: retries, pacing, reconnects."""

@@ -1,0 +1,296 @@
+"""One socket to `/ws` that comes back: handshake, liveness, reconnects."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import aiohttp
+
+from ..errors import BlindpipeError, Closed, ConnectionLost
+from ..hooks import HookCaller
+from .clock import full_jitter
+from .http import Http, make_error
+
+_T = TypeVar("_T")
+
+Frame = dict[str, Any]
+"""A frame of the server or the client; `type` says which."""
+
+FIRST_WAIT_MS: Final = 500
+MAX_WAIT_MS: Final = 30_000
+LIMIT_WAIT_MS: Final = 10_000
+FLOOD_WAIT_MS: Final = 5_000
+HANDSHAKE_SECONDS: Final = 15.0
+GRACE_MS: Final = 15_000
+DEFAULT_HEARTBEAT_MS: Final = 25_000
+CLOSE_TIMEOUT_SECONDS: Final = 2.0
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+NO_STATUS: Final = 1006
+DEAD: Final = 4999
+"""A local verdict: the connection said nothing for too long."""
+
+_FOR_GOOD = frozenset((4400, 4403, 1002, 1003, 1007, 1009))
+_AT_ONCE = frozenset((1011, 1012, 1013, 4410))
+_ENDS = (
+    aiohttp.WSMsgType.CLOSE,
+    aiohttp.WSMsgType.CLOSING,
+    aiohttp.WSMsgType.CLOSED,
+    aiohttp.WSMsgType.ERROR,
+)
+
+
+async def _nobody() -> Sequence[str]:
+    return ()
+
+
+async def _or(otherwise: _T, asked: Awaitable[_T]) -> _T:
+    """The answer, or what is taken where none came."""
+    try:
+        return await asked
+    except BlindpipeError:
+        return otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class SocketOptions:
+    """What a socket asks of its owner."""
+
+    http: Http
+    hooks: HookCaller
+    auth: Callable[[], Awaitable[Frame]]
+    """The `auth` frame of this moment."""
+    renew: Callable[[], Awaitable[bool]]
+    """What a 4401 asks for: true if a new token is there."""
+    on_frame: Callable[[Frame], None]
+    on_ready: Callable[[Frame], None]
+    """A new connection begins, before its first event."""
+    holders: Callable[[], Awaitable[Sequence[str]]] = _nobody
+    """Who holds the places, for a 4409."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    code: int
+    after_ms: float | None
+
+
+class Socket:
+    """Stays connected while `run` runs."""
+
+    def __init__(self, options: SocketOptions) -> None:
+        self._options = options
+        self._current: aiohttp.ClientWebSocketResponse | None = None
+        self._outgoing: asyncio.Queue[str] = asyncio.Queue()
+        self._ready = False
+        self._attempt = 0
+        self._reference = 0
+        self._heartbeat_ms = DEFAULT_HEARTBEAT_MS
+        self._after_ms: float | None = None
+        self._closing = asyncio.Event()
+        self._dropping = asyncio.Event()
+        self._answers: dict[str, asyncio.Future[Frame]] = {}
+        self._renewals: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether frames reach the server now."""
+        return self._ready
+
+    async def run(self) -> None:
+        """Returns after `close`; raises `Closed` where the server forbids another connection."""
+        while not self._closing.is_set():
+            ending = await self._connect_once()
+            self._ready = False
+            self._fail_answers()
+            if self._closing.is_set():
+                return
+            wait_ms = await self._wait_after(ending)
+            await self._pause(wait_ms / 1000)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._closing.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    async def _connect_once(self) -> _Ending:
+        self._after_ms, self._dropping = None, asyncio.Event()
+        http = self._options.http
+        address = "ws" + http.url.removeprefix("http") + "/ws"
+        try:
+            auth = await self._options.auth()
+            if self._closing.is_set():
+                return _Ending(NO_STATUS, None)
+            socket = await asyncio.wait_for(
+                http.session().ws_connect(address, autoping=False, max_msg_size=MAX_FRAME_BYTES),
+                HANDSHAKE_SECONDS,
+            )
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return _Ending(NO_STATUS, None)
+        self._current, self._outgoing = socket, asyncio.Queue()
+        writer = asyncio.create_task(self._write(socket, self._outgoing, json.dumps(auth)))
+        try:
+            code = await self._read_until_end(socket)
+        finally:
+            writer.cancel()
+            self._current, self._ready = None, False
+        await self._hang_up(socket)
+        self._options.hooks.call("disconnected", code=code)
+        return _Ending(code, self._after_ms)
+
+    async def _hang_up(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        try:
+            await asyncio.wait_for(socket.close(code=1000), CLOSE_TIMEOUT_SECONDS)
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            pass
+
+    async def _write(
+        self, socket: aiohttp.ClientWebSocketResponse, frames: asyncio.Queue[str], first: str
+    ) -> None:
+        try:
+            await socket.send_str(first)
+            while True:
+                await socket.send_str(await frames.get())
+        except (aiohttp.ClientError, OSError):
+            # The reader sees the end of the connection too.
+            return
+
+    async def _read_until_end(self, socket: aiohttp.ClientWebSocketResponse) -> int:
+        """The close code, or a verdict of one's own."""
+        reading = asyncio.create_task(self._read(socket))
+        stops = [asyncio.create_task(e.wait()) for e in (self._closing, self._dropping)]
+        try:
+            await asyncio.wait((reading, *stops), return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                return reading.result()
+            if self._closing.is_set():
+                await self._drain()
+            return 1000
+        finally:
+            for task in (reading, *stops):
+                task.cancel()
+            await asyncio.gather(reading, *stops, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        """What was written before a close still goes out."""
+        for _ in range(100):
+            if self._outgoing.empty():
+                break
+            await asyncio.sleep(0.01)
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> int:
+        limit = HANDSHAKE_SECONDS
+        while True:
+            try:
+                # The server's pings are signs of life too, so they are answered here.
+                message = await socket.receive(timeout=limit)
+            except TimeoutError:
+                return DEAD
+            if message.type in _ENDS:
+                return socket.close_code or NO_STATUS
+            if message.type == aiohttp.WSMsgType.PING:
+                await socket.pong(message.data)
+            if message.type == aiohttp.WSMsgType.TEXT:
+                self._take(json.loads(message.data))
+            if self._ready:
+                limit = (self._heartbeat_ms + GRACE_MS) / 1000
+
+    def _take(self, frame: Frame) -> None:
+        match frame["type"]:
+            case "ready":
+                self._ready = True
+                self._heartbeat_ms = frame.get("heartbeat_interval_ms") or DEFAULT_HEARTBEAT_MS
+                self._options.hooks.call("connected")
+                return self._options.on_ready(frame)
+            case "caught_up":
+                self._attempt = 0
+                self._options.hooks.call("caught_up")
+            case "reconnect":
+                self._after_ms = float(frame.get("after_ms") or 0)
+            case "auth.expiring":
+                renewal = asyncio.create_task(self._renew_auth())
+                self._renewals.add(renewal)
+                renewal.add_done_callback(self._renewals.discard)
+                return None
+            case "message.sent" | "artifact.requested" | "artifact.responded" | "error":
+                return self._answer(frame)
+        self._options.on_frame(frame)
+
+    async def _renew_auth(self) -> None:
+        # The server ends the connection at the token's end; then the next one says why.
+        if await _or(False, self._options.renew()):
+            auth = await self._options.auth()
+            self.send({"type": "auth.renew", "access_token": auth.get("access_token")})
+
+    def _answer(self, frame: Frame) -> None:
+        waiting = self._answers.pop(str(frame.get("ref")), None)
+        if waiting is None or waiting.done():
+            return
+        if frame["type"] != "error":
+            return waiting.set_result(frame)
+        error = frame["error"]
+        params = error.get("params") or {}
+        waiting.set_exception(make_error(error["code"], 0, error["message"], params, None))
+
+    def _fail_answers(self) -> None:
+        for waiting in self._answers.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionLost())
+        self._answers.clear()
+
+    def send(self, frame: Frame) -> bool:
+        """Writes a frame; false while there is no connection."""
+        if not self._ready or self._current is None or self._current.closed:
+            return False
+        self._outgoing.put_nowait(json.dumps(frame, ensure_ascii=False, separators=(",", ":")))
+        return True
+
+    async def request(self, frame: Frame, timeout: float) -> Frame:
+        """Writes a frame and waits for its answer."""
+        self._reference += 1
+        reference = str(self._reference)
+        waiting: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._answers[reference] = waiting
+        try:
+            if not self.send({**frame, "ref": reference}):
+                raise ConnectionLost()
+            return await asyncio.wait_for(waiting, timeout)
+        except TimeoutError:
+            raise ConnectionLost() from None
+        finally:
+            self._answers.pop(reference, None)
+
+    def drop(self) -> None:
+        """Leaves this connection; `run` makes another one."""
+        self._dropping.set()
+
+    def close(self) -> None:
+        """Ends `run`."""
+        self._closing.set()
+
+    async def _wait_after(self, ending: _Ending) -> float:
+        """Milliseconds before the next connection. Raises `Closed` where there is to be none."""
+        code = ending.code
+        if ending.after_ms is not None:
+            return ending.after_ms
+        if code == 4401:
+            if await _or(False, self._options.renew()):
+                return 0
+            raise Closed("the credential was refused", code)
+        if code in _FOR_GOOD:
+            raise Closed("the server ended the connection for good", code)
+        if code == 4409:
+            holders = list(await _or((), self._options.holders()))
+            self._options.hooks.call("disconnected", code=code, holders=holders)
+            return LIMIT_WAIT_MS
+        if code == 4429:
+            return FLOOD_WAIT_MS
+        self._attempt += 1
+        # At once, but a server that ends every connection so is not asked without a pause.
+        if code in _AT_ONCE and self._attempt == 1:
+            return 0
+        return full_jitter(self._attempt - 1, FIRST_WAIT_MS, MAX_WAIT_MS)

@@ -1,0 +1,130 @@
+"""Helpers of the tests against a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from blindpipe import Agent, AgentOptions, Conversation
+from blindpipe.client import CaughtUp, ClientEvent, MessageEvent
+from blindpipe.testing import DevCluster, TestUser
+from blindpipe.transport.http import Call
+
+ROOT = Path(__file__).parents[3]
+_T = TypeVar("_T")
+
+
+@asynccontextmanager
+async def running(agent: Agent, **options: Any) -> AsyncIterator[Agent]:
+    """Runs an agent for the time of a block; its end is a failure."""
+    await agent.check()
+    served = asyncio.create_task(agent.serve(**options))
+    block = asyncio.current_task()
+    assert block is not None
+    served.add_done_callback(lambda _: None if stopped else block.cancel())
+    stopped = False
+    try:
+        yield agent
+    finally:
+        stopped = True
+        agent.stop()
+        await served
+
+
+def from_agent(event: ClientEvent) -> bool:
+    return isinstance(event, MessageEvent) and event.received.message["sender"]["type"] == "agent"
+
+
+async def collect(
+    user: TestUser,
+    act: Callable[[], Awaitable[object]],
+    enough: Callable[[list[ClientEvent]], Any],
+) -> list[ClientEvent]:
+    """A person's events after `act`, until they are enough; `act` runs after earlier ones."""
+    events: list[ClientEvent] = []
+    acted = False
+    async with aclosing(user.client.events()) as coming:  # type: ignore[type-var]
+        async for event in coming:
+            if acted:
+                events.append(event)
+                found = enough(events)
+                if (await found) if isinstance(found, Awaitable) else found:
+                    return events
+            elif isinstance(event, CaughtUp):
+                acted = True
+                await act()
+    raise AssertionError("the events have ended")
+
+
+async def answer_to(user: TestUser, act: Callable[[], Awaitable[object]]) -> MessageEvent:
+    """The first message of an agent after `act`."""
+    events = await collect(user, act, lambda all: any(map(from_agent, all)))
+    return next(e for e in events if isinstance(e, MessageEvent) and from_agent(e))
+
+
+async def texts(conversation: Conversation) -> list[str]:
+    """All texts, oldest first; the reason where something does not open."""
+    found: list[str] = []
+    async for message in conversation.history(limit=100):
+        found.insert(0, message.fault.reason if message.fault else str(message.text))
+    return found
+
+
+async def until(look: Callable[[], _T | None], seconds: float = 10) -> _T:
+    async with asyncio.timeout(seconds):
+        while True:
+            found = look()
+            if found:
+                return found
+            await asyncio.sleep(0.01)
+
+
+def environment(cluster: DevCluster, options: AgentOptions) -> dict[str, str]:
+    """What an agent of its own process reads."""
+    return {
+        **os.environ,
+        "BLINDPIPE_URL": options.url,
+        "BLINDPIPE_AGENT_ID": options.agent_id,
+        "BLINDPIPE_TOKEN": options.token,
+        "BLINDPIPE_KEY": str(options.key),
+        "PYTHONPATH": str(ROOT / "clients/python/src"),
+        "SSL_CERT_FILE": cluster.ca_file,
+        "NODE_EXTRA_CA_CERTS": cluster.ca_file,
+    }
+
+
+@asynccontextmanager
+async def process(
+    command: Sequence[str | Path], env: dict[str, str], options: AgentOptions, owner: TestUser
+) -> AsyncIterator[None]:
+    """Runs an agent as its own process, for the time of a block; SIGTERM must end it with 0."""
+    child = await asyncio.create_subprocess_exec(*command, env=env)
+    try:
+        await _online(child, options, owner)
+        yield
+        child.send_signal(signal.SIGTERM)
+        assert await child.wait() == 0, "SIGTERM ends an agent with 0"
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+async def _online(
+    child: asyncio.subprocess.Process, options: AgentOptions, owner: TestUser
+) -> None:
+    call = Call("GET", f"/agents/{options.agent_id}")
+    async with asyncio.timeout(20):
+        while not (await owner.client.account.http.data(call))["connections"]:
+            assert child.returncode is None, "the agent has ended"
+            await asyncio.sleep(0.05)
+
+
+def example(name: str) -> list[str | Path]:
+    return [sys.executable, ROOT / f"examples/python/{name}.py"]

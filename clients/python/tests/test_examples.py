@@ -1,0 +1,111 @@
+"""Each example, run as its own process against a real cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from live import answer_to, collect, environment, example, from_agent, process
+
+from blindpipe import AgentOptions, Conversation
+from blindpipe.client import ClientEvent, DeltaEvent, MessageEvent, ToolRequestEvent
+from blindpipe.hooks import HookCaller
+from blindpipe.testing import DevCluster, TestUser
+from blindpipe.transport.http import Call, Http
+
+MANIFEST = {
+    "tools": [{"name": "send_email", "scope": "notification:send"}],
+    "permission_scopes": [{"scope": "notification:send", "sensitivity": "low"}],
+}
+
+
+@asynccontextmanager
+async def example_runs(
+    name: str, cluster: DevCluster, ada: TestUser
+) -> AsyncIterator[tuple[Conversation, AgentOptions]]:
+    options = await cluster.agent(name, ada.client, manifest=MANIFEST)
+    async with process(example(name), environment(cluster, options), options, ada):
+        yield await ada.client.open_agent(options.agent_id), options
+
+
+async def test_echo_repeats(cluster: DevCluster, ada: TestUser) -> None:
+    async with example_runs("echo", cluster, ada) as (conversation, _):
+        answer = await answer_to(ada, lambda: conversation.send("Grüße"))
+        assert answer.text == "You said: Grüße"
+
+
+async def test_streaming_shows_its_answer_while_it_writes_it(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    async with example_runs("streaming", cluster, ada) as (conversation, _):
+        events = await collect(
+            ada, lambda: conversation.send("why?"), lambda all: any(map(from_agent, all))
+        )
+    message = next(e for e in events if isinstance(e, MessageEvent) and from_agent(e))
+    deltas = [event for event in events if isinstance(event, DeltaEvent)]
+    assert message.text == "You asked: why? The answer is forty-two. "
+    assert len(deltas) >= 2, "it was shown in pieces"
+    assert [delta.n for delta in deltas] == list(range(len(deltas)))
+    assert message.text.startswith("".join(delta.append for delta in deltas))
+    assert {delta.stream_id for delta in deltas} == {message.received.message["client_message_id"]}
+
+
+async def _grant(ada: TestUser, conversation: Conversation, options: AgentOptions) -> None:
+    """The agent asks for its scope, and the person approves."""
+
+    async def token() -> str:
+        return options.token
+
+    hooks = HookCaller(None, options.logger)
+    http = Http(options.url, hooks, token, ssl_context=options.ssl_context)
+    body = {"conversation_id": conversation.id, "scopes": ["notification:send"]}
+    path = f"/agents/{options.agent_id}/grants/request"
+    grant = await http.data(Call("POST", path, body=body))
+    await http.close()
+    assert [each["grant_id"] for each in await ada.client.grants()] == [grant["grant_id"]]
+    decided = await ada.client.decide_grant(grant["grant_id"], "approve")
+    assert decided["status"] == "approved"
+
+
+async def test_approval_asks_a_device_which_executes_once_and_signs(
+    cluster: DevCluster,
+) -> None:
+    ada = await cluster.user("ada")
+    mails: list[object] = []
+
+    async def enough(events: list[ClientEvent]) -> bool:
+        last = events[-1]
+        if isinstance(last, ToolRequestEvent):
+            assert last.request.arguments == {"to": "team@example.com", "text": "hello"}
+            assert last.request.prompt == "Send this to the team?"
+            await last.request.execute(mails.append)
+            await last.request.execute(mails.append)
+        return any(map(from_agent, events))
+
+    async with example_runs("approval", cluster, ada) as (conversation, options):
+        await _grant(ada, conversation, options)
+        events = await collect(ada, lambda: conversation.send("hello"), enough)
+        answer = next(e for e in events if isinstance(e, MessageEvent) and from_agent(e))
+        assert answer.text == "Sent."
+        assert len(mails) == 1
+
+        async def deny(events: list[ClientEvent]) -> bool:
+            last = events[-1]
+            if isinstance(last, ToolRequestEvent):
+                await last.request.deny("not_today")
+            return any(map(from_agent, events))
+
+        events = await collect(ada, lambda: conversation.send("again"), deny)
+        answer = next(e for e in events if isinstance(e, MessageEvent) and from_agent(e))
+        assert answer.text == "Not sent: not_today."
+    await ada.client.close()
+
+
+async def test_approval_asks_a_question_whose_state_comes_back_with_the_answer(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    async with example_runs("approval", cluster, ada) as (conversation, _):
+        question = await answer_to(ada, lambda: conversation.send("deploy"))
+        assert question.text == "Deploy 1.4.2?"
+        reply = await answer_to(ada, lambda: conversation.answer(question.received, "Deploy"))
+        assert reply.text == "Deploying 1.4.2."

@@ -1,0 +1,153 @@
+"""The person's side: another device, groups, addressed agents, files, rotations."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+from live import answer_to, collect, running, texts
+
+from blindpipe import Agent, BlindpipeError, Client, Context, KeyUnavailable, NewFile
+from blindpipe.client import MessageEvent
+from blindpipe.e2ee import E2eeError, ids
+from blindpipe.e2ee.trust import NoticeKind
+from blindpipe.testing import DevCluster, TestUser
+
+
+async def test_two_people_in_a_direct_conversation_on_two_nodes(
+    ada: TestUser, bob: TestUser
+) -> None:
+    conversation = await ada.client.open_direct(bob.client.user_id)
+    events = await collect(
+        bob,
+        lambda: conversation.send("Grüße, Bob"),
+        lambda all: any(isinstance(event, MessageEvent) for event in all),
+    )
+    came = next(event for event in events if isinstance(event, MessageEvent))
+    assert came.text == "Grüße, Bob"
+    await came.conversation.send("Grüße, Ada", in_reply_to=came.received)
+    await came.conversation.mark_read(came.received)
+    assert await texts(conversation) == ["Grüße, Bob", "Grüße, Ada"]
+    newest = await anext(aiter(conversation.history()))
+    assert came.received.opened and newest.content["re"] == came.received.opened.re
+    assert [info["conversation_id"] async for info in bob.client.conversations()]
+
+
+async def test_another_device_restores_the_keys_and_reads_everything(
+    cluster: DevCluster, ada: TestUser, bob: TestUser
+) -> None:
+    conversation = await ada.client.open_direct(bob.client.user_id)
+    await conversation.send("for the history")
+    options = cluster.options(1, device_id="phone")
+    phone = await Client.login(
+        options, email=ada.email, password=ada.password, turnstile_token="dev-pass"
+    )
+    with pytest.raises(E2eeError, match="wrong_key"):
+        await phone.devices.restore("another password")
+    await phone.devices.restore(ada.protection_password)
+    on_phone = phone.conversation(conversation.id)
+    assert "for the history" in await texts(on_phone)
+    await on_phone.send("from the phone")
+    assert (await texts(on_phone))[-1] == "from the phone"
+    assert len([d for d in await phone.devices.list() if d["has_keys"]]) == 2
+    # Introduced by a key that Bob knows: nobody is asked, and the numbers are the same.
+    bobs = bob.client.conversation(conversation.id)
+    assert (await texts(bobs))[-1] == "from the phone"
+    signer, bobs_signer = phone.session.options.signer, bob.client.session.options.signer
+    assert signer and bobs_signer
+    number = bob.client.safety_number(phone.me, signer.key_id.hex())
+    assert number == phone.safety_number(bob.client.me, bobs_signer.key_id.hex())
+    assert len(number.replace(" ", "")) == 60
+    bob.client.verify(phone.me, signer.key_id.hex())
+    newest = await anext(aiter(bobs.history()))
+    assert newest.opened and newest.opened.sender.verified
+    await phone.devices.revoke("phone")
+    with pytest.raises(BlindpipeError):
+        await phone.devices.list()
+    await phone.close()
+
+
+async def test_an_addressed_agent_reads_what_names_it_and_nothing_else(
+    cluster: DevCluster, ada: TestUser, bob: TestUser
+) -> None:
+    agent = Agent(await cluster.agent("addressed", ada.client))
+    heard: list[str] = []
+
+    @agent.on("message")
+    async def answer(ctx: Context) -> None:
+        heard.append(ctx.text)
+        await ctx.reply(f"heard: {ctx.text}")
+
+    async with running(agent):
+        await ada.client.open_agent(agent.agent_id)
+        group = await ada.client.open_group([bob.client.user_id], title="all")
+        await group.add_agent(agent.agent_id)
+        await group.send("not for machines")
+        answer_ = await answer_to(ada, lambda: group.send("for it", to=[agent.agent_id]))
+        assert answer_.text == "heard: for it"
+    assert heard == ["for it"]
+    bobs = bob.client.conversation(group.id)
+    assert await texts(bobs) == ["not for machines", "for it", "heard: for it"]
+
+
+async def test_a_removed_member_gets_no_secret_of_what_follows(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    eve = await cluster.user("eve")
+    group = await ada.client.open_group([eve.client.user_id], title="few")
+    await group.send("with Eve")
+    assert await texts(eve.client.conversation(group.id)) == ["with Eve"]
+    before = (await group.info())["epoch"]
+    await group.remove_member(eve.client.user_id)
+    await group.send("without Eve")
+    entry = await ada.client.session.load(group.id)
+    assert entry.room.newest and entry.room.newest.epoch > before + 1
+    assert [each.principal for each in entry.recipients] == [ada.client.me]
+    await eve.client.close()
+
+
+async def test_files_are_sealed_before_they_leave(cluster: DevCluster, ada: TestUser) -> None:
+    agent = Agent(await cluster.agent("files", ada.client))
+    content = os.urandom(200_000)
+
+    @agent.on("message")
+    async def back(ctx: Context) -> None:
+        assert await ctx.file().read() == content
+        await ctx.send_file(NewFile("back.bin", content))
+
+    async with running(agent):
+        conversation = await ada.client.open_agent(agent.agent_id)
+        file = NewFile("there.bin", content)
+        answer = await answer_to(ada, lambda: conversation.send_file(file))
+    assert answer.received.content["name"] == "back.bin"
+    assert await conversation.download_file(answer.received.content) == content
+
+
+async def test_clear_text_goes_to_somebody_without_bp1_only_by_choice(
+    cluster: DevCluster, ada: TestUser
+) -> None:
+    agent = Agent(replace(await cluster.agent("plain", ada.client), key=None))
+    agent.on("message", lambda ctx: ctx.reply(f"plain: {ctx.text}"))
+    async with running(agent):
+        conversation = await ada.client.open_agent(agent.agent_id)
+        with pytest.raises(KeyUnavailable):
+            await conversation.send("hello")
+        conversation.choose_clear()
+        answer = await answer_to(ada, lambda: conversation.send("hello"))
+    assert answer.text == "plain: hello"
+    opened = answer.received.opened
+    assert opened and not opened.encrypted
+    assert [notice.kind for notice in opened.notices] == [NoticeKind.NOT_ENCRYPTED]
+
+
+async def test_a_link_with_the_agents_key_verifies_it(cluster: DevCluster, ada: TestUser) -> None:
+    options = await cluster.agent("linked", ada.client)
+    agent = Agent(options)
+    agent.on("message", lambda ctx: ctx.reply("hello"))
+    key_id = options.keys()[0].keys().key_id.hex()
+    async with running(agent):
+        conversation = await ada.client.open_agent(agent.agent_id, key_id=key_id)
+        answer = await answer_to(ada, lambda: conversation.send("who?"))
+    assert answer.received.opened and answer.received.opened.sender.verified
+    assert ids.principal("agent", agent.agent_id) == answer.received.opened.sender.principal
