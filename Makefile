@@ -1,4 +1,4 @@
-# What a developer does here. Needs a Rust toolchain and a C compiler; Postgres and Redis are found or fetched.
+# The targets of a developer. They need a Rust toolchain and a C compiler; Postgres and Redis are found or fetched.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -51,7 +51,7 @@ units: toolchain ## all tests, against real Postgres, Redis and a browser
 	@$(TARGET)/debug/devcluster fetch
 	@$(CARGO) test --locked --workspace --lib --bins --tests
 
-clients: clients-python clients-typescript ## the tests of the clients in other languages, where these are found
+clients: clients-typescript clients-python ## the tests of the clients in other languages, where these are found
 
 # The interpreters that are looked for, best first.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -131,8 +131,9 @@ autobahn: toolchain ## the WebSocket suite of the Autobahn project against the s
 	@$(CARGO) build --locked --workspace $(BUILD_FLAG) --bin devcluster --example echo
 	@exec $(TARGET)/$(BUILD)/devcluster autobahn
 
-measure: ## how long files and functions are (lines)
-	@find src crates examples loadtest/src tests -name '*.rs' | xargs awk "$$MEASURE" | sort -k1,1 -k2,2n | awk "$$QUANTILES"
+measure: ## how long files and functions are (lines), in the server and in everything else
+	@for of in "src" "crates clients/rust examples loadtest/src tests"; do echo "$$of:"; \
+	find $$of -name '*.rs' | xargs awk "$$MEASURE" | sort -k1,1 -k2,2n | awk "$$QUANTILES"; done
 
 clean-dev: ## remove .dev: the private Postgres and Redis with all their data
 	@if [ -x $(TARGET)/debug/devcluster ]; then exec $(TARGET)/debug/devcluster clean; \
@@ -152,6 +153,8 @@ FNR == 1 { if (name) print "file", lines, name; name = FILENAME; inside = 0 }
     match($$0, /^ */); depth = RLENGTH; start = FNR; inside = 1; label = $$0
     sub(/.*fn /, "", label); sub(/[(<].*/, "", label); next
 }
+# A declaration without a body.
+inside && /^ *\).*;$$/ { match($$0, /^ */); if (RLENGTH == depth) inside = 0; next }
 inside && /^ *}/ { match($$0, /^ */); if (RLENGTH == depth) { print "function", FNR - start + 1, FILENAME ":" label; inside = 0 } }
 END { print "file", lines, name }
 endef

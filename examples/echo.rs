@@ -1,5 +1,5 @@
-//! An echo over the handshake, bounds and codec of `/ws`, on `127.0.0.1:<port>`: conformance suites need a server that
-//! repeats their messages (`make autobahn`).
+//! An echo over the handshake, bounds and codec of `/ws`, on `127.0.0.1:<port>`: conformance suites
+//! need a server that repeats their messages (`make autobahn`).
 
 use std::{env, error::Error};
 

@@ -92,6 +92,22 @@ begin
     raise exception 'key_backup is append-only' using errcode = 'insufficient_privilege';
 end $function$;
 
+CREATE OR REPLACE FUNCTION log_cursor()
+ RETURNS bigint[]
+ LANGUAGE sql
+ STABLE
+AS $function$
+    select pg_snapshot_xmax(s)::text::bigint || array(select x::text::bigint from pg_snapshot_xip(s) x)
+    from pg_current_snapshot() s
+$function$;
+
+CREATE OR REPLACE FUNCTION log_position()
+ RETURNS bigint
+ LANGUAGE sql
+AS $function$
+    select pg_current_xact_id()::text::bigint
+$function$;
+
 CREATE OR REPLACE FUNCTION public_key_of_agent()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -148,6 +164,21 @@ begin
         raise exception 'a credential has ended meanwhile' using errcode = 'serialization_failure';
     end if;
     return true;
+end
+$function$;
+
+CREATE OR REPLACE FUNCTION record_revocation()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public'
+AS $function$
+declare
+    credential uuid;
+begin
+    if tg_table_name = 'session' then credential := new.session_id; else credential := new.token_id; end if;
+    insert into reconcile_log (credential_id) values (credential);
+    return null;
 end
 $function$;
 
@@ -535,6 +566,7 @@ create table object (
     delete_at timestamp with time zone,
     is_ending boolean not null default false,
     created_at timestamp with time zone not null default app_now(),
+    multipart_id text,
     constraint object_pkey PRIMARY KEY (object_key)
 );
 
@@ -580,6 +612,15 @@ create table public_key (
     constraint public_key_check CHECK ((introduced_by IS NULL) = (introduction IS NULL)),
     constraint public_key_pkey PRIMARY KEY (principal_id, device_id, key_id),
     constraint public_key_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text]))
+);
+
+create table reconcile_log (
+    log_id bigint generated always as identity not null,
+    log_position bigint not null default log_position(),
+    credential_id uuid,
+    principal_id uuid,
+    recorded_at timestamp with time zone not null default app_now(),
+    constraint reconcile_log_pkey PRIMARY KEY (log_id)
 );
 
 create table relation (
@@ -726,6 +767,8 @@ create table webhook (
     verified_at timestamp with time zone,
     created_at timestamp with time zone not null default app_now(),
     updated_at timestamp with time zone not null default app_now(),
+    url_session_id uuid,
+    secret_session_id uuid,
     constraint webhook_pkey PRIMARY KEY (agent_id),
     constraint webhook_status_check CHECK (status = ANY (ARRAY['pending_verification'::text, 'active'::text, 'suspended'::text]))
 );
@@ -933,6 +976,10 @@ CREATE INDEX passkey_device_of_device ON passkey_device USING btree (user_id, de
 
 CREATE INDEX passkey_of_user ON passkey USING btree (user_id, passkey_id);
 
+CREATE INDEX reconcile_log_age ON reconcile_log USING btree (recorded_at);
+
+CREATE INDEX reconcile_log_by_position ON reconcile_log USING btree (log_position);
+
 CREATE UNIQUE INDEX relation_active ON relation USING btree (user_id, agent_id) WHERE state = 'active'::text;
 
 CREATE INDEX relation_of_agent ON relation USING btree (agent_id, state, user_id);
@@ -976,6 +1023,10 @@ CREATE INDEX upload_of_uploader ON upload USING btree (uploader_id);
 CREATE INDEX webhook_credential ON webhook USING btree (credential_id);
 
 CREATE INDEX webhook_delivery_by_status ON ONLY webhook_delivery USING btree (agent_id, status, delivery_id);
+
+CREATE INDEX webhook_of_secret_session ON webhook USING btree (secret_session_id) WHERE secret_session_id IS NOT NULL;
+
+CREATE INDEX webhook_of_url_session ON webhook USING btree (url_session_id) WHERE url_session_id IS NOT NULL;
 
 CREATE INDEX webhook_turn_due ON webhook_turn USING btree (due_at) WHERE due_at IS NOT NULL AND failures = 0;
 
@@ -1109,11 +1160,15 @@ CREATE TRIGGER access_log_head_truncate BEFORE TRUNCATE ON access_log_head FOR E
 
 CREATE TRIGGER agent_public_key AFTER INSERT OR DELETE OR UPDATE ON agent_key FOR EACH ROW EXECUTE FUNCTION public_key_of_agent();
 
+CREATE TRIGGER agent_token_revocation AFTER UPDATE OF revoked_at ON agent_token FOR EACH ROW WHEN (old.revoked_at IS NULL AND new.revoked_at IS NOT NULL) EXECUTE FUNCTION record_revocation();
+
 CREATE TRIGGER device_public_key AFTER UPDATE OF key_id ON device FOR EACH ROW WHEN (old.key_id IS DISTINCT FROM new.key_id) EXECUTE FUNCTION public_key_of_device();
 
 CREATE TRIGGER key_backup_rows BEFORE DELETE OR UPDATE ON key_backup FOR EACH ROW EXECUTE FUNCTION key_backup_is_append_only();
 
 CREATE TRIGGER key_backup_truncate BEFORE TRUNCATE ON key_backup FOR EACH STATEMENT EXECUTE FUNCTION key_backup_is_append_only();
+
+CREATE TRIGGER session_revocation AFTER UPDATE OF revoked_at ON session FOR EACH ROW WHEN (old.revoked_at IS NULL AND new.revoked_at IS NOT NULL) EXECUTE FUNCTION record_revocation();
 
 CREATE TRIGGER upload_audit_rows BEFORE DELETE OR UPDATE ON upload_audit FOR EACH ROW EXECUTE FUNCTION upload_audit_is_append_only();
 

@@ -1,4 +1,5 @@
-//! THE ERRORS: every refusal of a caller, and the envelope that carries it.
+//! THE ERRORS: every refusal of a caller, and the envelope that carries it. The catalogue of the
+//! codes is `crates/protocol/src/errors.rs`.
 //!
 //! There are two kinds of failure. A [`Code`] is the caller's fault: it is answered, and logged at
 //! debug. A broken part is the node's fault: it is logged once, where the answer is made, and
@@ -73,8 +74,8 @@ impl Error {
         self.retry_after
     }
 
-    /// The node refuses work that it has no place for: 503 with `Retry-After: 1`. Nothing is broken,
-    /// so nothing is logged as an error.
+    /// The node refuses work that it has no place for: 503 with `Retry-After: 1`. Nothing is
+    /// broken, so nothing is logged as an error.
     pub fn full() -> Self {
         Error::from(Code::ServiceUnavailable).retry_after(Duration::from_secs(1))
     }
@@ -160,8 +161,8 @@ impl Error {
         ErrorBody::new(self.code, self.params.clone())
     }
 
-    /// Writes the failure of an `operation` to the log, with what the node does about it. Only where
-    /// no answer carries the cause to the request's log line.
+    /// Writes the failure of an `operation` to the log, with what the node does about it. Only
+    /// where no answer carries the cause to the request's log line.
     pub fn log_in(&self, operation: &'static str, remedy: &'static str) {
         if let Some(cause) = &self.cause {
             let (code, cause) = (self.code.wire(), Chain(cause.as_ref()));

@@ -1,4 +1,5 @@
-//! THE EVENTS: their encoding, which all transports share.
+//! THE EVENTS: their encoding, which all transports share. The list of events and their payloads is
+//! `crates/protocol/src/events.rs`.
 //!
 //! Durable events stand in inboxes and look the same on all transports. Each reader gets its own
 //! cursor and number in front. The tail behind them is encoded once and shared by all readers of

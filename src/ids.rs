@@ -1,4 +1,4 @@
-//! THE IDS: those of the protocol, and the generator of new ones.
+//! THE IDS: those of `crates/protocol/src/ids.rs`, and the generator of new ones.
 
 pub use blindpipe_protocol::ids::*;
 use uuid::Uuid;

@@ -18,10 +18,11 @@
 //! ```
 //!
 //! - Foundation: values and small tools. [`validation`] says what a value from outside must be.
-//! - Stores: [`db`] (Postgres, the truth), [`redis`] (hints and counters, which may vanish), [`mail`].
+//! - Stores: [`db`] (Postgres, the truth), [`redis`] (hints and counters, which may vanish),
+//!   [`mail`].
 //! - Core: [`limits`] (budgets, quotas, connection slots), [`auth`] (credentials and callers),
-//!   [`access_log`] (what agents read), [`inbox`] (the durable sequence of events), [`objects`] (the
-//!   bytes of files).
+//!   [`access_log`] (what agents read), [`inbox`] (the durable sequence of events), [`objects`]
+//!   (the bytes of files).
 //! - Delivery: [`delivery`] publishes committed events to the subscriptions of all nodes and
 //!   reconciles them with Postgres. It knows neither WebSockets nor streams.
 //! - Work: [`jobs`] (the queue), [`work`] (a transaction with its events, revocations and jobs),
@@ -32,9 +33,19 @@
 //!   method and path), [`documents`] (OpenAPI and AsyncAPI), [`schedule`] (the performer of each
 //!   job, and the upkeep), [`node`] (start and drain), [`healthcheck`].
 //!
-//! Tables, one file each: [`routes`], [`error`], [`events`], [`ids`], [`limits::table`],
-//! [`limits::quotas`], [`gateway::close`], [`gateway::frames`], [`delivery::backplane::messages`],
-//! [`redis::keys`], [`metrics`], [`config`], [`jobs`], [`schedule`].
+//! Tables, one file each: [`routes`], [`limits::quotas`], [`delivery::backplane::messages`],
+//! [`redis::keys`], [`metrics`], [`config`], [`jobs`], [`schedule`]. The rows that clients see are in
+//! the protocol crate, so that the server, its tests and its clients share them. A module here
+//! re-exports each:
+//!
+//! | table | its rows | the server's part |
+//! |---|---|---|
+//! | errors | `crates/protocol/src/errors.rs` | [`error`] |
+//! | events | `crates/protocol/src/events.rs` | [`events`] |
+//! | limits | `crates/protocol/src/limits.rs` | [`limits::table`] |
+//! | ids | `crates/protocol/src/ids.rs` | [`ids`] |
+//! | frames | `crates/protocol/src/frames.rs` | [`gateway::frames`] |
+//! | close codes | `crates/protocol/src/close.rs` | [`gateway::close`] |
 //!
 //! Three rules hold everywhere. Postgres is the truth and Redis only hints. A node publishes after
 //! the commit. Each request's own query reads whether its credential is still valid.

@@ -45,8 +45,8 @@ pub enum Heard {
     },
 }
 
-/// The part of a server's frame that is checked. It borrows from the text: the protocol's own frames
-/// own their strings, and their cost would count as the server's.
+/// The part of a server's frame that is checked. It borrows from the text: the protocol's own
+/// frames own their strings, and their cost would count as the server's.
 #[derive(Deserialize)]
 struct Frame<'a> {
     r#type: &'a str,

@@ -34,8 +34,8 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// Refuses a credential that has ended since it was verified, and locks it until the transaction
-    /// ends. This lock comes before all others.
+    /// Refuses a credential that has ended since it was verified, and locks it until the
+    /// transaction ends. This lock comes before all others.
     pub async fn lock_live(&self, tx: &Tx) -> Result<()> {
         match self {
             Caller::User(user) => user::lock_live_session(tx, user.id, user.session).await,

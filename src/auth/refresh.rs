@@ -39,7 +39,7 @@ impl RefreshTokens {
     }
 
     /// The `Set-Cookie` that removes the cookie.
-    pub fn no_cookie(&self) -> HeaderValue {
+    pub fn no_cookie() -> HeaderValue {
         HeaderValue::from_static(
             "refresh_token=; HttpOnly; Secure; SameSite=Strict; Path=/auth; Max-Age=0",
         )

@@ -10,8 +10,8 @@ use axum::{
 use super::Reverify;
 use crate::error::{Error, Result};
 
-/// The caller of a route that a signature opens too. A token that is sent must be valid, also beside
-/// a signature. Without any credential the caller is refused as one that lacks a token.
+/// The caller of a route that a signature opens too. A token that is sent must be valid, also
+/// beside a signature. Without any credential the caller is refused as one that lacks a token.
 pub struct TokenOrSignature<T> {
     /// The caller of the token; none if the handler must verify the signature.
     pub caller: Option<T>,

@@ -19,7 +19,8 @@ use reading::{read_one, settings};
 pub use values::{Bounded, List, Origin, Profile, Switch};
 
 settings! {
-    /// `production`, or `dev` for a cluster on one machine: mails to files, built-in Turnstile; every listener must be on loopback.
+    /// `production`, or `dev` for a cluster on one machine: mails to files, built-in Turnstile;
+    /// every listener must be on loopback.
     profile: Profile = "PROFILE", Some("production");
     /// The node's name in logs; the pod's name in Kubernetes.
     node_name: String = "NODE_NAME", Some("node");
@@ -33,19 +34,24 @@ settings! {
     tls_key: Option<PathBuf> = "TLS_KEY_FILE", Some("");
     /// Comma list of networks (CIDR) whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
     trusted_proxies: List<IpNet> = "TRUSTED_PROXIES", Some("");
-    /// Comma list of web origins that may call `/auth/*` and open a WebSocket; requests without `Origin` always may.
+    /// Comma list of web origins that may call `/auth/*` and open a WebSocket; requests without
+    /// `Origin` always may.
     allowed_origins: List<String> = "ALLOWED_ORIGINS", Some("");
     /// The address clients use, without a trailing slash; issuer of access tokens.
     public_url: String = "PUBLIC_URL", Some("https://localhost:8443");
-    /// Postgres, as a URL. Its role serves: it owns nothing, and `blindpipe migrate` grants it its rights.
+    /// Postgres, as a URL. Its role serves: it owns nothing, and `blindpipe migrate` grants it its
+    /// rights.
     database_url: SecretString = "DATABASE_URL", None;
     /// Connections of the main pool.
     database_pool: Bounded<1, 1000> = "DATABASE_POOL_SIZE", Some("8");
-    /// Milliseconds that a request waits for a connection or a lock before it is refused with 503; a statement may take twice as long, and thrice until its answer is here.
+    /// Milliseconds that a request waits for a connection or a lock before it is refused with 503;
+    /// a statement may take twice as long, and thrice until its answer is here.
     database_timeout: Bounded<100, 60_000> = "DATABASE_TIMEOUT_MS", Some("1000");
-    /// Refuse to start when Postgres may lose what it acknowledged (`fsync` or `synchronous_commit` off).
+    /// Refuse to start when Postgres may lose what it acknowledged (`fsync` or `synchronous_commit`
+    /// off).
     database_durable: Switch = "DATABASE_REQUIRE_DURABLE", Some("true");
-    /// Refuse to start when the role of `DATABASE_URL` owns the tables, since nothing in the database is then append-only for it.
+    /// Refuse to start when the role of `DATABASE_URL` owns the tables, since nothing in the
+    /// database is then append-only for it.
     database_separate: Switch = "DATABASE_REQUIRE_SEPARATE_ROLE", Some("true");
     /// Redis, as a URL (`redis://`, `rediss://`, `redis-cluster://`, `redis-sentinel://`).
     redis_url: SecretString = "REDIS_URL", None;
@@ -53,11 +59,16 @@ settings! {
     redis_prefix: String = "REDIS_PREFIX", Some("bp");
     /// Milliseconds to wait for an answer of Redis; without one a node goes on by itself.
     redis_timeout: Bounded<10, 2000> = "REDIS_TIMEOUT_MS", Some("250");
-    /// Keys of access tokens, comma separated; the first signs, all verify. `kid:base64` of 32 bytes or more for HS256, `kid:ed25519:base64` of 32 bytes for EdDSA. See operations.md for changing them.
+    /// Keys of access tokens, comma separated; the first signs, all verify. `kid:base64` of 32
+    /// bytes or more for HS256, `kid:ed25519:base64` of 32 bytes for EdDSA. See operations.md for
+    /// changing them.
     access_token_keys: SecretString = "ACCESS_TOKEN_KEYS", None;
-    /// Comma list of one to four secrets, each base64 of 32 bytes or more; every MAC of the node has a key derived from them: the first signs, all verify. The same on every node. See operations.md for changing them.
+    /// Comma list of one to four secrets, each base64 of 32 bytes or more; every MAC of the node
+    /// has a key derived from them: the first signs, all verify. All nodes have the same ones. See
+    /// operations.md for changing them.
     server_secret: SecretString = "SERVER_SECRET", None;
-    /// Where mail goes: `smtps://user:password@host`, `smtp://user:password@host?tls=required` (STARTTLS), or `file:///folder` in the dev profile.
+    /// Where mail goes: `smtps://user:password@host`, `smtp://user:password@host?tls=required`
+    /// (STARTTLS), or `file:///folder` in the dev profile.
     mail_url: SecretString = "MAIL_URL", None;
     /// Sender of the mails.
     mail_from: String = "MAIL_FROM", Some("Blindpipe <no-reply@localhost>");
@@ -69,69 +80,91 @@ settings! {
     turnstile_url: String = "TURNSTILE_URL", Some("https://challenges.cloudflare.com/turnstile/v0/siteverify");
     /// Turnstile's secret; required in production.
     turnstile_secret: SecretString = "TURNSTILE_SECRET", Some("");
-    /// Comma list of hostnames that a Turnstile token may have been earned on; empty: any that the widget allows.
+    /// Comma list of hostnames that a Turnstile token may have been earned on; empty: any that the
+    /// widget allows.
     turnstile_hostnames: List<String> = "TURNSTILE_HOSTNAMES", Some("");
     /// Comma list of actions that a Turnstile token may have been earned for; empty: any.
     turnstile_actions: List<String> = "TURNSTILE_ACTIONS", Some("");
-    /// Where files are kept: `file:///folder` (for one node, or nodes that share the folder), `s3://bucket/prefix`, `gs://bucket/prefix` or `azure://container/prefix`.
+    /// Where files are kept: `file:///folder` (for one node, or nodes that share the folder),
+    /// `s3://bucket/prefix`, `gs://bucket/prefix` or `azure://container/prefix`.
     object_store_url: String = "OBJECT_STORE_URL", Some("file:///var/lib/blindpipe/objects");
-    /// Address of an S3-compatible server, or of Azure's service; empty: the provider's own. `http://` allows plain HTTP to it.
+    /// Address of an S3-compatible server, of Azure's service, or of a private endpoint of Google;
+    /// empty: the provider's own. `http://` allows plain HTTP to it.
     object_store_endpoint: String = "OBJECT_STORE_ENDPOINT", Some("");
     /// Region of an S3 bucket.
     object_store_region: String = "OBJECT_STORE_REGION", Some("us-east-1");
     /// S3's access key id, or Azure's account; empty: the credentials of the machine (S3).
     object_store_access_key: String = "OBJECT_STORE_ACCESS_KEY", Some("");
-    /// S3's secret access key, Azure's account key, or the JSON of Google's service account; empty: the credentials of the machine.
+    /// S3's secret access key, Azure's account key, or the JSON of Google's service account; empty:
+    /// the credentials of the machine.
     object_store_secret: SecretString = "OBJECT_STORE_SECRET", Some("");
-    /// Clients write to the bucket itself, by an address that it signs; the node then reads the bytes to verify their hash.
+    /// Clients write to the bucket itself, by an address that it signs; the node then reads the
+    /// bytes to verify their hash.
     object_store_direct: Switch = "OBJECT_STORE_DIRECT", Some("false");
-    /// Changes of the limits table, `scope=count/window` comma separated, such as `agent_message_send=10/s`; see `GET /limits`.
+    /// Changes of the limits table, `scope=count/window` comma separated, such as
+    /// `agent_message_send=10/s`; see `GET /limits`.
     limits: String = "LIMIT_OVERRIDES", Some("");
     /// Counts no call against a limit, to measure what limits cost; in the dev profile only.
     limits_off: Switch = "LIMITS_OFF", Some("false");
     /// Agents a user may have.
     agents_per_user: Bounded<1, 100_000> = "AGENTS_PER_USER", Some("50");
-    /// Writers that gather concurrent sends into one transaction each; a conversation always uses the same one. More than one pays only where Postgres has cores to spare: two half batches cost more than a whole one.
+    /// Writers that gather concurrent sends into one transaction each; a conversation always uses
+    /// the same one. More than one pays only where Postgres has cores to spare: two half batches
+    /// cost more than a whole one.
     send_writers: Bounded<1, 64> = "SEND_WRITERS", Some("1");
     /// Sockets one node holds before it refuses more with 503.
     max_sockets: Bounded<1, 10_000_000> = "MAX_SOCKETS", Some("20000");
-    /// Connections one node holds, sockets and all others; empty: one and a half times `MAX_SOCKETS`. Some open files always stay free for Postgres and Redis.
+    /// Connections one node holds, sockets and all others; empty: one and a half times
+    /// `MAX_SOCKETS`. Some open files always stay free for Postgres and Redis.
     max_connections: Option<Bounded<1, 20_000_000>> = "MAX_CONNECTIONS", Some("");
-    /// Connections of one address (a /64 of IPv6) where the node terminates TLS; trusted proxies are exempt.
+    /// Connections of one address (a /64 of IPv6) where the node terminates TLS; trusted proxies
+    /// are exempt.
     max_connections_per_address: Bounded<1, 20_000_000> = "MAX_CONNECTIONS_PER_ADDRESS", Some("1000");
     /// Seconds after which a connection without use is closed; on HTTP/2 without a request.
     connection_idle: Bounded<1, 3600> = "CONNECTION_IDLE_SECONDS", Some("75");
-    /// MB that one node holds for answers under way, bodies, pages and mailboxes; one principal or address may hold an eighth, and 8 MB at least.
+    /// MB that one node holds for answers under way, bodies, pages and mailboxes; one principal or
+    /// address may hold an eighth, and 8 MB at least.
     max_buffer: Bounded<8, 1_000_000> = "MAX_BUFFER_MB", Some("256");
-    /// Seconds a draining node goes on serving before it closes its listener, for load balancers that notice late.
+    /// Seconds a draining node goes on serving before it closes its listener, for load balancers
+    /// that notice late.
     drain_lag_seconds: Bounded<0, 8> = "DRAIN_LAG_SECONDS", Some("5");
-    /// Connections that an agent may have at once over all nodes, sockets and webhook calls together.
+    /// Connections that an agent may have at once over all nodes, sockets and webhook calls
+    /// together.
     agent_connections: Bounded<1, 1000> = "AGENT_CONNECTIONS", Some("3");
     /// Whether this node delivers webhooks; if no node does, run `blindpipe worker` beside them.
     webhook_worker: Switch = "WEBHOOK_WORKER", Some("true");
-    /// Conversations of an agent whose events are delivered side by side, within `AGENT_CONNECTIONS`.
+    /// Conversations of an agent whose events are delivered side by side, within
+    /// `AGENT_CONNECTIONS`.
     webhook_conversations: Bounded<1, 1000> = "WEBHOOK_CONVERSATIONS", Some("3");
-    /// Seconds over which the seven retries of a delivery are spread; each waits five times as long as the one before (5 s, 25 s and so on with the default). `Retry-After` is not scaled.
+    /// Seconds over which the seven retries of a delivery are spread; each waits five times as long
+    /// as the one before (5 s, 25 s and so on with the default). `Retry-After` is not scaled.
     webhook_retry_seconds: Bounded<1, 604_800> = "WEBHOOK_RETRY_SECONDS", Some("97655");
-    /// The word in the names of the webhooks' headers, `X-<word>-Signature` and so on: letters, digits and hyphens.
+    /// The word in the names of the webhooks' headers, `X-<word>-Signature` and so on: letters,
+    /// digits and hyphens.
     webhook_brand: String = "WEBHOOK_BRAND", Some("Service");
     /// Comma list of the ports that webhooks may have; the dev profile allows every port.
     egress_ports: List<u16> = "EGRESS_PORTS", Some("443,8443");
-    /// Comma list of networks (CIDR) that the node never calls on behalf of a user, beside those that are not the public internet.
+    /// Comma list of networks (CIDR) that the node never calls on behalf of a user, beside those
+    /// that are not the public internet.
     egress_denied: List<IpNet> = "EGRESS_DENIED_NETWORKS", Some("");
-    /// Comma list of name servers (address and port) for the hosts of webhooks; empty: those of `/etc/resolv.conf`.
+    /// Comma list of name servers (address and port) for the hosts of webhooks; empty: those of
+    /// `/etc/resolv.conf`.
     egress_name_servers: List<SocketAddr> = "EGRESS_NAME_SERVERS", Some("");
-    /// Milliseconds of a call to a webhook, from the name to the last byte of the answer. Receivers are promised 10,000; tests wait for less.
+    /// Milliseconds of a call to a webhook, from the name to the last byte of the answer. Receivers
+    /// are promised 10,000; tests wait for less.
     egress_timeout: Bounded<100, 10_000> = "EGRESS_TIMEOUT_MS", Some("10000");
     /// Calls to webhooks that a node has under way at once.
     egress_in_flight: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT", Some("256");
     /// Calls to webhooks of one host and port that a node has under way at once.
     egress_in_flight_per_origin: Bounded<1, 10_000> = "EGRESS_MAX_IN_FLIGHT_PER_ORIGIN", Some("64");
-    /// Comma list of hosts of Postgres, Redis, the mail server, Turnstile and the object store that may be reached without TLS in production; loopback and Unix sockets always may.
+    /// Comma list of hosts of Postgres, Redis, the mail server, Turnstile and the object store that
+    /// may be reached without TLS in production; loopback and Unix sockets always may.
     allow_cleartext: List<String> = "ALLOW_CLEARTEXT", Some("");
-    /// Accept `localhost` as the public address and the public Turnstile test keys in production, to try a cluster in containers.
+    /// Accept `localhost` as the public address and the public Turnstile test keys in production,
+    /// to try a cluster in containers.
     allow_test_values: Switch = "ALLOW_TEST_VALUES", Some("false");
-    /// How many times as often as ordered the upkeep runs (what is over is forgotten, due keys are retired). Tests see an hour of it in seconds.
+    /// How many times as often as ordered the upkeep runs (what is over is forgotten, due keys are
+    /// retired). Tests see an hour of it in seconds.
     upkeep_speed: Bounded<1, 3600> = "UPKEEP_SPEED", Some("1");
     /// Log filter, such as `info` or `blindpipe=debug`.
     log: String = "LOG", Some("info");

@@ -23,7 +23,8 @@ pub enum Plans {
     Free,
     /// Always by index and in order, planned once. It serves the send path, whose tables may have
     /// been empty at planning time. Its waits for locks are short, because other sends wait behind
-    /// each statement, and so is the life of its idle transactions: their locks hold up other nodes.
+    /// each statement, and so is the life of its idle transactions: their locks hold up other
+    /// nodes.
     Pinned,
     /// Pinned, and a commit does not wait for the disk. It serves state that may be lost with a
     /// crash of Postgres.

@@ -3,7 +3,7 @@
 //! A subscription is a local reader of an inbox: a socket, or a poll that waits.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -35,10 +35,45 @@ const FENCE_AFTER: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug)]
 pub struct SubscriptionChange(pub Uuid);
 
+/// The subscriptions of this node, by their principal and by their credential.
+#[derive(Default)]
+struct Subscriptions {
+    by_principal: HashMap<Uuid, Vec<Arc<Subscription>>>,
+    by_credential: HashMap<Uuid, Vec<Arc<Subscription>>>,
+}
+
+impl Subscriptions {
+    fn all(&self) -> impl Iterator<Item = &Arc<Subscription>> {
+        self.by_principal.values().flatten()
+    }
+
+    fn of(&self, principal: Uuid) -> impl Iterator<Item = &Arc<Subscription>> {
+        self.by_principal.get(&principal).into_iter().flatten()
+    }
+}
+
+/// Removes a subscription from its row; true if the row is gone with it.
+fn remove(
+    rows: &mut HashMap<Uuid, Vec<Arc<Subscription>>>,
+    key: Uuid,
+    subscription: &Arc<Subscription>,
+) -> bool {
+    let Entry::Occupied(mut row) = rows.entry(key) else {
+        return false;
+    };
+    row.get_mut()
+        .retain(|other| !Arc::ptr_eq(other, subscription));
+    let is_empty = row.get().is_empty();
+    if is_empty {
+        row.remove();
+    }
+    is_empty
+}
+
 /// The subscriptions of this node; clones share them.
 #[derive(Clone)]
 pub struct Hub {
-    subscriptions: Arc<Mutex<HashMap<Uuid, Vec<Arc<Subscription>>>>>,
+    subscriptions: Arc<Mutex<Subscriptions>>,
     /// Set when the node drains. A new subscription then ends at once.
     closed: Arc<AtomicBool>,
     /// The last time that the node has checked its subscriptions' credentials.
@@ -69,7 +104,7 @@ impl Hub {
         )
     }
 
-    fn subscriptions(&self) -> MutexGuard<'_, HashMap<Uuid, Vec<Arc<Subscription>>>> {
+    fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
         self.subscriptions.lock()
     }
 
@@ -77,7 +112,11 @@ impl Hub {
     pub fn join(&self, subscription: Subscription) -> SubscriptionGuard {
         let subscription = Arc::new(subscription);
         let mut subscriptions = self.subscriptions();
-        let row = subscriptions.entry(subscription.principal).or_default();
+        let by_credential = &mut subscriptions.by_credential;
+        let row = by_credential.entry(subscription.credential).or_default();
+        row.push(subscription.clone());
+        let by_principal = &mut subscriptions.by_principal;
+        let row = by_principal.entry(subscription.principal).or_default();
         row.push(subscription.clone());
         if row.len() == 1 {
             self.announce(subscription.principal);
@@ -97,7 +136,7 @@ impl Hub {
     pub fn close(&self) -> Vec<Arc<Subscription>> {
         let subscriptions = self.subscriptions();
         self.closed.store(true, Ordering::Release);
-        subscriptions.values().flatten().cloned().collect()
+        subscriptions.all().cloned().collect()
     }
 
     fn announce(&self, principal: Uuid) {
@@ -106,14 +145,12 @@ impl Hub {
     }
 
     fn leave(&self, subscription: &Arc<Subscription>) {
-        let mut subscriptions = self.subscriptions();
-        let Some(row) = subscriptions.get_mut(&subscription.principal) else {
-            return;
-        };
-        row.retain(|other| !Arc::ptr_eq(other, subscription));
-        if row.is_empty() {
-            subscriptions.remove(&subscription.principal);
-            self.announce(subscription.principal);
+        let subscriptions = &mut *self.subscriptions();
+        let credential = subscription.credential;
+        remove(&mut subscriptions.by_credential, credential, subscription);
+        let principal = subscription.principal;
+        if remove(&mut subscriptions.by_principal, principal, subscription) {
+            self.announce(principal);
         }
     }
 
@@ -151,7 +188,7 @@ impl Hub {
 
     /// Whether `principal` has a subscription here.
     pub fn listens(&self, principal: Uuid) -> bool {
-        self.subscriptions().contains_key(&principal)
+        self.subscriptions().by_principal.contains_key(&principal)
     }
 
     /// Queues an event for the recipients' subscriptions and adds these to `wakeups`.
@@ -163,7 +200,7 @@ impl Hub {
     ) {
         let subscriptions = self.subscriptions();
         for Delivery { principal, seq } in deliveries {
-            for subscription in subscriptions.get(principal).into_iter().flatten() {
+            for subscription in subscriptions.of(*principal) {
                 subscription.note(*seq, encoded);
                 wakeups.0.push(subscription.clone());
             }
@@ -180,8 +217,7 @@ impl Hub {
         let subscriptions = self.subscriptions();
         for subscription in principals
             .iter()
-            .filter_map(|principal| subscriptions.get(principal))
-            .flatten()
+            .flat_map(|principal| subscriptions.of(*principal))
         {
             if !but.is_some_and(|but| std::ptr::eq(but, &**subscription)) {
                 subscription.note_ephemeral(event);
@@ -192,13 +228,9 @@ impl Hub {
     /// Wakes the subscriptions of `principal` that are behind `head`; returns their number.
     pub fn wake_behind(&self, principal: Uuid, head: i64) -> u64 {
         let subscriptions = self.subscriptions();
-        let behind = subscriptions
-            .get(&principal)
-            .into_iter()
-            .flatten()
-            .filter(|subscription| {
-                subscription.sent() < head || subscription.sent() == UNKNOWN_SEQ
-            });
+        let behind = subscriptions.of(principal).filter(|subscription| {
+            subscription.sent() < head || subscription.sent() == UNKNOWN_SEQ
+        });
         behind.map(|subscription| subscription.raise(head)).count() as u64
     }
 
@@ -217,33 +249,60 @@ impl Hub {
     /// Ends the subscriptions that one of `credentials` authorised.
     pub fn revoke(&self, credentials: &[Uuid], reason: RevocationReason) {
         self.note_revoked(credentials);
-        self.for_each(|subscription| {
-            if credentials.contains(&subscription.credential) {
+        let subscriptions = self.subscriptions();
+        for credential in credentials {
+            let row = subscriptions.by_credential.get(credential);
+            for subscription in row.into_iter().flatten() {
                 subscription.end(End::Revoked { reason });
             }
-        });
+        }
     }
 
     /// Those of `credentials` that authorised a subscription here.
     pub fn authorised_by(&self, credentials: &[Uuid]) -> Vec<Uuid> {
-        let mut here = Vec::new();
-        for subscription in self.subscriptions().values().flatten() {
-            let credential = subscription.credential;
-            if credentials.contains(&credential) && !here.contains(&credential) {
-                here.push(credential);
-            }
-        }
+        let subscriptions = self.subscriptions();
+        let mut here = credentials.to_vec();
+        here.retain(|one| subscriptions.by_credential.contains_key(one));
         here
+    }
+
+    /// Every credential that authorised a subscription here.
+    pub fn credentials(&self) -> Vec<Uuid> {
+        self.subscriptions().by_credential.keys().copied().collect()
+    }
+
+    /// Every principal with a subscription here.
+    pub fn principals(&self) -> Vec<Uuid> {
+        self.subscriptions().by_principal.keys().copied().collect()
+    }
+
+    /// The last number that all subscriptions of a principal have, for those of `principals` with a
+    /// subscription here. It is -1 where one has not begun.
+    pub fn positions(&self, principals: &[Uuid]) -> Vec<Delivery> {
+        let subscriptions = self.subscriptions();
+        let position = |principal: &Uuid| {
+            let sent = subscriptions.of(*principal).map(|one| one.sent());
+            let seq = sent
+                .map(|seq| if seq == UNKNOWN_SEQ { -1 } else { seq })
+                .min()?;
+            Some(Delivery {
+                principal: *principal,
+                seq,
+            })
+        };
+        principals.iter().filter_map(position).collect()
     }
 
     /// Calls `with` for every subscription.
     pub fn for_each(&self, with: impl Fn(&Arc<Subscription>)) {
-        self.subscriptions().values().flatten().for_each(with);
+        self.subscriptions().all().for_each(with);
     }
 
-    /// Every subscription.
-    pub fn all(&self) -> Vec<Arc<Subscription>> {
-        self.subscriptions().values().flatten().cloned().collect()
+    /// Every subscription that `is_wanted`.
+    pub fn filtered(&self, is_wanted: impl Fn(&Subscription) -> bool) -> Vec<Arc<Subscription>> {
+        let subscriptions = self.subscriptions();
+        let wanted = subscriptions.all().filter(|one| is_wanted(one));
+        wanted.cloned().collect()
     }
 }
 

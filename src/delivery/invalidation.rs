@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{
     Hub,
     backplane::{Announcement, State},
-    reconcile::dead_credentials,
+    reconcile::store::dead_credentials,
 };
 use crate::{db::Db, metrics};
 

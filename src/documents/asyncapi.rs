@@ -11,13 +11,15 @@ use utoipa::ToSchema;
 
 use super::schemas::Schemas;
 
-const DESCRIPTION: &str = "The WebSocket of Blindpipe. Each frame is a text message that holds one JSON object with a `type`. \
-    The first frame is `auth`, within 5 seconds. `ready` says where reading starts, events follow, `caught_up` ends the replay. \
-    A client acks with the cursor of the last event taken and resumes from it.";
+const DESCRIPTION: &str = "The WebSocket of Blindpipe. Each frame is a text message that holds \
+    a JSON object with a `type`. The first frame is `auth`, within 5 seconds. `ready` says where \
+    reading starts, events follow, `caught_up` ends the replay. A client acks with the cursor of \
+    the last event taken and resumes from it.";
 
-const WEBHOOK_DESCRIPTION: &str = "The address of an agent's webhook. Each call is a signed POST of one JSON object: an event of \
-    the agent's inbox with `delivery_id`, `attempt` and `agent_id`, or one of `x-events`, which are in no inbox. An event \
-    whose body would exceed 1 MB has `data: {object_ref}` instead of its data.";
+const WEBHOOK_DESCRIPTION: &str = "The address of an agent's webhook. Each call is a signed POST of \
+    a JSON object. It holds an event of the agent's inbox with `delivery_id`, `attempt` and \
+    `agent_id`, or an event of `x-events`, which is in no inbox. An event whose body would exceed \
+    1 MB has `data: {object_ref}` instead of its data.";
 
 /// The whole AsyncAPI document.
 pub fn document() -> Value {
@@ -33,23 +35,9 @@ pub fn document() -> Value {
     );
     let from_client = add(&mut messages, "client", says);
     let from_server = add(&mut messages, "server", hears);
-    let on_channel: Map<String, Value> = messages
-        .keys()
-        .map(|name| {
-            let message = json!({ "$ref": format!("#/components/messages/{name}") });
-            (name.clone(), message)
-        })
-        .collect();
+    let on_channel = references(&messages);
     let webhook_messages = webhook_messages(&mut schemas);
-    let on_webhook: Map<String, Value> = webhook_messages
-        .keys()
-        .map(|name| {
-            (
-                name.clone(),
-                json!({ "$ref": format!("#/components/messages/{name}") }),
-            )
-        })
-        .collect();
+    let on_webhook = references(&webhook_messages);
     messages.extend(webhook_messages);
     json!({
         "asyncapi": "3.0.0",
@@ -74,12 +62,21 @@ pub fn document() -> Value {
             },
         },
         "operations": {
-            "clientFrames": operation("receive", "What a client says.", &from_client),
-            "serverFrames": operation("send", "What the server says.", &from_server),
+            "clientFrames": operation("receive", "The frames of a client.", &from_client),
+            "serverFrames": operation("send", "The frames of the server.", &from_server),
             "webhookCalls": webhook_calls(),
         },
         "components": { "messages": messages, "schemas": schemas.into_components() },
     })
+}
+
+/// The messages of a channel, as references to the components.
+fn references(messages: &Map<String, Value>) -> Map<String, Value> {
+    let reference = |name: &String| {
+        let message = json!({ "$ref": format!("#/components/messages/{name}") });
+        (name.clone(), message)
+    };
+    messages.keys().map(reference).collect()
 }
 
 /// The payload of each frame, by its `type`. The choices of the enum's schema stand in the order of
@@ -152,7 +149,7 @@ fn webhook_calls() -> Value {
     let of = |name: &str| json!({ "$ref": format!("#/channels/webhook/messages/webhook.{name}") });
     json!({
         "action": "send",
-        "summary": "What the server posts to a webhook.",
+        "summary": "The calls that the server makes to a webhook.",
         "channel": { "$ref": "#/channels/webhook" },
         "messages": [of("call")],
         "reply": { "messages": [of("replies")] },

@@ -1,4 +1,5 @@
-//! The durable events, and those of webhooks alone, with their recipients and the JSON schemas of their data.
+//! The durable events, and those of webhooks alone, with their recipients and the JSON schemas of
+//! their data.
 
 use blindpipe_protocol::{
     events::{Event, EventKind},

@@ -186,8 +186,8 @@ impl Connection {
         }
     }
 
-    /// Whether the connection can take a further request. False after an answer that was not read to
-    /// its end.
+    /// Whether the connection can take a further request. False after an answer that was not read
+    /// to its end.
     pub(super) async fn is_reusable(&mut self) -> bool {
         // The first step ends the exchange, the second waits for the next request.
         self.drive_once().await;

@@ -164,8 +164,8 @@ fn check_host(host: &Host<String>, text: &str, rules: &UrlRules) -> Result<(), E
     }
 }
 
-/// Whether the URL has the address in its usual form. Other parsers read decimal, octal, hexadecimal
-/// and short forms differently.
+/// Whether the URL has the address in its usual form. Other parsers read decimal, octal,
+/// hexadecimal and short forms differently.
 fn is_dotted(ip: Ipv4Addr, text: &str) -> bool {
     let host = text.split_once("://").map_or("", |(_, rest)| rest);
     host.strip_prefix(&ip.to_string())

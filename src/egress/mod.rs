@@ -1,10 +1,10 @@
 //! The one door for outgoing requests whose address a user chose.
 //!
 //! An attempt parses the URL once and resolves its host once. Every address of the host must be
-//! public, and the connection goes to one of these addresses; TLS and `Host` keep the name. A pooled
-//! connection is used only if its address is among them. Redirects are answers like others. Proxies
-//! of the environment and compressed bodies do not exist here. A single deadline covers everything
-//! from the name to the last byte.
+//! public, and the connection goes to one of these addresses; TLS and `Host` keep the name. A
+//! pooled connection is used only if its address is among them. Redirects are answers like others.
+//! Proxies of the environment and compressed bodies do not exist here. A single deadline covers
+//! everything from the name to the last byte.
 
 mod address;
 mod connection;
@@ -69,8 +69,8 @@ pub enum EgressError {
     Closed,
     /// The answer is not HTTP, or its header lines are too many or too long.
     Protocol,
-    /// The node has as many exchanges under way as it may, in all or with this receiver. Nothing was
-    /// sent, so this is no attempt.
+    /// The node has as many exchanges under way as it may, in all or with this receiver. Nothing
+    /// was sent, so this is no attempt.
     Busy,
 }
 

@@ -107,8 +107,8 @@ fn ok() -> Health {
     }
 }
 
-/// `GET /health/ready` (admin): 200 if Postgres answers, as of the last second, and the node does not drain. The body
-/// reports a missing Redis, but the node stays ready without it.
+/// `GET /health/ready` (admin): 200 if Postgres answers, as of the last second, and the node does
+/// not drain. The body reports a missing Redis, but the node stays ready without it.
 pub async fn ready(
     State(node): State<NodeStatus>,
     State(db): State<Db>,

@@ -12,7 +12,7 @@ use super::{
     socket::{Incoming, Socket},
 };
 use crate::{
-    auth::{caller::VerifiedCredential, user::UserToken},
+    auth::{agent::AgentToken, caller::VerifiedCredential, user::UserToken},
     cursor::Cursor,
     error::{Code, Error, Result},
     ids::Principal,
@@ -139,7 +139,6 @@ async fn admit(
     auth: Auth,
     ip: ClientIp,
 ) -> Result<AuthenticatedClient, Refusal> {
-    let limiter = Limiter::detached(gateway.limits.clone());
     match auth {
         Auth::Agent {
             agent_id,
@@ -150,25 +149,7 @@ async fn admit(
             if claim.agent != agent_id {
                 return Err(Error::from(Code::AgentTokenInvalid).into());
             }
-            let agent = claim
-                .verify(&gateway.db, &gateway.agent_tokens.revoked)
-                .await?;
-            gateway.agent_tokens.used.note(agent.token);
-            limiter.check(Limit::WsConnect, agent.id).await?;
-            let principal = Principal::Agent(agent.id);
-            Ok(AuthenticatedClient {
-                principal,
-                credential: agent.token.0,
-                verified: VerifiedCredential::agent(
-                    claim,
-                    gateway.db.clone(),
-                    gateway.agent_tokens.revoked.clone(),
-                ),
-                reader: Reader::new(principal, ""),
-                expires_at: None,
-                resume: cursor(resume)?,
-                lease: slot(gateway, principal, "").await?,
-            })
+            admit_agent(gateway, claim, resume).await
         }
         Auth::User {
             access_token,
@@ -182,26 +163,54 @@ async fn admit(
                         error.into()
                     }
                 })?;
-            let user = claim
-                .verify(&gateway.db, &gateway.access_tokens.revoked)
-                .await?;
-            limiter.check(Limit::WsConnect, user.id).await?;
-            let principal = Principal::User(user.id);
-            Ok(AuthenticatedClient {
-                principal,
-                credential: user.session.0,
-                reader: Reader::new(principal, &user.device_id),
-                expires_at: Some(claim.expires_at),
-                verified: VerifiedCredential::user(
-                    claim,
-                    gateway.db.clone(),
-                    gateway.access_tokens.revoked.clone(),
-                ),
-                resume: cursor(resume)?,
-                lease: slot(gateway, principal, &user.device_id).await?,
-            })
+            admit_user(gateway, claim, resume).await
         }
     }
+}
+
+/// Verifies the token in Postgres, charges the agent and takes a slot.
+async fn admit_agent(
+    gateway: &Gateway,
+    claim: AgentToken,
+    resume: Option<String>,
+) -> Result<AuthenticatedClient, Refusal> {
+    let revoked = &gateway.agent_tokens.revoked;
+    let agent = claim.verify(&gateway.db, revoked).await?;
+    gateway.agent_tokens.used.note(agent.token);
+    let limiter = Limiter::detached(gateway.limits.clone());
+    limiter.check(Limit::WsConnect, agent.id).await?;
+    let principal = Principal::Agent(agent.id);
+    Ok(AuthenticatedClient {
+        principal,
+        credential: agent.token.0,
+        verified: VerifiedCredential::agent(claim, gateway.db.clone(), revoked.clone()),
+        reader: Reader::new(principal, ""),
+        expires_at: None,
+        resume: cursor(resume)?,
+        lease: slot(gateway, principal, "").await?,
+    })
+}
+
+/// Verifies the session in Postgres, charges the user and takes a slot.
+async fn admit_user(
+    gateway: &Gateway,
+    claim: UserToken,
+    resume: Option<String>,
+) -> Result<AuthenticatedClient, Refusal> {
+    let revoked = &gateway.access_tokens.revoked;
+    let user = claim.verify(&gateway.db, revoked).await?;
+    let limiter = Limiter::detached(gateway.limits.clone());
+    limiter.check(Limit::WsConnect, user.id).await?;
+    let principal = Principal::User(user.id);
+    Ok(AuthenticatedClient {
+        principal,
+        credential: user.session.0,
+        reader: Reader::new(principal, &user.device_id),
+        expires_at: Some(claim.expires_at),
+        verified: VerifiedCredential::user(claim, gateway.db.clone(), revoked.clone()),
+        resume: cursor(resume)?,
+        lease: slot(gateway, principal, &user.device_id).await?,
+    })
 }
 
 async fn slot(gateway: &Gateway, principal: Principal, device: &str) -> Result<Lease, Refusal> {

@@ -1,4 +1,4 @@
-//! THE CLOSE CODES of `/ws`, from the protocol.
+//! THE CLOSE CODES of `/ws`; `crates/protocol/src/close.rs` lists them.
 
 pub use blindpipe_protocol::close::Close;
 

@@ -1,4 +1,5 @@
-//! THE FRAMES of `/ws`: the client's, and the server's answers.
+//! THE FRAMES of `/ws`: the client's, and the server's answers. `crates/protocol/src/frames.rs`
+//! lists them.
 
 pub use blindpipe_protocol::frames::{AuthErrorReason, ServerFrame};
 use blindpipe_protocol::{

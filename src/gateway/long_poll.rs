@@ -18,7 +18,7 @@ use crate::{
     features::agents::ReachabilityTracker,
     http::{Query, RoomForPage},
     ids::Principal,
-    inbox::{Inbox, Reader, Start},
+    inbox::{Bounds, Entry, Inbox, Reader, Start},
     limits::quotas::{MAX_PAGE_EVENTS, MAX_POLL_WAIT_SECONDS},
 };
 
@@ -28,6 +28,22 @@ pub struct PollQuery {
     cursor: Option<String>,
     limit: Option<i64>,
     wait: Option<u64>,
+}
+
+impl PollQuery {
+    /// The cursor, the most events of an answer, and the seconds to wait for the first one.
+    fn read(&self) -> Result<(Option<Cursor>, i64, u64)> {
+        let limit = self.limit.unwrap_or(50);
+        if !(1..=MAX_PAGE_EVENTS).contains(&limit) {
+            return Err(Error::field("limit", "range", "must be from 1 to 100"));
+        }
+        let wait = self.wait.unwrap_or(0);
+        if wait > MAX_POLL_WAIT_SECONDS {
+            return Err(Error::field("wait", "range", "must be from 0 to 25"));
+        }
+        let cursor = self.cursor.as_deref().map(str::parse::<Cursor>);
+        Ok((cursor.transpose()?, limit, wait))
+    }
 }
 
 /// `GET /agents/{agent_id}/messages/poll?cursor=&limit=&wait=`: the events after a cursor.
@@ -43,20 +59,7 @@ pub async fn poll(
     State(reachability): State<ReachabilityTracker>,
     Query(query): Query<PollQuery>,
 ) -> Result<Response> {
-    let limit = query.limit.unwrap_or(50);
-    if !(1..=MAX_PAGE_EVENTS).contains(&limit) {
-        return Err(Error::field("limit", "range", "must be from 1 to 100"));
-    }
-    let wait = query.wait.unwrap_or(0);
-    if wait > MAX_POLL_WAIT_SECONDS {
-        return Err(Error::field("wait", "range", "must be from 0 to 25"));
-    }
-    let cursor = query
-        .cursor
-        .as_deref()
-        .map(str::parse::<Cursor>)
-        .transpose()?;
-
+    let (cursor, limit, wait) = query.read()?;
     let reader = Reader::new(Principal::Agent(caller.id), "");
     let bounds = inbox.bounds(&reader).await?;
     let Start::After(after) = bounds.start(cursor) else {
@@ -90,6 +93,10 @@ pub async fn poll(
             }
         }
     }
+    Ok(answer(&bounds, after, &events))
+}
+
+fn answer(bounds: &Bounds, after: i64, events: &[Entry]) -> Response {
     let next = bounds.cursor(events.last().map_or(after, |last| last.seq));
     let objects: Vec<String> = events
         .iter()
@@ -104,5 +111,5 @@ pub async fn poll(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     );
-    Ok((headers, text).into_response())
+    (headers, text).into_response()
 }

@@ -1,8 +1,8 @@
 //! The answers that a connection writes: how many bytes they hold, and whether the client takes
 //! them.
 //!
-//! A large answer holds a permit of the [`ByteBudget`](crate::limits::buffers::ByteBudget) until its
-//! last byte is written, and is handed out in pieces. An answer must be taken at
+//! A large answer holds a permit of the [`ByteBudget`](crate::limits::buffers::ByteBudget) until
+//! its last byte is written, and is handed out in pieces. An answer must be taken at
 //! [`MIN_BYTES_PER_SECOND`] after [`UNPACED_TIME`]. The connection's timer asks [`Answers`] for the
 //! deadline, since nothing else runs while a client takes nothing. Pings are no progress.
 

@@ -24,9 +24,10 @@ use crate::{
     },
 };
 
-/// Reads the JSON body of `parts`, at most `max_bytes` bytes, and checks the credential again if the
-/// body was late. Errors: `too_large`, before the body is read if it declares its length; 408 if it
-/// is slow; those of the credential; 429 or 503 if the caller or the node holds too many bytes.
+/// Reads the JSON body of `parts`, at most `max_bytes` bytes, and checks the credential again if
+/// the body was late. Errors: `too_large`, before the body is read if it declares its length; 408
+/// if it is slow; those of the credential; 429 or 503 if the caller or the node holds too many
+/// bytes.
 pub async fn read(parts: &Parts, body: Body, max_bytes: usize, too_large: Code) -> Result<Bytes> {
     must_be_json(&parts.headers)?;
     let account = parts.extensions.get::<ByteAccount>();

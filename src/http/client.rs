@@ -46,7 +46,7 @@ pub struct Peer(pub SocketAddr);
 pub fn network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from(u128::from(ip) >> 64 << 64).into(),
-        ip => ip,
+        IpAddr::V4(ip) => ip.into(),
     }
 }
 

@@ -186,32 +186,22 @@ async fn converse<S>(
         phase.next();
     }
     let met = CancellationToken::new();
-    let meet = met.clone();
     let ConnectionServer {
         router,
         buffers,
         stop,
         ..
     } = server;
-    let own_phase = phase.clone();
-    let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
-        meet.cancel();
-        let account = ByteAccount::new(buffers.clone(), client::network(peer.ip()));
-        request.extensions_mut().insert(Peer(peer));
-        request.extensions_mut().insert(account.clone());
-        let (router, phase, answers) = (router.clone(), own_phase.clone(), answers.clone());
-        async move {
-            // Streams of HTTP/2 end separately, so its connections outlive an unread body.
-            if h2 {
-                let open = answers.open();
-                let response = call(router, request).await?;
-                Ok(answers.meter(response, &account, Some(open)))
-            } else {
-                let response = answer_in_turn(router, request, &phase).await?;
-                Ok::<_, Infallible>(answers.meter(response, &account, None))
-            }
-        }
-    });
+    let handler = Handler {
+        router,
+        buffers,
+        peer,
+        h2,
+        phase: phase.clone(),
+        answers,
+        met: met.clone(),
+    };
+    let service = hyper::service::service_fn(move |request| handler.clone().answer(request));
     let builder = builder(h2);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(guarded), service);
     tokio::pin!(connection);
@@ -230,22 +220,60 @@ async fn converse<S>(
             }
         },
     };
-    let reason = match &ended {
-        // The gateway counts the end of the socket, or of the upgrade that failed.
-        _ if phase.is_upgraded() => return,
-        _ if phase.missed().is_some() => phase.missed().unwrap_or_default(),
-        Ok(()) if stop.is_cancelled() => "drain",
-        Ok(()) if phase.lingers() => "answered",
-        Ok(()) => "peer",
-        Err(_) => "broken",
-    };
-    log_end(
-        reason,
-        ended
-            .err()
-            .as_deref()
-            .map(|error| error as &dyn std::error::Error),
-    );
+    let error = ended.err();
+    let error = error.as_deref();
+    if let Some(reason) = reason(error.is_some(), stop.is_cancelled(), &phase) {
+        log_end(reason, error.map(|error| error as &dyn std::error::Error));
+    }
+}
+
+/// The reason why a connection has ended; none if it is upgraded and goes on.
+fn reason(is_broken: bool, is_stopping: bool, phase: &RequestPhase) -> Option<&'static str> {
+    // The gateway counts the end of the socket, or of the upgrade that failed.
+    if phase.is_upgraded() {
+        return None;
+    }
+    if let Some(missed) = phase.missed() {
+        return Some(missed);
+    }
+    match is_broken {
+        true => Some("broken"),
+        false if is_stopping => Some("drain"),
+        false if phase.lingers() => Some("answered"),
+        false => Some("peer"),
+    }
+}
+
+/// The requests of a connection.
+#[derive(Clone)]
+struct Handler {
+    router: Router,
+    buffers: ByteBudget,
+    peer: SocketAddr,
+    h2: bool,
+    phase: RequestPhase,
+    answers: Answers,
+    /// Cancelled with the first request.
+    met: CancellationToken,
+}
+
+impl Handler {
+    async fn answer(self, mut request: hyper::Request<Incoming>) -> Result<Response, Infallible> {
+        self.met.cancel();
+        let address = client::network(self.peer.ip());
+        let account = ByteAccount::new(self.buffers, address);
+        request.extensions_mut().insert(Peer(self.peer));
+        request.extensions_mut().insert(account.clone());
+        // Streams of HTTP/2 end separately, so its connections outlive an unread body.
+        if self.h2 {
+            let open = self.answers.open();
+            let response = call(self.router, request).await?;
+            Ok(self.answers.meter(response, &account, Some(open)))
+        } else {
+            let response = answer_in_turn(self.router, request, &self.phase).await?;
+            Ok(self.answers.meter(response, &account, None))
+        }
+    }
 }
 
 /// The protocol is decided by the caller. Guessing it from the first bytes would wait for them

@@ -5,7 +5,7 @@ use std::{any::Any, time::Instant};
 
 use axum::{
     extract::{MatchedPath, Request, State},
-    http::{HeaderName, HeaderValue, Method, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -71,6 +71,12 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     let headers = response.headers_mut();
     charged.write(headers);
     headers.insert(REQUEST_ID, id);
+    set_security_headers(headers);
+    response
+}
+
+/// The headers of every answer. Answers are not stored unless they say so.
+fn set_security_headers(headers: &mut HeaderMap) {
     headers.insert(
         header::STRICT_TRANSPORT_SECURITY,
         HeaderValue::from_static("max-age=63072000; includeSubDomains"),
@@ -82,7 +88,6 @@ pub async fn record(State(random): State<Random>, mut request: Request, next: Ne
     headers
         .entry(header::CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
-    response
 }
 
 /// A label for the metrics. A client may send any word as a method, and each would be a new series.

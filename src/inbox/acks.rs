@@ -17,6 +17,9 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two tries while Postgres is away.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Most acks, or agents whose reads are logged, in a statement.
+const MAX_PIECE_ROWS: usize = 1_000;
+
 /// A reader, with the credential that vouches for its ack.
 type Acker = (Reader, Uuid);
 
@@ -71,14 +74,12 @@ impl Acks {
     /// away; the acks then wait for the next round. Cancel safe: an ack waits until it is written.
     pub async fn flush(&self, db: &Db) -> bool {
         let _writing = self.writing.lock().await;
-        let Some(acked) = self.flush_acks(db).await else {
-            return false;
-        };
+        let (acked, is_complete) = self.flush_acks(db).await;
         // A read that is not logged here is logged with the agent's next ack, or by the upkeep.
         if let Err(error) = self.log_pushes(db, acked).await {
             error.log_in("inbox.log_pushes", "the next ack or the upkeep logs them");
         }
-        true
+        is_complete
     }
 
     /// Logs the events that agents have acked or were sent.
@@ -94,8 +95,9 @@ impl Acks {
                 .map(|(agent, cursor)| (agent, Some(cursor.seq))),
         );
         while !agents.is_empty() {
+            let piece = agents.iter().take(MAX_PIECE_ROWS);
             let (ids, up_to): (Vec<Uuid>, Vec<Option<i64>>) =
-                agents.iter().map(|(id, seq)| (*id, *seq)).unzip();
+                piece.map(|(id, seq)| (*id, *seq)).unzip();
             let reads = Reads {
                 agents: &ids,
                 up_to: &up_to,
@@ -103,16 +105,21 @@ impl Acks {
                 epoch,
             };
             let more = store::log_reads(&db.read().await?, &reads).await?;
-            agents.retain(|agent, _| more.contains(agent));
+            ids.iter().for_each(|agent| {
+                if !more.contains(agent) {
+                    agents.remove(agent);
+                }
+            });
         }
         Ok(())
     }
 
-    /// Writes the noted acks; none if Postgres is away. Returns their agents.
-    async fn flush_acks(&self, db: &Db) -> Option<Vec<Uuid>> {
+    /// Writes the noted acks in pieces. Returns the agents of those that are written, and whether all
+    /// are.
+    async fn flush_acks(&self, db: &Db) -> (Vec<Uuid>, bool) {
         let noted = self.waiting.lock().clone();
         let Some(epoch) = noted.values().map(|cursor| cursor.epoch).max() else {
-            return Some(Vec::new());
+            return (Vec::new(), true);
         };
         // Numbers of an earlier epoch name other events now.
         let mut acks: Vec<Ack> = noted
@@ -125,20 +132,35 @@ impl Acks {
             })
             .collect();
         acks.sort_unstable_by(|one, other| one.reader.cmp(&other.reader));
-        let written = async { store::ack(&db.read().await?, &acks, Some(epoch)).await };
-        match written.await {
-            Ok(()) => {
-                metrics::acks(acks.len() as u64);
-                // A later ack of a reader stays for the next round.
-                let mut waiting = self.waiting.lock();
-                waiting.retain(|acker, cursor| noted.get(acker) != Some(cursor));
-                let readers = acks.iter().map(|ack| &ack.reader);
-                let agents = readers.filter(|reader| reader.is_agent());
-                Some(agents.map(|reader| reader.principal).collect())
-            }
-            Err(error) => {
+        let mut agents = Vec::new();
+        for piece in acks.chunks(MAX_PIECE_ROWS) {
+            let written = async { store::ack(&db.read().await?, piece, Some(epoch)).await };
+            if let Err(error) = written.await {
                 error.log_in("inbox.ack", "the acks are written in the next round");
-                None
+                return (agents, false);
+            }
+            metrics::acks(piece.len() as u64);
+            self.forget(&noted, piece);
+            let readers = piece.iter().map(|ack| &ack.reader);
+            let of_agents = readers.filter(|reader| reader.is_agent());
+            agents.extend(of_agents.map(|reader| reader.principal));
+        }
+        self.waiting
+            .lock()
+            .retain(|_, cursor| cursor.epoch >= epoch);
+        (agents, true)
+    }
+
+    /// Forgets written acks. A later ack of a reader stays for the next round.
+    fn forget(&self, noted: &HashMap<Acker, Cursor>, written: &[Ack]) {
+        let mut waiting = self.waiting.lock();
+        for ack in written {
+            let Some(credential) = ack.credential else {
+                continue;
+            };
+            let acker = (ack.reader.clone(), credential);
+            if waiting.get(&acker) == noted.get(&acker) {
+                waiting.remove(&acker);
             }
         }
     }

@@ -13,10 +13,13 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use self::store::{Ack, Reads};
-pub(crate) use self::{acks::Acks, store::Reader};
+pub(crate) use self::{
+    acks::Acks,
+    store::{Reader, from_column as epoch_of_column},
+};
 use crate::{
     cursor::Cursor,
-    db::{Conn, Db, Tx},
+    db::{Conn, Db, Tx, batches::paced},
     error::{Code, Error, Result},
     events::{self, EncodedEvent, Event, EventKind},
     ids::{AgentId, ConversationId, EventId, TokenId},
@@ -333,15 +336,16 @@ pub async fn recorded(tx: &Tx, ids: &[EventId]) -> Result<Vec<NewEvent>> {
     store::recorded(tx, ids).await
 }
 
-/// Deletes entries that are older than `days`, and events that no entry refers to any more. Messages are no events; they
-/// stay. Works in small batches, each a transaction. If one half fails, the other still runs.
+/// Deletes entries that are older than `days`, and events that no entry refers to any more.
+/// Messages are no events; they stay. Works in small batches, each a transaction. If one half
+/// fails, the other still runs.
 pub async fn expire(db: &Db, days: i32) -> Result<()> {
     let entries = async {
-        while store::expire_entries(db, days).await? {}
+        while paced(store::expire_entries(db, days)).await? {}
         Ok(())
     };
     let events = async {
-        while store::expire_events(db, days + 1).await? {}
+        while paced(store::expire_events(db, days + 1)).await? {}
         Ok(())
     };
     let outcome = entries.await;

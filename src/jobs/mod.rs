@@ -51,6 +51,7 @@ catalogue! {
         ForgetKeys        = ("forget_idempotency_keys",  300);
         ForgetCodes       = ("forget_codes",             600);
         ForgetJobs        = ("forget_jobs",              600);
+        ForgetLog         = ("forget_reconcile_log",     600);
         ExpireUploads     = ("expire_uploads",           300);
         ExpireInboxes     = ("expire_inboxes",           600);
         PurgeRelations    = ("purge_relations",          600);

@@ -7,8 +7,8 @@ use crate::{db::Db, error::Result, metrics};
 
 /// Measures every table that retention cleans. A table without rows has the age 0.
 ///
-/// An age counts from the time from which the table's rule counts: the creation of a row, or the end
-/// of its validity. Each subquery reads a single entry of an index.
+/// An age counts from the time from which the table's rule counts: the creation of a row, or the
+/// end of its validity. Each subquery reads a single entry of an index.
 pub async fn measure(db: &Db) -> Result<()> {
     let client = db.read().await?;
     let rows = client
@@ -28,6 +28,7 @@ pub async fn measure(db: &Db) -> Result<()> {
                 ('login_notice', (select min(noticed_at) from login_notice)),
                 ('object', (select delete_at from object where delete_at <= app_now() order by delete_at limit 1)),
                 ('passkey_challenge', (select min(expires_at) from passkey_challenge)),
+                ('reconcile_log', (select min(recorded_at) from reconcile_log)),
                 ('relation', (select purge_due from relation where purge_due <= app_now() order by purge_due limit 1)),
                 ('security_notice', (select min(noticed_at) from security_notice)),
                 ('session', (select min(least(revoked_at, refresh_expires_at, absolute_expires_at)) from session)),

@@ -7,7 +7,7 @@
 --
 -- Returns doubles as well: the moment of the decisions (µs), and for each call the rule that denies longest (0: admitted),
 -- the µs until it admits one again, and for each rule how many calls are left now and the µs until the oldest one leaves its
--- window. One string each way, because a client takes longer for a value than Redis for what it stands for.
+-- window. A single string goes each way, because a client takes longer for a value than Redis for what it stands for.
 --
 -- A moment is appended, which is cheap. Only when a log's first moment is two windows old it is written anew, without those
 -- that count no more, and so it never holds more than twice what its rule admits. From then on it is kept for three

@@ -1,4 +1,4 @@
-//! THE LIMITS: the rows of the protocol, and the operator's overrides.
+//! THE LIMITS: the rows of `crates/protocol/src/limits.rs`, and the operator's overrides.
 //!
 //! Redis counts all limits but [`IN_POSTGRES`].
 

@@ -36,8 +36,8 @@ impl Tiers {
         if let Some(tier) = self.known.get(&agent).await {
             return tier;
         }
-        // A failure is remembered as well. Otherwise each call of an agent whose look-up is too slow
-        // would wait for it, and hold a connection meanwhile.
+        // A failure is remembered as well. Otherwise each call of an agent whose look-up is too
+        // slow would wait for it, and hold a connection meanwhile.
         let look = async {
             self.largest_group(agent)
                 .await

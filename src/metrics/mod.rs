@@ -1,4 +1,4 @@
-//! The functions that record the metrics; [`SERIES`] lists them.
+//! The functions that record the metrics. [`SERIES`], in `series.rs`, declares each of them.
 
 mod recorder;
 mod series;
@@ -100,9 +100,13 @@ pub fn resubscribed(cause: &'static str) {
     count("backplane_resubscribes_total", &[("cause", cause)]);
 }
 
-pub fn sweep(span: Duration, late: u64) {
-    seconds("sweep_seconds", &[], span);
+pub fn sweep(part: &'static str, span: Duration, late: u64) {
+    seconds("sweep_seconds", &[("part", part)], span);
     metrics::counter!("sweep_late_total").increment(late);
+}
+
+pub fn sweep_lookups(kind: &'static str, n: usize) {
+    metrics::counter!("sweep_lookups_total", "kind" => kind).increment(n as u64);
 }
 
 pub fn socket_opened(kind: &'static str) {

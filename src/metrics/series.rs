@@ -1,5 +1,5 @@
-//! THE METRICS: name, kind and help of every series. Labels are templates, classes and scopes, never
-//! an id.
+//! THE METRICS: name, kind and help of every series. Labels are templates, classes and scopes,
+//! never an id.
 
 /// The kind of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,12 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     (
         "sweep_seconds",
         Kind::Seconds,
-        "Time of one sweep over the local sessions.",
+        "Time of a sweep, by part: the log's news, or a round over sessions with its pauses.",
+    ),
+    (
+        "sweep_lookups_total",
+        Kind::Counter,
+        "Inboxes and credentials that sweeps looked up in Postgres, by kind.",
     ),
     (
         "sweep_late_total",

@@ -15,7 +15,7 @@ use crate::{
     auth::agent::MAX_CONCURRENT_LOOKUPS,
     clock::Clock,
     config::{Config, Switch},
-    db::{Db, Plans, migrate},
+    db::{Conn, Db, Plans, migrate},
     delivery::End,
     error::Error,
     http::{
@@ -181,22 +181,20 @@ impl Node {
             tasks: workers.clone(),
             stop: stopping.clone(),
         };
-        let mut address = admin_address;
-        if role == Role::Node {
-            let public = TcpListener::bind(config.listen).await?;
-            address = public.local_addr()?;
-            let server = ConnectionServer {
-                tls,
-                router: routes::public(app.clone()),
-                connections: Connections::of(&config),
-                tasks: connections.clone(),
-                stop: closing.clone(),
-                ..admin_server.clone()
-            };
-            // The acceptor counts as a connection: a drain must not count them before the last
-            // has been let in.
-            listener::serve(public, server, connections);
-        }
+        let address = match role {
+            Role::Worker => admin_address,
+            Role::Node => {
+                let server = ConnectionServer {
+                    tls,
+                    router: routes::public(app.clone()),
+                    connections: Connections::of(&config),
+                    tasks: connections.clone(),
+                    stop: closing.clone(),
+                    ..admin_server.clone()
+                };
+                serve_public(&config, server).await?
+            }
+        };
         // Probes and metrics are answered until the very end.
         listener::serve(admin, admin_server, workers);
         tracing::info!(%address, %admin_address, "serving");
@@ -212,8 +210,8 @@ impl Node {
         })
     }
 
-    /// Stops without breaking a promise: not ready, then no new connections, then sockets sent elsewhere, then what is
-    /// under way, then the end.
+    /// Stops without breaking a promise: not ready, then no new connections, then sockets sent
+    /// elsewhere, then what is under way, then the end.
     pub async fn drain(self) {
         tracing::info!("draining");
         self.app.status.drain();
@@ -279,6 +277,17 @@ impl Node {
     }
 }
 
+/// Starts the public listener; returns its address.
+async fn serve_public(config: &Config, server: ConnectionServer) -> Result<SocketAddr, Failure> {
+    let public = TcpListener::bind(config.listen).await?;
+    let address = public.local_addr()?;
+    // The acceptor counts as a connection: a drain must not count them before the last has been
+    // let in.
+    let connections = server.tasks.clone();
+    listener::serve(public, server, &connections);
+    Ok(address)
+}
+
 /// Refuses a Postgres that is too old, has an older schema than ours, may lose what it has
 /// acknowledged, or would let this role change what is append-only.
 async fn check_postgres(db: &Db, config: &Config) -> Result<(), Failure> {
@@ -309,6 +318,23 @@ async fn check_postgres(db: &Db, config: &Config) -> Result<(), Failure> {
             "fsync or synchronous_commit is off: Postgres may lose acknowledged messages".into(),
         );
     }
+    check_schema(&client).await?;
+    let owns = "-- node.owns
+            select pg_has_role(relowner, 'usage') as owns from pg_class where oid = 'message'::regclass";
+    let owns: bool = client.query_one(owns, &[]).await.map_err(said)?.get("owns");
+    if config.database_separate.0 && owns {
+        return Err(
+            "the role of DATABASE_URL owns the tables: give nodes a role of their own and \
+             `blindpipe migrate` the owner's MIGRATE_DATABASE_URL, or set \
+             DATABASE_REQUIRE_SEPARATE_ROLE=false"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a schema that is older than this build.
+async fn check_schema(client: &Conn) -> Result<(), Failure> {
     let history = "-- node.schema
             select coalesce(max(version), 0)::bigint as version from refinery_schema_history";
     let applied: i64 = match client.prepare_cached(history).await {
@@ -328,17 +354,6 @@ async fn check_postgres(db: &Db, config: &Config) -> Result<(), Failure> {
             migrate::newest()
         )
         .into());
-    }
-    let owns = "-- node.owns
-            select pg_has_role(relowner, 'usage') as owns from pg_class where oid = 'message'::regclass";
-    let owns: bool = client.query_one(owns, &[]).await.map_err(said)?.get("owns");
-    if config.database_separate.0 && owns {
-        return Err(
-            "the role of DATABASE_URL owns the tables: give nodes a role of their own and \
-             `blindpipe migrate` the owner's MIGRATE_DATABASE_URL, or set \
-             DATABASE_REQUIRE_SEPARATE_ROLE=false"
-                .into(),
-        );
     }
     Ok(())
 }

@@ -82,7 +82,7 @@ fn check_test_values(config: &Config, faults: &mut Vec<String>) {
     let secret = ExposeSecret::expose_secret(&config.turnstile_secret);
     let zeros = secret
         .trim_start_matches(['1', '2', '3'])
-        .trim_start_matches("x");
+        .trim_start_matches('x');
     if secret.len() > 20 && zeros.trim_start_matches('0') == "AA" {
         faults.push("TURNSTILE_SECRET: a public test key accepts or refuses everybody".into());
     }

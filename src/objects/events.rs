@@ -1,4 +1,5 @@
-//! Data of events that is too large for a webhook: stored once, with a new address at every attempt.
+//! Data of events that is too large for a webhook: stored once, with a new address at every
+//! attempt.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
--- One node says that it lives.
+-- A node says that it lives.
 -- KEYS[1] the sorted set of nodes by last beat (ms); ARGV: node, ms that a beat lives
 -- Returns whether it counted as living until now, the time (ms), and all who live.
 local clock = redis.call('TIME')

@@ -183,7 +183,8 @@ impl Tx {
         }
     }
 
-    /// Closes the sockets of credentials that this transaction revokes, on every node, once it is committed.
+    /// Closes the sockets of credentials that this transaction revokes, on every node, once it is
+    /// committed.
     pub fn revoke(&self, credentials: Vec<Uuid>, reason: RevocationReason) {
         if credentials.is_empty() {
             return;

@@ -29,6 +29,7 @@ LIMITS = {
     "ws_connect_ip": "100000/min",
     "keys_lookup": "100000/min",
     "conversation_open": "10000/h",
+    "group_agent_instance": "1000/min",
     "user_messages_list": "100000/min",
     "agent_conversation_message_send": "1000/s",
 }
@@ -55,7 +56,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
     # A hang is a failure.
-    limit = asyncio.wait_for(pyfuncitem.obj(**arguments), float(os.environ.get("LIMIT", 60)))
+    marker = pyfuncitem.get_closest_marker("limit")
+    seconds = marker.args[0] if marker else float(os.environ.get("LIMIT", 60))
+    limit = asyncio.wait_for(pyfuncitem.obj(**arguments), seconds)
     pyfuncitem._request.getfixturevalue("runner").run(limit)
     return True
 

@@ -106,7 +106,7 @@ async def process(
     """Runs an agent as its own process, for the time of a block; SIGTERM must end it with 0."""
     child = await asyncio.create_subprocess_exec(*command, env=env)
     try:
-        await _online(child, options, owner)
+        await online(child, options, owner)
         yield
         child.send_signal(signal.SIGTERM)
         assert await child.wait() == 0, "SIGTERM ends an agent with 0"
@@ -116,7 +116,7 @@ async def process(
             await child.wait()
 
 
-async def _online(
+async def online(
     child: asyncio.subprocess.Process, options: AgentOptions, owner: TestUser
 ) -> None:
     call = Call("GET", f"/agents/{options.agent_id}")

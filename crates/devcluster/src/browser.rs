@@ -106,12 +106,10 @@ impl Browser {
         loop {
             let said = fs::read_to_string(&log).unwrap_or_default();
             // The line is complete once its end has arrived.
-            let listening = said
+            let mut lines = said
                 .split_inclusive('\n')
                 .filter(|line| line.ends_with('\n'));
-            let address = listening
-                .filter_map(|line| line.strip_prefix("DevTools listening on "))
-                .next();
+            let address = lines.find_map(|line| line.strip_prefix("DevTools listening on "));
             if let Some(address) = address {
                 return Ok(RunningBrowser {
                     devtools: address.trim().to_owned(),

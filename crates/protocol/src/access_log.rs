@@ -46,8 +46,8 @@ pub struct Access {
     pub kind: AccessKind,
     /// The number of messages, events, keys or files.
     pub items: i64,
-    /// The first of them: a message's number in the conversation for `history`, an event's number in
-    /// the agent's inbox for `poll` and `push`; otherwise null.
+    /// The first of them: a message's number in the conversation for `history`, an event's number
+    /// in the agent's inbox for `poll` and `push`; otherwise null.
     #[cfg_attr(feature = "schema", schema(required = true))]
     pub from_seq: Option<i64>,
     /// The last of them, likewise.

@@ -42,7 +42,7 @@ pub struct RevokedDevice {
     pub agents: i64,
 }
 
-/// What a user has that signs in or acts without a session.
+/// A user's means that sign in or act without a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StillThere {
     /// The user's passkeys.

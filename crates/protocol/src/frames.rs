@@ -95,8 +95,8 @@ frames! {
         StreamCancel(CancelStream) = "stream.cancel",
         /// Asks for deltas again.
         StreamSync(SyncStream) = "stream.sync",
-        /// Asks the devices of a user to run a tool; agents only. Answered with `artifact.requested`
-        /// or `error`.
+        /// Asks the devices of a user to run a tool; agents only. Answered with
+        /// `artifact.requested` or `error`.
         ArtifactRequest(ArtifactRequestFrame) = "artifact_request",
         /// Answers a tool call for this device; users only. Answered with `artifact.responded` or
         /// `error`.
@@ -207,7 +207,7 @@ pub struct SendMessageFrame {
     /// An object with a string `type`, at most 1 MB.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub payload: RawJson,
-    /// The sender's own id, which readers see. One id sends one message within 24 hours.
+    /// The sender's own id, which readers see. An id sends a single message within 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_message_id: Option<MessageId>,
     /// The sender's own id under another name. Readers do not see it.

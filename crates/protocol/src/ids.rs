@@ -150,7 +150,7 @@ id! {
     MessageId: parse_ulid, show_ulid, ulid;
     /// An agent's membership in a group.
     InstanceId: parse_ulid, show_ulid, ulid;
-    /// One delivery of an event to a webhook, the same over its attempts.
+    /// A delivery of an event to a webhook, the same over its attempts.
     DeliveryId: parse_uuid, show_uuid, uuid_v7;
     /// A durable event.
     EventId: parse_ulid, show_ulid, ulid;

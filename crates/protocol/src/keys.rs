@@ -27,7 +27,7 @@ pub const MAX_SCHEMES: usize = 8;
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Argon2Params {
     /// The memory in KiB.
-    #[cfg_attr(feature = "schema", schema(minimum = 19456, maximum = 4194304))]
+    #[cfg_attr(feature = "schema", schema(minimum = 19_456, maximum = 4_194_304))]
     pub m: i32,
     /// The number of passes.
     #[cfg_attr(feature = "schema", schema(minimum = 2, maximum = 1000))]

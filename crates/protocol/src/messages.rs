@@ -23,7 +23,7 @@ pub struct SendMessage {
     /// An object with a string `type`, at most 1 MB. `encrypted` marks ciphertext.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub payload: RawJson,
-    /// The sender's own id, which readers see. One id sends one message within 24 hours.
+    /// The sender's own id, which readers see. An id sends a single message within 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_message_id: Option<MessageId>,
     /// The sender's own id under another name, like the header `Idempotency-Key`. Readers do not

@@ -13,8 +13,8 @@ words! {
         Conversation = "conversation",
         /// A user who shares a conversation with the caller, by name.
         User = "user",
-        /// An agent of the caller's, or related with the caller, or in a conversation of the caller's,
-        /// by name.
+        /// An agent of the caller's, or related with the caller, or in a conversation of the
+        /// caller's, by name.
         Agent = "agent",
         /// A file of a conversation of the caller's, by the name that its uploader declared.
         File = "file",

@@ -72,7 +72,7 @@ pub struct EndStream {
     pub conversation_id: Option<ConversationId>,
     /// An object with a string `type`, at most 1 MB.
     pub payload: RawJson,
-    /// The sender's own id. One id sends one message within 24 hours.
+    /// The sender's own id. An id sends a single message within 24 hours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_message_id: Option<MessageId>,
     /// The sender's own id under another name. Readers do not see it.

@@ -1,5 +1,6 @@
-//! Tool calls, an agent's requests to the devices of a user: `/agents/{agent_id}/artifact-requests`,
-//! `/artifact-requests/{request_id}/response`, and the frames of the same names.
+//! Tool calls, an agent's requests to the devices of a user:
+//! `/agents/{agent_id}/artifact-requests`, `/artifact-requests/{request_id}/response`, and the
+//! frames of the same names.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -80,7 +81,8 @@ body_and_frame! {
     /// `artifact_request` of an agent.
     pub struct ArtifactRequestFrame;
     {
-        /// The agent's name for the call, such as a ULID. A repeat answers the call's present state.
+        /// The agent's name for the call, such as a ULID. A repeat answers the call's present
+        /// state.
         pub request_id: RequestId,
         /// The conversation of the call.
         pub conversation_id: ConversationId,

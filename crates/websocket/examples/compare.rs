@@ -17,7 +17,7 @@ use std::{
     env,
     error::Error,
     fs,
-    future::poll_fn,
+    future::{poll_fn, ready},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     time::Duration,
@@ -94,8 +94,8 @@ async fn main() -> Result<()> {
 async fn serve(kind: &str) -> Result<()> {
     let hub = Hub::default();
     let handler = match kind {
-        "ours" => get(move |request| upgrade_ours(request, hub.clone())),
-        _ => get(move |upgrade| upgrade_axum(upgrade, hub.clone())),
+        "ours" => get(move |request| ready(upgrade_ours(request, hub.clone()))),
+        _ => get(move |upgrade| ready(upgrade_axum(upgrade, hub.clone()))),
     };
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     fs::write(
@@ -105,7 +105,7 @@ async fn serve(kind: &str) -> Result<()> {
     Ok(axum::serve(listener, Router::new().fallback_service(handler)).await?)
 }
 
-async fn upgrade_ours(mut request: Request, hub: Hub) -> Response {
+fn upgrade_ours(mut request: Request, hub: Hub) -> Response {
     let key = request.headers()[header::SEC_WEBSOCKET_KEY].clone();
     let upgrading = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
@@ -152,7 +152,7 @@ async fn attend_ours(
     }
 }
 
-async fn upgrade_axum(upgrade: WebSocketUpgrade, hub: Hub) -> Response {
+fn upgrade_axum(upgrade: WebSocketUpgrade, hub: Hub) -> Response {
     let upgrade = upgrade
         .read_buffer_size(1024)
         .write_buffer_size(0)

@@ -57,7 +57,8 @@ pub struct Decoder {
 
 impl Decoder {
     /// Takes bytes off the front of `bytes`. Returns a complete message, or none once all bytes are
-    /// taken. A message may have `max_message_bytes` bytes; the head of a frame that exceeds them is refused.
+    /// taken. A message may have `max_message_bytes` bytes; the head of a frame that exceeds them
+    /// is refused.
     pub fn read(
         &mut self,
         bytes: &mut &[u8],

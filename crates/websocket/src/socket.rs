@@ -76,8 +76,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
 
     /// Reads the next message or a part of it. It queues the answers to pings and to a close.
     ///
-    /// The queue is written first, because a pong must leave as soon as possible. A client that does
-    /// not take it may still send.
+    /// The queue is written first, because a pong must leave as soon as possible. A client that
+    /// does not take it may still send.
     pub fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<Read, Fault>> {
         if !self.queue.is_empty() && matches!(self.poll_flush(cx), Poll::Ready(Err(_))) {
             return Poll::Ready(Ok(Read::End));
@@ -168,8 +168,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         self.queue.poll_write(Pin::new(&mut self.stream), cx)
     }
 
-    /// Ends the stream, and reads and drops the rest of the client's data. A reset would destroy the
-    /// close frame.
+    /// Ends the stream, and reads and drops the rest of the client's data. A reset would destroy
+    /// the close frame.
     pub async fn shut_down(&mut self) {
         self.stream.shutdown().await.ok();
         let mut rest = [0; 1024];

@@ -30,8 +30,8 @@ use crate::{
 
 const NODES: usize = 3;
 const CONVERSATIONS: usize = 2;
-/// The number of users. The first owns the conversations and has a relation with the agents. The last is
-/// removed and added.
+/// The number of users. The first owns the conversations and has a relation with the agents. The
+/// last is removed and added.
 const USERS: usize = 6;
 const AGENTS: usize = 2;
 /// The time between kills, and for which a node stays down.

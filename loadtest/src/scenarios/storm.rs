@@ -59,27 +59,23 @@ async fn measure(cluster: &Cluster, options: &Options) -> Result<Report> {
         let (back, calm, stormy) = Box::pin(round(cluster, sockets)).await?;
         let mut times: Vec<f64> = back.times.iter().map(Duration::as_secs_f64).collect();
         times.sort_by(f64::total_cmp);
-        let at = |share: f64| {
-            times
-                .get(((sockets as f64 * share) as usize).max(1) - 1)
-                .copied()
-        };
+        let at = |percent: usize| times.get((sockets * percent / 100).max(1) - 1).copied();
         let told = |time: Option<f64>| time.map_or("never".to_owned(), |time| format!("{time:.2}"));
         let in_time =
             back.times.iter().filter(|time| **time <= GOAL).count() as f64 / sockets as f64;
         faults.lost += (sockets - back.times.len()) as u64;
         faults.strange += back.wrong;
-        shares.push((in_time, at(0.99).unwrap_or(f64::MAX)));
+        shares.push((in_time, at(99).unwrap_or(f64::MAX)));
         let [calm, stormy] = [calm.quantiles(), stormy.quantiles()];
         rounds.push(json!({
-            "back_p50_s": at(0.5), "back_p99_s": at(0.99), "back_last_s": at(1.0), "in_time": in_time,
+            "back_p50_s": at(50), "back_p99_s": at(99), "back_last_s": at(100), "in_time": in_time,
             "others_calm": calm, "others_in_the_storm": stormy,
         }));
         rows.push(vec![
             format!("round {n}"),
-            told(at(0.5)),
-            told(at(0.99)),
-            told(at(1.0)),
+            told(at(50)),
+            told(at(99)),
+            told(at(100)),
             format!("{:.1}", in_time * 100.0),
             format!("{:.0}", calm.p99),
             format!("{:.0}", stormy.p99),

@@ -1,5 +1,5 @@
-//! `toolcalls`: from an agent's request to the device's answer in the agent's hands, beside a message
-//! and its reply, which take the same way: two requests and two deliveries.
+//! `toolcalls`: from an agent's request to the device's answer in the agent's hands, beside a
+//! message and its reply, which take the same way: two requests and two deliveries.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// The most pairs that call at once. More would measure a queue.
 const MAX_PAIRS: usize = 8;
 
-/// One end of a conversation: a connection for requests, and a socket on the same node.
+/// An end of a conversation: a connection for requests, and a socket on the same node.
 struct End {
     node: Node,
     link: Link<Wire>,
@@ -118,7 +118,7 @@ impl<'a> Players<'a> {
         Ok(())
     }
 
-    /// One call and its answer.
+    /// A call and its answer.
     async fn call(&mut self) -> Result<Duration> {
         let id = Ulid::generate().to_string();
         let body = json!({
@@ -141,7 +141,7 @@ impl<'a> Players<'a> {
         Ok(began.elapsed())
     }
 
-    /// One message and its reply.
+    /// A message and its reply.
     async fn talk(&mut self) -> Result<Duration> {
         let body = json!({ "payload": { "type": "encrypted", "ciphertext": "x".repeat(512) } });
         let conversation = &self.pair.conversation_id;

@@ -64,8 +64,8 @@ pub struct SiteVerify {
     random: Random,
     places: Places,
     breaker: Breaker,
-    /// The addresses whose calls have had no answer since the last one. Each counts once, so that no
-    /// client opens the breaker alone.
+    /// The addresses whose calls have had no answer since the last one. Each counts once, so that
+    /// no client opens the breaker alone.
     unanswered: Mutex<HashSet<String>>,
 }
 

@@ -83,7 +83,8 @@ pub struct State {
     healthy: AtomicBool,
     /// The highest epoch that another node's message named.
     newest_epoch: AtomicU64,
-    pub(super) reconcile_now: Notify,
+    suspicion_notify: Notify,
+    demand_notify: Notify,
     fresh: Mutex<Vec<Uuid>>,
     fresh_notify: Notify,
     /// Called with the principals of events that this node has committed.
@@ -113,8 +114,24 @@ impl State {
     }
 
     /// Requests a reconciliation at once, because something may have been lost.
-    fn suspect(&self) {
-        self.reconcile_now.notify_one();
+    pub(super) fn suspect(&self) {
+        self.suspicion_notify.notify_one();
+        self.demand_round();
+    }
+
+    /// Waits for a suspicion.
+    pub(super) async fn suspected(&self) {
+        self.suspicion_notify.notified().await;
+    }
+
+    /// Requests a round over all inboxes.
+    pub(super) fn demand_round(&self) {
+        self.demand_notify.notify_one();
+    }
+
+    /// Waits for a demanded round.
+    pub(super) async fn demanded(&self) {
+        self.demand_notify.notified().await;
     }
 
     /// Whether this epoch is higher than any that a message named before.

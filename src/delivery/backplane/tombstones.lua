@@ -1,4 +1,4 @@
--- What is revoked stays so for a day, also if Postgres forgets it.
+-- A revoked credential stays so for a day, also if Postgres forgets it.
 -- KEYS[1] the sorted set of tombstones by time (ms); ARGV[1] ms that one stands; ARGV[2..] tombstones
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)

@@ -93,7 +93,8 @@ impl Tombstones {
             .await
     }
 
-    /// Repeats the revocation of every tombstone; false if Redis is away.
+    /// Repeats the revocation of every tombstone, in pieces; false if Redis is away. A lost tail is
+    /// short, so the newest come first.
     pub async fn replay(&self, db: &Db) -> Result<bool> {
         for page in 0.. {
             let Ok(entries) = self.page(page * MAX_BATCH_TOMBSTONES as i64).await else {
@@ -116,7 +117,7 @@ impl Tombstones {
         let key = self.redis.key(keys::tombstones());
         let to = from + MAX_BATCH_TOMBSTONES as i64 - 1;
         self.redis
-            .run(async |client| client.zrange(key, from, to, None, false, None, false).await)
+            .run(async |client| client.zrevrange(key, from, to, false).await)
             .await
     }
 

@@ -167,12 +167,7 @@ impl<P: PubSub> PubSubWorker<P> {
     }
 
     async fn renew_all(&self, held: &mut HashSet<Uuid>) -> bool {
-        let wanted: HashSet<Uuid> = self
-            .hub
-            .all()
-            .iter()
-            .map(|subscription| subscription.principal)
-            .collect();
+        let wanted: HashSet<Uuid> = self.hub.principals().into_iter().collect();
         let gone: Vec<Uuid> = held.difference(&wanted).copied().collect();
         *held = wanted;
         if !gone.is_empty() {

@@ -88,8 +88,8 @@ impl Accounts {
 /// `POST /auth/send-code`: mails a code.
 ///
 /// Caller: anyone. Limits: `auth_human_ip` 30 refused/10 min, `auth_send_code` 1/60 s per e-mail.
-/// Body `{email, scene, turnstile_token}`. Answers 200 `{expires_in_seconds}`, the same for known and
-/// unknown e-mails. Errors: `TURNSTILE_FAILED`.
+/// Body `{email, scene, turnstile_token}`. Answers 200 `{expires_in_seconds}`, the same for known
+/// and unknown e-mails. Errors: `TURNSTILE_FAILED`.
 pub async fn send_code(
     State(accounts): State<Accounts>,
     limiter: Limiter,
@@ -135,8 +135,8 @@ pub async fn register(
         .await?;
     let user = UserId::generate(accounts.work.random());
     let session = accounts.new_session(body.device_id, body.device_name, body.platform);
-    // A single transaction, so that a code is used up exactly if its account exists. A wrong try is kept
-    // either way.
+    // A single transaction, so that a code is used up exactly if its account exists. A wrong try is
+    // kept either way.
     let budget = limiter.budget(Limit::CodeTries);
     let registered = accounts.work.run("accounts.register", async |tx| {
         let given = GivenCode {
@@ -171,9 +171,9 @@ fn refusal_of(checked: CodeCheck, limiter: &Limiter) -> Option<Error> {
 /// `POST /auth/login`: signs in with a password.
 ///
 /// Caller: anyone. Limits: five failures lock the e-mail for 15 minutes (in Postgres);
-/// `auth_login_ip` 30 failures per 10 min, undecided tries included; `auth_human_ip`. Answers 200 with
-/// [`SignedIn`](blindpipe_protocol::accounts::SignedIn) and the refresh cookie. Errors: `TURNSTILE_FAILED`,
-/// `INVALID_CREDENTIALS`, `ACCOUNT_LOCKED`.
+/// `auth_login_ip` 30 failures per 10 min, undecided tries included; `auth_human_ip`. Answers 200
+/// with [`SignedIn`](blindpipe_protocol::accounts::SignedIn) and the refresh cookie. Errors:
+/// `TURNSTILE_FAILED`, `INVALID_CREDENTIALS`, `ACCOUNT_LOCKED`.
 pub async fn login(
     State(accounts): State<Accounts>,
     limiter: Limiter,
@@ -277,9 +277,9 @@ fn locked(seconds: i64) -> Error {
 /// `POST /auth/login-code`: signs in with a code that was mailed for it.
 ///
 /// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Works while the password is
-/// locked. Answers 200 with [`SignedIn`](blindpipe_protocol::accounts::SignedIn) and the refresh cookie. Errors:
-/// `CODE_INVALID`, `TURNSTILE_FAILED` (a token is checked if present, and required after three wrong
-/// codes in an hour).
+/// locked. Answers 200 with [`SignedIn`](blindpipe_protocol::accounts::SignedIn) and the refresh
+/// cookie. Errors: `CODE_INVALID`, `TURNSTILE_FAILED` (a token is checked if present, and required
+/// after three wrong codes in an hour).
 pub async fn login_code(
     State(accounts): State<Accounts>,
     limiter: Limiter,
@@ -307,9 +307,10 @@ pub async fn login_code(
 /// `POST /auth/reset-password`: sets another password with a mailed code. Keys and backups stay.
 ///
 /// Caller: anyone. Limit: `auth_code_tries` 10 wrong ones/h per e-mail. Answers 200
-/// [`PasswordReset`], with the passkeys and agents that are still there. Ends every session of the user (`session.invalidated`, `password_reset`) and the lock of the
-/// login. Errors: `CODE_INVALID`, `TURNSTILE_FAILED` (a token is checked if present, and required
-/// after three wrong codes in an hour).
+/// [`PasswordReset`], with the passkeys and agents that are still there. Ends every session of the
+/// user (`session.invalidated`, `password_reset`) and the lock of the login. Errors:
+/// `CODE_INVALID`, `TURNSTILE_FAILED` (a token is checked if present, and required after three
+/// wrong codes in an hour).
 pub async fn reset_password(
     State(accounts): State<Accounts>,
     limiter: Limiter,

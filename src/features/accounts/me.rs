@@ -87,9 +87,10 @@ pub async fn change_password(
 /// `DELETE /users/me`: ends the account with its sessions, agents, keys and backups. Within seconds
 /// its relations end and it leaves its conversations. Its messages stay with their recipients.
 ///
-/// Caller: user with a login less than 10 min old. Answers 200 with [`AccountDeleted`]. All sockets of the
-/// user and its agents get `session.invalidated`, `account_deleted`. Errors: `REAUTH_REQUIRED`.
-/// Publishes, within seconds, `key.device_removed`, `relation.revoked` and `member.removed`.
+/// Caller: user with a login less than 10 min old. Answers 200 with [`AccountDeleted`]. All sockets
+/// of the user and its agents get `session.invalidated`, `account_deleted`. Errors:
+/// `REAUTH_REQUIRED`. Publishes, within seconds, `key.device_removed`, `relation.revoked` and
+/// `member.removed`.
 pub async fn delete(user: User, State(accounts): State<Accounts>) -> Result<Data<AccountDeleted>> {
     user.must_be_recent()?;
     let deleted = accounts

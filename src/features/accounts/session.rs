@@ -13,6 +13,7 @@ use blindpipe_protocol::{
 
 use super::{http::Accounts, store, thefts};
 use crate::{
+    auth::refresh::RefreshTokens,
     error::{Code, Result},
     features::{
         devices::{self, NewSession},
@@ -150,7 +151,7 @@ pub async fn logout(State(accounts): State<Accounts>, headers: HeaderMap) -> Res
         });
         ended.await?;
     }
-    let cookie = accounts.refresh_tokens.no_cookie();
+    let cookie = RefreshTokens::no_cookie();
     Ok((
         [(header::SET_COOKIE, cookie)],
         Data(LoggedOut { logged_out: true }),

@@ -50,10 +50,11 @@ fn new_group(group: OpenGroup, maker: UserId) -> Result<store::NewGroup> {
 /// `POST /conversations`: opens a conversation with an agent, another user or a group.
 ///
 /// Caller: user. Limit: `conversation_open`, 20/h, for new ones only. Body `{type:"agent",
-/// agent_id}`, `{type:"direct", user_id}` or `{type:"group", title?, member_ids[], encryption?}`. Answers 201 with the [`Conversation`], or 200 with the
-/// existing one of the two. Publishes `conversation.created` to the members, for agents after
-/// `relation.created`. Errors: `AGENT_NOT_REGISTERED`, `NOT_FOUND` (with the unknown `user_ids`),
-/// `FORBIDDEN` (the caller has blocked the agent).
+/// agent_id}`, `{type:"direct", user_id}` or `{type:"group", title?, member_ids[], encryption?}`.
+/// Answers 201 with the [`Conversation`], or 200 with the existing one of the two. Publishes
+/// `conversation.created` to the members, for agents after `relation.created`. Errors:
+/// `AGENT_NOT_REGISTERED`, `NOT_FOUND` (with the unknown `user_ids`), `FORBIDDEN` (the caller has
+/// blocked the agent).
 pub async fn open(
     user: User,
     limiter: Limiter,

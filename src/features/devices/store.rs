@@ -191,8 +191,8 @@ pub async fn refresh(db: &Db, session: SessionId, generation: i32) -> Result<Opt
     }))
 }
 
-/// Ends a session whose token came back after its grace, because it was stolen. False if the session
-/// was over already.
+/// Ends a session whose token came back after its grace, because it was stolen. False if the
+/// session was over already.
 pub async fn end_stolen(tx: &Tx, session: SessionId, generation: i32) -> Result<bool> {
     let ended = tx
         .execute(
@@ -212,8 +212,8 @@ pub async fn end_stolen(tx: &Tx, session: SessionId, generation: i32) -> Result<
 }
 
 /// Whether a login proves that it comes from a device that the user knows: by that device's refresh
-/// cookie, current or ended, or by a passkey that was used there. The id of a device proves nothing,
-/// because contacts can read it.
+/// cookie, current or ended, or by a passkey that was used there. The id of a device proves
+/// nothing, because contacts can read it.
 pub async fn is_known(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
     if new.cookie.is_none() && new.passkey.is_none() {
         return Ok(false);
@@ -229,7 +229,8 @@ pub async fn is_known(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
         .get("is_known"))
 }
 
-/// Counts what a user has that signs in or acts without a session. A thief may have made some of it.
+/// Counts what a user has that signs in or acts without a session. A thief may have made some of
+/// it.
 pub async fn still_there(tx: &Tx, user: UserId) -> Result<StillThere> {
     let row = tx
         .query_one(

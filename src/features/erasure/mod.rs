@@ -1,6 +1,6 @@
 //! The removal of what deleted accounts and agents leave behind: keys in directories, relations,
-//! memberships, webhooks with their logs. The deletion itself revokes credentials before its answer. Events to others follow
-//! from here, within seconds.
+//! memberships, webhooks with their logs. The deletion itself revokes credentials before its
+//! answer. Events to others follow from here, within seconds.
 //!
 //! Promises: each step is a repeatable transaction of its own, so an interrupted erasure continues
 //! where it was. An erased principal keeps no conversation alive. A group whose owner is erased

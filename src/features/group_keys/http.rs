@@ -57,11 +57,11 @@ fn by_recipient(wrapped: Vec<RecipientKey>) -> Result<BTreeMap<Recipient, String
 /// `POST /keys/groups/{conversation_id}/rotate`: gives a conversation its next key.
 ///
 /// Caller: user who is a member, which is checked before the body is read. Limits: the default, and
-/// `keys_group_rotate`, 6/h per conversation, charged after the checks of caller and shape. Body `{base_epoch, reason?, wrapped_keys:[{principal_id,
-/// device_id?, wrapped_key}]}`. It has one key for each member's device with keys, and one for each
-/// agent with keys. Answers 201 with [`RotatedKey`]. Publishes `key.rotated` to each member with
-/// its own keys. Errors: `NOT_FOUND`, `VERSION_MISMATCH` (`current_epoch`), `RECIPIENTS_MISMATCH`
-/// (`missing[]`, `extra[]`).
+/// `keys_group_rotate`, 6/h per conversation, charged after the checks of caller and shape. Body
+/// `{base_epoch, reason?, wrapped_keys:[{principal_id, device_id?, wrapped_key}]}`. It has one key
+/// for each member's device with keys, and one for each agent with keys. Answers 201 with
+/// [`RotatedKey`]. Publishes `key.rotated` to each member with its own keys. Errors: `NOT_FOUND`,
+/// `VERSION_MISMATCH` (`current_epoch`), `RECIPIENTS_MISMATCH` (`missing[]`, `extra[]`).
 pub async fn rotate(
     user: User,
     limiter: Limiter,

@@ -209,34 +209,9 @@ pub async fn add_agent(
     agents::find(tx, agent).await?;
     let place = lock_as_admin(tx, group, by).await?;
     let relation = related(tx, by, agent).await?;
-    // An agent whose relation has ended returns under the caller's relation. It sees only later
-    // messages. An agent whose visibility is widened sees only the earlier ones that name it.
-    if let Some(row) = tx
-        .query_opt(
-            "-- groups.renew_agent
-            update member m set visibility = $3,
-                relation_id = case when r.state = 'revoked' then $4 else m.relation_id end,
-                from_seq = case when r.state = 'revoked' then c.last_seq else m.from_seq end,
-                all_from_seq = case when m.visibility <> 'all' and $3 = 'all' then c.last_seq else m.all_from_seq end
-            from conversation c, relation r, member old
-            where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1 and r.relation_id = m.relation_id
-                and old.conversation_id = $1 and old.principal_id = $2
-            returning m.instance_id, old.visibility <> $3 or r.state = 'revoked' as is_changed",
-            &[&group, &agent, &visibility, &relation],
-        )
-        .await?
-    {
-        // The other members wrote under the earlier visibility, so they hear of the change.
-        let is_changed = row.get("is_changed");
-        conversations::touch(tx, group, is_changed && place.epoch > 0).await?;
-        if is_changed {
-            conversations::updated(tx, group).await?;
-        }
-        let instance = AgentInstance {
-            instance_id: row.get("instance_id"),
-            agent_id: agent,
-            visibility,
-        };
+    let is_keyed = place.epoch > 0;
+    let renewed = renew_agent(tx, group, agent, visibility, relation, is_keyed).await?;
+    if let Some(instance) = renewed {
         return Ok(AddedAgent {
             instance,
             is_new: false,
@@ -258,12 +233,53 @@ pub async fn add_agent(
         &[&group, &agent, &visibility, &instance.instance_id],
     )
     .await?;
-    conversations::touch(tx, group, place.epoch > 0).await?;
+    conversations::touch(tx, group, is_keyed).await?;
     emit_added(tx, group, Principal::User(by), &[who]).await?;
     Ok(AddedAgent {
         instance,
         is_new: true,
     })
+}
+
+/// Changes the place of an agent that is a member; none if it is not. An agent whose relation has
+/// ended returns under the caller's relation. It sees only later messages. An agent whose visibility
+/// is widened sees only the earlier ones that name it.
+async fn renew_agent(
+    tx: &Tx,
+    group: ConversationId,
+    agent: AgentId,
+    visibility: Visibility,
+    relation: RelationId,
+    is_keyed: bool,
+) -> Result<Option<AgentInstance>> {
+    let row = tx
+        .query_opt(
+            "-- groups.renew_agent
+            update member m set visibility = $3,
+                relation_id = case when r.state = 'revoked' then $4 else m.relation_id end,
+                from_seq = case when r.state = 'revoked' then c.last_seq else m.from_seq end,
+                all_from_seq = case when m.visibility <> 'all' and $3 = 'all' then c.last_seq else m.all_from_seq end
+            from conversation c, relation r, member old
+            where m.conversation_id = $1 and m.principal_id = $2 and c.conversation_id = $1 and r.relation_id = m.relation_id
+                and old.conversation_id = $1 and old.principal_id = $2
+            returning m.instance_id, old.visibility <> $3 or r.state = 'revoked' as is_changed",
+            &[&group, &agent, &visibility, &relation],
+        )
+        .await?;
+    let Some(row) = row else {
+        return Ok(None);
+    };
+    // The other members wrote under the earlier visibility, so they hear of the change.
+    let is_changed = row.get("is_changed");
+    conversations::touch(tx, group, is_changed && is_keyed).await?;
+    if is_changed {
+        conversations::updated(tx, group).await?;
+    }
+    Ok(Some(AgentInstance {
+        instance_id: row.get("instance_id"),
+        agent_id: agent,
+        visibility,
+    }))
 }
 
 pub async fn remove_instance(

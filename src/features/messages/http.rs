@@ -48,11 +48,10 @@ pub async fn send_as_agent(
     let (draft, conversation) = limiter
         .check_during(Limit::AgentMessageSend, caller.agent, read)
         .await?;
-    answer(
-        message_writer
-            .send(by_agent(caller, conversation, draft))
-            .await?,
-    )
+    let sent = message_writer
+        .send(by_agent(caller, conversation, draft))
+        .await?;
+    Ok(answer(sent))
 }
 
 /// `POST /agents/{agent_id}/conversations/{conversation_id}/messages`: sends a message as an agent,
@@ -71,11 +70,10 @@ pub async fn send_as_agent_to(
     let (draft, _) = limiter
         .check_during(Limit::AgentConversationSend, caller.agent, read)
         .await?;
-    answer(
-        message_writer
-            .send(by_agent(caller, conversation, draft))
-            .await?,
-    )
+    let sent = message_writer
+        .send(by_agent(caller, conversation, draft))
+        .await?;
+    Ok(answer(sent))
 }
 
 /// `POST /conversations/{conversation_id}/messages`: sends a message as a user.
@@ -99,7 +97,7 @@ pub async fn send_as_user(
         conversation,
         draft,
     };
-    answer(message_writer.send(request).await?)
+    Ok(answer(message_writer.send(request).await?))
 }
 
 fn by_agent(caller: AgentToken, conversation: ConversationId, draft: Draft) -> SendRequest {
@@ -126,7 +124,7 @@ async fn read_draft(
     Draft::from_body(&bytes, &parts.headers, too_large)
 }
 
-fn answer(sent: Sent) -> Result<Response> {
+fn answer(sent: Sent) -> Response {
     let (status, duplicate) = if sent.duplicate {
         (StatusCode::OK, true)
     } else {
@@ -138,5 +136,5 @@ fn answer(sent: Sent) -> Result<Response> {
             .headers_mut()
             .insert("idempotent-replayed", HeaderValue::from_static("true"));
     }
-    Ok(response)
+    response
 }

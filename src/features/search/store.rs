@@ -1,8 +1,8 @@
 //! A statement per kind. Each begins at the caller's memberships, so it reads what the caller may
 //! see and nothing else.
 //!
-//! `offset 0` in a lateral join keeps the planner from reading a whole table instead: each membership
-//! leads to its rows by an index, whatever the tables' sizes.
+//! `offset 0` in a lateral join keeps the planner from reading a whole table instead: each
+//! membership leads to its rows by an index, whatever the tables' sizes.
 
 use blindpipe_protocol::search::{SearchHit, SearchKind, SearchMatch};
 use tokio_postgres::Row;

@@ -50,8 +50,8 @@ impl WebhookSecret {
         }
     }
 
-    /// A secret that its owner has chosen: printable ASCII without spaces, up to 256 characters. The
-    /// key has 24 bytes or more: the decoded rest after `whsec_`, or all characters of a secret
+    /// A secret that its owner has chosen: printable ASCII without spaces, up to 256 characters.
+    /// The key has 24 bytes or more: the decoded rest after `whsec_`, or all characters of a secret
     /// without it. Errors: the broken rule, which continues "the secret …".
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         if text.len() > MAX_SECRET_BYTES || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -133,9 +133,9 @@ impl Signer {
         }
     }
 
-    /// The headers of an attempt at `at` to deliver `body`. `previous` is the secret before the last
-    /// rotation, while it is still valid: it has a header of its own beside the interface's, and a
-    /// second signature in the header of Standard Webhooks.
+    /// The headers of an attempt at `at` to deliver `body`. `previous` is the secret before the
+    /// last rotation, while it is still valid: it has a header of its own beside the interface's,
+    /// and a second signature in the header of Standard Webhooks.
     pub fn headers(
         &self,
         current: &WebhookSecret,

@@ -27,10 +27,10 @@ use crate::auth::Reverify;
 use crate::{
     cursor::Cursor,
     delivery::{End, Subscription, SubscriptionGuard, subscription::UNKNOWN_SEQ},
-    error::{Code, Result},
+    error::{Code, Error, Result},
     features::streams::StreamReplays,
     ids::Principal,
-    inbox::Start,
+    inbox::{Bounds, Start},
     limits::{
         quotas::{EXPIRY_GRACE, EXPIRY_NOTICE, HEARTBEAT_INTERVAL, PONG_DEADLINE},
         unauthenticated::UnauthenticatedConnection,
@@ -41,8 +41,8 @@ use crate::{
 /// Longest wait for the notices and acks of a socket that closes.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves a socket from its upgrade to its end. State that only a busy socket needs is boxed, because
-/// most sockets are idle.
+/// Serves a socket from its upgrade to its end. State that only a busy socket needs is boxed,
+/// because most sockets are idle.
 pub async fn run(
     gateway: &Gateway,
     socket: &mut Socket,
@@ -126,6 +126,50 @@ enum Expiry {
     Expired,
 }
 
+/// Checks the client's credential again.
+async fn reverify(client: &AuthenticatedClient) -> Result<(), Close> {
+    let verified = client.verified.reverify().await;
+    verified.map_err(|error| match error.code() {
+        Code::Unauthorized | Code::AgentTokenInvalid => Close::Revoked,
+        _ => overload("gateway.reverify", &error),
+    })
+}
+
+/// Logs why a session cannot begin. The client may try again at once.
+fn overload(operation: &'static str, error: &Error) -> Close {
+    error.log_in(operation, "the socket closes and its client reconnects");
+    Close::Overload
+}
+
+/// Queues `ready`, and `resync_required` if the client's cursor is no longer good. Returns the
+/// number after which reading starts.
+fn greet(client: &AuthenticatedClient, bounds: &Bounds, socket: &mut Socket) -> i64 {
+    let start = bounds.start(client.resume);
+    let from = match start {
+        Start::After(seq) => seq,
+        Start::Resync => bounds.head,
+    };
+    let ready = ServerFrame::Ready(Ready {
+        connection_id: client.lease.id,
+        cursor: bounds.cursor(from),
+        heartbeat_interval_ms: frames::heartbeat_ms(),
+        token_expires_at: client.expires_at.map(Into::into),
+        replay: Replay {
+            from,
+            to: bounds.head,
+        },
+    });
+    socket.feed(&frames::encode(&ready));
+    if let Start::Resync = start {
+        let oldest = bounds.cursor(bounds.oldest - 1);
+        let head = bounds.cursor(bounds.head);
+        socket.feed(&frames::encode(&ServerFrame::ResyncRequired(
+            ResyncRequired { oldest, head },
+        )));
+    }
+    from
+}
+
 impl<'a> Session<'a> {
     /// Joins the hub, sends `ready` and replays the events that the client missed.
     async fn start(
@@ -143,55 +187,11 @@ impl<'a> Session<'a> {
         let ended = subscription.subscription();
         client.lease.on_lost(move || ended.end(End::TooMany));
         // A revocation between the authentication and the subscription reached no subscription.
-        client
-            .verified
-            .reverify()
-            .await
-            .map_err(|error| match error.code() {
-                Code::Unauthorized | Code::AgentTokenInvalid => Close::Revoked,
-                _ => {
-                    error.log_in(
-                        "gateway.reverify",
-                        "the socket closes and its client reconnects",
-                    );
-                    Close::Overload
-                }
-            })?;
-        let bounds = gateway
-            .inbox
-            .bounds(&client.reader)
-            .await
-            .map_err(|error| {
-                error.log_in(
-                    "inbox.bounds",
-                    "the socket closes and its client reconnects",
-                );
-                Close::Overload
-            })?;
-        let start = bounds.start(client.resume);
-        let from = match start {
-            Start::After(seq) => seq,
-            Start::Resync => bounds.head,
-        };
+        reverify(&client).await?;
+        let bounds = gateway.inbox.bounds(&client.reader).await;
+        let bounds = bounds.map_err(|error| overload("inbox.bounds", &error))?;
+        let from = greet(&client, &bounds, socket);
         subscription.set_start(bounds.cursor(from));
-        let ready = ServerFrame::Ready(Ready {
-            connection_id: client.lease.id,
-            cursor: bounds.cursor(from),
-            heartbeat_interval_ms: frames::heartbeat_ms(),
-            token_expires_at: client.expires_at.map(Into::into),
-            replay: Replay {
-                from,
-                to: bounds.head,
-            },
-        });
-        socket.feed(&frames::encode(&ready));
-        if let Start::Resync = start {
-            let oldest = bounds.cursor(bounds.oldest - 1);
-            let head = bounds.cursor(bounds.head);
-            socket.feed(&frames::encode(&ServerFrame::ResyncRequired(
-                ResyncRequired { oldest, head },
-            )));
-        }
         let mut session = Session {
             gateway,
             client,
@@ -209,18 +209,23 @@ impl<'a> Session<'a> {
             deltas: Rate::default(),
             counted,
         };
-        session.read_to(bounds.head, socket).await?;
-        if session.expiry == Expiry::Expired {
-            return Ok(session);
+        session.catch_up(bounds.head, socket).await?;
+        Ok(session)
+    }
+
+    /// Replays the events up to `head`, and says so.
+    async fn catch_up(&mut self, head: i64, socket: &mut Socket) -> Result<(), SessionEnd> {
+        self.read_to(head, socket).await?;
+        if self.expiry == Expiry::Expired {
+            return Ok(());
         }
-        if session.subscription.sent() < bounds.head {
+        if self.subscription.sent() < head {
             // Postgres went away in the middle. A reconnection is better than a false `CaughtUp`.
             return Err(Close::Overload.into());
         }
-        let cursor = session.cursor(session.subscription.sent());
+        let cursor = self.cursor(self.subscription.sent());
         socket.feed(&frames::encode(&ServerFrame::CaughtUp(CaughtUp { cursor })));
-        session.flush(socket).await?;
-        Ok(session)
+        self.flush(socket).await
     }
 
     /// Notes what an agent was sent, for the access log.
@@ -252,13 +257,13 @@ impl<'a> Session<'a> {
                 () = self.reorder_buffer.overdue() => self.deliver(socket).await,
                 answered = self.sends.answered() => answer(socket, &answered),
                 refused = self.notices.next_finished() => {
-                    self.tell_refused(refused, socket);
+                    Self::tell_refused(refused, socket);
                     Ok(())
                 }
                 found = self.syncs.found() => Box::pin(self.send_replay(found, socket)).await,
                 () = &mut timer => {
                     fired = true;
-                    self.tick(socket).await
+                    self.tick(socket)
                 }
             };
             let outcome = match outcome {
@@ -292,7 +297,7 @@ impl<'a> Session<'a> {
             let Some(refused) = self.notices.finished_now() else {
                 break;
             };
-            self.tell_refused(refused, socket);
+            Self::tell_refused(refused, socket);
         }
         self.sends
             .start_next(self.gateway, &self.client, self.notices.finished());
@@ -313,7 +318,7 @@ impl<'a> Session<'a> {
         expiry.map_or(self.beat_at, |expiry| expiry.min(self.beat_at))
     }
 
-    async fn tick(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
+    fn tick(&mut self, socket: &mut Socket) -> Result<(), SessionEnd> {
         let now = self.gateway.clock.now();
         if let Some(at) = self.client.expires_at {
             if now >= at + EXPIRY_GRACE {

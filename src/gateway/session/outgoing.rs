@@ -32,7 +32,7 @@ impl Session<'_> {
                 Box::pin(self.answer_waiting(socket)).await?;
                 end = self.subscription.take().end.unwrap_or(end);
             }
-            return Err(self.close_with(end, socket).await);
+            return Err(self.close_with(end, socket));
         }
         if self.expiry == Expiry::Expired {
             // The inbox keeps the events. The session reads them when the token is renewed.
@@ -164,7 +164,7 @@ impl Session<'_> {
             .end
             .unwrap_or(End::Drain(Duration::ZERO));
         socket.forget();
-        Err(self.close_with(end, socket).await)
+        Err(self.close_with(end, socket))
     }
 
     /// Reads the inbox until `head` has been sent, or Postgres is away.
@@ -220,7 +220,7 @@ impl Session<'_> {
             self.go_on(socket);
             tokio::select! {
                 answered = self.sends.answered() => answer(socket, &answered)?,
-                refused = self.notices.next_finished() => self.tell_refused(refused, socket),
+                refused = self.notices.next_finished() => Self::tell_refused(refused, socket),
                 () = self.subscription.revoked() => break,
                 () = tokio::time::sleep_until(deadline) => break,
             }
@@ -229,7 +229,7 @@ impl Session<'_> {
     }
 
     /// Tells the client that a notice was refused.
-    pub(super) fn tell_refused(&self, refused: Option<RefusedNotice>, socket: &mut Socket) {
+    pub(super) fn tell_refused(refused: Option<RefusedNotice>, socket: &mut Socket) {
         if let Some(RefusedNotice {
             reference,
             stream,
@@ -251,7 +251,7 @@ impl Session<'_> {
         }
     }
 
-    pub(super) async fn close_with(&mut self, end: End, socket: &mut Socket) -> SessionEnd {
+    pub(super) fn close_with(&mut self, end: End, socket: &mut Socket) -> SessionEnd {
         let (frame, close) = close_frame::to(&self.client, end, self.gateway);
         socket.feed(&frame);
         close.into()

@@ -25,8 +25,8 @@ pub struct Ack {
 ///
 /// With an epoch, nothing moves once Postgres has another: the numbers would name other events.
 ///
-/// An ack with a credential counts only while the credential is live. A revoked token would move the
-/// position that all sockets of an agent share.
+/// An ack with a credential counts only while the credential is live. A revoked token would move
+/// the position that all sockets of an agent share.
 pub async fn ack(client: &Conn, acks: &[Ack], epoch: Option<u64>) -> Result<()> {
     let principals: Vec<Uuid> = acks.iter().map(|ack| ack.reader.principal).collect();
     let devices: Vec<&str> = acks
@@ -61,8 +61,8 @@ pub async fn ack(client: &Conn, acks: &[Ack], epoch: Option<u64>) -> Result<()> 
     Ok(())
 }
 
-/// An agent's ack, in one statement with the proof that its token counts until it is committed; false if it does not.
-/// Nothing moves once Postgres has another epoch than the cursor.
+/// An agent's ack, in one statement with the proof that its token counts until it is committed;
+/// false if it does not. Nothing moves once Postgres has another epoch than the cursor.
 pub async fn ack_by_token(db: &Db, agent: AgentId, token: TokenId, cursor: Cursor) -> Result<bool> {
     let client = db.read().await?;
     Ok(client
@@ -94,8 +94,9 @@ pub struct Reads<'a> {
     pub epoch: Option<u64>,
 }
 
-/// Logs what agents have read: a row per agent and conversation. Pushed events are logged from where
-/// the last row ended, at most a thousand per agent. Returns the agents of which more is left.
+/// Logs what agents have read: a row per agent and conversation. Pushed events are logged from
+/// where the last row ended, at most a thousand per agent. Returns the agents of which more is
+/// left.
 ///
 /// The lock on the agent's reader keeps two rows from counting the same event.
 pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {

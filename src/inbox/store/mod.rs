@@ -55,8 +55,8 @@ pub async fn epoch(db: &Db) -> Result<u64> {
     Ok(from_column(row.get("epoch")))
 }
 
-/// Epochs are positive in Postgres, too, which has no unsigned integers.
-fn from_column(epoch: i64) -> u64 {
+/// The epoch in a column. Epochs are positive in Postgres, too, which has no unsigned integers.
+pub fn from_column(epoch: i64) -> u64 {
     epoch.unsigned_abs()
 }
 

@@ -44,6 +44,18 @@ pub enum WebhookSlot {
     Online,
 }
 
+/// The decision about a connection.
+pub(super) enum Decision {
+    /// Redis grants the slot, at this time of its clock, in ms.
+    Granted(i64),
+    /// This node admits the connection without Redis.
+    Unconfirmed,
+    /// All slots are in use.
+    Full,
+    /// The principal has a socket, so a webhook call must not be made.
+    Online,
+}
+
 /// The slots of a principal.
 pub(super) struct Row {
     pub(super) max_connections: usize,
@@ -113,6 +125,27 @@ impl Drop for Lease {
 }
 
 impl Held {
+    /// Decides while Redis is away. The node keeps its connections, and admits none beyond the
+    /// bound.
+    pub(super) fn decide_without_redis(
+        &self,
+        principal: Uuid,
+        kind: ConnectionKind,
+        max_connections: usize,
+    ) -> Decision {
+        let holds = self.rows.get(&principal).map_or(&[][..], |row| &row.holds);
+        let has_socket = holds
+            .iter()
+            .any(|hold| hold.kind == ConnectionKind::Websocket);
+        if kind == ConnectionKind::Webhook && has_socket {
+            return Decision::Online;
+        }
+        if holds.len() >= max_connections {
+            return Decision::Full;
+        }
+        Decision::Unconfirmed
+    }
+
     pub(super) fn add(&mut self, principal: Uuid, max_connections: usize, hold: Hold) {
         self.rows
             .entry(principal)

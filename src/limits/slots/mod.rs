@@ -23,7 +23,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use self::lease::{Held, Hold};
+use self::lease::{Decision, Held, Hold};
 pub use self::{
     lease::{Lease, WebhookSlot},
     shown::Connection,
@@ -157,37 +157,30 @@ impl Slots {
             )
             .await;
         let mut held = self.held();
-        match answer.as_deref() {
-            Ok([granted, at]) => {
-                if granted == "2" {
-                    return WebhookSlot::Online;
-                }
-                if granted != "1" {
-                    metrics::slot("refused");
-                    return WebhookSlot::Full;
-                }
-                metrics::slot("granted");
-                hold.granted = at.parse().unwrap_or_default();
+        let decision = match answer.as_deref() {
+            Ok([granted, at]) => match granted.as_str() {
+                "1" => Decision::Granted(at.parse().unwrap_or_default()),
+                "2" => Decision::Online,
+                _ => Decision::Full,
+            },
+            _ => held.decide_without_redis(principal, kind, max_connections),
+        };
+        hold.granted = match decision {
+            Decision::Online => return WebhookSlot::Online,
+            Decision::Full => {
+                metrics::slot("refused");
+                return WebhookSlot::Full;
             }
-            // Redis is away, so this node decides alone. It keeps its connections, and admits none
-            // beyond the bound.
-            _ => {
-                let holds = held.rows.get(&principal).map_or(&[][..], |row| &row.holds);
-                let has_socket = holds
-                    .iter()
-                    .any(|hold| hold.kind == ConnectionKind::Websocket);
-                if kind == ConnectionKind::Webhook && has_socket {
-                    return WebhookSlot::Online;
-                }
-                if holds.len() >= max_connections {
-                    metrics::slot("refused");
-                    return WebhookSlot::Full;
-                }
+            Decision::Granted(at) => {
+                metrics::slot("granted");
+                at
+            }
+            Decision::Unconfirmed => {
                 metrics::slot("unconfirmed");
                 held.doubtful.insert(principal);
-                hold.granted = self.now();
+                self.now()
             }
-        }
+        };
         held.add(principal, max_connections, hold);
         WebhookSlot::Taken(lease)
     }

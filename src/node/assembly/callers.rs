@@ -7,12 +7,10 @@ use crate::{
         revoked::RevokedCredentials, secret::Hasher, turnstile::Turnstile, usage::TokenUse,
     },
     config::{Config, Profile},
-    db::Db,
     features::accounts::{Accounts, Codes},
     http::client::IngressPolicy,
     limits::Limits,
-    node::Failure,
-    redis::Redis,
+    node::{Failure, Stores},
     work::UnitOfWork,
 };
 
@@ -26,8 +24,7 @@ pub(super) struct Credentials {
 
 pub(super) fn credentials(
     base: Base<'_>,
-    lookup_db: &Db,
-    redis: Redis,
+    stores: &Stores,
     limits: &Limits,
     used: TokenUse,
 ) -> Result<Credentials, Failure> {
@@ -47,10 +44,10 @@ pub(super) fn credentials(
         revoked.clone(),
     )?;
     let agent_tokens = AgentTokens::new(
-        lookup_db.clone(),
+        stores.token_db.clone(),
         hasher.clone(),
         limits.clone(),
-        Proofs::new(redis, secret),
+        Proofs::new(stores.redis.clone(), secret),
         random,
         revoked.clone(),
         used,

@@ -1,26 +1,32 @@
 //! The deliveries of webhooks.
 
-use super::Base;
+use super::{
+    Base,
+    core::{Core, Writers},
+};
 use crate::{
-    db::Db,
-    delivery::Backplane,
     egress::{Egress, EgressSettings},
-    features::{
-        messages::MessageWriter,
-        webhooks::{
-            self, WebhookClient, Webhooks,
-            dispatcher::{Dispatcher, Parts, Settings},
-            signature::{Brand, Signer},
-        },
+    features::webhooks::{
+        self, SecretSeal, Waker, WebhookClient, Webhooks,
+        dispatcher::{Dispatcher, Parts, Settings},
+        signature::{Brand, Signer},
     },
-    limits::{Limits, slots::Slots},
-    node::Failure,
+    node::{Failure, Stores},
     objects::Objects,
-    work::UnitOfWork,
 };
 
+/// The webhooks of the handlers.
+pub(super) fn webhooks(base: Base<'_>, writers: &Writers) -> Result<Webhooks, Failure> {
+    Ok(Webhooks {
+        work: writers.work.clone(),
+        seal: SecretSeal::new(base.secret, base.random.clone()),
+        client: client(base)?,
+        waker: Waker::default(),
+    })
+}
+
 /// The client that calls receivers.
-pub(super) fn client(base: Base<'_>) -> Result<WebhookClient, Failure> {
+fn client(base: Base<'_>) -> Result<WebhookClient, Failure> {
     let Base {
         config,
         clock,
@@ -38,52 +44,36 @@ pub(super) fn client(base: Base<'_>) -> Result<WebhookClient, Failure> {
     })
 }
 
-/// The parts that deliveries need beside those of the handlers.
-pub(super) struct Deliveries {
-    pub(super) objects: Objects,
-    pub(super) db: Db,
-    pub(super) jobs: UnitOfWork,
-    pub(super) backplane: Backplane,
-    pub(super) slots: Slots,
-    pub(super) limits: Limits,
-    pub(super) message_writer: MessageWriter,
-}
-
 /// Starts the wake-ups, and the deliveries where this node makes them.
 pub(super) async fn start(
     base: Base<'_>,
+    stores: &Stores,
+    core: &Core,
+    writers: &Writers,
     webhooks: &Webhooks,
-    deliveries: Deliveries,
+    objects: &Objects,
 ) -> Result<(), Failure> {
-    let Deliveries {
-        objects,
-        db,
-        jobs,
-        backplane,
-        slots,
-        limits,
-        message_writer,
-    } = deliveries;
     let Base { config, tasks, .. } = base;
-    webhooks::rotate_log(jobs.db())
+    webhooks::rotate_log(&stores.jobs_db)
         .await
         .map_err(|error| format!("cannot make the partitions of the delivery log: {error:?}"))?;
     let (workers, stopping) = (&tasks.workers, &tasks.stopping);
+    let (db, backplane, slots) = (&stores.webhooks_db, &core.links.backplane, &core.slots);
     let delivers = config.webhook_worker.0;
     let waker = &webhooks.waker;
-    waker.start(db.clone(), &backplane, &slots, delivers, workers, stopping);
+    waker.start(db.clone(), backplane, slots, delivers, workers, stopping);
     if delivers {
         let parts = Parts {
             settings: Settings::new(config),
-            db,
-            work: jobs,
-            backplane,
-            slots,
+            db: db.clone(),
+            work: writers.work.over(stores.jobs_db.clone()),
+            backplane: backplane.clone(),
+            slots: slots.clone(),
             client: webhooks.client.clone(),
-            objects,
+            objects: objects.clone(),
             seal: webhooks.seal.clone(),
-            limits,
-            message_writer,
+            limits: core.limits.clone(),
+            message_writer: writers.message_writer.clone(),
             turns: tasks.turns.clone(),
             draining: tasks.closing.clone(),
             stopping: stopping.clone(),

@@ -2,52 +2,42 @@
 
 use std::sync::Arc;
 
-use fred::clients::SubscriberClient;
-use tokio::sync::mpsc;
-
 use super::Base;
 use crate::{
-    db::Db,
     delivery::{
         Backplane, Hub, Seal,
         backplane::{PubSubWorker, RedisPubSub, tombstones::Tombstones},
     },
     features::{
         conversations::Audience,
-        streams::{StreamControl, StreamPeer, StreamTable},
+        streams::{StreamPeer, StreamTable, Streams},
+        typing::Typing,
     },
-    redis::Redis,
+    node::Stores,
 };
 
-/// The listeners of this node, its links to the others, and what the links need of features.
+/// The listeners of this node, its links to the others, and the ephemeral features that use them.
 pub(super) struct Links {
     pub(super) hub: Hub,
     pub(super) backplane: Backplane,
-    pub(super) audience: Audience,
-    pub(super) streams: StreamTable,
-    pub(super) requests: mpsc::Receiver<StreamControl>,
+    pub(super) typing: Typing,
+    pub(super) streams: Streams,
 }
 
 /// Links the node to the others.
-pub(super) fn link(
-    base: Base<'_>,
-    seal: Seal,
-    db: &Db,
-    redis: &Redis,
-    subscriber: SubscriberClient,
-) -> Links {
+pub(super) fn link(base: Base<'_>, seal: Seal, stores: &Stores) -> Links {
     let Base {
         secret,
         clock,
         tasks,
         ..
     } = base;
+    let (redis, workers, stopping) = (&stores.redis, &tasks.workers, &tasks.stopping);
     let (hub, changes) = Hub::new();
-    let streams = StreamTable::new(clock.clone());
-    let (peer, requests) = StreamPeer::new(seal.node(), streams.clone());
-    let audience = Audience::new(db.clone());
-    let workers = &tasks.workers;
-    let tombstones = Tombstones::start(redis.clone(), secret, workers, &tasks.stopping);
+    let table = StreamTable::new(clock.clone());
+    let (peer, requests) = StreamPeer::new(seal.node(), table.clone());
+    let audience = Audience::new(stores.db.clone());
+    let tombstones = Tombstones::start(redis.clone(), secret, workers, stopping);
     let noted = audience.clone();
     let (backplane, outgoing) = Backplane::new(
         seal,
@@ -59,21 +49,21 @@ pub(super) fn link(
     );
     let transport = RedisPubSub {
         redis: redis.clone(),
-        subscriber,
+        subscriber: stores.subscriber.clone(),
     };
-    PubSubWorker::start(
-        &backplane,
-        transport,
-        outgoing,
-        changes,
-        workers,
-        &tasks.stopping,
+    PubSubWorker::start(&backplane, transport, outgoing, changes, workers, stopping);
+    let typing = Typing {
+        clock: clock.clone(),
+        audience: audience.clone(),
+        backplane: backplane.clone(),
+    };
+    let streams = Streams::start(
+        clock, table, audience, &backplane, requests, workers, stopping,
     );
     Links {
         hub,
         backplane,
-        audience,
+        typing,
         streams,
-        requests,
     }
 }

@@ -1,6 +1,7 @@
 //! The parts of a node, made and joined: every handle, and the tasks that run by themselves.
 
 mod callers;
+mod core;
 mod deliveries;
 mod links;
 mod upkeep;
@@ -8,40 +9,30 @@ mod upkeep;
 use std::sync::{Arc, atomic::AtomicUsize};
 
 use secrecy::ExposeSecret;
-use tokio::sync::Notify;
 
-use self::{callers::Credentials, deliveries::Deliveries, links::Links};
+use self::core::{Core, Writers};
 use super::{Failure, Stores, Tasks};
 use crate::{
     app::{App, Handles},
-    auth::{server_secret::ServerSecret, usage::TokenUse},
+    auth::server_secret::ServerSecret,
     clock::Clock,
     config::Config,
     db::Db,
-    delivery::Seal,
     features::{
         accounts::Accounts,
-        agents::{Agents, Quotas, ReachabilityTracker},
+        agents::{Agents, Quotas},
         health::NodeStatus,
-        messages::MessageWriter,
         passkeys::Passkeys,
-        streams::Streams,
-        typing::Typing,
-        webhooks::{SecretSeal, Waker, Webhooks},
+        webhooks::Webhooks,
     },
     gateway::Gateway,
     ids::NodeId,
-    inbox::Inbox,
-    limits::{
-        Limits, buffers::ByteBudget, slots::Slots, table::Overrides,
-        unauthenticated::UnauthenticatedConnections,
-    },
+    limits::{buffers::ByteBudget, table::Overrides, unauthenticated::UnauthenticatedConnections},
     mail::Mailer,
     metrics,
     objects::{self, Backend, Objects},
     random::Random,
     schedule::Schedule,
-    work::UnitOfWork,
 };
 
 /// The base that all parts stand on.
@@ -54,11 +45,8 @@ struct Base<'a> {
     tasks: &'a Tasks,
 }
 
-/// Makes the node's parts and starts those that run by themselves.
-#[expect(
-    clippy::too_many_lines,
-    reason = "a list of parts, in the order in which they need each other"
-)]
+/// Makes the node's parts, in the order in which they need each other, and starts those that run by
+/// themselves.
 pub(super) async fn assemble(
     config: &Config,
     clock: Clock,
@@ -67,25 +55,6 @@ pub(super) async fn assemble(
     (stores, buffers): (Stores, ByteBudget),
     tasks: &Tasks,
 ) -> Result<App, Failure> {
-    let Stores {
-        db,
-        send_db,
-        quiet_db,
-        jobs_db,
-        token_db,
-        webhooks_db,
-        redis,
-        subscriber,
-    } = stores;
-    let Tasks {
-        stopping, workers, ..
-    } = tasks;
-
-    let inbox = Inbox::new(db.clone());
-    let epoch = inbox
-        .epoch()
-        .await
-        .map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
     let secret = config
         .server_secret
         .expose_secret()
@@ -97,157 +66,115 @@ pub(super) async fn assemble(
         random: &random,
         tasks,
     };
-    let seal = Seal::new(id, &secret, epoch);
-    let Links {
-        hub,
-        backplane,
-        audience,
-        streams,
-        requests,
-    } = links::link(base, seal, &db, &redis, subscriber);
-    let slots = Slots::bounded(
-        redis.clone(),
-        clock.clone(),
-        random.clone(),
-        id,
-        config.agent_connections.0 as usize,
-    );
-    slots.start(workers, stopping, hub.liveness());
-    metrics::sockets_max(config.max_sockets.0 as usize);
-    let acks = upkeep::start(&hub, &backplane, &quiet_db, tasks);
-    let budgets = config.limits.parse::<Overrides>()?;
-    let limits = Limits::start(
-        redis.clone(),
-        db.clone(),
-        clock.clone(),
-        budgets.clone(),
-        config.limits_off.0,
-        workers,
-    );
-    let used = TokenUse::start(quiet_db.clone(), workers, stopping);
-    let Credentials {
-        hasher,
-        revoked,
-        access_tokens,
-        agent_tokens,
-    } = callers::credentials(base, &token_db, redis, &limits, used)?;
-    let work = UnitOfWork::new(db.clone(), random.clone(), backplane.clone());
-    let reachability = ReachabilityTracker::start(work.over(quiet_db.clone()), workers, stopping);
-    let shards = config.send_writers.0 as usize;
-    let message_writer = MessageWriter::start(
-        &send_db,
-        &backplane,
-        random.clone(),
-        revoked,
-        shards,
-        workers,
-    );
-    let typing = Typing {
-        clock: clock.clone(),
-        audience: audience.clone(),
-        backplane: backplane.clone(),
-    };
-    let streams = Streams::start(
-        &clock, streams, audience, &backplane, requests, workers, stopping,
-    );
-    let gateway = Arc::new(Gateway {
-        clock: clock.clone(),
-        random: random.clone(),
-        db: db.clone(),
-        inbox: inbox.clone(),
-        acks,
-        reachability: reachability.clone(),
-        hub: hub.clone(),
-        message_writer: message_writer.clone(),
-        work: work.clone(),
-        typing: typing.clone(),
-        streams,
-        limits: limits.clone(),
-        buffers: buffers.clone(),
-        slots: slots.clone(),
-        unauthenticated: UnauthenticatedConnections::default(),
-        access_tokens: access_tokens.clone(),
-        agent_tokens: agent_tokens.clone(),
-        tasks: tasks.sockets.clone(),
-        sockets: AtomicUsize::new(0),
-        max_sockets: config.max_sockets.0 as usize,
-    });
-    let links = objects::Links::new(&secret, &config.public_url, clock.clone());
-    let objects = Objects::new(Backend::open(config)?, db.clone(), random.clone(), links);
-    let accounts = callers::accounts(base, &work, &access_tokens)?;
-    let agents = Agents {
-        work: work.clone(),
-        clock: clock.clone(),
-        hasher: hasher.clone(),
-        slots: slots.clone(),
-        reachability: reachability.clone(),
-        quotas: Quotas {
-            agents_per_user: config.agents_per_user.0,
-        },
-    };
-    let webhooks = Webhooks {
-        work: work.clone(),
-        seal: SecretSeal::new(&secret, random.clone()),
-        client: deliveries::client(base)?,
-        waker: Waker::default(),
-    };
-    let delivery = Deliveries {
-        objects: objects.clone(),
-        db: webhooks_db,
-        jobs: work.over(jobs_db.clone()),
-        backplane: backplane.clone(),
-        slots: slots.clone(),
-        limits: limits.clone(),
-        message_writer: message_writer.clone(),
-    };
-    deliveries::start(base, &webhooks, delivery).await?;
-    let due = webhooks.waker.turn_due();
-    start_jobs(config, budgets, &accounts, &objects, jobs_db, due, tasks)?;
+    let overrides = config.limits.parse::<Overrides>()?;
+    let core = Core::start(base, id, &stores, overrides.clone()).await?;
+    let writers = Writers::start(base, &stores, &core);
+    let gateway = gateway(base, &stores, &core, &writers, buffers);
+    let objects = objects(base, &stores.db)?;
+    let accounts = callers::accounts(base, &writers.work, &core.credentials.access_tokens)?;
+    let agents = agents(base, &core, &writers);
+    let webhooks = deliveries::webhooks(base, &writers)?;
+    deliveries::start(base, &stores, &core, &writers, &webhooks, &objects).await?;
+    start_jobs(base, &stores, overrides, &accounts, &objects, &webhooks)?;
     Ok(App::from(Handles {
         clock,
         random,
-        db,
-        work,
+        db: stores.db,
+        work: writers.work,
         ingress: callers::ingress(config),
-        hasher,
-        access_tokens,
-        agent_tokens,
-        limits,
-        slots,
-        hub,
-        backplane,
-        inbox,
+        hasher: core.credentials.hasher,
+        access_tokens: core.credentials.access_tokens,
+        agent_tokens: core.credentials.agent_tokens,
+        limits: core.limits,
+        slots: core.slots,
+        hub: core.links.hub,
+        backplane: core.links.backplane,
+        inbox: core.inbox,
         objects,
-        reachability,
-        message_writer,
+        reachability: writers.reachability,
+        message_writer: writers.message_writer,
         gateway,
         accounts,
         agents,
-        typing,
+        typing: core.links.typing,
         passkeys: Passkeys::new(config)?,
         webhooks,
         status: NodeStatus::new(metrics::install()),
     }))
 }
 
+/// The sockets and polls of the node.
+fn gateway(
+    base: Base<'_>,
+    stores: &Stores,
+    core: &Core,
+    writers: &Writers,
+    buffers: ByteBudget,
+) -> Arc<Gateway> {
+    let max_sockets = base.config.max_sockets.0 as usize;
+    metrics::sockets_max(max_sockets);
+    Arc::new(Gateway {
+        clock: base.clock.clone(),
+        random: base.random.clone(),
+        db: stores.db.clone(),
+        inbox: core.inbox.clone(),
+        acks: core.acks.clone(),
+        reachability: writers.reachability.clone(),
+        hub: core.links.hub.clone(),
+        message_writer: writers.message_writer.clone(),
+        work: writers.work.clone(),
+        typing: core.links.typing.clone(),
+        streams: core.links.streams.clone(),
+        limits: core.limits.clone(),
+        buffers,
+        slots: core.slots.clone(),
+        unauthenticated: UnauthenticatedConnections::default(),
+        access_tokens: core.credentials.access_tokens.clone(),
+        agent_tokens: core.credentials.agent_tokens.clone(),
+        tasks: base.tasks.sockets.clone(),
+        sockets: AtomicUsize::new(0),
+        max_sockets,
+    })
+}
+
+fn objects(base: Base<'_>, db: &Db) -> Result<Objects, Failure> {
+    let Base { config, random, .. } = base;
+    let links = objects::Links::new(base.secret, &config.public_url, base.clock.clone());
+    let backend = Backend::open(config)?;
+    Ok(Objects::new(backend, db.clone(), random.clone(), links))
+}
+
+fn agents(base: Base<'_>, core: &Core, writers: &Writers) -> Agents {
+    Agents {
+        work: writers.work.clone(),
+        clock: base.clock.clone(),
+        hasher: core.credentials.hasher.clone(),
+        slots: core.slots.clone(),
+        reachability: writers.reachability.clone(),
+        quotas: Quotas {
+            agents_per_user: base.config.agents_per_user.0,
+        },
+    }
+}
+
+/// Starts the job queue and the upkeep.
 fn start_jobs(
-    config: &Config,
-    budgets: Overrides,
+    base: Base<'_>,
+    stores: &Stores,
+    overrides: Overrides,
     accounts: &Accounts,
     objects: &Objects,
-    db: Db,
-    wake_webhooks: Arc<Notify>,
-    tasks: &Tasks,
+    webhooks: &Webhooks,
 ) -> Result<(), Failure> {
-    let mailer = Mailer::new(&config.mail_url, &config.mail_from)?;
+    let Base { config, tasks, .. } = base;
     let schedule = Schedule {
-        work: accounts.work.over(db),
-        budgets,
+        work: accounts.work.over(stores.jobs_db.clone()),
+        budgets: overrides,
         codes: accounts.codes.clone(),
-        mailer,
+        mailer: Mailer::new(&config.mail_url, &config.mail_from)?,
         objects: objects.clone(),
         upkeep_speed: config.upkeep_speed.0,
-        wake_webhooks,
+        wake_webhooks: webhooks.waker.turn_due(),
     };
     schedule.start(&tasks.workers, &tasks.stopping);
     Ok(())

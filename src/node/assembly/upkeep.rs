@@ -2,18 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
+use metrics_exporter_prometheus::PrometheusHandle;
+
 use crate::{
     db::Db,
     delivery::{
         Backplane, Hub, invalidation,
-        reconcile::{self, Reconciler},
+        reconcile::{self, Reconciler, rounds},
     },
     inbox::Acks,
     metrics,
     node::Tasks,
     supervisor,
 };
-use metrics_exporter_prometheus::PrometheusHandle;
 
 /// Starts the tasks: upkeep of the metrics, acknowledgements, revocations and the sweep.
 pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tasks) -> Acks {
@@ -23,6 +24,7 @@ pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tas
     supervisor::spawn_until(workers, stopping, "metrics.tidy", || {
         tidy_metrics(metrics::install())
     });
+
     let acks = Acks::default();
     let (written, own_db, stop) = (acks.clone(), quiet_db.clone(), stopping.clone());
     supervisor::spawn(workers, "acks", move || {
@@ -39,6 +41,16 @@ pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tas
         invalidation::run(own_db.clone(), own_hub.clone(), state.clone(), stop.clone())
     });
     let reconciler = Arc::new(Reconciler::new(quiet_db, backplane));
+    let (own, state, stop) = (reconciler.clone(), backplane.state(), stopping.clone());
+    supervisor::spawn(workers, "reconcile.rounds", move || {
+        let (reconciler, state, stop) = (own.clone(), state.clone(), stop.clone());
+        async move { rounds::run(&reconciler, &state, &stop).await }
+    });
+    let (own, state, stop) = (reconciler.clone(), backplane.state(), stopping.clone());
+    supervisor::spawn(workers, "reconcile.replay", move || {
+        let (reconciler, state, stop) = (own.clone(), state.clone(), stop.clone());
+        async move { reconcile::replay(&reconciler, &state, &stop).await }
+    });
     let (state, stop) = (backplane.state(), stopping.clone());
     supervisor::spawn(workers, "reconciler", move || {
         let (reconciler, state, stop) = (reconciler.clone(), state.clone(), stop.clone());
@@ -47,7 +59,8 @@ pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tas
     acks
 }
 
-/// Histograms keep every sample until they are folded into their buckets, which only a scrape would do otherwise.
+/// Histograms keep every sample until they are folded into their buckets, which only a scrape would
+/// do otherwise.
 async fn tidy_metrics(metrics: PrometheusHandle) {
     loop {
         tokio::time::sleep(Duration::from_secs(5)).await;

@@ -462,7 +462,8 @@ async fn a_dead_token_spends_nobodys_budget() {
         .delete(format!("/agents/{}/token", agent.id))
         .await
         .expect(200);
-    // Far more than the budget of five a second; every one is told that its token is dead, none that it is too fast.
+    // Far more than the budget of five a second; every one is told that its token is dead, none
+    // that it is too fast.
     for _ in 0..20 {
         agent
             .say(&conversation, "x")

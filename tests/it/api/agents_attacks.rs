@@ -131,8 +131,8 @@ async fn attack_26_tokens_open_only_what_is_theirs() {
     agent.poll("").await.expect(200);
 }
 
-/// 28: old tokens after emergency, DELETE and seven days, and a race of regenerations. The first three are in
-/// `agents_tokens`; here is what a stolen token tries while it is being revoked.
+/// 28: old tokens after emergency, DELETE and seven days, and a race of regenerations. The first
+/// three are in `agents_tokens`; here is what a stolen token tries while it is being revoked.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_28_what_a_stolen_token_began_does_not_outlive_it() {
     let [a, b] = nodes_with(&[(
@@ -143,8 +143,8 @@ async fn attack_28_what_a_stolen_token_began_does_not_outlive_it() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let path = format!("/agents/{}", agent.id);
-    // Both nodes know the token, and it lives when the changes are begun: they wait for the agent's row, behind the
-    // revocation.
+    // Both nodes know the token, and it lives when the changes are begun: they wait for the agent's
+    // row, behind the revocation.
     let thief = [agent.on(&a), agent.on(&b)];
     for thief in &thief {
         thief.poll("").await.expect(200);

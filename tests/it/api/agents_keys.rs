@@ -11,7 +11,8 @@ use crate::support::{Agent, Answer, Caller, TestNode, nodes};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The keys of an agent: a signing pair, and an encryption key of which only the public half matters here.
+/// The keys of an agent: a signing pair, and an encryption key of which only the public half
+/// matters here.
 pub struct Keys {
     signing: Ed25519KeyPair,
     public: [u8; 32],

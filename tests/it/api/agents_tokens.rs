@@ -205,9 +205,8 @@ async fn the_sixth_regenerate_of_a_day_is_refused_however_many_ask() {
             .refused(400, "VALIDATION_ERROR");
     }
     let owners = [alice.on(&a), alice.on(&b)];
-    // Both kinds share the budget.
-    // They change one agent one after the other: who would wait too long for that is told to come again, and has lost
-    // nothing of the budget.
+    // Both kinds share the budget. They change one agent one after the other: who would wait too
+    // long for that is told to come again, and has lost nothing of the budget.
     let tries = (0..50).map(|n| {
         patiently({
             let (owner, agent) = (&owners[n % 2], &agent);

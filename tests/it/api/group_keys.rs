@@ -155,7 +155,8 @@ async fn a_key_is_rotated_for_exactly_the_devices_that_are_there() {
         json!([])
     );
 
-    // A device that is revoked is no recipient any more, and an agent is one as soon as it has keys.
+    // A device that is revoked is no recipient any more, and an agent is one as soon as it has
+    // keys.
     alice.delete("/users/me/devices/phone").await.expect(200);
     let keys = "insert into agent_key (agent_id, key_id, public_key, signing_public_key)";
     psql(
@@ -259,8 +260,8 @@ async fn of_racing_rotations_one_wins_each_epoch() {
         statuses.sort_unstable();
         assert_eq!(statuses, [201, 409, 409, 409, 409, 409]);
     }
-    // A rotation for two against a third who joins: whoever is later sees the other. Never is there a key that a member
-    // cannot open and that nobody is asked to replace.
+    // A rotation for two against a third who joins: whoever is later sees the other. Never is there
+    // a key that a member cannot open and that nobody is asked to replace.
     let mut epoch = 5;
     for _ in 0..10 {
         let callers = [alice.on(&a), alice.on(&b)];

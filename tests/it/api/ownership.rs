@@ -121,7 +121,8 @@ impl Stage {
             ("passkey_id", text(&passkeys.data()[0]["passkey_id"])),
             ("principal_id", friend.id.clone()),
             ("relation_id", relation),
-            // A tool call ends by itself, so its id is none here. The tests of tool calls have theirs.
+            // A tool call ends by itself, so its id is none here. The tests of tool calls have
+            // theirs.
             ("request_id", ulid().to_string()),
             // Nothing was delivered. The tests of webhooks have deliveries.
             ("delivery_id", uuid::Uuid::from_u128(8).to_string()),

@@ -119,7 +119,8 @@ async fn where_many_read_only_the_reader_s_devices_are_told() {
     }
 }
 
-/// Marks of one reader race on both nodes: each that is told is further than the one before, and the last is the furthest.
+/// Marks of one reader race on both nodes: each that is told is further than the one before, and
+/// the last is the furthest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mark_is_told_only_when_it_moves() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
@@ -187,7 +188,8 @@ async fn whoever_has_left_is_told_of_no_mark() {
         .refused(404, "NOT_FOUND");
 }
 
-/// Owners leave and members are marked as having read at the same time: nobody waits for each other in a circle.
+/// Owners leave and members are marked as having read at the same time: nobody waits for each other
+/// in a circle.
 #[tokio::test(flavor = "multi_thread")]
 async fn marks_and_changes_of_members_do_not_lock_each_other_out() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;

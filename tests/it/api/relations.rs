@@ -114,7 +114,8 @@ async fn the_user_ends_a_relation_and_the_agent_is_cut_off_everywhere() {
         relation
     );
 
-    // Opened again it has its place in their conversation, and sees what comes from now on; the group asks for itself.
+    // Opened again it has its place in their conversation, and sees what comes from now on; the
+    // group asks for itself.
     alice
         .post(
             "/conversations",

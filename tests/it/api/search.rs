@@ -350,6 +350,7 @@ async fn the_cost_follows_what_the_caller_may_see() {
 /// Messages with tokens share a statement as all messages do, and so do their tokens.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_of_a_batch_are_one_statement() {
+    const SENDS: usize = 60;
     let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let alice = a.user("alice").await;
     let team = group(&alice, "team", &[]).await;
@@ -359,7 +360,6 @@ async fn tokens_of_a_batch_are_one_statement() {
         create trigger counted after insert on message for each statement execute function count_statement();
         create trigger counted after insert on message_token for each statement execute function count_statement()";
     psql(&a.world.database, count).await;
-    const SENDS: usize = 60;
     let path = format!("/conversations/{team}/messages");
     let sends = (0..SENDS).map(|n| {
         let tokens = json!([format!("{n:0>20}"), "0123456789abcdef"]);

@@ -28,8 +28,9 @@ fn scale(n: usize) -> usize {
         .unwrap_or(1)
 }
 
-/// Agents of `owner` with real tokens, put straight into the database: their hashes are cheaper than ours, so that
-/// making and proving thousands of them does not rule the test's time. The test counts how often one is computed.
+/// Agents of `owner` with real tokens, put straight into the database: their hashes are cheaper
+/// than ours, so that making and proving thousands of them does not rule the test's time. The test
+/// counts how often one is computed.
 async fn many_agents(node: &TestNode, owner: &User, n: usize) -> Vec<Agent> {
     let random = Random::new(Clock::default());
     let tokens: Vec<NewToken> = (0..n).map(|_| NewToken::generate(&random)).collect();
@@ -73,7 +74,8 @@ async fn many_agents(node: &TestNode, owner: &User, n: usize) -> Vec<Agent> {
     agents.collect()
 }
 
-/// A socket, however often it takes: a node with more callers than it can serve at once asks to come back.
+/// A socket, however often it takes: a node with more callers than it can serve at once asks to
+/// come back.
 async fn reconnect(agent: &Agent, base: &str) -> Socket {
     for n in 0..200 {
         let mut socket = Socket::open(&agent.caller.at(base)).await;
@@ -154,7 +156,8 @@ async fn who_can_write_to_redis_can_make_nobody_believe_a_token() {
             assert!(!key.contains(secret) && !entry.contains(secret));
         }
     }
-    // A token is made to prove the other agent: with the other's entry as it is, and with its ids under the first's seal.
+    // A token is made to prove the other agent: with the other's entry as it is, and with its ids
+    // under the first's seal.
     let mixed = format!("{}{}", &entry_of_two[..64], &entry_of_one[64..]);
     for forgery in [
         entry_of_two.clone(),
@@ -263,7 +266,8 @@ async fn ten_wrong_secrets_of_an_agent_are_hashed_in_a_minute() {
         + c.metric("token_cache_total", "hashed").await
         - before;
     assert_eq!(hashed, 10.0);
-    // A proven agent goes on, on a node that never saw the token too; and another agent is not concerned.
+    // A proven agent goes on, on a node that never saw the token too; and another agent is not
+    // concerned.
     agent.at(&b.base).poll("").await.expect(200);
     agent.at(&c.base).poll("").await.expect(200);
     other.at(&c.base).poll("").await.expect(200);
@@ -291,8 +295,9 @@ fn junk_token(n: u32) -> String {
     }
 }
 
-/// So many requests with junk tokens on one connection, at a steady pace or, without one, many before each answer is
-/// read: a client costs less than the node. Every one of them is answered with 401.
+/// So many requests with junk tokens on one connection, at a steady pace or, without one, many
+/// before each answer is read: a client costs less than the node. Every one of them is answered
+/// with 401.
 async fn junk(address: String, numbers: Range<u32>, pace: Option<Duration>) {
     const AT_ONCE: usize = 100;
     let stream = TcpStream::connect(&address).await.expect("connected");
@@ -331,8 +336,8 @@ async fn junk(address: String, numbers: Range<u32>, pace: Option<Duration>) {
     writer.await.expect("written");
 }
 
-/// Sends at a steady pace for so long, each at its time whatever became of those before it: how long each took from when
-/// it was due.
+/// Sends at a steady pace for so long, each at its time whatever became of those before it: how
+/// long each took from when it was due.
 async fn steady_sends(alice: &User, conversation: &str, lasting: Duration) -> Vec<Duration> {
     const PACE: Duration = Duration::from_millis(20);
     let mut ticks = tokio::time::interval(PACE);
@@ -412,7 +417,8 @@ async fn junk_tokens_cost_no_hash_and_others_little() {
     ));
     assert_eq!(b.metric("hash_seconds_count", "bcrypt").await, 0.0);
     assert_eq!(b.metric("token_cache_total", "hashed").await, 0.0);
-    // Half of it never comes further than its checksum; a quarter is no text at all, and a quarter is looked up in vain.
+    // Half of it never comes further than its checksum; a quarter is no text at all, and a quarter
+    // is looked up in vain.
     assert_eq!(
         b.metric("token_cache_total", "malformed").await,
         f64::from(n / 2)
@@ -421,7 +427,8 @@ async fn junk_tokens_cost_no_hash_and_others_little() {
         b.metric("token_cache_total", "unknown").await,
         f64::from(n / 4)
     );
-    // Without optimisation, and beside other tests, the slowest of a few hundred sends says nothing.
+    // Without optimisation, and beside other tests, the slowest of a few hundred sends says
+    // nothing.
     let percentile = if cfg!(debug_assertions) { 50 } else { 99 };
     let of = |times: &[Duration]| times[times.len() * percentile / 100];
     assert!(

@@ -42,12 +42,14 @@ fn face(answer: &Answer) -> (u16, Value, Vec<(String, String)>) {
 /// Its name, its path, the number of pairs, its body for an address.
 type Call = (&'static str, &'static str, usize, fn(&str) -> Value);
 
-/// How much longer a call takes for the known address than for unknown ones, by so many pairs in turn.
+/// How much longer a call takes for the known address than for unknown ones, by so many pairs in
+/// turn.
 async fn shift(a: &TestNode, known: &str, (what, path, pairs, body): Call) -> Shift {
     let (caller, client) = (a.anon(), connect(&a.world.database).await);
     let (mut of_known, mut of_unknown) = (Vec::with_capacity(pairs), Vec::with_capacity(pairs));
     for n in 0..pairs {
-        // Both are as they were before each pair: neither is counted out, and no row is there for one alone.
+        // Both are as they were before each pair: neither is counted out, and no row is there for
+        // one alone.
         let anew = "delete from login_guard; delete from code_guard; delete from email_code";
         client.batch_execute(anew).await.expect("forgotten");
         let stranger = address();
@@ -102,7 +104,8 @@ async fn attack_01_known_and_unknown_addresses_look_alike() {
         let first = shift(&a, &alice.email, call).await;
         tracing::info!(what = call.0, ?first, "known against unknown");
         if first.is_material() {
-            // Once in a thousand times it is chance. A real difference comes again, in the same direction.
+            // Once in a thousand times it is chance. A real difference comes again, in the same
+            // direction.
             let again = shift(&a, &alice.email, call).await;
             let real = again.is_material() && (first.medians > 0.0) == (again.medians > 0.0);
             assert!(
@@ -157,7 +160,8 @@ async fn attack_03_codes_cannot_be_guessed() {
         register(node, wrong).await.refused(400, "CODE_INVALID");
     }
     register(&b, &code).await.refused(400, "CODE_INVALID");
-    // Ten wrong ones an hour, over all scenes, codes sent again, and nodes; then not even a right one counts.
+    // Ten wrong ones an hour, over all scenes, codes sent again, and nodes; then not even a right
+    // one counts.
     let alice = a.user("alice").await;
     for n in 0..10 {
         let scene = ["login", "reset"][n % 2];
@@ -281,7 +285,8 @@ async fn attack_05_of_many_who_use_a_code_at_once_one_succeeds() {
     let email = address();
     let callers = [a.anon(), b.anon(), c.anon()];
     let code = callers[0].code(&email, "register").await;
-    // As many at once as a node hashes at once, and some more: nobody is to be turned away for that.
+    // As many at once as a node hashes at once, and some more: nobody is to be turned away for
+    // that.
     let tries = (0..50)
         .map(|n| callers[n % 3].post("/auth/register", User::registration(&email, "x", &code)));
     let answers = join_all(tries).await;

@@ -323,7 +323,8 @@ async fn keys_are_changed_without_anybody_noticing() {
             caller.on(node).get("/users/me").await.expect(200);
         }
     };
-    // 1: every node learns the new key; while they do, those that have not are not asked to know it.
+    // 1: every node learns the new key; while they do, those that have not are not asked to know
+    // it.
     let learns = start(format!("{old},{new}")).await;
     let alice = before.user("alice").await;
     assert_eq!(

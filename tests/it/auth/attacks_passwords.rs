@@ -338,7 +338,8 @@ async fn attack_12_passwords_count_to_their_last_byte() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_13_a_flood_of_logins_is_turned_away_and_hurts_nobody() {
     let [a] = nodes_with(&[RAISED_LIMITS]).await;
-    // A process of its own: both ends of so many sockets are more files than one process may have on many machines.
+    // A process of its own: both ends of so many sockets are more files than one process may have
+    // on many machines.
     let b = ProcessNode::start(&a).await;
     let alice = a.user("alice").await;
     let (caller, her) = (a.anon().at(&b.base), alice.caller.at(&b.base));

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, Caller, PASSWORD, TestNode, User, nodes_with, patiently, psql, ulid};
 
-/// Three failures, a quarter of an hour; four wrong codes in ten minutes. Nothing else is met by accident.
+/// Three failures, a quarter of an hour; four wrong codes in ten minutes. Nothing else is met by
+/// accident.
 const OVERRIDES: (&str, &str) = (
     "LIMIT_OVERRIDES",
     "auth_login_fail=3/900s,auth_code_tries=4/10min,\

@@ -140,7 +140,8 @@ async fn a_mail_server_that_is_away_costs_no_code() {
     }
     server.start().await;
     for _ in 0..4 {
-        // A mail that failed in this very moment waits for a while of its own. The job looks every real second.
+        // A mail that failed in this very moment waits for a while of its own. The job looks every
+        // real second.
         world.advance(Duration::from_secs(60)).await;
         tokio::time::sleep(Duration::from_millis(1100)).await;
     }

@@ -155,7 +155,8 @@ async fn a_body_held_back_until_the_revocation_comes_too_late() {
             .map(|(method, path, token, body)| Held::send(&a.base, method, path, token, body)),
     )
     .await;
-    // Real time: nothing tells from outside that a caller was proven. Were it later, the test would show less, not fail.
+    // Real time: nothing tells from outside that a caller was proven. Were it later, the test would
+    // show less, not fail.
     tokio::time::sleep(Duration::from_millis(700)).await;
     alice
         .on(&b)
@@ -354,6 +355,8 @@ async fn who_has_just_deleted_the_account_has_no_agent_and_is_in_no_conversation
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_poll_acks_nothing_with_a_token_that_dies_meanwhile() {
+    const ACKED: &str =
+        "select max(acked_seq) from inbox_reader r join agent on agent_id = principal_id";
     let [a] = nodes().await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
@@ -364,8 +367,6 @@ async fn a_poll_acks_nothing_with_a_token_that_dies_meanwhile() {
         .expect("a cursor")
         .to_owned();
     let mut client = connect(&a.world.database).await;
-    const ACKED: &str =
-        "select max(acked_seq) from inbox_reader r join agent on agent_id = principal_id";
     let before = count(&client, ACKED).await;
     let tx = client.transaction().await.expect("begun");
     tx.execute("update agent_token set revoked_at = app_now()", &[])
@@ -385,8 +386,8 @@ async fn a_poll_acks_nothing_with_a_token_that_dies_meanwhile() {
     assert_eq!(count(&client, ACKED).await, before);
 }
 
-/// Revoked between the proof and the seat: no order rings a seat that is not taken yet. The limiter, which is asked in
-/// between, is held up for as long as it may be.
+/// Revoked between the proof and the seat: no order rings a seat that is not taken yet. The
+/// limiter, which is asked in between, is held up for as long as it may be.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_that_is_revoked_before_it_has_its_seat_is_told_nothing() {
     let mut caught = 0;
@@ -405,7 +406,8 @@ async fn a_socket_that_is_revoked_before_it_has_its_seat_is_told_nothing() {
         socket
             .say(json!({ "type": "auth", "access_token": phone.access_token }))
             .await;
-        // Real time: nothing tells from outside that it was proven. If it was not, it is not let in at all.
+        // Real time: nothing tells from outside that it was proven. If it was not, it is not let in
+        // at all.
         tokio::time::sleep(Duration::from_millis(60)).await;
         psql(
             &a.world.database,
@@ -437,8 +439,8 @@ async fn a_socket_that_is_revoked_before_it_has_its_seat_is_told_nothing() {
     assert!(caught > 0, "never revoked in time");
 }
 
-/// Changes the password to two others at once, one on each node: both have proven the one before when the account's row is
-/// let go. None if one was not there in time.
+/// Changes the password to two others at once, one on each node: both have proven the one before
+/// when the account's row is let go. None if one was not there in time.
 async fn change_at_once(
     client: &mut Client,
     user: &User,

@@ -141,7 +141,8 @@ async fn a_login_under_way_does_not_survive_a_reset() {
         a.advance(Duration::from_secs(61)).await;
         let code = a.anon().code(&alice.email, "reset").await;
         let body = json!({ "email": alice.email, "code": code, "new_account_password": new });
-        // Node a has hashes to compute before it comes to this login's, whose account it has already read.
+        // Node a has hashes to compute before it comes to this login's, whose account it has
+        // already read.
         let strangers: Vec<String> = (0..16)
             .map(|_| format!("nobody-{}@example.org", ulid().to_string().to_lowercase()))
             .collect();

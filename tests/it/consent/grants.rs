@@ -37,7 +37,7 @@ async fn an_agent_asks_and_its_user_decides() {
             (grant, &json!(stage.conversation))
         );
     }
-    // The same request finds the one that waits, and tells nobody again.
+    // A repeated request finds the one that waits, and tells nobody again.
     assert_eq!(ask(agent, body).await.expect(200).data(), grant);
 
     let id = text(grant, "grant_id");

@@ -134,7 +134,7 @@ async fn group_with(owner: &User, members: &[&User], agent: &Agent) -> String {
     group
 }
 
-/// The same user on `n` devices, in turn on both nodes.
+/// A user on `n` devices, in turn on both nodes.
 async fn devices(stage: &Stage, n: usize) -> Vec<User> {
     let logins = (0..n).map(|n| {
         let name = format!("device-{n}");

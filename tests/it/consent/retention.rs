@@ -1,7 +1,7 @@
 //! Retention: every rule with the clock moved, and a purge whose node is killed.
 //!
-//! Each rule has two rows in its table. When the jobs have run, the row that is just too old is gone,
-//! and the row that is just young enough stays.
+//! Each rule has two rows in its table. When the jobs have run, the row that is just too old is
+//! gone, and the row that is just young enough stays.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -37,7 +37,11 @@ const fn rule(table: &'static str, kept: i64, insert: &'static str, find: &'stat
     }
 }
 
-const RULES: [Rule; 23] = [
+const RULES: [Rule; 24] = [
+    rule(
+        "reconcile_log", HOUR,
+        "insert into reconcile_log (principal_id, recorded_at) values ('$id', $at)", "principal_id = '$id'",
+    ),
     rule("email_code", 0, "insert into email_code values ('$id', 'login', '$id', 5, $at)", "email = '$id'"),
     rule("login_notice", DAY, "insert into login_notice values ('$id', 1, $at)", "user_id = '$id'"),
     rule("security_notice", DAY, "insert into security_notice values ('$id', 'password', $at)", "user_id = '$id'"),
@@ -332,7 +336,7 @@ async fn each_table_with_a_time_has_a_rule_or_a_reason() {
 }
 
 /// The messages of the relation that a node purges when it is killed.
-const MESSAGES: i64 = 60_000;
+const MESSAGES: i64 = 10_000;
 
 /// Messages and an object of an ended relation whose purge is due.
 async fn an_ended_relation(world: &World, client: &Client) -> std::path::PathBuf {

@@ -43,7 +43,7 @@ async fn a_socket_must_say_who_it_is() {
         );
     }
     for (text, code) in [
-        ("".to_owned(), 4400),
+        (String::new(), 4400),
         ("{".to_owned(), 4400),
         ("[]".to_owned(), 4400),
         ("null".to_owned(), 4400),
@@ -249,7 +249,8 @@ async fn a_session_that_dies_loses_its_socket_and_its_requests_on_every_node() {
     );
     assert_eq!(last["device_id"], alice.device_id);
 
-    // Nobody hints at what is done to the table by hand: requests see it at once, sockets by the sweep.
+    // Nobody hints at what is done to the table by hand: requests see it at once, sockets by the
+    // sweep.
     psql(
         &a.world.database,
         "update agent_token set revoked_at = app_now(), bcrypt_hash = null",
@@ -439,7 +440,8 @@ async fn a_listener_that_never_reads_is_cut_off_and_loses_nothing() {
     for n in 1..=100 {
         assert_eq!(reader.event("message.created").await["data"]["seq"], n);
     }
-    // 20 MB do not fit into the sockets' buffers; ten seconds without progress end it. Real time: it is the kernel's.
+    // 20 MB do not fit into the sockets' buffers; ten seconds without progress end it. Real time:
+    // it is the kernel's.
     let started = Instant::now();
     while a.metric("sockets_closed_total", &["code=\"4410\""]).await < 1.0 {
         assert!(started.elapsed() < Duration::from_secs(20), "not cut off");
@@ -487,7 +489,8 @@ async fn a_revoked_listener_does_not_get_the_rest_of_its_backlog() {
     for _ in 0..60 {
         alice.say(&conversation, &text).await.expect(201);
     }
-    // 18 MB that are not read do not fit into the sockets' buffers: the node is in the middle of the replay.
+    // 18 MB that are not read do not fit into the sockets' buffers: the node is in the middle of
+    // the replay.
     let slow = Sleeper::new(&agent.on(&b)).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     psql(

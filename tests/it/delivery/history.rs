@@ -196,7 +196,8 @@ async fn a_history_of_three_nodes_is_sound() {
         "{:?}",
         &faults[..faults.len().min(5)]
     );
-    // It was one worth judging: nearly everything was answered, someone came and went, and much was heard.
+    // It was one worth judging: nearly everything was answered, someone came and went, and much was
+    // heard.
     let answered = history
         .sends
         .iter()
@@ -228,7 +229,8 @@ async fn a_history_of_three_nodes_is_sound() {
     );
 }
 
-/// The bug that a lock is there to prevent: numbers from a sequence, which each connection takes in handfuls.
+/// The bug that a lock is there to prevent: numbers from a sequence, which each connection takes in
+/// handfuls.
 const PLANTED: &str = "
     create sequence planted cache 20;
     grant usage on sequence planted to public;
@@ -256,8 +258,8 @@ async fn a_sequence_that_is_taken_outside_the_lock_is_caught() {
         },
     )
     .await;
-    // The answer has the number that the lock gave, and that the two differ would be too easy a find: only what readers
-    // see is judged here.
+    // The answer has the number that the lock gave, and that the two differ would be too easy a
+    // find: only what readers see is judged here.
     for send in &mut history.sends {
         let place = history.ends[0].iter().find(|(_, tag)| *tag == send.tag);
         send.seq = send.seq.and(place.map(|(seq, _)| *seq));

@@ -1,4 +1,5 @@
-//! Frames that announce or bring more than a message may have, and the memory of the node meanwhile.
+//! Frames that announce or bring more than a message may have, and the memory of the node
+//! meanwhile.
 
 use crate::support::{
     ProcessNode, nodes_with,

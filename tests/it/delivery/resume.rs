@@ -134,7 +134,7 @@ async fn by_socket(agent: &Agent, log: &mut Log, dice: &mut Dice) {
         }
         if dice.below(4) == 0 {
             // Any place that it has seen; an ack never goes back.
-            let ack = at - dice.below(5).min(at as u64) as i64;
+            let ack = at - dice.below(5).min(at.unsigned_abs()) as i64;
             socket
                 .say(json!({ "type": "ack", "cursor": log.cursor(ack) }))
                 .await;
@@ -296,7 +296,8 @@ async fn two_hundred_polls_wait_without_a_connection_to_the_database() {
     );
 }
 
-/// Readers are told when numbers start anew: a waiting poll and a socket are both sent to read again.
+/// Readers are told when numbers start anew: a waiting poll and a socket are both sent to read
+/// again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_epoch_is_said_to_those_who_wait() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
@@ -350,7 +351,8 @@ async fn a_new_epoch_is_said_to_those_who_wait() {
     assert_eq!(answer.body["data"][0]["data"]["payload"]["text"], "new");
 }
 
-/// The small form of `loadtest slow`: those who never read cost the others nothing, and lose nothing themselves.
+/// The small form of `loadtest slow`: those who never read cost the others nothing, and lose
+/// nothing themselves.
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_who_never_read_do_not_hold_up_fifty_who_do() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
@@ -418,7 +420,8 @@ async fn what_is_older_than_thirty_days_is_gone_and_said_to_be() {
         .as_str()
         .expect("a cursor")
         .to_owned();
-    // The job that does it comes every ten minutes of real time; here it is called as the job calls it.
+    // The job that does it comes every ten minutes of real time; here it is called as the job calls
+    // it.
     let db = db(&a.world.database);
     let expire = async || inbox::expire(&db, 30).await.expect("an answer");
     a.advance(Duration::from_secs(30 * 86_400 - 60)).await;
@@ -513,7 +516,8 @@ async fn what_an_event_said_goes_with_its_last_entry_and_not_before() {
         )
         .await
         .expect("filled");
-    // The entries of the old ones go a day before the rest; what they said stays for as long as any may be read.
+    // The entries of the old ones go a day before the rest; what they said stays for as long as any
+    // may be read.
     a.advance(Duration::from_secs(29 * 86_400 + 3600)).await;
     inbox::expire(&db, 30).await.expect("an answer");
     assert_eq!(counts().await, [events + 12_000, entries, 1, 0]);

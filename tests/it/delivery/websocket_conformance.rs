@@ -258,7 +258,8 @@ fn broken() -> Vec<(String, u16, Vec<u8>)> {
                 (FIN | CONTINUATION, right),
             ],
         );
-        // Refused as soon as it shows, whatever may still come. A character that is cut short may go on.
+        // Refused as soon as it shows, whatever may still come. A character that is cut short may
+        // go on.
         if what != "a character cut short" {
             case(format!("{what}, unfinished"), 1007, &[(TEXT, text)]);
         }

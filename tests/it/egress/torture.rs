@@ -109,8 +109,8 @@ impl Line {
     }
 }
 
-/// Kills a worker and starts another, again and again, until all is delivered. Returns the number of
-/// killed ones.
+/// Kills a worker and starts another, again and again, until all is delivered. Returns the number
+/// of killed ones.
 async fn kill_until_done(
     (world, front): (&World, &TestNode),
     workers: &mut Vec<ProcessNode>,

@@ -22,7 +22,8 @@ use crate::support::{TestNode, nodes_with, spawn};
 
 const RAISED_LIMITS: (&str, &str) = ("LIMIT_OVERRIDES", "default_ip=100000/s");
 
-/// An HTTP/1.1 client that keeps its connection as long as it can, and counts how often it needed a new one.
+/// An HTTP/1.1 client that keeps its connection as long as it can, and counts how often it needed a
+/// new one.
 struct PooledClient {
     address: String,
     stream: Option<TcpStream>,

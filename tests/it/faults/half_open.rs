@@ -45,7 +45,8 @@ async fn texts(socket: &mut Socket, n: usize) -> Vec<Value> {
     texts
 }
 
-/// An agent with all its three connections through a proxy in front of `b`, each caught up; and who talks to it on `a`.
+/// An agent with all its three connections through a proxy in front of `b`, each caught up; and who
+/// talks to it on `a`.
 async fn three(a: &TestNode, proxy: &Proxy) -> (User, Agent, String, Vec<Socket>) {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;

@@ -313,8 +313,8 @@ async fn slow_clients_are_cut_and_hold_nobody_up() {
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
     let conversation = alice.talk_to(&agent).await;
-    // Headers that never end, and a body that never comes: both are given ten seconds. Real time: the deadlines are
-    // the transport's.
+    // Headers that never end, and a body that never comes: both are given ten seconds. Real time:
+    // the deadlines are the transport's.
     let patience = Duration::from_secs(20);
     let headers = raw(
         &a.base,
@@ -369,8 +369,8 @@ async fn an_idle_connection_can_be_used_again_and_a_dripping_head_cannot() {
         assert!(answered(&mut stream).await);
         stream
     };
-    // Real time: the deadlines are the transport's. Load balancers keep a connection for a minute and more, and what is
-    // closed just when it is used again is a request without an answer.
+    // Real time: the deadlines are the transport's. Load balancers keep a connection for a minute
+    // and more, and what is closed just when it is used again is a request without an answer.
     let idle = async {
         let mut stream = connect().await;
         tokio::time::sleep(Duration::from_secs(16)).await;

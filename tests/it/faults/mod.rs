@@ -13,3 +13,4 @@ mod outages;
 mod panics;
 mod postgres_timeline_loss;
 mod redis_cluster;
+mod sweeps;

@@ -22,8 +22,8 @@ const RAISED_LIMITS: (&str, &str) = (
     "user_message_send=100000/s,agent_poll=1000/s,ws_connect=1000/s",
 );
 
-/// Sends `n` messages one after the other, each until it is acked, as a careful client does: the same id again after
-/// an unknown outcome. The text is the number.
+/// Sends `n` messages one after the other, each until it is acked, as a careful client does: the
+/// same id again after an unknown outcome. The text is the number.
 async fn send_all(alice: &User, conversation: &str, n: usize) {
     for i in 0..n {
         let body = json!({ "payload": { "type": "text", "n": i }, "client_message_id": ulid().to_string() });
@@ -47,7 +47,8 @@ async fn send_all(alice: &User, conversation: &str, n: usize) {
     }
 }
 
-/// Takes messages until `n` have come, and insists that they are `from..n` in order and that inbox numbers rise by one.
+/// Takes messages until `n` have come, and insists that they are `from..n` in order and that inbox
+/// numbers rise by one.
 struct Checker {
     next: usize,
     inbox: i64,
@@ -129,7 +130,8 @@ async fn a_killed_sender_s_node_loses_and_doubles_nothing() {
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.connect().await;
     let moved = Arc::new(AtomicBool::new(false));
-    // Sends through the node that dies, then through the other one: the id decides whether the last one counted.
+    // Sends through the node that dies, then through the other one: the id decides whether the last
+    // one counted.
     let sender = spawn({
         let (here, there, conversation, moved) = (
             alice.clone(),
@@ -263,13 +265,13 @@ async fn a_redis_that_hangs_costs_milliseconds_not_minutes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_subscriptions_are_noticed_and_made_anew() {
+    use fred::interfaces::ClientLike;
     let redis = private_redis("deaf").await;
     let url = redis.url();
     let [a, b] = nodes_with(&[RAISED_LIMITS, ("REDIS_URL", &url)]).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.on(&b).connect().await;
     let admin = redis_client(&url).await;
-    use fred::interfaces::ClientLike;
     let kill = fred::cmd!("CLIENT");
     admin
         .custom::<(), _>(kill, vec!["KILL", "TYPE", "pubsub"])
@@ -305,13 +307,13 @@ async fn dead_subscriptions_are_noticed_and_made_anew() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flushed_redis_loses_nothing() {
+    use fred::interfaces::{ClientLike, LuaInterface};
     let redis = private_redis("flushed").await;
     let url = redis.url();
     let [a, b] = nodes_with(&[RAISED_LIMITS, ("REDIS_URL", &url)]).await;
     let (alice, agent, conversation) = pair(&a).await;
     let mut socket = agent.on(&b).connect().await;
     let admin = redis_client(&url).await;
-    use fred::interfaces::{ClientLike, LuaInterface};
     let mut checker = Checker::new();
     send_all(&alice, &conversation, 20).await;
     admin.flushall::<()>(false).await.expect("flushed");

@@ -69,7 +69,8 @@ async fn what_was_revoked_in_a_lost_tail_is_revoked_again() {
         (row.get::<_, i64>(0), row.get::<_, i64>(1))
     };
     assert_eq!(revoked().await, (0, 0));
-    // Nobody who can write to Redis revokes anything: neither by a name alone nor by another's seal.
+    // Nobody who can write to Redis revokes anything: neither by a name alone nor by another's
+    // seal.
     let row = client
         .query_one(
             "select session_id from session where device_id = $1",

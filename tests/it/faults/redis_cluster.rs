@@ -37,7 +37,8 @@ async fn everything_that_uses_redis_works_on_a_cluster() {
         let calls = (0..30).map(async |n| agent.on([&a, &b][n % 2]).poll("").await.status);
         let statuses = futures_util::future::join_all(calls).await;
         let admitted = statuses.iter().filter(|status| **status == 200).count();
-        // On a starved machine a call to Redis may be late, and the node's own share decides instead.
+        // On a starved machine a call to Redis may be late, and the node's own share decides
+        // instead.
         if a.metric("limiter_fallback_total", &[]).await == shares {
             // A call that an overloaded node could not answer may have been counted.
             let failed = statuses.iter().filter(|status| **status == 503).count();
@@ -161,8 +162,8 @@ async fn all_or_nothing(limits: &Limits) {
             .iter()
             .filter(|decision| decision.denied.is_none())
             .collect();
-        // Three of an e-mail, ten of an address. A call that is denied by one may for a moment hold a place of the
-        // other, which is the larger one here, so that nobody is denied by it.
+        // Three of an e-mail, ten of an address. A call that is denied by one may for a moment hold
+        // a place of the other, which is the larger one here, so that nobody is denied by it.
         assert_eq!(admitted.len(), 3);
         for decision in decisions.iter().filter_map(|decision| decision.denied) {
             assert_eq!(decision.0, 1, "the e-mail's rule denies");

@@ -113,8 +113,8 @@ async fn a_reader_that_does_not_read_holds_little(kind: StoreKind) {
         last = now;
     }
     let taken = last - before;
-    assert!(taken < (12 << 20) as f64, "{taken} bytes left the store");
-    // What it reads later is right.
+    assert!(taken < f64::from(12 << 20), "{taken} bytes left the store");
+    // The bytes that it reads later are right.
     let mut some = vec![0; 4096];
     let n = stream.read(&mut some).await.expect("bytes");
     let text = String::from_utf8_lossy(&some[..n]);

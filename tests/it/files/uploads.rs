@@ -7,7 +7,8 @@ use super::{
     unknown,
 };
 
-/// Request on one node, bytes on another, confirmation on the first: members hear of the file and read it.
+/// Request on one node, bytes on another, confirmation on the first: members hear of the file and
+/// read it.
 async fn a_file_is_uploaded_in_three_steps(kind: StoreKind) {
     let stage = Stage::new(kind).await;
     let [a, b] = &stage.nodes;

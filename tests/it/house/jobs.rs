@@ -17,7 +17,7 @@ use crate::support::{World, connect, nodes, serving, ulid};
 
 const ROOM: &[(Kind, i32)] = &[(Kind::Mail, 2), (Kind::EraseAccount, 8)];
 
-async fn queue_of(world: &World) -> Db {
+fn queue_of(world: &World) -> Db {
     let wait = Duration::from_secs(10);
     Db::new(
         &serving(&world.database).into(),
@@ -62,7 +62,7 @@ fn mail() -> Job {
 
 async fn world() -> (Arc<World>, Db) {
     let world = World::new(&[]).await;
-    let db = queue_of(&world).await;
+    let db = queue_of(&world);
     (world, db)
 }
 
@@ -139,7 +139,8 @@ async fn each_kind_has_room_of_its_own_and_what_expires_is_not_done() {
         (2, 1)
     );
     assert_eq!(kinds(&claim(&db).await, Kind::Mail), 1);
-    // A code is dead ten minutes later, and so is its mail; an account is erased whenever it may be.
+    // A code is dead ten minutes later, and so is its mail; an account is erased whenever it may
+    // be.
     world.advance(Duration::from_secs(601)).await;
     let late = claim(&db).await;
     assert_eq!(

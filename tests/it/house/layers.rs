@@ -43,7 +43,8 @@ fn module(file: &str) -> Vec<String> {
     module
 }
 
-/// The top-level module of a module or an item; none for the crate itself and for the list of features.
+/// The top-level module of a module or an item; none for the crate itself and for the list of
+/// features.
 fn top_module(path: &[String]) -> Option<String> {
     match path {
         [features, feature, ..] if features == "features" => Some(format!("features::{feature}")),

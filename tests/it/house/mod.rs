@@ -13,3 +13,4 @@ mod schema;
 mod shapes;
 pub mod sources;
 mod threats;
+mod walkthroughs;

@@ -162,7 +162,8 @@ fn the_ordered_crates_are_dependencies_and_used() {
     }
 }
 
-/// Whether `line` mentions the crate of `path`, and not a module below another path or a longer name.
+/// Whether `line` mentions the crate of `path`, and not a module below another path or a longer
+/// name.
 fn uses(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
         let before = line[..at].chars().next_back();

@@ -29,8 +29,8 @@ const RAISED_LIMITS: (&str, &str) = (
     "ws_connect=100000/s,ws_connect_ip=100000/s",
 );
 
-/// A socket that is in, or the code it was closed with. A node that is overloaded, as one is whose machine is too busy to
-/// open connections to Postgres within a second, asks to come back.
+/// A socket that is in, or the code it was closed with. A node that is overloaded, as one is whose
+/// machine is too busy to open connections to Postgres within a second, asks to come back.
 async fn attempt(caller: &Caller, auth: Value) -> Result<Socket, u16> {
     loop {
         match attempt_once(caller, auth.clone()).await {
@@ -101,7 +101,8 @@ async fn storm(agent: &Agent, bases: [&str; 2], n: usize) -> (Vec<Socket>, usize
     (sockets, refused)
 }
 
-/// Splits sockets into those that the server closes with `code` within the time, and those that stay.
+/// Splits sockets into those that the server closes with `code` within the time, and those that
+/// stay.
 async fn closed(sockets: Vec<Socket>, code: u16, within: Duration) -> (usize, Vec<Socket>) {
     let looks = sockets.into_iter().map(async |mut socket| {
         let end = tokio::time::timeout(within, async {
@@ -428,7 +429,8 @@ async fn a_node_that_asserts_very_many_slots_goes_on_beating_and_loses_none() {
         random.clone(),
         NodeId::generate(&random),
     );
-    // All are let in while Redis is away. To assert them takes 60 round trips, which is longer than a node lives unheard.
+    // All are let in while Redis is away. To assert them takes 60 round trips, which is longer than
+    // a node lives unheard.
     let lost = Arc::new(AtomicU32::new(0));
     let takes = (0..60 * 256).map(|_| {
         slots.take(

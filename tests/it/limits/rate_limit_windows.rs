@@ -237,7 +237,8 @@ async fn no_window_is_over_and_no_denial_false_with_clocks_five_minutes_apart() 
     let pause = Duration::from_millis(if scale() == 1 { 10 } else { 0 });
     let url = services().redis.url();
     let (mut records, mut took) = (Vec::new(), Duration::ZERO);
-    // Where the machine is so busy that Redis is late, nodes decide by their shares, which is another test's matter.
+    // Where the machine is so busy that Redis is late, nodes decide by their shares, which is
+    // another test's matter.
     for _ in 0..5 {
         let started = Instant::now();
         records = record(&url, clocks(), n, pause).await;
@@ -276,7 +277,8 @@ async fn no_window_is_over_and_no_denial_false_with_clocks_five_minutes_apart() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_checker_sees_a_limiter_that_goes_by_the_nodes_clocks() {
-    // A clock that a test moves is believed by the script: three that were moved apart are the planted fault.
+    // A clock that a test moves is believed by the script: three that were moved apart are the
+    // planted fault.
     let clocks = [0, 150, 300].map(|seconds| {
         let clock = Clock::default();
         clock.advance(Duration::from_secs(seconds));
@@ -310,7 +312,8 @@ async fn the_checker_sees_a_limiter_that_is_off_by_one() {
     }
 }
 
-/// The decisions of three nodes while `disturb` happens to their Redis, again and again until they have decided enough.
+/// The decisions of three nodes while `disturb` happens to their Redis, again and again until they
+/// have decided enough.
 async fn disturbed(
     name: &'static str,
     mut disturb: impl AsyncFnMut(&mut RedisServer, &fred::clients::Client),
@@ -345,8 +348,8 @@ async fn disturbed(
     records
 }
 
-/// Windows with more than `most(calls of the row)` by our own measure, since the shares have no other: from a call's
-/// beginning to its end.
+/// Windows with more than `most(calls of the row)` by our own measure, since the shares have no
+/// other: from a call's beginning to its end.
 fn over(records: &[Record], most: impl Fn(usize) -> usize) -> usize {
     let mut buckets: HashMap<_, Vec<(i64, i64)>> = HashMap::new();
     for record in records.iter().filter(|record| record.admitted) {
@@ -405,8 +408,8 @@ async fn a_slow_redis_is_exact_and_a_late_one_costs_the_nodes_shares() {
             .expect("paused");
     })
     .await;
-    // A decision of Redis is exact however late its answer was. (Denials are not checked: a call that was given up is
-    // counted all the same when Redis comes to it.)
+    // A decision of Redis is exact however late its answer was. (Denials are not checked: a call
+    // that was given up is counted all the same when Redis comes to it.)
     assert_eq!(check(&records).over, 0);
     assert_eq!(over(&records, |count| count + shares(&records, count)), 0);
 }

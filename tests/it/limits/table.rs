@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use axum::http::HeaderMap;
 use blindpipe::{
     limits::table::{IN_POSTGRES, Limit, Overrides},
     routes,
@@ -388,12 +389,13 @@ async fn frame(agent: &Agent) -> Answer {
     };
     Answer {
         status,
-        headers: Default::default(),
+        headers: HeaderMap::default(),
         body: Value::Null,
     }
 }
 
-/// Whether an answer's budget is the row's. An upgrade's answer is the socket's, and a refused credential is nobody's call.
+/// Whether an answer's budget is the row's. An upgrade's answer is the socket's, and a refused
+/// credential is nobody's call.
 fn is_of_row(limit: Limit, answer: &Answer) -> bool {
     let (scope, count, seconds, _) = limit.row();
     let policy = answer.header("ratelimit-policy").unwrap_or_default();
@@ -472,8 +474,9 @@ async fn prove(stage: &mut Stage, limit: Limit) {
         let admitted = answers.iter().filter(|answer| answer.status != 429).count();
         let odd =
             admitted != count as usize || answers.iter().any(|answer| !is_of_row(limit, answer));
-        // Only within one window is the number what the row says, and only while the node can ask Redis and Postgres:
-        // on a busy machine a second can be too short, and an answer too late, so that the node's share decides.
+        // Only within one window is the number what the row says, and only while the node can ask
+        // Redis and Postgres: on a busy machine a second can be too short, and an answer too late,
+        // so that the node's share decides.
         if took >= window || overloaded || odd && stage.fallbacks().await > before {
             match seconds {
                 1 => tokio::time::sleep(window).await,

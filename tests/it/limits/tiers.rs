@@ -1,4 +1,5 @@
-//! The tier of an agent: read from its groups, however many conversations it has, and once a minute.
+//! The tier of an agent: read from its groups, however many conversations it has, and once a
+//! minute.
 
 use serde_json::json;
 

@@ -72,6 +72,10 @@ impl FaultyReceiver {
         Self::start(Some(behaviour::Certificates::new(authority)), plan).await
     }
 
+    #[expect(
+        clippy::unused_async,
+        reason = "needs a runtime, as its signature says"
+    )]
     async fn start(
         certificates: Option<behaviour::Certificates>,
         plan: impl Fn(usize) -> Behaviour + Send + Sync + 'static,
@@ -253,8 +257,8 @@ async fn read_body(
     Ok(body)
 }
 
-/// The answer to a challenge of the address; none for other deliveries. Challenges are answered well
-/// and not recorded.
+/// The answer to a challenge of the address; none for other deliveries. Challenges are answered
+/// well and not recorded.
 fn challenge(body: &[u8]) -> Option<String> {
     let body: serde_json::Value = serde_json::from_slice(body).ok()?;
     let challenge = (body["event"] == "webhook.verify").then_some(&body["data"])?;

@@ -50,7 +50,7 @@ impl S3Server {
     }
 
     /// The settings of a node that keeps its files here, behind `address`.
-    pub fn settings(&self, address: SocketAddr) -> Vec<(&'static str, String)> {
+    pub fn settings(address: SocketAddr) -> Vec<(&'static str, String)> {
         vec![
             ("OBJECT_STORE_URL", format!("s3://{BUCKET}/some/where")),
             ("OBJECT_STORE_ENDPOINT", format!("http://{address}")),

@@ -221,7 +221,7 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
             .filter(|n| *n > 0)?;
         let response = session.process(&line);
         match response.action {
-            Action::NoReply => continue,
+            Action::NoReply => {}
             Action::Reply => answer(stream, &response).await?,
             Action::UpgradeTls => {
                 answer(stream, &response).await?;

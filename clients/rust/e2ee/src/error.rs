@@ -1,4 +1,4 @@
-//! One error type with the fixed reasons that applications and tests see.
+//! A single error type with the fixed reasons that applications and tests see.
 
 use std::fmt;
 

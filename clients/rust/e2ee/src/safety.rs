@@ -4,7 +4,7 @@ use sha2::{Digest, Sha512};
 
 use crate::{Principal, PublicKeys, bytes::label};
 
-/// One side's thirty digits, in six groups.
+/// A side's thirty digits, in six groups.
 #[must_use]
 pub fn half(owner: Principal, keys: &PublicKeys) -> String {
     let hash = Sha512::new()

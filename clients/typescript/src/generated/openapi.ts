@@ -1426,8 +1426,8 @@ export interface components {
             conversation_id: components["schemas"]["ConversationId"] | null;
             /**
              * Format: int64
-             * @description The first of them: a message's number in the conversation for `history`, an event's number in
-             *     the agent's inbox for `poll` and `push`; otherwise null.
+             * @description The first of them: a message's number in the conversation for `history`, an event's number
+             *     in the agent's inbox for `poll` and `push`; otherwise null.
              */
             from_seq: number | null;
             /** @description The row's hash in hex: SHA-256 of the previous hash and the row. */
@@ -2044,7 +2044,7 @@ export interface components {
         };
         /**
          * Format: uuid
-         * @description One delivery of an event to a webhook, the same over its attempts.
+         * @description A delivery of an event to a webhook, the same over its attempts.
          * @example 0190b5e0-7c6e-7d3a-9c1b-2f4a5b6c7d8e
          */
         DeliveryId: string;
@@ -3053,7 +3053,10 @@ export interface components {
              *     `encrypted`.
              */
             payload: Record<string, never>;
-            /** @description The agent's name for the call, such as a ULID. A repeat answers the call's present state. */
+            /**
+             * @description The agent's name for the call, such as a ULID. A repeat answers the call's present
+             *     state.
+             */
             request_id: components["schemas"]["RequestId"];
             /** @description The scope that the tool needs. */
             scope: components["schemas"]["Scope"];

@@ -4,7 +4,7 @@
  * @module testing
  */
 import { spawn, type ChildProcess } from "node:child_process";
-import { existsSync, readFileSync, readdirSync } from "node:fs";
+import { existsSync, readFileSync, readdirSync, realpathSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import tls from "node:tls";
@@ -83,10 +83,16 @@ export class DevCluster {
     return this.#read().nodes.map((node) => node.base_url);
   }
 
+  /** The certificate of the cluster's own authority. */
+  get authority(): string {
+    return this.#read().ca_file;
+  }
+
   /** Node reads NODE_EXTRA_CA_CERTS only at its start; newer ones can be told later. */
   trustAuthority(): void {
     const { ca_file } = this.#read();
-    if (process.env["NODE_EXTRA_CA_CERTS"] === ca_file) return;
+    const known = process.env["NODE_EXTRA_CA_CERTS"];
+    if (known && existsSync(known) && realpathSync(known) === realpathSync(ca_file)) return;
     const { setDefaultCACertificates, getCACertificates } = tls as unknown as {
       setDefaultCACertificates?: (certificates: string[]) => void;
       getCACertificates?: () => string[];

@@ -15,9 +15,8 @@ impl<A: Actor> Drive<'_, A> {
             .collect();
         let mut heard_at = Instant::now();
         while !waiting.is_empty() && heard_at.elapsed() < TIMEOUT {
-            let frame = match tokio::time::timeout(TIMEOUT, ears.next()).await {
-                Ok(Some(frame)) => frame,
-                _ => break,
+            let Ok(Some(frame)) = tokio::time::timeout(TIMEOUT, ears.next()).await else {
+                break;
             };
             if frame["type"] != "event" {
                 continue;

@@ -10,12 +10,12 @@ fn span(began: Moment, ended: Moment) -> Span {
     }
 }
 
-fn said(seq: u64, tag: Tag) -> Option<Said> {
-    Some(Said {
+fn said(seq: u64, tag: Tag) -> Said {
+    Said {
         conversation: 0,
         seq,
         tag,
-    })
+    }
 }
 
 fn send(tag: Tag, at: (Moment, Moment), seq: u64) -> Send {
@@ -33,7 +33,7 @@ fn send(tag: Tag, at: (Moment, Moment), seq: u64) -> Send {
 /// message. The third send overlaps the fourth.
 fn sound() -> History {
     let heard = |from: u64, tags: &[(u64, Tag)]| {
-        let messages = tags.iter().map(|(seq, tag)| said(*seq, *tag));
+        let messages = tags.iter().map(|(seq, tag)| Some(said(*seq, *tag)));
         (from..)
             .zip(messages)
             .map(|(number, message)| Heard { number, message })
@@ -99,7 +99,7 @@ fn a_sound_history_passes_also_if_what_was_unknown_appears() {
         history.ends[0].push((5, 15));
         history.heard[0].push(Heard {
             number: 9,
-            message: said(5, 15),
+            message: Some(said(5, 15)),
         });
     };
     assert_eq!(kinds(appeared), [""; 0]);
@@ -125,7 +125,7 @@ fn each_fault_is_named() {
     assert_eq!(
         kinds(|h| h.heard[1].push(Heard {
             number: 11,
-            message: said(4, 13)
+            message: Some(said(4, 13))
         })),
         ["outsider"]
     );

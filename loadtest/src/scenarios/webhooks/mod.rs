@@ -1,16 +1,17 @@
 //! `webhooks`: deliveries of a single worker beside a bare loop of POSTs with the same client.
 //!
 //! The receiver is in this program, and all agents share it. The bare loop is a process of its own.
-//! The backlog is sent while no worker runs; then a worker starts, and its deliveries count from the
-//! first to the last. At a fixed rate, times begin at the planned moment of the send and end at the
-//! arrival. Everything is measured twice: with the agents of the pairs, and beside a crowd of agents
-//! of which a thousand are active.
+//! The backlog is sent while no worker runs; then a worker starts, and its deliveries count from
+//! the first to the last. At a fixed rate, times begin at the planned moment of the send and end at
+//! the arrival. Everything is measured twice: with the agents of the pairs, and beside a crowd of
+//! agents of which a thousand are active.
 
 mod lines;
 mod tables;
 
 use std::time::{Duration, Instant};
 
+use axum::http::HeaderMap;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use serde_json::json;
@@ -182,8 +183,8 @@ impl Stage<'_> {
         Ok(sends.len() * each)
     }
 
-    /// Waits for the messages from the one after `before` to `total`. Returns the rate from the first
-    /// to the last, and the processor time between them.
+    /// Waits for the messages from the one after `before` to `total`. Returns the rate from the
+    /// first to the last, and the processor time between them.
     async fn drained(&self, watch: &Watch, before: usize, total: usize) -> Result<(f64, Used)> {
         self.arrived(before + 1).await?;
         let start = watch.now();
@@ -254,7 +255,7 @@ impl Stage<'_> {
         let mut delays = Latencies::new();
         for _ in 0..RATE * self.span.as_secs() {
             let n = pacer.next().await?;
-            let answer = egress.post(&url, Default::default(), poster::body());
+            let answer = egress.post(&url, HeaderMap::default(), poster::body());
             answer.await?;
             delays.record(schedule.moment(n).elapsed());
         }

@@ -1,5 +1,5 @@
-//! Notices of logins on new devices and of sensitive changes: the number per user and day, and their
-//! address.
+//! Notices of logins on new devices and of sensitive changes: the number per user and day, and
+//! their address.
 
 use chrono::{DateTime, Utc};
 

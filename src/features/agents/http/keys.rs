@@ -32,14 +32,13 @@ use crate::{
 
 /// `POST /agents/{agent_id}/keys/register`: registers a new key pair of an agent.
 ///
-/// Caller: the agent or its owner. Body [`RegisterAgentKey`], signed by the new signing key. The key
-/// before it stays valid for 7 days. An agent's first key makes it `active`. Answers 201 with
-/// [`RegisteredAgentKey`]; a repeat with the current key changes at most its schemes and introduction. Publishes
-/// `agent.key_registered` to related users, and `agent.state_changed` to the owner if it has. Within
-/// seconds, publishes `conversation.updated` where the members have a key, because another one is
-/// required.
-/// Errors: `VALIDATION_ERROR` (keys, time), `AGENT_KEYS_MISMATCH` (signature),
-/// `AGENT_NOT_REGISTERED`.
+/// Caller: the agent or its owner. Body [`RegisterAgentKey`], signed by the new signing key. The
+/// key before it stays valid for 7 days. An agent's first key makes it `active`. Answers 201 with
+/// [`RegisteredAgentKey`]; a repeat with the current key changes at most its schemes and
+/// introduction. Publishes `agent.key_registered` to related users, and `agent.state_changed` to
+/// the owner if it has. Within seconds, publishes `conversation.updated` where the members have a
+/// key, because another one is required. Errors: `VALIDATION_ERROR` (keys, time),
+/// `AGENT_KEYS_MISMATCH` (signature), `AGENT_NOT_REGISTERED`.
 pub async fn register_key(
     agent: NamedAgent,
     Handle(agents): Handle<Agents>,
@@ -106,8 +105,9 @@ async fn make_current(
 
 /// `POST /agents/{agent_id}/keys/check`: checks whether a key is still valid.
 ///
-/// Caller: the agent, its owner, a related user. Body `{key_id}`. Answers 200 with [`CheckedAgentKey`].
-/// Errors: `AGENT_KEYS_MISMATCH`, `params {expected_key_ids}`; `AGENT_NOT_REGISTERED`.
+/// Caller: the agent, its owner, a related user. Body `{key_id}`. Answers 200 with
+/// [`CheckedAgentKey`]. Errors: `AGENT_KEYS_MISMATCH`, `params {expected_key_ids}`;
+/// `AGENT_NOT_REGISTERED`.
 pub async fn check_key(
     about: AgentView,
     Handle(agents): Handle<Agents>,

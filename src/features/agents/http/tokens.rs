@@ -24,8 +24,8 @@ use crate::{
 /// refunded. Body `{emergency}`. Without emergency, the current token and key stay valid for 7 days
 /// and sockets stay. With it, all earlier tokens and keys are revoked at once and the agent is
 /// `registered`. Their sockets get `session.invalidated` (`token_regenerated`). Answers 200 with
-/// [`RegeneratedToken`]. Publishes `agent.token_regenerated` to the owner, and `agent.state_changed` if
-/// it has. Errors: `AGENT_NOT_REGISTERED`.
+/// [`RegeneratedToken`]. Publishes `agent.token_regenerated` to the owner, and
+/// `agent.state_changed` if it has. Errors: `AGENT_NOT_REGISTERED`.
 pub async fn regenerate_token(
     agent: OwnedAgent,
     limiter: Limiter,

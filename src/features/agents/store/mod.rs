@@ -40,8 +40,9 @@ pub struct NewAgent<'a> {
     pub manifest: Option<&'a str>,
 }
 
-/// Reserves a place for one more agent without a token, or refuses if the user has `max_agents`. The lock
-/// on the user serialises racing requests. Refuses a user or session that has ended meanwhile.
+/// Reserves a place for one more agent without a token, or refuses if the user has `max_agents`.
+/// The lock on the user serialises racing requests. Refuses a user or session that has ended
+/// meanwhile.
 pub async fn reserve(
     tx: &Tx,
     new: &NewAgent<'_>,

@@ -24,7 +24,8 @@ pub async fn asked_user(
     agent: AgentId,
     named: Option<UserId>,
 ) -> Result<AskedUser> {
-    // The end of a relation locks its conversations first, so this lock comes before the relation's.
+    // The end of a relation locks its conversations first, so this lock comes before the
+    // relation's.
     let row = tx
         .query_opt(
             "-- conversations.of_asking_agent

@@ -66,8 +66,8 @@ enum Which<'a> {
     },
 }
 
-/// Returns them by latest activity. A single snapshot selects and reads them: a conversation that is
-/// left in between would end the list early.
+/// Returns them by latest activity. A single snapshot selects and reads them: a conversation that
+/// is left in between would end the list early.
 async fn show(
     client: &Conn,
     viewer: Option<Principal>,

@@ -21,9 +21,9 @@ const ADOPTION_LEASE: Duration = Duration::from_secs(900);
 
 /// `POST /files/confirm`: makes an upload a file of its conversation.
 ///
-/// Caller: the user or agent that requested the upload. Body `{upload_id, sha256}`. Answers 200 with
-/// [`ConfirmedUpload`], also when it is repeated. Publishes `file.confirmed` to the members. Errors:
-/// `NOT_FOUND`, `UPLOAD_INCOMPLETE`, `SHA256_MISMATCH` (the bytes are destroyed),
+/// Caller: the user or agent that requested the upload. Body `{upload_id, sha256}`. Answers 200
+/// with [`ConfirmedUpload`], also when it is repeated. Publishes `file.confirmed` to the members.
+/// Errors: `NOT_FOUND`, `UPLOAD_INCOMPLETE`, `SHA256_MISMATCH` (the bytes are destroyed),
 /// `NOT_CONVERSATION_MEMBER_UPLOAD`, `RELATION_REVOKED`.
 pub async fn confirm(
     caller: Caller,

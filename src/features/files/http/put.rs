@@ -42,8 +42,8 @@ struct UploadRight {
 /// Caller: the agent that requested it, or anyone with the signed address. Limit:
 /// `agent_file_upload`, 5/s, charged to the owner of the upload. Body: the bytes, of any content
 /// type. Answers 200 with [`UploadedBytes`]. Errors: `NOT_FOUND`, `FORBIDDEN` (the address has
-/// expired or is not genuine), `VERSION_MISMATCH` (the bytes are here), `VALIDATION_ERROR` (fewer or
-/// more bytes than declared; the upload stays pending), `FILE_TOO_LARGE`, `REQUEST_TIMEOUT`,
+/// expired or is not genuine), `VERSION_MISMATCH` (the bytes are here), `VALIDATION_ERROR` (fewer
+/// or more bytes than declared; the upload stays pending), `FILE_TOO_LARGE`, `REQUEST_TIMEOUT`,
 /// `RATE_LIMITED` (also for more than four uploads at once).
 pub async fn put_of_agent(
     token: TokenOrSignature<Agent>,

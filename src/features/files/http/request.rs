@@ -1,5 +1,7 @@
 //! `POST /agents/{agent_id}/files`, `POST /files`.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use blindpipe_protocol::files::{RequestUpload, RequestedUpload};
 use uuid::Uuid;
@@ -93,7 +95,7 @@ async fn request(
             let path = format!("{route}/{id}/upload");
             (
                 objects.links.upload(&path, id, expires_at),
-                Default::default(),
+                BTreeMap::default(),
             )
         }
     };

@@ -119,8 +119,8 @@ pub async fn find(db: &Db, id: UploadId) -> Result<Option<UploadRow>> {
     }))
 }
 
-/// Records the key that an upload's bytes go to. Errors: `RATE_LIMITED` if the owner's other uploads
-/// are as many as allowed.
+/// Records the key that an upload's bytes go to. Errors: `RATE_LIMITED` if the owner's other
+/// uploads are as many as allowed.
 pub async fn begin(work: &UnitOfWork, key: &ObjectKey, owner: Principal) -> Result<()> {
     let beginning = work.run("files.begin", async |tx| {
         // Requests of one owner are counted one after the other.

@@ -19,11 +19,11 @@ pub struct Page {
     pub span: Option<(i64, i64)>,
 }
 
-/// A page of what the reader can see: messages after it joined, and up to `named_seq` only those that
-/// name it. That is the end of time for an `addressed` agent. For an agent whose visibility was
-/// widened, it is the last message before. A single snapshot reads membership, cursor and messages, so
-/// nothing appears that was committed after the reader's removal. At most two of the four branches
-/// run, and each walks one index.
+/// A page of what the reader can see: messages after it joined, and up to `named_seq` only those
+/// that name it. That is the end of time for an `addressed` agent. For an agent whose visibility
+/// was widened, it is the last message before. A single snapshot reads membership, cursor and
+/// messages, so nothing appears that was committed after the reader's removal. At most two of the
+/// four branches run, and each walks one index.
 const HISTORY: &str = "-- messages.history
 with me as materialized (
     select me.from_seq, seen.seq as cursor_seq,

@@ -59,8 +59,8 @@ pub(super) async fn judge(
     })
 }
 
-/// A grant that holds now, with the sensitivity that the user has read. It is not revoked before the
-/// transaction ends.
+/// A grant that holds now, with the sensitivity that the user has read. It is not revoked before
+/// the transaction ends.
 async fn hold_grant(
     tx: &Tx,
     agent: AgentId,

@@ -73,7 +73,8 @@ pub async fn respond(
     Ok(ended.state)
 }
 
-/// A second answer: the same one of the same device repeats the first, whose 200 may have been lost.
+/// A second answer: the same one of the same device repeats the first, whose 200 may have been
+/// lost.
 fn repeated(call: Stored, device: &str, status: AnswerStatus) -> Result<ToolCallState> {
     if call.answered_by.is_none() {
         let reason = call.state.reason.unwrap_or_default();

@@ -214,9 +214,8 @@ impl Context {
             event: events::kind_of(&item.encoded).to_owned(),
             is_new,
         };
-        let begun = match self.shared.ledger.begin(begin).await {
-            Ok(Some(begun)) => begun,
-            Ok(None) | Err(_) => return End::Lost,
+        let Ok(Some(begun)) = self.shared.ledger.begin(begin).await else {
+            return End::Lost;
         };
         if is_new {
             item.logged = Some(Logged {

@@ -1,6 +1,6 @@
 //! The writer of attempts. It gathers the attempts of all turns of a worker: a statement records
-//! those that begin, and another one those that are over. Each batch grows while the batch before is
-//! written.
+//! those that begin, and another one those that are over. Each batch grows while the batch before
+//! is written.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! The messages in a receiver's answer: `{messages: [{payload, client_message_id?}]}`. They take the
-//! one send path, under the rules and budgets of the agent.
+//! The messages in a receiver's answer: `{messages: [{payload, client_message_id?}]}`. They take
+//! the one send path, under the rules and budgets of the agent.
 //!
 //! A retry sends nothing twice: a reply without an id gets one that follows from the delivery. A
 //! refused reply does not fail the delivery; the log shows its code.

@@ -1,6 +1,8 @@
 //! The record of an attempt that is over: the log, the cursor, the next attempt or the end of the
 //! agent's reachability.
 
+use std::time::Duration;
+
 use chrono::TimeDelta;
 use parking_lot::Mutex;
 
@@ -83,22 +85,7 @@ async fn settle(
         return written.write(context).await.map(end_of);
     }
     if call.succeeded {
-        let (written, recovered) = {
-            let mut standing = standing.lock();
-            let recovered = standing.failures > 0;
-            standing.window.finish(item.seq);
-            standing.failures = 0;
-            let most = context.shared.settings.conversations;
-            standing.concurrency = most.min(standing.concurrency + 1);
-            // Queued under the lock, so that a later window is never overwritten by an earlier one.
-            let success = record_of(context, &standing, logged, DeliveryStatus::Success);
-            (success.entry(entry).write(context), recovered)
-        };
-        let written = written.await?;
-        if recovered {
-            set_last_error(context, None).await?;
-        }
-        return Ok(end_of(written));
+        return succeed(context, standing, item, logged, entry).await;
     }
     set_last_error(context, call.attempt.error.as_deref()).await?;
     let status = call.attempt.response_status;
@@ -112,27 +99,63 @@ async fn settle(
             give_up(context, logged.id, &entries).await?;
             Ok(End::Lost)
         }
-        Verdict::Retry(wait) => {
-            let now = context.shared.client.clock.now();
-            let after = |wait| now + TimeDelta::from_std(wait).unwrap_or(TimeDelta::MAX);
-            let written = {
-                let mut standing = standing.lock();
-                standing.failures += 1;
-                standing.concurrency = 1;
-                let mut failed = record_of(context, &standing, logged, DeliveryStatus::Failed);
-                failed.finish.retry_in = Some(wait.as_secs_f64());
-                failed.progress.pause = pause.map(|pause| pause.as_secs_f64());
-                failed.entry(entry).write(context)
-            };
-            Ok(match written.await? {
-                None => End::Lost,
-                Some(_) => End::Retry {
-                    at: after(wait),
-                    pause_until: pause.map(after),
-                },
-            })
-        }
+        Verdict::Retry(wait) => retry(context, standing, logged, entry, wait, pause).await,
     }
+}
+
+/// Records a success: the window moves, and another attempt may run beside this one.
+async fn succeed(
+    context: &Context,
+    standing: &Mutex<Standing>,
+    item: &Item,
+    logged: &Logged,
+    entry: String,
+) -> Result<End> {
+    let (written, recovered) = {
+        let mut standing = standing.lock();
+        let recovered = standing.failures > 0;
+        standing.window.finish(item.seq);
+        standing.failures = 0;
+        let most = context.shared.settings.conversations;
+        standing.concurrency = most.min(standing.concurrency + 1);
+        // Queued under the lock, so that a later window is never overwritten by an earlier one.
+        let success = record_of(context, &standing, logged, DeliveryStatus::Success);
+        (success.entry(entry).write(context), recovered)
+    };
+    let written = written.await?;
+    if recovered {
+        set_last_error(context, None).await?;
+    }
+    Ok(end_of(written))
+}
+
+/// Records a failure that is retried after `wait`. `pause` holds up the whole turn.
+async fn retry(
+    context: &Context,
+    standing: &Mutex<Standing>,
+    logged: &Logged,
+    entry: String,
+    wait: Duration,
+    pause: Option<Duration>,
+) -> Result<End> {
+    let now = context.shared.client.clock.now();
+    let after = |wait| now + TimeDelta::from_std(wait).unwrap_or(TimeDelta::MAX);
+    let written = {
+        let mut standing = standing.lock();
+        standing.failures += 1;
+        standing.concurrency = 1;
+        let mut failed = record_of(context, &standing, logged, DeliveryStatus::Failed);
+        failed.finish.retry_in = Some(wait.as_secs_f64());
+        failed.progress.pause = pause.map(|pause| pause.as_secs_f64());
+        failed.entry(entry).write(context)
+    };
+    Ok(match written.await? {
+        None => End::Lost,
+        Some(_) => End::Retry {
+            at: after(wait),
+            pause_until: pause.map(after),
+        },
+    })
 }
 
 /// Ends the delivery and the turn, and makes the agent unreachable: all in one transaction.

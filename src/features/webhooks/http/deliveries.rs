@@ -1,4 +1,5 @@
-//! `GET /agents/{agent_id}/deliveries`, `POST /agents/{agent_id}/deliveries/{delivery_id}/redeliver`.
+//! `GET /agents/{agent_id}/deliveries`, `POST
+//! /agents/{agent_id}/deliveries/{delivery_id}/redeliver`.
 
 use axum::extract::State as Handle;
 use blindpipe_protocol::webhooks::{DeliveriesQuery, WebhookDelivery};

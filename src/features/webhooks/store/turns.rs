@@ -165,9 +165,9 @@ pub struct Woken {
     pub held: Vec<Uuid>,
 }
 
-/// Makes the turns of principals with new events due; `offline` have no socket any more. Others than
-/// agents with an open turn are left out. Rows that are due already are not touched, so a burst of
-/// events costs a write at most.
+/// Makes the turns of principals with new events due; `offline` have no socket any more. Others
+/// than agents with an open turn are left out. Rows that are due already are not touched, so a
+/// burst of events costs a write at most.
 pub async fn wake(db: &Db, principals: &[Uuid], offline: &[Uuid]) -> Result<Woken> {
     let client = db.read().await?;
     let rows = client

@@ -55,7 +55,8 @@ async fn the_list_has_the_latest_activity_first_and_pages_without_skips() {
         .await;
         assert_eq!(seen, expected, "by {limit}");
     }
-    // A conversation that moves up meanwhile is not repeated in this walk; the next one begins with it.
+    // A conversation that moves up meanwhile is not repeated in this walk; the next one begins with
+    // it.
     let first = alice.get("/conversations?limit=2").await.expect(200);
     alice.say(&conversations[4], "z").await.expect(201);
     let next = first.body["next_cursor"].as_str().expect("more");

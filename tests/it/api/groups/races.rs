@@ -80,7 +80,8 @@ async fn races_of_members_leave_one_owner_and_no_one_twice() {
     ];
     for _ in 0..10 {
         let group = alice.group_with(&[&bob]).await;
-        // Two add the same one at once, the owner leaves, a member leaves, someone is made admin: in any order.
+        // Two add the same one at once, the owner leaves, a member leaves, someone is made admin:
+        // in any order.
         let (here, there, his) = (alice.on(&a), alice.on(&b), bob.on(&b));
         let ids = [carol.id.as_str()];
         let promote = bob.id.clone();

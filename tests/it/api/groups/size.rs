@@ -109,7 +109,8 @@ async fn a_group_has_five_hundred_members_and_not_one_more() {
     );
 }
 
-/// The most that one call adds, to a group that they fill: 45,000 events, while somebody goes on sending.
+/// The most that one call adds, to a group that they fill: 45,000 events, while somebody goes on
+/// sending.
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::print_stdout, reason = "what it takes is worth seeing")]
 async fn a_hundred_join_a_large_group_in_one_call() {

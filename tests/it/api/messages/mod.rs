@@ -79,6 +79,7 @@ async fn a_user_and_an_agent_talk_across_two_nodes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_may_have_one_megabyte_and_not_a_byte_more() {
+    const MB: usize = 1024 * 1024;
     let [a] = nodes().await;
     let alice = a.user("alice").await;
     let agent = a.agent(&alice, "helper").await;
@@ -90,7 +91,6 @@ async fn a_message_may_have_one_megabyte_and_not_a_byte_more() {
             "x".repeat(bytes - empty)
         )
     };
-    const MB: usize = 1024 * 1024;
     let wrapped = |bytes| format!(r#"{{"payload":{}}}"#, payload(bytes));
     let path = format!("/conversations/{conversation}/messages");
     alice.post_raw(&path, wrapped(MB)).await.expect(201);
@@ -261,7 +261,8 @@ async fn agents_that_answer_each_other_are_stopped() {
     );
 }
 
-/// A message with far too many recipients takes longer than a statement may; those that share its batch do not fail.
+/// A message with far too many recipients takes longer than a statement may; those that share its
+/// batch do not fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_takes_too_long_fails_alone() {
     let settings = [
@@ -288,7 +289,8 @@ async fn a_message_that_takes_too_long_fails_alone() {
              when (new.payload like '%plug%') execute function nap('0.6')"
     );
     psql(&a.world.database, &make_slow).await;
-    // Real time: what comes while this one is stored is gathered, and the quick ones are there first.
+    // Real time: what comes while this one is stored is gathered, and the quick ones are there
+    // first.
     let plug = alice.say(&quick, "plug");
     let quicks = async {
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -166,7 +166,7 @@ async fn attack_54_every_change_of_the_log_is_refused_or_found() {
     assert_eq!((report.rows, report.faults.len()), (6, 0));
 }
 
-/// `LOG_ROWS=1000000` is the size of the promise; the suite takes a tenth of it.
+/// `LOG_ROWS=1000000` is the size of the promise; the suite takes 30,000.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_log_is_verified_in_seconds() {
     let stage = Stage::new().await;
@@ -177,8 +177,8 @@ async fn a_large_log_is_verified_in_seconds() {
     let client = connect(&stage.nodes[0].world.database).await;
     let alice = uuid(&stage.alice.id);
     let agent: Uuid = stage.agent.id.parse().expect("a UUID");
-    // Half of them are hers, of two agents; the rest belongs to fifty others. A transaction with many
-    // rows of one chain would be slow: it sees every version of the chain's end.
+    // Half of them are hers, of two agents; the rest belongs to fifty others. A transaction with
+    // many rows of one chain would be slow: it sees every version of the chain's end.
     for first in (1..=rows).step_by(500) {
         let fill = format!(
             "insert into access_log (subject_id, agent_id, kind, items)

@@ -12,7 +12,7 @@ use crate::{
     support::{Agent, Answer, ulid},
 };
 
-/// One call of a route as an agent, with everything in its place; none for a route that this test
+/// A call of a route as an agent, with everything in its place; none for a route that this test
 /// does not know.
 async fn visit(stage: &Stage, method: &str, path: &str, repeated: &Value) -> Option<Answer> {
     let agent = &stage.agent;

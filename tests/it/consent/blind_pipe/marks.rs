@@ -87,7 +87,7 @@ pub fn seal(key: &Key, plain: &[u8]) -> Vec<u8> {
     [&nonce[..], &sealed].concat()
 }
 
-/// The same in base64.
+/// Like [`seal`], in base64.
 pub fn sealed(key: &Key, plain: &[u8]) -> String {
     BASE64.encode(seal(key, plain))
 }

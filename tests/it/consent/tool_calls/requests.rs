@@ -189,9 +189,9 @@ async fn sockets_call_and_answer_with_frames() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn payloads_are_as_large_as_messages_and_encrypted_where_it_is_required() {
+    const MB: usize = 1024 * 1024;
     let stage = Stage::new().await;
     stage.grant(&["notification:send"]).await;
-    const MB: usize = 1024 * 1024;
     // `{"x":""}` around the text.
     let of = |bytes: usize| json!({ "x": "y".repeat(bytes - 8) });
     let mut body = stage.request("notification:send");

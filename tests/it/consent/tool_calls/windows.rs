@@ -10,9 +10,9 @@ use crate::support::ulid;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn medium_prompts_first_and_is_then_silent_for_a_sliding_day() {
+    const HOUR: u64 = 3600;
     let stage = Stage::new().await;
     stage.grant(&["clipboard:read", "filesystem:read"]).await;
-    const HOUR: u64 = 3600;
     let prompts = async |scope: &str| stage.call(scope).await["prompt_required"] == true;
     let mut alice = stage.alice.clone();
     let first = stage.call("clipboard:read").await;

@@ -19,7 +19,8 @@ async fn whoever_joins_late_hears_it_from_where_it_likes_and_then_live() {
     for socket in [&mut here, &mut there] {
         expect_deltas(socket, "s", 0..10).await;
     }
-    // On the stream's own node, on one that has heard it, and on one that has never heard of it; while it goes on.
+    // On the stream's own node, on one that has heard it, and on one that has never heard of it;
+    // while it goes on.
     let mut late = Vec::new();
     for node in [&a, &b, &c] {
         let mut socket = alice.on(node).connect().await;
@@ -36,7 +37,8 @@ async fn whoever_joins_late_hears_it_from_where_it_likes_and_then_live() {
         say(&mut its, "s", n).await;
     }
     for (n, socket) in late.iter_mut().enumerate() {
-        // Deltas that were live before the question are followed by all of it from there on, once and in order.
+        // Deltas that were live before the question are followed by all of it from there on, once
+        // and in order.
         let mut frame = socket.expect("stream.delta").await;
         while frame["n"] != json!(n) {
             assert!(frame["n"].as_u64().expect("a number") >= 10, "{frame}");

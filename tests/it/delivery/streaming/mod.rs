@@ -178,7 +178,8 @@ async fn a_stream_has_its_rules() {
         hers.expect("stream.delta").await["data"],
         json!({ "any": ["thing"] })
     );
-    // 20 a second: by the clock, which stands still between what follows and moves by hand after it.
+    // 20 a second: by the clock, which stands still between what follows and moves by hand after
+    // it.
     a.advance(Duration::from_secs(2)).await;
     let mut refused = None;
     for n in 2..60 {

@@ -295,9 +295,7 @@ fn push(rows: &mut Vec<Value>, case: Refused<'_>) {
                 .filter(|keys| keys.key_id() == id)
         },
     );
-    let reason = opened
-        .map(|_| "opened")
-        .unwrap_or_else(blindpipe_e2ee::Error::reason);
+    let reason = opened.map_or_else(blindpipe_e2ee::Error::reason, |_| "opened");
     assert_eq!(reason, case.reason, "{}", case.name);
     let public = case.signer.as_ref().map(|keys| *keys.public());
     rows.push(json!({

@@ -22,8 +22,8 @@ struct Row {
     except: BTreeMap<String, &'static str>,
 }
 
-/// From `slow` on a change costs an exchange of keys: all values are tried when the file is written,
-/// else three.
+/// From `slow` on a change costs an exchange of keys: all values are tried when the file is
+/// written, else three.
 fn rows(bytes: &[u8], slow: usize, open: impl Fn(&[u8]) -> Error) -> Vec<Row> {
     let all = env::var_os("UPDATE_VECTORS").is_some();
     let mut changed = bytes.to_vec();

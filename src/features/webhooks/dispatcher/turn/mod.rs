@@ -142,7 +142,7 @@ impl Turn {
             }
             let (cut, woken) = (self.context.cut.clone(), self.woken.clone());
             tokio::select! {
-                Some(attempted) = self.calls.next() => self.settle(attempted).await?,
+                Some(attempted) = self.calls.next() => self.settle(attempted),
                 () = woken.notified() => self.go_on().await?,
                 () = cut.cancelled(), if self.stop != Some(Stop::Lost) => {
                     self.stop = Some(Stop::Lost);
@@ -185,7 +185,7 @@ impl Turn {
     }
 
     /// Handles the end of an attempt, which is recorded already.
-    async fn settle(&mut self, attempted: Attempted) -> Result<()> {
+    fn settle(&mut self, attempted: Attempted) {
         let Attempted { lane, item, end } = attempted;
         let until = self.now() + CROWDED_WAIT;
         match end {
@@ -211,7 +211,6 @@ impl Turn {
                 self.stop = Some(Stop::Lost);
             }
         }
-        Ok(())
     }
 
     /// Decides what to do without any attempt under way. True if the turn is over.

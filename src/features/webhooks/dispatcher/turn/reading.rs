@@ -1,5 +1,5 @@
-//! The reading of a turn: the inbox from the agent's cursor, and the deliveries that an earlier turn
-//! has left open.
+//! The reading of a turn: the inbox from the agent's cursor, and the deliveries that an earlier
+//! turn has left open.
 
 use chrono::{DateTime, TimeDelta, Utc};
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from .agent import AgentOptions
-from .client import Client, ClientOptions
-from .core.types import JsonObject
-from .e2ee import AgentKey
-from .e2ee.ids import new_ulid
-from .transport.http import Call
+from ..agent import AgentOptions
+from ..client import Client, ClientOptions
+from ..core.types import JsonObject
+from ..e2ee import AgentKey
+from ..e2ee.ids import new_ulid
+from ..transport.http import Call
 
 READY_TIMEOUT_SECONDS: Final = 60.0
 MAIL_TIMEOUT_SECONDS: Final = 10.0

@@ -1,0 +1,81 @@
+"""One group with a Python agent, a TypeScript agent, and people in both languages, on two nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+
+import pytest
+from blindpipe import Agent, Context
+from blindpipe.testing import DevCluster, TestUser
+from live import ROOT, answer_to, environment, online, running, texts, until
+
+DIST = ROOT / "clients/typescript/dist"
+SCRIPT = ROOT / "clients/python/tests/typescript.mjs"
+NODE = shutil.which("node")
+
+pytestmark = pytest.mark.skipif(
+    NODE is None or not (DIST / "index.js").exists(),
+    reason="the TypeScript client is not built: `npm ci` in clients/typescript",
+)
+
+
+async def test_everyone_reads_exactly_what_it_should(
+    cluster: DevCluster, ada: TestUser, bob: TestUser
+) -> None:
+    everything = Agent(await cluster.agent("all", ada.client, node=0))
+    addressed = await cluster.agent("addressed", ada.client, node=1)
+    heard: list[str] = []
+
+    @everything.on("message")
+    async def answer(ctx: Context) -> None:
+        heard.append(ctx.text)
+        if ctx.sender and ctx.sender.type == "user":
+            await ctx.reply(f"Python heard: {ctx.text}")
+
+    env = environment(cluster, addressed)
+    node = await asyncio.create_subprocess_exec(
+        str(NODE), SCRIPT, DIST, "agent", env=env, stdout=asyncio.subprocess.PIPE
+    )
+    async with running(everything):
+        await online(node, addressed, ada)
+        for agent_id in (everything.agent_id, addressed.agent_id):
+            await ada.client.open_agent(agent_id)
+        group = await ada.client.open_group([bob.client.user_id], title="languages")
+        await group.add_agent(everything.agent_id, "all")
+        await group.add_agent(addressed.agent_id, "addressed")
+        first = await answer_to(ada, lambda: group.send("for people"))
+        assert first.text == "Python heard: for people"
+        await group.send("for both", to=[addressed.agent_id])
+        await until(lambda: len(heard) == 3)
+    node.terminate()
+    output, _ = await node.communicate()
+    assert node.returncode == 0
+    assert output.decode().split("\n") == ["heard: for both", ""]
+    assert heard == ["for people", "for both", "TypeScript heard: for both"]
+
+    wanted = {*heard, "Python heard: for people", "Python heard: for both"}
+    for_bob = await texts(bob.client.conversation(group.id))
+    assert set(for_bob) == wanted and len(for_bob) == 5
+    assert await _typescript_person(cluster, ada, group.id) == for_bob
+    assert (await texts(bob.client.conversation(group.id)))[-1] == "from TypeScript"
+
+
+async def _typescript_person(cluster: DevCluster, ada: TestUser, conversation_id: str) -> list[str]:
+    """What another device of Ada's reads, whose client is the TypeScript one."""
+    env = {
+        **os.environ,
+        "BLINDPIPE_URL": cluster.nodes[1],
+        "NODE_EXTRA_CA_CERTS": cluster.ca_file,
+        "EMAIL": ada.email,
+        "PASSWORD": ada.password,
+        "PROTECTION": ada.protection_password,
+    }
+    node = await asyncio.create_subprocess_exec(
+        str(NODE), SCRIPT, DIST, "person", conversation_id, env=env, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await node.communicate()
+    read: list[str] = json.loads(output)
+    return read

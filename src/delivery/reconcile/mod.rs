@@ -1,0 +1,234 @@
+//! Reconciliation, also called the sweep. A lost hint costs time, never a message, and a revoked
+//! credential ends its subscriptions although its announcement was lost.
+//!
+//! Two tasks share the work. The first reads the [log](store) of what every node must learn: revoked
+//! credentials, and inboxes whose hints were not published. Its cost is what changed. The second
+//! makes [rounds](rounds) over the subscriptions, in pieces and at a pace.
+
+pub(crate) mod rounds;
+pub(super) mod store;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+pub use self::store::forget_log;
+use self::store::{LOG_RETENTION_SECONDS, LogCursor, dead_credentials};
+use super::{
+    Backplane, End, Hub,
+    backplane::{State, seal::Seal, tombstones::Tombstones},
+};
+use crate::{cursor::Cursor, db::Db, error::Result, inbox::Inbox, metrics};
+
+/// Pause between two readings of the log while the backplane's probe comes back.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Pause between two readings while the probe stays away, and the least pause ever.
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
+/// Most credentials or inboxes in a statement.
+const MAX_PIECE_ROWS: usize = 1_000;
+
+/// Reads the log until `stop`.
+pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToken) {
+    let mut next = Instant::now();
+    let mut last = next;
+    let mut was_blind = false;
+    let mut failed = false;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep_until(next) => {}
+            () = state.suspected() => {
+                next = next.min(last + MIN_INTERVAL);
+                continue;
+            }
+            // Nobody hinted events that were committed before other nodes knew of the subscription.
+            fresh = state.fresh() => {
+                if reconciler.wake_behind(&fresh).await.is_err() {
+                    state.demand_round();
+                }
+                continue;
+            }
+            () = stop.cancelled() => return,
+        }
+        last = Instant::now();
+        let outcome = reconciler.read_news(state).await;
+        match &outcome {
+            // A commit whose answer was lost may have counted.
+            Ok(()) if failed => state.demand_round(),
+            Ok(()) => {}
+            Err(error) => error.log_in("reconcile.sweep", "the next sweep looks again"),
+        }
+        failed = outcome.is_err();
+        let is_blind = reconciler.hub.is_blind();
+        if is_blind && !was_blind {
+            tracing::error!(
+                operation = "reconcile.sweep",
+                remedy = "nothing is delivered until sessions can be checked again",
+                "Postgres is out of reach"
+            );
+        }
+        was_blind = is_blind;
+        next = Instant::now()
+            + if state.healthy() {
+                INTERVAL
+            } else {
+                MIN_INTERVAL
+            };
+    }
+}
+
+/// The place of this node in the log.
+struct Place {
+    cursor: LogCursor,
+    read_at: Instant,
+}
+
+/// Compares the subscriptions of a node with Postgres.
+pub struct Reconciler {
+    db: Db,
+    inbox: Inbox,
+    hub: Hub,
+    /// Revocations that Postgres may have lost.
+    tombstones: Tombstones,
+    /// Knows the epoch of the messages between nodes.
+    seal: Seal,
+    place: Mutex<Place>,
+    /// Notified when the tombstones of a new epoch must be replayed.
+    replay_due: Notify,
+    /// The epoch in which the tombstones were last replayed; 0 at the start.
+    replayed_in: AtomicU64,
+}
+
+impl Reconciler {
+    /// Works over connections that requests cannot use up.
+    pub fn new(db: &Db, backplane: &Backplane) -> Self {
+        let (hub, tombstones) = (backplane.hub.clone(), backplane.tombstones.clone());
+        let place = Place {
+            cursor: LogCursor::latest(),
+            read_at: Instant::now(),
+        };
+        Reconciler {
+            db: db.clone(),
+            inbox: Inbox::new(db.clone()),
+            hub,
+            tombstones,
+            seal: backplane.seal.clone(),
+            place: Mutex::new(place),
+            replay_due: Notify::new(),
+            replayed_in: AtomicU64::new(0),
+        }
+    }
+
+    /// Reads the log once, and acts on it.
+    async fn read_news(&self, state: &State) -> Result<()> {
+        let started = Instant::now();
+        let (after, read_at) = {
+            let place = self.place.lock();
+            (place.cursor.clone(), place.read_at)
+        };
+        let news = store::news(&self.db, &after).await?;
+        let is_new_epoch = self.seal.epoch() != news.epoch;
+        self.seal.set_epoch(news.epoch);
+        self.end_other_epochs(news.epoch).await?;
+        if self.replayed_in.load(Ordering::Relaxed) != news.epoch {
+            self.replay_due.notify_one();
+        }
+        // Positions of another epoch mean nothing here, and old rows are deleted.
+        let retention = Duration::from_secs(LOG_RETENTION_SECONDS.unsigned_abs().into());
+        let is_lost =
+            is_new_epoch || news.is_cut || after.is_latest() || read_at.elapsed() > retention / 2;
+        self.end_dead(&match is_lost {
+            true => self.hub.credentials(),
+            false => self.hub.authorised_by(&news.credentials),
+        })
+        .await?;
+        *self.place.lock() = Place {
+            cursor: news.cursor,
+            read_at: started,
+        };
+        // The revoked subscriptions have ended, so the others may go on.
+        self.hub.set_checked();
+        let late = self.wake_behind(&news.inboxes).await?;
+        if is_lost || news.any_inbox {
+            state.demand_round();
+        }
+        metrics::sweep("log", started.elapsed(), late);
+        Ok(())
+    }
+
+    /// Ends the subscriptions whose numbers are of another epoch: they may name other events now.
+    async fn end_other_epochs(&self, epoch: u64) -> Result<()> {
+        let subscriptions = self
+            .hub
+            .filtered(|one| one.epoch().is_some_and(|own| own != epoch));
+        if subscriptions.is_empty() {
+            return Ok(());
+        }
+        let principals: HashSet<Uuid> = subscriptions.iter().map(|one| one.principal).collect();
+        let mut heads = HashMap::new();
+        for piece in Vec::from_iter(principals).chunks(MAX_PIECE_ROWS) {
+            let piece = self.inbox.heads(piece).await?;
+            heads.extend(piece.iter().map(|head| (head.principal, head.seq)));
+        }
+        for subscription in subscriptions {
+            let seq = heads
+                .get(&subscription.principal)
+                .copied()
+                .unwrap_or_default();
+            let head = Cursor { epoch, seq };
+            subscription.end(End::EpochChanged { head });
+        }
+        Ok(())
+    }
+
+    /// Ends the subscriptions of those `credentials` that Postgres does not take any more.
+    async fn end_dead(&self, credentials: &[Uuid]) -> Result<()> {
+        for piece in credentials.chunks(MAX_PIECE_ROWS) {
+            metrics::sweep_lookups("credentials", piece.len());
+            for (reason, revoked) in dead_credentials(&self.db, piece).await? {
+                self.hub.revoke(&[revoked], reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Wakes the subscriptions of `principals` that are behind their inbox; returns their number.
+    async fn wake_behind(&self, principals: &[Uuid]) -> Result<u64> {
+        let mut late = 0;
+        for piece in self.hub.positions(principals).chunks(MAX_PIECE_ROWS) {
+            metrics::sweep_lookups("heads", piece.len());
+            for head in store::heads_beyond(&self.db, piece).await? {
+                late += self.hub.wake_behind(head.principal, head.seq);
+            }
+        }
+        Ok(late)
+    }
+}
+
+/// Replays the tombstones at the start and after each change of the epoch, until `stop`. That may
+/// take long, so the log is read beside it.
+pub async fn replay(reconciler: &Reconciler, state: &State, stop: &CancellationToken) {
+    let due = &reconciler.replay_due;
+    while stop.run_until_cancelled(due.notified()).await.is_some() {
+        let epoch = reconciler.seal.epoch();
+        // The next reading of the log tries again if Redis or Postgres is away.
+        if reconciler.replayed_in.load(Ordering::Relaxed) != epoch {
+            match reconciler.tombstones.replay(&reconciler.db).await {
+                Ok(true) => {
+                    reconciler.replayed_in.store(epoch, Ordering::Relaxed);
+                    state.suspect();
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    error.log_in("reconcile.replay", "the next sweep replays the tombstones");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What the sweep reads in Postgres, and its log.
+
+use blindpipe_protocol::revocation::RevocationReason;
+use uuid::Uuid;
+
+use super::super::backplane::messages::reason_of;
+use crate::{
+    db::{Db, batches::BATCH_ROWS},
+    error::Result,
+    inbox::{self, Delivery},
+};
+
+/// Most rows of the log in a reading. A reader that finds more looks at everything.
+const MAX_NEWS_ROWS: i64 = 10_000;
+/// Life of a row. A node that has not read for half of it looks at everything.
+pub const LOG_RETENTION_SECONDS: i32 = 3_600;
+
+/// The part of the log that a reader has seen.
+///
+/// Transactions commit in another order than their positions. So a cursor also names the positions
+/// below its end that were not committed when it was read.
+#[derive(Clone, Debug)]
+pub struct LogCursor {
+    /// The first position that was never seen.
+    end: i64,
+    /// The positions before the end whose transactions ran.
+    open: Vec<i64>,
+}
+
+impl LogCursor {
+    /// The cursor of a reader that begins now.
+    pub fn latest() -> Self {
+        LogCursor {
+            end: i64::MAX,
+            open: Vec::new(),
+        }
+    }
+
+    /// Whether the reader has not begun.
+    pub fn is_latest(&self) -> bool {
+        self.end == i64::MAX
+    }
+
+    fn from_column(mut numbers: Vec<i64>) -> Self {
+        let open = numbers.split_off(1.min(numbers.len()));
+        let end = numbers.first().copied().unwrap_or(i64::MAX);
+        LogCursor { end, open }
+    }
+}
+
+/// Everything that the log gained since a cursor.
+pub struct News {
+    /// The epoch of the inboxes.
+    pub epoch: u64,
+    /// The cursor of the next reading.
+    pub cursor: LogCursor,
+    /// Revoked credentials, and tokens whose grace has ended.
+    pub credentials: Vec<Uuid>,
+    /// The owners of inboxes whose hints their nodes could not publish.
+    pub inboxes: Vec<Uuid>,
+    /// Whether a node lost hints and cannot name the inboxes.
+    pub any_inbox: bool,
+    /// Whether there is more than a reading holds.
+    pub is_cut: bool,
+}
+
+/// Reads the log after a cursor. The statement and its cursor are of a single snapshot.
+pub async fn news(db: &Db, after: &LogCursor) -> Result<News> {
+    let client = db.read().await?;
+    let row = client
+        .query_one(
+            "-- reconcile.news
+            with news as materialized (
+                (select credential_id, principal_id from reconcile_log
+                 where log_position >= $1 order by log_position limit $3)
+                union all
+                select credential_id, principal_id from reconcile_log where log_position = any($2::bigint[])
+            )
+            select inbox_epoch() as epoch, log_cursor() as cursor, (select count(*) from news) as found,
+                array(select credential_id from news where credential_id is not null
+                      union
+                      (select token_id from agent_token where valid_until <= app_now() and revoked_at is null
+                       order by valid_until limit 1000)) as credentials,
+                array(select distinct principal_id from news where principal_id is not null) as inboxes,
+                exists (select from news where credential_id is null and principal_id is null) as any_inbox",
+            &[&after.end, &after.open, &MAX_NEWS_ROWS],
+        )
+        .await?;
+    Ok(News {
+        epoch: inbox::epoch_of_column(row.get("epoch")),
+        cursor: LogCursor::from_column(row.get("cursor")),
+        credentials: row.get("credentials"),
+        inboxes: row.get("inboxes"),
+        any_inbox: row.get("any_inbox"),
+        is_cut: row.get::<_, i64>("found") >= MAX_NEWS_ROWS,
+    })
+}
+
+/// The heads of those inboxes that are beyond the given numbers.
+pub async fn heads_beyond(db: &Db, known: &[Delivery]) -> Result<Vec<Delivery>> {
+    let (principals, seqs): (Vec<Uuid>, Vec<i64>) =
+        known.iter().map(|one| (one.principal, one.seq)).unzip();
+    let client = db.read().await?;
+    let rows = client
+        .query(
+            "-- reconcile.heads_beyond
+            select i.principal_id, i.head_seq
+            from unnest($1::uuid[], $2::bigint[]) as known (principal_id, seq) join inbox i using (principal_id)
+            where i.head_seq > known.seq",
+            &[&principals, &seqs],
+        )
+        .await?;
+    let head = |row: &tokio_postgres::Row| Delivery {
+        principal: row.get("principal_id"),
+        seq: row.get("head_seq"),
+    };
+    Ok(rows.iter().map(head).collect())
+}
+
+/// Those of `credentials` that are no live session and no valid token, each with its reason.
+pub async fn dead_credentials(
+    db: &Db,
+    credentials: &[Uuid],
+) -> Result<Vec<(RevocationReason, Uuid)>> {
+    let client = db.read().await?;
+    let rows = client
+        .query(
+            "-- reconcile.dead_credentials
+            select c.id, s.session_id is not null as is_session,
+                   coalesce(s.revoke_reason, t.revoke_reason, case when t.valid_until is not null then 'token_regenerated' end, '') as reason
+            from unnest($1::uuid[]) as c (id)
+            left join session s on s.session_id = c.id
+            left join agent_token t on t.token_id = case when s.session_id is null then c.id end
+            where not coalesce(s.revoked_at is null and s.absolute_expires_at > app_now(), false)
+              and not coalesce(t.token_id is not null and t.revoked_at is null and (t.valid_until is null or t.valid_until > app_now()), false)",
+            &[&credentials],
+        )
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| {
+            (
+                reason_of(row.get("is_session"), row.get("reason")),
+                row.get("id"),
+            )
+        })
+        .collect())
+}
+
+/// Deletes a piece of what every reader has seen; false once there is no more.
+pub async fn forget_log(db: &Db) -> Result<bool> {
+    let client = db.read().await?;
+    let deleted = client
+        .execute(
+            "-- reconcile.forget_log
+            delete from reconcile_log where log_id = any(array(
+                select log_id from reconcile_log where recorded_at < app_now() - make_interval(secs => $1)
+                order by recorded_at limit $2
+            ))",
+            &[&f64::from(LOG_RETENTION_SECONDS), &BATCH_ROWS],
+        )
+        .await?;
+    Ok(deleted > 0)
+}

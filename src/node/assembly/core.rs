@@ -1,0 +1,104 @@
+//! The parts below the handlers, and the writers on behalf of callers.
+
+use super::{
+    Base,
+    callers::{self, Credentials},
+    links::{self, Links},
+    upkeep,
+};
+use crate::{
+    auth::usage::TokenUse,
+    delivery::Seal,
+    features::{agents::ReachabilityTracker, messages::MessageWriter},
+    ids::NodeId,
+    inbox::{Acks, Inbox},
+    limits::{Limits, slots::Slots, table::Overrides},
+    node::{Failure, Stores},
+    work::UnitOfWork,
+};
+
+/// The parts below the handlers.
+pub(super) struct Core {
+    pub(super) inbox: Inbox,
+    pub(super) links: Links,
+    pub(super) slots: Slots,
+    pub(super) acks: Acks,
+    pub(super) limits: Limits,
+    pub(super) credentials: Credentials,
+}
+
+impl Core {
+    /// Makes the parts and starts their tasks.
+    pub(super) async fn start(
+        base: Base<'_>,
+        id: NodeId,
+        stores: &Stores,
+        overrides: Overrides,
+    ) -> Result<Core, Failure> {
+        let (workers, stopping) = (&base.tasks.workers, &base.tasks.stopping);
+        let inbox = Inbox::new(stores.db.clone());
+        let epoch = inbox
+            .epoch()
+            .await
+            .map_err(|error| format!("cannot read the inbox's epoch: {error:?}"))?;
+        let links = links::link(base, Seal::new(id, base.secret, epoch), stores);
+        let slots = Slots::bounded(
+            stores.redis.clone(),
+            base.clock.clone(),
+            base.random.clone(),
+            id,
+            base.config.agent_connections.0 as usize,
+        );
+        slots.start(workers, stopping, links.hub.liveness());
+        let acks = upkeep::start(&links.hub, &links.backplane, &stores.quiet_db, base.tasks);
+        let limits = Limits::start(
+            stores.redis.clone(),
+            stores.db.clone(),
+            base.clock.clone(),
+            overrides,
+            base.config.limits_off.0,
+            workers,
+        );
+        let used = TokenUse::start(stores.quiet_db.clone(), workers, stopping);
+        let credentials = callers::credentials(base, stores, &limits, used)?;
+        Ok(Core {
+            inbox,
+            links,
+            slots,
+            acks,
+            limits,
+            credentials,
+        })
+    }
+}
+
+/// The parts that write to Postgres on behalf of callers.
+pub(super) struct Writers {
+    pub(super) work: UnitOfWork,
+    pub(super) reachability: ReachabilityTracker,
+    pub(super) message_writer: MessageWriter,
+}
+
+impl Writers {
+    /// Makes the parts and starts their tasks.
+    pub(super) fn start(base: Base<'_>, stores: &Stores, core: &Core) -> Writers {
+        let (workers, stopping) = (&base.tasks.workers, &base.tasks.stopping);
+        let backplane = &core.links.backplane;
+        let work = UnitOfWork::new(stores.db.clone(), base.random.clone(), backplane.clone());
+        let quiet = work.over(stores.quiet_db.clone());
+        let reachability = ReachabilityTracker::start(quiet, workers, stopping);
+        let message_writer = MessageWriter::start(
+            &stores.send_db,
+            backplane,
+            base.random.clone(),
+            core.credentials.revoked.clone(),
+            base.config.send_writers.0 as usize,
+            workers,
+        );
+        Writers {
+            work,
+            reachability,
+            message_writer,
+        }
+    }
+}
