@@ -13,4 +13,5 @@ mod outages;
 mod panics;
 mod postgres_timeline_loss;
 mod redis_cluster;
+mod rolling_restart;
 mod sweeps;
