@@ -149,6 +149,21 @@ begin
     return null;
 end $function$;
 
+CREATE OR REPLACE FUNCTION record_revocation()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public'
+AS $function$
+declare
+    credential uuid;
+begin
+    if tg_table_name = 'session' then credential := new.session_id; else credential := new.token_id; end if;
+    insert into reconcile_log (credential_id) values (credential);
+    return null;
+end
+$function$;
+
 CREATE OR REPLACE FUNCTION require_live(session_ids uuid[], token_ids uuid[])
  RETURNS boolean
  LANGUAGE plpgsql
@@ -164,21 +179,6 @@ begin
         raise exception 'a credential has ended meanwhile' using errcode = 'serialization_failure';
     end if;
     return true;
-end
-$function$;
-
-CREATE OR REPLACE FUNCTION record_revocation()
- RETURNS trigger
- LANGUAGE plpgsql
- SECURITY DEFINER
- SET search_path TO 'public'
-AS $function$
-declare
-    credential uuid;
-begin
-    if tg_table_name = 'session' then credential := new.session_id; else credential := new.token_id; end if;
-    insert into reconcile_log (credential_id) values (credential);
-    return null;
 end
 $function$;
 
