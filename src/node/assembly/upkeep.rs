@@ -40,6 +40,12 @@ pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tas
     supervisor::spawn(workers, "backplane.confirm", move || {
         invalidation::run(own_db.clone(), own_hub.clone(), state.clone(), stop.clone())
     });
+    let (losses, own_db) = (backplane.state().losses.clone(), quiet_db.clone());
+    let stop = stopping.clone();
+    supervisor::spawn(workers, "losses", move || {
+        let (losses, db, stop) = (losses.clone(), own_db.clone(), stop.clone());
+        async move { losses.run(&db, &stop).await }
+    });
     let reconciler = Arc::new(Reconciler::new(quiet_db, backplane));
     let (own, state, stop) = (reconciler.clone(), backplane.state(), stopping.clone());
     supervisor::spawn(workers, "reconcile.rounds", move || {

@@ -130,7 +130,8 @@ async fn sends(user: User, conversation: &str, over: Instant) -> Vec<(Duration, 
 }
 
 /// Three nodes write to the same group, so that they wait for each other's locks. A single one is
-/// stopped again and again in mid-load. Members of the group wait for its locks, and nobody else does.
+/// stopped again and again in mid-load. Members of the group wait for its locks, and nobody else
+/// does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_node_holds_up_only_who_needs_its_locks_and_a_quarter_of_a_second() {
     let [a, b] = nodes_with(&[PRODUCTION, MANY_SENDS]).await;
