@@ -49,7 +49,7 @@ struct Threads(mpsc::Sender<Job>);
 const HASH_THREAD_NICENESS: i32 = 15;
 
 impl Threads {
-    fn spawn(n: usize) -> Self {
+    fn start(n: usize) -> Self {
         let (jobs, waiting) = mpsc::channel::<Job>();
         let waiting = Arc::new(Mutex::new(waiting));
         for _ in 0..n {
@@ -87,14 +87,14 @@ impl Threads {
     }
 }
 
-/// A place in the queue, held until the hash is done or the turn is dropped.
-pub struct Turn {
+/// A place in the queue, held until the hash is done or the permit is dropped.
+pub struct HashPermit {
     queue: &'static str,
     #[expect(dead_code, reason = "held")]
     place: OwnedSemaphorePermit,
 }
 
-impl Drop for Turn {
+impl Drop for HashPermit {
     fn drop(&mut self) {
         metrics::hashes_waiting(self.queue, -1.0);
     }
@@ -110,35 +110,35 @@ impl Hasher {
             .map(|hash| hash.to_string());
         Hasher {
             name,
-            threads: Threads::spawn(cores),
+            threads: Threads::start(cores),
             queue: Arc::new(Semaphore::new(cores + HASH_QUEUE_CAPACITY)),
             decoy: decoy.unwrap_or_default().into(),
         }
     }
 
     /// Takes a place in the short queue. Errors: 503 if it is full.
-    pub fn turn(&self) -> Result<Turn> {
+    pub fn permit(&self) -> Result<HashPermit> {
         let place = self.queue.clone().try_acquire_owned().map_err(|_| {
             metrics::hash_refused(self.name);
             Error::unavailable("the hash queue is full")
         })?;
         metrics::hashes_waiting(self.name, 1.0);
         let queue = self.name;
-        Ok(Turn { queue, place })
+        Ok(HashPermit { queue, place })
     }
 
     async fn run<T: Send + 'static>(
         &self,
-        turn: Turn,
+        permit: HashPermit,
         algorithm: &'static str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
         let asked = std::time::Instant::now();
         let (answer, answered) = oneshot::channel();
-        // Every turn is served: the wait is bounded by the jobs before it.
+        // Every permit is served: the wait is bounded by the jobs before it.
         self.threads.run(move || {
             // The place is held to the end of the work, even if the caller has gone.
-            let _held = turn;
+            let _held = permit;
             answer.send(work()).ok();
         });
         let value = answered.await.map_err(Error::unavailable)?;
@@ -148,7 +148,7 @@ impl Hasher {
 
     /// Hashes with Argon2id, as a PHC string.
     pub async fn hash_password(&self, password: String) -> Result<String> {
-        let hash = self.run(self.turn()?, "argon2id", move || {
+        let hash = self.run(self.permit()?, "argon2id", move || {
             Argon2::default()
                 .hash_password(password.as_bytes())
                 .map(|hash| hash.to_string())
@@ -158,16 +158,16 @@ impl Hasher {
     }
 
     /// Whether `password` belongs to `hash`. Without a hash the answer is no, after equal work. The
-    /// caller takes the turn first, so that a try that is counted is also made.
+    /// caller takes the permit first, so that a try that is counted is also made.
     pub async fn verify_password(
         &self,
-        turn: Turn,
+        permit: HashPermit,
         password: String,
         hash: Option<String>,
     ) -> Result<bool> {
         let known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.decoy.to_string());
-        let matches = self.run(turn, "argon2id", move || {
+        let matches = self.run(permit, "argon2id", move || {
             PasswordHash::new(&hash).is_ok_and(|hash| {
                 Argon2::default()
                     .verify_password(password.as_bytes(), &hash)
@@ -180,7 +180,7 @@ impl Hasher {
     /// Hashes the whole agent token with bcrypt.
     pub async fn hash_token(&self, token: String) -> Result<String> {
         let hash = self
-            .run(self.turn()?, "bcrypt", move || {
+            .run(self.permit()?, "bcrypt", move || {
                 bcrypt::non_truncating_hash(token, BCRYPT_COST)
             })
             .await?;
@@ -189,7 +189,7 @@ impl Hasher {
 
     /// Whether `token` belongs to `hash`.
     pub async fn verify_token(&self, token: String, hash: String) -> Result<bool> {
-        self.run(self.turn()?, "bcrypt", move || {
+        self.run(self.permit()?, "bcrypt", move || {
             bcrypt::non_truncating_verify(token, &hash).unwrap_or(false)
         })
         .await

@@ -10,6 +10,7 @@ mod measures;
 mod object_store;
 mod operations;
 mod plans;
+mod portability;
 mod probes;
 mod schema;
 mod shapes;
