@@ -18,6 +18,7 @@ use blindpipe::{
     http::{
         connections::Connections,
         listener::{self, ConnectionServer},
+        proxy_protocol::ProxyProtocol,
     },
     limits::buffers::{ByteBudget, Owner},
 };
@@ -34,6 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         tls: None,
         router,
         connections: Connections::up_to(10_000),
+        proxy_protocol: ProxyProtocol::default(),
         buffers: ByteBudget::new(1 << 30),
         idle_timeout: std::time::Duration::from_secs(75),
         tasks: tasks.clone(),
