@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tokio_postgres::{Client, Config};
+use tokio_postgres::Client;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -26,9 +26,7 @@ pub struct Inspection {
 impl Inspection {
     /// Connects with `url` and looks.
     pub async fn of(url: &str) -> Result<Self, Failure> {
-        let (client, link) = url.parse::<Config>()?.connect(super::pool::tls()).await?;
-        #[expect(clippy::disallowed_methods, reason = "ends with its client")]
-        tokio::spawn(link);
+        let client = super::pool::connect(url).await?;
         let row = client
             .query_one(
                 "-- inspection.server
