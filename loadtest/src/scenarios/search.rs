@@ -25,12 +25,12 @@ const VISIBLE: usize = 200;
 const TOKEN: &str = "0123456789abcdef";
 /// The tables that grow.
 const TABLES: &str = "conversation, member, message, message_token, access_log, access_log_head";
-/// Without a wait for the disk, and past the triggers of the log.
-const FAST_FILL: &str = "set synchronous_commit = off; set maintenance_work_mem = '512MB';
+/// Past the triggers of the log, in a transaction: a run that fails changes no schema.
+const FAST_FILL: &str = "set maintenance_work_mem = '512MB'; begin;
     alter table access_log disable trigger user; alter table access_log_head disable trigger user";
-/// As before.
+/// The triggers are back, and the rows are there.
 const FILLED: &str = "alter table access_log enable trigger user;
-    alter table access_log_head enable trigger user";
+    alter table access_log_head enable trigger user; commit";
 /// The id of row `n`: a ULID of some milliseconds after that of the row before.
 const ID: &str = "(left(replace(ulid_floor(app_now() - interval '1 day' + n * interval '10 ms')::text, '-', ''), 12)
     || substr(md5(n::text || random()::text), 13))::uuid";
@@ -137,7 +137,7 @@ impl Tables {
         let (caller, agent, from) = (self.caller, self.agent, self.log + 1);
         let sql = format!(
             "insert into access_log (subject_id, seq, access_id, agent_id, kind, items, at, hash)
-             select case when n % 2 = 0 then '{caller}'::uuid else md5((n % 100)::text)::uuid end,
+             select case when n % 2 = 0 then '{caller}'::uuid else md5('{caller}' || n % 100)::uuid end,
                     case when n % 2 = 0 then n / 2 else n / 100 + 1 end, {ID},
                     case when n % 200 = 0 then '{agent}'::uuid else md5('other')::uuid end, 'keys', 1, app_now(),
                     sha256(n::text::bytea)
