@@ -48,6 +48,7 @@ docs: toolchain ## build the documentation of the code, warnings are errors
 # Built first, so that what is fetched (Postgres, Redis, a browser) is fetched before the tests' output hides it.
 units: toolchain ## all tests, against real Postgres, Redis and a browser
 	@echo "== tests" && $(CARGO) test --locked --workspace --lib --bins --tests --no-run
+	@$(CARGO) build --locked --workspace --examples
 	@$(TARGET)/debug/devcluster fetch
 	@$(CARGO) test --locked --workspace --lib --bins --tests
 
@@ -66,7 +67,7 @@ clients-python: toolchain
 	    && $(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r clients/python/requirements-dev.txt \
 	    && cp clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt; } \
 	&& $(CARGO) build --locked --workspace --example interop \
-	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests scripts ../../examples/python/*.py \
+	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests scripts speed.py ../../examples/python/*.py \
 	&& PYTHONPATH=src ../../$(PYTHON_ENV)/bin/python -W error -m pdoc -o ../../.dev/docs-python blindpipe \
 	&& INTEROP="$(abspath $(TARGET))/debug/examples/interop" ../../$(PYTHON_ENV)/bin/python -m pytest -q; fi
 
