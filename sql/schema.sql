@@ -188,6 +188,7 @@ begin
     for part in
         select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
         where i.inhparent = 'webhook_delivery'::regclass
+            -- As text: Postgres may judge the names of other tables first, and `to_date` fails for a name without a day.
             and right(c.relname, 8) < to_char(today - retained, 'YYYYMMDD')
     loop
         execute format('drop table %I', part);
