@@ -3,7 +3,7 @@
 //!
 //! Two tasks share the work. The first reads the [log](store) of what every node must learn: revoked
 //! credentials, and inboxes whose hints were not published. Its cost is what changed. The second
-//! makes [rounds](rounds) over the subscriptions, in pieces and at a pace.
+//! makes [rounds] over the subscriptions, in pieces and at a pace.
 
 pub(crate) mod rounds;
 pub(super) mod store;
@@ -39,7 +39,8 @@ pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToke
     let mut next = Instant::now();
     let mut last = next;
     let mut was_blind = false;
-    let mut failed = false;
+    // A start may follow a panic in the middle of a reading.
+    let mut failed = true;
     loop {
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}

@@ -24,7 +24,7 @@ use crate::{
     ids::{ConversationId, MessageId},
     metrics,
     random::Random,
-    supervisor::supervise,
+    supervisor,
 };
 
 /// The length of one shard's queue. A full queue refuses sends with 503.
@@ -68,14 +68,14 @@ impl MessageWriter {
             let (lane, db, backplane) = (contended.clone(), db.clone(), backplane.clone());
             let shard = WriterShard::new(db.clone(), backplane.clone(), queue, contended);
             let shard = Arc::new(tokio::sync::Mutex::new(shard));
-            tasks.spawn(supervise("send_writer", move || {
+            supervisor::spawn(tasks, "send_writer", move || {
                 let shard = shard.clone();
                 async move { shard.lock().await.run().await }
-            }));
-            tasks.spawn(supervise("contended_sends", move || {
+            });
+            supervisor::spawn(tasks, "contended_sends", move || {
                 let (lane, db, backplane) = (lane.clone(), db.clone(), backplane.clone());
                 async move { lane.run(&db, &backplane).await }
-            }));
+            });
             sender
         });
         MessageWriter {
@@ -277,7 +277,7 @@ impl WriterShard {
                 );
                 self.commit_one_by_one(batch).await;
             }
-            Err(error) => refuse_all(batch, &error),
+            Err(error) => refuse_failed(&self.backplane, batch, &error),
         }
     }
 
@@ -296,7 +296,7 @@ impl WriterShard {
                         blocked.extend(rest.iter().map(|send| send.request.conversation));
                         undecided.extend(rest);
                     }
-                    Err(error) => refuse_all(single, &error),
+                    Err(error) => refuse_failed(&self.backplane, single, &error),
                 }
             }
         }
@@ -342,6 +342,15 @@ impl ContentionTracker {
                 .map(|send| (send.request.conversation, now)),
         );
     }
+}
+
+/// Refuses sends whose statement failed.
+pub(super) fn refuse_failed(backplane: &Backplane, batch: Vec<PendingSend>, error: &Error) {
+    // The answer was lost, so the messages may be stored, and nobody publishes them.
+    if error.code() == Code::ServiceUnavailable {
+        backplane.note_unknown_commit();
+    }
+    refuse_all(batch, error);
 }
 
 pub(super) fn refuse_all(batch: Vec<PendingSend>, error: &Error) {

@@ -6,7 +6,7 @@
 //! delivered one after another. Nothing is delivered while a socket of the agent is online. A
 //! suspended webhook delivers nothing and what is under way is cut.
 
-mod caller;
+mod client;
 pub mod dispatcher;
 pub(crate) mod http;
 mod rules;
@@ -19,7 +19,7 @@ pub use blindpipe_protocol::webhooks::{
     WebhookStatus,
 };
 
-pub use self::{caller::Caller, dispatcher::Waker, seal::SecretSeal};
+pub use self::{client::WebhookClient, dispatcher::Waker, seal::SecretSeal};
 use crate::{db::Db, error::Result, ids::AgentId, metrics, work::UnitOfWork};
 
 /// The number of days that deliveries stay in the log.
@@ -30,7 +30,7 @@ const LOG_RETENTION_DAYS: i32 = 30;
 pub struct Webhooks {
     pub work: UnitOfWork,
     pub seal: SecretSeal,
-    pub caller: Caller,
+    pub client: WebhookClient,
     pub waker: Waker,
 }
 

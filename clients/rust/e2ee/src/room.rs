@@ -46,6 +46,14 @@ pub struct ServerEpoch {
     pub messages: u64,
 }
 
+/// The highest epoch and time of all newest secrets. People keep them for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    pub epoch: u32,
+    /// Unix milliseconds by the rotator's clock.
+    pub time: u64,
+}
+
 /// The secret that this client seals with, or the step that must come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sealing {
@@ -103,6 +111,8 @@ pub struct Shown {
     pub opened: Option<Opened>,
     /// The trust in the sender's key.
     pub standing: Option<Standing>,
+    /// The key was known before this start of the program.
+    pub stored: bool,
     pub notices: Vec<Notice>,
 }
 
@@ -159,6 +169,8 @@ pub struct Room {
     changed: bool,
     encrypted: bool,
     plaintext_allowed: bool,
+    /// How old a message may be that a handler is given, milliseconds.
+    max_message_age: u64,
     remembered: HashSet<(Principal, Id)>,
     order: VecDeque<(Principal, Id)>,
 }
@@ -178,9 +190,55 @@ impl Room {
             changed: false,
             encrypted: false,
             plaintext_allowed,
+            max_message_age: MAX_MESSAGE_AGE,
             remembered: HashSet::new(),
             order: VecDeque::new(),
         }
+    }
+
+    /// Takes up the marks of an earlier run: nothing goes back behind them.
+    #[must_use]
+    pub fn with_marks(mut self, marks: Marks) -> Self {
+        self.highest_epoch = marks.epoch;
+        self.latest_time = marks.time;
+        self.encrypted = marks.epoch > 0;
+        self
+    }
+
+    /// An agent's own bound for the age of messages, milliseconds.
+    #[must_use]
+    pub const fn with_max_message_age(mut self, age: u64) -> Self {
+        self.max_message_age = age;
+        self
+    }
+
+    /// For a store.
+    #[must_use]
+    pub const fn marks(&self) -> Marks {
+        Marks {
+            epoch: self.highest_epoch,
+            time: self.latest_time,
+        }
+    }
+
+    /// The epoch as the server told it last.
+    #[must_use]
+    pub const fn server(&self) -> ServerEpoch {
+        self.server
+    }
+
+    /// The newest secret, whether or not it may seal.
+    #[must_use]
+    pub fn newest(&self) -> Option<&EpochKey> {
+        let newest = self.newest?;
+        self.epoch_key(newest.epoch, newest.sid)
+    }
+
+    /// The newest secret if it may seal, also where a rotation is due that a limit forbids.
+    #[must_use]
+    pub fn sealable(&self) -> Option<&EpochKey> {
+        let may_seal = |newest: &Newest| newest.may_seal && self.server.epoch >= newest.epoch;
+        self.newest.filter(may_seal).and_then(|_| self.newest())
     }
 
     /// The secret held for an epoch and a `sid`.
@@ -219,7 +277,8 @@ impl Room {
         notices
     }
 
-    fn is_member(&self, who: Principal) -> bool {
+    #[must_use]
+    pub fn is_member(&self, who: Principal) -> bool {
         let members = self.members.as_ref();
         members.is_some_and(|members| members.contains_key(&who))
     }
@@ -270,7 +329,14 @@ impl Room {
     }
 
     fn becomes_newest(&self, opened: &Wrap, now: u64) -> bool {
-        let above = opened.key.epoch() > self.highest_epoch || opened.time > self.latest_time;
+        let epoch = opened.key.epoch();
+        let above = epoch > self.highest_epoch || opened.time > self.latest_time;
+        // Marks outlive the program; the secret itself is read from the server again.
+        let marked = Marks {
+            epoch,
+            time: opened.time,
+        };
+        let above = above || self.newest.is_none() && marked == self.marks();
         above && opened.time <= now.saturating_add(MAX_WRAP_AHEAD)
     }
 
@@ -443,7 +509,7 @@ impl Room {
         trust.heard(sender);
         let pin = trust.pin(sender, key).ok_or(Error::UnknownSenderKey)?;
         let mut notices = self.judge(trust.me(), pin, incoming, key)?;
-        if is_stale(trust.me(), incoming, opened.time, now) {
+        if self.is_stale(trust.me(), incoming, opened.time, now) {
             return Err(Error::Stale.into());
         }
         if opened.time.abs_diff(incoming.created_at) > MAX_TIME_APART {
@@ -452,6 +518,7 @@ impl Room {
         Ok(Shown {
             opened: Some(opened),
             standing: Some(pin.standing),
+            stored: pin.stored,
             notices,
         })
     }
@@ -476,7 +543,9 @@ impl Room {
             notices.push(NoticeKind::NotMember.of(sender, None));
         }
         let message = matches!(incoming.place, Place::Message { .. });
-        let error = if pin.retired && incoming.live {
+        // A message that the server stored before the key left came in time.
+        let in_time = pin.retired_at.is_some_and(|at| incoming.created_at <= at);
+        let error = if pin.retired && incoming.live && !in_time {
             Error::RetiredKey
         } else if pin.standing == Standing::Waiting && !(message && me.is_user()) {
             Error::UnknownSenderKey
@@ -510,12 +579,19 @@ impl Room {
         Ok(Taken::Shown(Box::new(Shown {
             opened: None,
             standing: None,
+            stored: false,
             notices: vec![NoticeKind::NotEncrypted.of(incoming.sender, None)],
         })))
     }
 
+    /// Whether a message of `sender` with this id was here before.
+    #[must_use]
+    pub fn is_remembered(&self, sender: Principal, client_message_id: Id) -> bool {
+        self.remembered.contains(&(sender, client_message_id))
+    }
+
     /// False if it was here before.
-    fn remember(&mut self, message: (Principal, Id)) -> bool {
+    pub fn remember(&mut self, message: (Principal, Id)) -> bool {
         if !self.remembered.insert(message) {
             return false;
         }
@@ -527,15 +603,16 @@ impl Room {
         }
         true
     }
-}
 
-/// Handlers get no old message; nobody gets an old delta or tool request.
-fn is_stale(me: Principal, incoming: &Incoming<'_>, time: u64, now: u64) -> bool {
-    match incoming.place {
-        Place::Delta { .. } | Place::Request(_) => now.abs_diff(time) > MAX_LIVE_AGE,
-        Place::Message { .. } => {
-            !me.is_user() && incoming.live && now.saturating_sub(time) > MAX_MESSAGE_AGE
+    /// Handlers get no old message; nobody gets an old delta or tool request.
+    fn is_stale(&self, me: Principal, incoming: &Incoming<'_>, time: u64, now: u64) -> bool {
+        match incoming.place {
+            Place::Delta { .. } | Place::Request(_) => now.abs_diff(time) > MAX_LIVE_AGE,
+            Place::Message { .. } => {
+                let age = now.saturating_sub(time);
+                !me.is_user() && incoming.live && age > self.max_message_age
+            }
+            Place::Response { .. } => false,
         }
-        Place::Response { .. } => false,
     }
 }
