@@ -3,7 +3,7 @@
 //!
 //! Two tasks share the work. The first reads the [log](store) of what every node must learn: revoked
 //! credentials, and inboxes whose hints were not published. Its cost is what changed. The second
-//! makes [rounds](rounds) over the subscriptions, in pieces and at a pace.
+//! makes [rounds] over the subscriptions, in pieces and at a pace.
 
 pub(crate) mod rounds;
 pub(super) mod store;
