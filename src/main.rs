@@ -84,7 +84,7 @@ async fn main() -> ExitCode {
         Command::EventTypes => print(&documents::event_types()),
         Command::Migrate => apply_migrations().await,
         Command::Healthcheck { url } => check_health(url).await,
-        Command::Doctor => examine().await,
+        Command::Doctor => Box::pin(examine()).await,
         Command::Audit(Audit::Verify) => verify_access_log().await,
     };
     match outcome {
@@ -171,7 +171,7 @@ async fn verify_access_log() -> Outcome {
 async fn examine() -> Outcome {
     // The report says everything, and the log would say parts of it again.
     telemetry::start("off");
-    let report = doctor::examine(|name| std::env::var(name).ok()).await;
+    let report = Box::pin(doctor::examine(|name| std::env::var(name).ok())).await;
     print(&report.to_string())?;
     match report.count(doctor::Grade::Fault) {
         0 => Ok(()),

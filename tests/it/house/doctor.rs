@@ -169,7 +169,7 @@ async fn faults_of_redis_mail_and_the_object_store_are_found() {
     std::fs::remove_dir_all(&folder).ok();
 
     let store = Arc::new(S3Server::start().await);
-    let settings = store.settings(store.address);
+    let settings = S3Server::settings(store.address);
     let mut settings: Vec<(&str, &str)> = settings
         .iter()
         .map(|(name, value)| (*name, &**value))
