@@ -1,8 +1,8 @@
 //! Rounds over the subscriptions of the node, in pieces.
 //!
 //! Every interval looks at the credentials of a slice of the subscriptions, so that each is looked
-//! at once a minute. It looks at all inboxes, because a hint may be lost unnoticed. A round takes at
-//! most a tenth of a connection's time.
+//! at once a minute. It looks at all inboxes, because a hint may be lost unnoticed. A round takes
+//! at most a tenth of a connection's time.
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

@@ -1,0 +1,266 @@
+//! A conversation as this client may believe it: what opens, what is shown under which notice, and
+//! which secret may seal. Events go in, decisions come out.
+
+mod reading;
+mod types;
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+pub use self::{
+    reading::MAX_MESSAGE_AGE,
+    types::{
+        Given, Incoming, Refusal, Sealing, ServerEpoch, Shown, Taken, Visibility, WrapTaken,
+        Writing,
+    },
+};
+use crate::{
+    EpochKey, Error, Id, Principal, Sid,
+    trust::{DirectoryKey, Notice, NoticeKind, Pin, Standing, Trust},
+    wrap::{self, OpeningKey, Wrap},
+};
+
+const MINUTE_MS: u64 = 60_000;
+const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
+/// How far ahead a rotator's clock may be, milliseconds.
+const MAX_WRAP_AHEAD: u64 = 10 * MINUTE_MS;
+/// How old a secret may become before people rotate, milliseconds.
+const MAX_EPOCH_AGE: u64 = 7 * DAY_MS;
+/// How many messages are sealed with one secret before people rotate.
+const MAX_EPOCH_MESSAGES: u64 = 10_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    epoch: u32,
+    sid: Sid,
+    time: u64,
+    rotator: Principal,
+    may_seal: bool,
+}
+
+/// A conversation.
+#[derive(Clone, Debug)]
+pub struct Room {
+    conversation: Id,
+    members: Option<BTreeMap<Principal, Visibility>>,
+    held: BTreeMap<(u32, Sid), EpochKey>,
+    newest: Option<Newest>,
+    highest_epoch: u32,
+    latest_time: u64,
+    server: ServerEpoch,
+    /// Keys or visibilities changed since the newest secret.
+    changed: bool,
+    encrypted: bool,
+    plaintext_allowed: bool,
+    remembered: HashSet<(Principal, Id)>,
+    order: VecDeque<(Principal, Id)>,
+}
+
+impl Room {
+    /// `plaintext_allowed`: an agent's developer said that it takes clear text.
+    #[must_use]
+    pub fn new(conversation: Id, plaintext_allowed: bool) -> Self {
+        Self {
+            conversation,
+            members: None,
+            held: BTreeMap::new(),
+            newest: None,
+            highest_epoch: 0,
+            latest_time: 0,
+            server: ServerEpoch::default(),
+            changed: false,
+            encrypted: false,
+            plaintext_allowed,
+            remembered: HashSet::new(),
+            order: VecDeque::new(),
+        }
+    }
+
+    /// The secret held for an epoch and a `sid`.
+    #[must_use]
+    pub fn epoch_key(&self, epoch: u32, sid: Sid) -> Option<&EpochKey> {
+        self.held.get(&(epoch, sid))
+    }
+
+    /// Whether anything here was ever encrypted. Such a conversation never goes back.
+    #[must_use]
+    pub const fn was_encrypted(&self) -> bool {
+        self.encrypted
+    }
+
+    /// The members as the person is shown them from now on.
+    pub fn members(&mut self, list: &[(Principal, Visibility)]) -> Vec<Notice> {
+        let now: BTreeMap<_, _> = list.iter().copied().collect();
+        let Some(before) = self.members.replace(now) else {
+            return Vec::new();
+        };
+        let mut notices = Vec::new();
+        for (member, visibility) in list {
+            match (before.get(member), visibility) {
+                (None, _) => notices.push(NoticeKind::MemberAdded.of(*member, None)),
+                (Some(Visibility::Addressed), Visibility::All) => {
+                    notices.push(NoticeKind::AgentSeesAll.of(*member, None));
+                }
+                (Some(old), new) if old != new => self.changed = true,
+                _ => {}
+            }
+        }
+        let gone = before.keys().filter(|member| !self.is_member(**member));
+        notices.extend(gone.map(|member| NoticeKind::MemberRemoved.of(*member, None)));
+        self.changed |= !notices.is_empty();
+        notices.sort_unstable();
+        notices
+    }
+
+    fn is_member(&self, who: Principal) -> bool {
+        let members = self.members.as_ref();
+        members.is_some_and(|members| members.contains_key(&who))
+    }
+
+    /// The keys of somebody changed, in the directory or by a tap.
+    pub fn keys_changed(&mut self, of: Principal) {
+        self.changed |= self.is_member(of);
+    }
+
+    /// The epoch that the server calls current.
+    pub const fn server_epoch(&mut self, server: ServerEpoch) {
+        self.server = server;
+    }
+
+    /// Takes a wrap. It replaces no secret that is held.
+    ///
+    /// # Errors
+    ///
+    /// Every reason of [`wrap::open`].
+    pub fn wrap(
+        &mut self,
+        trust: &mut Trust,
+        keys: &[OpeningKey],
+        epoch: u32,
+        bytes: &[u8],
+        now: u64,
+    ) -> crate::Result<WrapTaken> {
+        let recipient = wrap::recipient_key(bytes)?;
+        let key = keys.iter().find(|key| key.key_id == recipient);
+        let key = key.ok_or(Error::NoEpochKey)?;
+        let trusted = |of, id| {
+            trust
+                .pin(of, id)
+                .filter(|pin| pin.standing > Standing::Waiting)
+        };
+        let signer = |of, id| trusted(of, id).map(|pin| pin.keys);
+        let opened = wrap::open(bytes, self.conversation, epoch, trust.me(), key, signer)?;
+        self.encrypted = true;
+        let pin = trusted(opened.rotator, opened.rotator_key);
+        let signed = pin.filter(|pin| opened.verify(&pin.keys).is_ok());
+        let may_seal = signed.is_some_and(Pin::is_accepted) && self.is_member(opened.rotator);
+        let newest = signed.is_some() && self.becomes_newest(&opened, now);
+        if newest {
+            self.newest_is(&opened, may_seal);
+        }
+        trust.heard(opened.rotator);
+        Ok(self.hold(opened, newest))
+    }
+
+    fn becomes_newest(&self, opened: &Wrap, now: u64) -> bool {
+        let above = opened.key.epoch() > self.highest_epoch || opened.time > self.latest_time;
+        above && opened.time <= now.saturating_add(MAX_WRAP_AHEAD)
+    }
+
+    fn newest_is(&mut self, opened: &Wrap, may_seal: bool) {
+        self.highest_epoch = self.highest_epoch.max(opened.key.epoch());
+        self.latest_time = self.latest_time.max(opened.time);
+        self.changed = false;
+        self.newest = Some(Newest {
+            epoch: opened.key.epoch(),
+            sid: opened.key.sid(),
+            time: opened.time,
+            rotator: opened.rotator,
+            may_seal,
+        });
+    }
+
+    fn hold(&mut self, opened: Wrap, newest: bool) -> WrapTaken {
+        let (epoch, sid) = (opened.key.epoch(), opened.key.sid());
+        let mut before = self
+            .held
+            .keys()
+            .filter(|held| held.0 + 1 == epoch)
+            .peekable();
+        let other = opened.previous != [0; 16]
+            && before.peek().is_some()
+            && before.all(|held| held.1 != opened.previous);
+        let key = opened.rotator_key;
+        let notice = NoticeKind::OtherSecretBefore.of(opened.rotator, Some(key));
+        let notices = other.then_some(notice).into_iter().collect();
+        self.held.entry((epoch, sid)).or_insert(opened.key);
+        let rotator = opened.rotator;
+        WrapTaken {
+            epoch,
+            sid,
+            rotator,
+            newest,
+            notices,
+        }
+    }
+
+    /// The secret that `me` seals with now. `answered` is the epoch of the answered message.
+    #[must_use]
+    pub fn sealing(&self, me: Principal, answered: Option<u32>, now: u64) -> Sealing {
+        let rotate = Sealing::Rotate {
+            base: self.server.epoch,
+        };
+        let otherwise = if me.is_user() { rotate } else { Sealing::Wait };
+        let Some(newest) = self.newest else {
+            return otherwise;
+        };
+        let below = self.server.epoch < newest.epoch || answered.is_some_and(|e| e > newest.epoch);
+        if !newest.may_seal || below {
+            return otherwise;
+        }
+        let due = self.changed
+            || self.server.rotation_required
+            || self.server.messages >= MAX_EPOCH_MESSAGES
+            || now.saturating_sub(newest.time) > MAX_EPOCH_AGE;
+        if me.is_user() && due {
+            return rotate;
+        }
+        let Newest { epoch, sid, .. } = newest;
+        Sealing::With { epoch, sid }
+    }
+
+    /// How to write here. `clear_chosen`: the person chose to write in clear here; for an agent, it
+    /// answers what came in clear. A conversation that was encrypted never goes back.
+    #[must_use]
+    pub fn writing(&self, trust: &Trust, clear_chosen: bool) -> Writing {
+        let me = trust.me();
+        let mut others = self.members.iter().flatten().filter(|(who, _)| **who != me);
+        let all_speak = self.members.is_some() && others.all(|(who, _)| trust.speaks_bp1(*who));
+        let clear = clear_chosen && (me.is_user() || self.plaintext_allowed);
+        if self.encrypted || self.server.epoch > 0 || all_speak {
+            Writing::Encrypted
+        } else if clear {
+            Writing::Clear
+        } else {
+            Writing::AskPerson
+        }
+    }
+
+    /// The shares of a rotation, for the recipients that the server lists.
+    #[must_use]
+    pub fn give(&self, trust: &Trust, to: Principal, key: &DirectoryKey) -> Given {
+        let members = self.members.as_ref();
+        let Some(visibility) = members.and_then(|members| members.get(&to)) else {
+            return Given::Nothing(NoticeKind::NotMember);
+        };
+        let keys = crate::PublicKeys::new(key.public_key, key.signing_public_key);
+        let Ok(keys) = keys else {
+            return Given::Nothing(NoticeKind::UnusableKey);
+        };
+        match (trust.pin(to, keys.key_id()), visibility) {
+            (Some(pin), _) if pin.retired => Given::Nothing(NoticeKind::RetiredKey),
+            (Some(pin), Visibility::All) if pin.is_accepted() => Given::Secret,
+            (Some(pin), Visibility::Addressed) if pin.is_accepted() => Given::Lane,
+            _ => Given::Nothing(NoticeKind::WaitingKey),
+        }
+    }
+}
