@@ -66,7 +66,7 @@ clients-python: toolchain
 	    && $(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r clients/python/requirements-dev.txt \
 	    && cp clients/python/requirements-dev.txt $(PYTHON_ENV)/installed.txt; } \
 	&& $(CARGO) build --locked --workspace --example interop \
-	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests scripts ../../examples/python/*.py \
+	&& cd clients/python && ../../$(PYTHON_ENV)/bin/python -m mypy src tests scripts speed.py ../../examples/python/*.py \
 	&& PYTHONPATH=src ../../$(PYTHON_ENV)/bin/python -W error -m pdoc -o ../../.dev/docs-python blindpipe \
 	&& INTEROP="$(abspath $(TARGET))/debug/examples/interop" ../../$(PYTHON_ENV)/bin/python -m pytest -q; fi
 

@@ -548,6 +548,7 @@ create table object (
     delete_at timestamp with time zone,
     is_ending boolean not null default false,
     created_at timestamp with time zone not null default app_now(),
+    multipart_id text,
     constraint object_pkey PRIMARY KEY (object_key)
 );
 
@@ -748,6 +749,8 @@ create table webhook (
     verified_at timestamp with time zone,
     created_at timestamp with time zone not null default app_now(),
     updated_at timestamp with time zone not null default app_now(),
+    url_session_id uuid,
+    secret_session_id uuid,
     constraint webhook_pkey PRIMARY KEY (agent_id),
     constraint webhook_status_check CHECK (status = ANY (ARRAY['pending_verification'::text, 'active'::text, 'suspended'::text]))
 );
@@ -1002,6 +1005,10 @@ CREATE INDEX upload_of_uploader ON upload USING btree (uploader_id);
 CREATE INDEX webhook_credential ON webhook USING btree (credential_id);
 
 CREATE INDEX webhook_delivery_by_status ON ONLY webhook_delivery USING btree (agent_id, status, delivery_id);
+
+CREATE INDEX webhook_of_secret_session ON webhook USING btree (secret_session_id) WHERE secret_session_id IS NOT NULL;
+
+CREATE INDEX webhook_of_url_session ON webhook USING btree (url_session_id) WHERE url_session_id IS NOT NULL;
 
 CREATE INDEX webhook_turn_due ON webhook_turn USING btree (due_at) WHERE due_at IS NOT NULL AND failures = 0;
 

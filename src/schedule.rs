@@ -1,6 +1,7 @@
 //! THE SCHEDULE: the performer of each kind of job, and the upkeep that every node requests at
 //! intervals. Upkeep goes through the queue under a unique key. So only one node performs it at a
-//! time, and another takes over when that node dies.
+//! time, and another takes over when that node dies. Upkeep that removes many rows is paced, so that
+//! requests go on beside it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,6 +9,7 @@ use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
+    db::batches::paced,
     delivery::reconcile,
     error::Result,
     features::{
@@ -97,15 +99,15 @@ impl Schedule {
             Upkeep::ForgetCodes => accounts::jobs::forget(db, &self.budgets).await,
             Upkeep::ForgetJobs => queue::forget(db).await,
             Upkeep::ForgetLog => {
-                while reconcile::forget_log(db).await? {}
+                while paced(reconcile::forget_log(db)).await? {}
                 Ok(())
             }
             Upkeep::ForgetChallenges => {
-                while passkeys::forget_challenges(db).await? {}
+                while paced(passkeys::forget_challenges(db)).await? {}
                 Ok(())
             }
             Upkeep::ForgetKeys => {
-                while messages::forget_keys(db).await? {}
+                while paced(messages::forget_keys(db)).await? {}
                 Ok(())
             }
             Upkeep::ExpireInboxes => inbox::expire(db, INBOX_RETENTION_DAYS).await,
@@ -114,8 +116,8 @@ impl Schedule {
                 Ok(())
             }
             Upkeep::ExpireUploads => {
-                while files::expire(db).await? {}
-                while shares::forget(db).await? {}
+                while paced(files::expire(db)).await? {}
+                while paced(shares::forget(db)).await? {}
                 Ok(())
             }
             Upkeep::SweepWebhooks => {
@@ -125,7 +127,7 @@ impl Schedule {
             }
             Upkeep::RotateDeliveries => webhooks::rotate_log(db).await,
             Upkeep::PurgeRelations => {
-                while relations::purge(db).await? {}
+                while paced(relations::purge(db)).await? {}
                 Ok(())
             }
             Upkeep::ForgetToolCalls => tool_calls::forget(&self.work).await,

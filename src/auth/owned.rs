@@ -73,6 +73,16 @@ async fn must_own(db: &Db, owner: UserId, agent: AgentId) -> Result<()> {
     Ok(())
 }
 
+impl ActingAs {
+    /// The owner's session; none if the agent acts for itself.
+    pub fn session(self) -> Option<SessionId> {
+        match self {
+            ActingAs::Itself(_) => None,
+            ActingAs::Owner(_, session) => Some(session),
+        }
+    }
+}
+
 impl<S: Send + Sync> FromRequestParts<S> for OwnedAgent
 where
     AccessTokens: FromRef<S>,

@@ -88,8 +88,8 @@ settings! {
     /// Where files are kept: `file:///folder` (for one node, or nodes that share the folder),
     /// `s3://bucket/prefix`, `gs://bucket/prefix` or `azure://container/prefix`.
     object_store_url: String = "OBJECT_STORE_URL", Some("file:///var/lib/blindpipe/objects");
-    /// Address of an S3-compatible server, or of Azure's service; empty: the provider's own.
-    /// `http://` allows plain HTTP to it.
+    /// Address of an S3-compatible server, of Azure's service, or of a private endpoint of Google;
+    /// empty: the provider's own. `http://` allows plain HTTP to it.
     object_store_endpoint: String = "OBJECT_STORE_ENDPOINT", Some("");
     /// Region of an S3 bucket.
     object_store_region: String = "OBJECT_STORE_REGION", Some("us-east-1");

@@ -3,6 +3,7 @@
 //! Every query has a deadline (`statement_timeout`), and so has every wait for a connection.
 //! Statements that senders wait for have a pool of their own, so slow reads cannot starve them.
 
+pub mod batches;
 mod connection;
 pub mod migrate;
 mod pool;

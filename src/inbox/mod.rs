@@ -19,7 +19,7 @@ pub(crate) use self::{
 };
 use crate::{
     cursor::Cursor,
-    db::{Conn, Db, Tx},
+    db::{Conn, Db, Tx, batches::paced},
     error::{Code, Error, Result},
     events::{self, EncodedEvent, Event, EventKind},
     ids::{AgentId, ConversationId, EventId, TokenId},
@@ -341,11 +341,11 @@ pub async fn recorded(tx: &Tx, ids: &[EventId]) -> Result<Vec<NewEvent>> {
 /// fails, the other still runs.
 pub async fn expire(db: &Db, days: i32) -> Result<()> {
     let entries = async {
-        while store::expire_entries(db, days).await? {}
+        while paced(store::expire_entries(db, days)).await? {}
         Ok(())
     };
     let events = async {
-        while store::expire_events(db, days + 1).await? {}
+        while paced(store::expire_events(db, days + 1)).await? {}
         Ok(())
     };
     let outcome = entries.await;

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use super::{Job, Kind};
 use crate::{
-    db::{Conn, Db},
+    db::{
+        Conn, Db,
+        batches::{BATCH_ROWS, paced},
+    },
     error::{Code, Error, Result},
 };
 
 /// The time that a claim is valid without a renewal.
 pub const LEASE: Duration = Duration::from_secs(60);
-/// Rows that one statement of [`forget`] deletes.
-const MAX_BATCH_ROWS: i64 = 1000;
 
 /// A job to put into the queue.
 pub struct NewJob {
@@ -160,19 +161,22 @@ pub async fn fail(db: &Db, claim: Claim, why: &Error) -> Result<()> {
 
 /// Deletes expired jobs, batch by batch.
 pub async fn forget(db: &Db) -> Result<()> {
-    let client = db.read().await?;
-    let mut deleted = MAX_BATCH_ROWS.unsigned_abs();
-    while deleted == MAX_BATCH_ROWS.unsigned_abs() {
-        deleted = client
-            .execute(
-                "-- jobs.forget
-                delete from job where job_id = any(array(
-                    select job_id from job where expires_at <= app_now() limit $1 for update skip locked))",
-                &[&MAX_BATCH_ROWS],
-            )
-            .await?;
-    }
+    while paced(forget_some(db)).await? {}
     Ok(())
+}
+
+async fn forget_some(db: &Db) -> Result<bool> {
+    let deleted = db
+        .read()
+        .await?
+        .execute(
+            "-- jobs.forget
+            delete from job where job_id = any(array(
+                select job_id from job where expires_at <= app_now() limit $1 for update skip locked))",
+            &[&BATCH_ROWS],
+        )
+        .await?;
+    Ok(deleted == BATCH_ROWS.unsigned_abs())
 }
 
 /// The failure of a job whose payload cannot be read.

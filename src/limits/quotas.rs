@@ -29,6 +29,8 @@ pub const UPLOAD_TTL: Duration = Duration::from_secs(86_400);
 pub const MAX_UPLOADS_AT_ONCE: i64 = 4;
 /// Uploads whose bytes arrive at once on a node. Each holds some hundred kilobytes.
 pub const MAX_UPLOADS_PER_NODE: usize = 256;
+/// Uploads to S3 whose parts a node keeps at once. A buffer has 5 MiB; other uploads are streamed.
+pub const MAX_PART_BUFFERS_PER_NODE: usize = 6;
 /// Longest life of a share.
 pub const MAX_SHARE_TTL: Duration = Duration::from_secs(31 * 86_400);
 /// Life of the address of a shared file.

@@ -13,7 +13,7 @@ use object_store::{
 };
 use secrecy::ExposeSecret;
 
-use super::{ObjectKey, STORE_TIMEOUT, location::Location};
+use super::{ObjectKey, STORE_TIMEOUT, location::Location, parts::PartStore};
 use crate::{
     config::Config,
     error::{Error, Result},
@@ -49,7 +49,7 @@ pub(super) enum StoreKind {
     /// Through a temporary name, a sync of the file and of its folder, and a rename.
     Folder(Arc<LocalFileSystem>),
     /// By a single streamed PUT, which is atomic in every bucket: nothing is left of one that is
-    /// cut.
+    /// cut. A large object goes to S3 in parts while the node has buffers for them.
     Bucket(Bucket),
 }
 
@@ -59,6 +59,8 @@ pub(super) struct Bucket {
     pub(super) http: reqwest::Client,
     /// Headers that a PUT must have.
     pub(super) put_headers: &'static [(&'static str, &'static str)],
+    /// Takes large objects in parts; none for stores without an end of what is left behind.
+    pub(super) parts: Option<PartStore>,
     /// Whether clients get addresses of the store.
     direct: bool,
 }
@@ -133,7 +135,9 @@ impl Backend {
                 .with_access_key_id(&config.object_store_access_key)
                 .with_secret_access_key(config.object_store_secret.expose_secret());
         }
-        Self::bucket(config, Arc::new(builder.build()?), prefix, &[])
+        let store = Arc::new(builder.build()?);
+        let parts = PartStore::new(store.clone());
+        Self::bucket(config, store, prefix, &[], Some(parts))
     }
 
     fn google(config: &Config, bucket: &str, prefix: Path) -> Result<Self, Failure> {
@@ -141,11 +145,14 @@ impl Backend {
             .with_bucket_name(bucket)
             .with_client_options(client_options(config))
             .with_retry(retries());
+        if !config.object_store_endpoint.is_empty() {
+            builder = builder.with_base_url(&config.object_store_endpoint);
+        }
         let key = config.object_store_secret.expose_secret();
         if !key.is_empty() {
             builder = builder.with_service_account_key(key);
         }
-        Self::bucket(config, Arc::new(builder.build()?), prefix, &[])
+        Self::bucket(config, Arc::new(builder.build()?), prefix, &[], None)
     }
 
     fn azure(config: &Config, container: &str, prefix: Path) -> Result<Self, Failure> {
@@ -162,7 +169,7 @@ impl Backend {
             builder = builder.with_access_key(key);
         }
         let headers = &[("x-ms-blob-type", "BlockBlob")];
-        Self::bucket(config, Arc::new(builder.build()?), prefix, headers)
+        Self::bucket(config, Arc::new(builder.build()?), prefix, headers, None)
     }
 
     fn bucket<S: ObjectStore + Signer>(
@@ -170,6 +177,7 @@ impl Backend {
         store: Arc<S>,
         prefix: Path,
         put_headers: &'static [(&'static str, &'static str)],
+        parts: Option<PartStore>,
     ) -> Result<Self, Failure> {
         let http = reqwest::Client::builder()
             .no_proxy()
@@ -181,6 +189,7 @@ impl Backend {
             signer: store.clone(),
             http,
             put_headers,
+            parts,
             direct: config.object_store_direct.0,
         };
         Ok(Backend {
@@ -223,6 +232,20 @@ impl Backend {
             delete_staged(file).await?;
         }
         Ok(())
+    }
+
+    /// Aborts the multipart upload of a key, unless it is complete: the object is there then.
+    pub(super) async fn abort(&self, key: &ObjectKey, multipart: &str) -> Result<()> {
+        let StoreKind::Bucket(Bucket {
+            parts: Some(parts), ..
+        }) = &self.kind
+        else {
+            return Ok(());
+        };
+        if self.size(key).await?.is_some() {
+            return Ok(());
+        }
+        parts.abort(&self.path(key), multipart).await
     }
 
     /// Copies an object inside the store; false if the store lacks it.

@@ -81,9 +81,6 @@ fn faults_of_bucket(config: &Config) -> Vec<String> {
         Location::S3(..) if key.is_empty() != secret.is_empty() => {
             fault("OBJECT_STORE_ACCESS_KEY and OBJECT_STORE_SECRET: give both or neither");
         }
-        Location::Google(..) if !endpoint.is_empty() => {
-            fault("OBJECT_STORE_ENDPOINT: Google Cloud Storage has a fixed address");
-        }
         Location::Azure(..) if key.is_empty() => {
             fault("OBJECT_STORE_ACCESS_KEY: required for azure://, the name of the account");
         }

@@ -2,12 +2,12 @@
 //!
 //! Promises: a key is in the table `object` before its first byte is written and until its last
 //! byte is deleted, so no crash leaves bytes that nobody knows. An object that a reader can see is
-//! whole, durable and never changes. An upload holds a chunk in memory, whatever its size, and
-//! waits for a slow store.
+//! whole, durable and never changes. An upload holds a chunk in memory, or one of the node's few
+//! buffers for parts, and waits for a slow store.
 //!
 //! - [`backend`]: the store behind the `object_store` crate.
 //! - [`location`]: its place, and the faults of its settings.
-//! - [`writer`] and [`reader`]: streams in and out.
+//! - [`writer`] and [`reader`]: streams in and out; [`parts`]: multipart uploads.
 //! - [`registry`]: the rows, their leases and the sweep.
 //! - [`links`]: signed addresses.
 //! - [`events`]: data of events that is too large for a webhook.
@@ -16,6 +16,7 @@ pub mod backend;
 mod events;
 pub mod links;
 pub mod location;
+mod parts;
 mod reader;
 pub mod registry;
 mod writer;
@@ -133,7 +134,7 @@ impl Objects {
 
     /// Begins to write an object of at most `size` bytes. Its row must exist.
     pub async fn write(&self, key: &ObjectKey, size: u64) -> Result<ObjectWriter> {
-        ObjectWriter::begin(&self.backend, key, size).await
+        ObjectWriter::begin(&self.backend, &self.db, key, size).await
     }
 
     /// Streams a range of the object `content`. None, and counted, if the store lacks it or has one

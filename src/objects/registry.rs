@@ -39,6 +39,21 @@ pub async fn begin(
     Ok(())
 }
 
+/// Records the multipart upload that writes an object; false if the sweep has taken the row.
+pub(super) async fn record_multipart(db: &Db, key: &ObjectKey, multipart: &str) -> Result<bool> {
+    let recorded = db
+        .read()
+        .await?
+        .execute(
+            "-- objects.record_multipart
+            update object set multipart_id = $2
+            where object_key = $1 and sha256 is null and not is_ending and delete_at > app_now()",
+            &[&key.as_str(), &multipart],
+        )
+        .await?;
+    Ok(recorded > 0)
+}
+
 /// The number of objects that are being written for `writer`.
 pub async fn count_writes(client: &Conn, writer: Uuid) -> Result<i64> {
     let row = client
@@ -77,7 +92,7 @@ pub async fn complete(
     let completed = client
         .execute(
             "-- objects.complete
-            update object set size = $2, sha256 = $3, writer_id = null,
+            update object set size = $2, sha256 = $3, writer_id = null, multipart_id = null,
                 delete_at = app_now() + make_interval(secs => $4)
             where object_key = $1 and sha256 is null and not is_ending and delete_at > app_now()",
             &[
@@ -169,12 +184,15 @@ pub(super) async fn sweep(db: &Db, backend: &Backend) -> Result<bool> {
             where object_key = any(array(
                 select object_key from object where delete_at <= app_now()
                 order by delete_at limit $1 for update skip locked))
-            returning object_key",
+            returning object_key, multipart_id",
             &[&MAX_BATCH_OBJECTS, &SWEEP_LEASE.as_secs_f64()],
         )
         .await?;
     for row in &claimed {
         let key = ObjectKey::from_stored(row.get("object_key"));
+        if let Some(multipart) = row.get::<_, Option<&str>>("multipart_id") {
+            backend.abort(&key, multipart).await?;
+        }
         backend.delete(&key).await?;
         db.read()
             .await?

@@ -12,8 +12,12 @@ use tokio::sync::mpsc;
 use super::{
     CHUNK_BYTES, Content, ObjectKey, STORE_TIMEOUT,
     backend::{Backend, Bucket, StoreKind, within},
+    parts::PartsWriter,
 };
-use crate::error::{Error, Result};
+use crate::{
+    db::Db,
+    error::{Error, Result},
+};
 
 /// Longest wait for a disk to make a whole file durable.
 const SYNC_TIMEOUT: Duration = Duration::from_secs(30);
@@ -32,11 +36,18 @@ enum Target {
     File(Box<dyn MultipartUpload>),
     /// The body of a PUT to a bucket.
     Put(StreamedPut),
+    /// Parts of an object of S3.
+    Parts(PartsWriter),
 }
 
 impl ObjectWriter {
     /// Begins to write an object. A bucket is told `size`, and takes that many bytes only.
-    pub(super) async fn begin(backend: &Backend, key: &ObjectKey, size: u64) -> Result<Self> {
+    pub(super) async fn begin(
+        backend: &Backend,
+        db: &Db,
+        key: &ObjectKey,
+        size: u64,
+    ) -> Result<Self> {
         let path = backend.path(key);
         let target = match backend.kind() {
             StoreKind::Folder(folder) => {
@@ -44,8 +55,16 @@ impl ObjectWriter {
                 Target::File(staged.ok_or_else(|| Error::unavailable("no such folder"))?)
             }
             StoreKind::Bucket(bucket) => {
-                let url = bucket.own_write(&path).await?;
-                Target::Put(StreamedPut::begin(bucket, url.into(), size))
+                let parts = bucket.parts.as_ref();
+                match parts.and_then(|parts| Some((parts, parts.buffer(size)?))) {
+                    Some((parts, buffer)) => {
+                        Target::Parts(parts.begin(db, key, path, buffer).await?)
+                    }
+                    None => {
+                        let url = bucket.own_write(&path).await?;
+                        Target::Put(StreamedPut::begin(bucket, url.into(), size))
+                    }
+                }
             }
         };
         Ok(ObjectWriter {
@@ -91,6 +110,10 @@ impl ObjectWriter {
                 let writing = put.write(chunk.clone());
                 join!(writing, hashing).0
             }
+            Target::Parts(parts) => {
+                let writing = parts.write(chunk.clone());
+                join!(writing, hashing).0
+            }
         }
     }
 
@@ -107,6 +130,7 @@ impl ObjectWriter {
                     .map_err(Error::unavailable)?;
             }
             Target::Put(put) => put.finish().await?,
+            Target::Parts(parts) => parts.finish().await?,
         }
         Ok(Content {
             size: self.size,
@@ -115,8 +139,7 @@ impl ObjectWriter {
     }
 }
 
-/// A PUT to a bucket whose body is streamed. The crate's own `put` wants all bytes at once, and a
-/// multipart upload has parts of 5 MB, which would all be in memory.
+/// A PUT to a bucket whose body is streamed. The crate's own `put` wants all bytes at once.
 struct StreamedPut {
     chunks: mpsc::Sender<Bytes>,
     answer: Answer,

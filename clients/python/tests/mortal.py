@@ -59,7 +59,7 @@ class MortalLoop:
             loop.run_until_complete(task)
         except Death:
             _cut_off(loop)
-            _GRAVEYARD.append((loop, task, asyncio.all_tasks(loop)))
+            _GRAVEYARD.append((loop, task, asyncio.all_tasks(loop), main))
             return True
         timer.cancel()
         loop.close()

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::super::backplane::messages::reason_of;
 use crate::{
-    db::Db,
+    db::{Db, batches::BATCH_ROWS},
     error::Result,
     inbox::{self, Delivery},
 };
@@ -155,9 +155,9 @@ pub async fn forget_log(db: &Db) -> Result<bool> {
             "-- reconcile.forget_log
             delete from reconcile_log where log_id = any(array(
                 select log_id from reconcile_log where recorded_at < app_now() - make_interval(secs => $1)
-                order by recorded_at limit 5000
+                order by recorded_at limit $2
             ))",
-            &[&f64::from(LOG_RETENTION_SECONDS)],
+            &[&f64::from(LOG_RETENTION_SECONDS), &BATCH_ROWS],
         )
         .await?;
     Ok(deleted > 0)

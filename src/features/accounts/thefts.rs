@@ -1,4 +1,5 @@
-//! The end of a session whose refresh token was stolen, with the agent tokens that it made.
+//! The end of a session whose refresh token was stolen, with the agent tokens that it made and the
+//! webhooks that it set.
 
 use blindpipe_protocol::revocation::RevocationReason;
 
@@ -16,7 +17,7 @@ pub async fn end(work: &UnitOfWork, session: SessionId, generation: i32) -> Resu
     let ended = work.run("accounts.end_stolen", async |tx| {
         let is_stolen = devices::end_stolen(tx, session, generation).await?;
         if is_stolen {
-            end_tokens(tx, session).await?;
+            end_works(tx, session).await?;
         }
         Ok(is_stolen)
     });
@@ -24,10 +25,14 @@ pub async fn end(work: &UnitOfWork, session: SessionId, generation: i32) -> Resu
 }
 
 /// Ends the tokens that the session made; those of other sessions stay. The tokens are dead with
-/// the commit, and their agents' webhooks are suspended. The agents settle within seconds.
-async fn end_tokens(tx: &Tx, session: SessionId) -> Result<()> {
+/// the commit, and their agents' webhooks are suspended, like those whose address or secret the
+/// session has set. Agents without a token settle within seconds.
+async fn end_works(tx: &Tx, session: SessionId) -> Result<()> {
+    store::lock_agents_of(tx, session).await?;
     let agents = store::end_tokens_of(tx, session).await?;
-    store::suspend_webhooks(tx, &agents, RevocationReason::RefreshReuse).await?;
+    let mut suspended = store::webhooks_of(tx, session).await?;
+    suspended.extend(&agents);
+    store::suspend_webhooks(tx, &suspended, RevocationReason::RefreshReuse).await?;
     for agent in agents {
         tx.enqueue(Job::SettleAgentTokens { agent });
     }

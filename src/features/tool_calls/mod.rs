@@ -18,6 +18,7 @@ use blindpipe_protocol::tool_calls::{RequestArtifact, RespondArtifact, ToolCallS
 pub(crate) use self::rules::{read_request, read_response};
 use crate::{
     auth::agent::Agent,
+    db::batches::paced,
     error::Result,
     ids::{AgentId, ConversationId, GrantId, SessionId, UserId},
     limits::quotas::TOOL_CALL_RETENTION_DAYS,
@@ -101,7 +102,7 @@ pub(crate) async fn end_silence_of_device(
 
 /// Deletes old calls and old agreements, batch by batch.
 pub(crate) async fn forget(work: &UnitOfWork) -> Result<()> {
-    while store::forget_calls(work.db(), TOOL_CALL_RETENTION_DAYS).await? {}
-    while store::forget_consents(work.db()).await? {}
+    while paced(store::forget_calls(work.db(), TOOL_CALL_RETENTION_DAYS)).await? {}
+    while paced(store::forget_consents(work.db())).await? {}
     Ok(())
 }

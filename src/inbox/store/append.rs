@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::super::{Delivery, NewEvent};
 use crate::{
-    db::{Db, Tx},
+    db::{Db, Tx, batches::BATCH_ROWS},
     error::Result,
     events,
     ids::{ConversationId, EventId},
@@ -123,9 +123,9 @@ pub async fn expire_entries(db: &Db, days: i32) -> Result<bool> {
             "-- inbox.expire_entries
             delete from inbox_entry where ctid = any(array(
                 select ctid from inbox_entry where created_at < app_now() - make_interval(days => $1)
-                order by created_at limit 5000
+                order by created_at limit $2
             ))",
-            &[&days],
+            &[&days, &BATCH_ROWS],
         )
         .await?
         > 0)
@@ -140,9 +140,9 @@ pub async fn expire_events(db: &Db, days: i32) -> Result<bool> {
             delete from event where ctid = any(array(
                 select ctid from event where created_at
                     < least(app_now() - make_interval(days => $1), (select min(created_at) from inbox_entry))
-                order by created_at limit 5000
+                order by created_at limit $2
             ))",
-            &[&days],
+            &[&days, &BATCH_ROWS],
         )
         .await?
         > 0)

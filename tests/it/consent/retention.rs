@@ -336,7 +336,7 @@ async fn each_table_with_a_time_has_a_rule_or_a_reason() {
 }
 
 /// The messages of the relation that a node purges when it is killed.
-const MESSAGES: i64 = 60_000;
+const MESSAGES: i64 = 10_000;
 
 /// Messages and an object of an ended relation whose purge is due.
 async fn an_ended_relation(world: &World, client: &Client) -> std::path::PathBuf {

@@ -11,4 +11,5 @@ mod non_readers;
 mod outages;
 mod postgres_timeline_loss;
 mod redis_cluster;
+mod rolling_restart;
 mod sweeps;

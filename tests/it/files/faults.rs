@@ -206,8 +206,8 @@ async fn gate_before(target: SocketAddr, open: watch::Receiver<bool>) -> SocketA
     address
 }
 
-/// A store that takes nothing for a while makes the client wait. The node holds a chunk, and goes
-/// on when the store does.
+/// A store that takes nothing for a while makes the client wait. The node holds a part, and goes on
+/// when the store does.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_store_holds_the_client_back() {
     const BYTES: usize = 64 << 20;
@@ -240,7 +240,8 @@ async fn a_slow_store_holds_the_client_back() {
     // The rest is in the kernel's buffers of two connections.
     assert!(sent < BYTES / 2, "{sent} bytes were taken");
     let held = node.resident().saturating_sub(before);
-    assert!(held <= 2 << 20, "the node holds {held} bytes more");
+    // A part and some chunks.
+    assert!(held <= 7 << 20, "the node holds {held} bytes more");
     gate.send(true).expect("a relay");
     while sent < BYTES {
         let from = sent % bytes.len();

@@ -19,9 +19,11 @@ macro_rules! on_stores {
 
 mod attacks;
 mod crashes;
+mod elsewhere;
 mod endings;
 pub mod faults;
 mod objects;
+mod parts;
 mod races;
 mod share_page;
 mod shares;
@@ -180,6 +182,34 @@ impl Stage {
             .filter(|file| file.is_file())
             .map(|file| file.len())
             .collect()
+    }
+
+    /// The files of the bucket's multipart uploads: their parts, their attributes and their ids.
+    pub fn parts(&self) -> Vec<PathBuf> {
+        let s3 = self.s3.as_ref().expect("a bucket");
+        let buckets = s3.bucket();
+        let beside = std::fs::read_dir(buckets.parent().expect("a folder")).expect("a folder");
+        let beside = beside.flatten().map(|entry| entry.path());
+        beside
+            .filter(|path| {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                name.contains("upload")
+            })
+            .collect()
+    }
+
+    /// Waits until no multipart upload is open. The nodes' own jobs bring that about.
+    pub async fn until_no_parts(&self) {
+        for turn in 0..400 {
+            if turn % 20 == 0 {
+                self.ask_for("sweep_objects").await;
+            }
+            if self.parts().is_empty() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("{:?}", self.parts());
     }
 
     /// Waits until the store has so many files. The nodes' own jobs bring that about.

@@ -225,7 +225,7 @@ async fn retention_walks_its_tables_by_age() {
             .batch_execute("set enable_seqscan = off; set enable_bitmapscan = off")
             .await
             .expect("set");
-        let explain = format!("explain {}", sql.replace("$1", "30"));
+        let explain = format!("explain {}", sql.replace("$1", "30").replace("$2", "500"));
         let plan: Vec<String> = client
             .query(&explain, &[])
             .await

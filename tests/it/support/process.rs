@@ -1,9 +1,11 @@
 //! A node as a process of its own, which a test can kill.
 
 use std::{
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
     secrets,
@@ -81,6 +83,22 @@ impl ProcessNode {
         self.child.wait().expect("ended");
     }
 
+    /// Asks the process to end in order, with SIGTERM.
+    pub fn terminate(&self) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a process"), Signal::TERM).expect("a signal");
+    }
+
+    /// The status of an ended process.
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child")
+    }
+
+    /// The URL of its readiness.
+    pub fn ready(&self) -> String {
+        format!("{}/health/ready", self.admin)
+    }
+
     /// Its resident memory in bytes.
     pub fn resident(&self) -> u64 {
         let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.pid()));
@@ -123,7 +141,7 @@ impl ProcessNode {
     pub async fn ended(&mut self, within: Duration) -> Option<i32> {
         let deadline = tokio::time::Instant::now() + within;
         while tokio::time::Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait().expect("a child") {
+            if let Some(status) = self.exit_status() {
                 return status.code();
             }
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -152,3 +152,46 @@ async fn a_stolen_session_s_end_suspends_the_webhooks_of_its_agents() {
     until_caught_up(&alice, &planted).await;
     assert_eq!(receiver.texts(), ["one", "one", "two"]);
 }
+
+/// The agents and their tokens are the owner's. What the stolen session set last is suspended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stolen_session_s_end_suspends_the_webhooks_that_it_set() {
+    let [a, b] = nodes_with(&[FAST, BUSY]).await;
+    let alice = a.user("alice").await;
+    let receiver = Receiver::start().await;
+    let phone = alice.login(&a, Some("phone")).await;
+    let mut agents = Vec::new();
+    for name in ["moved", "rotated", "restored", "untouched", "its own"] {
+        let agent = a.agent(&alice, name).await;
+        put(&alice, &agent, &receiver.url).await;
+        agents.push(agent);
+    }
+    let [moved, rotated, restored, _, own] = &agents[..] else {
+        unreachable!("five agents");
+    };
+    put(&phone, moved, &receiver.url).await;
+    let rotation = rotated.webhook("/rotate-secret");
+    phone.post(rotation, json!({})).await.expect(200);
+    // Set again afterwards, by the owner and by the agent itself.
+    put(&phone, restored, &receiver.url).await;
+    put(&alice, restored, &receiver.url).await;
+    put(&phone, own, &receiver.url).await;
+    let body = json!({ "url": receiver.url });
+    own.put(own.webhook(""), body).await.expect(200);
+
+    phone.refreshed().await;
+    a.advance(Duration::from_secs(11)).await;
+    let reused = phone.on(&b).with_cookie("/auth/refresh").await;
+    reused.refused(401, "TOKEN_EXPIRED");
+    let mut statuses = Vec::new();
+    for agent in &agents {
+        let webhook = alice.on(&b).get(agent.webhook("")).await.expect(200);
+        statuses.push(webhook.data()["status"].clone());
+        // No token of an agent ends.
+        agent.get("/limits").await.expect(200);
+    }
+    assert_eq!(
+        statuses,
+        ["suspended", "suspended", "active", "active", "active"]
+    );
+}

@@ -11,11 +11,14 @@ pub use self::{
     codes::{CodeCheck, GivenCode, Sender, check_code, put_code, use_code},
     deletion::delete,
     notices::{address_of, put_notice, put_security_notice},
-    thefts::end_tokens_of,
+    thefts::{end_tokens_of, lock_agents_of, webhooks_of},
     webhooks::suspend_webhooks,
 };
 use crate::{
-    db::Db,
+    db::{
+        Db,
+        batches::{BATCH_ROWS, paced},
+    },
     error::{Code, OnConstraint, Result},
     ids::{SessionId, UserId},
     inbox,
@@ -269,9 +272,6 @@ const FORGET: [(Option<Limit>, &str); 7] = [
     ),
 ];
 
-/// Rows that one statement of [`forget`] deletes.
-const MAX_BATCH_ROWS: i64 = 1000;
-
 /// Deletes expired rows batch by batch, each in a transaction. A failure in one table does not stop
 /// the others.
 pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
@@ -284,12 +284,16 @@ pub async fn forget(db: &Db, budgets: &Overrides) -> Result<()> {
 }
 
 async fn forget_all(db: &Db, delete: &str, window: Option<f64>) -> Result<()> {
+    while paced(forget_some(db, delete, window)).await? {}
+    Ok(())
+}
+
+async fn forget_some(db: &Db, delete: &str, window: Option<f64>) -> Result<bool> {
     let client = db.read().await?;
     let stmt = client.prepare_cached(delete).await?;
     let params: &[&(dyn ToSql + Sync)] = match &window {
-        Some(seconds) => &[&MAX_BATCH_ROWS, seconds],
-        None => &[&MAX_BATCH_ROWS],
+        Some(seconds) => &[&BATCH_ROWS, seconds],
+        None => &[&BATCH_ROWS],
     };
-    while client.execute(&stmt, params).await? == MAX_BATCH_ROWS.unsigned_abs() {}
-    Ok(())
+    Ok(client.execute(&stmt, params).await? == BATCH_ROWS.unsigned_abs())
 }

@@ -12,7 +12,7 @@ pub use self::history::{Page, history};
 use self::statement::{Columns, LOCK, SEND, Tokens, UNLOCKED};
 use super::batch::PendingSend;
 use crate::{
-    db::{Db, Tx},
+    db::{Db, Tx, batches::BATCH_ROWS},
     error::{Error, Result},
     ids::{ConversationId, MessageId},
     inbox::Delivery,
@@ -209,9 +209,9 @@ pub async fn forget_keys(db: &Db) -> Result<bool> {
             "-- messages.forget_keys
             delete from idempotency where ctid = any(array(
                 select ctid from idempotency where created_at < app_now() - interval '25 hours'
-                order by created_at limit 5000
+                order by created_at limit $1
             ))",
         )
         .await?;
-    Ok(client.execute(&stmt, &[]).await? > 0)
+    Ok(client.execute(&stmt, &[&BATCH_ROWS]).await? > 0)
 }

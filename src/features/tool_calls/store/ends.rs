@@ -4,7 +4,7 @@ use tokio_postgres::Row;
 
 use super::{GRANT_REVOKED, Stored};
 use crate::{
-    db::Db,
+    db::{Db, batches::BATCH_ROWS},
     error::Result,
     ids::{AgentId, ConversationId, GrantId, UserId},
     work::Tx,
@@ -86,9 +86,9 @@ pub async fn forget_calls(db: &Db, days: i32) -> Result<bool> {
             "-- tool_calls.forget_calls
             delete from tool_call where ctid = any(array(
                 select ctid from tool_call where created_at < app_now() - make_interval(days => $1)
-                order by created_at limit 1000
+                order by created_at limit $2
             ))",
-            &[&days],
+            &[&days, &BATCH_ROWS],
         )
         .await?;
     Ok(deleted > 0)
@@ -100,9 +100,9 @@ pub async fn forget_consents(db: &Db) -> Result<bool> {
         .execute(
             "-- tool_calls.forget_consents
             delete from tool_consent where ctid = any(array(
-                select ctid from tool_consent where used_at < app_now() - interval '24 hours' order by used_at limit 5000
+                select ctid from tool_consent where used_at < app_now() - interval '24 hours' order by used_at limit $1
             ))",
-            &[],
+            &[&BATCH_ROWS],
         )
         .await?;
     Ok(deleted > 0)

@@ -115,7 +115,7 @@ pub async fn put(
         may_resume(&agent, before.as_ref())?;
         let cut: Vec<Uuid> = before.iter().map(|row| row.credential).collect();
         tx.revoke(cut, RevocationReason::TokenRevoked);
-        store::put(tx, agent.id, &body.url, credential, &sealed).await
+        store::put(tx, &agent, &body.url, credential, &sealed).await
     });
     let row = put.await?;
     let secrets = Secrets {
@@ -188,7 +188,7 @@ async fn resume(webhooks: &Webhooks, agent: &NamedAgent) -> Result<Webhook> {
         agents::lock_named(tx, agent).await?;
         let row = store::lock(tx, agent.id).await?.ok_or(Code::NotFound)?;
         may_resume(agent, Some(&row))?;
-        store::renew_secret(tx, agent.id, &sealed).await?;
+        store::renew_secret(tx, agent, &sealed).await?;
         Ok(row)
     });
     let secrets = Secrets {
@@ -224,7 +224,7 @@ pub async fn rotate_secret(
         agents::lock_named(tx, &agent).await?;
         let row = store::lock(tx, agent.id).await?.ok_or(Code::NotFound)?;
         may_resume(&agent, Some(&row))?;
-        store::rotate_secret(tx, agent.id, &sealed, overlap.into()).await
+        store::rotate_secret(tx, &agent, &sealed, overlap.into()).await
     });
     Ok(Data(shown(rotated.await?, Some(&secret))))
 }

@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::WebhookStatus;
-use crate::{db::Db, error::Result, ids::AgentId, work::Tx};
+use crate::{auth::owned::NamedAgent, db::Db, error::Result, ids::AgentId, work::Tx};
 
 /// A webhook's row.
 pub struct WebhookRow {
@@ -72,10 +72,11 @@ pub async fn lock(tx: &Tx, agent: AgentId) -> Result<Option<WebhookRow>> {
     Ok(row.as_ref().map(webhook))
 }
 
-/// Sets the address and the secret. The webhook waits for its verification.
+/// Sets the address and the secret, for a session or for the agent itself. The webhook waits for
+/// its verification.
 pub async fn put(
     tx: &Tx,
-    agent: AgentId,
+    agent: &NamedAgent,
     url: &str,
     credential: Uuid,
     sealed_secret: &[u8],
@@ -83,33 +84,33 @@ pub async fn put(
     let row = tx
         .query_one(
             "-- webhooks.put
-            insert into webhook as w (agent_id, url, status, credential_id, sealed_secret)
-            values ($1, $2, 'pending_verification', $3, $4)
+            insert into webhook as w (agent_id, url, status, credential_id, sealed_secret, url_session_id, secret_session_id)
+            values ($1, $2, 'pending_verification', $3, $4, $5, $5)
             on conflict (agent_id) do update set url = $2, status = 'pending_verification', credential_id = $3,
                 sealed_secret = $4, sealed_previous = null, previous_valid_until = null, last_error = null,
-                verified_at = null, updated_at = app_now()
+                verified_at = null, updated_at = app_now(), url_session_id = $5, secret_session_id = $5
             returning *",
-            &[&agent, &url, &credential, &sealed_secret],
+            &[&agent.id, &url, &credential, &sealed_secret, &agent.by.session()],
         )
         .await?;
     tx.execute(
         "-- webhooks.delivery_mode
         update agent set delivery_mode = 'webhook' where agent_id = $1 and delivery_mode <> 'webhook'",
-        &[&agent],
+        &[&agent.id],
     )
     .await?;
-    turns::close(tx, agent).await?;
+    turns::close(tx, agent.id).await?;
     Ok(webhook(&row))
 }
 
 /// Sets the secret, after which the webhook waits for its verification again.
-pub async fn renew_secret(tx: &Tx, agent: AgentId, sealed_secret: &[u8]) -> Result<()> {
+pub async fn renew_secret(tx: &Tx, agent: &NamedAgent, sealed_secret: &[u8]) -> Result<()> {
     tx.execute(
         "-- webhooks.renew_secret
         update webhook set status = 'pending_verification', sealed_secret = $2, sealed_previous = null,
-            previous_valid_until = null, updated_at = app_now()
+            previous_valid_until = null, updated_at = app_now(), secret_session_id = $3
         where agent_id = $1",
-        &[&agent, &sealed_secret],
+        &[&agent.id, &sealed_secret, &agent.by.session()],
     )
     .await?;
     Ok(())
@@ -118,19 +119,24 @@ pub async fn renew_secret(tx: &Tx, agent: AgentId, sealed_secret: &[u8]) -> Resu
 /// Sets the secret. The present one signs for `overlap_seconds` more.
 pub async fn rotate_secret(
     tx: &Tx,
-    agent: AgentId,
+    agent: &NamedAgent,
     sealed_secret: &[u8],
     overlap_seconds: f64,
 ) -> Result<WebhookRow> {
     let row = tx
         .query_one(
             "-- webhooks.rotate_secret
-            update webhook set sealed_secret = $2, updated_at = app_now(),
+            update webhook set sealed_secret = $2, updated_at = app_now(), secret_session_id = $4,
                 sealed_previous = case when $3::float8 > 0 then sealed_secret end,
                 previous_valid_until = case when $3::float8 > 0 and sealed_secret is not null
                     then app_now() + make_interval(secs => $3) end
             where agent_id = $1 returning *",
-            &[&agent, &sealed_secret, &overlap_seconds],
+            &[
+                &agent.id,
+                &sealed_secret,
+                &overlap_seconds,
+                &agent.by.session(),
+            ],
         )
         .await?;
     Ok(webhook(&row))

@@ -166,7 +166,7 @@ async fn attack_54_every_change_of_the_log_is_refused_or_found() {
     assert_eq!((report.rows, report.faults.len()), (6, 0));
 }
 
-/// `LOG_ROWS=1000000` is the size of the promise; the suite takes a tenth of it.
+/// `LOG_ROWS=1000000` is the size of the promise; the suite takes 30,000.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_log_is_verified_in_seconds() {
     let stage = Stage::new().await;

@@ -15,6 +15,7 @@ from ..e2ee import ids
 from ..errors import UsageError
 from ..hooks import HookCaller
 from ..transport.http import Http
+from ..transport.socket import Socket
 from .inbox import Inbox, InboxParts
 from .options import AgentOptions
 from .processor import Handler, Handlers, Middleware, Processor
@@ -101,15 +102,16 @@ class Agent:
 
     async def _start(self) -> Running:
         if self._starting is None:
-            socket = start(self._options, self._hooks, self._http, self._socket)
-            self._starting = asyncio.create_task(socket)
+            starting = start(self._options, self._hooks, self._http, self._socket)
+            self._starting = asyncio.create_task(starting)
         try:
             return await asyncio.shield(self._starting)
         except Exception:
             self._starting = None
+            await self.close()
             raise
 
-    def _socket(self) -> Any:
+    def _socket(self) -> Socket | None:
         return self._reader.socket if self._reader else None
 
     async def check(self) -> None:

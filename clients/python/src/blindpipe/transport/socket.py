@@ -36,7 +36,6 @@ DEAD: Final = 4999
 _FOR_GOOD = frozenset((4400, 4403, 1002, 1003, 1007, 1009))
 _AT_ONCE = frozenset((1011, 1012, 1013, 4410))
 _ENDS = (
-    aiohttp.WSMsgType.CLOSE,
     aiohttp.WSMsgType.CLOSING,
     aiohttp.WSMsgType.CLOSED,
     aiohttp.WSMsgType.ERROR,
@@ -126,7 +125,9 @@ class Socket:
             if self._closing.is_set():
                 return _Ending(NO_STATUS, None)
             socket = await asyncio.wait_for(
-                http.session().ws_connect(address, autoping=False, max_msg_size=MAX_FRAME_BYTES),
+                http.session().ws_connect(
+                    address, autoping=False, autoclose=False, max_msg_size=MAX_FRAME_BYTES
+                ),
                 HANDSHAKE_SECONDS,
             )
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -190,8 +191,11 @@ class Socket:
                 message = await socket.receive(timeout=limit)
             except TimeoutError:
                 return DEAD
+            if message.type == aiohttp.WSMsgType.CLOSE:
+                # Before a farewell of one's own, which may fail and would hide this code.
+                return int(message.data or NO_STATUS)
             if message.type in _ENDS:
-                return socket.close_code or NO_STATUS
+                return int(socket.close_code or NO_STATUS)
             if message.type == aiohttp.WSMsgType.PING:
                 await socket.pong(message.data)
             if message.type == aiohttp.WSMsgType.TEXT:

@@ -1,0 +1,290 @@
+//! Three nodes behind a load balancer are replaced one after the other, under load.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::support::{Agent, ProcessNode, Socket, User, nodes_with, spawn, ulid};
+
+/// Time between two looks of the load balancer at a node's readiness. A draining node goes on
+/// serving for a second, its `DRAIN_LAG_SECONDS` here.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest time without a frame for a client whose node is replaced.
+const MAX_SILENCE: Duration = Duration::from_secs(5);
+/// The longest drain.
+const MAX_DRAIN: Duration = Duration::from_secs(30);
+/// Users that send, each to its own agent.
+const LINES: usize = 6;
+/// Tries of a send whose node was killed.
+const MAX_TRIES: usize = 20;
+/// The time that all clients have to read what was sent.
+const CATCH_UP: Duration = Duration::from_secs(20);
+
+/// A load balancer of layer 4: new connections go to ready nodes in turn.
+struct LoadBalancer {
+    base: String,
+    /// The nodes, with their readiness.
+    nodes: Arc<Mutex<Vec<(ProcessNode, bool)>>>,
+    _tasks: [AbortOnDropHandle<()>; 2],
+}
+
+impl LoadBalancer {
+    async fn before(nodes: Vec<ProcessNode>) -> Self {
+        let nodes: Vec<_> = nodes.into_iter().map(|node| (node, true)).collect();
+        let nodes = Arc::new(Mutex::new(nodes));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let base = format!("http://{}", listener.local_addr().expect("an address"));
+        let tasks = [
+            spawn(check(nodes.clone())),
+            spawn(accept(listener, nodes.clone())),
+        ];
+        LoadBalancer {
+            base,
+            nodes,
+            _tasks: tasks.map(AbortOnDropHandle::new),
+        }
+    }
+
+    /// Ends the oldest node, and forgets it when its process has ended.
+    async fn end_oldest(&self, end: End) -> End {
+        match end {
+            End::InOrder => self.nodes.lock()[0].0.terminate(),
+            End::Killed => self.nodes.lock()[0].0.kill(),
+        }
+        let deadline = Instant::now() + MAX_DRAIN;
+        let code = loop {
+            if let Some(status) = self.nodes.lock()[0].0.exit_status() {
+                break status.code();
+            }
+            assert!(Instant::now() < deadline, "the node does not end");
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        };
+        self.nodes.lock().remove(0);
+        if code == Some(0) {
+            End::InOrder
+        } else {
+            End::Killed
+        }
+    }
+
+    fn add(&self, node: ProcessNode) {
+        self.nodes.lock().push((node, true));
+    }
+}
+
+async fn check(nodes: Arc<Mutex<Vec<(ProcessNode, bool)>>>) {
+    let client = reqwest::Client::builder().no_proxy().build();
+    let client = client.expect("a client");
+    loop {
+        let urls: Vec<String> = nodes.lock().iter().map(|(node, _)| node.ready()).collect();
+        let answers = join_all(urls.iter().map(|url| client.get(url).send())).await;
+        for (url, answer) in urls.iter().zip(answers) {
+            let is_ready = answer.is_ok_and(|answer| answer.status().is_success());
+            if let Some(node) = nodes
+                .lock()
+                .iter_mut()
+                .find(|(node, _)| node.ready() == *url)
+            {
+                node.1 = is_ready;
+            }
+        }
+        tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
+
+async fn accept(listener: TcpListener, nodes: Arc<Mutex<Vec<(ProcessNode, bool)>>>) {
+    for turn in 0.. {
+        let (mut client, _) = listener.accept().await.expect("a connection");
+        client.set_nodelay(true).ok();
+        let ready: Vec<String> = {
+            let nodes = nodes.lock();
+            let ready = nodes.iter().filter(|(_, is_ready)| *is_ready);
+            ready.map(|(node, _)| node.base.clone()).collect()
+        };
+        spawn(async move {
+            for n in 0..ready.len() {
+                let address = ready[(turn + n) % ready.len()].trim_start_matches("http://");
+                if let Ok(mut node) = TcpStream::connect(address).await {
+                    node.set_nodelay(true).ok();
+                    copy_bidirectional(&mut client, &mut node).await.ok();
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// A user that sends all the time, and its agent that listens.
+struct Line {
+    user: User,
+    agent: Agent,
+    conversation: String,
+}
+
+/// The ids of the messages that were acked, in order, and the most tries of a message.
+type Sent = (Vec<String>, usize);
+/// The ids of the messages that arrived, in order, and the longest time between two frames.
+type Heard = (Vec<String>, Duration);
+
+impl Line {
+    /// Sends until told to stop. A message keeps its id through all tries.
+    async fn send(self: Arc<Self>, stop: Arc<AtomicBool>, max_tries: usize) -> Sent {
+        let (mut acked, mut most_tries) = (Vec::new(), 0);
+        let path = format!("/conversations/{}/messages", self.conversation);
+        while !stop.load(SeqCst) {
+            let body = json!({
+                "client_message_id": ulid().to_string(),
+                "payload": { "type": "text", "text": "rolling" },
+            });
+            let mut faults = Vec::new();
+            let answer = loop {
+                let request = self.user.request(reqwest::Method::POST, &path).json(&body);
+                match self.user.try_send(request).await {
+                    Ok(answer) if answer.status == 201 => break answer,
+                    Ok(answer) => faults.push(format!("{}: {}", answer.status, answer.body)),
+                    Err(fault) => faults.push(format!("{fault:?}")),
+                }
+                assert!(faults.len() < max_tries, "{faults:#?}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            };
+            most_tries = most_tries.max(faults.len() + 1);
+            acked.push(
+                answer.data()["message_id"]
+                    .as_str()
+                    .expect("an id")
+                    .to_owned(),
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        (acked, most_tries)
+    }
+
+    /// Reads until the last message has come. A closed socket resumes elsewhere.
+    async fn hear(self: Arc<Self>, last: Arc<Mutex<Option<String>>>) -> Heard {
+        let (mut ids, mut cursor, mut longest) = (Vec::new(), None, Duration::ZERO);
+        let mut last_frame = Instant::now();
+        while !is_last(&ids, &last) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let Some(mut socket) = self.authenticated(cursor.as_deref()).await else {
+                continue;
+            };
+            while let Some(frame) = next(&mut socket, &ids, &last).await {
+                longest = longest.max(last_frame.elapsed());
+                last_frame = Instant::now();
+                assert_ne!(frame["type"], "resync_required", "{frame}");
+                if frame["event"] == "message.created" {
+                    let id = frame["data"]["message_id"].as_str().expect("an id");
+                    ids.push(id.to_owned());
+                }
+            }
+            if !socket.cursor.is_empty() {
+                cursor = Some(socket.cursor.clone());
+            }
+        }
+        (ids, longest)
+    }
+
+    async fn authenticated(&self, resume: Option<&str>) -> Option<Socket> {
+        let mut socket = Socket::try_open(&self.agent.caller).await?;
+        let auth = json!({
+            "type": "auth", "agent_id": self.agent.id, "token": self.agent.token, "resume": resume,
+        });
+        socket.say(auth).await;
+        Some(socket)
+    }
+}
+
+fn is_last(ids: &[String], last: &Mutex<Option<String>>) -> bool {
+    last.lock()
+        .as_ref()
+        .is_some_and(|last| ids.last() == Some(last))
+}
+
+/// The next frame; none when the socket has closed or the last message has come.
+async fn next(socket: &mut Socket, ids: &[String], last: &Mutex<Option<String>>) -> Option<Value> {
+    loop {
+        if is_last(ids, last) {
+            return None;
+        }
+        let wait = Duration::from_millis(100);
+        if let Ok(frame) = tokio::time::timeout(wait, socket.next()).await {
+            return frame.ok();
+        }
+    }
+}
+
+/// The end of the second node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    InOrder,
+    Killed,
+}
+
+/// Replaces three nodes in turn under load. Returns the most tries of a message.
+async fn roll(second: End, max_tries: usize) -> usize {
+    let [a] = nodes_with(&[("LIMITS_OFF", "true"), ("DRAIN_LAG_SECONDS", "1")]).await;
+    let start = || ProcessNode::start(&a);
+    let balancer = LoadBalancer::before(vec![start().await, start().await, start().await]).await;
+    let mut lines = Vec::new();
+    for n in 0..LINES {
+        let mut user = a.user(&format!("user{n}")).await;
+        let agent = a.agent(&user, "listener").await;
+        let conversation = user.talk_to(&agent).await;
+        user.caller = user.caller.at(&balancer.base);
+        let agent = agent.at(&balancer.base);
+        lines.push(Arc::new(Line {
+            user,
+            agent,
+            conversation,
+        }));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut works = Vec::new();
+    for line in &lines {
+        let last = Arc::new(Mutex::new(None));
+        let send = spawn(line.clone().send(stop.clone(), max_tries));
+        works.push((send, spawn(line.clone().hear(last.clone())), last));
+    }
+    for n in 0..3 {
+        // As an orchestrator does: the new node serves before the old one goes.
+        balancer.add(start().await);
+        let end = if n == 1 { second } else { End::InOrder };
+        assert_eq!(balancer.end_oldest(end).await, end);
+    }
+    stop.store(true, SeqCst);
+    let mut most_tries = 0;
+    for (send, hear, last) in works {
+        let (acked, tries) = send.await.expect("no panic");
+        most_tries = most_tries.max(tries);
+        assert!(acked.len() > 20, "{} sends", acked.len());
+        *last.lock() = acked.last().cloned();
+        let heard = tokio::time::timeout(CATCH_UP, hear).await;
+        let (ids, silence) = heard.expect("the last message").expect("no panic");
+        assert_eq!(ids, acked, "each once and in order");
+        assert!(silence < MAX_SILENCE, "{silence:?}");
+    }
+    most_tries
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_restart_fails_no_request_and_loses_no_event() {
+    assert_eq!(roll(End::InOrder, 1).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_killed_in_a_rolling_restart_costs_a_retry_and_loses_no_event() {
+    assert!(roll(End::Killed, MAX_TRIES).await <= MAX_TRIES);
+}
