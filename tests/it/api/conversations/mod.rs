@@ -4,10 +4,10 @@ mod lists;
 
 use std::collections::HashSet;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::lists::column;
-use crate::support::{Caller, nodes, nodes_with, ulid};
+use crate::support::{Caller, User, nodes, nodes_with, ulid};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_have_one_conversation_however_often_it_is_opened() {

@@ -72,7 +72,7 @@ impl Stage {
     }
 
     /// An access token does not live as long as some windows, and some calls want a fresh login.
-    async fn log_in(&mut self) {
+    pub(super) async fn log_in(&mut self) {
         let (caller, email) = (self.nodes[0].anon(), self.user.email.clone());
         let body = json!({
             "email": email, "account_password": PASSWORD, "turnstile_token": "dev-pass", "device_id": self.user.device_id,
@@ -82,7 +82,7 @@ impl Stage {
     }
 
     /// Decisions that a node's own share has made, here and in the tests beside this one.
-    async fn fallbacks(&self) -> f64 {
+    pub(super) async fn fallbacks(&self) -> f64 {
         self.nodes[0].metric("limiter_fallback_total", &[]).await
     }
 
