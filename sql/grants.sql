@@ -50,7 +50,7 @@ grant select, insert, update, delete on passkey to :"serving_role";
 grant select, insert, update, delete on passkey_challenge to :"serving_role";
 grant select, insert on passkey_device to :"serving_role";
 grant select, update on public_key to :"serving_role";
-grant select, delete on reconcile_log to :"serving_role";
+grant select, insert, delete on reconcile_log to :"serving_role";
 grant select on refinery_schema_history to :"serving_role";
 grant select, insert, update on relation to :"serving_role";
 grant select, insert, update, delete on security_notice to :"serving_role";

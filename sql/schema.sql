@@ -353,6 +353,7 @@ create table conversation (
     encryption text not null default 'optional'::text,
     epoch integer not null default 0,
     rotation_required boolean not null default false,
+    rules_version bigint not null default 0,
     pair_low uuid,
     pair_high uuid,
     last_seq bigint not null default 0,
@@ -366,7 +367,7 @@ create table conversation (
     constraint conversation_kind_check CHECK (kind = ANY (ARRAY['direct'::text, 'agent'::text, 'group'::text])),
     constraint conversation_pair UNIQUE (pair_low, pair_high),
     constraint conversation_pkey PRIMARY KEY (conversation_id)
-) with (fillfactor=60);
+) with (fillfactor=60, autovacuum_vacuum_scale_factor=0.02);
 
 create table device (
     user_id uuid not null,
@@ -401,7 +402,7 @@ create table event (
     created_at timestamp with time zone not null default app_now(),
     data text not null,
     constraint event_pkey PRIMARY KEY (event_id)
-);
+) with (autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_insert_scale_factor=0.02);
 
 create table event_object (
     agent_id uuid not null,
@@ -425,24 +426,30 @@ create table group_key (
 create table idempotency (
     key uuid not null,
     sender_id uuid not null,
-    message_id uuid not null,
+    conversation_id uuid not null,
+    seq bigint not null,
     created_at timestamp with time zone not null default app_now(),
     constraint idempotency_pkey PRIMARY KEY (key, sender_id)
-);
+) with (autovacuum_vacuum_scale_factor=0.02);
 
 create table inbox (
     principal_id uuid not null,
     head_seq bigint not null default 0,
     constraint inbox_pkey PRIMARY KEY (principal_id)
-) with (fillfactor=40);
+) with (fillfactor=40, autovacuum_vacuum_scale_factor=0.02);
 
 create table inbox_entry (
     principal_id uuid not null,
     seq bigint not null,
     created_at timestamp with time zone not null default app_now(),
-    event_ids uuid[] not null,
+    events integer not null,
+    conversation_id uuid,
+    message_seq bigint,
+    event_ids uuid[],
+    conversation_ids uuid[],
+    message_seqs bigint[],
     constraint inbox_entry_pkey PRIMARY KEY (principal_id, seq)
-);
+) with (autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_insert_scale_factor=0.02);
 
 create table inbox_reader (
     principal_id uuid not null,
@@ -450,7 +457,7 @@ create table inbox_reader (
     acked_seq bigint not null,
     logged_seq bigint not null default 0,
     constraint inbox_reader_pkey PRIMARY KEY (principal_id, device_id)
-) with (fillfactor=40);
+) with (fillfactor=40, autovacuum_vacuum_scale_factor=0.02);
 
 create table job (
     job_id bigint generated always as identity not null,
@@ -529,9 +536,8 @@ create table message (
     created_at timestamp with time zone not null,
     payload text not null,
     recipients text[],
-    constraint message_id_key UNIQUE (message_id),
     constraint message_pkey PRIMARY KEY (conversation_id, seq)
-);
+) partition by HASH (conversation_id);
 
 create table message_token (
     conversation_id uuid not null,
@@ -796,6 +802,22 @@ alter table message alter column payload set storage external;
 
 alter table tool_call alter column result set storage external;
 
+create table message_0 partition of message FOR VALUES WITH (modulus 8, remainder 0) with (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_freeze_min_age=0);
+
+create table message_1 partition of message FOR VALUES WITH (modulus 8, remainder 1) with (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_freeze_min_age=0);
+
+create table message_2 partition of message FOR VALUES WITH (modulus 8, remainder 2) with (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_freeze_min_age=0);
+
+create table message_3 partition of message FOR VALUES WITH (modulus 8, remainder 3) with (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_freeze_min_age=0);
+
+create table message_4 partition of message FOR VALUES WITH (modulus 8, remainder 4) with (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_freeze_min_age=0);
+
+create table message_5 partition of message FOR VALUES WITH (modulus 8, remainder 5) with (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_freeze_min_age=0);
+
+create table message_6 partition of message FOR VALUES WITH (modulus 8, remainder 6) with (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_freeze_min_age=0);
+
+create table message_7 partition of message FOR VALUES WITH (modulus 8, remainder 7) with (autovacuum_vacuum_insert_scale_factor=0.02, autovacuum_freeze_min_age=0);
+
 alter table agent add constraint agent_owner_user_id_fkey FOREIGN KEY (owner_user_id) REFERENCES user_account(user_id);
 
 alter table agent_grant add constraint agent_grant_agent_id_fkey FOREIGN KEY (agent_id) REFERENCES agent(agent_id);
@@ -942,7 +964,9 @@ CREATE INDEX member_of ON member USING btree (principal_id, conversation_id);
 
 CREATE INDEX member_of_relation ON member USING btree (relation_id) WHERE relation_id IS NOT NULL;
 
-CREATE INDEX message_addressed ON message USING btree (conversation_id, seq) WHERE recipients IS NOT NULL;
+CREATE INDEX message_addressed ON ONLY message USING btree (conversation_id, seq) WHERE recipients IS NOT NULL;
+
+CREATE UNIQUE INDEX message_by_id ON ONLY message USING btree (conversation_id, message_id);
 
 CREATE INDEX message_token_found ON message_token USING btree (conversation_id, token, seq);
 

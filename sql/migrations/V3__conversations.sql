@@ -27,6 +27,7 @@ create table conversation (
     encryption       text        not null default 'optional' check (encryption in ('optional', 'required')),
     epoch            integer     not null default 0,                      -- of the group key
     rotation_required boolean    not null default false,
+    rules_version    bigint      not null default 0,                      -- rises when members, roles, relations or encryption change
     pair_low         uuid,                                                -- the two principals of a direct or agent
     pair_high        uuid,                                                -- conversation, sorted: a pair has only one
     last_seq         bigint      not null default 0,                      -- of its messages: 1, 2, 3 without gaps
@@ -37,7 +38,11 @@ create table conversation (
     last_activity_at timestamptz not null default app_now(),
     purged_seq       bigint      not null default 0,                      -- messages up to this have lost their payload
     constraint conversation_pair unique (pair_low, pair_high)
-) with (fillfactor = 60);
+) with (
+    fillfactor = 60,
+    -- Dead versions are pruned page by page. A vacuum every 2 % keeps the free space known in a table of any size.
+    autovacuum_vacuum_scale_factor = 0.02
+);
 create index conversation_of_creator on conversation (created_by);
 
 create table member (
@@ -57,12 +62,14 @@ create index member_of on member (principal_id, conversation_id);
 -- The conversations that the end of a relation concerns.
 create index member_of_relation on member (relation_id) where relation_id is not null;
 
+-- Partitions by hash of the conversation: this table alone grows for ever. Eight pieces are vacuumed, frozen, rebuilt and
+-- restored side by side. More of them cost every read, because a plan begins with all of them (ADR 63).
 -- No foreign keys: the statement that inserts proves the sender's right and the conversation's existence, and each key
 -- would cost a lock per message.
 create table message (
     conversation_id   uuid        not null,
     seq               bigint      not null,                               -- gapless; commit order
-    message_id        uuid        not null constraint message_id_key unique,
+    message_id        uuid        not null,                               -- ULID; looked up within its conversation
     sender_id         uuid        not null,
     sender_kind       text        not null,
     sender_device     text,
@@ -73,11 +80,21 @@ create table message (
     payload           text        not null,                               -- JSON as it was sent; opaque
     recipients        text[],                                             -- principals the sender named, as wire ids; null: all
     primary key (conversation_id, seq)
-);
+) partition by hash (conversation_id);
+create unique index message_by_id on message (conversation_id, message_id);
 -- Ciphertext does not compress, so Postgres does not try.
 alter table message alter column payload set storage external;
 -- An agent with visibility `addressed` reads only these.
 create index message_addressed on message (conversation_id, seq) where recipients is not null;
+do $$
+begin
+    for n in 0..7 loop
+        -- Rows do not change once they are committed. The vacuum that follows 2 % of new rows freezes them at once, so
+        -- that no later one reads the whole table against wraparound.
+        execute format('create table message_%s partition of message for values with (modulus 8, remainder %s) with (
+            autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_freeze_min_age = 0)', n, n);
+    end loop;
+end $$;
 
 -- The keys that a sender chose for its messages of the last 24 hours (ULID or UUID: both are 128 bits). The primary key
 -- begins with the key, not with the sender: keys rise with time, so all senders write to the same few index pages, and
@@ -85,9 +102,13 @@ create index message_addressed on message (conversation_id, seq) where recipient
 create table idempotency (
     key             uuid        not null,
     sender_id       uuid        not null,
-    message_id      uuid        not null,
+    conversation_id uuid        not null,                                 -- the message that the key was used for
+    seq             bigint      not null,
     created_at      timestamptz not null default app_now(),
     primary key (key, sender_id)
+) with (
+    -- A day's rows go every day. Small vacuums make room before the table grows.
+    autovacuum_vacuum_scale_factor = 0.02
 );
 -- Retention walks by age. A btree, not brin: a brin range that rows were deleted from and added to matches any age.
 create index idempotency_age on idempotency (created_at);

@@ -4,7 +4,11 @@
 create table inbox (
     principal_id    uuid        primary key,                              -- user or agent
     head_seq        bigint      not null default 0
-) with (fillfactor = 40);
+) with (
+    fillfactor = 40,
+    -- Dead versions are pruned page by page. A vacuum every 2 % keeps the free space known in a table of any size.
+    autovacuum_vacuum_scale_factor = 0.02
+);
 
 -- The content of an event. An event that announces a message has no row here: the message row is its content.
 create table event (
@@ -13,17 +17,29 @@ create table event (
     conversation_id uuid,
     created_at      timestamptz not null default app_now(),
     data            text        not null                                  -- JSON
+) with (
+    -- A thirtieth of the rows goes every day. Small vacuums make room before the table grows.
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.02
 );
 create index event_age on event (created_at);
 
 -- All events that one statement brings to one inbox are one row: a burst of messages into a large group costs a row per
--- member, not one per member and message.
+-- member, not one per member and message. A row holds events, or a run of messages with rising numbers in a single
+-- conversation, or other messages.
 create table inbox_entry (
     principal_id    uuid        not null,
-    seq             bigint      not null,                                 -- number of the last event in event_ids
+    seq             bigint      not null,                                 -- of its last event
     created_at      timestamptz not null default app_now(),
-    event_ids       uuid[]      not null,                                 -- events, or the messages that they announce
+    events          integer     not null,                                 -- how many
+    conversation_id uuid,                                                 -- a run's conversation
+    message_seq     bigint,                                               -- the number of its last message there
+    event_ids       uuid[],                                               -- rows of event
+    conversation_ids uuid[],                                              -- other messages: their conversations,
+    message_seqs    bigint[],                                             -- and their numbers there
     primary key (principal_id, seq)
+) with (
+    -- A thirtieth of the rows goes every day. Small vacuums make room before the table grows.
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.02
 );
 -- Retention walks by age, oldest first. This btree grows at its right edge only.
 create index inbox_entry_age on inbox_entry (created_at);
@@ -34,7 +50,11 @@ create table inbox_reader (
     device_id       text        not null default '',                      -- empty for agents
     acked_seq       bigint      not null,
     primary key (principal_id, device_id)
-) with (fillfactor = 40);
+) with (
+    fillfactor = 40,
+    -- As for inbox.
+    autovacuum_vacuum_scale_factor = 0.02
+);
 
 -- An operator raises `restores` after restoring a backup; every cursor given out before is then refused.
 create table cluster (

@@ -65,7 +65,7 @@ pub trait EphemeralHandler: Send + Sync {
 pub struct EphemeralEnvelope {
     /// The node that published it.
     pub from: NodeId,
-    /// The recipients; empty on a channel that names the recipient.
+    /// The recipients that the receiving node serves; none if it is for the node itself.
     pub to: Vec<Uuid>,
     pub event: EphemeralEvent,
 }

@@ -9,6 +9,7 @@ pub(crate) mod ephemeral;
 pub(crate) mod heartbeat;
 pub(crate) mod hub;
 pub(crate) mod invalidation;
+pub(crate) mod losses;
 pub(crate) mod reconcile;
 pub(crate) mod subscription;
 

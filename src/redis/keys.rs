@@ -8,10 +8,9 @@
 //! | `tok:<MAC of a token>` | proof that it is genuine | 10 min | auth |
 //! | `gone` | sorted set of tombstones, by time | 1 d | backplane |
 //! | `nodes` | sorted set of live nodes, by last heartbeat | – | redis |
-//! | `p:<principal>` | channel: hints of an inbox | – | backplane |
-//! | `n:<node>` | channel: a node's own probe | – | backplane |
+//! | `at:{<slot>}:<principal>` | sorted set of nodes that serve it, by the end of the lease | 3 min, asserted each minute | backplane |
+//! | `n:<node>` | channel: everything for a node; sharded in a cluster | – | backplane |
 //! | `all` | channel: control messages to every node | – | backplane |
-//! | `many` | channel: hints for many principals, to every node | – | backplane |
 
 use std::fmt::{Display, Write};
 
@@ -64,19 +63,27 @@ pub fn nodes() -> String {
     "nodes".to_owned()
 }
 
-/// The channel of an inbox.
-pub fn inbox_channel(principal: Uuid) -> String {
-    format!("p:{}", principal.simple())
+/// Hash slots of the directory's entries. A call reads many entries, and a cluster of Redis spreads
+/// the slots over its masters.
+const DIRECTORY_SLOTS: u8 = 64;
+
+/// The hash slot of a principal's entry.
+pub fn directory_slot(principal: Uuid) -> u8 {
+    principal.as_bytes()[14] % DIRECTORY_SLOTS
+}
+
+/// The nodes that serve a principal.
+pub fn directory_entry(principal: Uuid) -> String {
+    format!(
+        "at:{{{:02x}}}:{}",
+        directory_slot(principal),
+        principal.simple()
+    )
 }
 
 /// The channel of a node.
 pub fn node_channel(node: NodeId) -> String {
     format!("n:{node}")
-}
-
-/// The channel of hints for many principals; every node listens to it.
-pub fn many_channel() -> String {
-    "many".to_owned()
 }
 
 /// The channel of control messages; every node listens to it.

@@ -58,6 +58,8 @@ pub struct LiveNodes {
     pub at: i64,
     /// The ids of the live nodes, separated by commas.
     pub nodes: String,
+    /// The ids of those among them whose heartbeat is late.
+    pub late: Vec<String>,
 }
 
 /// A receiver of reconnections to Redis.
@@ -138,7 +140,7 @@ impl Redis {
         let answer: Vec<String> = self
             .eval(&self.beat, &[self.key(keys::nodes())], args)
             .await?;
-        let [known, at, nodes @ ..] = answer.as_slice() else {
+        let [known, at, late, nodes @ ..] = answer.as_slice() else {
             return Err(Away);
         };
         self.nodes.store(
@@ -149,6 +151,11 @@ impl Redis {
             known: known == "1",
             at: at.parse().unwrap_or_default(),
             nodes: nodes.join(","),
+            late: late
+                .split(',')
+                .filter(|node| !node.is_empty())
+                .map(str::to_owned)
+                .collect(),
         })
     }
 

@@ -107,7 +107,9 @@ impl UnitOfWork {
         let effects = effects.into_inner();
         queue::enqueue(&tx, &effects.jobs).await?;
         let appended = inbox::append_all(&tx, &effects.events).await?;
+        let guard = self.backplane.guard(&appended);
         tx.commit().await?;
+        guard.disarm();
         // Revocations come first, so that a revoked device gets none of the events.
         for revocation in effects.revocations {
             self.revoked(revocation.credentials, revocation.reason);

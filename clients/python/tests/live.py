@@ -49,7 +49,7 @@ async def collect(
     """A person's events after `act`, until they are enough; `act` runs after earlier ones."""
     events: list[ClientEvent] = []
     acted = False
-    async with aclosing(user.client.events()) as coming:  # type: ignore[type-var]
+    async with aclosing(user.client.events()) as coming:
         async for event in coming:
             if acted:
                 events.append(event)

@@ -90,11 +90,11 @@ class _Steps(Coroutine[Any, Any, Any]):
     def throw(
         self,
         kind: Any,
-        value: BaseException | object = None,
+        value: Any = None,
         traceback: TracebackType | None = None,
     ) -> Any:
         self._world.step()
-        return self._inner.throw(kind, value, traceback)
+        return self._inner.throw(kind if value is None else value)
 
     def close(self) -> None:
         self._inner.close()

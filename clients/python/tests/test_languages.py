@@ -6,9 +6,12 @@ import asyncio
 import json
 import os
 import shutil
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from blindpipe import Agent, Context
+from blindpipe.e2ee.ids import new_ulid
 from blindpipe.testing import DevCluster, TestUser
 from live import ROOT, answer_to, environment, online, running, texts, until
 
@@ -25,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 async def test_everyone_reads_exactly_what_it_should(
     cluster: DevCluster, ada: TestUser, bob: TestUser
 ) -> None:
+    mark, title = (f"{name}-{new_ulid()}" for name in ("mark", "title"))
     everything = Agent(await cluster.agent("all", ada.client, node=0))
     addressed = await cluster.agent("addressed", ada.client, node=1)
     heard: list[str] = []
@@ -43,24 +47,40 @@ async def test_everyone_reads_exactly_what_it_should(
         await online(node, addressed, ada)
         for agent_id in (everything.agent_id, addressed.agent_id):
             await ada.client.open_agent(agent_id)
-        group = await ada.client.open_group([bob.client.user_id], title="languages")
+        group = await ada.client.open_group([bob.client.user_id], title=title)
         await group.add_agent(everything.agent_id, "all")
         await group.add_agent(addressed.agent_id, "addressed")
-        first = await answer_to(ada, lambda: group.send("for people"))
-        assert first.text == "Python heard: for people"
-        await group.send("for both", to=[addressed.agent_id])
+        first = await answer_to(ada, lambda: group.send(f"{mark} for people"))
+        assert first.text == f"Python heard: {mark} for people"
+        await group.send(f"{mark} for both", to=[addressed.agent_id])
         await until(lambda: len(heard) == 3)
     node.terminate()
     output, _ = await node.communicate()
     assert node.returncode == 0
-    assert output.decode().split("\n") == ["heard: for both", ""]
-    assert heard == ["for people", "for both", "TypeScript heard: for both"]
+    assert output.decode().split("\n") == [f"heard: {mark} for both", ""]
+    assert heard == [f"{mark} for people", f"{mark} for both", f"TypeScript heard: {mark} for both"]
 
-    wanted = {*heard, "Python heard: for people", "Python heard: for both"}
+    wanted = {*heard, f"Python heard: {mark} for people", f"Python heard: {mark} for both"}
     for_bob = await texts(bob.client.conversation(group.id))
     assert set(for_bob) == wanted and len(for_bob) == 5
     assert await _typescript_person(cluster, ada, group.id) == for_bob
     assert (await texts(bob.client.conversation(group.id)))[-1] == "from TypeScript"
+
+    # Titles are the server's to know. Of what was said, no database, log or mail has a word.
+    folder = Path(cluster.ca_file).parents[1]
+    assert _files_with(folder, title) != []
+    assert _files_with(folder, mark) == []
+
+
+def _files_with(folder: Path, mark: str) -> list[Path]:
+    """The files that contain it, of the databases, their logs, the nodes' logs and the mails."""
+    found = []
+    for path in folder.rglob("*"):
+        # Some come and go meanwhile.
+        with suppress(OSError):
+            if path.is_file() and mark.encode() in path.read_bytes():
+                found.append(path)
+    return found
 
 
 async def _typescript_person(cluster: DevCluster, ada: TestUser, conversation_id: str) -> list[str]:

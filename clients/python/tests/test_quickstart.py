@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -37,29 +38,41 @@ OFFLINE = {
 }
 
 
-async def _sh(commands: str, folder: Path) -> str:
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """`python3` is the interpreter of the tests."""
+    programs = tmp_path_factory.mktemp("programs")
+    (programs / "python3").symlink_to(
+        Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info[1]}"
+    )
+    return {**os.environ, **OFFLINE, "PATH": f"{programs}:{os.environ['PATH']}"}
+
+
+async def _sh(commands: str, folder: Path, environment: dict[str, str]) -> str:
     process = await asyncio.create_subprocess_exec(
         "bash",
         "-ec",
         commands,
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, **OFFLINE},
+        env=environment,
     )
     output, _ = await process.communicate()
     assert process.returncode == 0, commands
     return output.decode()
 
 
-async def test_the_service_is_started_by_make() -> None:
+async def test_the_service_is_started_by_make(environment: dict[str, str]) -> None:
     (command,) = _blocks(_section(TEXT, "A service", "##"), "sh")
-    shown = await _sh(command.replace("make", "make --dry-run CARGO=cargo"), ROOT)
+    shown = await _sh(command.replace("make", "make --dry-run CARGO=cargo"), ROOT, environment)
     assert "devcluster --no-demo" in shown
 
 
 @pytest.mark.limit(240)
 @pytest.mark.parametrize("language", TOOLS)
-async def test_every_command(language: str, cluster: DevCluster, tmp_path: Path) -> None:
+async def test_every_command(
+    language: str, cluster: DevCluster, tmp_path: Path, environment: dict[str, str]
+) -> None:
     if shutil.which(TOOLS[language]) is None:
         pytest.skip(f"{TOOLS[language]} is not there")
     # The checkout, with the cluster of the tests in the place of the one of `make run`.
@@ -75,7 +88,7 @@ async def test_every_command(language: str, cluster: DevCluster, tmp_path: Path)
     folder = tmp_path / f"{language.lower()}-agent"
     (install,) = _blocks(steps["Install"], "sh")
     (register,) = _blocks(steps["Register a person and an agent"], "sh")
-    await _sh(f"{install}\n{register}", tmp_path)
+    await _sh(f"{install}\n{register}", tmp_path, environment)
 
     write = steps["Write the agent"]
     (code,) = _blocks(write, "python") + _blocks(write, "js")
@@ -85,12 +98,12 @@ async def test_every_command(language: str, cluster: DevCluster, tmp_path: Path)
 
     (run,) = _blocks(steps["Run it"], "sh")
     agent = await asyncio.create_subprocess_exec(
-        "bash", "-ec", run, cwd=folder, process_group=0, env={**os.environ, **OFFLINE}
+        "bash", "-ec", run, cwd=folder, process_group=0, env=environment
     )
     try:
         (ask,) = _blocks(steps["Ask it"], "sh")
         (printed,) = _blocks(_section(TEXT, "Python", "##"), "text")
-        assert await _sh(ask, folder) == printed
+        assert await _sh(ask, folder, environment) == printed
     finally:
         os.killpg(agent.pid, signal.SIGTERM)
         await agent.wait()

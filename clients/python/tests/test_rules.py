@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from blindpipe.errors import ApiError, ConnectionLost
 from blindpipe.hooks import HookCaller
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport.http import Call, Http
+from blindpipe.transport.socket import DEAD, Frame, Socket, SocketOptions
 from live import answer_to, collect, from_agent, running, texts, until
 from mortal import MortalLoop
 
@@ -311,3 +313,51 @@ async def test_a_refusal_is_of_the_class_of_its_code(cluster: DevCluster, ada: T
         revoked.set()
         await until(lambda: refused)
     assert refused[0].status == 403 and refused[0].request_id
+
+
+async def test_a_connection_that_says_nothing_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blindpipe.transport.socket.GRACE_MS", 100)
+    monkeypatch.setattr("blindpipe.transport.socket.FIRST_WAIT_MS", 1)
+    pings, codes = 0, list[int]()
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        """After `ready` and three signs of life it says nothing more."""
+        nonlocal pings
+        connection = web.WebSocketResponse()
+        await connection.prepare(request)
+        await connection.receive()
+        await connection.send_json({"type": "ready", "heartbeat_interval_ms": 100})
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            await connection.ping()
+            pings += 1
+        await connection.receive()
+        return connection
+
+    def disconnected(code: int, holders: object = None) -> None:
+        codes.append(code)
+
+    async def token() -> None:
+        return None
+
+    async def auth() -> Frame:
+        return {"type": "auth"}
+
+    async def renew() -> bool:
+        return False
+
+    application = web.Application()
+    application.router.add_get("/ws", silent)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    hooks = HookCaller({"disconnected": disconnected}, logging.getLogger("blindpipe"))
+    http = Http(f"http://127.0.0.1:{runner.addresses[0][1]}", hooks, token)
+    socket = Socket(SocketOptions(http, hooks, auth, renew, lambda _: None, lambda _: None))
+    run = asyncio.create_task(socket.run())
+    await until(lambda: len(codes) == 2)
+    socket.close()
+    await run
+    await http.close()
+    await runner.cleanup()
+    assert codes[:2] == [DEAD, DEAD] and pings >= 6

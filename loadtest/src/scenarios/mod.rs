@@ -17,6 +17,7 @@ mod fanout;
 mod idle;
 mod slow;
 mod storm;
+mod sweep;
 
 use crate::{Options, Result, cluster::Cluster, fixtures::Pair, report::Report};
 
@@ -45,6 +46,8 @@ pub enum Scenario {
     /// Deliveries of one worker beside a bare loop of POSTs with the same client, and how they grow
     /// with the number of agents
     Webhooks,
+    /// What silent sockets ask of Postgres and Redis, and what a send to a group asks of Redis
+    Sweep,
     /// Many clients at once while nodes are killed: is what they saw sound?
     History,
     /// From an agent's call of a tool to its answer, beside a message and its reply
@@ -72,6 +75,7 @@ impl Scenario {
             Scenario::Fanout => Box::pin(fanout::run(cluster, options)).await,
             Scenario::Idle => Box::pin(idle::run(cluster, options)).await,
             Scenario::Storm => Box::pin(storm::run(cluster, options)).await,
+            Scenario::Sweep => Box::pin(sweep::run(cluster, options)).await,
             Scenario::Slow => Box::pin(slow::run(cluster, options)).await,
             Scenario::Webhooks => Box::pin(webhooks::run(cluster, pairs, options)).await,
             Scenario::History => Box::pin(history::run(cluster, options)).await,

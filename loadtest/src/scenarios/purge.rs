@@ -61,8 +61,9 @@ impl Rows {
              select conversation_id, n, gen_random_uuid(), '{user}', 'user', 0, app_now() - interval '8 days',
                  json_build_object('type', 'encrypted', 'ciphertext', repeat('x', 200))::text
              from conversations, generate_series(1, {MESSAGES}) n;
-             insert into idempotency (key, sender_id, message_id, created_at)
-             select gen_random_uuid(), '{user}', gen_random_uuid(), app_now() - interval '2 days' from generate_series(1, {half});
+             insert into idempotency (key, sender_id, conversation_id, seq, created_at)
+             select gen_random_uuid(), '{user}', gen_random_uuid(), 1, app_now() - interval '2 days' - n * interval '1 ms'
+             from generate_series(1, {half}) n;
              vacuum (analyze) message, idempotency, relation, conversation"
         );
         for statement in sql.split(';') {

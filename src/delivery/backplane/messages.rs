@@ -12,37 +12,6 @@ use crate::{events::EncodedEvent, ids::NodeId, inbox::Delivery};
 /// A larger body stays in Postgres, and the hint carries only its number.
 const MAX_HINT_EVENT_BYTES: usize = 16 * 1024;
 
-/// A hint that the inbox of the channel's principal has reached `seq`, with the event if it is
-/// small.
-pub struct Hint {
-    /// The node that published it.
-    pub from: NodeId,
-    /// The event's number in the inbox.
-    pub seq: i64,
-    /// The event; none if it is too large.
-    pub encoded: Option<EncodedEvent>,
-}
-
-impl Hint {
-    /// Encodes as `<node> <seq> <encoded>`. Nodes read hints by the million, so this is not JSON
-    /// around JSON.
-    pub fn encode(from: NodeId, seq: i64, encoded: &EncodedEvent) -> String {
-        format!("{from} {seq} {}", carried(encoded))
-    }
-
-    /// Reads the output of [`encode`](Self::encode).
-    pub fn decode(text: &str) -> Option<Hint> {
-        let mut parts = text.splitn(3, ' ');
-        let from = parts.next()?.parse().ok()?;
-        let seq = parts.next()?.parse().ok()?;
-        Some(Hint {
-            from,
-            seq,
-            encoded: tail_in(parts.next()?),
-        })
-    }
-}
-
 fn carried(encoded: &EncodedEvent) -> &str {
     if encoded.len() <= MAX_HINT_EVENT_BYTES {
         encoded
@@ -57,8 +26,11 @@ fn tail_in(text: &str) -> Option<EncodedEvent> {
         .map(Arc::from)
 }
 
-/// A hint for many inboxes at once.
-pub struct Hints {
+/// The text that says only how many messages the sender has sent to a node.
+pub const TAIL: &str = ".";
+
+/// A hint that inboxes have reached numbers, with the event if it is small.
+pub struct Hint {
     /// The node that published it.
     pub from: NodeId,
     /// The inboxes, each with the number that it has reached.
@@ -67,8 +39,9 @@ pub struct Hints {
     pub encoded: Option<EncodedEvent>,
 }
 
-impl Hints {
-    /// Encodes as `!<node> <base64 of (principal, number)…> <encoded>`.
+impl Hint {
+    /// Encodes as `!<node> <base64 of (principal, number)…> <encoded>`. Nodes read hints by the
+    /// million, so this is not JSON around JSON.
     pub fn encode(from: NodeId, deliveries: &[Delivery], encoded: &EncodedEvent) -> String {
         let mut bytes = Vec::with_capacity(deliveries.len() * 24);
         for Delivery { principal, seq } in deliveries {
@@ -79,7 +52,7 @@ impl Hints {
     }
 
     /// Reads the output of [`encode`](Self::encode).
-    pub fn decode(text: &str) -> Option<Hints> {
+    pub fn decode(text: &str) -> Option<Hint> {
         let mut parts = text.strip_prefix('!')?.splitn(3, ' ');
         let from = parts.next()?.parse().ok()?;
         let bytes = BASE64.decode(parts.next()?).ok()?;
@@ -94,7 +67,7 @@ impl Hints {
         });
         let deliveries: Option<Vec<Delivery>> = deliveries.collect();
         let encoded = tail_in(parts.next()?);
-        rest.is_empty().then_some(Hints {
+        rest.is_empty().then_some(Hint {
             from,
             deliveries: deliveries?,
             encoded,
@@ -146,46 +119,29 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_carries_a_small_event_and_announces_a_large_one() {
-        let node = node();
-        let small: EncodedEvent = r#""data":{"text":"a b  c"}"#.into();
-        let hint = Hint::decode(&Hint::encode(node, 7, &small)).expect("a hint");
-        assert_eq!(
-            (hint.from, hint.seq, hint.encoded.as_deref()),
-            (node, 7, Some(&*small))
-        );
-        let large: EncodedEvent = "x".repeat(MAX_HINT_EVENT_BYTES + 1).into();
-        assert!(
-            Hint::decode(&Hint::encode(node, 8, &large))
-                .expect("a hint")
-                .encoded
-                .is_none()
-        );
-        for junk in ["", " ", "x 1 y", "01ARZ3NDEKTSV4RRFFQ69G5FAV"] {
-            assert!(Hint::decode(junk).is_none(), "{junk:?}");
-        }
-    }
-
-    #[test]
-    fn many_hints_are_one_message() {
-        let encoded: EncodedEvent = r#""data":{"text":"a b"}"#.into();
+    fn a_hint_names_its_inboxes_and_carries_a_small_event() {
+        let encoded: EncodedEvent = r#""data":{"text":"a b  c"}"#.into();
         let of = |n| Delivery {
             principal: Uuid::from_u128(n),
             seq: i64::try_from(n).expect("small"),
         };
-        let text = Hints::encode(node(), &[of(1), of(2), of(500)], &encoded);
-        let hints = Hints::decode(&text).expect("hints");
-        let pairs: Vec<_> = hints
+        let deliveries = [of(1), of(2), of(500)];
+        let text = Hint::encode(node(), &deliveries, &encoded);
+        let hint = Hint::decode(&text).expect("a hint");
+        let pairs: Vec<_> = hint
             .deliveries
             .iter()
             .map(|one| (one.principal.as_u128(), one.seq))
             .collect();
         assert_eq!(
-            (pairs, hints.encoded.as_deref()),
-            (vec![(1, 1), (2, 2), (500, 500)], Some(&*encoded))
+            (hint.from, pairs, hint.encoded.as_deref()),
+            (node(), vec![(1, 1), (2, 2), (500, 500)], Some(&*encoded))
         );
-        for junk in ["", "!", "! x", &text[1..], &text.replace(' ', " A")] {
-            assert!(Hints::decode(junk).is_none(), "{junk:?}");
+        let large: EncodedEvent = "x".repeat(MAX_HINT_EVENT_BYTES + 1).into();
+        let hint = Hint::decode(&Hint::encode(node(), &deliveries, &large)).expect("a hint");
+        assert!(hint.encoded.is_none() && hint.deliveries.len() == 3);
+        for junk in ["", "!", "! x", TAIL, &text[1..], &text.replace(' ', " A")] {
+            assert!(Hint::decode(junk).is_none(), "{junk:?}");
         }
     }
 }

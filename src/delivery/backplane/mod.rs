@@ -1,13 +1,17 @@
 //! The backplane carries hints, ephemeral events and control messages between the nodes.
 //!
 //! Correctness does not need any of it. A node that commits an event wakes its own subscriptions
-//! directly and notifies the other nodes through a channel per principal. A node subscribes to a
-//! principal's channel while it has a subscription of that principal.
-//! [Reconciliation](super::reconcile) finds what is lost on the way. Each node sends itself a probe
-//! every second. If the probe stays away, the node subscribes anew and reconciles four times as
-//! often. Every message is sealed ([`seal`]).
+//! directly. It asks the [`directory`] which other nodes serve one of the recipients, and sends
+//! each of them a single message. [Reconciliation](super::reconcile) finds what is lost on the way.
+//!
+//! Every message is sealed ([`seal`]). Its seal numbers the messages from a node to a node, so the
+//! receiver knows of a loss with the next message. Where none follows, the sender says its last
+//! number. Each node sends itself a probe every second. If the probe stays away, the node
+//! subscribes anew and looks at all inboxes meanwhile.
 
+mod directory;
 pub(crate) mod messages;
+mod outbound;
 mod publisher;
 mod pubsub;
 mod receiver;
@@ -15,9 +19,12 @@ pub mod seal;
 pub(crate) mod tombstones;
 mod worker;
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use blindpipe_protocol::revocation::RevocationReason;
@@ -27,34 +34,28 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use self::{
-    messages::{ControlMessage, Hint, Hints},
-    publisher::{Message, Publisher, Urgency},
+    messages::ControlMessage,
+    publisher::{Content, Message, Publisher, Urgency},
     seal::Seal,
     tombstones::Tombstones,
 };
-pub use self::{
-    publisher::Outgoing,
-    pubsub::{PubSub, RedisPubSub},
-    worker::PubSubWorker,
-};
+pub use self::{publisher::Outgoing, pubsub::RedisPubSub, worker::PubSubWorker};
 use super::{
-    ephemeral::{EphemeralEnvelope, EphemeralEvent, EphemeralHandler},
+    ephemeral::{EphemeralEvent, EphemeralHandler},
     hub::{Hub, Wakeups},
+    losses::{LossGuard, Losses},
     subscription::Subscription,
 };
 use crate::{
     events::EncodedEvent,
     ids::NodeId,
-    inbox::{AppendedEvent, Delivery},
+    inbox::AppendedEvent,
     metrics,
-    redis::{Redis, keys},
+    redis::{LiveNodes, Redis},
 };
 
-/// Most recipients that are notified through their own channels, which only the nodes concerned
-/// listen to. For more, a message to every node is cheaper.
-const MAX_DIRECT_RECIPIENTS: usize = 8;
-/// Most recipients of a message to every node.
-const MAX_SHARED_RECIPIENTS: usize = 1_024;
+/// Most recipients of a message.
+const MAX_MESSAGE_RECIPIENTS: usize = 1_024;
 
 /// A callback for every event that this node commits or receives, before its subscriptions get it.
 pub type EventObserver = Arc<dyn Fn(&EncodedEvent) + Send + Sync>;
@@ -84,7 +85,12 @@ pub struct State {
     /// The highest epoch that another node's message named.
     newest_epoch: AtomicU64,
     suspicion_notify: Notify,
+    is_demanded: AtomicBool,
     demand_notify: Notify,
+    /// Hints that this node could not publish.
+    pub(crate) losses: Losses,
+    /// Nodes whose heartbeat was late at the last one of this node.
+    late_nodes: Mutex<HashSet<String>>,
     fresh: Mutex<Vec<Uuid>>,
     fresh_notify: Notify,
     /// Called with the principals of events that this node has committed.
@@ -94,6 +100,8 @@ pub struct State {
     /// Revocations that other nodes announced and Postgres has not confirmed yet.
     announced: Mutex<Vec<Announcement>>,
     announced_notify: Notify,
+    /// Notified when the channels and the directory's entries of this node must be made anew.
+    renew: Notify,
 }
 
 /// A credential with a subscription here that another node says is revoked.
@@ -126,7 +134,26 @@ impl State {
 
     /// Requests a round over all inboxes.
     pub(super) fn demand_round(&self) {
+        self.is_demanded.store(true, Ordering::Release);
         self.demand_notify.notify_one();
+    }
+
+    /// Whether a round over all inboxes was requested since the last call.
+    pub(super) fn take_demand(&self) -> bool {
+        self.is_demanded.swap(false, Ordering::AcqRel)
+    }
+
+    /// Requests a round if a node has died since the last heartbeat: it may have committed events
+    /// that it did not publish. A late heartbeat is the first sign, the end of the lease the
+    /// second. Between them Postgres may still finish the node's last statements.
+    fn note_nodes(&self, living: &LiveNodes) {
+        let late: HashSet<String> = living.late.iter().cloned().collect();
+        let mut before = self.late_nodes.lock();
+        let is_listed = |node: &String| living.nodes.split(',').any(|other| other == node);
+        if late.iter().any(|node| !before.contains(node)) || !before.iter().all(is_listed) {
+            self.suspect();
+        }
+        *before = late;
     }
 
     /// Waits for a demanded round.
@@ -139,7 +166,7 @@ impl State {
         self.newest_epoch.fetch_max(epoch, Ordering::Relaxed) < epoch
     }
 
-    /// Records that the node has just subscribed to these principals' channels.
+    /// Records that other nodes have just learnt that this one serves these principals.
     fn subscribed(&self, principals: &[Uuid]) {
         self.fresh.lock().extend(principals);
         self.fresh_notify.notify_one();
@@ -157,7 +184,7 @@ impl State {
         std::mem::take(&mut *self.announced.lock())
     }
 
-    /// Waits for principals whose channels the node has just subscribed to.
+    /// Waits for principals that other nodes have just learnt of.
     pub(super) async fn fresh(&self) -> Vec<Uuid> {
         self.fresh_notify.notified().await;
         std::mem::take(&mut *self.fresh.lock())
@@ -239,21 +266,40 @@ impl Backplane {
             let deliveries = events.iter().flat_map(|event| &event.deliveries);
             tell(&mut deliveries.map(|delivery| delivery.principal));
         }
-        events.iter().for_each(|event| self.hint(event));
+        for event in events {
+            for some in event.deliveries.chunks(MAX_MESSAGE_RECIPIENTS) {
+                let (deliveries, encoded) = (some.to_vec(), event.encoded.clone());
+                let hint = Content::Hint {
+                    deliveries,
+                    encoded,
+                };
+                self.enqueue(Urgency::Hint, hint);
+            }
+        }
     }
 
-    /// Notifies the other nodes.
-    fn hint(&self, event: &AppendedEvent) {
-        if event.deliveries.len() > MAX_DIRECT_RECIPIENTS {
-            for some in event.deliveries.chunks(MAX_SHARED_RECIPIENTS) {
-                let hints = Hints::encode(self.node, some, &event.encoded);
-                self.enqueue(Urgency::Hint, keys::many_channel(), hints);
+    /// Notes the inboxes of events about to be committed. If the caller does not learn that they
+    /// are, every node looks at them.
+    pub fn guard(&self, events: &[AppendedEvent]) -> LossGuard {
+        let deliveries = events.iter().flat_map(|event| &event.deliveries);
+        let inboxes = deliveries.map(|delivery| delivery.principal);
+        self.state.losses.guard(inboxes.collect())
+    }
+
+    /// Notes that events may be committed that nobody publishes, in inboxes that nobody knows.
+    pub fn note_unknown_commit(&self) {
+        self.state.losses.note_any();
+    }
+
+    /// The callback for the node's heartbeats. Its arguments are the live nodes, and whether Redis
+    /// may have forgotten what this node wrote.
+    pub fn on_beat(&self) -> impl Fn(&LiveNodes, bool) + Send + Sync + use<> {
+        let state = self.state.clone();
+        move |living, is_forgotten| {
+            state.note_nodes(living);
+            if is_forgotten {
+                state.renew.notify_one();
             }
-            return;
-        }
-        for Delivery { principal, seq } in &event.deliveries {
-            let hint = Hint::encode(self.node, *seq, &event.encoded);
-            self.enqueue(Urgency::Hint, keys::inbox_channel(*principal), hint);
         }
     }
 
@@ -265,17 +311,9 @@ impl Backplane {
         but: Option<&Subscription>,
     ) {
         self.hub.publish_ephemeral(principals, event, but);
-        if principals.len() > MAX_DIRECT_RECIPIENTS {
-            for some in principals.chunks(MAX_SHARED_RECIPIENTS) {
-                let text = EphemeralEnvelope::encode(self.node, some, event);
-                self.enqueue(Urgency::Ephemeral, keys::many_channel(), text);
-            }
-            return;
-        }
-        let text = EphemeralEnvelope::encode(self.node, &[], event);
-        for principal in principals {
-            let channel = keys::inbox_channel(*principal);
-            self.enqueue(Urgency::Ephemeral, channel, text.clone());
+        for some in principals.chunks(MAX_MESSAGE_RECIPIENTS) {
+            let (principals, event) = (some.to_vec(), event.clone());
+            self.enqueue(Urgency::Ephemeral, Content::Ephemeral { principals, event });
         }
     }
 
@@ -291,9 +329,14 @@ impl Backplane {
             return metrics::hints("dropped", events.len() as u64);
         }
         for event in events {
-            let text = EphemeralEnvelope::encode(self.node, &[], event);
-            self.enqueue(Urgency::Ephemeral, keys::node_channel(to), text);
+            let event = event.clone();
+            self.enqueue(Urgency::Ephemeral, Content::Answer { to, event });
         }
+    }
+
+    /// Queues the number of the last message to a node.
+    fn send_tail(&self, to: NodeId) {
+        self.enqueue(Urgency::Hint, Content::Tail { to });
     }
 
     /// Sends a control message of a feature to the handlers of all nodes.
@@ -314,17 +357,14 @@ impl Backplane {
 
     fn control(&self, urgency: Urgency, message: &impl Serialize) {
         if let Ok(text) = serde_json::to_string(message) {
-            self.enqueue(urgency, keys::control_channel(), text);
+            self.enqueue(urgency, Content::Control { text });
         }
     }
 
-    fn enqueue(&self, urgency: Urgency, channel: String, text: String) {
-        let (channel, epoch) = (self.redis.key(channel), self.seal.epoch());
-        let message = Message {
-            channel,
-            epoch,
-            text,
-        };
-        self.publisher.publish(urgency, message);
+    fn enqueue(&self, urgency: Urgency, content: Content) {
+        let epoch = self.seal.epoch();
+        if let Err(dropped) = self.publisher.publish(urgency, Message { epoch, content }) {
+            self.state.losses.note(dropped.content.inboxes());
+        }
     }
 }

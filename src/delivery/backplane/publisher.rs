@@ -2,9 +2,13 @@
 //! for others.
 
 use tokio::sync::mpsc;
+use uuid::Uuid;
 
 use super::worker::MAX_BATCH_MESSAGES;
-use crate::metrics;
+use crate::{
+    delivery::ephemeral::EphemeralEvent, events::EncodedEvent, ids::NodeId, inbox::Delivery,
+    metrics,
+};
 
 /// Control messages that may wait; they go first.
 const CONTROL_QUEUE_CAPACITY: usize = 1_024;
@@ -13,13 +17,52 @@ const HINT_QUEUE_CAPACITY: usize = 8_192;
 /// Ephemeral events that may wait; they go last.
 const EPHEMERAL_QUEUE_CAPACITY: usize = 4_096;
 
-/// A message that is not sealed yet.
+/// A message that is not addressed and sealed yet.
 pub(super) struct Message {
-    /// The channel with the cluster's prefix.
-    pub channel: String,
-    /// The epoch of the numbers in the text.
+    /// The epoch of the numbers in the content.
     pub epoch: u64,
-    pub text: String,
+    pub content: Content,
+}
+
+/// The content of a message, and whom it concerns.
+pub(super) enum Content {
+    /// An event, for the nodes that serve one of the inboxes' owners.
+    Hint {
+        deliveries: Vec<Delivery>,
+        encoded: EncodedEvent,
+    },
+    /// An ephemeral event, for the nodes that serve one of these principals.
+    Ephemeral {
+        principals: Vec<Uuid>,
+        event: EphemeralEvent,
+    },
+    /// An ephemeral event for a node itself.
+    Answer { to: NodeId, event: EphemeralEvent },
+    /// The number of messages that a node was sent.
+    Tail { to: NodeId },
+    /// A control message, for every node.
+    Control { text: String },
+}
+
+impl Content {
+    /// The principals whose nodes get the message.
+    pub(super) fn principals(&self) -> Box<dyn Iterator<Item = Uuid> + '_> {
+        match self {
+            Content::Hint { deliveries, .. } => {
+                Box::new(deliveries.iter().map(|one| one.principal))
+            }
+            Content::Ephemeral { principals, .. } => Box::new(principals.iter().copied()),
+            _ => Box::new(std::iter::empty()),
+        }
+    }
+
+    /// The inboxes that a sweep must look at if the message is lost.
+    pub(super) fn inboxes(&self) -> Vec<Uuid> {
+        match self {
+            Content::Hint { .. } => self.principals().collect(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// The urgency of a message.
@@ -64,16 +107,17 @@ impl Publisher {
         (publisher, outgoing)
     }
 
-    /// Queues a message, or drops it if its queue is full.
-    pub(super) fn publish(&self, urgency: Urgency, message: Message) {
+    /// Queues a message. Returns it if its queue is full.
+    pub(super) fn publish(&self, urgency: Urgency, message: Message) -> Result<(), Message> {
         let queue = match urgency {
             Urgency::Control => &self.control,
             Urgency::Hint => &self.hints,
             Urgency::Ephemeral => &self.ephemeral,
         };
-        if queue.try_send(message).is_err() {
+        queue.try_send(message).map_err(|error| {
             metrics::hints("dropped", 1);
-        }
+            error.into_inner()
+        })
     }
 
     /// Whether half of the ephemeral queue or more is in use.
@@ -118,13 +162,9 @@ mod tests {
     async fn ephemeral_events_keep_nothing_else_waiting_or_out() {
         let (publisher, mut outgoing) = Publisher::new();
         let publish = |urgency, text: &str| {
-            let (channel, epoch, text) = (String::new(), 1, text.to_owned());
-            let message = Message {
-                channel,
-                epoch,
-                text,
-            };
-            publisher.publish(urgency, message);
+            let text = text.to_owned();
+            let (epoch, content) = (1, Content::Control { text });
+            publisher.publish(urgency, Message { epoch, content }).ok();
         };
         for _ in 0..2 * EPHEMERAL_QUEUE_CAPACITY {
             publish(Urgency::Ephemeral, "ephemeral");
@@ -134,7 +174,13 @@ mod tests {
         publish(Urgency::Control, "control");
         let mut batch = Vec::new();
         assert!(outgoing.next(&mut batch).await);
-        let kinds: Vec<_> = batch.iter().map(|one| one.text.as_str()).collect();
+        let kinds: Vec<_> = batch
+            .iter()
+            .map(|one| match &one.content {
+                Content::Control { text } => text.as_str(),
+                _ => "",
+            })
+            .collect();
         assert_eq!(kinds[..3], ["control", "hint", "ephemeral"]);
         assert_eq!(kinds.len(), MAX_BATCH_MESSAGES / 8);
     }

@@ -7,6 +7,7 @@ use fred::{
     clients::SubscriberClient,
     interfaces::{ClientLike, EventInterface, FredResult, PubsubInterface},
 };
+use futures_util::future::try_join_all;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use crate::redis::Redis;
@@ -29,12 +30,15 @@ pub trait PubSub: Clone + Send + Sync + 'static {
     /// The receiving half.
     type Inbound: Send;
 
-    /// Sends all (channel, text) pairs in a single round trip.
-    fn publish(&self, messages: Vec<(String, String)>) -> impl Future<Output = bool> + Send;
-    /// Subscribes to channels; true once the server has confirmed.
-    fn subscribe(&self, channels: Vec<String>) -> impl Future<Output = bool> + Send;
-    /// Unsubscribes from channels.
-    fn unsubscribe(&self, channels: Vec<String>) -> impl Future<Output = bool> + Send;
+    /// Sends all (channel, text) pairs in a single round trip. The channels are nodes'.
+    fn publish_to_nodes(
+        &self,
+        messages: Vec<(String, String)>,
+    ) -> impl Future<Output = bool> + Send;
+    /// Sends a text on the channel that every node listens to.
+    fn publish_to_all(&self, channel: String, text: String) -> impl Future<Output = bool> + Send;
+    /// Subscribes to the channel of a node and to that of all; true once the server has confirmed.
+    fn subscribe(&self, node: String, all: String) -> impl Future<Output = bool> + Send;
     /// A receiver of everything that arrives from now on.
     fn inbound(&self) -> Self::Inbound;
     /// The next arrival; none when the transport has ended.
@@ -70,8 +74,16 @@ impl RedisPubSub {
 impl PubSub for RedisPubSub {
     type Inbound = Receiver<fred::types::Message>;
 
-    async fn publish(&self, messages: Vec<(String, String)>) -> bool {
+    async fn publish_to_nodes(&self, messages: Vec<(String, String)>) -> bool {
+        // A sharded channel lives on the master of its hash slot. A cluster sends every other
+        // message to all of its servers.
         let sent = self.redis.run(async |client| {
+            if self.redis.is_clustered() {
+                let sends = messages
+                    .into_iter()
+                    .map(|(channel, text)| client.spublish::<(), _, _>(channel, text));
+                return try_join_all(sends).await.map(drop);
+            }
             let pipeline = client.pipeline();
             for (channel, text) in messages {
                 pipeline.publish::<(), _, _>(channel, text).await?;
@@ -81,12 +93,21 @@ impl PubSub for RedisPubSub {
         sent.await.is_ok()
     }
 
-    async fn subscribe(&self, channels: Vec<String>) -> bool {
-        self.confirm(self.subscriber.subscribe(channels)).await
+    async fn publish_to_all(&self, channel: String, text: String) -> bool {
+        let sent = self
+            .redis
+            .run(async |client| client.publish::<(), _, _>(channel, text).await);
+        sent.await.is_ok()
     }
 
-    async fn unsubscribe(&self, channels: Vec<String>) -> bool {
-        self.confirm(self.subscriber.unsubscribe(channels)).await
+    async fn subscribe(&self, node: String, all: String) -> bool {
+        if !self.redis.is_clustered() {
+            return self
+                .confirm(self.subscriber.subscribe(vec![node, all]))
+                .await;
+        }
+        self.confirm(self.subscriber.ssubscribe(node)).await
+            && self.confirm(self.subscriber.subscribe(all)).await
     }
 
     fn inbound(&self) -> Self::Inbound {

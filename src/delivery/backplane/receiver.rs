@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{
     Announcement,
-    messages::{ControlMessage, Hint, Hints, known_reason},
+    messages::{ControlMessage, Hint, TAIL, known_reason},
     pubsub::{Incoming, PubSub},
     seal::{Opened, Opener, Refusal},
     worker::PubSubWorker,
@@ -16,28 +16,15 @@ use super::{
 use crate::{
     delivery::{ephemeral::EphemeralEnvelope, hub::Wakeups},
     events::EncodedEvent,
-    inbox::Delivery,
     metrics,
     redis::keys,
 };
-
-/// The names of the channels, with the cluster's prefix.
-struct Channels {
-    /// The beginning of the inboxes' channels.
-    inboxes: String,
-    own: String,
-    many: String,
-}
 
 impl<P: PubSub> PubSubWorker<P> {
     /// Handles arrivals until the transport ends.
     pub(super) async fn receive(self: Arc<Self>) {
         let mut inbound = self.transport.inbound();
-        let channels = Channels {
-            inboxes: self.redis.key("p:"),
-            own: self.redis.key(keys::node_channel(self.node)),
-            many: self.redis.key(keys::many_channel()),
-        };
+        let own = self.redis.key(keys::node_channel(self.node));
         let mut opener = Opener::new(&self.seal);
         let mut wakeups = Wakeups::default();
         let mut next = P::next(&mut inbound).await;
@@ -48,8 +35,15 @@ impl<P: PubSub> PubSubWorker<P> {
                     self.state.suspect();
                 }
                 Incoming::Message { channel, text } => match opener.open(&channel, &text) {
-                    Ok(opened) => self.receive_opened(&channels, &channel, &opened, &mut wakeups),
-                    Err(Refusal::Unsealed) => metrics::hints("unsealed", 1),
+                    Ok(opened) if channel == own => self.receive_own(&opened, &mut wakeups),
+                    Ok(opened) => self.handle_control(opened.text),
+                    Err(Refusal::Unsealed) => {
+                        metrics::hints("unsealed", 1);
+                        // A node with another secret has something to say, or an intruder has.
+                        if channel == own {
+                            self.state.demand_round();
+                        }
+                    }
                     Err(Refusal::Replayed) => metrics::hints("replayed", 1),
                 },
             }
@@ -65,26 +59,18 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    fn receive_opened(
-        &self,
-        channels: &Channels,
-        channel: &str,
-        opened: &Opened<'_>,
-        wakeups: &mut Wakeups,
-    ) {
-        let text = opened.text;
-        if channel == channels.own {
-            self.receive_own(text);
-        } else if let Some(principal) = channel.strip_prefix(&channels.inboxes) {
-            if self.is_of_this_epoch(opened.epoch) {
-                self.receive_hint(principal, text, wakeups);
-            }
-        } else if channel == channels.many {
-            if self.is_of_this_epoch(opened.epoch) {
-                self.receive_many(text, wakeups);
-            }
-        } else {
-            self.handle_control(text);
+    /// Handles a message to this node: hint, ephemeral event, tail, or its own probe.
+    fn receive_own(&self, opened: &Opened<'_>, wakeups: &mut Wakeups) {
+        if opened.missed > 0 {
+            metrics::hints("missed", opened.missed);
+            self.state.demand_round();
+        }
+        match opened.text.as_bytes().first() {
+            Some(b'!' | b'~') if !self.is_of_this_epoch(opened.epoch) => {}
+            Some(b'!') => self.receive_hint(opened.text, wakeups),
+            Some(b'~') => self.receive_ephemeral(opened.text),
+            _ if opened.text == TAIL => {}
+            _ => self.receive_probe(opened.text),
         }
     }
 
@@ -97,45 +83,22 @@ impl<P: PubSub> PubSubWorker<P> {
         }
         if epoch != known {
             metrics::hints("other_epoch", 1);
+            self.state.demand_round();
         }
         epoch == known
     }
 
-    fn receive_hint(&self, principal: &str, text: &str, wakeups: &mut Wakeups) {
-        let Ok(principal) = Uuid::try_parse(principal) else {
-            return metrics::hints("unreadable", 1);
-        };
-        if text.starts_with('~') {
-            return self.receive_ephemeral(text, Some(principal));
-        }
+    fn receive_hint(&self, text: &str, wakeups: &mut Wakeups) {
         let Some(hint) = Hint::decode(text) else {
-            return metrics::hints("unreadable", 1);
+            metrics::hints("unreadable", 1);
+            return self.state.demand_round();
         };
         // This node's subscriptions got the event before it was published.
         if hint.from != self.node {
             metrics::hints("received", 1);
             self.observe(hint.encoded.as_ref());
-            let delivery = Delivery {
-                principal,
-                seq: hint.seq,
-            };
             self.hub
-                .deliver(&[delivery], hint.encoded.as_ref(), wakeups);
-        }
-    }
-
-    fn receive_many(&self, text: &str, wakeups: &mut Wakeups) {
-        if text.starts_with('~') {
-            return self.receive_ephemeral(text, None);
-        }
-        let Some(hints) = Hints::decode(text) else {
-            return metrics::hints("unreadable", 1);
-        };
-        if hints.from != self.node {
-            metrics::hints("received", 1);
-            self.observe(hints.encoded.as_ref());
-            self.hub
-                .deliver(&hints.deliveries, hints.encoded.as_ref(), wakeups);
+                .deliver(&hint.deliveries, hint.encoded.as_ref(), wakeups);
         }
     }
 
@@ -145,9 +108,10 @@ impl<P: PubSub> PubSubWorker<P> {
         }
     }
 
-    fn receive_ephemeral(&self, text: &str, to: Option<Uuid>) {
-        let Some(envelope) = self.decode(text) else {
-            return;
+    /// Handles an ephemeral event. An answer to this node itself names no recipients.
+    fn receive_ephemeral(&self, text: &str) {
+        let Some(envelope) = EphemeralEnvelope::decode(text, &*self.backplane.handler) else {
+            return metrics::hints("unreadable", 1);
         };
         if envelope.from == self.node {
             return;
@@ -156,26 +120,8 @@ impl<P: PubSub> PubSubWorker<P> {
         // The handler records it before the subscriptions get it. A subscription that asks for the
         // past then misses nothing in between.
         self.backplane.handler.apply_remote(&envelope.event);
-        let to = to.map_or(envelope.to, |one| vec![one]);
-        self.hub.publish_ephemeral(&to, &envelope.event, None);
-    }
-
-    /// Handles a probe of this node, or another node's answer to it.
-    fn receive_own(&self, text: &str) {
-        if !text.starts_with('~') {
-            return self.receive_probe(text);
-        }
-        if let Some(envelope) = self.decode(text) {
-            self.backplane.handler.apply_remote(&envelope.event);
-        }
-    }
-
-    fn decode(&self, text: &str) -> Option<EphemeralEnvelope> {
-        let envelope = EphemeralEnvelope::decode(text, &*self.backplane.handler);
-        if envelope.is_none() {
-            metrics::hints("unreadable", 1);
-        }
-        envelope
+        self.hub
+            .publish_ephemeral(&envelope.to, &envelope.event, None);
     }
 
     fn handle_control(&self, text: &str) {

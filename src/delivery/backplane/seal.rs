@@ -2,9 +2,10 @@
 //! publish there must not reach a client, end a session or hide a message.
 //!
 //! A sealed message is 64 characters of base64 and the text. The base64 holds a MAC of 16 bytes,
-//! the sender, the epoch and a number that rises with every message of the sender. The MAC covers
-//! them, the channel and the text, so a message cannot be changed or moved. A receiver takes each
-//! number of a sender a single time, so a message cannot be repeated.
+//! the sender, the epoch and a number that rises by 1 with every message of the sender on the
+//! channel. The MAC covers them, the channel and the text, so a message cannot be changed or moved.
+//! A receiver takes each number of a sender and channel a single time, so a message cannot be
+//! repeated. A number that it passes over is a message that was lost.
 
 use std::{
     collections::HashMap,
@@ -15,6 +16,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::{
@@ -27,10 +29,9 @@ use crate::{
 const HEAD_BYTES: usize = 16 + 8 + 8;
 /// The base64 before the text.
 const PREFIX_CHARS: usize = ((MIN_MAC_BYTES + HEAD_BYTES) * 4).div_ceil(3);
-/// Numbers behind the newest of a sender that are still taken. A cluster of Redis keeps the order
-/// of a channel, but not that of several.
+/// Numbers behind the newest of a sender and channel that are still taken.
 const REPLAY_WINDOW: u64 = 1_024;
-/// Senders that a receiver remembers. A node that starts anew is another sender.
+/// Senders and channels that a receiver remembers. A node that starts anew is another sender.
 const MAX_SENDERS: usize = 4_096;
 
 /// Seals and opens the messages of a node. Clones share the epoch and the numbers.
@@ -40,7 +41,9 @@ pub struct Seal {
     keys: MacKeyRing,
     /// The epoch of the inboxes' numbers, as Postgres last said it.
     epoch: Arc<AtomicU64>,
-    next: Arc<AtomicU64>,
+    /// The last number on each channel. A channel is never forgotten: numbers that began anew would
+    /// be taken for repeated ones. It costs a hundred bytes per node that this one has met.
+    numbers: Arc<Mutex<HashMap<String, u64>>>,
 }
 
 impl Seal {
@@ -50,7 +53,7 @@ impl Seal {
             node,
             keys: secret.derive("message between nodes"),
             epoch: Arc::new(AtomicU64::new(epoch)),
-            next: Arc::new(AtomicU64::new(1)),
+            numbers: Arc::default(),
         }
     }
 
@@ -69,9 +72,19 @@ impl Seal {
         self.epoch.store(epoch, Ordering::Release);
     }
 
+    fn next_number(&self, channel: &str) -> u64 {
+        let mut numbers = self.numbers.lock();
+        if let Some(number) = numbers.get_mut(channel) {
+            *number += 1;
+            return *number;
+        }
+        numbers.insert(channel.to_owned(), 1);
+        1
+    }
+
     /// Seals a text of `epoch` for `channel`.
     pub fn seal(&self, channel: &str, epoch: u64, text: &str) -> String {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_number(channel);
         let mut prefix = [0; MIN_MAC_BYTES + HEAD_BYTES];
         let (mac, head) = prefix.split_at_mut(MIN_MAC_BYTES);
         head[..16].copy_from_slice(self.node.0.as_bytes());
@@ -93,6 +106,8 @@ pub struct Opened<'a> {
     pub epoch: u64,
     /// The text.
     pub text: &'a str,
+    /// The sender's messages on this channel that did not come before this one.
+    pub missed: u64,
 }
 
 /// Why a message is dropped.
@@ -107,7 +122,7 @@ pub enum Refusal {
 /// Opens what a node receives, and remembers the numbers that it took.
 pub struct Opener {
     keys: MacKeyRing,
-    senders: HashMap<Uuid, ReplayWindow>,
+    senders: HashMap<String, HashMap<Uuid, ReplayWindow>>,
 }
 
 impl Opener {
@@ -131,13 +146,23 @@ impl Opener {
             return Err(Refusal::Unsealed);
         }
         let (sender, epoch, number) = read(head).ok_or(Refusal::Unsealed)?;
-        if self.senders.len() >= MAX_SENDERS && !self.senders.contains_key(&sender) {
-            self.senders.clear();
+        let senders = match self.senders.get_mut(channel) {
+            Some(senders) => senders,
+            None => self.senders.entry(channel.to_owned()).or_default(),
+        };
+        if senders.len() >= MAX_SENDERS && !senders.contains_key(&sender) {
+            senders.clear();
         }
-        if !self.senders.entry(sender).or_default().take(number) {
+        let window = senders.entry(sender).or_default();
+        let expected = window.newest + 1;
+        if !window.take(number) {
             return Err(Refusal::Replayed);
         }
-        Ok(Opened { epoch, text })
+        Ok(Opened {
+            epoch,
+            text,
+            missed: number.saturating_sub(expected),
+        })
     }
 }
 
@@ -223,9 +248,30 @@ mod tests {
         }
         let foreign = self::seal(2).seal("c", 7, "a b\né");
         assert_eq!(opener.open("c", &foreign), refused);
-        let (epoch, text) = (7, "a b\né");
-        assert_eq!(opener.open("c", &sealed), Ok(Opened { epoch, text }));
+        let opened = opener.open("c", &sealed).expect("a sealed message");
+        assert_eq!((opened.epoch, opened.text), (7, "a b\né"));
         assert_eq!(opener.open("c", &sealed), Err(Refusal::Replayed));
+    }
+
+    #[test]
+    fn each_channel_has_its_numbers_and_a_gap_is_counted() {
+        let seal = seal(1);
+        let mut opener = Opener::new(&seal);
+        let mut missed = |channel: &str, sealed: &str| {
+            opener
+                .open(channel, sealed)
+                .expect("a sealed message")
+                .missed
+        };
+        assert_eq!(missed("c", &seal.seal("c", 7, "first")), 0);
+        assert_eq!(missed("d", &seal.seal("d", 7, "first")), 0);
+        let late = seal.seal("c", 7, "late");
+        seal.seal("c", 7, "lost");
+        assert_eq!(missed("c", &seal.seal("c", 7, "next")), 2);
+        assert_eq!(missed("c", &late), 0);
+        assert_eq!(missed("c", &seal.seal("c", 7, "next")), 0);
+        seal.seal("e", 7, "the first is lost");
+        assert_eq!(missed("e", &seal.seal("e", 7, "next")), 1);
     }
 
     #[test]

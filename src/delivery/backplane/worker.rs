@@ -1,29 +1,37 @@
-//! The tasks that keep the connection to other nodes: publishing, subscriptions, probe.
+//! The tasks that keep the connection to other nodes: the directory's entries, the channels, the
+//! probe.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as Queue, Notify, mpsc};
+use tokio::{
+    sync::{Mutex as Queue, mpsc},
+    time::MissedTickBehavior,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{Backplane, Outgoing, State, pubsub::PubSub, seal::Seal};
+use super::{Backplane, Outgoing, State, directory::Directory, pubsub::PubSub, seal::Seal};
 use crate::{
     delivery::hub::{Hub, SubscriptionChange},
     ids::NodeId,
     metrics,
-    redis::{Redis, keys},
+    redis::{Away, Redis, keys},
     supervisor::supervise,
 };
 
 /// Most messages of a pipeline.
 pub(super) const MAX_BATCH_MESSAGES: usize = 512;
-/// Most channels of a SUBSCRIBE.
-const MAX_SUBSCRIBE_CHANNELS: usize = 1024;
+/// Most entries of the directory that are changed together.
+const MAX_BATCH_ENTRIES: usize = 1_024;
+/// Each entry is asserted once in this many seconds.
+const ASSERTION_SLICES: u8 = 60;
+/// Pause between two tries while Redis is away.
+const RENEW_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Pause between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Silence after which the node takes its channel subscriptions for lost.
@@ -41,8 +49,10 @@ pub struct PubSubWorker<P> {
     started: Instant,
     /// The time of the last probe that came back, since the start.
     pub(super) last_probe_at: Mutex<Duration>,
-    /// Notified when all subscriptions must be made anew.
-    renew: Notify,
+    pub(super) directory: Directory,
+    /// Nodes that were sent messages, each with the time of the last, until they are told its
+    /// number.
+    pub(super) tails: Mutex<HashMap<NodeId, Instant>>,
 }
 
 impl<P: PubSub> PubSubWorker<P> {
@@ -65,7 +75,8 @@ impl<P: PubSub> PubSubWorker<P> {
             state: backplane.state(),
             started: Instant::now(),
             last_probe_at: Mutex::default(),
-            renew: Notify::new(),
+            directory: Directory::new(backplane.node, backplane.redis.clone()),
+            tails: Mutex::default(),
         });
         // The queues outlive a task that panics and starts again.
         let outgoing = Arc::new(Queue::new(outgoing));
@@ -78,11 +89,14 @@ impl<P: PubSub> PubSubWorker<P> {
         });
         tasks.spawn(with(until(stop), publish));
         let own = links.clone();
-        let subscribe = supervise("backplane.subscribe", move || {
+        let serve = supervise("backplane.serve", move || {
             let (links, interest) = (own.clone(), interest.clone());
-            async move { links.subscribe(&mut *interest.lock().await).await }
+            async move { links.serve(&mut *interest.lock().await).await }
         });
-        tasks.spawn(with(until(stop), subscribe));
+        tasks.spawn(with(until(stop), serve));
+        let own = links.clone();
+        let tails = supervise("backplane.tails", move || own.clone().send_tails());
+        tasks.spawn(with(until(stop), tails));
         let own = links.clone();
         let receive = supervise("backplane.receive", move || own.clone().receive());
         tasks.spawn(with(until(stop), receive));
@@ -93,45 +107,32 @@ impl<P: PubSub> PubSubWorker<P> {
         tasks.spawn(with(until(stop), probe));
     }
 
-    /// Sends waiting messages as a pipeline, since waiting for each would cost a round trip per
-    /// message.
-    async fn publish(self: Arc<Self>, outgoing: &mut Outgoing) {
-        let mut batch = Vec::with_capacity(MAX_BATCH_MESSAGES);
-        while outgoing.next(&mut batch).await {
-            // Each piece is small enough for Redis to take well within a call's deadline.
-            let sealed = batch.drain(..).map(|one| {
-                let sealed = self.seal.seal(&one.channel, one.epoch, &one.text);
-                (one.channel, sealed)
-            });
-            for piece in pieces(sealed.collect()) {
-                let n = piece.len() as u64;
-                let sent = self.transport.publish(piece).await;
-                metrics::hints(if sent { "published" } else { "lost" }, n);
-            }
-        }
-    }
-
-    /// Keeps the channel subscriptions equal to the principals in the hub.
-    async fn subscribe(
-        self: Arc<Self>,
-        interest: &mut mpsc::UnboundedReceiver<SubscriptionChange>,
-    ) {
+    /// Keeps the directory's entries of this node equal to the principals in the hub.
+    async fn serve(self: Arc<Self>, interest: &mut mpsc::UnboundedReceiver<SubscriptionChange>) {
         let mut held: HashSet<Uuid> = HashSet::new();
         let mut changes = Vec::new();
-        self.renew.notify_one();
+        let mut seconds = tokio::time::interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut slice = 0;
+        self.state.renew.notify_one();
         loop {
             tokio::select! {
                 biased;
-                () = self.renew.notified() => {
+                () = self.state.renew.notified() => {
                     while !self.renew_all(&mut held).await {
-                        tokio::time::sleep(Duration::from_millis(200)).await;
+                        tokio::time::sleep(RENEW_RETRY_INTERVAL).await;
                     }
                 }
-                n = interest.recv_many(&mut changes, MAX_SUBSCRIBE_CHANNELS) => {
+                n = interest.recv_many(&mut changes, MAX_BATCH_ENTRIES) => {
                     if n == 0 {
                         return;
                     }
-                    self.follow(&mut held, changes.drain(..).map(|SubscriptionChange(principal)| principal)).await;
+                    let changed = changes.drain(..).map(|SubscriptionChange(principal)| principal);
+                    self.follow(&mut held, changed).await;
+                }
+                _ = seconds.tick() => {
+                    slice = (slice + 1) % ASSERTION_SLICES;
+                    self.assert_slice(&held, slice).await;
                 }
             }
         }
@@ -147,47 +148,48 @@ impl<P: PubSub> PubSubWorker<P> {
             .filter(|one| held.remove(one))
             .collect();
         if !new.is_empty() {
-            if !self.transport.subscribe(self.channels(&new)).await {
-                // It is unknown which of them succeeded, so all are remade.
-                self.renew.notify_one();
+            if self.directory.join(&new).await.is_err() {
+                // It is unknown which of them are there, so all are made anew.
+                self.state.renew.notify_one();
             }
             self.state.subscribed(&new);
         }
         if !old.is_empty() {
-            // A superfluous channel only costs messages that no subscription here takes.
-            self.transport.unsubscribe(self.channels(&old)).await;
+            // An entry too many only costs messages that no subscription here takes.
+            self.directory.leave(&old).await.ok();
         }
     }
 
-    fn channels(&self, principals: &[Uuid]) -> Vec<String> {
-        principals
-            .iter()
-            .map(|one| self.redis.key(keys::inbox_channel(*one)))
-            .collect()
+    /// Asserts a part of the entries, in case Redis lost some without a trace.
+    async fn assert_slice(&self, held: &HashSet<Uuid>, slice: u8) {
+        let is_due = |one: &&Uuid| one.as_bytes()[15] % ASSERTION_SLICES == slice;
+        let due: Vec<Uuid> = held.iter().filter(is_due).copied().collect();
+        match self.directory.join(&due).await {
+            Ok(missing) if missing.is_empty() => {}
+            Ok(missing) => {
+                metrics::hints("unlisted", missing.len() as u64);
+                self.state.subscribed(&missing);
+            }
+            Err(Away) => self.state.renew.notify_one(),
+        }
     }
 
     async fn renew_all(&self, held: &mut HashSet<Uuid>) -> bool {
         let wanted: HashSet<Uuid> = self.hub.principals().into_iter().collect();
         let gone: Vec<Uuid> = held.difference(&wanted).copied().collect();
         *held = wanted;
-        if !gone.is_empty() {
-            self.transport.unsubscribe(self.channels(&gone)).await;
-        }
-        let standing = [
-            keys::control_channel(),
-            keys::many_channel(),
-            keys::node_channel(self.node),
-        ];
-        if !self
-            .transport
-            .subscribe(standing.map(|name| self.redis.key(name)).into())
-            .await
-        {
+        // The channel comes before the entries that lead others to it.
+        let own = self.redis.key(keys::node_channel(self.node));
+        let all = self.redis.key(keys::control_channel());
+        if !self.transport.subscribe(own, all).await {
             return false;
         }
+        if !gone.is_empty() {
+            self.directory.leave(&gone).await.ok();
+        }
         let principals: Vec<Uuid> = held.iter().copied().collect();
-        for chunk in principals.chunks(MAX_SUBSCRIBE_CHANNELS) {
-            if !self.transport.subscribe(self.channels(chunk)).await {
+        for piece in principals.chunks(MAX_BATCH_ENTRIES) {
+            if self.directory.join(piece).await.is_err() {
                 return false;
             }
         }
@@ -200,7 +202,7 @@ impl<P: PubSub> PubSubWorker<P> {
         loop {
             self.transport.reconnected().await;
             metrics::resubscribed("reconnect");
-            self.renew.notify_one();
+            self.state.renew.notify_one();
         }
     }
 
@@ -213,7 +215,7 @@ impl<P: PubSub> PubSubWorker<P> {
         if self.state.healthy() {
             tracing::warn!(
                 operation = "backplane.listen",
-                remedy = "the node sweeps faster",
+                remedy = "the node looks at all inboxes",
                 "{why}"
             );
             self.state.set_healthy(false);
@@ -230,7 +232,8 @@ impl<P: PubSub> PubSubWorker<P> {
             let now = self.since_start();
             let text = now.as_micros().to_string();
             let probe = self.seal.seal(&own, self.seal.epoch(), &text);
-            let sent = self.transport.publish(vec![(own.clone(), probe)]).await;
+            let probe = vec![(own.clone(), probe)];
+            let sent = self.transport.publish_to_nodes(probe).await;
             if !sent {
                 // Nothing else can be published either, so the node does not wait for the probe.
                 self.doubt("the backplane cannot be reached");
@@ -246,30 +249,10 @@ impl<P: PubSub> PubSubWorker<P> {
                 renewed = now;
                 metrics::resubscribed("silence");
                 self.transport.reconnect().await;
-                self.renew.notify_one();
+                self.state.renew.notify_one();
             }
         }
     }
-}
-
-/// Most bytes of a pipeline.
-const MAX_PIPELINE_BYTES: usize = 512 * 1024;
-
-fn pieces(batch: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
-    let mut pieces = vec![Vec::new()];
-    let mut bytes = 0;
-    for message in batch {
-        bytes += message.1.len();
-        if bytes > MAX_PIPELINE_BYTES {
-            pieces.push(Vec::new());
-            bytes = message.1.len();
-        }
-        if let Some(piece) = pieces.last_mut() {
-            piece.push(message);
-        }
-    }
-    pieces.retain(|piece| !piece.is_empty());
-    pieces
 }
 
 async fn with(stop: impl Future<Output = ()>, work: impl Future<Output = ()>) {

@@ -1,14 +1,16 @@
 //! Rounds over the subscriptions of the node, in pieces.
 //!
-//! Every interval looks at the credentials of a slice of the subscriptions, so that each is looked
-//! at once a minute. It looks at all inboxes, because a hint may be lost unnoticed. A round takes
-//! at most a tenth of a connection's time.
+//! Every interval looks at a slice of the subscriptions, so that each is looked at once a minute,
+//! whatever was lost unnoticed. A known loss demands a round over all inboxes, and a silent
+//! backplane is one. A round takes at most a tenth of a connection's time.
+
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{INTERVAL, MAX_PIECE_ROWS, MIN_INTERVAL, Reconciler};
+use super::{INTERVAL, MAX_PIECE_ROWS, Reconciler};
 use crate::{delivery::backplane::State, error::Result, metrics};
 
 /// Slices of the subscriptions; each interval looks at the next one.
@@ -20,19 +22,24 @@ const PAUSES_PER_STATEMENT: u32 = 9;
 pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToken) {
     for slice in (0..SLICES).cycle() {
         let started = Instant::now();
-        if let Err(error) = reconciler.round(slice).await {
-            error.log_in("reconcile.round", "the next round looks again");
-        }
-        let interval = if state.healthy() {
-            INTERVAL
-        } else {
-            MIN_INTERVAL
+        let is_whole = state.take_demand() || !state.healthy();
+        let round = reconciler.round(slice, is_whole);
+        let Some(outcome) = stop.run_until_cancelled(round).await else {
+            return;
         };
+        if let Err(error) = outcome {
+            error.log_in("reconcile.round", "the next round looks again");
+            if is_whole {
+                state.demand_round();
+            }
+        }
+        // Two whole rounds have the interval between them. A slice keeps no whole round waiting.
+        let floor = if is_whole { INTERVAL } else { Duration::ZERO };
         tokio::select! {
-            () = tokio::time::sleep_until(started + interval) => {}
+            () = tokio::time::sleep_until(started + INTERVAL) => {}
             () = async {
                 state.demanded().await;
-                tokio::time::sleep_until(started + MIN_INTERVAL).await;
+                tokio::time::sleep_until(started + floor).await;
             } => {}
             () = stop.cancelled() => return,
         }
@@ -44,8 +51,8 @@ fn slice_of(principal: Uuid) -> u8 {
 }
 
 impl Reconciler {
-    /// Looks at the credentials of a slice, and at all inboxes.
-    async fn round(&self, slice: u8) -> Result<()> {
+    /// Looks at the credentials of a slice, and at its inboxes or at all of them.
+    async fn round(&self, slice: u8, is_whole: bool) -> Result<()> {
         let started = Instant::now();
         let due = self
             .hub
@@ -54,7 +61,8 @@ impl Reconciler {
         credentials.sort_unstable();
         credentials.dedup();
         self.end_dead(&credentials).await?;
-        let inboxes = self.hub.principals();
+        let mut inboxes = self.hub.principals();
+        inboxes.retain(|one| is_whole || slice_of(*one) == slice);
         let mut late = 0;
         for piece in inboxes.chunks(MAX_PIECE_ROWS) {
             let asked = Instant::now();
@@ -63,7 +71,8 @@ impl Reconciler {
                 tokio::time::sleep(PAUSES_PER_STATEMENT * asked.elapsed()).await;
             }
         }
-        metrics::sweep("round", started.elapsed(), late);
+        let part = if is_whole { "round" } else { "slice" };
+        metrics::sweep(part, started.elapsed(), late);
         Ok(())
     }
 }

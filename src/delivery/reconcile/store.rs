@@ -147,6 +147,19 @@ pub async fn dead_credentials(
         .collect())
 }
 
+/// Records inboxes whose hints were not published; none stands for unknown ones.
+pub async fn record_losses(db: &Db, inboxes: &[Option<Uuid>]) -> Result<()> {
+    let client = db.read().await?;
+    client
+        .execute(
+            "-- reconcile.record_losses
+            insert into reconcile_log (principal_id) select * from unnest($1::uuid[])",
+            &[&inboxes],
+        )
+        .await?;
+    Ok(())
+}
+
 /// Deletes a piece of what every reader has seen; false once there is no more.
 pub async fn forget_log(db: &Db) -> Result<bool> {
     let client = db.read().await?;

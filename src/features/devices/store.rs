@@ -55,7 +55,7 @@ pub async fn sign_in(tx: &Tx, user: UserId, new: &NewSession) -> Result<bool> {
             on conflict (user_id, device_id) do update set
                 display_name = coalesce(excluded.display_name, device.display_name),
                 platform = coalesce(excluded.platform, device.platform), last_seen_at = app_now(), revoked_at = null
-            returning xmax = 0 or coalesce((select revoked_at is not null from before), false) as is_new",
+            returning device.created_at = app_now() or coalesce((select revoked_at is not null from before), false) as is_new",
             &[
                 &user,
                 &new.device_id,

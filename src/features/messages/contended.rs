@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::{
     batch::{Batch, PendingSend},
     store,
-    writer::{publish_and_answer, refuse_all},
+    writer::{publish_and_answer, refuse_all, refuse_failed},
 };
 use crate::{db::Db, delivery::Backplane, error::Error, ids::ConversationId, metrics};
 
@@ -161,7 +161,7 @@ async fn commit_next(
         // Its turn comes again as long as its callers wait.
         Err(error) if error.is_out_of_time() => again(batch),
         Err(error) => {
-            refuse_all(batch, &error);
+            refuse_failed(backplane, batch, &error);
             Vec::new()
         }
     }

@@ -277,7 +277,7 @@ impl WriterShard {
                 );
                 self.commit_one_by_one(batch).await;
             }
-            Err(error) => refuse_all(batch, &error),
+            Err(error) => refuse_failed(&self.backplane, batch, &error),
         }
     }
 
@@ -296,7 +296,7 @@ impl WriterShard {
                         blocked.extend(rest.iter().map(|send| send.request.conversation));
                         undecided.extend(rest);
                     }
-                    Err(error) => refuse_all(single, &error),
+                    Err(error) => refuse_failed(&self.backplane, single, &error),
                 }
             }
         }
@@ -342,6 +342,15 @@ impl ContentionTracker {
                 .map(|send| (send.request.conversation, now)),
         );
     }
+}
+
+/// Refuses sends whose statement failed.
+pub(super) fn refuse_failed(backplane: &Backplane, batch: Vec<PendingSend>, error: &Error) {
+    // The answer was lost, so the messages may be stored, and nobody publishes them.
+    if error.code() == Code::ServiceUnavailable {
+        backplane.note_unknown_commit();
+    }
+    refuse_all(batch, error);
 }
 
 pub(super) fn refuse_all(batch: Vec<PendingSend>, error: &Error) {

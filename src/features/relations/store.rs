@@ -110,8 +110,9 @@ pub async fn revoke(tx: &Tx, user: UserId, id: RelationId) -> Result<Relation> {
     }
 }
 
-/// Ends a relation; none if it had ended before. Every conversation of the agent under it gets a
-/// new row version. A send that read the relation before and commits later finds itself stale.
+/// Ends a relation; none if it had ended before. Every conversation of the agent under it gets
+/// another version of its rules. A send that read the relation before and commits later finds
+/// itself stale.
 async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
     tx.execute(
         "-- relations.lock
@@ -136,7 +137,7 @@ async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
     let ended = relation(&row);
     tx.execute(
         "-- relations.outdate
-        update conversation set last_seq = last_seq
+        update conversation set rules_version = rules_version + 1
         where conversation_id in (select conversation_id from member where relation_id = $1)",
         &[&id],
     )

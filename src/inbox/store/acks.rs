@@ -121,16 +121,16 @@ pub async fn log_reads(client: &Conn, reads: &Reads<'_>) -> Result<Vec<Uuid>> {
                 select principal_id, after_seq, wanted_seq, least(wanted_seq, after_seq + 1000) as up_to_seq
                 from held where after_seq < wanted_seq
             ), seen as (
-                select span.principal_id, coalesce(m.conversation_id, v.conversation_id) as conversation_id,
+                select span.principal_id, coalesce(e.conversation_id, v.conversation_id) as conversation_id,
                        count(*) as items, min(e.seq) as from_seq, max(e.seq) as to_seq
                 from span cross join lateral (
-                    select part.seq - cardinality(part.event_ids) + one.n as seq, one.event_id
-                    from inbox_entry part cross join unnest(part.event_ids) with ordinality as one (event_id, n)
+                    select part.seq - part.events + n as seq, part.event_ids[n] as event_id,
+                           coalesce(part.conversation_id, part.conversation_ids[n]) as conversation_id
+                    from inbox_entry part cross join generate_series(1, part.events) n
                     where part.principal_id = span.principal_id and part.seq > span.after_seq
                         and part.seq <= (select coalesce(min(last.seq), span.up_to_seq) from inbox_entry last
                                          where last.principal_id = span.principal_id and last.seq >= span.up_to_seq)
                 ) e
-                left join message m on m.message_id = e.event_id
                 left join event v on v.event_id = e.event_id
                 where e.seq > span.after_seq and e.seq <= span.up_to_seq
                 group by 1, 2

@@ -53,8 +53,8 @@ pub async fn append_all(
                 update inbox i set head_seq = held.head_seq + cardinality(held.ids)
                 from held where i.principal_id = held.principal_id
             ), entries as (
-                insert into inbox_entry (principal_id, seq, event_ids)
-                select principal_id, head_seq + cardinality(ids), ids from held
+                insert into inbox_entry (principal_id, seq, events, event_ids)
+                select principal_id, head_seq + cardinality(ids), cardinality(ids), ids from held
             )
             select app_now() as created_at, null::uuid as principal_id, null::bigint as head_seq, null::int4[] as ns
             union all select null, principal_id, head_seq, ns from held",
@@ -121,8 +121,8 @@ pub async fn expire_entries(db: &Db, days: i32) -> Result<bool> {
     Ok(client
         .execute(
             "-- inbox.expire_entries
-            delete from inbox_entry where ctid = any(array(
-                select ctid from inbox_entry where created_at < app_now() - make_interval(days => $1)
+            delete from inbox_entry where created_at = any(array(
+                select created_at from inbox_entry where created_at < app_now() - make_interval(days => $1)
                 order by created_at limit $2
             ))",
             &[&days, &BATCH_ROWS],
@@ -137,8 +137,8 @@ pub async fn expire_events(db: &Db, days: i32) -> Result<bool> {
     Ok(client
         .execute(
             "-- inbox.expire_events
-            delete from event where ctid = any(array(
-                select ctid from event where created_at
+            delete from event where event_id = any(array(
+                select event_id from event where created_at
                     < least(app_now() - make_interval(days => $1), (select min(created_at) from inbox_entry))
                 order by created_at limit $2
             ))",

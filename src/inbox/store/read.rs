@@ -20,7 +20,7 @@ pub async fn bounds(db: &Db, reader: &Reader) -> Result<Bounds> {
         .query_one(
             "-- inbox.bounds
             select i.head_seq,
-                   coalesce((select seq - cardinality(event_ids) + 1 from inbox_entry e
+                   coalesce((select seq - events + 1 from inbox_entry e
                              where e.principal_id = $1 order by seq limit 1), i.head_seq + 1) as oldest_seq,
                    coalesce((select acked_seq from inbox_reader r where r.principal_id = $1 and r.device_id = $2), i.head_seq)
                        as acked_seq, inbox_epoch() as epoch
@@ -51,21 +51,23 @@ pub async fn read(
             select seq, event_id, created_at, kind, conversation_id, data,
                    message_seq, sender_kind, sender_id, sender_device, payload, client_message_id, in_reply_to, hop, recipients
             from (
-                select e.seq, e.event_id, coalesce(v.created_at, m.created_at) as created_at, v.kind,
-                       coalesce(v.conversation_id, m.conversation_id) as conversation_id, v.data,
+                select e.seq, coalesce(e.event_id, m.message_id) as event_id, coalesce(v.created_at, m.created_at) as created_at,
+                       v.kind, coalesce(v.conversation_id, m.conversation_id) as conversation_id, v.data,
                        m.seq as message_seq, m.sender_kind, m.sender_id, m.sender_device, m.payload,
                        m.client_message_id, m.in_reply_to, m.hop, m.recipients,
                        sum(octet_length(coalesce(m.payload, v.data))) over (order by e.seq) as bytes
                 from (
-                    select part.seq - cardinality(part.event_ids) + one.n as seq, one.event_id
+                    select part.seq - part.events + n as seq, part.event_ids[n] as event_id,
+                           coalesce(part.conversation_id, part.conversation_ids[n]) as conversation_id,
+                           coalesce(part.message_seq - part.events + n, part.message_seqs[n]) as message_seq
                     from (
-                        select seq, event_ids from inbox_entry
+                        select * from inbox_entry
                         where principal_id = $1 and seq > $2 order by seq limit $3
-                    ) part cross join unnest(part.event_ids) with ordinality as one (event_id, n)
-                    where part.seq - cardinality(part.event_ids) + one.n > $2
+                    ) part cross join generate_series(1, part.events) n
+                    where part.seq - part.events + n > $2
                     order by 1 limit $3
                 ) e
-                left join message m on m.message_id = e.event_id
+                left join message m on m.conversation_id = e.conversation_id and m.seq = e.message_seq
                 left join event v on v.event_id = e.event_id
             ) page
             where bytes <= $4 or seq = $2 + 1

@@ -37,6 +37,9 @@ use crate::{
     redis::{Away, LiveNodes, Redis, Script, keys},
 };
 
+/// A callback after a heartbeat that reached Redis.
+type BeatObserver = Box<dyn Fn(&LiveNodes, bool) + Send + Sync>;
+
 /// The slots of one node; clones share them.
 #[derive(Clone)]
 pub struct Slots(Arc<Inner>);
@@ -45,6 +48,8 @@ struct Inner {
     max_agent_connections: usize,
     /// Called with the principals of sockets whose slots were given back.
     on_offline: OnceLock<Box<dyn Fn(Vec<Uuid>) + Send + Sync>>,
+    /// Called after each heartbeat, with the live nodes and whether Redis may have forgotten.
+    on_beat: OnceLock<BeatObserver>,
     redis: Redis,
     clock: Clock,
     random: Random,
@@ -76,6 +81,7 @@ impl Slots {
         Slots(Arc::new(Inner {
             max_agent_connections,
             on_offline: OnceLock::new(),
+            on_beat: OnceLock::new(),
             redis,
             clock,
             random,
@@ -99,6 +105,12 @@ impl Slots {
     /// Sets the callback for principals whose sockets have ended. They may have others.
     pub fn on_offline(&self, tell: impl Fn(Vec<Uuid>) + Send + Sync + 'static) {
         self.0.on_offline.set(Box::new(tell)).ok();
+    }
+
+    /// Sets the callback after each heartbeat that reached Redis. Its second argument is true where
+    /// Redis may have forgotten what this node wrote.
+    pub fn on_beat(&self, tell: impl Fn(&LiveNodes, bool) + Send + Sync + 'static) {
+        self.0.on_beat.set(Box::new(tell)).ok();
     }
 
     /// Takes a slot of `principal`, if there is a free one. `device` is a user's.

@@ -58,7 +58,11 @@ impl Slots {
             if let Ok(living) = self.0.redis.beat(self.0.node, NODE_LEASE).await {
                 // Both are always read, so that an old reconnection never counts as a new one.
                 let relinked = Redis::relinked(&mut links);
-                if relinked || !living.known {
+                let is_forgotten = relinked || !living.known;
+                if let Some(tell) = self.0.on_beat.get() {
+                    tell(&living, is_forgotten);
+                }
+                if is_forgotten {
                     // All slots are asserted twice. By the second time, every other node has
                     // asserted its own at least once.
                     passes = 2;

@@ -49,6 +49,7 @@ impl Core {
             id,
             base.config.agent_connections.0 as usize,
         );
+        slots.on_beat(links.backplane.on_beat());
         slots.spawn(workers, stopping, links.hub.liveness());
         let acks = upkeep::start(&links.hub, &links.backplane, &stores.quiet_db, base.tasks);
         let limits = Limits::start(

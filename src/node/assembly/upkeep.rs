@@ -38,6 +38,12 @@ pub(super) fn start(hub: &Hub, backplane: &Backplane, quiet_db: &Db, tasks: &Tas
     tasks.workers.spawn(supervise("backplane.confirm", move || {
         invalidation::run(own_db.clone(), own_hub.clone(), state.clone(), stop.clone())
     }));
+    let (losses, own_db) = (backplane.state().losses.clone(), quiet_db.clone());
+    let stop = tasks.stopping.clone();
+    tasks.workers.spawn(supervise("losses", move || {
+        let (losses, db, stop) = (losses.clone(), own_db.clone(), stop.clone());
+        async move { losses.run(&db, &stop).await }
+    }));
     let reconciler = Arc::new(Reconciler::new(quiet_db, backplane));
     let (own, state, stop) = (
         reconciler.clone(),

@@ -52,7 +52,7 @@ async fn group(alice: &User, bob: &User, database: &str, members: usize) -> Stri
 /// How many marks of this message were told, and to whom.
 async fn told(client: &Client, group: &str, message: &str) -> Vec<uuid::Uuid> {
     let sql = "select principal_id from inbox_entry join event on event_id = any(event_ids)
-        where kind = 'message.read' and conversation_id = $1 and data::json ->> 'message_id' = $2 order by 1";
+        where kind = 'message.read' and event.conversation_id = $1 and data::json ->> 'message_id' = $2 order by 1";
     let rows = client
         .query(sql, &[&uuid(group), &message])
         .await

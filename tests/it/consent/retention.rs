@@ -62,10 +62,10 @@ const RULES: [Rule; 24] = [
         "passkey_challenge", 0,
         "insert into passkey_challenge values ('$id', null, '', $at)", "challenge_id = '$id'",
     ),
-    rule("idempotency", 25 * HOUR, "insert into idempotency values ('$id', '$id', '$id', $at)", "key = '$id'"),
+    rule("idempotency", 25 * HOUR, "insert into idempotency values ('$id', '$id', '$id', 1, $at)", "key = '$id'"),
     rule(
         "inbox_entry", 30 * DAY,
-        "insert into inbox_entry values ('$id', 1, $at, array['$id'::uuid])", "principal_id = '$id'",
+        "insert into inbox_entry values ('$id', 1, $at, 1, '$id', 1)", "principal_id = '$id'",
     ),
     rule(
         "event", 31 * DAY,

@@ -15,7 +15,9 @@ use fred::{
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::support::{Socket, TestNode, User, claims_of, nodes, redis_client, sealed, ulid};
+use crate::support::{
+    Socket, TestNode, User, channel_to, claims_of, nodes, redis_client, sealed, ulid,
+};
 
 /// An attacker that can publish in the nodes' Redis.
 struct Intruder {
@@ -39,9 +41,12 @@ impl Intruder {
     }
 }
 
-fn inbox_of(id: &str) -> String {
+/// The principal and a number, as a hint names them.
+fn pair_of(id: &str, seq: i64) -> String {
     let id = Uuid::from(id.parse::<ulid::Ulid>().expect("a ULID"));
-    format!("p:{}", id.simple())
+    let mut pair = id.as_bytes().to_vec();
+    pair.extend_from_slice(&seq.to_be_bytes());
+    BASE64.encode(pair)
 }
 
 fn session_of(user: &User) -> String {
@@ -105,20 +110,20 @@ async fn attack_49_what_no_node_sealed_reaches_no_client() {
     drained(&mut socket).await;
     let cursor: Cursor = socket.cursor.parse().expect("a cursor");
     let intruder = Intruder::at(&a).await;
-    let inbox = inbox_of(&alice.id);
+    let own = channel_to(&a.world, &alice.id).await;
     let body = "\"event_id\":\"x\",\"event\":\"message.created\",\"data\":{}";
-    let hint = format!("{} {} {body}", ulid(), cursor.seq + 1);
-    let far = format!("{} {} ", ulid(), i64::MAX);
+    let hint = format!("!{} {} {body}", ulid(), pair_of(&alice.id, cursor.seq + 1));
+    let far = format!("!{} {} ", ulid(), pair_of(&alice.id, i64::MAX));
     let frame = ephemeral_frame(&alice.id);
     let order = invalidation(&alice);
     let random = Random::new(Clock::default());
     let guessed = ServerSecret([b"not the secret of these nodes at".to_vec()].into());
     let guess = Seal::new(NodeId(random.ulid()), &guessed, cursor.epoch);
     let forged = [
-        (inbox.as_str(), &hint),
-        (inbox.as_str(), &far),
-        (inbox.as_str(), &frame),
-        ("many", &frame),
+        (own.as_str(), &hint),
+        (own.as_str(), &far),
+        (own.as_str(), &frame),
+        ("all", &frame),
         ("all", &order),
     ];
     let before = count(&b, "unsealed").await;
@@ -136,6 +141,9 @@ async fn attack_49_what_no_node_sealed_reaches_no_client() {
     assert_eq!(event["data"]["payload"]["text"], "true");
     hears_nothing(&mut socket).await;
 }
+
+/// The characters of a seal, which stand before the text.
+const SEAL_CHARS: usize = 64;
 
 /// Everything that the nodes of a world say to each other from now on.
 struct Wire {
@@ -162,7 +170,7 @@ impl Wire {
         }
     }
 
-    /// The messages so far, but for the probes of single nodes.
+    /// The messages so far, but for the probes and the tails.
     async fn recorded(mut self) -> Vec<(String, String)> {
         let mut recorded = Vec::new();
         while let Ok(message) = self.heard.try_recv() {
@@ -170,8 +178,12 @@ impl Wire {
             let channel = channel
                 .strip_prefix(&format!("{}:", self.prefix))
                 .expect("one of theirs");
-            if !channel.starts_with("n:") {
-                let text = message.value.into_string().expect("text");
+            let text = message.value.into_string().expect("text");
+            let said = &text[SEAL_CHARS..];
+            if said
+                .bytes()
+                .any(|byte| !byte.is_ascii_digit() && byte != b'.')
+            {
                 recorded.push((channel.to_owned(), text));
             }
         }
@@ -191,6 +203,9 @@ async fn attack_49_what_nodes_said_changes_nothing_when_it_is_said_again_or_else
     let phone_socket = phone.on(&b).connect().await;
     let mut socket = alice.on(&b).connect().await;
     let mut bob_socket = bob.on(&b).connect().await;
+    let carol = b.user("carol").await;
+    let mut carol_socket = carol.on(&a).connect().await;
+    drained(&mut carol_socket).await;
     drained(&mut socket).await;
     drained(&mut bob_socket).await;
     let intruder = Intruder::at(&a).await;
@@ -209,23 +224,23 @@ async fn attack_49_what_nodes_said_changes_nothing_when_it_is_said_again_or_else
     drained(&mut socket).await;
     let recorded = wire.recorded().await;
     let channels: HashSet<&str> = recorded.iter().map(|(channel, _)| &**channel).collect();
-    let (inbox, elsewhere) = (inbox_of(&alice.id), inbox_of(&bob.id));
-    assert!(channels.contains(&*inbox) && channels.contains("all"));
+    let own = channel_to(&a.world, &alice.id).await;
+    let elsewhere = channel_to(&a.world, &carol.id).await;
+    assert!(own != elsewhere && channels.contains(&*own) && channels.contains("all"));
+    // Nothing was said to the node that serves nobody concerned.
+    assert!(!channels.contains(&*elsewhere));
 
     let before = (count(&b, "replayed").await, count(&b, "unsealed").await);
     for (channel, text) in &recorded {
-        // The agent has no socket here, so nobody listens to its channel.
-        if *channel == inbox || channel == "all" {
-            intruder.publish(channel, text).await;
-        }
-        if *channel == inbox {
+        intruder.publish(channel, text).await;
+        if *channel == own {
             intruder.publish(&elsewhere, text).await;
-            intruder.publish("many", text).await;
+            intruder.publish("all", text).await;
         }
     }
     let replayed = recorded
         .iter()
-        .filter(|(channel, _)| *channel == inbox || channel == "all")
+        .filter(|(channel, _)| *channel == own || channel == "all")
         .count();
     rises(&b, "replayed", before.0, replayed as f64).await;
     rises(&b, "unsealed", before.1, 2.0).await;
@@ -264,8 +279,9 @@ async fn what_a_node_sealed_is_heard() {
     drained(&mut socket).await;
     let intruder = Intruder::at(&a).await;
     let text = ephemeral_frame(&alice.id);
-    let frame = sealed(&a.world, &socket.cursor, "many", &text);
-    intruder.publish("many", &frame).await;
+    let own = channel_to(&a.world, &alice.id).await;
+    let frame = sealed(&a.world, &socket.cursor, &own, &text);
+    intruder.publish(&own, &frame).await;
     let heard = socket.expect("session.invalidated").await;
     assert_eq!(heard["reason"], "account_deleted");
 }

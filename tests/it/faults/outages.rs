@@ -9,12 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD as BASE64};
 use devcluster::services::send_signal;
 use serde_json::json;
 
 use crate::support::{
-    Agent, Held, ProcessNode, Proxy, Socket, TestNode, User, nodes_with, private_redis, psql,
-    redis_client, sealed, spawn, ulid,
+    Agent, Held, ProcessNode, Proxy, Socket, TestNode, User, channel_to, nodes_with, private_redis,
+    psql, redis_client, sealed, spawn, ulid,
 };
 
 const RAISED_LIMITS: (&str, &str) = (
@@ -398,14 +399,18 @@ async fn a_node_that_cannot_see_postgres_delivers_nothing_and_catches_up_later()
     tokio::time::sleep(Duration::from_millis(10_500)).await;
     // A hint with a body, as another node would send it.
     let client = redis_client(&url).await;
-    let inbox = uuid::Uuid::parse_str(&agent.id)
-        .expect("a UUID")
-        .simple()
-        .to_string();
-    let hint = format!("{} 3 \"event\":\"message.created\",\"data\":{{}}", ulid());
-    let hint = sealed(&a.world, &socket.cursor, &format!("p:{inbox}"), &hint);
+    let id = uuid::Uuid::parse_str(&agent.id).expect("a UUID");
+    let mut pair = id.as_bytes().to_vec();
+    pair.extend_from_slice(&3_i64.to_be_bytes());
+    let pair = BASE64.encode(pair);
+    let hint = format!(
+        "!{} {pair} \"event\":\"message.created\",\"data\":{{}}",
+        ulid()
+    );
+    let channel = channel_to(&a.world, &agent.id).await;
+    let hint = sealed(&a.world, &socket.cursor, &channel, &hint);
     let heard: u32 = client
-        .publish(format!("{prefix}:p:{inbox}"), hint)
+        .publish(format!("{prefix}:{channel}"), hint)
         .await
         .expect("published");
     assert_eq!(heard, 1, "the node listens");

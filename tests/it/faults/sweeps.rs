@@ -2,10 +2,25 @@
 
 use std::time::{Duration, Instant};
 
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use blindpipe::{
+    auth::server_secret::ServerSecret, clock::Clock, delivery::Seal, ids::NodeId, random::Random,
+};
+use blindpipe_protocol::cursor::Cursor;
+use fred::interfaces::{KeysInterface, PubsubInterface, SortedSetsInterface};
 use uuid::Uuid;
 
-use crate::support::{Socket, User, claims_of, connect, nodes, nodes_with, private_redis};
+use crate::support::{
+    Agent, Held, ProcessNode, Proxy, Socket, TestNode, User, channel_to, claims_of, connect,
+    directory_entry, nodes, nodes_with, private_redis, redis_client, ulid,
+};
 
+/// Enough to send ten messages at once.
+const RAISED_LIMITS: (&str, &str) = ("LIMIT_OVERRIDES", "user_message_send=1000/s");
+/// The bound of an event whose hint was lost on the way.
+const EVENT_BOUND: Duration = Duration::from_secs(5);
+/// The bound of an event whose node died before it published the hint.
+const DEAD_NODE_BOUND: Duration = Duration::from_secs(8);
 /// The bound of a revocation that no node was told of.
 const REVOCATION_BOUND: Duration = Duration::from_secs(3);
 
@@ -71,4 +86,157 @@ async fn a_revocation_without_redis_ends_its_sockets_within_the_bound() {
     let started = Instant::now();
     alice.delete("/users/me/devices/phone").await.expect(200);
     expect_revoked(socket, started).await;
+}
+
+async fn talk(node: &TestNode) -> (User, Agent, String) {
+    let alice = node.user("alice").await;
+    let agent = node.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    (alice, agent, conversation)
+}
+
+/// Removes a principal from the directory, so that nobody sends its node a hint.
+async fn unlist(node: &TestNode, principal: &str) {
+    channel_to(&node.world, principal).await;
+    let redis = redis_client(node.world.setting("REDIS_URL")).await;
+    let prefix = node.world.setting("REDIS_PREFIX");
+    let removed: u32 = redis
+        .del(format!("{prefix}:{}", directory_entry(principal)))
+        .await
+        .expect("an answer");
+    assert_eq!(removed, 1);
+}
+
+async fn expect_text(socket: &mut Socket, text: &str, from: Instant, bound: Duration) {
+    let event = socket.event("message.created").await;
+    assert_eq!(event["data"]["payload"]["text"], text);
+    let took = from.elapsed();
+    assert!(took < bound, "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_did_not_come_is_a_known_loss() {
+    let [a, b] = nodes().await;
+    let (alice, agent, conversation) = talk(&a).await;
+    let mut socket = agent.on(&b).connect().await;
+    socket.expect("caught_up").await;
+    let channel = channel_to(&a.world, &agent.id).await;
+    unlist(&a, &agent.id).await;
+    let started = Instant::now();
+    alice.say(&conversation, "unsaid").await.expect(201);
+    // A node of this cluster sends two messages, and the first is lost.
+    let secret = BASE64
+        .decode(a.world.setting("SERVER_SECRET"))
+        .expect("base64");
+    let epoch = socket.cursor.parse::<Cursor>().expect("a cursor").epoch;
+    let node = NodeId(Random::new(Clock::default()).ulid());
+    let seal = Seal::new(node, &ServerSecret([secret].into()), epoch);
+    let channel = format!("{}:{channel}", a.world.setting("REDIS_PREFIX"));
+    seal.seal(&channel, epoch, ".");
+    let second = seal.seal(&channel, epoch, ".");
+    let redis = redis_client(a.world.setting("REDIS_URL")).await;
+    let heard: u32 = redis.publish(&channel, second).await.expect("published");
+    assert_eq!(heard, 1);
+    expect_text(&mut socket, "unsaid", started, EVENT_BOUND).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_too_many_cost_nothing_but_messages() {
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let (alice, agent, conversation) = talk(&a).await;
+    let mut socket = agent.on(&b).connect().await;
+    socket.expect("caught_up").await;
+    let mut elsewhere = alice.connect().await;
+    elsewhere.expect("caught_up").await;
+    // A node that is dead, one that does not serve the agent, and a word.
+    let other = channel_to(&a.world, &alice.id).await;
+    let stale = [ulid().to_string(), other.replace("n:", ""), "junk".into()];
+    let redis = redis_client(a.world.setting("REDIS_URL")).await;
+    let prefix = a.world.setting("REDIS_PREFIX");
+    let entry = format!("{prefix}:{}", directory_entry(&agent.id));
+    for node in stale {
+        let never = (4_000_000_000_000.0, node);
+        redis
+            .zadd::<(), _, _>(&entry, None, None, false, false, never)
+            .await
+            .expect("added");
+    }
+    let mut fast = 0;
+    for n in 0..10 {
+        let started = Instant::now();
+        let text = n.to_string();
+        alice.say(&conversation, &text).await.expect(201);
+        expect_text(&mut socket, &text, started, EVENT_BOUND).await;
+        fast += usize::from(started.elapsed() < Duration::from_millis(500));
+    }
+    assert!(fast > 0, "every one came by the sweep");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_node_did_not_say_is_found() {
+    let [a] = nodes().await;
+    let mut c = ProcessNode::start(&a).await;
+    let (alice, agent, conversation) = talk(&a).await;
+    let mut socket = agent.connect().await;
+    socket.expect("caught_up").await;
+    // The others have met the node.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    unlist(&a, &agent.id).await;
+    let there = User {
+        caller: alice.caller.at(&c.base),
+        ..alice.clone()
+    };
+    there.say(&conversation, "last words").await.expect(201);
+    c.kill();
+    expect_text(&mut socket, "last words", Instant::now(), DEAD_NODE_BOUND).await;
+}
+
+/// The new node has the name of the old one, whose entries are still in the directory.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_starts_again_under_its_name_hears_at_once() {
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
+    let mut c = ProcessNode::start(&a).await;
+    let (alice, agent, conversation) = talk(&a).await;
+    let mut socket = agent.at(&c.base).connect().await;
+    socket.expect("caught_up").await;
+    alice.say(&conversation, "before").await.expect(201);
+    socket.event("message.created").await;
+    let cursor = socket.cursor.clone();
+    c.kill();
+    let again = ProcessNode::start(&a).await;
+    alice.say(&conversation, "meanwhile").await.expect(201);
+    let mut socket = agent.at(&again.base).connect_from(Some(&cursor)).await;
+    socket.event("message.created").await;
+    let mut fast = 0;
+    for n in 0..10 {
+        let started = Instant::now();
+        let text = n.to_string();
+        alice.say(&conversation, &text).await.expect(201);
+        expect_text(&mut socket, &text, started, EVENT_BOUND).await;
+        fast += usize::from(started.elapsed() < Duration::from_millis(500));
+    }
+    assert!(fast > 0, "every one came by the sweep");
+}
+
+/// Only the sender's link to Redis hangs, so the others have no reason to doubt theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sender_without_redis_says_so_in_the_log() {
+    let redis = private_redis("sender").await;
+    let url = redis.url();
+    let [b] = nodes_with(&[("REDIS_URL", &url)]).await;
+    let address = url.trim_start_matches("redis://").trim_end_matches('/');
+    let proxy = Proxy::before(address).await;
+    let behind_proxy = url.replace(address, &proxy.address);
+    let a = b.world.node_with(&[("REDIS_URL", &behind_proxy)]).await;
+    let (alice, agent, conversation) = talk(&a).await;
+    let mut socket = agent.on(&b).connect().await;
+    socket.expect("caught_up").await;
+    proxy.hold(Held::Both);
+    let started = Instant::now();
+    alice.say(&conversation, "by another way").await.expect(201);
+    expect_text(&mut socket, "by another way", started, EVENT_BOUND).await;
+    let log = connect(&a.world.database).await;
+    let recorded = "select count(*) from reconcile_log where principal_id is not null";
+    let recorded: i64 = log.query_one(recorded, &[]).await.expect("a count").get(0);
+    assert!(recorded > 0);
 }

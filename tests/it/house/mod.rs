@@ -8,6 +8,7 @@ mod logs;
 mod object_store;
 mod operations;
 mod plans;
+mod portability;
 mod probes;
 mod schema;
 mod shapes;

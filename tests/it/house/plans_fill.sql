@@ -55,7 +55,8 @@ begin
                 when c.type = 'boolean' then 'n % 2 = 0'
                 when c.type = 'timestamp with time zone' then format('app_now() + (n - %s) * interval ''1 minute''', rows / 2)
                 when c.type like '%[]' then format('array[%s]::%s',
-                    case c.type when 'uuid[]' then 'md5(n::text)::uuid' when 'text[]' then 'n::text' else 'app_now()' end, c.type)
+                    case c.type when 'uuid[]' then 'md5(n::text)::uuid' when 'text[]' then 'n::text'
+                        when 'bigint[]' then 'n' else 'app_now()' end, c.type)
                 when c.type = 'int8multirange' then quote_literal('{}') || '::int8multirange'
             end;
             if not c.attnotnull then

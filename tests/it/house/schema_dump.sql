@@ -11,7 +11,9 @@ with columns as (
     select conrelid, conname, contype, format('constraint %I %s', conname, pg_get_constraintdef(oid, true)) as text
     from pg_constraint
 ), relations as (
+    -- Partitions have a section of their own, and their indexes come with them.
     select * from pg_class where relnamespace = 'public'::regnamespace and relname <> 'refinery_schema_history'
+        and not relispartition
 ), statements (section, name, text) as (
     -- Functions come before the tables that they read.
     select 0, '', 'set check_function_bodies = off;'
@@ -39,7 +41,13 @@ with columns as (
     select 4, relname || '.' || attname, format('alter table %I alter column %I set storage %s;', relname, attname,
         case attstorage when 'e' then 'external' when 'm' then 'main' when 'p' then 'plain' else 'extended' end)
     from relations r join pg_attribute a on attrelid = r.oid join pg_type t on t.oid = atttypid
-    where relkind = 'r' and attnum > 0 and not attisdropped and attstorage <> typstorage
+    where relkind in ('r', 'p') and attnum > 0 and not attisdropped and attstorage <> typstorage
+    union all
+    -- After the storage of columns, which partitions take from their parent.
+    select 4, '~ ' || p.relname, format('create table %I partition of %s %s%s;', p.relname, i.inhparent::regclass,
+        pg_get_expr(p.relpartbound, p.oid), coalesce(' with (' || array_to_string(p.reloptions, ', ') || ')', ''))
+    from pg_class p join pg_inherits i on i.inhrelid = p.oid
+    where p.relnamespace = 'public'::regnamespace and p.relkind = 'r' and p.relispartition
     union all
     select 5, relname || '.' || conname, format('alter table %I add %s;', relname, text)
     from relations r join constraints on conrelid = r.oid where contype = 'f'

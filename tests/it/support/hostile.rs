@@ -1,5 +1,7 @@
 //! Requests that no well-behaved client sends.
 
+use std::time::Duration;
+
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -10,9 +12,12 @@ use blindpipe::{
     auth::server_secret::ServerSecret, clock::Clock, delivery::Seal, ids::NodeId, random::Random,
 };
 use blindpipe_protocol::cursor::Cursor;
+use fred::interfaces::SortedSetsInterface;
+use uuid::Uuid;
 
 use super::{
     client::{Answer, Caller},
+    services::redis_client,
     world::World,
 };
 
@@ -27,6 +32,36 @@ pub fn sealed(world: &World, cursor: &str, channel: &str, text: &str) -> String 
     let seal = Seal::new(node, &ServerSecret([secret].into()), cursor.epoch);
     let channel = format!("{}:{channel}", world.setting("REDIS_PREFIX"));
     seal.seal(&channel, cursor.epoch, text)
+}
+
+/// The channel (without the prefix) of a node that serves a principal, once the directory has it.
+pub async fn channel_to(world: &World, principal: &str) -> String {
+    let redis = redis_client(world.setting("REDIS_URL")).await;
+    let key = format!(
+        "{}:{}",
+        world.setting("REDIS_PREFIX"),
+        directory_entry(principal)
+    );
+    for _ in 0..200 {
+        let nodes: Vec<String> = redis
+            .zrange(&key, 0, -1, None, false, None, false)
+            .await
+            .expect("an answer");
+        if let Some(node) = nodes.first() {
+            return format!("n:{node}");
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no node serves {principal}");
+}
+
+/// The directory's entry of a principal, without the prefix.
+pub fn directory_entry(principal: &str) -> String {
+    let id = match principal.parse::<ulid::Ulid>() {
+        Ok(id) => Uuid::from(id),
+        Err(_) => principal.parse().expect("a ULID or a UUID"),
+    };
+    format!("at:{{{:02x}}}:{}", id.as_bytes()[14] % 64, id.simple())
 }
 
 /// Requests a WebSocket upgrade and then sends nothing. Returns the socket and the answer.

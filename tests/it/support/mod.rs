@@ -34,7 +34,7 @@ pub use self::{
     client::{Agent, Answer, Caller, PASSWORD, User, claims_of, patiently, ulid},
     devtools::DevTools,
     faulty_receiver::FaultyReceiver,
-    hostile::{forged, knock, knock_and_stay, sealed, wrong_secret},
+    hostile::{channel_to, directory_entry, forged, knock, knock_and_stay, sealed, wrong_secret},
     names::NameServer,
     process::{ProcessNode, free_port},
     proxy::{Held, Proxy, late},

@@ -34,7 +34,8 @@ pub async fn change(
     let changed = tx
         .execute(
             "-- conversations.change
-            update conversation set encryption = case when $2 then 'required' else encryption end, title = coalesce($3, title)
+            update conversation set encryption = case when $2 then 'required' else encryption end, title = coalesce($3, title),
+                rules_version = rules_version + 1
             where conversation_id = $1 and ($2 and encryption <> 'required' or $3 is distinct from title and $3 is not null)",
             &[&id, &change.encryption_required, &change.title],
         )

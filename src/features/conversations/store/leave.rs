@@ -69,7 +69,8 @@ pub async fn remove_member(
     // A send that read the members before finds its conversation stale.
     tx.execute(
         "-- conversations.lose_member
-        update conversation set rotation_required = rotation_required or kind = 'group' where conversation_id = $1",
+        update conversation set rotation_required = rotation_required or kind = 'group', rules_version = rules_version + 1
+        where conversation_id = $1",
         &[&id],
     )
     .await?;

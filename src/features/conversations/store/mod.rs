@@ -151,7 +151,7 @@ pub async fn add_member(
 pub async fn touch(tx: &Tx, id: ConversationId, rotation_required: bool) -> Result<()> {
     tx.execute(
         "-- conversations.touch
-        update conversation set rotation_required = rotation_required or $2 where conversation_id = $1",
+        update conversation set rotation_required = rotation_required or $2, rules_version = rules_version + 1 where conversation_id = $1",
         &[&id, &rotation_required],
     )
     .await?;

@@ -140,7 +140,8 @@ async fn exists(tx: &Tx, pair: [Uuid; 2]) -> Result<bool> {
 }
 
 /// The pair's conversation, and whether this call made it. The unique pair decides a race. The row
-/// is locked either way.
+/// is locked either way, and its version of the rules rises, because the agent's relation may be
+/// new.
 async fn insert(
     tx: &Tx,
     kind: ConversationKind,
@@ -153,7 +154,7 @@ async fn insert(
         .query_one(
             "-- conversations.insert
             insert into conversation (conversation_id, kind, created_by, pair_low, pair_high) values ($1, $2, $3, $4, $5)
-            on conflict on constraint conversation_pair do update set pair_low = excluded.pair_low
+            on conflict on constraint conversation_pair do update set rules_version = conversation.rules_version + 1
             returning conversation_id",
             &[&id, &kind, &by, &low, &high],
         )

@@ -1,49 +1,23 @@
 use blindpipe_protocol::conversations::Role;
-use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
 
 use crate::{
     db::Conn,
     error::Result,
     features::{conversations::Conversation, relations::Relation},
-    http::page,
     ids::{ConversationId, Principal, RelationId},
 };
 
-/// The caller's conversations, latest activity first. The cursor is the last message of a
-/// conversation when its page was read. For a conversation without messages, it is the
-/// conversation's id.
+/// The caller's conversations, latest activity first: ordered by the id of the last message, or of
+/// the conversation where there is none. The cursor is such an id. It is compared, not looked up:
+/// ids rise with time.
 pub async fn page(
     client: &Conn,
     viewer: Principal,
     cursor: Option<ConversationId>,
     rows: i64,
 ) -> Result<Vec<Conversation>> {
-    let mut after: Option<DateTime<Utc>> = None;
-    if let Some(cursor) = cursor {
-        let row = client
-            .query_opt(
-                "-- conversations.cursor
-                select m.created_at from message m join member me using (conversation_id)
-                where m.message_id = $2 and me.principal_id = $1
-                union all
-                select c.created_at from conversation c join member me using (conversation_id)
-                where c.conversation_id = $2 and me.principal_id = $1",
-                &[&viewer.id(), &cursor],
-            )
-            .await?;
-        after = Some(row.ok_or_else(page::unknown)?.get("created_at"));
-    }
-    show(
-        client,
-        Some(viewer),
-        Which::Page {
-            after,
-            cursor,
-            rows,
-        },
-    )
-    .await
+    show(client, Some(viewer), Which::Page { cursor, rows }).await
 }
 
 /// Conversations without their members. With a viewer, they hold the viewer's own view.
@@ -58,9 +32,8 @@ pub async fn view(
 /// Selects conversations.
 enum Which<'a> {
     These(&'a [ConversationId]),
-    /// The viewer's next ones after a time and an id.
+    /// The viewer's next ones after an id.
     Page {
-        after: Option<DateTime<Utc>>,
         cursor: Option<ConversationId>,
         rows: i64,
     },
@@ -73,13 +46,9 @@ async fn show(
     viewer: Option<Principal>,
     which: Which<'_>,
 ) -> Result<Vec<Conversation>> {
-    let (these, after, cursor, rows) = match which {
-        Which::These(ids) => (Some(ids), None, None, 0),
-        Which::Page {
-            after,
-            cursor,
-            rows,
-        } => (None, after, cursor, rows),
+    let (these, cursor, rows) = match which {
+        Which::These(ids) => (Some(ids), None, 0),
+        Which::Page { cursor, rows } => (None, cursor, rows),
     };
     let viewer = viewer.map(Principal::id);
     let rows = client
@@ -111,13 +80,12 @@ async fn show(
             where c.conversation_id = any(coalesce($1::uuid[], array(
                     select c.conversation_id from active_member me join conversation c using (conversation_id)
                     where me.principal_id = $2
-                        and ($3::timestamptz is null
-                             or (c.last_activity_at, coalesce(c.last_message_id, c.conversation_id)) < ($3, $4::uuid))
-                    order by c.last_activity_at desc, coalesce(c.last_message_id, c.conversation_id) desc limit $5
+                        and ($3::uuid is null or coalesce(c.last_message_id, c.conversation_id) < $3)
+                    order by coalesce(c.last_message_id, c.conversation_id) desc limit $4
                 )))
                 and ($2::uuid is null or me.principal_id is not null and mine.state is distinct from 'revoked')
-            order by c.last_activity_at desc, coalesce(c.last_message_id, c.conversation_id) desc",
-            &[&these, &viewer, &after, &cursor, &rows],
+            order by coalesce(c.last_message_id, c.conversation_id) desc",
+            &[&these, &viewer, &cursor, &rows],
         )
         .await?;
     Ok(rows.iter().map(conversation).collect())

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 pub use self::history::{Page, history};
 use self::statement::{Columns, LOCK, SEND, Tokens, UNLOCKED};
@@ -65,14 +66,19 @@ pub enum Refusal {
     UnknownRecipient,
 }
 
-/// The message that a sender's key was used for in the last 24 hours. An older key is free again.
-const PRIOR: &str = "-- messages.prior
-with freed as (
-    delete from idempotency where sender_id = $1 and key = $2 and created_at <= app_now() - interval '24 hours'
+/// The messages that senders' keys were used for in the last 24 hours: at most one for each send,
+/// which `n` names, from 1. Older keys are free again.
+const PRIORS: &str = "-- messages.priors
+with item as (
+    select sender_id, key, n::int4 as n from unnest($1::uuid[], $2::uuid[]) with ordinality as one (sender_id, key, n)
+), freed as (
+    delete from idempotency k using item
+    where k.sender_id = item.sender_id and k.key = item.key and k.created_at <= app_now() - interval '24 hours'
 )
-select m.message_id, m.conversation_id, m.seq, m.created_at, m.payload, m.client_message_id
-from idempotency k join message m using (message_id)
-where k.sender_id = $1 and k.key = $2 and k.created_at > app_now() - interval '24 hours'";
+select item.n, m.message_id, m.conversation_id, m.seq, m.created_at, m.payload, m.client_message_id
+from item
+join idempotency k on k.sender_id = item.sender_id and k.key = item.key and k.created_at > app_now() - interval '24 hours'
+join message m on m.conversation_id = k.conversation_id and m.seq = k.seq";
 
 /// Begins a transaction that locks the conversations of a batch. A statement in it finds none of
 /// them changed.
@@ -115,14 +121,16 @@ pub async fn commit(
         }
     };
     let mut decisions = statement::decode(batch, &rows);
-    for (decision, send) in decisions.iter_mut().zip(batch) {
-        if !matches!(
+    let open = |decision: &Decision| {
+        !matches!(
             decision,
             Decision::Stored(_) | Decision::Refused(Refusal::Credential)
-        ) {
-            look_for_prior(db, send, decision).await;
-        }
-    }
+        )
+    };
+    let repeats = batch.iter().zip(&mut decisions);
+    let repeats =
+        repeats.filter(|(send, decision)| send.request.draft.key.is_some() && open(decision));
+    look_for_priors(db, repeats.collect()).await;
     Ok(decisions)
 }
 
@@ -130,7 +138,8 @@ pub async fn commit(
 const PUT_TOKENS: &str = "-- messages.put_tokens
 insert into message_token (conversation_id, seq, token)
 select m.conversation_id, m.seq, t.token
-from unnest($1::uuid[], $2::text[]) as t (message_id, token) join message m using (message_id)";
+from unnest($1::uuid[], $2::uuid[], $3::text[]) as t (conversation_id, message_id, token)
+join message m using (conversation_id, message_id)";
 
 /// The statement, and the tokens of its messages in the same transaction. Few batches have any.
 async fn execute_with_tokens(
@@ -145,8 +154,11 @@ async fn execute_with_tokens(
     };
     let stmt = tx.prepare_cached(SEND).await?;
     let rows = tx.query(&stmt, &columns.params()).await?;
-    tx.execute(PUT_TOKENS, &[&tokens.messages, &tokens.tokens])
-        .await?;
+    tx.execute(
+        PUT_TOKENS,
+        &[&tokens.conversations, &tokens.messages, &tokens.tokens],
+    )
+    .await?;
     tx.commit().await?;
     Ok(rows)
 }
@@ -171,34 +183,49 @@ fn is_write_conflict(error: &Error) -> bool {
     error.is_conflict() || error.violates("idempotency_pkey")
 }
 
-/// Makes a decision a replay if the sender's key was used before.
-async fn look_for_prior(db: &Db, send: &PendingSend, decision: &mut Decision) {
-    match prior(db, send).await {
-        Ok(Some(prior)) => *decision = Decision::Replay(prior),
-        Ok(None) => {}
-        // The rest of the batch is stored. Only this send is tried again.
-        Err(_) => *decision = Decision::Undecided,
+/// Makes the decisions on repeated sends replays, also for senders that are no longer members.
+async fn look_for_priors(db: &Db, mut repeats: Vec<(&PendingSend, &mut Decision)>) {
+    if repeats.is_empty() {
+        return;
+    }
+    let sends: Vec<&PendingSend> = repeats.iter().map(|(send, _)| *send).collect();
+    match priors(db, &sends).await {
+        Ok(found) => {
+            for (n, prior) in found {
+                if let Some((_, decision)) = repeats.get_mut(n) {
+                    **decision = Decision::Replay(prior);
+                }
+            }
+        }
+        // The rest of the batch is stored. Only these sends are tried again.
+        Err(_) => {
+            for (_, decision) in repeats {
+                *decision = Decision::Undecided;
+            }
+        }
     }
 }
 
-/// The message that the sender's key was used for, also for a sender that is no longer a member.
-async fn prior(db: &Db, send: &PendingSend) -> Result<Option<Prior>> {
-    let Some(key) = send.request.draft.key else {
-        return Ok(None);
-    };
+/// The messages of sends whose keys were used before, each with the place of its send.
+async fn priors(db: &Db, sends: &[&PendingSend]) -> Result<Vec<(usize, Prior)>> {
+    let senders: Vec<Uuid> = sends.iter().map(|send| send.request.sender.id()).collect();
+    let keys: Vec<Option<Uuid>> = sends.iter().map(|send| send.request.draft.key).collect();
     let client = db.read().await?;
-    let stmt = client.prepare_cached(PRIOR).await?;
-    let row = client
-        .query_opt(&stmt, &[&send.request.sender.id(), &key])
-        .await?;
-    Ok(row.map(|row| Prior {
-        id: row.get("message_id"),
-        conversation: row.get("conversation_id"),
-        seq: row.get("seq"),
-        created_at: row.get("created_at"),
-        payload: row.get("payload"),
-        client_message_id: row.get("client_message_id"),
-    }))
+    let stmt = client.prepare_cached(PRIORS).await?;
+    let rows = client.query(&stmt, &[&senders, &keys]).await?;
+    let found = rows.iter().filter_map(|row| {
+        let n = statement::position(row.get("n"))?;
+        let prior = Prior {
+            id: row.get("message_id"),
+            conversation: row.get("conversation_id"),
+            seq: row.get("seq"),
+            created_at: row.get("created_at"),
+            payload: row.get("payload"),
+            client_message_id: row.get("client_message_id"),
+        };
+        Some((n, prior))
+    });
+    Ok(found.collect())
 }
 
 /// Deletes keys that are older than their window.
@@ -207,8 +234,8 @@ pub async fn forget_keys(db: &Db) -> Result<bool> {
     let stmt = client
         .prepare_cached(
             "-- messages.forget_keys
-            delete from idempotency where ctid = any(array(
-                select ctid from idempotency where created_at < app_now() - interval '25 hours'
+            delete from idempotency where created_at = any(array(
+                select created_at from idempotency where created_at < app_now() - interval '25 hours'
                 order by created_at limit $1
             ))",
         )

@@ -4,37 +4,36 @@
 //! Items are numbers into these arrays (`n`, from 1), so rows stay narrow. `$10` is the highest
 //! `hop`.
 //!
-//! - `judged`: each item with its verdict, null for one that may be stored, and the version
-//!   (`xmin`) of its conversation.
-//! - `bumped`: numbers for the good items of each conversation, if that still has the version that
-//!   was read.
+//! - `judged`: each item with its verdict, null for one that may be stored. With it go the
+//!   `rules_version` of its conversation, and the last number that an agent's `hop` follows from.
+//! - `bumped`: numbers for the good items of each conversation, if its rules are still those that
+//!   were read. Other sends meanwhile do not matter, except to an agent's `hop`.
 //! - `keyed`, `stored`: keys and messages.
-//! - `heads`, `entries`: the inbox of each member, its head and what it got.
+//! - `heads`, `entries`: the inbox of each member, its head and what it got. A run of messages of
+//!   one conversation is stored as its last number, others as arrays.
 //!
 //! Outputs: rows whose `kind` says what they are.
 //!
 //! - `stored`, for an item: `n`, `seq`, `created_at`, `hop`, `device_id`.
 //! - a verdict, for an item that was not stored: `n`.
-//! - `inbox`, for each inbox: `principal_id`, its head as `seq`, and `message_ids`, of which the
-//!   last has that number.
+//! - `inbox`, for each inbox: `principal_id`, its head as `seq`, and the items as `ns`, of which
+//!   the last has that number.
 //!
-//! An item without a row is in a conversation that changed between the snapshot and its lock. The
-//! writer tries it again. Two sets of arrays instead of these rows cost Postgres a fifth more for
-//! eight messages into a group of 500. They save nothing where inboxes are few.
+//! An item without a row is in a conversation whose rules changed between the snapshot and its
+//! lock. The writer tries it again. Two sets of arrays instead of these rows cost Postgres a fifth
+//! more for eight messages into a group of 500. They save nothing where inboxes are few.
 //!
 //! Locks: the updates are the locks, conversations first, then keys, then inboxes, each in order.
-//! Nested loops keep that order ([`Plans::Pinned`]). A change of members updates the conversation's
-//! row, so an unchanged version proves the members too. Heads of inboxes are read as they are
-//! locked and cannot be stale.
+//! Nested loops keep that order ([`Plans::Pinned`]). A change of members, roles, relations or
+//! encryption raises `rules_version`, so an unchanged one proves the members too. Heads of inboxes
+//! are read as they are locked and cannot be stale.
 //!
 //! Cost: the statement looks tables up by their keys, and never joins its own results with each
 //! other. So the cost per message does not grow with the batch. A used key gets a verdict of its
-//! own. [`prior`](super) looks up its message separately, because replays are rare. A key that a
+//! own. [`priors`](super) looks up its message separately, because replays are rare. A key that a
 //! concurrent transaction uses for another conversation fails the statement.
 //!
 //! [`Plans::Pinned`]: crate::db::Plans::Pinned
-
-use std::collections::HashMap;
 
 use blindpipe_protocol::search::SearchToken;
 use tokio_postgres::{Row, types::ToSql};
@@ -76,7 +75,8 @@ with item as (
         ($8::uuid[])[n] as in_reply_to, ($9::text[])[n]::uuid[] as named
     from unnest($1::uuid[]) with ordinality as one (message_id, n)
 ), judged as materialized (
-    select item.n, item.conversation_id, c.xmin as version, s.device_id, h.hop::int2 as hop,
+    select item.n, item.conversation_id, c.rules_version, s.device_id, h.hop::int2 as hop,
+        case when item.session_id is null and item.in_reply_to is null then c.last_seq end as follows,
         case
             when not coalesce(
                 s.user_id = item.sender_id and s.revoked_at is null and s.absolute_expires_at > app_now(),
@@ -88,18 +88,19 @@ with item as (
             when m.relation_id is not null
                 and (select r.state from relation r where r.relation_id = m.relation_id) = 'revoked' then 'relation_revoked'
             when c.encryption = 'required' and not item.encrypted then 'plaintext'
-            when item.in_reply_to is not null and answered.conversation_id is distinct from item.conversation_id then 'unknown_reference'
+            when item.in_reply_to is not null and answered.seq is null then 'unknown_reference'
             when h.hop > $10 then 'too_many_hops'
             when item.named is not null and not item.named <@ array(
                 select x.principal_id from member x where x.conversation_id = item.conversation_id) then 'unknown_recipient'
-            when (select k.message_id from idempotency k where k.key = item.key and k.sender_id = item.sender_id)
+            when (select k.seq from idempotency k where k.key = item.key and k.sender_id = item.sender_id)
                 is not null then 'key_taken'
         end as verdict
     from item
     left join session s on s.session_id = item.session_id
     left join conversation c on c.conversation_id = item.conversation_id
     left join member m on m.conversation_id = item.conversation_id and m.principal_id = item.sender_id
-    left join message answered on answered.message_id = item.in_reply_to
+    left join message answered
+        on answered.conversation_id = item.conversation_id and answered.message_id = item.in_reply_to
     cross join lateral (
         select case
             when item.session_id is not null then 0
@@ -117,19 +118,21 @@ with item as (
         last_sender_id = $3[d.last], last_sender_kind = case when $4[d.last] is null then 'agent' else 'user' end,
         last_hop = d.hops[cardinality(d.ns)], last_activity_at = app_now()
     from (
-        select conversation_id, (array_agg(version))[1] as version, max(n) as last, array_agg(n) as ns,
-            array_agg(hop) as hops, array_agg(device_id) as devices, array_agg($1[n]) as ids, array_agg($3[n]) as senders
+        select conversation_id, min(rules_version) as rules_version, max(follows) as follows, max(n) as last,
+            array_agg(n) as ns, array_agg(hop) as hops, array_agg(device_id) as devices, array_agg($3[n]) as senders
         from (select * from judged where verdict is null order by conversation_id, n) each
         group by conversation_id order by conversation_id
     ) d
-    where c.conversation_id = d.conversation_id and c.xmin = d.version
-    returning c.conversation_id, c.last_seq - cardinality(d.ns) as before, d.ns, d.hops, d.devices, d.ids, d.senders
+    where c.conversation_id = d.conversation_id and c.rules_version = d.rules_version
+        and (d.follows is null or c.last_seq = d.follows)
+    returning c.conversation_id, d.ns, d.hops, d.devices, d.senders,
+        array(select generate_series(c.last_seq - cardinality(d.ns) + 1, c.last_seq)) as seqs
 ), good as materialized (
-    select conversation_id, before + nth as seq, n, hop, device_id
-    from bumped cross join unnest(ns, hops, devices) with ordinality as one (n, hop, device_id, nth)
+    select conversation_id, seq, n, hop, device_id
+    from bumped cross join unnest(seqs, ns, hops, devices) as one (seq, n, hop, device_id)
 ), keyed as (
-    insert into idempotency (key, sender_id, message_id)
-    select $7[n], $3[n], $1[n] from good where $7[n] is not null order by 2, 1
+    insert into idempotency (key, sender_id, conversation_id, seq)
+    select $7[n], $3[n], conversation_id, seq from good where $7[n] is not null order by 2, 1
     returning 1
 ), stored as (
     insert into message (conversation_id, seq, message_id, sender_id, sender_kind, sender_device, client_message_id,
@@ -138,36 +141,45 @@ with item as (
            ($11::uuid[])[n], $8[n], hop, app_now(), ($12::text[])[n], ($13::text[])[n]::text[]
     from good
 ), heads as (
-    update inbox i set head_seq = i.head_seq + cardinality(h.ids)
+    update inbox i set head_seq = i.head_seq + cardinality(h.ns)
     from (
-        select principal_id, array_concat(ids) as ids
+        select principal_id, array_concat(ns) as ns, array_concat(seqs) as seqs, count(*) = 1 as is_of_one
         from (
-            select m.principal_id, case
-                    when m.visibility = 'all' and (m.principal_kind = 'user' or m.principal_id <> all(b.senders)) then b.ids
-                    else array(
-                        select $1[n] from unnest(b.ns) n
-                        where (m.principal_kind = 'user' or m.principal_id <> $3[n])
-                            and (m.visibility = 'all' or m.principal_id = any($9[n]::uuid[])))
-                end as ids
+            select m.principal_id,
+                case when few.is_all then b.ns else array(
+                    select n from unnest(b.ns) n
+                    where (m.principal_kind = 'user' or m.principal_id <> $3[n])
+                        and (m.visibility = 'all' or m.principal_id = any($9[n]::uuid[]))) end as ns,
+                case when few.is_all then b.seqs else array(
+                    select seq from unnest(b.ns, b.seqs) as one (n, seq)
+                    where (m.principal_kind = 'user' or m.principal_id <> $3[n])
+                        and (m.visibility = 'all' or m.principal_id = any($9[n]::uuid[]))) end as seqs
             from bumped b join member m on m.conversation_id = b.conversation_id
+            cross join lateral (
+                select m.visibility = 'all' and (m.principal_kind = 'user' or m.principal_id <> all(b.senders)) as is_all
+            ) few
             where m.relation_id is null or (select r.state from relation r where r.relation_id = m.relation_id) <> 'revoked'
             order by m.principal_id, b.conversation_id
         ) each
         where (select count(*) from keyed) is not null -- the keys first
         group by principal_id order by principal_id
     ) h
-    where i.principal_id = h.principal_id and cardinality(h.ids) > 0
-    returning i.principal_id, i.head_seq, h.ids
+    where i.principal_id = h.principal_id and cardinality(h.ns) > 0
+    returning i.principal_id, i.head_seq, cardinality(h.ns) as events, h.ns, h.seqs,
+        h.is_of_one and h.seqs[cardinality(h.seqs)] - h.seqs[1] = cardinality(h.seqs) - 1 as is_run
 ), entries as (
-    insert into inbox_entry (principal_id, seq, event_ids) select principal_id, head_seq, ids from heads
+    insert into inbox_entry (principal_id, seq, events, conversation_id, message_seq, conversation_ids, message_seqs)
+    select principal_id, head_seq, events,
+        case when is_run then $2[ns[1]] end, case when is_run then seqs[events] end,
+        case when not is_run then array(select $2[n] from unnest(ns) n) end, case when not is_run then seqs end
+    from heads
 )
-select 'stored' as kind, n, seq, app_now() as created_at, hop, device_id, null::uuid as principal_id,
-    null::uuid[] as message_ids
+select 'stored' as kind, n, seq, app_now() as created_at, hop, device_id, null::uuid as principal_id, null::int4[] as ns
 from good
 union all
 select verdict, n, null, null, null, null, null, null from judged where verdict is not null
 union all
-select 'inbox', null, head_seq, null, null, null, principal_id, ids from heads";
+select 'inbox', null, head_seq, null, null, null, principal_id, ns from heads";
 
 /// The statement's inputs: one array per column.
 pub struct Columns<'a> {
@@ -189,8 +201,9 @@ pub struct Columns<'a> {
     search_tokens: Vec<&'a [SearchToken]>,
 }
 
-/// Search tokens and their messages: two arrays of one length.
+/// Search tokens and their messages: arrays of one length.
 pub struct Tokens<'a> {
+    pub conversations: Vec<ConversationId>,
     pub messages: Vec<MessageId>,
     pub tokens: Vec<&'a str>,
 }
@@ -233,10 +246,17 @@ impl<'a> Columns<'a> {
 
     /// The search tokens; none if no send has any.
     pub fn tokens(&self) -> Option<Tokens<'a>> {
-        let pairs = self.ids.iter().zip(&self.search_tokens);
-        let pairs = pairs.flat_map(|(id, tokens)| tokens.iter().map(|token| (*id, token.as_str())));
-        let (messages, tokens): (Vec<_>, Vec<_>) = pairs.unzip();
-        (!messages.is_empty()).then_some(Tokens { messages, tokens })
+        let sends = self.conversations.iter().zip(&self.ids);
+        let all = sends.zip(&self.search_tokens).flat_map(|(send, tokens)| {
+            let each = tokens.iter().map(|token| token.as_str());
+            each.map(move |token| (*send.0, *send.1, token))
+        });
+        let (conversations, messages, tokens): (Vec<_>, Vec<_>, Vec<_>) = all.collect();
+        (!messages.is_empty()).then_some(Tokens {
+            conversations,
+            messages,
+            tokens,
+        })
     }
 
     /// The parameters `$1` to `$13`.
@@ -276,25 +296,25 @@ pub fn decode(batch: &[PendingSend], rows: &[Row]) -> Vec<Decision> {
     let is_inbox = |row: &&Row| row.get::<_, &str>("kind") == "inbox";
     let (inboxes, items): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(is_inbox);
     for row in items {
-        let n: i32 = row.get("n");
-        let n = usize::try_from(n - 1).ok();
-        if let Some(decision) = n.and_then(|n| decisions.get_mut(n)) {
+        if let Some(decision) = position(row.get("n")).and_then(|n| decisions.get_mut(n)) {
             *decision = decode_item(row);
         }
     }
-    let positions: HashMap<MessageId, usize> = batch.iter().map(|send| send.id).zip(0..).collect();
     for row in inboxes {
         let (head, principal): (i64, _) = (row.get("seq"), row.get("principal_id"));
-        let ids: Vec<MessageId> = row.get("message_ids");
-        for (seq, id) in (0..=head).rev().zip(ids.iter().rev()) {
-            if let Some(Decision::Stored(stored)) =
-                positions.get(id).and_then(|n| decisions.get_mut(*n))
-            {
+        let items: Vec<i32> = row.get("ns");
+        for (seq, n) in (0..=head).rev().zip(items.into_iter().rev()) {
+            if let Some(Decision::Stored(stored)) = position(n).and_then(|n| decisions.get_mut(n)) {
                 stored.deliveries.push(Delivery { principal, seq });
             }
         }
     }
     decisions
+}
+
+/// The place of an item in its batch. Postgres counts from 1.
+pub fn position(n: i32) -> Option<usize> {
+    usize::try_from(n - 1).ok()
 }
 
 fn decode_item(row: &Row) -> Decision {

@@ -84,8 +84,8 @@ pub async fn forget_calls(db: &Db, days: i32) -> Result<bool> {
     let deleted = client
         .execute(
             "-- tool_calls.forget_calls
-            delete from tool_call where ctid = any(array(
-                select ctid from tool_call where created_at < app_now() - make_interval(days => $1)
+            delete from tool_call where call_id = any(array(
+                select call_id from tool_call where created_at < app_now() - make_interval(days => $1)
                 order by created_at limit $2
             ))",
             &[&days, &BATCH_ROWS],
@@ -99,8 +99,8 @@ pub async fn forget_consents(db: &Db) -> Result<bool> {
     let deleted = client
         .execute(
             "-- tool_calls.forget_consents
-            delete from tool_consent where ctid = any(array(
-                select ctid from tool_consent where used_at < app_now() - interval '24 hours' order by used_at limit $1
+            delete from tool_consent where used_at = any(array(
+                select used_at from tool_consent where used_at < app_now() - interval '24 hours' order by used_at limit $1
             ))",
             &[&BATCH_ROWS],
         )

@@ -93,7 +93,8 @@ async fn a_group_has_five_hundred_members_and_not_one_more() {
         .expect("a ULID");
     let sql =
         "select count(*), count(distinct principal_id), count(*) filter (where e.seq = i.head_seq)
-        from inbox_entry e join inbox i using (principal_id) where $1 = any(event_ids)";
+        from inbox_entry e join inbox i using (principal_id) join message m on m.conversation_id = e.conversation_id
+            and m.seq = e.message_seq where m.message_id = $1";
     let row = client
         .query_one(sql, &[&uuid::Uuid::from(id)])
         .await
@@ -185,7 +186,7 @@ async fn a_hundred_join_a_large_group_in_one_call() {
         .get(0);
     assert_eq!(own, 99);
     let sql = "select count(*) from (
-            select i.head_seq, coalesce(sum(cardinality(e.event_ids)), 0) as n from inbox i join member m using (principal_id)
+            select i.head_seq, coalesce(sum(e.events), 0) as n from inbox i join member m using (principal_id)
             join inbox_entry e using (principal_id) group by i.principal_id, i.head_seq
         ) one where head_seq <> n";
     assert_eq!(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal, cast
+from typing import Final, Literal, cast
 
 from ..core.session import Session, SessionOptions
 from ..core.types import ConversationInfo, Event, Grant, JsonObject, Message, ToolCall
@@ -34,6 +34,9 @@ from .events import (
 )
 from .rotation import NotGiven, Rotator
 from .tool_requests import BegunStore, MemoryBegun, open_tool_request
+
+
+MAX_FINISHED: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ class Client:
         self._parts: ConversationParts | None = None
         # Conversations of the streams that are written now.
         self._streams: dict[str, str] = {}
-        self._finished: set[str] = set()
+        # Messages of streams that are there, the newest last.
+        self._finished: dict[str, None] = {}
         self.account = Account(options.url, self._hooks, options.ssl_context)
         self.devices = Devices(self.account, self._hold_keys)
 
@@ -290,7 +294,7 @@ class Client:
         """Takes an approval back, at once."""
         await self.account.http.data(Call("DELETE", f"/grants/{grant_id}"))
 
-    async def events(self) -> AsyncIterator[ClientEvent]:
+    async def events(self) -> AsyncGenerator[ClientEvent, None]:
         """Events, over a socket that reconnects.
 
         An event is acknowledged when the next one is asked for. Close the iterator
@@ -369,7 +373,9 @@ class Client:
         id = message.get("client_message_id")
         if id:
             # The message replaces what was shown of its stream.
-            self._finished.add(id)
+            self._finished[id] = None
+            if len(self._finished) > MAX_FINISHED:
+                del self._finished[next(iter(self._finished))]
             self._streams.pop(id, None)
         if received.opened is not None and received.opened.encrypted:
             self.session.remember(message)

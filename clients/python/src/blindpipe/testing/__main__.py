@@ -63,7 +63,7 @@ async def ask(cluster: DevCluster, text: str) -> None:
 
 async def _answer(client: Client, conversation: Conversation, text: str) -> MessageEvent:
     sent = ""
-    async with aclosing(client.events()) as events:  # type: ignore[type-var]
+    async with aclosing(client.events()) as events:
         async for event in events:
             if isinstance(event, CaughtUp) and not sent:
                 sent = (await conversation.send(text))["message_id"]

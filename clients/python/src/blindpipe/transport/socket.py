@@ -118,18 +118,12 @@ class Socket:
 
     async def _connect_once(self) -> _Ending:
         self._after_ms, self._dropping = None, asyncio.Event()
-        http = self._options.http
-        address = "ws" + http.url.removeprefix("http") + "/ws"
+        address = "ws" + self._options.http.url.removeprefix("http") + "/ws"
         try:
             auth = await self._options.auth()
             if self._closing.is_set():
                 return _Ending(NO_STATUS, None)
-            socket = await asyncio.wait_for(
-                http.session().ws_connect(
-                    address, autoping=False, autoclose=False, max_msg_size=MAX_FRAME_BYTES
-                ),
-                HANDSHAKE_SECONDS,
-            )
+            socket = await self._connected(address)
         except (aiohttp.ClientError, TimeoutError, OSError):
             return _Ending(NO_STATUS, None)
         self._current, self._outgoing = socket, asyncio.Queue()
@@ -142,6 +136,27 @@ class Socket:
         await self._hang_up(socket)
         self._options.hooks.call("disconnected", code=code)
         return _Ending(code, self._after_ms)
+
+    async def _connected(self, address: str) -> aiohttp.ClientWebSocketResponse:
+        """A new connection. Raises `TimeoutError` if this is closed before it is there."""
+
+        async def connect() -> aiohttp.ClientWebSocketResponse:
+            return await self._options.http.session().ws_connect(
+                address, autoping=False, autoclose=False, max_msg_size=MAX_FRAME_BYTES
+            )
+
+        connecting = asyncio.create_task(connect())
+        closing = asyncio.create_task(self._closing.wait())
+        both: tuple[asyncio.Task[Any], ...] = (connecting, closing)
+        try:
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait(both, timeout=HANDSHAKE_SECONDS, return_when=first)
+            if not connecting.done():
+                raise TimeoutError
+            return connecting.result()
+        finally:
+            for task in both:
+                task.cancel()
 
     async def _hang_up(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         try:
