@@ -48,6 +48,7 @@ docs: toolchain ## build the documentation of the code, warnings are errors
 # Built first, so that what is fetched (Postgres, Redis, a browser) is fetched before the tests' output hides it.
 units: toolchain ## all tests, against real Postgres, Redis and a browser
 	@echo "== tests" && $(CARGO) test --locked --workspace --lib --bins --tests --no-run
+	@$(CARGO) build --locked --workspace --examples
 	@$(TARGET)/debug/devcluster fetch
 	@$(CARGO) test --locked --workspace --lib --bins --tests
 

@@ -36,10 +36,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         connections: Connections::up_to(10_000),
         buffers: ByteBudget::new(1 << 30),
         idle_timeout: std::time::Duration::from_secs(75),
-        tasks,
+        tasks: tasks.clone(),
         stop: CancellationToken::new(),
     };
-    listener::serve(listener, server).await;
+    listener::serve(listener, server, &tasks);
+    tasks.close();
+    tasks.wait().await;
     Ok(())
 }
 

@@ -164,6 +164,24 @@ begin
 end
 $function$;
 
+CREATE OR REPLACE FUNCTION require_live(session_ids uuid[], token_ids uuid[])
+ RETURNS boolean
+ LANGUAGE plpgsql
+AS $function$
+begin
+    if exists (
+        select from unnest(session_ids) as c (id)
+        where c.id is not null and not exists (select from live_session s where s.session_id = c.id)
+    ) or exists (
+        select from unnest(token_ids) as c (id)
+        where c.id is not null and not exists (select from live_agent_token t where t.token_id = c.id)
+    ) then
+        raise exception 'a credential has ended meanwhile' using errcode = 'serialization_failure';
+    end if;
+    return true;
+end
+$function$;
+
 CREATE OR REPLACE FUNCTION rotate_webhook_deliveries(retained integer)
  RETURNS integer
  LANGUAGE plpgsql

@@ -29,7 +29,7 @@ use crate::{
     limits::table::Overrides,
     mail::Mailer,
     objects::Objects,
-    supervisor::supervise,
+    supervisor,
     work::UnitOfWork,
 };
 
@@ -57,26 +57,30 @@ pub struct Schedule {
 
 impl Schedule {
     /// Spawns the worker and the upkeep's timers; they end with `stop`.
-    pub fn spawn(&self, tasks: &TaskTracker, stop: &CancellationToken) {
+    pub fn start(&self, tasks: &TaskTracker, stop: &CancellationToken) {
         let (db, wake) = (self.work.db().clone(), self.work.job_wakeup());
         let (worker, until) = (Worker::new(db, wake, self.clone()), stop.clone());
-        tasks.spawn(supervise("jobs", move || worker.clone().run(until.clone())));
-        let (sweep, until) = (Box::pin(self.clone().expire_tool_calls()), stop.clone());
-        tasks.spawn(async move { until.run_until_cancelled(sweep).await });
+        supervisor::spawn(tasks, "jobs", move || worker.clone().run(until.clone()));
+        let schedule = self.clone();
+        supervisor::spawn_until(tasks, stop, "tool_calls.expire", move || {
+            schedule.clone().expire_tool_calls()
+        });
         for upkeep in Upkeep::ALL {
-            let (clock, until) = (Box::pin(self.clone().repeat(*upkeep)), stop.clone());
-            tasks.spawn(async move { until.run_until_cancelled(clock).await });
+            let schedule = self.clone();
+            supervisor::spawn_until(tasks, stop, "schedule", move || {
+                schedule.clone().repeat(*upkeep)
+            });
         }
     }
 
-    /// Requests a kind of upkeep at its interval. The first turn comes at a random time, so that
+    /// Requests a kind of upkeep at its interval. The first run comes at a random time, so that
     /// nodes and kinds do not run in step.
     async fn repeat(self, upkeep: Upkeep) {
         let every = Duration::from_secs(upkeep.row().1) / self.upkeep_speed;
         tokio::time::sleep(every.mul_f64(self.work.random().fraction())).await;
         loop {
             if let Err(error) = self.ask_for(upkeep).await {
-                error.log_in("schedule.request", "the next turn requests it again");
+                error.log_in("schedule.request", "the next round requests it again");
             }
             tokio::time::sleep(every).await;
         }
@@ -154,7 +158,7 @@ impl Schedule {
         loop {
             tokio::time::sleep(tool_calls::SWEEP_INTERVAL).await;
             if let Err(error) = tool_calls::expire(&self.work).await {
-                error.log_in("tool_calls.expire", "the next turn denies them");
+                error.log_in("tool_calls.expire", "the next round denies them");
             }
         }
     }

@@ -54,7 +54,7 @@ const MAX_CONCURRENT_HASHES: usize = 64;
 /// Concurrent lookups of unknown tokens, and the size of their pool. A flood of made-up tokens with
 /// right checksums delays only new clients.
 pub const MAX_CONCURRENT_LOOKUPS: usize = 2;
-/// Longest wait for a turn to look up or to hash.
+/// Longest wait for a permit to look up or to hash.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A new token, which its owner sees once. Cannot be printed.
@@ -133,7 +133,7 @@ pub struct AgentTokens {
     limits: Limits,
     proofs: Proofs,
     looks: Arc<Semaphore>,
-    turns: Arc<Semaphore>,
+    hashes: Arc<Semaphore>,
     verified: Cache<[u8; 32], AgentToken>,
     /// The proofs that this node has shared lately.
     renewed: Cache<[u8; 32], ()>,
@@ -163,7 +163,7 @@ impl AgentTokens {
             .time_to_live(PROOF_RENEWAL_INTERVAL)
             .build();
         let key = MacKey::from_bytes(random.bytes());
-        let [looks, turns] =
+        let [looks, hashes] =
             [MAX_CONCURRENT_LOOKUPS, MAX_CONCURRENT_HASHES].map(|n| Arc::new(Semaphore::new(n)));
         AgentTokens {
             lookup_db,
@@ -172,7 +172,7 @@ impl AgentTokens {
             limits,
             proofs,
             looks,
-            turns,
+            hashes,
             verified,
             renewed,
             revoked,
@@ -210,7 +210,7 @@ impl AgentTokens {
             })
     }
 
-    /// Verifies a token by another node's proof, or by a hash in its turn. An unknown token is
+    /// Verifies a token by another node's proof, or by a hash. An unknown token is
     /// refused before either.
     async fn verify(&self, lookup: &str, token: &str, ip: ClientIp) -> Result<AgentToken, Refused> {
         // The charge precedes the look-up, so that a flood costs Postgres nothing.
@@ -224,7 +224,7 @@ impl AgentTokens {
             metrics::token_seen("shared");
             return Ok(claim);
         }
-        let _turn = turn(&self.turns).await?;
+        let _permit = permit(&self.hashes).await?;
         // The charge precedes the hash, so that parallel guesses get no more tries. A right token
         // costs nothing.
         let wrong = Charge::take(&self.limits, Limit::AgentTokenWrong, claim.agent).await?;
@@ -242,7 +242,7 @@ impl AgentTokens {
 
     /// The token with these lookup characters, and its bcrypt hash.
     async fn find(&self, lookup: &str) -> Result<Option<(AgentToken, String)>> {
-        let _turn = turn(&self.looks).await?;
+        let _permit = permit(&self.looks).await?;
         let client = self.lookup_db.read().await?;
         let row = client
             .query_opt(
@@ -264,10 +264,11 @@ impl AgentTokens {
     }
 }
 
-/// Waits for a turn of `of`, at most [`VERIFY_TIMEOUT`].
-async fn turn(of: &Semaphore) -> Result<SemaphorePermit<'_>> {
-    let turn = tokio::time::timeout(VERIFY_TIMEOUT, of.acquire()).await;
-    turn.map_err(|_| Error::unavailable("too many new tokens at once"))?
+/// Waits for a permit of `of`, at most [`VERIFY_TIMEOUT`].
+async fn permit(of: &Semaphore) -> Result<SemaphorePermit<'_>> {
+    let permit = tokio::time::timeout(VERIFY_TIMEOUT, of.acquire()).await;
+    permit
+        .map_err(|_| Error::unavailable("too many new tokens at once"))?
         .map_err(Error::unavailable)
 }
 

@@ -47,7 +47,7 @@ struct Threads(mpsc::Sender<Job>);
 const HASH_THREAD_NICENESS: i32 = 15;
 
 impl Threads {
-    fn spawn(n: usize) -> Self {
+    fn start(n: usize) -> Self {
         let (jobs, waiting) = mpsc::channel::<Job>();
         let waiting = Arc::new(Mutex::new(waiting));
         for _ in 0..n {
@@ -85,8 +85,8 @@ impl Threads {
     }
 }
 
-/// A place in the queue, held until the hash is done or the turn is dropped.
-pub struct Turn(OwnedSemaphorePermit);
+/// A place in the queue, held until the hash is done or the permit is dropped.
+pub struct HashPermit(OwnedSemaphorePermit);
 
 impl Hasher {
     /// A pool for this machine.
@@ -97,29 +97,29 @@ impl Hasher {
             .hash_password_with_salt(b"nobody's password", b"nobody's salt 16")
             .map(|hash| hash.to_string());
         Hasher {
-            threads: Threads::spawn(cores),
+            threads: Threads::start(cores),
             queue: Arc::new(Semaphore::new(cores + HASH_QUEUE_CAPACITY)),
             decoy: decoy.unwrap_or_default().into(),
         }
     }
 
     /// Takes a place in the short queue. Errors: 503 if it is full.
-    pub fn turn(&self) -> Result<Turn> {
+    pub fn permit(&self) -> Result<HashPermit> {
         let place = self.queue.clone().try_acquire_owned();
-        Ok(Turn(place.map_err(|_| {
+        Ok(HashPermit(place.map_err(|_| {
             Error::unavailable("the hash queue is full")
         })?))
     }
 
     async fn run<T: Send + 'static>(
         &self,
-        Turn(place): Turn,
+        HashPermit(place): HashPermit,
         algorithm: &'static str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
         let asked = std::time::Instant::now();
         let (answer, answered) = oneshot::channel();
-        // Every turn is served: the wait is bounded by the jobs before it.
+        // Every permit is served: the wait is bounded by the jobs before it.
         self.threads.run(move || {
             // The place is held to the end of the work, even if the caller has gone.
             let _held = place;
@@ -132,7 +132,7 @@ impl Hasher {
 
     /// Hashes with Argon2id, as a PHC string.
     pub async fn hash_password(&self, password: String) -> Result<String> {
-        let hash = self.run(self.turn()?, "argon2id", move || {
+        let hash = self.run(self.permit()?, "argon2id", move || {
             Argon2::default()
                 .hash_password(password.as_bytes())
                 .map(|hash| hash.to_string())
@@ -142,16 +142,16 @@ impl Hasher {
     }
 
     /// Whether `password` belongs to `hash`. Without a hash the answer is no, after equal work. The
-    /// caller takes the turn first, so that a try that is counted is also made.
+    /// caller takes the permit first, so that a try that is counted is also made.
     pub async fn verify_password(
         &self,
-        turn: Turn,
+        permit: HashPermit,
         password: String,
         hash: Option<String>,
     ) -> Result<bool> {
         let known = hash.is_some();
         let hash = hash.unwrap_or_else(|| self.decoy.to_string());
-        let matches = self.run(turn, "argon2id", move || {
+        let matches = self.run(permit, "argon2id", move || {
             PasswordHash::new(&hash).is_ok_and(|hash| {
                 Argon2::default()
                     .verify_password(password.as_bytes(), &hash)
@@ -164,7 +164,7 @@ impl Hasher {
     /// Hashes the whole agent token with bcrypt.
     pub async fn hash_token(&self, token: String) -> Result<String> {
         let hash = self
-            .run(self.turn()?, "bcrypt", move || {
+            .run(self.permit()?, "bcrypt", move || {
                 bcrypt::non_truncating_hash(token, BCRYPT_COST)
             })
             .await?;
@@ -173,7 +173,7 @@ impl Hasher {
 
     /// Whether `token` belongs to `hash`.
     pub async fn verify_token(&self, token: String, hash: String) -> Result<bool> {
-        self.run(self.turn()?, "bcrypt", move || {
+        self.run(self.permit()?, "bcrypt", move || {
             bcrypt::non_truncating_verify(token, &hash).unwrap_or(false)
         })
         .await

@@ -1,13 +1,13 @@
 //! When agent tokens were last used. A request only queues a note. A task writes the notes, at most
 //! once a minute per token and node.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use moka::sync::Cache;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{db::Db, error::Result, ids::TokenId};
+use crate::{db::Db, error::Result, ids::TokenId, supervisor};
 
 /// Precision of the recorded time.
 const USE_GRANULARITY: Duration = Duration::from_secs(60);
@@ -28,7 +28,12 @@ impl TokenUse {
     /// Spawns the writer; it ends with `stop`.
     pub fn start(db: Db, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         let (notes, waiting) = mpsc::channel(QUEUE_CAPACITY);
-        tasks.spawn(write(db, waiting, stop.clone()));
+        // The queue outlives a writer that panics and starts again.
+        let waiting = Arc::new(Mutex::new(waiting));
+        supervisor::spawn_until(tasks, stop, "auth.touch_tokens", move || {
+            let (db, waiting) = (db.clone(), waiting.clone());
+            async move { write(&db, &mut *waiting.lock().await).await }
+        });
         TokenUse {
             recent: Cache::builder()
                 .max_capacity(100_000)
@@ -46,14 +51,10 @@ impl TokenUse {
     }
 }
 
-async fn write(db: Db, mut waiting: mpsc::Receiver<TokenId>, stop: CancellationToken) {
+async fn write(db: &Db, waiting: &mut mpsc::Receiver<TokenId>) {
     let mut tokens = Vec::with_capacity(MAX_BATCH_TOKENS);
-    loop {
-        tokio::select! {
-            n = waiting.recv_many(&mut tokens, MAX_BATCH_TOKENS) => if n == 0 { return },
-            () = stop.cancelled() => return,
-        }
-        if let Err(error) = touch(&db, &tokens).await {
+    while waiting.recv_many(&mut tokens, MAX_BATCH_TOKENS).await > 0 {
+        if let Err(error) = touch(db, &tokens).await {
             error.log_in(
                 "auth.touch_tokens",
                 "the times of last use stay as they were",

@@ -38,7 +38,7 @@ use self::{
 use crate::{
     clock::Clock,
     config::{Config, Profile},
-    metrics,
+    metrics, supervisor,
 };
 
 /// Deadline of connecting to one address, as a part of the exchange's.
@@ -179,16 +179,20 @@ impl Egress {
     }
 
     /// Closes idle connections in time, until `stopping`.
-    pub fn spawn_upkeep(&self, workers: &TaskTracker, stopping: &CancellationToken) {
+    pub fn start_upkeep(&self, workers: &TaskTracker, stopping: &CancellationToken) {
         let (egress, stopping) = (self.clone(), stopping.clone());
-        workers.spawn(async move {
-            loop {
-                tokio::select! {
-                    () = tokio::time::sleep(UPKEEP_INTERVAL) => egress.0.pool.close_idle(),
-                    () = stopping.cancelled() => return egress.0.pool.clear(),
-                }
-            }
+        supervisor::spawn(workers, "egress.upkeep", move || {
+            egress.clone().upkeep(stopping.clone())
         });
+    }
+
+    async fn upkeep(self, stopping: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(UPKEEP_INTERVAL) => self.0.pool.close_idle(),
+                () = stopping.cancelled() => return self.0.pool.clear(),
+            }
+        }
     }
 
     /// Judges a URL as [`Egress::post`] would, and calls nothing but name servers. Errors:

@@ -7,8 +7,21 @@ pub use blindpipe_protocol::close::Close;
 pub enum SessionEnd {
     /// The client has gone, so no close code can reach it.
     PeerGone,
+    /// The client answered no ping. A half-open connection has nobody who could receive a code.
+    Silent,
     /// The server closes the socket with this code.
     Close(Close),
+}
+
+impl SessionEnd {
+    /// The reason in `connections_closed_total`.
+    pub fn word(self) -> &'static str {
+        match self {
+            SessionEnd::PeerGone => "peer",
+            SessionEnd::Silent => "pong",
+            SessionEnd::Close(_) => "closed",
+        }
+    }
 }
 
 impl From<Close> for SessionEnd {

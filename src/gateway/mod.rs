@@ -27,6 +27,7 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
+use hyper::upgrade::OnUpgrade;
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -38,13 +39,20 @@ use crate::{
     features::{
         agents::ReachabilityTracker, messages::MessageWriter, streams::Streams, typing::Typing,
     },
-    http::client::{ClientIp, IngressPolicy},
+    http::{
+        client::{ClientIp, IngressPolicy},
+        connections::log_end,
+    },
     inbox::{Acks, Inbox},
     limits::{
-        Limiter, Limits, buffers::ByteBudget, slots::Slots, table::Limit,
-        unauthenticated::UnauthenticatedConnections,
+        Limiter, Limits,
+        buffers::ByteBudget,
+        slots::Slots,
+        table::Limit,
+        unauthenticated::{UnauthenticatedConnection, UnauthenticatedConnections},
     },
     random::Random,
+    supervisor,
     work::UnitOfWork,
 };
 
@@ -98,16 +106,34 @@ pub async fn upgrade(
     let tasks = gateway.tasks.clone();
     // The task is tracked, so that a drain waits for it. It is spawned, so that the connection's
     // own task can be freed.
-    tasks.spawn(async move {
-        // A failed upgrade means that the client has gone.
-        if let Ok(upgraded) = upgrading.await {
-            let mut socket = socket::Socket::new(upgraded);
-            let why = session::run(&gateway, &mut socket, unauthenticated).await;
-            Box::pin(socket.end(why)).await;
+    supervisor::spawn_once(&tasks, "gateway.sockets", async move {
+        let served = serve(&gateway, upgrading, unauthenticated);
+        let remedy = "the socket is cut and its client reconnects";
+        if supervisor::contain("gateway.socket", remedy, served)
+            .await
+            .is_none()
+        {
+            log_end("panicked", None);
         }
         drop(place);
     });
     Ok(response)
+}
+
+async fn serve(
+    gateway: &Gateway,
+    upgrading: OnUpgrade,
+    unauthenticated: UnauthenticatedConnection,
+) {
+    let upgraded = match upgrading.await {
+        Ok(upgraded) => upgraded,
+        // The client went before it had the answer.
+        Err(error) => return log_end("upgrade_failed", Some(&error)),
+    };
+    let mut socket = socket::Socket::new(upgraded);
+    let why = session::run(gateway, &mut socket, unauthenticated).await;
+    Box::pin(socket.end(why)).await;
+    log_end(why.word(), None);
 }
 
 /// A count among the node's open sockets, released on drop.

@@ -239,6 +239,7 @@ impl Socket {
                 }
                 self.wire.queue_close(close.code(), close.reason());
             }
+            SessionEnd::Silent => return,
             SessionEnd::PeerGone if !self.wire.is_closed() => return,
             SessionEnd::PeerGone => {}
         }

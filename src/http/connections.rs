@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 
 use super::client::network;
-use crate::config::Config;
+use crate::{config::Config, metrics};
 
 /// Open files that stay free for Postgres, Redis, mail and the listeners.
 const MIN_SPARE_FILES: u64 = 64;
@@ -106,6 +106,15 @@ impl Drop for Connection {
                 counts.addresses.remove(&self.address);
             }
         }
+    }
+}
+
+/// Counts the end of a connection, and says at `debug` why it came.
+pub fn log_end(reason: &'static str, error: Option<&dyn std::error::Error>) {
+    metrics::connection_closed(reason);
+    match error {
+        Some(error) => tracing::debug!(reason, %error, "a connection is closed"),
+        None => tracing::debug!(reason, "a connection is closed"),
     }
 }
 

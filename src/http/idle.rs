@@ -44,7 +44,7 @@ pub struct RequestPhase(Arc<Phase>);
 #[derive(Default)]
 struct Phase {
     /// Even while a head is awaited, odd while a request is answered.
-    turn: AtomicU64,
+    number: AtomicU64,
     lingers: AtomicBool,
     /// A WebSocket has the connection, with deadlines of its own for what it writes.
     upgraded: AtomicBool,
@@ -55,7 +55,7 @@ struct Phase {
 impl RequestPhase {
     /// Begins the next phase: a head is complete, or its answer is written.
     pub fn next(&self) {
-        self.0.turn.fetch_add(1, Ordering::Relaxed);
+        self.0.number.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Lets the connection linger: the client may still be sending when the answer ends it.
@@ -85,14 +85,14 @@ impl RequestPhase {
 
     /// The number of the awaited head; none while a request is answered.
     fn awaited(&self) -> Option<u64> {
-        Some(self.0.turn.load(Ordering::Relaxed)).filter(|turn| turn.is_multiple_of(2))
+        Some(self.0.number.load(Ordering::Relaxed)).filter(|number| number.is_multiple_of(2))
     }
 }
 
 /// A stream with these deadlines.
 pub struct Guarded<S> {
     stream: S,
-    turns: RequestPhase,
+    phase: RequestPhase,
     answers: Answers,
     rules: Rules,
     /// The head in progress, and the time of its first byte.
@@ -122,7 +122,7 @@ impl<S> Guarded<S> {
     /// Wraps a stream and waits for its first byte.
     pub fn new(
         stream: S,
-        turns: RequestPhase,
+        phase: RequestPhase,
         answers: Answers,
         rules: Rules,
         entry: Connection,
@@ -130,7 +130,7 @@ impl<S> Guarded<S> {
         let timer = Box::pin(tokio::time::sleep(PREFACE_TIMEOUT));
         Guarded {
             stream,
-            turns,
+            phase,
             answers,
             rules,
             head: None,
@@ -161,26 +161,26 @@ impl<S> Guarded<S> {
             _ => self.active_at,
         };
         let mut next = (used + self.rules.idle_timeout, "idle");
-        if let Some((turn, began)) = self.head
-            && self.turns.awaited() == Some(turn)
+        if let Some((head, began)) = self.head
+            && self.phase.awaited() == Some(head)
         {
             next = next.min((began + HEAD_TIMEOUT, "head"));
         }
         match self.answers.deadline() {
-            Some(deadline) if !self.turns.is_upgraded() => next.min((deadline, "pace")),
+            Some(deadline) if !self.phase.is_upgraded() => next.min((deadline, "pace")),
             _ => next,
         }
     }
 
     fn miss(&self, what: &'static str) -> io::Error {
-        self.turns.0.missed.lock().get_or_insert(what);
+        self.phase.0.missed.lock().get_or_insert(what);
         io::ErrorKind::TimedOut.into()
     }
 
     /// A write that the client does not take: an error once it is too slow. A WebSocket has a
     /// deadline of its own.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        if self.turns.is_upgraded() {
+        if self.phase.is_upgraded() {
             return Poll::Pending;
         }
         let (began, taken) = *self.stalled.get_or_insert((Instant::now(), 0));
@@ -210,9 +210,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         let read = Pin::new(&mut self.stream).poll_read(cx, into);
         if read.is_ready() {
             self.active();
-            let awaited = self.turns.awaited();
-            if self.head.map(|(turn, _)| turn) != awaited {
-                self.head = awaited.map(|turn| (turn, self.active_at));
+            let awaited = self.phase.awaited();
+            if self.head.map(|(head, _)| head) != awaited {
+                self.head = awaited.map(|head| (head, self.active_at));
             }
             // A client that only talks must take its answers as well.
             if !self.rules.h2 {
@@ -283,7 +283,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.lingering {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-            if !self.turns.lingers() {
+            if !self.phase.lingers() {
                 return Poll::Ready(Ok(()));
             }
             self.lingering = true;

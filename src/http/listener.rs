@@ -19,6 +19,7 @@ use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
+    sync::Mutex,
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -27,13 +28,13 @@ use tower::{Service, ServiceExt};
 use super::{
     answers::Answers,
     client::{self, Peer},
-    connections::{Connection, Connections},
+    connections::{Connection, Connections, log_end},
     idle::{Guarded, RequestPhase, Rules},
     unread,
 };
 use crate::{
     limits::buffers::{ByteAccount, ByteBudget},
-    metrics,
+    metrics, supervisor,
 };
 
 /// Deadline of the TLS handshake, from the first byte of a connection.
@@ -62,9 +63,18 @@ pub struct ConnectionServer {
 }
 
 /// Serves `listener` until the server stops. Connections then finish the requests that they have
-/// begun.
-pub async fn serve(listener: TcpListener, server: ConnectionServer) {
-    loop {
+/// begun. The acceptor itself is one of `tasks`.
+pub fn serve(listener: TcpListener, server: ConnectionServer, tasks: &TaskTracker) {
+    // The listener outlives an acceptor that panics and starts again.
+    let listener = Arc::new(Mutex::new(Some(listener)));
+    supervisor::spawn(tasks, "http.accept", move || {
+        let (listener, server) = (listener.clone(), server.clone());
+        async move { accept(&mut *listener.lock().await, &server).await }
+    });
+}
+
+async fn accept(slot: &mut Option<TcpListener>, server: &ConnectionServer) {
+    while let Some(listener) = slot {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = server.stop.cancelled() => break,
@@ -87,7 +97,7 @@ pub async fn serve(listener: TcpListener, server: ConnectionServer) {
     }
     // A client that the kernel has connected and the listener has not accepted would be cut in the
     // middle of its request.
-    let Ok(listener) = listener.into_std() else {
+    let Some(Ok(listener)) = slot.take().map(TcpListener::into_std) else {
         return;
     };
     while let Ok((stream, peer)) = listener.accept() {
@@ -112,17 +122,33 @@ impl ConnectionServer {
             .set_tcp_notsent_lowat(MAX_UNSENT_BYTES)
             .ok();
         let server = self.clone();
-        self.tasks.spawn(async move {
-            match server.tls.clone() {
-                None => converse(stream, peer, false, server, entry).await,
-                Some(tls) => {
-                    if let Some(stream) = shake_hands(&TlsAcceptor::from(tls), stream).await {
-                        let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                        converse(stream, peer, h2, server, entry).await;
-                    }
-                }
+        supervisor::spawn_once(&self.tasks, "http.connections", async move {
+            let served = serve_connection(stream, peer, server, entry);
+            let remedy = "the connection is cut";
+            if supervisor::contain("http.connection", remedy, served)
+                .await
+                .is_none()
+            {
+                log_end("panicked", None);
             }
         });
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    server: ConnectionServer,
+    entry: Connection,
+) {
+    match server.tls.clone() {
+        None => converse(stream, peer, false, server, entry).await,
+        Some(tls) => {
+            if let Some(stream) = shake_hands(&TlsAcceptor::from(tls), stream).await {
+                let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                converse(stream, peer, h2, server, entry).await;
+            }
+        }
     }
 }
 
@@ -149,15 +175,15 @@ async fn converse<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (turns, answers) = (RequestPhase::default(), Answers::default());
+    let (phase, answers) = (RequestPhase::default(), Answers::default());
     let rules = Rules {
         h2,
         idle_timeout: server.idle_timeout,
     };
-    let guarded = Guarded::new(stream, turns.clone(), answers.clone(), rules, entry);
+    let guarded = Guarded::new(stream, phase.clone(), answers.clone(), rules, entry);
     if h2 {
         // Requests overlap in HTTP/2, and pings find dead connections.
-        turns.next();
+        phase.next();
     }
     let met = CancellationToken::new();
     let ConnectionServer {
@@ -171,7 +197,7 @@ async fn converse<S>(
         buffers,
         peer,
         h2,
-        turns: turns.clone(),
+        phase: phase.clone(),
         answers,
         met: met.clone(),
     };
@@ -196,21 +222,24 @@ async fn converse<S>(
     };
     let error = ended.err();
     let error = error.as_deref();
-    if let Some(reason) = reason(error.is_some(), stop.is_cancelled(), &turns) {
+    if let Some(reason) = reason(error.is_some(), stop.is_cancelled(), &phase) {
         log_end(reason, error.map(|error| error as &dyn std::error::Error));
     }
 }
 
 /// The reason why a connection has ended; none if it is upgraded and goes on.
-fn reason(is_broken: bool, is_stopping: bool, turns: &RequestPhase) -> Option<&'static str> {
-    if let Some(missed) = turns.missed() {
+fn reason(is_broken: bool, is_stopping: bool, phase: &RequestPhase) -> Option<&'static str> {
+    // The gateway counts the end of the socket, or of the upgrade that failed.
+    if phase.is_upgraded() {
+        return None;
+    }
+    if let Some(missed) = phase.missed() {
         return Some(missed);
     }
     match is_broken {
         true => Some("broken"),
-        false if turns.is_upgraded() => None,
         false if is_stopping => Some("drain"),
-        false if turns.lingers() => Some("answered"),
+        false if phase.lingers() => Some("answered"),
         false => Some("peer"),
     }
 }
@@ -222,7 +251,7 @@ struct Handler {
     buffers: ByteBudget,
     peer: SocketAddr,
     h2: bool,
-    turns: RequestPhase,
+    phase: RequestPhase,
     answers: Answers,
     /// Cancelled with the first request.
     met: CancellationToken,
@@ -241,7 +270,7 @@ impl Handler {
             let response = call(self.router, request).await?;
             Ok(self.answers.meter(response, &account, Some(open)))
         } else {
-            let response = answer_in_turn(self.router, request, &self.turns).await?;
+            let response = answer_in_turn(self.router, request, &self.phase).await?;
             Ok(self.answers.meter(response, &account, None))
         }
     }
@@ -284,9 +313,9 @@ where
 async fn answer_in_turn(
     router: Router,
     request: hyper::Request<Incoming>,
-    turns: &RequestPhase,
+    phase: &RequestPhase,
 ) -> Result<Response, Infallible> {
-    turns.next();
+    phase.next();
     // hyper reads the chunks and drops a length beside them. A proxy before us may have gone by the
     // length, so what follows on this connection may be another's request.
     let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);
@@ -294,7 +323,7 @@ async fn answer_in_turn(
     let mut response = call(router, request).await?;
     // An upgraded connection sends no further head.
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        turns.upgrade();
+        phase.upgrade();
         return Ok(response);
     }
     if !rest.discard().await || chunked {
@@ -302,19 +331,10 @@ async fn answer_in_turn(
         response.headers_mut().insert(header::CONNECTION, close);
     }
     if response.headers().contains_key(header::CONNECTION) {
-        turns.linger();
+        phase.linger();
     }
-    turns.next();
+    phase.next();
     Ok(response)
-}
-
-/// Counts the end of a connection, and says at `debug` why it came.
-fn log_end(reason: &'static str, error: Option<&dyn std::error::Error>) {
-    metrics::connection_closed(reason);
-    match error {
-        Some(error) => tracing::debug!(reason, %error, "a connection is closed"),
-        None => tracing::debug!(reason, "a connection is closed"),
-    }
 }
 
 /// TLS from PEM files.
@@ -363,7 +383,7 @@ mod tests {
             tasks: tasks.clone(),
             stop,
         };
-        serve(listener, server).await;
+        serve(listener, server, &tasks);
         for mut client in clients {
             let mut answer = String::new();
             client

@@ -41,8 +41,8 @@ catalogue! {
 }
 
 catalogue! {
-    /// The kinds of upkeep: (name, seconds between two turns). Every node requests them, and a
-    /// single node does each turn.
+    /// The kinds of upkeep: (name, seconds between two runs). Every node requests them, and a
+    /// single node does each run.
     pub enum Upkeep: (&'static str, u64) {
         RetireCredentials = ("retire_agent_credentials", 5);
         SweepObjects      = ("sweep_objects",            30);

@@ -10,7 +10,7 @@ use super::{
     Job, JobError, Kind,
     queue::{self, Claim},
 };
-use crate::{db::Db, error::Result, metrics};
+use crate::{db::Db, error::Result, metrics, supervisor};
 
 /// Interval at which the worker looks for other nodes' jobs and for due retries.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -58,7 +58,6 @@ impl<P: Perform> Worker<P> {
             }
             tokio::select! {
                 Some(ended) = tasks.join_next_with_id() => {
-                    // The panic hook has logged the panic, and the job runs again after its lease.
                     let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
                     running.remove(&id);
                 }
@@ -76,7 +75,10 @@ impl<P: Perform> Worker<P> {
         let name = job.as_ref().map_or(claim.kind.row().0, Job::name);
         let outcome = match job {
             Some(job) => tokio::select! {
-                outcome = self.performer.perform(job) => outcome,
+                outcome = self.perform(name, job) => match outcome {
+                    Some(outcome) => outcome,
+                    None => return,
+                },
                 () = self.hold(claim) => return,
             },
             None => Err(JobError::Fail(queue::unreadable())),
@@ -113,6 +115,15 @@ impl<P: Perform> Worker<P> {
         if let Err(error) = settled {
             error.log_in("jobs.settle", "the job runs again after its lease");
         }
+    }
+
+    fn perform(
+        &self,
+        name: &'static str,
+        job: Job,
+    ) -> impl Future<Output = Option<Result<(), JobError>>> {
+        let remedy = "the job runs again after its lease";
+        supervisor::contain(name, remedy, self.performer.perform(job))
     }
 
     /// Renews the lease; returns when another worker has the job.

@@ -1,12 +1,13 @@
 //! Decisions in batches. Requests that arrive during a call to Redis share the next call, which
 //! saves commands. A single request does not wait for others.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
 use super::Windows;
+use crate::supervisor;
 
 /// Most requests in a call. Redis decides as many in well below a millisecond.
 const MAX_BATCH_DECISIONS: usize = 64;
@@ -36,7 +37,12 @@ impl DecisionBatcher {
     /// Spawns the task that calls Redis; it ends with the last clone.
     pub fn start(windows: Windows, tasks: &TaskTracker) -> Self {
         let (ask, asked) = mpsc::channel(QUEUE_CAPACITY);
-        tasks.spawn(run(windows, asked));
+        // The queue outlives a task that panics and starts again.
+        let asked = Arc::new(Mutex::new(asked));
+        supervisor::spawn(tasks, "limits.batch", move || {
+            let (windows, asked) = (windows.clone(), asked.clone());
+            async move { run(&windows, &mut *asked.lock().await).await }
+        });
         DecisionBatcher(ask)
     }
 
@@ -48,7 +54,7 @@ impl DecisionBatcher {
     }
 }
 
-async fn run(windows: Windows, mut asked: mpsc::Receiver<Waiting>) {
+async fn run(windows: &Windows, asked: &mut mpsc::Receiver<Waiting>) {
     let (mut waiting, mut company) = (Vec::with_capacity(MAX_BATCH_DECISIONS), false);
     while asked.recv_many(&mut waiting, MAX_BATCH_DECISIONS).await > 0 {
         if company {

@@ -30,7 +30,7 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     (
         "task_panics_total",
         Kind::Counter,
-        "Panics of tasks that then started again.",
+        "Panics of tasks, by task. A task that must live starts again.",
     ),
     (
         "rate_limited_total",
@@ -136,7 +136,7 @@ pub const SERIES: &[(&str, Kind, &str)] = &[
     (
         "connections_closed_total",
         Kind::Counter,
-        "Connections that ended, by reason; sockets are in sockets_closed_total.",
+        "Connections that ended, by reason; sockets_closed_total has the codes of sockets.",
     ),
     (
         "buffer_bytes",

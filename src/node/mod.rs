@@ -196,7 +196,7 @@ impl Node {
             }
         };
         // Probes and metrics are answered until the very end.
-        workers.spawn(listener::serve(admin, admin_server));
+        listener::serve(admin, admin_server, workers);
         tracing::info!(%address, %admin_address, "serving");
         let drain_lag = Duration::from_secs(config.drain_lag_seconds.0.into());
         Ok(Node {
@@ -284,7 +284,7 @@ async fn serve_public(config: &Config, server: ConnectionServer) -> Result<Socke
     // The acceptor counts as a connection: a drain must not count them before the last has been
     // let in.
     let connections = server.tasks.clone();
-    connections.spawn(listener::serve(public, server));
+    listener::serve(public, server, &connections);
     Ok(address)
 }
 

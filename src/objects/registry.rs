@@ -17,7 +17,7 @@ use crate::{
 
 /// The time that a write is alive without a renewal.
 pub const WRITE_LEASE: Duration = Duration::from_secs(180);
-/// Objects that a turn of the sweep deletes.
+/// Objects that a round of the sweep deletes.
 const MAX_BATCH_OBJECTS: i64 = 50;
 /// Time that a claimed row waits before another sweep tries it.
 const SWEEP_LEASE: Duration = Duration::from_secs(60);

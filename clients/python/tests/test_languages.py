@@ -43,19 +43,21 @@ async def test_everyone_reads_exactly_what_it_should(
     node = await asyncio.create_subprocess_exec(
         str(NODE), SCRIPT, DIST, "agent", env=env, stdout=asyncio.subprocess.PIPE
     )
-    async with running(everything):
-        await online(node, addressed, ada)
-        for agent_id in (everything.agent_id, addressed.agent_id):
-            await ada.client.open_agent(agent_id)
-        group = await ada.client.open_group([bob.client.user_id], title=title)
-        await group.add_agent(everything.agent_id, "all")
-        await group.add_agent(addressed.agent_id, "addressed")
-        first = await answer_to(ada, lambda: group.send(f"{mark} for people"))
-        assert first.text == f"Python heard: {mark} for people"
-        await group.send(f"{mark} for both", to=[addressed.agent_id])
-        await until(lambda: len(heard) == 3)
-    node.terminate()
-    output, _ = await node.communicate()
+    try:
+        async with running(everything):
+            await online(node, addressed, ada)
+            for agent_id in (everything.agent_id, addressed.agent_id):
+                await ada.client.open_agent(agent_id)
+            group = await ada.client.open_group([bob.client.user_id], title=title)
+            await group.add_agent(everything.agent_id, "all")
+            await group.add_agent(addressed.agent_id, "addressed")
+            first = await answer_to(ada, lambda: group.send(f"{mark} for people"))
+            assert first.text == f"Python heard: {mark} for people"
+            await group.send(f"{mark} for both", to=[addressed.agent_id])
+            await until(lambda: len(heard) == 3)
+    finally:
+        node.terminate()
+        output, _ = await node.communicate()
     assert node.returncode == 0
     assert output.decode().split("\n") == [f"heard: {mark} for both", ""]
     assert heard == [f"{mark} for people", f"{mark} for both", f"TypeScript heard: {mark} for both"]

@@ -133,7 +133,9 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
     say(format!("purge: {} rows are inserted", options.rows));
     let user = Uuid::from_u128(ulid::Ulid::from_string(&crowd.id(0))?.0);
     rows.fill(options.rows, user).await?;
-    // Access tokens live five minutes, so they are made after the rows.
+    let watch = Watch::of(&plain.cluster).await?;
+    watch.quiet().await;
+    // Access tokens live five minutes, and a node closes an idle link: both are made last.
     let mut posters = Vec::new();
     for n in 0..SENDERS {
         let conversation = crowd.group(n..n + 1).await?;
@@ -143,8 +145,6 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<Report> {
                 .await?,
         );
     }
-    let watch = Watch::of(&plain.cluster).await?;
-    watch.quiet().await;
     let span = Duration::from_secs(options.seconds);
     let mut phases = Vec::new();
     for name in ["before", "during", "after"] {

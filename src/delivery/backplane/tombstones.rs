@@ -9,7 +9,7 @@
 use std::{sync::Arc, time::Duration};
 
 use blindpipe_protocol::revocation::RevocationReason;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
@@ -20,6 +20,7 @@ use crate::{
     db::Db,
     error::Result,
     redis::{Away, Redis, Script, keys},
+    supervisor,
 };
 
 /// Life of a tombstone.
@@ -57,8 +58,12 @@ impl Tombstones {
             script,
             queue,
         };
-        let (setter, until) = (tombstones.clone(), stop.clone());
-        tasks.spawn(async move { until.run_until_cancelled(setter.set(waiting)).await });
+        // The queue outlives a task that panics and starts again.
+        let (setter, waiting) = (tombstones.clone(), Arc::new(Mutex::new(waiting)));
+        supervisor::spawn_until(tasks, stop, "backplane.tombstones", move || {
+            let (setter, waiting) = (setter.clone(), waiting.clone());
+            async move { setter.set(&mut *waiting.lock().await).await }
+        });
         tombstones
     }
 
@@ -71,7 +76,7 @@ impl Tombstones {
         }
     }
 
-    async fn set(self, mut waiting: mpsc::Receiver<String>) {
+    async fn set(&self, waiting: &mut mpsc::Receiver<String>) {
         let mut batch = Vec::with_capacity(MAX_BATCH_TOMBSTONES);
         while waiting.recv_many(&mut batch, MAX_BATCH_TOMBSTONES).await > 0 {
             let mut args = vec![TOMBSTONE_TTL.as_millis().to_string()];

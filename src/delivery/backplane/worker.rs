@@ -21,7 +21,7 @@ use crate::{
     ids::NodeId,
     metrics,
     redis::{Away, Redis, keys},
-    supervisor::supervise,
+    supervisor,
 };
 
 /// Most messages of a pipeline.
@@ -57,7 +57,7 @@ pub struct PubSubWorker<P> {
 
 impl<P: PubSub> PubSubWorker<P> {
     /// Spawns the tasks; they end with `stop`.
-    pub fn spawn(
+    pub fn start(
         backplane: &Backplane,
         transport: P,
         outgoing: Outgoing,
@@ -81,30 +81,31 @@ impl<P: PubSub> PubSubWorker<P> {
         // The queues outlive a task that panics and starts again.
         let outgoing = Arc::new(Queue::new(outgoing));
         let interest = Arc::new(Queue::new(interest));
-        let until = |stop: &CancellationToken| stop.clone().cancelled_owned();
         let own = links.clone();
-        let publish = supervise("backplane.publish", move || {
+        supervisor::spawn_until(tasks, stop, "backplane.publish", move || {
             let (links, outgoing) = (own.clone(), outgoing.clone());
             async move { links.publish(&mut *outgoing.lock().await).await }
         });
-        tasks.spawn(with(until(stop), publish));
         let own = links.clone();
-        let serve = supervise("backplane.serve", move || {
+        supervisor::spawn_until(tasks, stop, "backplane.serve", move || {
             let (links, interest) = (own.clone(), interest.clone());
             async move { links.serve(&mut *interest.lock().await).await }
         });
-        tasks.spawn(with(until(stop), serve));
         let own = links.clone();
-        let tails = supervise("backplane.tails", move || own.clone().send_tails());
-        tasks.spawn(with(until(stop), tails));
+        supervisor::spawn_until(tasks, stop, "backplane.tails", move || {
+            own.clone().send_tails()
+        });
         let own = links.clone();
-        let receive = supervise("backplane.receive", move || own.clone().receive());
-        tasks.spawn(with(until(stop), receive));
+        supervisor::spawn_until(tasks, stop, "backplane.receive", move || {
+            own.clone().receive()
+        });
         let own = links.clone();
-        let watch = supervise("backplane.watch_link", move || own.clone().watch_link());
-        tasks.spawn(with(until(stop), watch));
-        let probe = supervise("backplane.probe", move || links.clone().probe());
-        tasks.spawn(with(until(stop), probe));
+        supervisor::spawn_until(tasks, stop, "backplane.watch_link", move || {
+            own.clone().watch_link()
+        });
+        supervisor::spawn_until(tasks, stop, "backplane.probe", move || {
+            links.clone().probe()
+        });
     }
 
     /// Keeps the directory's entries of this node equal to the principals in the hub.
@@ -252,12 +253,5 @@ impl<P: PubSub> PubSubWorker<P> {
                 self.state.renew.notify_one();
             }
         }
-    }
-}
-
-async fn with(stop: impl Future<Output = ()>, work: impl Future<Output = ()>) {
-    tokio::select! {
-        () = stop => {}
-        () = work => {}
     }
 }

@@ -39,7 +39,8 @@ pub async fn run(reconciler: &Reconciler, state: &State, stop: &CancellationToke
     let mut next = Instant::now();
     let mut last = next;
     let mut was_blind = false;
-    let mut failed = false;
+    // A start may follow a panic in the middle of a reading.
+    let mut failed = true;
     loop {
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}

@@ -236,15 +236,15 @@ impl Accounts {
         email: &Email,
         password: &GivenPassword,
     ) -> Result<Option<store::Known>> {
-        // The turn comes before the try is counted: an overloaded node must not lock anybody out.
-        let turn = self.passwords.turn()?;
+        // The permit comes before the try is counted: an overloaded node must not lock anybody out.
+        let permit = self.passwords.permit()?;
         let known = store::begin_login(self.work.db(), email, limiter.budget(Limit::LoginFail))
             .await?
             .map_err(locked)?;
         let hash = known.as_ref().map(|known| known.password_hash.clone());
         let matches = self
             .passwords
-            .verify_password(turn, password.0.expose_secret().to_owned(), hash)
+            .verify_password(permit, password.0.expose_secret().to_owned(), hash)
             .await?;
         Ok(known.filter(|_| matches))
     }

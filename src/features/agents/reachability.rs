@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{AgentState, move_to, store};
-use crate::{error::Result, ids::AgentId, supervisor::supervise, work::UnitOfWork};
+use crate::{error::Result, ids::AgentId, supervisor, work::UnitOfWork};
 
 /// The longest wait before a socket's acks are flushed together. Hardly any has an effect.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
@@ -29,9 +29,9 @@ impl ReachabilityTracker {
             notify: Arc::default(),
         };
         let (own, until) = (reachability.clone(), stop.clone());
-        tasks.spawn(supervise("agents.revive", move || {
+        supervisor::spawn(tasks, "agents.revive", move || {
             own.clone().run(until.clone())
-        }));
+        });
         reachability
     }
 

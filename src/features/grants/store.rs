@@ -85,7 +85,7 @@ pub async fn request(
     let declared = agents::declared_scopes(tx, agent.id).await?;
     let sensitivities = rules::sensitivities(&scopes, &declared)?;
     let scopes = Vec::from_iter(scopes);
-    // Two turns: the waiting request may be decided between the insert and the search.
+    // Two rounds: the waiting request may be decided between the insert and the search.
     for _ in 0..2 {
         lapse(tx, agent, id, &asked, &scopes).await?;
         let new = insert(tx, agent, body, &asked, &scopes, &sensitivities).await?;

@@ -4,6 +4,9 @@
 //! Promises: epochs rise by one, however many rotations race. A rotation covers exactly the devices
 //! of the members at that moment. Nobody gets a key that was wrapped for another. A key that a
 //! revoked device holds must be replaced.
+//!
+//! `store.rs` has the rotations, the keys and the requests for other keys. `rules.rs` compares a
+//! rotation with its required recipients. `holders.rs` shows the members' public keys.
 
 mod holders;
 pub(crate) mod http;

@@ -29,9 +29,9 @@ pub struct ContendedSends {
 
 #[derive(Default)]
 struct Waiting {
-    /// The conversations with waiting sends, in the order of their turns. A conversation whose
+    /// The conversations with waiting sends, in the order of their commits. A conversation whose
     /// sends are being committed stays in `sends`.
-    turns: VecDeque<ConversationId>,
+    order: VecDeque<ConversationId>,
     sends: HashMap<ConversationId, Vec<PendingSend>>,
     count: usize,
     closed: bool,
@@ -41,7 +41,7 @@ impl Waiting {
     /// Counts and orders anew what a panic has left behind.
     fn reschedule(&mut self) {
         self.sends.retain(|_, sends| !sends.is_empty());
-        self.turns = self.sends.keys().copied().collect();
+        self.order = self.sends.keys().copied().collect();
         self.count = self.sends.values().map(Vec::len).sum();
     }
 }
@@ -59,7 +59,7 @@ impl ContendedSends {
             waiting.count += 1;
             let conversation = send.request.conversation;
             if !waiting.sends.contains_key(&conversation) {
-                waiting.turns.push_back(conversation);
+                waiting.order.push_back(conversation);
             }
             waiting.sends.entry(conversation).or_default().push(send);
         }
@@ -117,7 +117,7 @@ impl ContendedSends {
     /// The sends of the next conversation. New ones of it still wait behind them.
     fn next(&self) -> Option<(ConversationId, Vec<PendingSend>)> {
         let mut waiting = self.waiting.lock();
-        let conversation = waiting.turns.pop_front()?;
+        let conversation = waiting.order.pop_front()?;
         let sends = waiting.sends.get_mut(&conversation).map(std::mem::take);
         Some((conversation, sends.unwrap_or_default()))
     }
@@ -131,7 +131,7 @@ impl ContendedSends {
         rest.extend(newer);
         if !rest.is_empty() {
             waiting.sends.insert(conversation, rest);
-            waiting.turns.push_back(conversation);
+            waiting.order.push_back(conversation);
         }
     }
 }
@@ -158,7 +158,7 @@ async fn commit_next(
             metrics::send_batch(size, started.elapsed());
             publish_and_answer(backplane, batch, decisions)
         }
-        // Its turn comes again as long as its callers wait.
+        // It is tried again as long as its callers wait.
         Err(error) if error.is_out_of_time() => again(batch),
         Err(error) => {
             refuse_failed(backplane, batch, &error);

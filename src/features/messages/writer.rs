@@ -24,7 +24,7 @@ use crate::{
     ids::{ConversationId, MessageId},
     metrics,
     random::Random,
-    supervisor::supervise,
+    supervisor,
 };
 
 /// The length of one shard's queue. A full queue refuses sends with 503.
@@ -68,14 +68,14 @@ impl MessageWriter {
             let (lane, db, backplane) = (contended.clone(), db.clone(), backplane.clone());
             let shard = WriterShard::new(db.clone(), backplane.clone(), queue, contended);
             let shard = Arc::new(tokio::sync::Mutex::new(shard));
-            tasks.spawn(supervise("send_writer", move || {
+            supervisor::spawn(tasks, "send_writer", move || {
                 let shard = shard.clone();
                 async move { shard.lock().await.run().await }
-            }));
-            tasks.spawn(supervise("contended_sends", move || {
+            });
+            supervisor::spawn(tasks, "contended_sends", move || {
                 let (lane, db, backplane) = (lane.clone(), db.clone(), backplane.clone());
                 async move { lane.run(&db, &backplane).await }
-            }));
+            });
             sender
         });
         MessageWriter {

@@ -184,7 +184,7 @@ pub async fn end_next(tx: &Tx, who: Principal) -> Result<bool> {
         }
     };
     let Some(next) = next else { return Ok(false) };
-    // The other one may have ended it just now. The next turn then looks for another.
+    // The other one may have ended it just now. The next round then looks for another.
     end(tx, next.get("relation_id")).await?;
     Ok(true)
 }
@@ -205,8 +205,8 @@ async fn find(tx: &Tx, user: UserId, id: RelationId) -> Result<Option<Relation>>
 /// Empties some messages of one ended relation. True while there may be more.
 ///
 /// Rows stay, so that numbers have no gaps and references stay valid. A message of the last 24
-/// hours waits for the next turn, because its sender may still repeat it. While the relation stays
-/// ended, a turn comes every week: the user can still write there.
+/// hours waits for the next round, because its sender may still repeat it. While the relation stays
+/// ended, a round comes every week: the user can still write there.
 pub async fn purge(db: &Db) -> Result<bool> {
     db.run("relations.purge", async |tx| purge_next(tx).await)
         .await
@@ -283,7 +283,7 @@ async fn due(tx: &db::Tx) -> Result<Option<(RelationId, Option<ConversationId>)>
         )
         .await?
         .map(|row| row.get("conversation_id"));
-    // The purge was cancelled during the wait for the lock. This turn does nothing.
+    // The purge was cancelled during the wait for the lock. This round does nothing.
     let still = tx
         .query_opt(
             "-- relations.still_due

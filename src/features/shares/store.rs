@@ -13,7 +13,7 @@ use crate::{
     work::Tx,
 };
 
-/// Shares that a turn of the upkeep forgets.
+/// Shares that a round of the upkeep forgets.
 const MAX_BATCH_SHARES: i64 = 1000;
 
 /// Records a share; false if the owner may not share this.

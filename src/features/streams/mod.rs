@@ -43,7 +43,7 @@ use crate::{
     features::conversations::Audience,
     ids::{ConversationId, MessageId, Principal},
     limits::quotas::MAX_DELTA_BYTES,
-    supervisor::supervise,
+    supervisor,
 };
 
 /// The streams of a node. Clones share them.
@@ -76,15 +76,15 @@ impl Streams {
             requests: ReplayRequests::default(),
         };
         let (tidied, until) = (streams.clone(), stop.clone());
-        tasks.spawn(supervise("streams.tidy", move || {
+        supervisor::spawn(tasks, "streams.tidy", move || {
             tidied.clone().run(until.clone())
-        }));
+        });
         let (served, until) = (streams.clone(), stop.clone());
         let requests = Arc::new(Mutex::new(requests));
-        tasks.spawn(supervise("streams.replay", move || {
+        supervisor::spawn(tasks, "streams.replay", move || {
             let (streams, requests, stop) = (served.clone(), requests.clone(), until.clone());
             async move { requests::serve(&streams, &mut *requests.lock().await, &stop).await }
-        }));
+        });
         streams
     }
 

@@ -6,6 +6,10 @@
 //!
 //! A call is a row. Every node looks for overdue rows each second and denies those that no other
 //! node holds, so no lease has to run out when a node dies.
+//!
+//! `store/requests.rs` makes calls or finds them, `store/judge.rs` decides under which grant a call
+//! may run, `store/responses.rs` takes a device's answer, and `store/ends.rs` ends calls by
+//! deadline, revocation or age. `rules.rs` judges without rows.
 
 pub(crate) mod http;
 mod rules;

@@ -9,7 +9,7 @@
 //! The [`dispatcher`] works off the turns and makes the attempts; [`rules`] decides after an
 //! attempt whether and when the next one follows.
 
-mod caller;
+mod client;
 pub mod dispatcher;
 pub(crate) mod http;
 mod rules;
@@ -22,7 +22,7 @@ pub use blindpipe_protocol::webhooks::{
     WebhookStatus,
 };
 
-pub use self::{caller::Caller, dispatcher::Waker, seal::SecretSeal};
+pub use self::{client::WebhookClient, dispatcher::Waker, seal::SecretSeal};
 use crate::{db::Db, error::Result, ids::AgentId, metrics, work::UnitOfWork};
 
 /// The number of days that deliveries stay in the log.
@@ -33,7 +33,7 @@ const LOG_RETENTION_DAYS: i32 = 30;
 pub struct Webhooks {
     pub work: UnitOfWork,
     pub seal: SecretSeal,
-    pub caller: Caller,
+    pub client: WebhookClient,
     pub waker: Waker,
 }
 

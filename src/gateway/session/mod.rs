@@ -339,8 +339,7 @@ impl<'a> Session<'a> {
                 return Ok(());
             }
             if self.pinged {
-                // A half-open connection has no client that could receive a code.
-                return Err(SessionEnd::PeerGone);
+                return Err(SessionEnd::Silent);
             }
             self.note_delivered();
             self.pinged = true;

@@ -12,7 +12,7 @@ use crate::{
     limits::quotas::{NODE_BEAT_INTERVAL, NODE_LEASE},
     metrics,
     redis::{Away, Redis, keys},
-    supervisor::supervise,
+    supervisor,
 };
 
 /// Slots that are asserted or freed at once. Their calls share the connection's round trips.
@@ -23,21 +23,22 @@ const BEATS_PER_ROUND: u64 = 60;
 impl Slots {
     /// Spawns the tasks that keep the slots; they end with `stop`. Each heartbeat calls `pulse`.
     /// Its argument is true after a freeze of the process that cost it its slots.
-    pub fn spawn(
+    pub fn start(
         &self,
         tasks: &TaskTracker,
         stop: &CancellationToken,
         pulse: impl Fn(bool) + Send + Sync + 'static,
     ) {
-        let (slots, until, pulse) = (self.clone(), stop.clone(), Arc::new(pulse));
-        let beat = supervise("slots.beat", move || slots.clone().beat(pulse.clone()));
-        tasks.spawn(async move { until.run_until_cancelled(beat).await });
-        let (slots, until) = (self.clone(), stop.clone());
-        let assert = supervise("slots.assert", move || slots.clone().assert());
-        tasks.spawn(async move { until.run_until_cancelled(assert).await });
-        let (slots, until) = (self.clone(), stop.clone());
-        let give_back = supervise("slots.give_back", move || slots.clone().give_back());
-        tasks.spawn(async move { until.run_until_cancelled(give_back).await });
+        let (slots, pulse) = (self.clone(), Arc::new(pulse));
+        supervisor::spawn_until(tasks, stop, "slots.beat", move || {
+            slots.clone().beat(pulse.clone())
+        });
+        let slots = self.clone();
+        supervisor::spawn_until(tasks, stop, "slots.assert", move || slots.clone().assert());
+        let slots = self.clone();
+        supervisor::spawn_until(tasks, stop, "slots.give_back", move || {
+            slots.clone().give_back()
+        });
     }
 
     async fn beat(self, pulse: Arc<impl Fn(bool)>) {

@@ -50,7 +50,7 @@ impl Core {
             base.config.agent_connections.0 as usize,
         );
         slots.on_beat(links.backplane.on_beat());
-        slots.spawn(workers, stopping, links.hub.liveness());
+        slots.start(workers, stopping, links.hub.liveness());
         let acks = upkeep::start(&links.hub, &links.backplane, &stores.quiet_db, base.tasks);
         let limits = Limits::start(
             stores.redis.clone(),

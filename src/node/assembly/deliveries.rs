@@ -7,7 +7,7 @@ use super::{
 use crate::{
     egress::{Egress, EgressSettings},
     features::webhooks::{
-        self, Caller, SecretSeal, Waker, Webhooks,
+        self, SecretSeal, Waker, WebhookClient, Webhooks,
         dispatcher::{Dispatcher, Parts, Settings},
         signature::{Brand, Signer},
     },
@@ -20,13 +20,13 @@ pub(super) fn webhooks(base: Base<'_>, writers: &Writers) -> Result<Webhooks, Fa
     Ok(Webhooks {
         work: writers.work.clone(),
         seal: SecretSeal::new(base.secret, base.random.clone()),
-        caller: caller(base)?,
+        client: client(base)?,
         waker: Waker::default(),
     })
 }
 
-/// The caller of receivers.
-fn caller(base: Base<'_>) -> Result<Caller, Failure> {
+/// The client that calls receivers.
+fn client(base: Base<'_>) -> Result<WebhookClient, Failure> {
     let Base {
         config,
         clock,
@@ -35,8 +35,8 @@ fn caller(base: Base<'_>) -> Result<Caller, Failure> {
         ..
     } = base;
     let egress = Egress::new(EgressSettings::new(config), clock.clone());
-    egress.spawn_upkeep(&tasks.workers, &tasks.stopping);
-    Ok(Caller {
+    egress.start_upkeep(&tasks.workers, &tasks.stopping);
+    Ok(WebhookClient {
         egress,
         signer: Signer::new(&config.webhook_brand.parse::<Brand>()?),
         clock: clock.clone(),
@@ -69,7 +69,7 @@ pub(super) async fn start(
             work: writers.work.over(stores.jobs_db.clone()),
             backplane: backplane.clone(),
             slots: slots.clone(),
-            caller: webhooks.caller.clone(),
+            client: webhooks.client.clone(),
             objects: objects.clone(),
             seal: webhooks.seal.clone(),
             limits: core.limits.clone(),

@@ -51,7 +51,7 @@ pub(super) fn link(base: Base<'_>, seal: Seal, stores: &Stores) -> Links {
         redis: redis.clone(),
         subscriber: stores.subscriber.clone(),
     };
-    PubSubWorker::spawn(&backplane, transport, outgoing, changes, workers, stopping);
+    PubSubWorker::start(&backplane, transport, outgoing, changes, workers, stopping);
     let typing = Typing {
         clock: clock.clone(),
         audience: audience.clone(),

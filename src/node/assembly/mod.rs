@@ -176,6 +176,6 @@ fn start_jobs(
         upkeep_speed: config.upkeep_speed.0,
         wake_webhooks: webhooks.waker.turn_due(),
     };
-    schedule.spawn(&tasks.workers, &tasks.stopping);
+    schedule.start(&tasks.workers, &tasks.stopping);
     Ok(())
 }

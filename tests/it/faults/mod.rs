@@ -1,5 +1,6 @@
 //! Lost processes, lost networks, lost data, hostile input.
 
+mod closed_connections;
 mod early_answers;
 mod failover;
 mod forged_messages;
@@ -9,6 +10,7 @@ mod locks;
 mod malformed_input;
 mod non_readers;
 mod outages;
+mod panics;
 mod postgres_timeline_loss;
 mod redis_cluster;
 mod rolling_restart;

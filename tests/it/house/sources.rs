@@ -171,6 +171,82 @@ fn uses(line: &str, path: &str) -> bool {
     })
 }
 
+/// Tasks that begin outside of the supervisor, or that it does not start again: (file, text,
+/// reason).
+const OTHER_TASKS: [(&str, &str, &str); 9] = [
+    (
+        "src/db/pool.rs",
+        "tokio::spawn(link)",
+        "ends with its client",
+    ),
+    (
+        "src/db/migrate.rs",
+        "tokio::spawn(link)",
+        "ends with its client",
+    ),
+    (
+        "src/db/connection.rs",
+        "runtime.spawn(work)",
+        "settles one connection before a deadline",
+    ),
+    (
+        "src/objects/backend.rs",
+        "tokio::task::spawn_blocking(",
+        "deletes some files for a caller that waits",
+    ),
+    (
+        "src/auth/secret.rs",
+        ".spawn(work)",
+        "threads that catch the panic of each job",
+    ),
+    (
+        "src/jobs/worker.rs",
+        "tasks.spawn(self.clone().attempt(",
+        "a job, which runs again after its lease",
+    ),
+    (
+        "src/http/listener.rs",
+        "supervisor::spawn_once(",
+        "a connection",
+    ),
+    ("src/gateway/mod.rs", "supervisor::spawn_once(", "a socket"),
+    (
+        "src/features/webhooks/dispatcher/mod.rs",
+        "supervisor::spawn_once(",
+        "a turn, which another one follows",
+    ),
+];
+
+/// A task that must live and dies in silence leaves a node that looks well.
+#[test]
+fn every_task_that_must_live_is_supervised() {
+    let mut others = Vec::new();
+    let mut supervised = 0;
+    for (file, text) in sources(&root().join("src")) {
+        let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let code = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        for line in code.filter(|line| line.contains("spawn") && line.contains('(')) {
+            if line.contains("supervisor::spawn(") || line.contains("supervisor::spawn_until(") {
+                supervised += 1;
+            } else if file != "src/supervisor.rs" {
+                let known = OTHER_TASKS
+                    .iter()
+                    .position(|(path, text, _)| *path == file && line.contains(text));
+                others.push(known.unwrap_or_else(|| panic!("{file}: {line}")));
+            }
+        }
+    }
+    others.sort_unstable();
+    assert_eq!(
+        others,
+        Vec::from_iter(0..OTHER_TASKS.len()),
+        "a row without a task"
+    );
+    assert!(supervised > 25, "{supervised} found");
+}
+
 #[test]
 fn no_source_prints_or_forgets() {
     for (file, text) in sources(&root().join("src")) {

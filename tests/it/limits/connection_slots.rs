@@ -451,7 +451,7 @@ async fn a_node_that_asserts_very_many_slots_goes_on_beating_and_loses_none() {
     let relay = spawn(relay);
     let pulses = Arc::new(AtomicU32::new(0));
     let pulse = pulses.clone();
-    slots.spawn(&tasks, &stop, move |frozen| {
+    slots.start(&tasks, &stop, move |frozen| {
         assert!(!frozen);
         pulse.fetch_add(1, Ordering::Relaxed);
     });

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{
-    BUSY, FAST, Scene, deliveries, put, registered, until_caught_up, until_logged,
+    BUSY, FAST, deliveries, put, registered, talking, until_caught_up, until_logged,
     until_unreachable,
 };
 use crate::support::{Call, ProcessNode, Receiver, Reply, nodes, nodes_with, private_redis, psql};
@@ -15,12 +15,7 @@ use crate::support::{Call, ProcessNode, Receiver, Reply, nodes, nodes_with, priv
 async fn a_killed_workers_delivery_is_made_again_with_its_id() {
     let [a] = nodes_with(&[BUSY, ("WEBHOOK_WORKER", "false")]).await;
     let mut worker = ProcessNode::start_worker(&a, &[]).await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     receiver.behave(|_| Reply::status(200).after(Duration::from_secs(9)));
     alice.say(&conversation, "one").await.expect(201);
     receiver.receives(3).await;
@@ -42,12 +37,7 @@ async fn a_killed_workers_delivery_is_made_again_with_its_id() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_wake_up_is_found_by_the_sweep() {
     let [a, _b] = nodes().await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     // A closed turn ignores the wake-up.
     let set = |open: bool| format!("update webhook_turn set is_open = {open}, due_at = null");
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -91,12 +81,7 @@ async fn a_hanging_receiver_delays_nobody_else() {
 async fn a_worker_that_dies_in_the_eighth_attempt_leaves_no_ninth() {
     let [a] = nodes_with(&[FAST, BUSY, ("WEBHOOK_WORKER", "false")]).await;
     let mut worker = ProcessNode::start_worker(&a, &[]).await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     receiver.behave(|call| match call.attempt() {
         8 => Reply::status(200).after(Duration::from_secs(9)),
         _ => Reply::status(500),
@@ -125,12 +110,7 @@ async fn a_worker_that_dies_in_the_eighth_attempt_leaves_no_ninth() {
 async fn a_drain_finishes_the_calls_under_way_and_begins_no_other() {
     let [a] = nodes_with(&[BUSY, ("WEBHOOK_WORKER", "false")]).await;
     let mut worker = ProcessNode::start_worker(&a, &[]).await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     receiver.behave(|_| Reply::status(200).after(Duration::from_secs(2)));
     alice.say(&conversation, "one").await.expect(201);
     alice.say(&conversation, "two").await.expect(201);
@@ -158,12 +138,7 @@ async fn webhooks_go_on_while_redis_is_away() {
     let mut redis = private_redis("webhooks-away").await;
     let url = redis.url();
     let [a, b] = nodes_with(&[FAST, BUSY, ("REDIS_URL", &url)]).await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     receiver.behave(|call| {
         let fails = call.seq() % 4 == 0 && call.attempt() == 1;
         Reply::status(if fails { 500 } else { 200 })

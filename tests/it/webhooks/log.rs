@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Scene, deliveries, registered, until_logged};
+use super::{deliveries, registered, talking, until_logged};
 use crate::support::{Reply, World, connect, nodes};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -81,12 +81,7 @@ async fn a_page_of_the_log_reads_one_index_range_however_long_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_is_filtered_and_paged() {
     let [a] = nodes().await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     // The first two events are of different lanes, so their order in the log may vary.
     receiver.behave(|call| Reply::status(if call.seq() == 6 { 410 } else { 200 }));
     for n in 3..7 {

@@ -40,27 +40,13 @@ async fn registered(node: &TestNode) -> (User, Agent, Receiver) {
     (alice, agent, receiver)
 }
 
-/// An agent with a webhook, and its owner's conversation with it.
-struct Scene {
-    alice: User,
-    agent: Agent,
-    receiver: Receiver,
-    conversation: String,
-}
-
-impl Scene {
-    /// The receiver has got the two events of the beginning.
-    async fn on(node: &TestNode) -> Self {
-        let (alice, agent, receiver) = registered(node).await;
-        let conversation = alice.talk_to(&agent).await;
-        receiver.receives(2).await;
-        Scene {
-            alice,
-            agent,
-            receiver,
-            conversation,
-        }
-    }
+/// An agent with a webhook, its owner, and their conversation. The receiver has got the two events
+/// of its beginning.
+async fn talking(node: &TestNode) -> (User, Agent, Receiver, String) {
+    let (alice, agent, receiver) = registered(node).await;
+    let conversation = alice.talk_to(&agent).await;
+    receiver.receives(2).await;
+    (alice, agent, receiver, conversation)
 }
 
 async fn deliveries(by: &User, agent: &Agent, query: &str) -> Vec<Value> {

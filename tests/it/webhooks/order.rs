@@ -8,7 +8,7 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
-use super::{BUSY, FAST, Scene, registered, shown, until_caught_up};
+use super::{BUSY, FAST, registered, shown, talking, until_caught_up};
 use crate::support::{Call, Reply, Socket, nodes_with, spawn};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -93,12 +93,7 @@ async fn calls_under_way_hold_slots_that_sockets_need() {
 async fn a_change_of_transports_under_load_loses_nothing() {
     const MESSAGES: i64 = 300;
     let [a, b] = nodes_with(&[FAST, BUSY]).await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     let sender = spawn({
         let alice = alice.clone();
         async move {

@@ -6,19 +6,14 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::json;
 
 use super::{
-    BUSY, FAST, Scene, deliveries, shown, until, until_caught_up, until_logged, until_unreachable,
+    BUSY, FAST, deliveries, shown, talking, until, until_caught_up, until_logged, until_unreachable,
 };
 use crate::support::{Call, Reply, nodes_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn seven_failed_retries_make_an_agent_unreachable_until_it_acks() {
     let [a, b] = nodes_with(&[FAST, BUSY]).await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     receiver.answer(500);
     let mut owner = alice.on(&b).connect().await;
     alice.say(&conversation, "one").await.expect(201);
@@ -70,12 +65,7 @@ async fn seven_failed_retries_make_an_agent_unreachable_until_it_acks() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_in_the_middle_of_an_outage_gets_everything_once() {
     let [a, b] = nodes_with(&[FAST, BUSY]).await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     receiver.answer(500);
     alice.say(&conversation, "one").await.expect(201);
     until_unreachable(&alice, &agent).await;
@@ -112,12 +102,7 @@ async fn a_socket_in_the_middle_of_an_outage_gets_everything_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_may_ask_for_a_pause_or_for_the_end() {
     let [a, b] = nodes_with(&[FAST, BUSY]).await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     receiver.behave(|call| Reply {
         retry_after: Some(1800),
         ..Reply::status(if (call.seq(), call.attempt()) == (3, 1) {
@@ -151,12 +136,7 @@ async fn a_receiver_may_ask_for_a_pause_or_for_the_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_socket_in_the_middle_of_the_retries_ends_them() {
     let [a, b] = nodes_with(&[BUSY]).await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     receiver.answer(500);
     alice.say(&conversation, "one").await.expect(201);
     until_logged(&alice, &agent, "status=failed", |log| !log.is_empty()).await;

@@ -2,18 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{BUSY, FAST, Scene, deliveries, until_caught_up, until_logged};
+use super::{BUSY, FAST, deliveries, talking, until_caught_up, until_logged};
 use crate::support::{Reply, nodes_with};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replies_take_the_send_path_once() {
     let [a, b] = nodes_with(&[FAST, BUSY]).await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     let text = |text: &str| json!({ "payload": { "type": "text", "text": text } });
     let good = json!([text("one"), text("two")]);
     let many = json!([text("1"), text("2"), text("3"), text("4")]);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Scene, put, registered};
+use super::{put, registered, talking};
 use crate::support::{Receiver, nodes, psql};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -153,12 +153,7 @@ async fn strangers_and_bad_values_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rotated_secret_signs_beside_its_successor_until_its_end() {
     let [a, b] = nodes().await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     let rotated = alice
         .on(&b)
         .post(

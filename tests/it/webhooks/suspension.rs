@@ -4,18 +4,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{BUSY, FAST, Scene, deliveries, put, registered, until_caught_up};
+use super::{BUSY, FAST, deliveries, put, registered, talking, until_caught_up};
 use crate::support::{Agent, Receiver, Reply, nodes_with, psql};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoked_token_cuts_and_suspends_the_webhook() {
     let [a, b] = nodes_with(&[FAST, BUSY]).await;
-    let Scene {
-        alice,
-        agent,
-        receiver,
-        conversation,
-    } = Scene::on(&a).await;
+    let (alice, agent, receiver, conversation) = talking(&a).await;
     receiver.behave(|_| Reply::status(200).after(Duration::from_secs(3)));
     alice.say(&conversation, "one").await.expect(201);
     receiver.receives(3).await;

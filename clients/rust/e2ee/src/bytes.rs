@@ -87,6 +87,24 @@ pub fn to_base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
+pub(crate) fn hex<const N: usize>(bytes: [u8; N]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digits = text.as_bytes();
+    let digit = |at: usize| char::from(digits[at]).to_digit(16);
+    if digits.len() != 2 * N {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (n, byte) in bytes.iter_mut().enumerate() {
+        let value = digit(2 * n)? << 4 | digit(2 * n + 1)?;
+        *byte = u8::try_from(value).ok()?;
+    }
+    Some(bytes)
+}
+
 /// Takes fields from the front of some bytes; a missing field is `malformed`.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 

@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::{Value, json};
+
 use crate::{
     Error, Id, Principal, Result,
+    bytes::{hex, unhex},
     envelope::{Place, Request},
     room::{Incoming, Refusal, Room, Shown},
     trust::Trust,
@@ -105,10 +108,53 @@ impl Consents {
             .remove(&(conversation, agent, scope.to_owned()));
     }
 
+    /// The records, for a store. The table of tools is not among them.
+    #[must_use]
+    pub fn store(&self) -> Value {
+        let begun = self.begun.iter();
+        let begun = begun.map(|(agent, id)| json!([hex(agent.to_bytes()), id]));
+        let approved = self
+            .approved
+            .iter()
+            .map(|((conversation, agent, scope), at)| {
+                json!([hex(*conversation), hex(agent.to_bytes()), scope, at])
+            });
+        json!({
+            "begun": begun.collect::<Vec<_>>(),
+            "approved": approved.collect::<Vec<_>>(),
+        })
+    }
+
+    /// Takes up what [`Self::store`] gave.
+    ///
+    /// # Errors
+    ///
+    /// `malformed`: the store holds something else.
+    pub fn restore(tools: BTreeMap<String, Tool>, stored: &Value) -> Result<Self> {
+        let list = |name: &str| stored[name].as_array().ok_or(Error::Malformed);
+        let agent = |value: &Value| Principal::from_bytes(bytes(value)?);
+        let mut consents = Self::new(tools);
+        for entry in list("begun")? {
+            let id = entry[1].as_str().ok_or(Error::Malformed)?.to_owned();
+            consents.begun.insert((agent(&entry[0])?, id));
+        }
+        for entry in list("approved")? {
+            let scope = entry[2].as_str().ok_or(Error::Malformed)?.to_owned();
+            let at = entry[3].as_u64().ok_or(Error::Malformed)?;
+            let approval = (bytes(&entry[0])?, agent(&entry[1])?, scope);
+            consents.approved.insert(approval, at);
+        }
+        Ok(consents)
+    }
+
     /// To be stored durably *before* the device executes. False if it began before.
     pub fn begin(&mut self, agent: Principal, request_id: &str) -> bool {
         self.begun.insert((agent, request_id.to_owned()))
     }
+}
+
+fn bytes<const N: usize>(value: &Value) -> Result<[u8; N]> {
+    value.as_str().and_then(unhex).ok_or(Error::Malformed)
 }
 
 /// An agent's request: it believes consent to exactly this.
@@ -151,5 +197,39 @@ impl Asked {
         }
         let place = &place;
         room.open(trust, &Incoming { place, ..*incoming }, now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restored_records_know_what_was_begun_and_approved() {
+        let (me, agent) = (Principal::User([1; 16]), Principal::Agent([2; 16]));
+        let tool = Tool {
+            scope: "mail:send".to_owned(),
+            sensitivity: Sensitivity::Low,
+        };
+        let tools = BTreeMap::from([("send".to_owned(), tool)]);
+        let mut first = Consents::new(tools.clone());
+        first.approve([3; 16], agent, "mail:send", 5);
+        assert!(first.begin(agent, "one"));
+        let mut second = Consents::restore(tools, &first.store()).expect("a store");
+        let mut request = Request {
+            asked: [1; 16],
+            request_id: "one".to_owned(),
+            tool: "send".to_owned(),
+            scope: "mail:send".to_owned(),
+            device_id: None,
+        };
+        let decision = second.decide(me, [3; 16], agent, &request, None, 6);
+        assert_eq!(decision, Decision::Repeated);
+        request.request_id = "two".to_owned();
+        let decision = second.decide(me, [3; 16], agent, &request, None, 6);
+        assert_eq!(decision, Decision::Execute);
+        let other = second.decide(me, [4; 16], agent, &request, None, 6);
+        assert_eq!(other, Decision::Ask, "another conversation");
+        assert!(Consents::restore(BTreeMap::new(), &json!([])).is_err());
     }
 }

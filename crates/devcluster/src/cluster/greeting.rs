@@ -41,11 +41,10 @@ pub fn print(setup: &Setup, nodes: &[Node], played: Option<&PlayedDemo>) {
             agent_token,
             conversation_id,
         }) => {
-            let payload = r#"{"type":"text","text":"Hello again"}"#;
-            let body = format!(r#"{{"conversation_id":"{conversation_id}","payload":{payload}}}"#);
             let bearer = format!("-H 'Authorization: Bearer {agent_token}'");
+            let path = format!("agents/{agent_id}/conversations/{conversation_id}/messages");
             say(format!(
-                "  {curl} {bearer} {json} -d '{body}' {url}/agents/{agent_id}/messages"
+                "  {curl} {bearer} {url}/{path}  # what the pipe has of it"
             ));
         }
         None => say(format!("  {curl} {url}/version")),

@@ -1,29 +1,34 @@
-//! The conversation of `make run`: a user, an agent and two nodes, through the public interface
-//! only. It is also the shortest example of a client.
+//! The conversation of `make run`: a person and an agent on two nodes, encrypted end to end,
+//! through the public interface only.
 
-mod client;
 mod mail;
-mod socket;
 
 use std::{
+    fs,
     path::Path,
     time::{Duration, Instant},
 };
 
-use reqwest::Method;
-use serde_json::{Value, json};
-
-use self::{
-    client::{DemoClient, ciphertext, message, text},
-    socket::Socket,
+use blindpipe_client::{
+    Agent, Client, Context as Message, Server,
+    agent::generate_key,
+    client::{ClientEvent, Conversation, Events, Received, Registration},
+    protocol::accounts::Scene,
 };
+use tokio::time::{sleep, timeout};
+
+use self::mail::find_code;
 use crate::{
-    error::{DevError, Result},
+    error::{Context, DevError, Result},
+    random,
     terminal::say,
 };
 
 /// Deadline of each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+const HUMAN: &str = "dev-pass";
+const HELLO: &str = "Hello Echo, are you there?";
+const COUNT: &str = "Count to three, please.";
 
 /// The ids and credentials with which the reader can go on.
 #[derive(Debug)]
@@ -33,158 +38,182 @@ pub struct PlayedDemo {
     pub conversation_id: String,
 }
 
-/// Plays the conversation between the nodes at `first` and `second`.
+/// Plays the conversation: Ada is at the node `first`, and Echo at `second`.
 pub async fn play(first: &str, second: &str, ca: &Path, mails: &Path) -> Result<PlayedDemo> {
-    say("A conversation, through the public HTTPS and WebSocket interface only:");
-    let client = DemoClient::new(ca)?;
+    say("A person and an agent, encrypted end to end, through the public interface only:");
+    let authority = fs::read(ca).with_context(|| format!("read {}", ca.display()))?;
+    let server = Server::new(first).with_authority(authority);
+    let ada = register(&server, mails).await?;
+
     let began = Instant::now();
-    let user_token = client.register(first, mails).await?;
+    let created = ada.create_agent("Echo", None).await;
+    let created = created.with_context(|| "create an agent".into())?;
+    let token = created.token.expose();
+    let start = &token[..8.min(token.len())];
+    let seen = format!("creates the agent Echo and sees its token once: {start}…");
+    tell(began, "Ada", "node-1", &seen);
+    let echo = Agent::builder(server.at(second), created.agent_id, token)
+        .key(&generate_key())
+        .with_context(|| "use a new key".into())?
+        .on_message(answer)
+        .build();
+    let began = Instant::now();
+    step("start Echo", echo.check()).await?;
+    let made = "makes a key of its own and shows the public half";
+    tell(began, "Echo", "node-2", made);
+
+    let began = Instant::now();
+    let conversation = step("open a conversation", ada.open_agent(created.agent_id)).await?;
+    tell(began, "Ada", "node-1", "opens a conversation with Echo");
+    let talk = async {
+        let talked = talk(&ada, &conversation).await;
+        echo.stop();
+        talked
+    };
+    let (ended, talked) = tokio::join!(echo.run_until_stopped(), talk);
+    talked?;
+    ended.with_context(|| "run Echo".into())?;
+    Ok(PlayedDemo {
+        agent_id: created.agent_id.to_string(),
+        agent_token: token.to_owned(),
+        conversation_id: conversation.id().to_string(),
+    })
+}
+
+/// The whole agent.
+async fn answer(message: Message) -> blindpipe_client::Result<()> {
+    if message.text() != COUNT {
+        message
+            .reply(format!("You said: {}", message.text()))
+            .await?;
+        return Ok(());
+    }
+    let mut out = message.stream()?;
+    for word in ["One, ", "two, ", "three."] {
+        out.write(word).await;
+        sleep(Duration::from_millis(70)).await;
+    }
+    out.end().await?;
+    Ok(())
+}
+
+/// Registers Ada with the code from her mail, and makes the keys of her device.
+async fn register(server: &Server, mails: &Path) -> Result<Client> {
+    let began = Instant::now();
+    let email = format!("ada-{}@example.com", random::base62(10).to_lowercase());
+    let builder = Client::builder(server.clone());
+    step(
+        "ask for a code",
+        builder.send_code(&email, Scene::Register, HUMAN),
+    )
+    .await?;
+    let code = timeout(STEP_TIMEOUT, async {
+        loop {
+            if let Some(code) = find_code(mails, &email) {
+                return code;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let late = |_| DevError::new(format!("no mail with a code came to {}", mails.display()));
+    let registration = Registration {
+        email: email.clone(),
+        code: code.await.map_err(late)?,
+        password: random::base62(20),
+        display_name: "Ada".into(),
+        turnstile_token: HUMAN.into(),
+    };
+    let ada = step("register", builder.register(registration)).await?;
     tell(
         began,
         "Ada",
         "node-1",
         "registers with the code from her mail",
     );
-    let demo = Demo {
-        played: set_up(&client, first, &user_token).await?,
-        client,
-        first,
-        user_token,
-    };
-    let (mut ada, mut echo) = demo.connect(second).await?;
-    demo.user_to_agent(&mut echo).await?;
-    demo.agent_to_user_by_rest(&mut ada).await?;
-    demo.agent_to_user_by_frame(&mut echo, &mut ada).await?;
-    echo.close().await;
-    ada.close().await;
-    Ok(demo.played)
+    let began = Instant::now();
+    step("make keys", ada.devices().create(&random::base62(24))).await?;
+    let made = "makes keys on her device and backs them up, encrypted";
+    tell(began, "Ada", "node-1", made);
+    Ok(ada)
 }
 
-/// Creates an agent and a conversation with it.
-async fn set_up(client: &DemoClient, node: &str, user_token: &str) -> Result<PlayedDemo> {
+/// Ada speaks twice and is answered twice, the second time while she watches.
+async fn talk(ada: &Client, conversation: &Conversation) -> Result<()> {
+    let mut events = ada.events().with_context(|| "open a socket".into())?;
     let began = Instant::now();
-    let body =
-        json!({ "display_name": "Echo", "description": "Answers in the played conversation." });
-    let agent = client
-        .call(node, Method::POST, "/agents", Some(user_token), &body)
-        .await?;
-    let (agent_id, agent_token) = (text(&agent, "agent_id")?, text(&agent, "token")?);
-    let start = &agent_token[..8.min(agent_token.len())];
-    let created = format!("creates the agent Echo and sees its token once: {start}…");
-    tell(began, "Ada", "node-1", &created);
+    step("make a secret", conversation.rotate()).await?;
+    let given = "makes the conversation's secret, wrapped for her device and for Echo";
+    tell(began, "Ada", "node-1", given);
 
     let began = Instant::now();
-    let body = json!({ "type": "agent", "agent_id": agent_id });
-    let conversation = client
-        .call(
-            node,
-            Method::POST,
-            "/conversations",
-            Some(user_token),
-            &body,
-        )
-        .await?;
-    tell(began, "Ada", "node-1", "opens a conversation with Echo");
-    Ok(PlayedDemo {
-        agent_id,
-        agent_token,
-        conversation_id: text(&conversation, "conversation_id")?,
-    })
+    step("send", conversation.send(HELLO)).await?;
+    tell(began, "Ada", "node-1", &format!("sends: \"{HELLO}\""));
+    let answer = next_answer(&mut events, &mut 0).await?;
+    check(&answer, &format!("You said: {HELLO}"))?;
+    let read = format!(
+        "reads Echo's answer (time since she pressed send): \"{}\"",
+        answer.text()
+    );
+    tell(began, "Ada", "node-1", &read);
+
+    let began = Instant::now();
+    step("send", conversation.send(COUNT)).await?;
+    let mut pieces = 0;
+    let answer = next_answer(&mut events, &mut pieces).await?;
+    check(&answer, "One, two, three.")?;
+    let watched = format!(
+        "watches Echo write the next one in {pieces} pieces: \"{}\"",
+        answer.text()
+    );
+    tell(began, "Ada", "node-1", &watched);
+    let stored = answer
+        .message
+        .payload
+        .as_ref()
+        .map_or("", |payload| payload.as_str());
+    if stored.contains("three") {
+        return Err(DevError::new("the pipe could read the conversation"));
+    }
+    let shown = stored.get(..60).unwrap_or(stored);
+    say(format!("            what the pipe has of it: {shown}…"));
+    events.close().await;
+    Ok(())
 }
 
-struct Demo<'a> {
-    client: DemoClient,
-    /// The node that takes REST calls.
-    first: &'a str,
-    user_token: String,
-    played: PlayedDemo,
-}
-
-impl Demo<'_> {
-    /// Connects Ada and Echo to `node`.
-    async fn connect(&self, node: &str) -> Result<(Socket, Socket)> {
-        let began = Instant::now();
-        let (agent_id, token) = (&self.played.agent_id, &self.played.agent_token);
-        let agent = json!({ "type": "auth", "agent_id": agent_id, "token": token });
-        let user = json!({ "type": "auth", "access_token": self.user_token });
-        let echo = self.client.connect(node, "Echo", agent).await?;
-        let ada = self.client.connect(node, "Ada", user).await?;
-        tell(began, "both", "node-2", "are connected by WebSocket");
-        Ok((ada, echo))
-    }
-
-    async fn post(&self, path: &str, token: &str, body: &Value) -> Result<Value> {
-        let call = self
-            .client
-            .call(self.first, Method::POST, path, Some(token), body);
-        call.await
-    }
-
-    /// A message of the user reaches the agent on the other node.
-    async fn user_to_agent(&self, echo: &mut Socket) -> Result<()> {
-        let began = Instant::now();
-        let path = format!("/conversations/{}/messages", self.played.conversation_id);
-        let body = message(&json!({ "type": "text", "text": "Hello Echo, are you there?" }));
-        let sent = self.post(&path, &self.user_token, &body).await?;
-        tell(
-            began,
-            "Ada",
-            "node-1",
-            "sends by REST: \"Hello Echo, are you there?\"",
-        );
-        let event = echo.message(&text(&sent, "message_id")?).await?;
-        tell(
-            began,
-            "Echo",
-            "node-2",
-            "receives it (time since Ada pressed send) and acknowledges",
-        );
-        let ack = json!({ "type": "ack", "cursor": event["cursor"] });
-        echo.send(&ack).await
-    }
-
-    /// The agent answers by REST. The server sees only ciphertext.
-    async fn agent_to_user_by_rest(&self, ada: &mut Socket) -> Result<()> {
-        let began = Instant::now();
-        let path = format!("/agents/{}/messages", self.played.agent_id);
-        let ciphertext = ciphertext();
-        let mut body = message(&ciphertext);
-        body["conversation_id"] = json!(self.played.conversation_id);
-        let sent = self.post(&path, &self.played.agent_token, &body).await?;
-        tell(
-            began,
-            "Echo",
-            "node-1",
-            "answers by REST, encrypted: the pipe cannot read it",
-        );
-        let event = ada.message(&text(&sent, "message_id")?).await?;
-        if event["data"]["payload"] != ciphertext {
-            return Err(DevError::new("the ciphertext was changed on its way"));
+/// Waits for the agent's next message, and counts the pieces that come before.
+async fn next_answer(events: &mut Events, pieces: &mut u32) -> Result<Received> {
+    let next = async {
+        loop {
+            match events.next().await {
+                Ok(ClientEvent::Message { received, .. })
+                    if received.message.sender.device_id.is_none() =>
+                {
+                    return Ok(*received);
+                }
+                Ok(ClientEvent::Delta { .. }) => *pieces += 1,
+                Ok(_) => {}
+                Err(error) => return Err(error),
+            }
         }
-        tell(began, "Ada", "node-2", "receives the ciphertext, unchanged");
-        Ok(())
-    }
+    };
+    step("wait for an answer", next).await
+}
 
-    /// The agent answers by a WebSocket frame.
-    async fn agent_to_user_by_frame(&self, echo: &mut Socket, ada: &mut Socket) -> Result<()> {
-        let began = Instant::now();
-        let mut frame = message(&ciphertext());
-        frame["type"] = json!("message.send");
-        frame["ref"] = json!("1");
-        frame["conversation_id"] = json!(self.played.conversation_id);
-        echo.send(&frame).await?;
-        let is_answer = |frame: &Value| frame["type"] == "message.sent" && frame["ref"] == "1";
-        let sent = echo.expect("message.sent", is_answer).await?;
-        tell(
-            began,
-            "Echo",
-            "node-2",
-            "answers again by WebSocket frame, encrypted",
-        );
-        ada.message(&text(&sent["data"], "message_id")?).await?;
-        tell(began, "Ada", "node-2", "receives that too");
-        Ok(())
+/// The answer opens, and is signed by a key that Ada accepts.
+fn check(answer: &Received, text: &str) -> Result<()> {
+    let opened = answer.opened.as_ref();
+    let opened = opened.with_context(|| "open Echo's answer".into())?;
+    if opened.encrypted && opened.sender.authentic && opened.text() == text {
+        return Ok(());
     }
+    Err(DevError::new("Echo's answer is another one"))
+}
+
+/// A step with its deadline.
+async fn step<T>(what: &str, step: impl Future<Output = blindpipe_client::Result<T>>) -> Result<T> {
+    let done = timeout(STEP_TIMEOUT, Box::pin(step)).await;
+    let late = |_| DevError::new(format!("waited {} s to {what}", STEP_TIMEOUT.as_secs()));
+    done.map_err(late)?.with_context(|| what.to_owned())
 }
 
 /// Prints a line about a step.

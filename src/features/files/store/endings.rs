@@ -4,7 +4,7 @@ use crate::{
     db::Db, error::Result, ids::Principal, jobs::Upkeep, limits::quotas::UPLOAD_TTL, work::Tx,
 };
 
-/// Uploads that a turn of the expiry takes.
+/// Uploads that a round of the expiry takes.
 const MAX_BATCH_UPLOADS: i64 = 200;
 
 /// Ends uploads that nobody confirmed in time, and forgets old ones. True while there may be more.

@@ -19,6 +19,9 @@
 //! - `inbox`, for each inbox: `principal_id`, its head as `seq`, and the items as `ns`, of which
 //!   the last has that number.
 //!
+//! Credentials are read in the statement's snapshot, before it waits for locks. A statement that
+//! took more than 10 ms reads them again at its end and fails if one has ended meanwhile.
+//!
 //! An item without a row is in a conversation whose rules changed between the snapshot and its
 //! lock. The writer tries it again. Two sets of arrays instead of these rows cost Postgres a fifth
 //! more for eight messages into a group of 500. They save nothing where inboxes are few.
@@ -179,7 +182,11 @@ from good
 union all
 select verdict, n, null, null, null, null, null, null from judged where verdict is not null
 union all
-select 'inbox', null, head_seq, null, null, null, principal_id, ns from heads";
+select 'inbox', null, head_seq, null, null, null, principal_id, ns from heads
+union all -- after the locks: this one has no row, and fails for a credential that has ended meanwhile
+select 'ended', null, null, null, null, null, null, null
+where case when clock_timestamp() > statement_timestamp() + interval '10 milliseconds' then
+    not require_live(array(select ($4::uuid[])[n] from good), array(select ($5::uuid[])[n] from good)) end";
 
 /// The statement's inputs: one array per column.
 pub struct Columns<'a> {

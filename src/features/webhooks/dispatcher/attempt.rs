@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     super::{
         DeliveryAttempt, SecretSeal,
-        caller::{Exchange, Secrets},
+        client::{Exchange, Secrets},
         store::{
             ledger::{Begin, Begun},
             turns::{self, EndpointRow},
@@ -190,7 +190,7 @@ impl Context {
             Ok(object) => object,
             Err(error) => {
                 error.log_in("webhooks.store_event", "it is tried again in ten seconds");
-                let at = self.shared.caller.clock.now() + STORE_WAIT;
+                let at = self.shared.client.clock.now() + STORE_WAIT;
                 return End::Deferred { at };
             }
         };
@@ -204,7 +204,7 @@ impl Context {
         };
         let (id, is_new) = match &item.logged {
             Some(logged) => (logged.id, false),
-            None => (DeliveryId::generate(&self.shared.caller.random), true),
+            None => (DeliveryId::generate(&self.shared.client.random), true),
         };
         let begin = Begin {
             agent: self.agent,
@@ -253,10 +253,10 @@ impl Context {
 
     async fn call(&self, id: DeliveryId, begun: Begun, object: &str) -> Result<Exchange> {
         let endpoint = self.endpoint_of(begun).await?;
-        let caller = &self.shared.caller;
+        let client = &self.shared.client;
         let body = body::of(id, begun.attempt, self.agent, object);
-        let secrets = endpoint.secrets(caller.clock.now());
-        Ok(caller.post(&endpoint.url, &secrets, id, body).await)
+        let secrets = endpoint.secrets(client.clock.now());
+        Ok(client.post(&endpoint.url, &secrets, id, body).await)
     }
 
     /// The present endpoint. It is read again after a change.

@@ -4,7 +4,7 @@
 use blindpipe_protocol::webhooks::ReferencedData;
 use bytes::Bytes;
 
-use super::super::caller::json;
+use super::super::client::json;
 use crate::{
     error::{Code, Error, Result},
     events::{self, EncodedEvent},

@@ -5,14 +5,14 @@
 use std::{collections::HashMap, sync::Arc};
 
 use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_util::task::TaskTracker;
 
 use super::super::store::ledger::{self, Begin, Begun, Finish, Progress};
 use crate::{
     db::Db,
     error::{Error, Result},
     ids::AgentId,
-    inbox,
-    supervisor::supervise,
+    inbox, supervisor,
 };
 
 /// Most attempts of one statement.
@@ -31,16 +31,16 @@ enum Entry {
 pub struct Ledger(mpsc::UnboundedSender<Entry>);
 
 impl Ledger {
-    /// A ledger, and its writer to be run. The turns bound the queue: each waits for its answers.
-    pub fn new(db: Db) -> (Self, impl Future<Output = ()> + Send) {
+    /// Spawns the writer. The turns bound the queue: each waits for its answers.
+    pub fn start(db: Db, tasks: &TaskTracker) -> Self {
         let (sender, queue) = mpsc::unbounded_channel();
         // The queue outlives a writer that panics and starts again.
         let queue = Arc::new(Mutex::new(queue));
-        let writer = supervise("webhooks.ledger", move || {
+        supervisor::spawn(tasks, "webhooks.ledger", move || {
             let (db, queue) = (db.clone(), queue.clone());
             async move { write(&db, &mut *queue.lock().await).await }
         });
-        (Ledger(sender), writer)
+        Ledger(sender)
     }
 
     /// Records that an attempt begins. None if its turn is lost.

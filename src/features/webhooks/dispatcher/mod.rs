@@ -34,7 +34,7 @@ use self::{
     turn::Turn,
 };
 use super::{
-    Caller, SecretSeal,
+    SecretSeal, WebhookClient,
     rules::Backoff,
     store::turns::{self, Claim},
 };
@@ -47,7 +47,7 @@ use crate::{
     inbox::Inbox,
     limits::{Limits, slots::Slots},
     objects::Objects,
-    supervisor::supervise,
+    supervisor,
     work::UnitOfWork,
 };
 
@@ -93,7 +93,7 @@ pub struct Shared {
     work: UnitOfWork,
     inbox: Inbox,
     slots: Slots,
-    caller: Caller,
+    client: WebhookClient,
     objects: Objects,
     seal: SecretSeal,
     replies: Replies,
@@ -123,7 +123,7 @@ pub struct Parts {
     pub work: UnitOfWork,
     pub backplane: Backplane,
     pub slots: Slots,
-    pub caller: Caller,
+    pub client: WebhookClient,
     pub objects: Objects,
     pub seal: SecretSeal,
     pub limits: Limits,
@@ -145,8 +145,7 @@ pub struct Dispatcher {
 impl Dispatcher {
     /// Spawns a worker; it ends with the node.
     pub fn start(parts: Parts, waker: &Waker, tasks: &TaskTracker) {
-        let (ledger, writer) = Ledger::new(parts.db.clone());
-        tasks.spawn(writer);
+        let ledger = Ledger::start(parts.db.clone(), tasks);
         let held = waker.held();
         let cut = held.clone();
         parts
@@ -159,7 +158,7 @@ impl Dispatcher {
             db: parts.db,
             work: parts.work,
             slots: parts.slots,
-            caller: parts.caller,
+            client: parts.client,
             objects: parts.objects,
             seal: parts.seal,
             replies: Replies {
@@ -179,10 +178,8 @@ impl Dispatcher {
             tasks: parts.turns,
         };
         let claims = dispatcher.clone();
-        tasks.spawn(supervise("webhooks.claim", move || claims.clone().claim()));
-        tasks.spawn(supervise("webhooks.check", move || {
-            dispatcher.clone().check()
-        }));
+        supervisor::spawn(tasks, "webhooks.claim", move || claims.clone().claim());
+        supervisor::spawn(tasks, "webhooks.check", move || dispatcher.clone().check());
     }
 
     /// Claims due turns until the node takes no new work.
@@ -255,8 +252,10 @@ impl Dispatcher {
         };
         self.held.add(agent, signals);
         let held = self.held.clone();
-        self.tasks.spawn(async move {
-            Box::pin(turn.run(claim)).await;
+        supervisor::spawn_once(&self.tasks, "webhooks.turns", async move {
+            // A turn that is held is renewed, so a panic must not leave it among the held ones.
+            let remedy = "another turn begins after the lease";
+            supervisor::contain("webhooks.turn", remedy, Box::pin(turn.run(claim))).await;
             held.remove(agent, number);
             drop(place);
         });

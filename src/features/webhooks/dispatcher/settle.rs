@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::{
     super::{
         DeliveryStatus,
-        caller::json,
+        client::json,
         rules::{self, Verdict},
         store::{
             ledger::{self, Finish, Progress},
@@ -90,7 +90,7 @@ async fn settle(
     set_last_error(context, call.attempt.error.as_deref()).await?;
     let status = call.attempt.response_status;
     let pause = rules::pause(status, call.retry_after);
-    let fraction = context.shared.caller.random.fraction();
+    let fraction = context.shared.client.random.fraction();
     let backoff = context.shared.settings.backoff;
     match rules::judge(backoff, call.attempt.n, status, pause, fraction) {
         Verdict::GiveUp => {
@@ -138,7 +138,7 @@ async fn retry(
     wait: Duration,
     pause: Option<Duration>,
 ) -> Result<End> {
-    let now = context.shared.caller.clock.now();
+    let now = context.shared.client.clock.now();
     let after = |wait| now + TimeDelta::from_std(wait).unwrap_or(TimeDelta::MAX);
     let written = {
         let mut standing = standing.lock();

@@ -9,9 +9,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
 use super::{super::store::turns, held::HeldTurns};
-use crate::{
-    db::Db, delivery::Backplane, error::Result, limits::slots::Slots, supervisor::supervise,
-};
+use crate::{db::Db, delivery::Backplane, error::Result, limits::slots::Slots, supervisor};
 
 /// Pause after a hint to other nodes, in which further events share the next one.
 const HINT_INTERVAL: Duration = Duration::from_millis(2);
@@ -91,11 +89,10 @@ impl Waker {
             });
             waker.turn_due.notify_one();
         });
-        let (waker, backplane, stop) = (self.clone(), backplane.clone(), stop.clone());
-        let write = Box::pin(supervise("webhooks.wake", move || {
+        let (waker, backplane) = (self.clone(), backplane.clone());
+        supervisor::spawn_until(tasks, stop, "webhooks.wake", move || {
             waker.clone().write(db.clone(), backplane.clone(), delivers)
-        }));
-        tasks.spawn(async move { stop.run_until_cancelled(write).await });
+        });
     }
 
     async fn write(self, db: Db, backplane: Backplane, delivers: bool) {

@@ -16,7 +16,7 @@ use uuid::Uuid;
 pub use self::deliveries::{list_deliveries, redeliver};
 use super::{
     DeliveryStatus, WebhookEvent, WebhookStatus, Webhooks,
-    caller::{Secrets, json},
+    client::{Secrets, json},
     signature::WebhookSecret,
     store::{self, WebhookRow},
 };
@@ -83,7 +83,7 @@ impl Webhooks {
         row: WebhookRow,
         secrets: &Secrets,
     ) -> Result<WebhookRow> {
-        let error = self.caller.challenge(agent.id, &row.url, secrets).await;
+        let error = self.client.challenge(agent.id, &row.url, secrets).await;
         let concluded = self.work.run("webhooks.verify", async |tx| {
             agents::lock_named(tx, agent).await?;
             store::conclude_challenge(tx, agent.id, row.credential, error).await
@@ -106,7 +106,7 @@ pub async fn put(
     Json(body): Json<PutWebhook>,
 ) -> Result<Data<Webhook>> {
     let secret = chosen(body.secret.as_ref(), &webhooks)?;
-    webhooks.caller.check(&body.url).await?;
+    webhooks.client.check(&body.url).await?;
     let sealed = webhooks.seal.seal(agent.id, &secret)?;
     let credential = webhooks.work.random().uuid_v7();
     let put = webhooks.work.run("webhooks.put", async |tx| {
@@ -244,8 +244,8 @@ pub async fn test(
     let event = WebhookEvent::Test(WebhookTest {
         text: "This event tests the webhook.".to_owned(),
     });
-    let (caller, name) = (&webhooks.caller, event.kind().name());
-    let (id, exchange) = caller.call(agent.id, &row.url, &secrets, event).await;
+    let (client, name) = (&webhooks.client, event.kind().name());
+    let (id, exchange) = client.call(agent.id, &row.url, &secrets, event).await;
     let status = if exchange.is_success() {
         DeliveryStatus::Success
     } else {

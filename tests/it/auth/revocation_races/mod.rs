@@ -440,3 +440,49 @@ async fn a_socket_that_is_revoked_before_it_has_its_seat_is_told_nothing() {
     }
     assert!(caught > 0, "never revoked in time");
 }
+
+/// A send reads its credential before it waits for the rows of others, and again after the wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_that_waits_for_a_lock_is_refused_if_its_credential_ends_meanwhile() {
+    let [a, b] = nodes().await;
+    let alice = a.user("alice").await;
+    let agent = a.agent(&alice, "helper").await;
+    let conversation = alice.talk_to(&agent).await;
+    let thief = alice.login(&a, Some("phone")).await;
+    let mut client = connect(&a.world.database).await;
+
+    // The statement waits for the inbox of the recipient.
+    let tx = client.transaction().await.expect("begun");
+    let inbox = format!(
+        "select 1 from inbox where principal_id = '{}' for update",
+        agent.id
+    );
+    tx.batch_execute(&inbox).await.expect("locked");
+    let revoked = async {
+        blocked(&tx, 1).await;
+        let there = alice.on(&b);
+        there.delete("/users/me/devices/phone").await.expect(200);
+        tx.rollback().await.expect("released");
+    };
+    let (sent, ()) = tokio::join!(thief.say(&conversation, "of a thief"), revoked);
+    sent.refused(401, "UNAUTHORIZED");
+
+    // The statement waits for the conversation, which nobody changes.
+    let tx = client.transaction().await.expect("begun");
+    let id: uuid::Uuid = conversation.parse::<ulid::Ulid>().expect("an id").into();
+    let row = format!("select 1 from conversation where conversation_id = '{id}' for update");
+    tx.batch_execute(&row).await.expect("locked");
+    let revoked = async {
+        blocked(&tx, 1).await;
+        let there = alice.on(&b);
+        let token = format!("/agents/{}/token", agent.id);
+        there.delete(token).await.expect(200);
+        tx.rollback().await.expect("released");
+    };
+    let (sent, ()) = tokio::join!(agent.say(&conversation, "of a thief"), revoked);
+    sent.refused(401, "AGENT_TOKEN_INVALID");
+
+    let history = format!("/conversations/{conversation}/messages");
+    let history = alice.get(history).await.expect(200);
+    assert_eq!(history.data(), &json!([]));
+}

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 pub use self::{
     reading::MAX_MESSAGE_AGE,
     types::{
-        Given, Incoming, Refusal, Sealing, ServerEpoch, Shown, Taken, Visibility, WrapTaken,
+        Given, Incoming, Marks, Refusal, Sealing, ServerEpoch, Shown, Taken, Visibility, WrapTaken,
         Writing,
     },
 };
@@ -51,6 +51,8 @@ pub struct Room {
     changed: bool,
     encrypted: bool,
     plaintext_allowed: bool,
+    /// How old a message may be that a handler is given, milliseconds.
+    max_message_age: u64,
     remembered: HashSet<(Principal, Id)>,
     order: VecDeque<(Principal, Id)>,
 }
@@ -70,9 +72,55 @@ impl Room {
             changed: false,
             encrypted: false,
             plaintext_allowed,
+            max_message_age: MAX_MESSAGE_AGE,
             remembered: HashSet::new(),
             order: VecDeque::new(),
         }
+    }
+
+    /// Takes up the marks of an earlier run: nothing goes back behind them.
+    #[must_use]
+    pub fn with_marks(mut self, marks: Marks) -> Self {
+        self.highest_epoch = marks.epoch;
+        self.latest_time = marks.time;
+        self.encrypted = marks.epoch > 0;
+        self
+    }
+
+    /// An agent's own bound for the age of messages, milliseconds.
+    #[must_use]
+    pub const fn with_max_message_age(mut self, age: u64) -> Self {
+        self.max_message_age = age;
+        self
+    }
+
+    /// For a store.
+    #[must_use]
+    pub const fn marks(&self) -> Marks {
+        Marks {
+            epoch: self.highest_epoch,
+            time: self.latest_time,
+        }
+    }
+
+    /// The epoch as the server told it last.
+    #[must_use]
+    pub const fn server(&self) -> ServerEpoch {
+        self.server
+    }
+
+    /// The newest secret, whether or not it may seal.
+    #[must_use]
+    pub fn newest(&self) -> Option<&EpochKey> {
+        let newest = self.newest?;
+        self.epoch_key(newest.epoch, newest.sid)
+    }
+
+    /// The newest secret if it may seal, also where a rotation is due that a limit forbids.
+    #[must_use]
+    pub fn sealable(&self) -> Option<&EpochKey> {
+        let may_seal = |newest: &Newest| newest.may_seal && self.server.epoch >= newest.epoch;
+        self.newest.filter(may_seal).and_then(|_| self.newest())
     }
 
     /// The secret held for an epoch and a `sid`.
@@ -111,7 +159,8 @@ impl Room {
         notices
     }
 
-    fn is_member(&self, who: Principal) -> bool {
+    #[must_use]
+    pub fn is_member(&self, who: Principal) -> bool {
         let members = self.members.as_ref();
         members.is_some_and(|members| members.contains_key(&who))
     }
@@ -162,7 +211,14 @@ impl Room {
     }
 
     fn becomes_newest(&self, opened: &Wrap, now: u64) -> bool {
-        let above = opened.key.epoch() > self.highest_epoch || opened.time > self.latest_time;
+        let epoch = opened.key.epoch();
+        let above = epoch > self.highest_epoch || opened.time > self.latest_time;
+        // Marks outlive the program; the secret itself is read from the server again.
+        let marked = Marks {
+            epoch,
+            time: opened.time,
+        };
+        let above = above || self.newest.is_none() && marked == self.marks();
         above && opened.time <= now.saturating_add(MAX_WRAP_AHEAD)
     }
 

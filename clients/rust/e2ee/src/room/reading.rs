@@ -89,7 +89,7 @@ impl Room {
         trust.heard(sender);
         let pin = trust.pin(sender, key).ok_or(Error::UnknownSenderKey)?;
         let mut notices = self.judge(trust.me(), pin, incoming, key)?;
-        if is_stale(trust.me(), incoming, opened.time, now) {
+        if self.is_stale(trust.me(), incoming, opened.time, now) {
             return Err(Error::Stale.into());
         }
         if opened.time.abs_diff(incoming.created_at) > MAX_TIME_APART {
@@ -98,6 +98,7 @@ impl Room {
         Ok(Shown {
             opened: Some(opened),
             standing: Some(pin.standing),
+            stored: pin.stored,
             notices,
         })
     }
@@ -122,7 +123,9 @@ impl Room {
             notices.push(NoticeKind::NotMember.of(sender, None));
         }
         let message = matches!(incoming.place, Place::Message { .. });
-        let error = if pin.retired && incoming.live {
+        // A message that the server stored before the key left came in time.
+        let in_time = pin.retired_at.is_some_and(|at| incoming.created_at <= at);
+        let error = if pin.retired && incoming.live && !in_time {
             Error::RetiredKey
         } else if pin.standing == Standing::Waiting && !(message && me.is_user()) {
             Error::UnknownSenderKey
@@ -156,12 +159,19 @@ impl Room {
         Ok(Taken::Shown(Box::new(Shown {
             opened: None,
             standing: None,
+            stored: false,
             notices: vec![NoticeKind::NotEncrypted.of(incoming.sender, None)],
         })))
     }
 
+    /// Whether a message of `sender` with this id was here before.
+    #[must_use]
+    pub fn is_remembered(&self, sender: Principal, client_message_id: Id) -> bool {
+        self.remembered.contains(&(sender, client_message_id))
+    }
+
     /// False if it was here before.
-    fn remember(&mut self, message: (Principal, Id)) -> bool {
+    pub fn remember(&mut self, message: (Principal, Id)) -> bool {
         if !self.remembered.insert(message) {
             return false;
         }
@@ -173,15 +183,16 @@ impl Room {
         }
         true
     }
-}
 
-/// Handlers get no old message; nobody gets an old delta or tool request.
-fn is_stale(me: Principal, incoming: &Incoming<'_>, time: u64, now: u64) -> bool {
-    match incoming.place {
-        Place::Delta { .. } | Place::Request(_) => now.abs_diff(time) > MAX_LIVE_AGE,
-        Place::Message { .. } => {
-            !me.is_user() && incoming.live && now.saturating_sub(time) > MAX_MESSAGE_AGE
+    /// Handlers get no old message; nobody gets an old delta or tool request.
+    fn is_stale(&self, me: Principal, incoming: &Incoming<'_>, time: u64, now: u64) -> bool {
+        match incoming.place {
+            Place::Delta { .. } | Place::Request(_) => now.abs_diff(time) > MAX_LIVE_AGE,
+            Place::Message { .. } => {
+                let age = now.saturating_sub(time);
+                !me.is_user() && incoming.live && age > self.max_message_age
+            }
+            Place::Response { .. } => false,
         }
-        Place::Response { .. } => false,
     }
 }

@@ -24,6 +24,14 @@ pub struct ServerEpoch {
     pub messages: u64,
 }
 
+/// The highest epoch and time of all newest secrets. People keep them for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    pub epoch: u32,
+    /// Unix milliseconds by the rotator's clock.
+    pub time: u64,
+}
+
 /// The secret that this client seals with, or the step that must come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sealing {
@@ -81,6 +89,8 @@ pub struct Shown {
     pub opened: Option<Opened>,
     /// The trust in the sender's key.
     pub standing: Option<Standing>,
+    /// The key was known before this start of the program.
+    pub stored: bool,
     pub notices: Vec<Notice>,
 }
 

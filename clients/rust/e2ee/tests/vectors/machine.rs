@@ -286,6 +286,7 @@ fn directory_key(key: &Value) -> DirectoryKey {
             signature: array(introduction, "signature"),
         }),
         retired: key["retired"] == true,
+        retired_at: None,
     }
 }
 

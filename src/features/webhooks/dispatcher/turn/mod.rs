@@ -152,7 +152,7 @@ impl Turn {
     }
 
     fn now(&self) -> DateTime<Utc> {
-        self.context.shared.caller.clock.now()
+        self.context.shared.client.clock.now()
     }
 
     /// Starts as many attempts as may run side by side.
@@ -222,7 +222,7 @@ impl Turn {
             && let Some(wait) = wait.filter(|wait| *wait <= MAX_IDLE)
         {
             let (cut, woken) = (self.context.cut.clone(), self.woken.clone());
-            let clock = self.context.shared.caller.clock.clone();
+            let clock = self.context.shared.client.clock.clone();
             tokio::select! {
                 () = clock.sleep_until(now + wait) => {}
                 () = woken.notified() => self.go_on().await?,

@@ -7,7 +7,7 @@ use super::{
     super::{
         super::{
             DeliveryAttempt, DeliveryStatus,
-            caller::json,
+            client::json,
             rules::MAX_ATTEMPTS,
             store::deliveries::{self, DeliveryRow},
         },

@@ -35,7 +35,7 @@ pub struct Secrets {
 
 /// Calls receivers. Clones share the connections.
 #[derive(Clone)]
-pub struct Caller {
+pub struct WebhookClient {
     pub egress: Egress,
     pub signer: Signer,
     pub clock: Clock,
@@ -87,7 +87,7 @@ impl Exchange {
     }
 }
 
-impl Caller {
+impl WebhookClient {
     /// Checks an address. Errors: `VALIDATION_ERROR` for `url`.
     pub async fn check(&self, url: &str) -> Result<Destination> {
         self.egress.check(url).await.map_err(|error| {

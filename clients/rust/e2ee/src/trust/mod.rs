@@ -1,5 +1,7 @@
 //! Pins: which keys of whom are known, introduced, verified, waiting for a person, or retired.
 
+mod stored;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{KeyId, Principal, PublicKeys, keys::verify_introduction};
@@ -28,6 +30,9 @@ pub enum Standing {
 }
 
 impl Standing {
+    /// Every standing, in rising order.
+    pub const ALL: [Self; 4] = [Self::Waiting, Self::Known, Self::Introduced, Self::Verified];
+
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,7 +51,11 @@ pub struct Pin {
     pub device_id: Option<String>,
     pub standing: Standing,
     pub retired: bool,
+    /// The server's time of its leaving, Unix milliseconds; none if it was not told.
+    pub retired_at: Option<u64>,
     pub introduced_by: Option<KeyId>,
+    /// It was known before this start of the program.
+    pub stored: bool,
 }
 
 impl Pin {
@@ -66,6 +75,8 @@ pub struct DirectoryKey {
     pub schemes: Vec<String>,
     pub introduction: Option<Introduction>,
     pub retired: bool,
+    /// Since when, Unix milliseconds by the server's clock.
+    pub retired_at: Option<u64>,
 }
 
 /// The signer of a new key.
@@ -178,6 +189,17 @@ impl Trust {
         }
     }
 
+    /// Keys that this client holds since.
+    pub fn own(&mut self, keys: impl IntoIterator<Item = KeyId>) {
+        self.own.extend(keys);
+    }
+
+    /// Whether any key of `of` was ever shown.
+    #[must_use]
+    pub fn is_known(&self, of: Principal) -> bool {
+        self.pins.get(&of).is_some_and(|pins| !pins.keys.is_empty())
+    }
+
     #[must_use]
     pub const fn me(&self) -> Principal {
         self.me
@@ -235,6 +257,7 @@ impl Trust {
             match (pin.retired, here.is_some_and(|(_, _, key)| !key.retired)) {
                 (false, false) => {
                     pin.retired = true;
+                    pin.retired_at = here.and_then(|(_, _, key)| key.retired_at);
                     notices.push(NoticeKind::RetiredKey.of(of, Some(*key_id)));
                 }
                 (true, true) => notices.push(NoticeKind::ReturnedKey.of(of, Some(*key_id))),
@@ -377,7 +400,9 @@ fn new_pin(keys: &PublicKeys, key: &DirectoryKey, standing: Standing) -> Pin {
         device_id: key.device_id.clone(),
         standing,
         retired: key.retired,
+        retired_at: key.retired_at,
         introduced_by: None,
+        stored: false,
     }
 }
 

@@ -1,0 +1,361 @@
+//! What a handler gets.
+
+use std::sync::{
+    Arc, LazyLock,
+    atomic::{AtomicU32, Ordering},
+};
+
+use blindpipe_e2ee::ids::Origin;
+use blindpipe_protocol::{
+    frames::ClientFrame,
+    ids::{ConversationId, MessageId, Principal, UserId},
+    messages::{Message, Sent},
+    typing::{SendTyping, TypingState},
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    core::Core,
+    outbox::{Answered, Draft},
+    stream::MessageStream,
+    tool_calls::{CallResult, ToolCall},
+};
+use crate::{
+    Content, Error, InboxEvent, NewFile, OpenedSender, Result,
+    content::{Body, text_of},
+    files,
+    session::message_id,
+};
+
+/// More about a send.
+#[derive(Clone, Debug, Default)]
+pub struct SendOptions {
+    /// A name of this send within the event, instead of its number.
+    pub key: Option<String>,
+    /// The members that it names. `addressed` agents among them can read it too.
+    pub to: Vec<Principal>,
+}
+
+/// A question that may wait for days: its state travels with it, and no process waits.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// The handler of [`super::AgentBuilder::on_answer`] with this tag gets the answer.
+    pub tag: String,
+    /// What is asked.
+    pub text: String,
+    /// The answers to choose from.
+    pub choices: Vec<String>,
+    /// Comes back with the answer. Everybody who can read the question can read it.
+    pub state: Content,
+    /// The users who may answer; by default the one who was spoken to.
+    pub of: Vec<UserId>,
+}
+
+/// An answer to a question of this agent.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The choice.
+    pub choice: Option<String>,
+    /// Words instead of a choice.
+    pub text: Option<String>,
+    /// The question's state.
+    pub state: Content,
+    /// The question's text.
+    pub question: String,
+}
+
+pub(super) struct Given {
+    pub(super) core: Arc<Core>,
+    pub(super) event: InboxEvent,
+    pub(super) answered: Option<Answered>,
+    pub(super) origin: Origin,
+    pub(super) replayed: bool,
+    pub(super) answer: Option<Answer>,
+    pub(super) stopping: CancellationToken,
+}
+
+struct Inner {
+    given: Given,
+    next_name: AtomicU32,
+}
+
+/// An event, and the ways to answer it. Run again, a handler sends nothing twice.
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+impl Context {
+    pub(super) fn new(given: Given) -> Self {
+        let next_name = AtomicU32::default();
+        Self(Arc::new(Inner { given, next_name }))
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.0.given.core
+    }
+
+    pub(super) fn answered(&self) -> Option<&Answered> {
+        self.0.given.answered.as_ref()
+    }
+
+    /// The event.
+    #[must_use]
+    pub fn event(&self) -> &InboxEvent {
+        &self.0.given.event
+    }
+
+    /// The message as the server stores it; none for other events.
+    #[must_use]
+    pub fn message(&self) -> Option<&Message> {
+        self.answered().map(|answered| &answered.message)
+    }
+
+    /// The opened content; empty for other events.
+    #[must_use]
+    pub fn content(&self) -> &Content {
+        static NONE: LazyLock<Content> = LazyLock::new(Content::new);
+        self.answered()
+            .map_or_else(|| &*NONE, |answered| &answered.opened.content)
+    }
+
+    /// The text of a text message, else "".
+    #[must_use]
+    pub fn text(&self) -> &str {
+        text_of(self.content())
+    }
+
+    /// Whether the message came encrypted.
+    #[must_use]
+    pub fn encrypted(&self) -> bool {
+        self.answered()
+            .is_some_and(|answered| answered.opened.encrypted)
+    }
+
+    /// The sender, as far as it is proven; none for other events.
+    #[must_use]
+    pub fn sender(&self) -> Option<&OpenedSender> {
+        self.answered().map(|answered| &answered.opened.sender)
+    }
+
+    /// By the sender's clock, signed; Unix milliseconds.
+    #[must_use]
+    pub fn sent_at(&self) -> Option<u64> {
+        self.answered().and_then(|answered| answered.opened.sent_at)
+    }
+
+    /// Whether it was in the inbox before this connection.
+    #[must_use]
+    pub fn replayed(&self) -> bool {
+        self.0.given.replayed
+    }
+
+    /// For other systems' idempotency, in hex: a message can come again.
+    #[must_use]
+    pub fn key(&self) -> String {
+        crate::session::hex(&self.0.given.origin.key())
+    }
+
+    /// Cancelled when the handler is to end.
+    #[must_use]
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.0.given.stopping
+    }
+
+    /// In a handler of [`super::AgentBuilder::on_answer`]: the answer.
+    #[must_use]
+    pub fn answer(&self) -> Option<&Answer> {
+        self.0.given.answer.as_ref()
+    }
+
+    /// The conversation of the event.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for an event without one.
+    pub fn conversation_id(&self) -> Result<ConversationId> {
+        let of_message = self.message().map(|message| message.conversation_id);
+        let id = of_message.or(self.event().conversation_id);
+        id.ok_or(Error::Usage("this event has no conversation"))
+    }
+
+    /// The id of the send with this name; without one the next, in the order of the sends.
+    fn next_id(&self, key: Option<String>) -> Result<MessageId> {
+        let next = || self.0.next_name.fetch_add(1, Ordering::Relaxed).to_string();
+        self.id_of(&key.unwrap_or_else(next))
+    }
+
+    fn id_of(&self, name: &str) -> Result<MessageId> {
+        let agent = self.core().agent_id.0.into_bytes();
+        Ok(message_id(self.0.given.origin.reply(agent, name)?))
+    }
+
+    /// Answers in this conversation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyUnavailable`] where nobody has rotated yet, [`Error::IdConflict`], and every
+    /// refusal of the service.
+    pub async fn reply(&self, content: impl Into<Body>) -> Result<Sent> {
+        self.reply_with(content, SendOptions::default()).await
+    }
+
+    /// Answers in this conversation.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reply`].
+    pub async fn reply_with(&self, content: impl Into<Body>, options: SendOptions) -> Result<Sent> {
+        let conversation_id = self.conversation_id()?;
+        self.send(conversation_id, content, options).await
+    }
+
+    /// Sends to any conversation of the agent.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reply`].
+    pub async fn send(
+        &self,
+        conversation_id: ConversationId,
+        content: impl Into<Body>,
+        options: SendOptions,
+    ) -> Result<Sent> {
+        let content = content.into().0;
+        let client_message_id = self.next_id(options.key)?;
+        let is_here = |answered: &&Answered| answered.message.conversation_id == conversation_id;
+        let draft = Draft {
+            conversation_id,
+            content: &content,
+            client_message_id,
+            answered: self.answered().filter(is_here),
+            caused_at: self.event().created_at,
+            to: &options.to,
+        };
+        Box::pin(self.core().outbox().send(&draft)).await
+    }
+
+    /// A message that is shown while it is written; its end makes it one durable message.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for an event without a conversation.
+    pub fn stream(&self) -> Result<MessageStream> {
+        self.stream_with(SendOptions::default())
+    }
+
+    /// A message that is shown while it is written.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::stream`].
+    pub fn stream_with(&self, options: SendOptions) -> Result<MessageStream> {
+        self.conversation_id()?;
+        let id = self.next_id(options.key)?;
+        Ok(MessageStream::new(self.clone(), id, options.to))
+    }
+
+    /// Tells the members that the agent writes, or has stopped. It needs a socket.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for an event without a conversation.
+    pub fn typing(&self, state: TypingState) -> Result<()> {
+        let conversation_id = self.conversation_id()?;
+        if let Some(socket) = self.core().socket() {
+            socket.send(&ClientFrame::Typing(SendTyping {
+                r#ref: Value::Null,
+                conversation_id,
+                state,
+            }));
+        }
+        Ok(())
+    }
+
+    /// Asks a person's device to run a tool: it executes and signs, or nobody does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] if nobody is named and none was spoken to; every refusal of the service.
+    pub async fn call(&self, mut call: ToolCall) -> Result<CallResult> {
+        let conversation_id = self.conversation_id()?;
+        let request_id = self.next_id(call.key.take())?.to_string();
+        let user = call.user.or_else(|| self.user());
+        let user = user.ok_or(Error::Usage("name the user who is asked"))?;
+        let stopping = self.stopping();
+        let called = self
+            .core()
+            .call(conversation_id, user, request_id, call, stopping);
+        Box::pin(called).await
+    }
+
+    fn user(&self) -> Option<UserId> {
+        match self.sender()?.principal {
+            Principal::User(id) => Some(id),
+            Principal::Agent(_) => None,
+        }
+    }
+
+    /// Asks a question. Its answer comes to the handler of the tag, perhaps days later.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reply`].
+    pub async fn ask(&self, question: Question) -> Result<Sent> {
+        let mut of = question.of;
+        if of.is_empty() {
+            of.extend(self.user());
+        }
+        let content = json!({
+            "type": "question",
+            "text": question.text,
+            "tag": question.tag,
+            "choices": question.choices,
+            "state": question.state,
+            "for": of,
+        });
+        match content {
+            Value::Object(content) => self.reply(content).await,
+            _ => unreachable!("an object"),
+        }
+    }
+
+    /// The bytes of this message's file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] if the message is no file, [`Error::Decrypt`] if the bytes are others.
+    pub async fn file(&self) -> Result<Vec<u8>> {
+        files::download(&self.core().http, self.content()).await
+    }
+
+    /// Uploads a file and sends the message that names it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::reply`].
+    pub async fn send_file(&self, file: NewFile) -> Result<Sent> {
+        let core = self.core();
+        let base = format!("/agents/{}/files", core.agent_id);
+        let conversation_id = self.conversation_id()?;
+        let content = Box::pin(files::upload(&core.http, &base, conversation_id, file)).await?;
+        self.reply(content).await
+    }
+
+    /// Whether a first reply is in the history already: for handlers that cost money.
+    ///
+    /// # Errors
+    ///
+    /// The history may be out of reach.
+    pub async fn is_answered(&self) -> Result<bool> {
+        let draft = Draft {
+            conversation_id: self.conversation_id()?,
+            content: &Content::new(),
+            client_message_id: self.id_of("0")?,
+            answered: self.answered(),
+            caused_at: self.event().created_at,
+            to: &[],
+        };
+        let found = Box::pin(self.core().outbox().find(&draft)).await?;
+        Ok(found.is_some())
+    }
+}

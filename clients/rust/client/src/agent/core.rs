@@ -1,0 +1,250 @@
+//! How an agent begins: its keys, what it remembers, and the parts that work together.
+
+use std::{collections::HashMap, sync::Arc};
+
+use blindpipe_e2ee::{
+    AgentKey, PrivateKeys,
+    room::Marks,
+    to_base64,
+    trust::{DirectoryKey, Policy, Trust},
+};
+use blindpipe_protocol::{
+    agents::{CheckAgentKey, CheckedAgentKey, RegisterAgentKey, RegisteredAgentKey},
+    errors::Code,
+    ids::{AgentId, ConversationId, Principal},
+    text::{Scheme, Secret},
+};
+use futures_util::{FutureExt, future::BoxFuture};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tracing::warn;
+
+use super::{outbox::Outbox, tool_calls::ToolCalls};
+use crate::{
+    ApiError, Clock, Error, Result, Server, Store,
+    hooks::{Hook, Hooks},
+    session::{Keys, Session, SessionParts, hex, principal},
+    transport::{Bearer, Call, Http, Socket},
+};
+
+/// What an agent is made of.
+pub(super) struct Config {
+    pub(super) server: Server,
+    pub(super) agent_id: AgentId,
+    pub(super) token: Secret,
+    /// Newest first; none speaks clear.
+    pub(super) keys: Vec<AgentKey>,
+    pub(super) clear_allowed: bool,
+    pub(super) store: Option<Arc<dyn Store>>,
+    pub(super) policy: Policy,
+    pub(super) max_message_age: Option<u64>,
+    pub(super) hooks: Hooks,
+    pub(super) clock: Clock,
+}
+
+/// A started agent.
+pub(crate) struct Core {
+    pub(super) agent_id: AgentId,
+    pub(super) token: Secret,
+    pub(super) http: Http,
+    pub(super) session: Session,
+    pub(super) tool_calls: ToolCalls,
+    pub(super) hooks: Hooks,
+    pub(super) clear_allowed: bool,
+    /// The socket, while a run holds one.
+    pub(super) socket: Mutex<Option<Arc<Socket>>>,
+    store: Option<Arc<dyn Store>>,
+}
+
+struct AgentToken(Secret);
+
+impl Bearer for AgentToken {
+    fn token(&self) -> BoxFuture<'_, Option<String>> {
+        let token = self.0.expose().to_owned();
+        std::future::ready(Some(token)).boxed()
+    }
+
+    fn renew(&self) -> BoxFuture<'_, bool> {
+        std::future::ready(false).boxed()
+    }
+}
+
+impl Core {
+    pub(super) async fn start(config: &Config) -> Result<Arc<Self>> {
+        let (agent_id, hooks) = (config.agent_id, config.hooks.clone());
+        let bearer = Arc::new(AgentToken(config.token.clone()));
+        let client = config.server.http_client()?;
+        let http = Http::new(client, config.server.url(), hooks.clone(), Some(bearer));
+        let held = config.keys.iter().map(AgentKey::keys).collect();
+        let keys = check_keys(&http, agent_id, held, &config.clock).await?;
+        let (trust, marks) = load_trust(config, &keys)?;
+        let me = Principal::Agent(agent_id);
+        let opening = keys.iter().map(Into::into).collect();
+        let own: Vec<_> = keys.iter().map(directory_key).collect();
+        let signer = keys.into_iter().next();
+        let clear_allowed = signer.is_none() || config.clear_allowed;
+        let session = Session::new(SessionParts {
+            http: http.clone(),
+            me,
+            keys: signer.map(|signer| Keys { signer, opening }),
+            trust,
+            marks,
+            clear_allowed,
+            max_message_age: config.max_message_age,
+            hooks: hooks.clone(),
+            clock: config.clock.clone(),
+        });
+        session.pin(me, &own);
+        Ok(Arc::new(Self {
+            agent_id,
+            token: config.token.clone(),
+            http,
+            session,
+            tool_calls: ToolCalls::default(),
+            hooks,
+            clear_allowed,
+            socket: Mutex::default(),
+            store: config.store.clone(),
+        }))
+    }
+
+    pub(super) fn outbox(&self) -> Outbox<'_> {
+        Outbox {
+            http: &self.http,
+            agent_id: self.agent_id,
+            session: &self.session,
+            clear_allowed: self.clear_allowed,
+        }
+    }
+
+    pub(super) fn socket(&self) -> Option<Arc<Socket>> {
+        let socket = self.socket.lock().clone();
+        socket.filter(|socket| socket.is_ready())
+    }
+
+    /// Keeps pins and marks where the developer said; a failure is told to the hook.
+    pub(super) fn save(&self) {
+        let Some(store) = &self.store else { return };
+        if !self.session.take_dirty() {
+            return;
+        }
+        let marks = store_marks(&self.session.marks());
+        let pins = self.session.trust.lock().store();
+        let document = json!({ "pins": pins, "marks": marks }).to_string();
+        if store.save(document.as_bytes()).is_err() {
+            self.hooks.call(&Hook::StoreFailed);
+        }
+    }
+}
+
+/// Checks the keys that are held, and puts the one that fits first. A key is never replaced in
+/// silence.
+async fn check_keys(
+    http: &Http,
+    agent_id: AgentId,
+    mut held: Vec<PrivateKeys>,
+    clock: &Clock,
+) -> Result<Vec<PrivateKeys>> {
+    for at in 0..held.len() {
+        let Some(mismatch) = check_key(http, agent_id, &held[at]).await? else {
+            // The key that fits signs. The others open secrets that were wrapped for them.
+            held[..=at].rotate_right(1);
+            return Ok(held);
+        };
+        let expected = mismatch.params.get("expected_key_ids");
+        let has_key = expected
+            .and_then(Value::as_array)
+            .is_some_and(|ids| !ids.is_empty());
+        if has_key && at + 1 == held.len() {
+            return Err(mismatch.into());
+        }
+    }
+    if let Some(newest) = held.first() {
+        register_key(http, agent_id, newest, clock).await?;
+    }
+    Ok(held)
+}
+
+/// None if the server knows this key for the agent's.
+async fn check_key(http: &Http, agent_id: AgentId, keys: &PrivateKeys) -> Result<Option<ApiError>> {
+    let key_id = hex(&keys.key_id());
+    let path = format!("/agents/{agent_id}/keys/check");
+    let call = Call::post(path, &CheckAgentKey { key_id }).repeatable();
+    match http.data::<CheckedAgentKey>(call).await {
+        Ok(_) => Ok(None),
+        Err(Error::Api(error)) if error.code == Some(Code::AgentKeysMismatch) => Ok(Some(*error)),
+        Err(error) => Err(error),
+    }
+}
+
+async fn register_key(
+    http: &Http,
+    agent_id: AgentId,
+    keys: &PrivateKeys,
+    clock: &Clock,
+) -> Result<()> {
+    let public_key = to_base64(keys.public().public_key());
+    let signing_public_key = to_base64(keys.public().signing_public_key());
+    let timestamp = clock.now();
+    let text = format!("keys-register|{agent_id}|{public_key}|{signing_public_key}|{timestamp}");
+    let body = RegisterAgentKey {
+        public_key,
+        signing_public_key,
+        timestamp,
+        signature: to_base64(&keys.sign(text.as_bytes())),
+        introduction: None,
+        schemes: Some(vec![Scheme("bp1".to_owned())]),
+    };
+    let call = Call::post(format!("/agents/{agent_id}/keys/register"), &body);
+    http.data::<RegisteredAgentKey>(call.repeatable()).await?;
+    Ok(())
+}
+
+fn directory_key(keys: &PrivateKeys) -> DirectoryKey {
+    DirectoryKey {
+        device_id: None,
+        public_key: *keys.public().public_key(),
+        signing_public_key: *keys.public().signing_public_key(),
+        schemes: vec!["bp1".to_owned()],
+        introduction: None,
+        retired: false,
+        retired_at: None,
+    }
+}
+
+type Loaded = (Trust, HashMap<ConversationId, Marks>);
+
+fn load_trust(config: &Config, keys: &[PrivateKeys]) -> Result<Loaded> {
+    let me = principal(Principal::Agent(config.agent_id));
+    let own = keys.iter().map(PrivateKeys::key_id);
+    let Some(store) = &config.store else {
+        if !keys.is_empty() {
+            warn!("no store: this start is a first contact with everybody");
+        }
+        return Ok((Trust::new(me, config.policy, own), HashMap::new()));
+    };
+    let Some(document) = store.load().map_err(Error::Store)? else {
+        return Ok((Trust::new(me, config.policy, own), HashMap::new()));
+    };
+    let document: Value = serde_json::from_slice(&document).map_err(Error::other)?;
+    let trust = Trust::restore(me, config.policy, own, &document["pins"])?;
+    Ok((trust, restore_marks(&document["marks"])))
+}
+
+pub(crate) fn store_marks(marks: &HashMap<ConversationId, Marks>) -> Value {
+    let stored = marks.iter().map(|(id, marks)| {
+        let Marks { epoch, time } = marks;
+        (id.to_string(), json!({ "epoch": epoch, "time": time }))
+    });
+    Value::Object(stored.collect())
+}
+
+pub(crate) fn restore_marks(stored: &Value) -> HashMap<ConversationId, Marks> {
+    let stored = stored.as_object().into_iter().flatten();
+    let marks = stored.filter_map(|(id, marks)| {
+        let epoch = u32::try_from(marks["epoch"].as_u64()?).ok()?;
+        let time = marks["time"].as_u64()?;
+        Some((id.parse().ok()?, Marks { epoch, time }))
+    });
+    marks.collect()
+}

@@ -1,0 +1,230 @@
+//! What a developer has registered, and how it is run.
+
+use std::{collections::HashMap, sync::Arc};
+
+use blindpipe_e2ee::{from_base64, ids::Origin};
+use blindpipe_protocol::{ids::Principal, messages::Message};
+use futures_util::{FutureExt, future::BoxFuture};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    context::{Answer, Context, Given},
+    core::Core,
+    outbox::Answered,
+};
+use crate::{
+    Content, Error, InboxEvent, Result,
+    hooks::Hook,
+    session::{clear_message, is_sealed, principal},
+};
+
+pub(super) type Handler = Arc<dyn Fn(Context) -> BoxFuture<'static, Result<()>> + Send + Sync>;
+type Layer = Arc<dyn Fn(Context, Next) -> BoxFuture<'static, Result<()>> + Send + Sync>;
+
+pub(super) const MESSAGE: &str = "message.created";
+
+/// The handlers of an agent.
+#[derive(Clone, Default)]
+pub(super) struct Handlers {
+    by_event: HashMap<String, Vec<Handler>>,
+    by_tag: HashMap<String, Handler>,
+    layers: Vec<Layer>,
+}
+
+/// The rest of the layers, and the handlers behind them.
+pub struct Next {
+    layers: Vec<Layer>,
+    handlers: Vec<Handler>,
+}
+
+impl Next {
+    /// Runs the rest.
+    ///
+    /// # Errors
+    ///
+    /// That of the first layer or handler that fails.
+    pub async fn run(mut self, context: Context) -> Result<()> {
+        if let Some(layer) = self.layers.pop() {
+            return layer(context, self).await;
+        }
+        for handler in self.handlers {
+            handler(context.clone()).await?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn boxed<T, F>(handler: impl Fn(Context) -> F + Send + Sync + 'static) -> Handler
+where
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    Arc::new(move |context| {
+        let run = handler(context);
+        async move { run.await.map(drop) }.boxed()
+    })
+}
+
+impl Handlers {
+    pub(super) fn add(&mut self, event: &str, handler: Handler) {
+        let handlers = self.by_event.entry(event.to_owned()).or_default();
+        handlers.push(handler);
+    }
+
+    pub(super) fn add_answer(&mut self, tag: &str, handler: Handler) {
+        self.by_tag.insert(tag.to_owned(), handler);
+    }
+
+    /// The outermost layer is the first.
+    pub(super) fn add_layer(&mut self, layer: Layer) {
+        self.layers.insert(0, layer);
+    }
+
+    /// Runs the handlers of an event once. What does not open is told to the hook, and is handled.
+    pub(super) async fn process(
+        &self,
+        core: &Arc<Core>,
+        event: InboxEvent,
+        replayed: bool,
+        stopping: &CancellationToken,
+    ) -> Result<()> {
+        let answered = match open(core, &event).await {
+            Ok(Opened::Message(answered)) => Some(*answered),
+            Ok(Opened::Other) => None,
+            Ok(Opened::Repeated) => return Ok(()),
+            Err(Error::Decrypt(reason)) => {
+                core.hooks.call(&Hook::Undecryptable {
+                    reason,
+                    event_id: event.event_id,
+                    conversation_id: event.conversation_id,
+                });
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let (handlers, answer) = self.find(core, &event, answered.as_ref()).await?;
+        let handled = answered
+            .as_ref()
+            .filter(|answered| answered.opened.encrypted);
+        let handled = handled.map(|answered| answered.message.clone());
+        if !handlers.is_empty() {
+            let context = Context::new(Given {
+                core: core.clone(),
+                origin: origin_of(&event, answered.as_ref()),
+                event,
+                answered,
+                replayed,
+                answer,
+                stopping: stopping.clone(),
+            });
+            let layers = self.layers.clone();
+            Next { layers, handlers }.run(context).await?;
+        }
+        if let Some(message) = handled {
+            core.session.remember(&message).await;
+        }
+        Ok(())
+    }
+
+    async fn find(
+        &self,
+        core: &Core,
+        event: &InboxEvent,
+        answered: Option<&Answered>,
+    ) -> Result<(Vec<Handler>, Option<Answer>)> {
+        let is_answer = |answered: &&Answered| {
+            let kind = answered.opened.content.get("type");
+            kind.is_some_and(|kind| kind == "answer") && !self.by_tag.is_empty()
+        };
+        let Some(answered) = answered.filter(is_answer) else {
+            let handlers = self.by_event.get(&event.event);
+            return Ok((handlers.cloned().unwrap_or_default(), None));
+        };
+        let Some(question) = question_of(core, answered).await? else {
+            return Ok((Vec::new(), None));
+        };
+        let tag = question.get("tag").and_then(Value::as_str);
+        let handler = tag.and_then(|tag| self.by_tag.get(tag)).cloned();
+        let answer = answer_of(&question, &answered.opened.content);
+        Ok((handler.into_iter().collect(), Some(answer)))
+    }
+}
+
+async fn open(core: &Core, event: &InboxEvent) -> Result<Opened> {
+    let message: Option<Message> = (event.event == MESSAGE).then(|| event.data()).flatten();
+    let Some(message) = message else {
+        return Ok(Opened::Other);
+    };
+    let sealed = is_sealed(&message);
+    if !sealed && !core.clear_allowed {
+        return Err(blindpipe_e2ee::Error::Clear.into());
+    }
+    let opened = if sealed && core.session.has_keys() {
+        core.session.open_message(&message, true).await?
+    } else {
+        clear_message(&message)
+    };
+    if opened.is_replay {
+        return Ok(Opened::Repeated);
+    }
+    Ok(Opened::Message(Box::new(Answered { message, opened })))
+}
+
+enum Opened {
+    Message(Box<Answered>),
+    /// It was handled before.
+    Repeated,
+    /// It is no message.
+    Other,
+}
+
+fn origin_of(event: &InboxEvent, answered: Option<&Answered>) -> Origin {
+    let signed = answered.filter(|answered| answered.opened.encrypted);
+    let signed = signed.map(|answered| &answered.message);
+    match signed.and_then(|message| Some((message, message.client_message_id?))) {
+        Some((message, id)) => Origin::message(
+            message.conversation_id.0.into_bytes(),
+            principal(message.sender.id),
+            id.0.into_bytes(),
+        ),
+        None => Origin::event(event.event_id.0.into_bytes()),
+    }
+}
+
+/// The question, if it opens as the agent's own, `re` fits it, and the sender may answer.
+async fn question_of(core: &Core, answered: &Answered) -> Result<Option<Content>> {
+    if answered.message.in_reply_to.is_none() {
+        return Ok(None);
+    }
+    let Some(asked) = core.outbox().question(&answered.message).await? else {
+        return Ok(None);
+    };
+    let field = |name: &str| asked.content.get(name);
+    let is_question = field("type").is_some_and(|kind| kind == "question");
+    let re = answered.opened.content.get("re").and_then(Value::as_str);
+    let re = re.and_then(|re| from_base64(re).ok());
+    let fits = asked
+        .re
+        .is_none_or(|asked| re.as_deref() == Some(&asked[..]));
+    let sender = match answered.opened.sender.principal {
+        Principal::User(id) => id.to_string(),
+        Principal::Agent(id) => id.to_string(),
+    };
+    let may_answer = field("for").and_then(Value::as_array);
+    let may_answer = may_answer.is_some_and(|of| of.iter().any(|id| *id == sender));
+    Ok((is_question && fits && may_answer).then_some(asked.content))
+}
+
+fn answer_of(question: &Content, content: &Content) -> Answer {
+    let text = |content: &Content, name: &str| {
+        let text = content.get(name).and_then(Value::as_str);
+        text.map(str::to_owned)
+    };
+    let state = question.get("state").and_then(Value::as_object);
+    Answer {
+        choice: text(content, "choice"),
+        text: text(content, "text"),
+        state: state.cloned().unwrap_or_default(),
+        question: text(question, "text").unwrap_or_default(),
+    }
+}

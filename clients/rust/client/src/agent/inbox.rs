@@ -1,0 +1,294 @@
+//! The agent's inbox: events taken in by their order, handled, retried, acknowledged.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use blindpipe_protocol::{cursor::Cursor, tool_calls::ToolCallOutcome};
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    core::Core,
+    dispatcher::{Dispatcher, Turn},
+    handlers::Handlers,
+};
+use crate::{Error, InboxEvent, Result, hooks::Hook};
+
+const ACK_INTERVAL: Duration = Duration::from_millis(200);
+const STOP_GRACE: Duration = Duration::from_secs(25);
+const MAX_PENDING_EVENTS: usize = 2_000;
+const RESUME_BELOW_EVENTS: usize = 200;
+
+/// How an inbox is worked on.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    /// Conversations that are handled at once.
+    pub(super) concurrency: usize,
+    /// Waits before a failed handler runs again.
+    pub(super) retry_delays: Vec<Duration>,
+    /// After the last try the agent stops; without it, the event counts as handled.
+    pub(super) stops_at_dead_letter: bool,
+}
+
+pub(super) struct Inbox {
+    core: Arc<Core>,
+    handlers: Handlers,
+    pace: Pace,
+    /// Cancelled when no more events are taken.
+    stopping: CancellationToken,
+    /// Cancelled for handlers that did not end in time.
+    handlers_stop: CancellationToken,
+    /// Events, and whether a standby only learns from them.
+    intake: mpsc::UnboundedSender<(InboxEvent, bool)>,
+    taken: tokio::sync::Mutex<mpsc::UnboundedReceiver<(InboxEvent, bool)>>,
+    dispatcher: Mutex<Dispatcher>,
+    changed: Notify,
+    /// Events taken in that are not in the dispatcher yet.
+    entering: AtomicUsize,
+    /// The number of events that wait or are being handled.
+    pending: watch::Sender<usize>,
+    /// The cursor of the last event taken in.
+    received: Mutex<Option<Cursor>>,
+    /// Handled, and not acknowledged yet.
+    ackable: Mutex<Option<Cursor>>,
+    progress: Notify,
+    /// Numbers up to this one were in the inbox before this connection.
+    pub(super) replayed_to: AtomicI64,
+    failure: Mutex<Option<Error>>,
+}
+
+impl Inbox {
+    pub(super) fn new(
+        core: Arc<Core>,
+        handlers: Handlers,
+        pace: Pace,
+        stopping: CancellationToken,
+    ) -> Self {
+        let (intake, taken) = mpsc::unbounded_channel();
+        Self {
+            core,
+            handlers,
+            pace,
+            stopping,
+            handlers_stop: CancellationToken::new(),
+            intake,
+            taken: tokio::sync::Mutex::new(taken),
+            dispatcher: Mutex::default(),
+            changed: Notify::new(),
+            entering: AtomicUsize::default(),
+            pending: watch::channel(0).0,
+            received: Mutex::default(),
+            ackable: Mutex::default(),
+            progress: Notify::new(),
+            replayed_to: AtomicI64::default(),
+            failure: Mutex::default(),
+        }
+    }
+
+    pub(super) fn received(&self) -> Option<Cursor> {
+        *self.received.lock()
+    }
+
+    pub(super) fn set_received(&self, cursor: Option<Cursor>) {
+        *self.received.lock() = cursor;
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        *self.pending.borrow() >= MAX_PENDING_EVENTS
+    }
+
+    /// Waits until few enough events wait, so that a backlog stays on the server.
+    pub(super) async fn room(&self) {
+        if self.is_full() {
+            let mut pending = self.pending.subscribe();
+            pending
+                .wait_for(|pending| *pending <= RESUME_BELOW_EVENTS)
+                .await
+                .ok();
+        }
+    }
+
+    /// Waits until all events taken in are handled, or the agent stops.
+    pub(super) async fn settled(&self) {
+        let mut pending = self.pending.subscribe();
+        tokio::select! {
+            _ = pending.wait_for(|pending| *pending == 0) => {}
+            () = self.stopping.cancelled() => {}
+        }
+    }
+
+    /// Takes an event in. A standby only learns from it.
+    pub(super) fn take(&self, event: InboxEvent, standby: bool) {
+        if self.stopping.is_cancelled() {
+            return;
+        }
+        if !standby {
+            self.set_received(Some(event.cursor));
+            if event.event == "artifact_response"
+                && let Some(outcome) = event.data::<ToolCallOutcome>()
+            {
+                self.core.tool_calls.deliver(outcome);
+            }
+            self.entering.fetch_add(1, Ordering::Relaxed);
+            self.count();
+        }
+        self.intake.send((event, standby)).ok();
+    }
+
+    fn count(&self) {
+        let waiting = self.dispatcher.lock().pending();
+        self.pending
+            .send_replace(waiting + self.entering.load(Ordering::Relaxed));
+    }
+
+    /// Handles events until the agent stops, and lets handlers end.
+    ///
+    /// # Errors
+    ///
+    /// That of a handler, if it is to stop the agent.
+    pub(super) async fn work(&self) -> Result<()> {
+        let handling = async {
+            self.handle_all().await;
+            self.handlers_stop.cancel();
+        };
+        tokio::select! {
+            ((), ()) = async { tokio::join!(self.learn_all(), handling) } => {}
+            () = self.grace() => {}
+        }
+        self.core.save();
+        match self.failure.lock().take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    async fn grace(&self) {
+        self.stopping.cancelled().await;
+        tokio::time::sleep(STOP_GRACE).await;
+        self.handlers_stop.cancel();
+    }
+
+    /// Looks into each event, in order, before anybody handles it.
+    async fn learn_all(&self) {
+        let mut taken = self.taken.lock().await;
+        loop {
+            let event = tokio::select! {
+                event = taken.recv() => event,
+                () = self.stopping.cancelled() => return,
+            };
+            let Some((event, standby)) = event else {
+                return;
+            };
+            Box::pin(self.core.session.observe(&event)).await;
+            if standby {
+                continue;
+            }
+            self.dispatcher.lock().push(event);
+            self.entering.fetch_sub(1, Ordering::Relaxed);
+            self.changed.notify_one();
+        }
+    }
+
+    async fn handle_all(&self) {
+        let mut running = FuturesUnordered::new();
+        loop {
+            while !self.stopping.is_cancelled() && running.len() < self.pace.concurrency {
+                let Some(turn) = self.dispatcher.lock().next() else {
+                    break;
+                };
+                running.push(Box::pin(self.handle(turn)));
+            }
+            if self.stopping.is_cancelled() && running.is_empty() {
+                return;
+            }
+            tokio::select! {
+                Some(done) = running.next(), if !running.is_empty() => self.done(done),
+                () = self.changed.notified() => {}
+                () = self.stopping.cancelled(), if running.is_empty() => {}
+            }
+        }
+    }
+
+    fn done(&self, (turn, is_handled): (Turn, bool)) {
+        if is_handled {
+            let reached = self.dispatcher.lock().done(turn.line, turn.number());
+            if let Some(cursor) = reached {
+                *self.ackable.lock() = Some(cursor);
+                self.progress.notify_one();
+            }
+        }
+        self.count();
+    }
+
+    /// Runs the handlers of an event until they succeed, or the last try has failed.
+    async fn handle(&self, turn: Turn) -> (Turn, bool) {
+        let mut delays = self.pace.retry_delays.iter();
+        let replayed = turn.event.seq <= self.replayed_to.load(Ordering::Relaxed);
+        for attempt in 1.. {
+            let (event, stop) = (turn.event.clone(), &self.handlers_stop);
+            let processed = self
+                .handlers
+                .process(&self.core, event, replayed, stop)
+                .await;
+            // What was learned is kept before the event is acknowledged.
+            self.core.save();
+            let Err(error) = processed else { break };
+            if self.stopping.is_cancelled() {
+                return (turn, false);
+            }
+            let Some(wait) = delays.next() else {
+                let is_handled = self.dead_letter(&turn.event, error);
+                return (turn, is_handled);
+            };
+            self.core.hooks.call(&Hook::Retry {
+                attempt,
+                wait: *wait,
+                what: format!("handler of {}", turn.event.event),
+            });
+            tokio::select! {
+                () = tokio::time::sleep(*wait) => {}
+                () = self.stopping.cancelled() => return (turn, false),
+            }
+        }
+        (turn, true)
+    }
+
+    fn dead_letter(&self, event: &InboxEvent, error: Error) -> bool {
+        self.core.hooks.call(&Hook::DeadLetter {
+            event_id: event.event_id,
+            event: event.event.clone(),
+        });
+        if self.pace.stops_at_dead_letter {
+            self.failure.lock().replace(error);
+            self.stopping.cancel();
+        }
+        !self.pace.stops_at_dead_letter
+    }
+
+    /// Waits until there is something to acknowledge that has waited for a moment.
+    pub(super) async fn ack_due(&self) {
+        self.progress.notified().await;
+        tokio::time::sleep(ACK_INTERVAL).await;
+    }
+
+    /// What to acknowledge now. `sent` gets the cursor, and answers whether it went out.
+    pub(super) fn flush_ack(&self, sent: impl FnOnce(Cursor) -> bool) {
+        let mut ackable = self.ackable.lock();
+        if let Some(cursor) = *ackable
+            && sent(cursor)
+        {
+            *ackable = None;
+        }
+    }
+
+    pub(super) fn ackable(&self) -> Option<Cursor> {
+        *self.ackable.lock()
+    }
+}

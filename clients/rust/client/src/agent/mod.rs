@@ -1,0 +1,285 @@
+//! An agent: what comes is opened and handled in order, and answered exactly once.
+//!
+//! A run is one future. To drop it has the effect of a crash: no event is lost, and no reply is
+//! doubled when the agent runs again.
+
+mod builder;
+mod context;
+mod core;
+mod dispatcher;
+mod handlers;
+mod inbox;
+mod outbox;
+mod stream;
+mod tool_calls;
+mod transports;
+mod webhook;
+
+use std::{
+    env,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use blindpipe_e2ee::{AgentKey, KeyId};
+use blindpipe_protocol::{
+    grants::{Grant, RequestGrant},
+    ids::{AgentId, ConversationId, Principal},
+    text::{GrantReason, Scope, Secret},
+    webhooks,
+};
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::core::{restore_marks, store_marks};
+pub use self::{
+    builder::AgentBuilder,
+    context::{Answer, Context, Question, SendOptions},
+    handlers::Next,
+    stream::MessageStream,
+    tool_calls::{CallResult, CallStatus, ToolCall},
+    webhook::{Webhook, WebhookAnswer, verify},
+};
+use self::{
+    core::{Config, Core},
+    handlers::Handlers,
+    inbox::{Inbox, Pace},
+    transports::SocketReader,
+};
+use crate::{
+    Clock, Error, FileStore, Result, Server,
+    transport::{Call, Socket, rng},
+};
+
+/// A new `BLINDPIPE_KEY`. The agent's first start registers it.
+#[must_use]
+pub fn generate_key() -> String {
+    AgentKey::random(&mut rng()).to_text().to_string()
+}
+
+/// The way by which events come to a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// A socket that comes back.
+    #[default]
+    Socket,
+    /// Long polls, for cron and serverless.
+    Poll,
+}
+
+/// An agent. Its clones are the same agent.
+#[derive(Clone)]
+pub struct Agent(Arc<Inner>);
+
+struct Inner {
+    config: Config,
+    handlers: Handlers,
+    pace: Pace,
+    transport: Transport,
+    standby: Arc<AtomicBool>,
+    started: OnceCell<Arc<Core>>,
+    reader: Mutex<Option<Arc<SocketReader>>>,
+    stopping: CancellationToken,
+}
+
+impl Agent {
+    /// Describes an agent of the service at `server`. Without a key it speaks clear.
+    pub fn builder(
+        server: impl Into<Server>,
+        agent_id: AgentId,
+        token: impl Into<String>,
+    ) -> AgentBuilder {
+        AgentBuilder::new(server.into(), agent_id, Secret(token.into()))
+    }
+
+    /// Reads `BLINDPIPE_URL`, `_AGENT_ID`, `_TOKEN`, `_KEY`, `_PINS` (a file) and `_CA` (a file).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for what is missing or malformed.
+    pub fn from_env() -> Result<AgentBuilder> {
+        let optional = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let url = optional("BLINDPIPE_URL").ok_or(Error::Usage("BLINDPIPE_URL is not set"))?;
+        let id = optional("BLINDPIPE_AGENT_ID").and_then(|id| id.parse().ok());
+        let id = id.ok_or(Error::Usage("BLINDPIPE_AGENT_ID is no id of an agent"))?;
+        let token = optional("BLINDPIPE_TOKEN");
+        let token = token.ok_or(Error::Usage("BLINDPIPE_TOKEN is not set"))?;
+        let mut server = Server::new(url);
+        if let Some(path) = optional("BLINDPIPE_CA") {
+            let pem = std::fs::read(path).map_err(Error::other)?;
+            server = server.with_authority(pem);
+        }
+        let mut builder = Self::builder(server, id, token);
+        if let Some(keys) = optional("BLINDPIPE_KEY") {
+            builder = builder.key(&keys)?;
+        }
+        if let Some(path) = optional("BLINDPIPE_PINS") {
+            builder = builder.store(FileStore::new(PathBuf::from(path)));
+        }
+        Ok(builder)
+    }
+
+    /// The agent's id.
+    #[must_use]
+    pub fn id(&self) -> AgentId {
+        self.0.config.agent_id
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.0.config.clock
+    }
+
+    fn handlers(&self) -> &Handlers {
+        &self.0.handlers
+    }
+
+    async fn start(&self) -> Result<Arc<Core>> {
+        let start = || Box::pin(Core::start(&self.0.config));
+        self.0.started.get_or_try_init(start).await.cloned()
+    }
+
+    /// Checks token and key, and registers a first key, without handling anything.
+    ///
+    /// # Errors
+    ///
+    /// `AGENT_KEYS_MISMATCH` if the agent has another key; a key is never replaced in silence.
+    pub async fn check(&self) -> Result<()> {
+        self.start().await.map(drop)
+    }
+
+    /// The tap: a person behind this agent takes the key for that principal's. False if the key was
+    /// never shown.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::check`].
+    pub async fn trust(&self, principal: Principal, key: KeyId) -> Result<bool> {
+        let core = self.start().await?;
+        let done = core.session.confirm(principal, key);
+        core.save();
+        Ok(done)
+    }
+
+    /// Runs until SIGTERM, Ctrl-C or [`Self::stop`]; finishes what it began.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] if the service forbids it, a refusal that no repeat changes, or that of a
+    /// handler if it is to stop the agent.
+    pub async fn run(&self) -> Result<()> {
+        let signals = async {
+            stop_signal().await;
+            self.stop();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            ended = Box::pin(self.run_until_stopped()) => ended,
+            () = signals => Ok(()),
+        }
+    }
+
+    /// Runs until [`Self::stop`], and leaves signals to the program.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::run`].
+    pub async fn run_until_stopped(&self) -> Result<()> {
+        let core = self.start().await?;
+        let stopping = self.0.stopping.clone();
+        let (handlers, pace) = (self.0.handlers.clone(), self.0.pace.clone());
+        let inbox = Inbox::new(core.clone(), handlers, pace, stopping.clone());
+        if self.0.transport == Transport::Poll {
+            return Box::pin(transports::poll(&core, &inbox, &stopping)).await;
+        }
+        let (server, hooks) = (&self.0.config.server, self.0.config.hooks.clone());
+        let socket = Arc::new(Socket::new(server, hooks)?);
+        *core.socket.lock() = Some(socket.clone());
+        let reader = Arc::new(SocketReader {
+            core: core.clone(),
+            inbox: Arc::new(inbox),
+            socket,
+            standby: self.0.standby.clone(),
+            left: AtomicBool::default(),
+        });
+        *self.0.reader.lock() = Some(reader.clone());
+        let ended = Box::pin(reader.run()).await;
+        *core.socket.lock() = None;
+        *self.0.reader.lock() = None;
+        ended
+    }
+
+    /// Takes no more events, lets handlers end, acknowledges, and closes.
+    pub fn stop(&self) {
+        self.0.stopping.cancel();
+    }
+
+    /// Ends a standby: this process handles the events from the last acknowledgement on.
+    pub fn activate(&self) {
+        match &*self.0.reader.lock() {
+            Some(reader) => reader.activate(),
+            None => self.0.standby.store(false, Ordering::Relaxed),
+        }
+    }
+
+    /// Asks the person of a conversation for scopes of the agent's manifest. Repeated, it answers
+    /// another request.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn request_grant(
+        &self,
+        conversation_id: ConversationId,
+        scopes: Vec<String>,
+        reason: Option<String>,
+    ) -> Result<Grant> {
+        let core = self.start().await?;
+        let body = RequestGrant {
+            conversation_id,
+            user_id: None,
+            scopes: scopes.into_iter().map(Scope).collect(),
+            reason: reason.map(GrantReason),
+            ttl_seconds: None,
+        };
+        let path = format!("/agents/{}/grants/request", self.id());
+        core.http.data(Call::post(path, &body)).await
+    }
+
+    /// Has events delivered to `url`, signed with `secret`. The receiver must be there: the service
+    /// asks it at once.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn set_webhook(&self, url: &str, secret: &str) -> Result<webhooks::Webhook> {
+        let core = self.start().await?;
+        let body = serde_json::json!({ "url": url, "secret": secret });
+        let path = format!("/agents/{}/webhook", self.id());
+        core.http.data(Call::put(path, &body)).await
+    }
+
+    /// A receiver of deliveries, signed with `secret`.
+    #[must_use]
+    pub fn webhook(&self, secret: impl Into<String>) -> Webhook {
+        Webhook {
+            agent: self.clone(),
+            secret: Secret(secret.into()),
+        }
+    }
+}
+
+/// SIGTERM or Ctrl-C.
+async fn stop_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminated) = signal(SignalKind::terminate()) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminated.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}

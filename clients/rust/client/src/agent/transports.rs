@@ -1,0 +1,219 @@
+//! The ways by which events come to a running agent: a socket, or long polls.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use blindpipe_protocol::{
+    agents::Agent,
+    cursor::Cursor,
+    errors::Code,
+    frames::{AgentAuth, Auth, ClientFrame, Ready, ResyncRequired},
+    ids::ConnectionId,
+    inbox::{Ack, AckFrame, Acked},
+};
+use futures_util::{FutureExt, future::BoxFuture};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{core::Core, inbox::Inbox};
+use crate::{
+    Error, InboxEvent, Result,
+    hooks::Hook,
+    transport::{Call, Frame, Socket, SocketOwner, full_jitter},
+};
+
+const POLL_WAIT_SECONDS: u32 = 25;
+const POLL_LIMIT: u32 = 100;
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const MAX_WAIT: Duration = Duration::from_secs(30);
+
+/// Feeds an inbox from a socket, and leaves a backlog on the server while the inbox is full.
+pub(super) struct SocketReader {
+    pub(super) core: Arc<Core>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) socket: Arc<Socket>,
+    pub(super) standby: Arc<AtomicBool>,
+    /// The rest of this connection's events comes again with the next one.
+    pub(super) left: AtomicBool,
+}
+
+impl SocketReader {
+    /// Reads until the agent stops, acknowledges, and closes.
+    pub(super) async fn run(&self) -> Result<()> {
+        let closing = CancellationToken::new();
+        let work = async {
+            let worked = self.inbox.work().await;
+            self.flush_ack();
+            closing.cancel();
+            worked
+        };
+        let both = async { tokio::try_join!(work, self.socket.run(self, &closing)) };
+        tokio::select! {
+            ended = both => ended.map(drop),
+            () = self.acknowledge() => Ok(()),
+        }
+    }
+
+    async fn acknowledge(&self) {
+        loop {
+            self.inbox.ack_due().await;
+            self.flush_ack();
+        }
+    }
+
+    fn flush_ack(&self) {
+        self.inbox.flush_ack(|cursor| {
+            let frame = ClientFrame::Ack(AckFrame { cursor });
+            self.socket.send(&frame)
+        });
+    }
+
+    fn leave(&self) {
+        self.left.store(true, Ordering::Relaxed);
+        self.socket.leave();
+    }
+
+    /// From the last acknowledgement on, events are handled here.
+    pub(super) fn activate(&self) {
+        if self.standby.swap(false, Ordering::Relaxed) {
+            self.inbox.set_received(None);
+            self.leave();
+        }
+    }
+}
+
+impl SocketOwner for SocketReader {
+    fn auth(&self) -> BoxFuture<'_, Result<Auth>> {
+        let auth = async {
+            self.inbox.room().await;
+            let standby = self.standby.load(Ordering::Relaxed);
+            Ok(Auth::Agent(AgentAuth {
+                agent_id: self.core.agent_id,
+                token: self.core.token.clone(),
+                resume: self.inbox.received().filter(|_| !standby),
+            }))
+        };
+        auth.boxed()
+    }
+
+    fn renew(&self) -> BoxFuture<'_, bool> {
+        std::future::ready(false).boxed()
+    }
+
+    fn holders(&self) -> BoxFuture<'_, Vec<ConnectionId>> {
+        let holders = async {
+            let call = Call::get(format!("/agents/{}", self.core.agent_id));
+            let agent = self.core.http.data::<Agent>(call).await.ok();
+            let connections = agent.map(|agent| agent.connections).unwrap_or_default();
+            connections.iter().map(|it| it.connection_id).collect()
+        };
+        holders.boxed()
+    }
+
+    fn ready(&self, ready: &Ready) {
+        self.left.store(false, Ordering::Relaxed);
+        self.inbox
+            .replayed_to
+            .store(ready.replay.to, Ordering::Relaxed);
+        // Acks that the last connection did not take go to this one.
+        self.flush_ack();
+    }
+
+    fn frame(&self, frame: Frame) {
+        if self.left.load(Ordering::Relaxed) {
+            return;
+        }
+        match frame.kind.as_str() {
+            "event" => {
+                if let Some(event) = frame.parse::<InboxEvent>() {
+                    self.inbox.take(event, self.standby.load(Ordering::Relaxed));
+                }
+            }
+            "resync_required" => {
+                if let Some(ResyncRequired { oldest, head }) = frame.parse() {
+                    self.inbox.set_received(Some(head));
+                    self.core.hooks.call(&Hook::Resync { oldest, head });
+                }
+            }
+            _ => {}
+        }
+        if self.inbox.is_full() {
+            self.leave();
+        }
+    }
+}
+
+/// A page of a poll, with events of a newer server too.
+#[derive(Deserialize)]
+struct Page {
+    data: Vec<InboxEvent>,
+    next_cursor: Cursor,
+}
+
+/// Long polls until the agent stops. The cursor passed is the one that is acknowledged.
+pub(super) async fn poll(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> Result<()> {
+    let (polled, worked) = tokio::join!(
+        async {
+            let polled = poll_all(core, inbox, stopping).await;
+            stopping.cancel();
+            polled
+        },
+        inbox.work()
+    );
+    if let Some(cursor) = inbox.ackable() {
+        let body = Ack {
+            up_to_seq: Some(cursor.seq),
+        };
+        let call = Call::post(format!("/agents/{}/ack", core.agent_id), &body);
+        core.http.data::<Acked>(call.repeatable()).await?;
+    }
+    polled.and(worked)
+}
+
+async fn poll_all(core: &Core, inbox: &Inbox, stopping: &CancellationToken) -> Result<()> {
+    let mut cursor: Option<Cursor> = None;
+    let mut failures = 0;
+    while !stopping.is_cancelled() {
+        let call = Call::get(format!("/agents/{}/messages/poll", core.agent_id))
+            .query("cursor", cursor)
+            .query("wait", Some(POLL_WAIT_SECONDS))
+            .query("limit", Some(POLL_LIMIT));
+        let page = tokio::select! {
+            page = core.http.json::<Page>(call) => page,
+            () = stopping.cancelled() => return Ok(()),
+        };
+        match page {
+            Ok(page) => {
+                failures = 0;
+                page.data
+                    .into_iter()
+                    .for_each(|event| inbox.take(event, false));
+                inbox.settled().await;
+                cursor = inbox.ackable().or(cursor).or(Some(page.next_cursor));
+            }
+            Err(error) if error.code() == Some(Code::CursorExpired) => {
+                cursor = expired(core, &error);
+            }
+            Err(error) if error.is_retryable() => {
+                tokio::time::sleep(full_jitter(failures, FIRST_WAIT, MAX_WAIT)).await;
+                failures += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Events are missing: reading goes on at the newest one.
+fn expired(core: &Core, error: &Error) -> Option<Cursor> {
+    let params = &error.api()?.params;
+    let cursor = |name: &str| params.get(name)?.as_str()?.parse::<Cursor>().ok();
+    let (oldest, head) = (cursor("oldest")?, cursor("head")?);
+    core.hooks.call(&Hook::Resync { oldest, head });
+    Some(head)
+}

@@ -1,0 +1,204 @@
+//! Deliveries of a webhook: genuine ones become events.
+
+use std::time::Duration;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use blindpipe_protocol::{text::Secret, tool_calls::ToolCallOutcome};
+use hmac::{Hmac, KeyInit, Mac};
+use reqwest::header::HeaderMap;
+use serde_json::{Value, json};
+use sha2::Sha256;
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use super::Agent;
+use crate::{InboxEvent, Result};
+
+const TOLERANCE_SECONDS: u64 = 300;
+const DEADLINE: Duration = Duration::from_secs(9);
+const RETRY_SECONDS: u32 = 5;
+
+/// Whether a delivery is genuine, over its bytes as they came and in constant time.
+#[must_use]
+pub fn verify(secret: &str, headers: &HeaderMap, body: &[u8], now_seconds: u64) -> bool {
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let (Some(id), Some(timestamp), Some(signatures)) = (
+        header("webhook-id"),
+        header("webhook-timestamp"),
+        header("webhook-signature"),
+    ) else {
+        return false;
+    };
+    let is_fresh = timestamp
+        .parse::<u64>()
+        .is_ok_and(|at| now_seconds.abs_diff(at) <= TOLERANCE_SECONDS);
+    let Some(key) = key_of(secret).filter(|_| is_fresh) else {
+        return false;
+    };
+    let is_genuine = |signature: &str| {
+        let signature = signature.strip_prefix("v1,");
+        let signature = signature.and_then(|text| STANDARD.decode(text).ok());
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key) else {
+            return false;
+        };
+        mac.update(format!("{id}.{timestamp}.").as_bytes());
+        mac.update(body);
+        signature.is_some_and(|signature| mac.verify_slice(&signature).is_ok())
+    };
+    signatures.split(' ').any(is_genuine)
+}
+
+/// The bytes behind `whsec_`, or the characters of a secret without that prefix.
+fn key_of(secret: &str) -> Option<Vec<u8>> {
+    match secret.strip_prefix("whsec_") {
+        Some(coded) => STANDARD.decode(coded).ok(),
+        None => Some(secret.as_bytes().to_owned()),
+    }
+}
+
+/// The answer to a delivery, for any framework.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WebhookAnswer {
+    /// The HTTP status.
+    pub status: u16,
+    /// The value of `Retry-After`.
+    pub retry_after: Option<u32>,
+    /// The body: JSON.
+    pub body: String,
+}
+
+impl WebhookAnswer {
+    fn new(status: u16, body: &Value) -> Self {
+        Self {
+            status,
+            retry_after: None,
+            body: body.to_string(),
+        }
+    }
+}
+
+/// A receiver of an agent's deliveries. A handler has 9 s there; slow ones belong on a socket or a
+/// poll. A delivery is answered 200 once its handler has ended.
+#[derive(Clone)]
+pub struct Webhook {
+    pub(super) agent: Agent,
+    pub(super) secret: Secret,
+}
+
+impl Webhook {
+    /// Judges a request by its headers and its raw body, and handles the event in it.
+    pub async fn receive(&self, headers: &HeaderMap, body: &[u8]) -> WebhookAnswer {
+        let now = self.agent.clock().now_ms() / 1000;
+        if !verify(self.secret.expose(), headers, body, now) {
+            return WebhookAnswer::new(401, &json!({ "error": "not genuine" }));
+        }
+        let Ok(call) = serde_json::from_slice::<Value>(body) else {
+            return WebhookAnswer::new(400, &json!({ "error": "not JSON" }));
+        };
+        match call["event"].as_str() {
+            Some("webhook.verify") => {
+                let challenge = &call["data"]["challenge"];
+                WebhookAnswer::new(200, &json!({ "challenge": challenge }))
+            }
+            Some("webhook.test") => WebhookAnswer::new(200, &json!({})),
+            _ => match serde_json::from_slice::<InboxEvent>(body) {
+                Ok(event) => self.handle(event).await,
+                Err(_) => WebhookAnswer::new(400, &json!({ "error": "no event" })),
+            },
+        }
+    }
+
+    async fn handle(&self, event: InboxEvent) -> WebhookAnswer {
+        match tokio::time::timeout(DEADLINE, Box::pin(self.process(event))).await {
+            Ok(Ok(())) => WebhookAnswer::new(200, &json!({})),
+            Ok(Err(failed)) => {
+                error!(error = failed.kind(), "a handler has failed");
+                WebhookAnswer::new(500, &json!({ "error": "the handler has failed" }))
+            }
+            Err(_) => WebhookAnswer {
+                retry_after: Some(RETRY_SECONDS),
+                ..WebhookAnswer::new(503, &json!({ "error": "not in time" }))
+            },
+        }
+    }
+
+    async fn process(&self, event: InboxEvent) -> Result<()> {
+        let core = self.agent.start().await?;
+        if event.event == "artifact_response"
+            && let Some(outcome) = event.data::<ToolCallOutcome>()
+        {
+            core.tool_calls.deliver(outcome);
+        }
+        core.session.observe(&event).await;
+        let stopping = CancellationToken::new();
+        let _stop = stopping.clone().drop_guard();
+        let handlers = self.agent.handlers();
+        let handled = handlers.process(&core, event, false, &stopping).await;
+        core.save();
+        handled
+    }
+
+    /// A router that receives deliveries at `/`, to be nested anywhere.
+    #[cfg(feature = "axum")]
+    pub fn into_router(self) -> axum::Router {
+        use axum::{extract::DefaultBodyLimit, routing::post};
+        // An event of 1 MB with its envelope.
+        const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
+        let receive = move |headers: HeaderMap, body: axum::body::Bytes| {
+            let webhook = self.clone();
+            async move {
+                let answer = webhook.receive(&headers, &body).await;
+                axum::response::Response::from(answer)
+            }
+        };
+        axum::Router::new()
+            .route("/", post(receive))
+            .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+    }
+}
+
+#[cfg(feature = "axum")]
+impl From<WebhookAnswer> for axum::response::Response {
+    fn from(answer: WebhookAnswer) -> Self {
+        let mut response = axum::response::Response::new(answer.body.into());
+        *response.status_mut() = axum::http::StatusCode::from_u16(answer.status)
+            .unwrap_or(axum::http::StatusCode::INTERNAL_SERVER_ERROR);
+        let headers = response.headers_mut();
+        let json = axum::http::HeaderValue::from_static("application/json");
+        headers.insert("content-type", json);
+        if let Some(seconds) = answer.retry_after {
+            headers.insert("retry-after", seconds.into());
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_genuine_and_fresh_deliveries_are_believed() {
+        let secret = format!("whsec_{}", STANDARD.encode([7; 32]));
+        let body = br#"{"event":"webhook.test"}"#;
+        let mut mac = Hmac::<Sha256>::new_from_slice(&[7; 32]).expect("any length");
+        mac.update(b"id.1000.");
+        mac.update(body);
+        let signature = STANDARD.encode(mac.finalize().into_bytes());
+        let headers = |id: &str, at: &str, signatures: String| {
+            let mut headers = HeaderMap::new();
+            headers.insert("webhook-id", id.parse().expect("a value"));
+            headers.insert("webhook-timestamp", at.parse().expect("a value"));
+            headers.insert("webhook-signature", signatures.parse().expect("a value"));
+            headers
+        };
+        let good = headers("id", "1000", format!("v1,AAAA v1,{signature}"));
+        assert!(verify(&secret, &good, body, 1300));
+        assert!(!verify(&secret, &good, body, 1301), "too old");
+        assert!(!verify(&secret, &good, b"{}", 1000), "another body");
+        assert!(!verify("another", &good, body, 1000), "another secret");
+        let other = headers("other", "1000", format!("v1,{signature}"));
+        assert!(!verify(&secret, &other, body, 1000), "another id");
+        assert!(!verify(&secret, &HeaderMap::new(), body, 1000));
+    }
+}

@@ -1,0 +1,203 @@
+//! A person's session: sign-in, the access token of the moment, and its renewal.
+
+use std::{sync::Arc, time::Duration};
+
+use blindpipe_protocol::{
+    accounts::{KeyBackupSummary, LoggedOut, Refreshed, SignedIn},
+    envelope::Data,
+    ids::UserId,
+};
+use futures_util::{FutureExt, future::BoxFuture};
+use parking_lot::Mutex;
+use reqwest::{
+    Response,
+    header::{HeaderMap, HeaderValue, SET_COOKIE},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::Instant;
+
+use crate::{
+    Error, Result, Server,
+    hooks::Hooks,
+    transport::{Bearer, Call, Http},
+};
+
+/// A token is renewed this long before its end.
+const RENEW_BEFORE: Duration = Duration::from_secs(30);
+const COOKIE: &str = "refresh_token=";
+
+/// Of the sign-in, and never another's.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    pub(super) user_id: UserId,
+    pub(super) device_id: String,
+    pub(super) key_backup: Option<KeyBackupSummary>,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<(String, Instant)>,
+    /// The refresh cookie: name and value.
+    cookie: Option<String>,
+    identity: Option<Identity>,
+}
+
+pub(super) struct Account {
+    /// Without a credential: sign-ins and renewals.
+    public: Http,
+    state: Mutex<State>,
+    renewal: tokio::sync::Mutex<()>,
+    /// Told of each new cookie.
+    changed: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
+}
+
+impl Account {
+    pub(super) fn new(server: &Server, hooks: Hooks) -> Result<Arc<Self>> {
+        let client = server.http_client()?;
+        Ok(Arc::new(Self {
+            public: Http::new(client, server.url(), hooks, None),
+            state: Mutex::default(),
+            renewal: tokio::sync::Mutex::default(),
+            changed: Mutex::default(),
+        }))
+    }
+
+    pub(super) fn on_change(&self, changed: impl Fn() + Send + Sync + 'static) {
+        *self.changed.lock() = Some(Box::new(changed));
+    }
+
+    /// The identity of the person who is signed in.
+    pub(super) fn identity(&self) -> Result<Identity> {
+        let identity = self.state.lock().identity.clone();
+        identity.ok_or(Error::Usage("nobody is signed in"))
+    }
+
+    pub(super) fn cookie(&self) -> Option<String> {
+        self.state.lock().cookie.clone()
+    }
+
+    /// Takes up the session of an earlier run.
+    pub(super) fn adopt(&self, identity: Identity, cookie: String) {
+        let mut state = self.state.lock();
+        state.identity = Some(identity);
+        state.cookie = Some(cookie);
+    }
+
+    /// A call that needs no credential.
+    pub(super) async fn call<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + ?Sized),
+    ) -> Result<T> {
+        let answer = self.send(Call::post(path, body)).await?;
+        let data = answer.json::<Data<T>>().await;
+        data.map(|data| data.data)
+            .map_err(|_| Error::ConnectionLost)
+    }
+
+    async fn send(&self, call: Call) -> Result<Response> {
+        let mut headers = HeaderMap::new();
+        let cookie = self.cookie();
+        if let Some(cookie) = cookie.and_then(|it| HeaderValue::from_str(&it).ok()) {
+            headers.insert("cookie", cookie);
+        }
+        let answer = self.public.send(call.headers(headers)).await?;
+        let cookies = answer.headers().get_all(SET_COOKIE).iter();
+        let mut cookies = cookies
+            .filter_map(|cookie| cookie.to_str().ok()?.split(';').next())
+            .filter(|cookie| cookie.starts_with(COOKIE));
+        if let Some(cookie) = cookies.next_back() {
+            self.state.lock().cookie = Some(cookie.to_owned());
+        }
+        Ok(answer)
+    }
+
+    /// Any of the sign-ins: they all answer alike.
+    pub(super) async fn sign_in(
+        &self,
+        path: &str,
+        body: &(impl Serialize + ?Sized),
+    ) -> Result<Identity> {
+        let signed_in: SignedIn = self.call(path, body).await?;
+        let identity = Identity {
+            user_id: signed_in.user_id,
+            device_id: signed_in.device_id,
+            key_backup: Some(signed_in.key_backup),
+        };
+        self.take(
+            signed_in.access_token.expose(),
+            signed_in.expires_in_seconds,
+        );
+        self.state.lock().identity = Some(identity.clone());
+        Ok(identity)
+    }
+
+    fn take(&self, token: &str, seconds: u64) {
+        let ends = Instant::now() + Duration::from_secs(seconds);
+        self.state.lock().token = Some((token.to_owned(), ends));
+    }
+
+    fn current(&self) -> Option<String> {
+        let state = self.state.lock();
+        let (token, ends) = state.token.as_ref()?;
+        (*ends > Instant::now() + RENEW_BEFORE).then(|| token.clone())
+    }
+
+    /// The access token of this moment.
+    pub(super) async fn access_token(&self) -> Option<String> {
+        if let Some(token) = self.current() {
+            return Some(token);
+        }
+        self.renew_from(None).await;
+        let state = self.state.lock();
+        state.token.as_ref().map(|(token, _)| token.clone())
+    }
+
+    /// Renews unless somebody else did meanwhile. False if the session has ended.
+    async fn renew_from(&self, refused: Option<String>) -> bool {
+        let _one = self.renewal.lock().await;
+        let is_new = |token: &String| refused.as_ref() != Some(token);
+        if self.current().is_some_and(|token| is_new(&token)) {
+            return true;
+        }
+        self.refresh().await.unwrap_or(false)
+    }
+
+    /// A new access token and a new cookie. False if the session has ended.
+    pub(super) async fn refresh(&self) -> Result<bool> {
+        let call = Call::post("/auth/refresh", &serde_json::json!({})).repeatable();
+        let fresh = match self.send(call).await {
+            Ok(answer) => answer.json::<Data<Refreshed>>().await,
+            Err(Error::Api(error)) if error.status == 401 => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let fresh = fresh.map_err(|_| Error::ConnectionLost)?.data;
+        // The cookie may be that of another account.
+        if self.identity()?.user_id != fresh.user_id {
+            return Ok(false);
+        }
+        self.take(fresh.access_token.expose(), fresh.expires_in_seconds);
+        if let Some(changed) = &*self.changed.lock() {
+            changed();
+        }
+        Ok(true)
+    }
+
+    pub(super) async fn log_out(&self) -> Result<()> {
+        self.call::<LoggedOut>("/auth/logout", &serde_json::json!({}))
+            .await?;
+        *self.state.lock() = State::default();
+        Ok(())
+    }
+}
+
+impl Bearer for Account {
+    fn token(&self) -> BoxFuture<'_, Option<String>> {
+        self.access_token().boxed()
+    }
+
+    fn renew(&self) -> BoxFuture<'_, bool> {
+        let refused = self.current();
+        self.renew_from(refused).boxed()
+    }
+}

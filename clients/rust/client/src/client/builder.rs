@@ -1,0 +1,291 @@
+//! How a person's client begins.
+
+use std::sync::Arc;
+
+use blindpipe_e2ee::{
+    consent::{Sensitivity, Tool},
+    trust::Policy,
+};
+use blindpipe_protocol::{
+    accounts::{CodeSent, Login, LoginCode, Register, Scene, SendCode},
+    text::{DeviceId, DeviceName, DisplayName, EmailAddress, Locale, MailedCode, Platform, Secret},
+};
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Client, Held, Inner, Tools, account::Account, state};
+use crate::{
+    Clock, Error, Hook, Result, Server, Store,
+    hooks::Hooks,
+    transport::{Bearer, Http, new_id},
+};
+
+/// A client that is being described.
+pub struct ClientBuilder {
+    server: Server,
+    device_id: Option<String>,
+    device_name: Option<String>,
+    platform: Option<String>,
+    policy: Policy,
+    store: Option<Arc<dyn Store>>,
+    tools: Tools,
+    hooks: Hooks,
+    clock: Clock,
+}
+
+/// A new account.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    /// The address that the code was mailed to.
+    pub email: String,
+    /// The mailed code.
+    pub code: String,
+    /// The account's password, which the server sees.
+    pub password: String,
+    /// The name that others see.
+    pub display_name: String,
+    /// The token of a solved human check.
+    pub turnstile_token: String,
+}
+
+impl ClientBuilder {
+    pub(super) fn new(server: Server) -> Self {
+        Self {
+            server,
+            device_id: None,
+            device_name: None,
+            platform: None,
+            policy: Policy::default(),
+            store: None,
+            tools: Tools::new(),
+            hooks: Hooks::default(),
+            clock: Clock::default(),
+        }
+    }
+
+    /// This device's own id, which must outlive a reinstallation; a new one without it.
+    #[must_use]
+    pub fn device_id(mut self, id: impl Into<String>) -> Self {
+        self.device_id = Some(id.into());
+        self
+    }
+
+    /// The person's name for this device.
+    #[must_use]
+    pub fn device_name(mut self, name: impl Into<String>) -> Self {
+        self.device_name = Some(name.into());
+        self
+    }
+
+    /// The device's platform.
+    #[must_use]
+    pub fn platform(mut self, platform: impl Into<String>) -> Self {
+        self.platform = Some(platform.into());
+        self
+    }
+
+    /// The treatment of first keys.
+    #[must_use]
+    pub fn trust_policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Where this client keeps its session, its private keys and what it learns. Without it, all
+    /// that ends with the process.
+    #[must_use]
+    pub fn store(mut self, store: impl Store) -> Self {
+        self.store = Some(Arc::new(store));
+        self
+    }
+
+    /// A tool that this device has.
+    #[must_use]
+    pub fn tool(mut self, name: &str, scope: &str, sensitivity: Sensitivity) -> Self {
+        let tool = Tool {
+            scope: scope.to_owned(),
+            sensitivity,
+        };
+        self.tools.insert(name.to_owned(), tool);
+        self
+    }
+
+    /// Tells what happens to this client. It never gets a secret or a text.
+    #[must_use]
+    pub fn on_hook(mut self, hook: impl Fn(&Hook) + Send + Sync + 'static) -> Self {
+        self.hooks = Hooks::new(hook);
+        self
+    }
+
+    /// Another clock than the system's, for tests.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Mails a code.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn send_code(&self, email: &str, scene: Scene, turnstile_token: &str) -> Result<()> {
+        let account = Account::new(&self.server, self.hooks.clone())?;
+        let body = SendCode {
+            email: EmailAddress::from(email),
+            scene,
+            turnstile_token: Secret::from(turnstile_token),
+        };
+        account.call::<CodeSent>("/auth/send-code", &body).await?;
+        Ok(())
+    }
+
+    /// Makes an account with a mailed code.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn register(self, new: Registration) -> Result<Client> {
+        let body = Register {
+            email: EmailAddress(new.email),
+            code: MailedCode(new.code),
+            account_password: Secret(new.password),
+            display_name: DisplayName(new.display_name),
+            device_locale: Locale("en".to_owned()),
+            turnstile_token: Secret(new.turnstile_token),
+            device_id: Some(self.own_device()),
+            device_name: self.device_name.clone().map(DeviceName),
+            platform: self.platform.clone().map(Platform),
+        };
+        self.sign_in("/auth/register", &body).await
+    }
+
+    /// Signs in with a password.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn login(self, email: &str, password: &str, turnstile_token: &str) -> Result<Client> {
+        let body = Login {
+            email: EmailAddress::from(email),
+            account_password: Secret::from(password),
+            turnstile_token: Secret::from(turnstile_token),
+            device_id: Some(self.own_device()),
+            device_name: self.device_name.clone().map(DeviceName),
+            platform: self.platform.clone().map(Platform),
+        };
+        self.sign_in("/auth/login", &body).await
+    }
+
+    /// Signs in with a mailed code.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn login_with_code(self, email: &str, code: &str) -> Result<Client> {
+        let body = LoginCode {
+            email: EmailAddress::from(email),
+            code: MailedCode(code.to_owned()),
+            turnstile_token: None,
+            device_id: Some(self.own_device()),
+            device_name: self.device_name.clone().map(DeviceName),
+            platform: self.platform.clone().map(Platform),
+        };
+        self.sign_in("/auth/login-code", &body).await
+    }
+
+    /// Goes on with the session and the keys in the store; none if it holds none, or if the session
+    /// has ended.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`], and what keeps the session from being renewed.
+    pub async fn resume(self) -> Result<Option<Client>> {
+        let account = Account::new(&self.server, self.hooks.clone())?;
+        let document = self.load()?;
+        let Some((identity, cookie)) = state::restore_identity(&document["session"]) else {
+            return Ok(None);
+        };
+        let client = self.client(account, document)?;
+        // The keys are held before anything is stored anew.
+        client.0.account.adopt(identity, cookie);
+        client.keep_keys()?;
+        let is_live = client.0.account.refresh().await?;
+        Ok(is_live.then_some(client))
+    }
+
+    fn own_device(&self) -> DeviceId {
+        let new = || blindpipe_e2ee::ids::ulid(new_id(&self.clock).into_bytes());
+        DeviceId(self.device_id.clone().unwrap_or_else(new))
+    }
+
+    fn load(&self) -> Result<Value> {
+        let document = match &self.store {
+            Some(store) => store.load().map_err(Error::Store)?,
+            None => None,
+        };
+        state::read(document)
+    }
+
+    async fn sign_in(self, path: &str, body: &(impl Serialize + ?Sized)) -> Result<Client> {
+        let account = Account::new(&self.server, self.hooks.clone())?;
+        let identity = account.sign_in(path, body).await?;
+        let document = self.load()?;
+        // What another person or device left there is not this one's.
+        let before = state::restore_identity(&document["session"]);
+        let is_own = before.is_some_and(|(before, _)| {
+            before.user_id == identity.user_id && before.device_id == identity.device_id
+        });
+        let document = if is_own { document } else { Value::Null };
+        let client = self.client(account, document)?;
+        client.keep_keys()?;
+        client.save()?;
+        Ok(client)
+    }
+
+    fn client(self, account: Arc<Account>, document: Value) -> Result<Client> {
+        let bearer: Arc<dyn Bearer> = account.clone();
+        let (server, hooks) = (self.server, self.hooks);
+        let http = server.http_client()?;
+        let http = Http::new(http, server.url(), hooks.clone(), Some(bearer));
+        let choices = state::Choices::restore(self.tools, &document)?;
+        let client = Client(Arc::new(Inner {
+            server,
+            account,
+            http,
+            hooks,
+            clock: self.clock,
+            store: self.store,
+            policy: self.policy,
+            choices: Mutex::new(choices),
+            held: Mutex::new(Held {
+                document,
+                ..Held::default()
+            }),
+            turns: Mutex::default(),
+        }));
+        let weak = Arc::downgrade(&client.0);
+        client.0.account.on_change(move || {
+            // The refresh cookie of before is worth nothing any more.
+            if let Some(inner) = weak.upgrade() {
+                let client = Client(inner);
+                if client.save().is_err() {
+                    client.tell(&Hook::StoreFailed);
+                }
+            }
+        });
+        Ok(client)
+    }
+}
+
+impl Client {
+    /// Takes up the keys of an earlier run.
+    fn keep_keys(&self) -> Result<()> {
+        let keys = self.0.held.lock().document["keys"].clone();
+        if keys.is_null() {
+            return Ok(());
+        }
+        self.hold(state::DeviceKeys::restore(&keys)?)
+    }
+}

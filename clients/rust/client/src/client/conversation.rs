@@ -1,0 +1,331 @@
+//! A conversation as a person sees it.
+
+use blindpipe_e2ee::{envelope::Place, room::Writing, to_base64};
+use blindpipe_protocol::{
+    conversations::{Conversation as Info, MarkRead, ReadMark},
+    groups::{AddAgent, AddMembers, Addition, AgentInstance, Removal, Visibility},
+    ids::{AgentId, ConversationId, MessageId, Principal, UserId},
+    messages::{Message, SendMessage, Sent},
+    raw::RawJson,
+};
+use serde_json::json;
+
+use super::{Client, rotation};
+use crate::{
+    Content, Error, NewFile, OpenedMessage, Result,
+    content::{self, Body},
+    files,
+    session::{SealOptions, clear_message, is_sealed, payload_of, raw},
+    transport::{Call, new_id},
+};
+
+/// More about a send.
+#[derive(Clone, Debug, Default)]
+pub struct SendOptions {
+    /// A client that repeats a send across processes keeps this id.
+    pub client_message_id: Option<MessageId>,
+    /// The message that this one answers.
+    pub in_reply_to: Option<Received>,
+    /// The members that it names. `addressed` agents among them can read it too.
+    pub to: Vec<Principal>,
+}
+
+/// A message, opened if it opens. Nothing of what does not open is shown as said by anybody.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// The message as the server stores it.
+    pub message: Message,
+    /// The message opened, or why it does not open.
+    pub opened: std::result::Result<OpenedMessage, blindpipe_e2ee::Error>,
+}
+
+impl Received {
+    /// The text of a text message that opened, else "".
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.opened.as_ref().map_or("", OpenedMessage::text)
+    }
+}
+
+/// A conversation of a person.
+#[derive(Clone)]
+pub struct Conversation {
+    pub(super) client: Client,
+    pub(super) id: ConversationId,
+}
+
+impl Conversation {
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> ConversationId {
+        self.id
+    }
+
+    /// The conversation with its members.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn info(&self) -> Result<Info> {
+        let session = self.client.session()?;
+        let entry = session.load(self.id).await?;
+        let info = entry.info.clone();
+        info.ok_or(Error::Usage("the conversation was not read"))
+    }
+
+    /// The person's visible choice to write in clear to somebody who does not speak `bp1`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Store`].
+    pub fn choose_clear(&self) -> Result<()> {
+        self.client.choose_clear(self.id)
+    }
+
+    /// Sends a text or a content.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyUnavailable`] where somebody does not speak `bp1` and the person has not chosen
+    /// clear text; every refusal of the service.
+    pub async fn send(&self, content: impl Into<Body>) -> Result<Sent> {
+        self.send_with(content, SendOptions::default()).await
+    }
+
+    /// Sends a text or a content. Sends of a conversation are stored in the order in which they
+    /// were called.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    pub async fn send_with(&self, content: impl Into<Body>, options: SendOptions) -> Result<Sent> {
+        let content = content.into().0;
+        let turn = self.client.turn(self.id);
+        let _turn = turn.lock().await;
+        Box::pin(self.send_now(content, &options)).await
+    }
+
+    async fn send_now(&self, content: Content, options: &SendOptions) -> Result<Sent> {
+        let session = self.client.session()?;
+        let id = options.client_message_id;
+        let id = id.unwrap_or_else(|| MessageId(new_id(&session.clock)));
+        let answered = options.in_reply_to.as_ref();
+        let in_reply_to = answered.map(|answered| answered.message.message_id);
+        let payload = self.payload(content, id, options).await?;
+        let body = SendMessage {
+            client_message_id: Some(id),
+            in_reply_to,
+            recipients: (!options.to.is_empty()).then(|| options.to.clone()),
+            ..SendMessage::new(payload)
+        };
+        let call = Call::post(format!("/conversations/{}/messages", self.id), &body);
+        session.http.data(call.repeatable()).await
+    }
+
+    async fn payload(
+        &self,
+        mut content: Content,
+        id: MessageId,
+        options: &SendOptions,
+    ) -> Result<RawJson> {
+        let session = self.client.session()?;
+        let answered = options.in_reply_to.as_ref();
+        let opened = answered.and_then(|answered| answered.opened.as_ref().ok());
+        let answering = opened
+            .filter(|opened| opened.encrypted)
+            .map(|opened| opened.epoch);
+        let entry = session.load(self.id).await?;
+        let clear_chosen = self.client.has_chosen_clear(self.id);
+        let writing = entry.room.writing(&session.trust.lock(), clear_chosen);
+        match writing {
+            Writing::Clear => return Ok(raw(&content)),
+            Writing::AskPerson => {
+                let why = "somebody here does not speak bp1; choose_clear() writes in clear";
+                return Err(Error::KeyUnavailable(why));
+            }
+            Writing::Encrypted => {}
+        }
+        let is_due = rotation::is_due(&session, &entry, answering);
+        drop(entry);
+        if is_due {
+            self.client.rotate(self.id).await?;
+        }
+        if let Some(re) = opened.and_then(|opened| opened.re) {
+            content.insert("re".to_owned(), to_base64(&re).into());
+        }
+        let place = Place::Message {
+            client_message_id: id.0.into_bytes(),
+            in_reply_to: answered.map(|it| it.message.message_id.0.into_bytes()),
+        };
+        let options = SealOptions {
+            answering,
+            readers: &options.to,
+        };
+        let bytes = content::encode(&content)?;
+        let sealed = session.seal(self.id, &place, &bytes, options).await?;
+        Ok(payload_of(&sealed))
+    }
+
+    /// Answers an agent's question with one of its choices.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    pub async fn answer(&self, question: Received, choice: &str) -> Result<Sent> {
+        let mut content = Content::new();
+        content.insert("type".to_owned(), "answer".into());
+        content.insert("choice".to_owned(), choice.into());
+        let options = SendOptions {
+            in_reply_to: Some(question),
+            ..SendOptions::default()
+        };
+        self.send_with(content, options).await
+    }
+
+    /// Uploads a file and sends the message that names it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
+    pub async fn send_file(&self, file: NewFile) -> Result<Sent> {
+        let http = self.client.http();
+        let content = Box::pin(files::upload(http, "/files", self.id, file)).await?;
+        self.send(content).await
+    }
+
+    /// The bytes of a file message.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] if the content is no file, [`Error::Decrypt`] if the bytes are others.
+    pub async fn download(&self, content: &Content) -> Result<Vec<u8>> {
+        files::download(self.client.http(), content).await
+    }
+
+    /// Makes a fresh secret at once.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn rotate(&self) -> Result<()> {
+        Box::pin(self.client.rotate(self.id)).await
+    }
+
+    /// A page of the history, newest first, from `before` on.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn history(&self, before: Option<MessageId>) -> Result<Vec<Received>> {
+        let call = Call::get(format!("/conversations/{}/messages", self.id))
+            .query("limit", Some(100))
+            .query("cursor", before);
+        let page = self.client.http().page::<Message>(call).await?;
+        let mut received = Vec::with_capacity(page.data.len());
+        for message in page.data {
+            received.push(self.open(message, false).await?);
+        }
+        Ok(received)
+    }
+
+    /// Opens a message. `live`: from the inbox, not from the history.
+    ///
+    /// # Errors
+    ///
+    /// A read that failed; what does not open is no error here.
+    pub async fn open(&self, message: Message, live: bool) -> Result<Received> {
+        let opened = if is_sealed(&message) {
+            self.client.session()?.open_message(&message, live).await
+        } else {
+            self.open_clear(&message).await
+        };
+        let opened = match opened {
+            Ok(opened) => Ok(opened),
+            Err(Error::Decrypt(reason)) => Err(reason),
+            Err(error) => return Err(error),
+        };
+        Ok(Received { message, opened })
+    }
+
+    /// In a conversation that was encrypted, clear text can be the server's own.
+    async fn open_clear(&self, message: &Message) -> Result<OpenedMessage> {
+        let session = self.client.session()?;
+        let chosen = self.client.has_chosen_clear(self.id);
+        if chosen && !session.is_encrypted(self.id).await? {
+            return Ok(clear_message(message));
+        }
+        Err(blindpipe_e2ee::Error::Clear.into())
+    }
+
+    /// Moves the read mark to this message.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn mark_read(&self, message_id: MessageId) -> Result<ReadMark> {
+        let path = format!("/conversations/{}/read", self.id);
+        self.client
+            .http()
+            .data(Call::post(path, &MarkRead { message_id }))
+            .await
+    }
+
+    /// Lets an agent in. It reads what names it, or everything.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn add_agent(
+        &self,
+        agent_id: AgentId,
+        visibility: Visibility,
+    ) -> Result<AgentInstance> {
+        let body = AddAgent {
+            agent_id,
+            visibility,
+        };
+        let path = format!("/groups/{}/agent-instances", self.id);
+        self.changed(Call::post(path, &body)).await
+    }
+
+    /// Adds people to a group.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn add_members(&self, user_ids: Vec<UserId>) -> Result<Addition> {
+        let path = format!("/groups/{}/members", self.id);
+        self.changed(Call::post(path, &AddMembers { user_ids }))
+            .await
+    }
+
+    /// Removes a member, and makes a fresh secret at once.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn remove(&self, member: Principal) -> Result<Removal> {
+        let path = match member {
+            Principal::User(id) => format!("/groups/{}/members/{id}", self.id),
+            Principal::Agent(id) => format!("/groups/{}/agent-instances/{id}", self.id),
+        };
+        let removal = self.changed(Call::delete(path)).await?;
+        self.rotate().await?;
+        Ok(removal)
+    }
+
+    /// Members are read anew before the next look.
+    async fn changed<T: serde::de::DeserializeOwned>(&self, call: Call) -> Result<T> {
+        let done = self.client.http().data(call).await?;
+        if let Ok(session) = self.client.session() {
+            session.load(self.id).await?.is_stale = true;
+        }
+        Ok(done)
+    }
+}
+
+impl std::fmt::Debug for Conversation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Conversation({})", json!(self.id))
+    }
+}

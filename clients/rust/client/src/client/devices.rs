@@ -1,0 +1,193 @@
+//! This device's keys: made, backed up, restored.
+
+use blindpipe_e2ee::{
+    KeyId, PrivateKeys, PublicKeys, Secret,
+    backup::{self, Backup, BackupKey, BackupOwner, Costs},
+    introduce,
+};
+use blindpipe_protocol::{
+    devices::{Device, RevokedDevice},
+    ids::{Principal, UserId},
+    keys::{Argon2Params, Introduction, KeyBackup, PutKeyBackup, StoredKeyBackup},
+    text::{Blob, DeviceId, Key32, Scheme},
+};
+
+use super::{Client, state::DeviceKeys};
+use crate::{
+    Error, Result,
+    session::{hex, principal},
+    transport::{Call, rng},
+};
+
+/// The devices of a person, and this device's keys.
+pub struct Devices<'a>(pub(super) &'a Client);
+
+impl Devices<'_> {
+    /// All devices.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn list(&self) -> Result<Vec<Device>> {
+        let mut devices = Vec::new();
+        let mut cursor = None;
+        loop {
+            let call = Call::get("/users/me/devices").query("cursor", cursor);
+            let page = self.0.http().page::<Device>(call).await?;
+            devices.extend(page.data);
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                return Ok(devices);
+            }
+        }
+    }
+
+    /// Revokes a device at once. Its conversations get fresh secrets with the next sends.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn revoke(&self, device_id: &str) -> Result<RevokedDevice> {
+        let call = Call::delete(format!("/users/me/devices/{device_id}"));
+        self.0.http().data(call).await
+    }
+
+    /// Makes keys for this device and backs them up under `password`: 12 characters or more, and
+    /// not the account's.
+    ///
+    /// # Errors
+    ///
+    /// `malformed` for a password that is too short; every refusal of the service.
+    pub async fn create(&self, password: &str) -> Result<()> {
+        backup::check_password(password)?;
+        self.set_up(password, Vec::new(), None).await
+    }
+
+    /// Reads the newest backup that opens. Restored keys open old messages and introduce this
+    /// device, which gets keys of its own.
+    ///
+    /// # Errors
+    ///
+    /// `wrong_key` for a wrong password; every refusal of the service.
+    pub async fn restore(&self, password: &str) -> Result<()> {
+        let call = Call::get("/keys/backup");
+        let backups = self.0.http().page::<KeyBackup>(call).await?.data;
+        let mut fault = Error::Decrypt(blindpipe_e2ee::Error::NoEpochKey);
+        for backup in backups {
+            match open(self.0.user_id()?, &backup, password).await {
+                Ok(restored) => return self.take(&backup, restored, password).await,
+                Err(error @ Error::Decrypt(_)) => fault = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(fault)
+    }
+
+    async fn take(&self, of: &KeyBackup, restored: backup::Restored, password: &str) -> Result<()> {
+        let backup::Restored { keys, mut earlier } = restored;
+        if of.device_id == self.0.device_id()? {
+            let signer = keys;
+            return self.0.hold(DeviceKeys { signer, earlier });
+        }
+        earlier.insert(0, (keys.key_id(), keys.x25519().clone()));
+        self.set_up(password, earlier, Some(keys)).await
+    }
+
+    async fn set_up(
+        &self,
+        password: &str,
+        earlier: Vec<(KeyId, Secret)>,
+        by: Option<PrivateKeys>,
+    ) -> Result<()> {
+        let (user_id, device_id) = (self.0.user_id()?, self.0.device_id()?);
+        let keys = PrivateKeys::random(&mut rng());
+        let introduction = match by {
+            Some(by) => Some(introduction(&by, user_id, &device_id, keys.public())?),
+            None => None,
+        };
+        let key = derived(password, None).await?;
+        let user = user_id.0.into_bytes();
+        let Backup { backup_a, backup_b } =
+            backup::seal(&key, user, &device_id, &keys, &earlier, &mut rng())?;
+        let body = PutKeyBackup {
+            backup_a: Blob(backup_a),
+            backup_b: Blob(backup_b),
+            argon2_salt: Key32(*key.salt()),
+            argon2_params: params(key.costs()),
+            public_key: Key32(*keys.public().public_key()),
+            signing_public_key: Key32(*keys.public().signing_public_key()),
+            device_id: DeviceId(device_id),
+            version: None,
+            introduction,
+            schemes: Some(vec![Scheme("bp1".to_owned())]),
+        };
+        // Held before they are shown: keys that are lost cannot be opened with.
+        let signer = keys;
+        let keys = DeviceKeys { signer, earlier };
+        self.0.hold(keys)?;
+        let call = Call::post("/keys/backup", &body);
+        self.0.http().data::<StoredKeyBackup>(call).await?;
+        Ok(())
+    }
+}
+
+fn introduction(
+    by: &PrivateKeys,
+    user_id: UserId,
+    device_id: &str,
+    keys: &PublicKeys,
+) -> Result<Introduction> {
+    let me = principal(Principal::User(user_id));
+    let signature = introduce(by, me, Some(device_id), keys)?;
+    Ok(Introduction {
+        by_key_id: blindpipe_protocol::text::KeyId(hex(&by.key_id())),
+        signature: Blob(signature.to_vec()),
+    })
+}
+
+fn params(costs: Costs) -> Argon2Params {
+    let cost = |cost: u32| i32::try_from(cost).unwrap_or(i32::MAX);
+    Argon2Params {
+        m: cost(costs.m),
+        t: cost(costs.t),
+        p: cost(costs.p),
+    }
+}
+
+/// A third of a second of work, beside the other tasks.
+async fn derived(password: &str, known: Option<([u8; 32], Costs)>) -> Result<BackupKey> {
+    let password = password.to_owned();
+    let derive = move || match known {
+        Some((salt, costs)) => BackupKey::derive(&password, salt, costs),
+        None => BackupKey::random(&password, &mut rng()),
+    };
+    let derived = tokio::task::spawn_blocking(derive).await;
+    Ok(derived.map_err(Error::other)??)
+}
+
+async fn open(user: UserId, backup: &KeyBackup, password: &str) -> Result<backup::Restored> {
+    let malformed = |_| blindpipe_e2ee::Error::Malformed;
+    let array = |blob: &Blob| <[u8; 32]>::try_from(blob.0.as_slice()).map_err(malformed);
+    let cost = |cost: i32| u32::try_from(cost).map_err(|_| blindpipe_e2ee::Error::Malformed);
+    let Argon2Params { m, t, p } = backup.argon2_params;
+    let costs = Costs {
+        m: cost(m)?,
+        t: cost(t)?,
+        p: cost(p)?,
+    };
+    let key = derived(password, Some((array(&backup.argon2_salt)?, costs))).await?;
+    let keys = PublicKeys::new(
+        array(&backup.public_key)?,
+        array(&backup.signing_public_key)?,
+    )?;
+    let owner = BackupOwner {
+        user: user.0.into_bytes(),
+        device_id: &backup.device_id,
+        keys: &keys,
+    };
+    let sealed = Backup {
+        backup_a: backup.backup_a.0.clone(),
+        backup_b: backup.backup_b.0.clone(),
+    };
+    Ok(backup::open(&key, &owner, &sealed)?)
+}

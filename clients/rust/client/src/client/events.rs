@@ -1,0 +1,326 @@
+//! What comes to a person, over a socket that reconnects.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use blindpipe_e2ee::envelope::Place;
+use blindpipe_protocol::{
+    cursor::Cursor,
+    frames::{Auth, ClientFrame, Ready, ResyncRequired, UserAuth},
+    ids::{ConnectionId, ConversationId, MessageId, Principal},
+    inbox::AckFrame,
+    messages::Message,
+    streams::StreamDelta,
+    text::Secret,
+    tool_calls::ToolCall,
+    typing::TypingNotice,
+};
+use futures_util::{FutureExt, future::BoxFuture};
+use parking_lot::Mutex;
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{Client, Conversation, Received, ToolRequest};
+use crate::{
+    Error, Hook, InboxEvent, Result,
+    session::{Found, message_id},
+    transport::{Frame, Socket, SocketOwner},
+};
+
+const MAX_WAITING_FRAMES: usize = 4096;
+
+/// What a person sees happen.
+#[non_exhaustive]
+pub enum ClientEvent {
+    /// A message, opened if it opens.
+    Message {
+        /// The event.
+        event: InboxEvent,
+        /// Where it stands.
+        conversation: Conversation,
+        /// The message.
+        received: Box<Received>,
+    },
+    /// An agent asks this device to run a tool.
+    ToolRequest(Box<ToolRequest>),
+    /// Any other event.
+    Event(InboxEvent),
+    /// A piece of a message that an agent is writing. It is shown and never acted on.
+    Delta {
+        /// Where it is written.
+        conversation_id: ConversationId,
+        /// The `client_message_id` of the message that will end it.
+        stream_id: String,
+        /// The number of the piece.
+        n: u64,
+        /// The text to add.
+        append: String,
+        /// The agent.
+        sender: Principal,
+    },
+    /// A member writes, or has stopped.
+    Typing(TypingNotice),
+    /// All that waited has come.
+    CaughtUp,
+}
+
+struct Owner {
+    client: Client,
+    frames: mpsc::Sender<Frame>,
+    received: Mutex<Option<Cursor>>,
+    /// The rest of this connection's frames comes again with the next one.
+    left: AtomicBool,
+    socket: Arc<Socket>,
+}
+
+impl SocketOwner for Owner {
+    fn auth(&self) -> BoxFuture<'_, Result<Auth>> {
+        let auth = async {
+            let token = self.client.access_token().await;
+            let token = token.ok_or(Error::Closed { close_code: None })?;
+            Ok(Auth::User(UserAuth {
+                access_token: Secret(token),
+                resume: *self.received.lock(),
+            }))
+        };
+        auth.boxed()
+    }
+
+    fn renew(&self) -> BoxFuture<'_, bool> {
+        self.client.renew().boxed()
+    }
+
+    fn holders(&self) -> BoxFuture<'_, Vec<ConnectionId>> {
+        std::future::ready(Vec::new()).boxed()
+    }
+
+    fn ready(&self, _: &Ready) {
+        self.left.store(false, Ordering::Relaxed);
+    }
+
+    fn frame(&self, frame: Frame) {
+        if self.left.load(Ordering::Relaxed) {
+            return;
+        }
+        let event = (frame.kind == "event").then(|| frame.parse::<InboxEvent>());
+        let cursor = event.flatten().map(|event| event.cursor);
+        if frame.kind == "resync_required"
+            && let Some(ResyncRequired { oldest, head }) = frame.parse()
+        {
+            *self.received.lock() = Some(head);
+            self.client.tell(&Hook::Resync { oldest, head });
+        }
+        if self.frames.try_send(frame).is_err() {
+            self.left.store(true, Ordering::Relaxed);
+            self.socket.leave();
+        } else if cursor.is_some() {
+            *self.received.lock() = cursor;
+        }
+    }
+}
+
+/// The events of a person, in order. An event is acknowledged when the next one is asked for.
+pub struct Events {
+    client: Client,
+    socket: Arc<Socket>,
+    frames: mpsc::Receiver<Frame>,
+    unacknowledged: Option<Cursor>,
+    closing: CancellationToken,
+    running: JoinSet<Result<()>>,
+    /// Messages that are there: their streams are shown no more.
+    finished: VecDeque<MessageId>,
+}
+
+const MAX_FINISHED: usize = 1000;
+
+impl Events {
+    pub(super) fn new(client: Client, socket: Socket) -> Self {
+        let (sender, frames) = mpsc::channel(MAX_WAITING_FRAMES);
+        let (socket, closing) = (Arc::new(socket), CancellationToken::new());
+        let owner = Owner {
+            client: client.clone(),
+            frames: sender,
+            received: Mutex::default(),
+            left: AtomicBool::default(),
+            socket: socket.clone(),
+        };
+        let mut running = JoinSet::new();
+        let (run, end) = (socket.clone(), closing.clone());
+        running.spawn(async move { run.run(&owner, &end).await });
+        Self {
+            client,
+            socket,
+            frames,
+            unacknowledged: None,
+            closing,
+            running,
+            finished: VecDeque::new(),
+        }
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] once the service ended the connection for good; a read that failed.
+    pub async fn next(&mut self) -> Result<ClientEvent> {
+        loop {
+            if let Some(cursor) = self.unacknowledged.take() {
+                self.acknowledge(cursor);
+            }
+            let Some(frame) = self.frames.recv().await else {
+                let ended = self.running.join_next().await;
+                let ended = ended.and_then(std::result::Result::ok);
+                return Err(ended.and_then(Result::err).unwrap_or(Error::closed()));
+            };
+            if let Some(event) = Box::pin(self.read(frame)).await? {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn acknowledge(&self, cursor: Cursor) {
+        self.socket.send(&ClientFrame::Ack(AckFrame { cursor }));
+    }
+
+    /// Acknowledges the last event, and closes.
+    pub async fn close(mut self) {
+        if let Some(cursor) = self.unacknowledged.take() {
+            self.acknowledge(cursor);
+        }
+        self.closing.cancel();
+        while self.running.join_next().await.is_some() {}
+    }
+
+    async fn read(&mut self, frame: Frame) -> Result<Option<ClientEvent>> {
+        match frame.kind.as_str() {
+            "event" => match frame.parse() {
+                Some(event) => self.read_event(event).await,
+                None => Ok(None),
+            },
+            "stream.delta" => match frame.parse() {
+                Some(delta) => self.read_delta(delta).await,
+                None => Ok(None),
+            },
+            "typing" => Ok(frame.parse().map(ClientEvent::Typing)),
+            "caught_up" => Ok(Some(ClientEvent::CaughtUp)),
+            _ => Ok(None),
+        }
+    }
+
+    async fn read_event(&mut self, event: InboxEvent) -> Result<Option<ClientEvent>> {
+        self.unacknowledged = Some(event.cursor);
+        let session = self.client.session()?;
+        session.observe(&event).await;
+        let read = match event.event.as_str() {
+            "message.created" if session.has_keys() => match event.data::<Message>() {
+                Some(message) => self.read_message(event, message).await,
+                None => Ok(None),
+            },
+            "artifact_request" => match event.data::<ToolCall>() {
+                Some(call) => self.read_tool_call(&event, call).await,
+                None => Ok(None),
+            },
+            _ => Ok(Some(ClientEvent::Event(event))),
+        };
+        self.client.save_if_dirty();
+        read
+    }
+
+    async fn read_message(
+        &mut self,
+        event: InboxEvent,
+        message: Message,
+    ) -> Result<Option<ClientEvent>> {
+        let conversation = self.client.conversation(message.conversation_id);
+        let received = conversation.open(message, true).await?;
+        match &received.opened {
+            Err(reason) => self.undecryptable(&event, *reason),
+            Ok(opened) if opened.is_replay => return Ok(None),
+            Ok(opened) => {
+                if opened.encrypted {
+                    self.client.session()?.remember(&received.message).await;
+                }
+                self.finished.extend(received.message.client_message_id);
+                if self.finished.len() > MAX_FINISHED {
+                    self.finished.pop_front();
+                }
+            }
+        }
+        Ok(Some(ClientEvent::Message {
+            event,
+            conversation,
+            received: Box::new(received),
+        }))
+    }
+
+    async fn read_tool_call(
+        &self,
+        event: &InboxEvent,
+        call: ToolCall,
+    ) -> Result<Option<ClientEvent>> {
+        match self.client.open_tool_request(call).await {
+            Ok(request) => Ok(Some(ClientEvent::ToolRequest(Box::new(request)))),
+            Err(Error::Decrypt(reason)) => {
+                self.undecryptable(event, reason);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn undecryptable(&self, event: &InboxEvent, reason: blindpipe_e2ee::Error) {
+        self.client.tell(&Hook::Undecryptable {
+            reason,
+            event_id: event.event_id,
+            conversation_id: event.conversation_id,
+        });
+    }
+
+    /// A delta counts only while its message is not there, and only for some minutes.
+    async fn read_delta(&self, delta: StreamDelta) -> Result<Option<ClientEvent>> {
+        let stream_id = delta.stream_id.as_str().to_owned();
+        let ended = blindpipe_e2ee::ids::from_ulid(&stream_id).map(message_id);
+        if ended.is_some_and(|id| self.finished.contains(&id)) {
+            return Ok(None);
+        }
+        let text: Option<String> = serde_json::from_str(delta.data.as_str()).ok();
+        let envelope = text.and_then(|text| blindpipe_e2ee::from_base64(&text).ok());
+        let Some(envelope) = envelope else {
+            return Ok(None);
+        };
+        let session = self.client.session()?;
+        let place = Place::Delta {
+            stream_id: stream_id.clone(),
+            n: delta.n,
+        };
+        let found = Found {
+            conversation_id: delta.conversation_id,
+            sender: delta.sender.id,
+            place: &place,
+            envelope: &envelope,
+            created_at: session.clock.now_ms(),
+            live: true,
+        };
+        let opened = match session.open(&found).await {
+            Ok(shown) => shown.opened,
+            Err(Error::Decrypt(_)) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(opened.map(|opened| ClientEvent::Delta {
+            conversation_id: delta.conversation_id,
+            stream_id,
+            n: delta.n,
+            append: opened.json["append"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
+            sender: delta.sender.id,
+        }))
+    }
+}

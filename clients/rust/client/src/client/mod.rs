@@ -1,0 +1,472 @@
+//! A person's side: devices and their keys, conversations, tool calls, events.
+
+mod account;
+mod builder;
+mod conversation;
+mod devices;
+mod events;
+mod rotation;
+mod state;
+mod tool_requests;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use blindpipe_e2ee::{
+    KeyId, PrivateKeys,
+    consent::Consents,
+    safety,
+    trust::{Notice, Policy, Trust},
+};
+use blindpipe_protocol::{
+    accounts::KeyBackupSummary,
+    agents::{CreateAgent, CreatedAgent, Manifest},
+    conversations::{Conversation as Info, OpenConversation, OpenGroup},
+    grants::{DecideGrant, Decision, Grant},
+    ids::{AgentId, ConversationId, GrantId, Principal, UserId},
+    messages::{SendMessage, Sent},
+    text::{DisplayName, Title},
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use self::{
+    account::Account,
+    state::{Choices, DeviceKeys},
+};
+pub use self::{
+    builder::{ClientBuilder, Registration},
+    conversation::{Conversation, Received, SendOptions},
+    devices::Devices,
+    events::{ClientEvent, Events},
+    tool_requests::ToolRequest,
+};
+use crate::{
+    Clock, Error, Hook, Result, Server, Store,
+    agent::{restore_marks, store_marks},
+    hooks::Hooks,
+    session::{Keys, Session, SessionParts, principal, raw},
+    transport::{Call, Http, Socket},
+};
+
+/// A person on a device. Its clones are the same client.
+#[derive(Clone)]
+pub struct Client(Arc<Inner>);
+
+struct Inner {
+    server: Server,
+    account: Arc<Account>,
+    http: Http,
+    hooks: Hooks,
+    clock: Clock,
+    store: Option<Arc<dyn Store>>,
+    policy: Policy,
+    choices: Mutex<Choices>,
+    held: Mutex<Held>,
+    /// The sends of a conversation, one after the other.
+    turns: Mutex<HashMap<ConversationId, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// What this device holds, and what follows from it.
+#[derive(Default)]
+struct Held {
+    keys: Option<DeviceKeys>,
+    session: Option<Arc<Session>>,
+    /// Pins and marks of an earlier run.
+    document: Value,
+}
+
+impl Client {
+    /// Describes a client of the service at `server`.
+    pub fn builder(server: impl Into<Server>) -> ClientBuilder {
+        ClientBuilder::new(server.into())
+    }
+
+    /// The person.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] if nobody is signed in.
+    pub fn user_id(&self) -> Result<UserId> {
+        Ok(self.0.account.identity()?.user_id)
+    }
+
+    /// This device.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::user_id`].
+    pub fn device_id(&self) -> Result<String> {
+        Ok(self.0.account.identity()?.device_id)
+    }
+
+    /// The backups of this person, as the sign-in told; none after a resumed session.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::user_id`].
+    pub fn key_backup(&self) -> Result<Option<KeyBackupSummary>> {
+        Ok(self.0.account.identity()?.key_backup)
+    }
+
+    /// Whether this device has keys: made, restored, or of an earlier run.
+    #[must_use]
+    pub fn has_keys(&self) -> bool {
+        self.0.held.lock().keys.is_some()
+    }
+
+    /// The devices of this person, and this device's keys.
+    #[must_use]
+    pub const fn devices(&self) -> Devices<'_> {
+        Devices(self)
+    }
+
+    fn http(&self) -> &Http {
+        &self.0.http
+    }
+
+    async fn access_token(&self) -> Option<String> {
+        self.0.account.access_token().await
+    }
+
+    async fn renew(&self) -> bool {
+        use crate::transport::Bearer;
+        self.0.account.renew().await
+    }
+
+    fn tell(&self, hook: &Hook) {
+        self.0.hooks.call(hook);
+    }
+
+    fn session(&self) -> Result<Arc<Session>> {
+        let session = self.0.held.lock().session.clone();
+        session.ok_or(Error::KeyUnavailable("this device has no keys yet"))
+    }
+
+    /// Keeps keys, and opens and seals with them from now on.
+    fn hold(&self, keys: DeviceKeys) -> Result<()> {
+        let me = Principal::User(self.user_id()?);
+        let opening: Vec<_> =
+            std::iter::once((&keys.signer).into())
+                .chain(keys.earlier.iter().map(|(key_id, x25519)| {
+                    blindpipe_e2ee::wrap::OpeningKey {
+                        key_id: *key_id,
+                        x25519: x25519.clone(),
+                    }
+                }))
+                .collect();
+        let own: Vec<KeyId> = opening.iter().map(|key| key.key_id).collect();
+        let mut held = self.0.held.lock();
+        let (trust, marks) = match &held.session {
+            Some(session) => (session.trust.lock().store(), session.marks()),
+            None => {
+                let document = &held.document;
+                (document["pins"].clone(), restore_marks(&document["marks"]))
+            }
+        };
+        let (policy, me_bytes) = (self.0.policy, principal(me));
+        let trust = match trust {
+            Value::Null => Trust::new(me_bytes, policy, own),
+            stored => Trust::restore(me_bytes, policy, own, &stored)?,
+        };
+        held.session = Some(Arc::new(Session::new(SessionParts {
+            http: self.0.http.clone(),
+            me,
+            keys: Some(Keys {
+                signer: keys.signer.clone(),
+                opening,
+            }),
+            trust,
+            marks,
+            clear_allowed: false,
+            max_message_age: None,
+            hooks: self.0.hooks.clone(),
+            clock: self.0.clock.clone(),
+        })));
+        held.keys = Some(keys);
+        drop(held);
+        self.save()
+    }
+
+    /// Stores everything that this client must not forget.
+    fn save(&self) -> Result<()> {
+        let Some(store) = &self.0.store else {
+            return Ok(());
+        };
+        let document = self.document()?;
+        store
+            .save(document.to_string().as_bytes())
+            .map_err(Error::Store)
+    }
+
+    fn save_if_dirty(&self) {
+        let session = self.0.held.lock().session.clone();
+        if session.is_some_and(|session| session.take_dirty()) && self.save().is_err() {
+            self.tell(&Hook::StoreFailed);
+        }
+    }
+
+    fn document(&self) -> Result<Value> {
+        let identity = self.0.account.identity()?;
+        let cookie = self.0.account.cookie().unwrap_or_default();
+        let held = self.0.held.lock();
+        let choices = self.0.choices.lock();
+        let session = held.session.as_ref();
+        Ok(json!({
+            "session": state::store_identity(&identity, &cookie),
+            "keys": held.keys.as_ref().map(DeviceKeys::store),
+            "pins": session.map(|session| session.trust.lock().store()),
+            "marks": session.map(|session| store_marks(&session.marks())),
+            "clear_chosen": choices.clear,
+            "consents": choices.consents.store(),
+        }))
+    }
+
+    fn choose_clear(&self, id: ConversationId) -> Result<()> {
+        self.0.choices.lock().clear.insert(id);
+        self.save()
+    }
+
+    fn has_chosen_clear(&self, id: ConversationId) -> bool {
+        self.0.choices.lock().clear.contains(&id)
+    }
+
+    /// Looks into this device's records of consent, as of now.
+    fn consent<T>(
+        &self,
+        look: impl FnOnce(&mut Consents, blindpipe_e2ee::Principal, u64) -> T,
+    ) -> T {
+        let me = self.user_id().map_or([0; 16], |id| id.0.into_bytes());
+        let me = blindpipe_e2ee::Principal::User(me);
+        let mut choices = self.0.choices.lock();
+        look(&mut choices.consents, me, self.0.clock.now_ms())
+    }
+
+    fn turn(&self, id: ConversationId) -> Arc<tokio::sync::Mutex<()>> {
+        self.0.turns.lock().entry(id).or_default().clone()
+    }
+
+    /// A conversation of this person.
+    #[must_use]
+    pub fn conversation(&self, id: ConversationId) -> Conversation {
+        Conversation {
+            client: self.clone(),
+            id,
+        }
+    }
+
+    /// A page of this person's conversations, latest activity first, and the cursor of the next.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn conversations(
+        &self,
+        cursor: Option<String>,
+    ) -> Result<(Vec<Info>, Option<String>)> {
+        let call = Call::get("/conversations").query("cursor", cursor);
+        let page = self.http().page(call).await?;
+        Ok((page.data, page.next_cursor))
+    }
+
+    async fn open(&self, what: &OpenConversation) -> Result<Conversation> {
+        let info: Info = self.http().data(Call::post("/conversations", what)).await?;
+        Ok(self.conversation(info.conversation_id))
+    }
+
+    /// Opens the conversation with an agent, or finds it.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn open_agent(&self, agent_id: AgentId) -> Result<Conversation> {
+        self.open(&OpenConversation::Agent { agent_id }).await
+    }
+
+    /// Opens the conversation with another person, or finds it.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn open_direct(&self, user_id: UserId) -> Result<Conversation> {
+        self.open(&OpenConversation::Direct { user_id }).await
+    }
+
+    /// Opens a group.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn open_group(&self, title: &str, member_ids: Vec<UserId>) -> Result<Conversation> {
+        let group = OpenGroup {
+            title: Some(Title(title.to_owned())),
+            member_ids,
+            ..OpenGroup::default()
+        };
+        self.open(&OpenConversation::Group(group)).await
+    }
+
+    /// Sends a payload as it is, whatever the rules of encryption say. For bridges and tests.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn send_raw(&self, to: ConversationId, payload: &Value) -> Result<Sent> {
+        let body = SendMessage::new(raw(payload));
+        let call = Call::post(format!("/conversations/{to}/messages"), &body);
+        self.http().data(call).await
+    }
+
+    /// Creates an agent of this person. Its token is never shown again.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn create_agent(
+        &self,
+        name: &str,
+        manifest: Option<&Manifest>,
+    ) -> Result<CreatedAgent> {
+        let body = CreateAgent {
+            display_name: DisplayName(name.to_owned()),
+            description: None,
+            manifest: manifest.map(raw),
+        };
+        self.http().data(Call::post("/agents", &body)).await
+    }
+
+    /// A page of what agents asked to be allowed, newest first.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn grants(&self, cursor: Option<String>) -> Result<(Vec<Grant>, Option<String>)> {
+        let page = self
+            .http()
+            .page(Call::get("/grants").query("cursor", cursor))
+            .await?;
+        Ok((page.data, page.next_cursor))
+    }
+
+    /// Decides about an agent's request for scopes. An approval counts on this device too.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn decide_grant(&self, id: GrantId, decision: Decision) -> Result<Grant> {
+        let body = DecideGrant {
+            decision,
+            scopes: None,
+        };
+        let call = Call::post(format!("/grants/{id}/decision"), &body);
+        let grant: Grant = self.http().data(call).await?;
+        if decision == Decision::Approve {
+            self.consent(|consents, _, now| {
+                let agent = principal(Principal::Agent(grant.agent_id));
+                let conversation = grant.conversation_id.0.into_bytes();
+                for scope in &grant.scopes {
+                    consents.approve(conversation, agent, scope, now);
+                }
+            });
+            self.save()?;
+        }
+        Ok(grant)
+    }
+
+    /// The tap: this person takes the key for that principal's. False if it was never shown.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyUnavailable`] before this device has keys, [`Error::Store`].
+    pub fn confirm(&self, of: Principal, key: KeyId) -> Result<bool> {
+        let done = self.session()?.confirm(of, key);
+        self.save()?;
+        Ok(done)
+    }
+
+    /// People compared the key. Keys that it introduced are verified with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::confirm`].
+    pub fn verify(&self, of: Principal, key: KeyId) -> Result<bool> {
+        let done = self.session()?.trust.lock().verify(principal(of), key);
+        self.save()?;
+        Ok(done)
+    }
+
+    /// Follows an agent's link, which names its key.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::confirm`].
+    pub fn link(&self, agent_id: AgentId, key: KeyId) -> Result<Vec<Notice>> {
+        let agent = principal(Principal::Agent(agent_id));
+        let notices = self.session()?.trust.lock().link(agent, key);
+        self.save()?;
+        Ok(notices)
+    }
+
+    /// 60 digits to compare with somebody, of this device's key and one of theirs.
+    ///
+    /// # Errors
+    ///
+    /// `unknown_sender_key` if the key was never shown.
+    pub fn safety_number(&self, of: Principal, key: KeyId) -> Result<String> {
+        let session = self.session()?;
+        let trust = session.trust.lock();
+        let pin = trust.pin(principal(of), key);
+        let pin = pin.ok_or(blindpipe_e2ee::Error::UnknownSenderKey)?;
+        let keys = session.keys.as_ref().map(|keys| keys.signer.public());
+        let keys = keys.ok_or(Error::KeyUnavailable("this device has no keys yet"))?;
+        let (me, other) = (principal(session.me), principal(of));
+        Ok(safety::number((me, keys), (other, &pin.keys)))
+    }
+
+    /// The id of this device's key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::KeyUnavailable`] before this device has keys.
+    pub fn key_id(&self) -> Result<KeyId> {
+        let keys = self
+            .0
+            .held
+            .lock()
+            .keys
+            .as_ref()
+            .map(|keys| keys.signer.clone());
+        let keys = keys.as_ref().map(PrivateKeys::key_id);
+        keys.ok_or(Error::KeyUnavailable("this device has no keys yet"))
+    }
+
+    /// Events, over a socket that reconnects.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] if the authority is no certificate.
+    pub fn events(&self) -> Result<Events> {
+        let socket = Socket::new(&self.0.server, self.0.hooks.clone())?;
+        Ok(Events::new(self.clone(), socket))
+    }
+
+    /// Ends the session of this device.
+    ///
+    /// # Errors
+    ///
+    /// Every refusal of the service.
+    pub async fn log_out(&self) -> Result<()> {
+        self.0.account.log_out().await
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+/// The device's own table of tools.
+type Tools = BTreeMap<String, blindpipe_e2ee::consent::Tool>;

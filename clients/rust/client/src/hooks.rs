@@ -1,0 +1,97 @@
+//! What an operator of a client may watch. Nothing here ever carries a secret or a text.
+
+use std::{sync::Arc, time::Duration};
+
+use blindpipe_e2ee::trust::Notice;
+use blindpipe_protocol::{
+    cursor::Cursor,
+    ids::{ConnectionId, ConversationId, EventId},
+};
+use tracing::{debug, warn};
+
+/// Something that happened to a client.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Hook {
+    /// A socket is live.
+    Connected,
+    /// All that waited has come.
+    CaughtUp,
+    /// A socket ended.
+    Disconnected {
+        /// Its close code; 1006 if there was none, 4999 if it said nothing for too long.
+        code: u16,
+        /// The connections that hold the places, after a 4409.
+        holders: Vec<ConnectionId>,
+    },
+    /// A call or a handler is tried again.
+    Retry {
+        /// The number of the try that failed, from 1.
+        attempt: u32,
+        /// The wait before the next one.
+        wait: Duration,
+        /// Method and route, or the handler's event.
+        what: String,
+    },
+    /// A budget is used up.
+    RateLimited {
+        /// The name of the limit.
+        scope: String,
+        /// The wait.
+        wait: Duration,
+    },
+    /// Something that came does not open. It is not handled.
+    Undecryptable {
+        /// Why.
+        reason: blindpipe_e2ee::Error,
+        /// The event that brought it.
+        event_id: EventId,
+        /// Where it stands.
+        conversation_id: Option<ConversationId>,
+    },
+    /// A notice about a key or a member.
+    Notice {
+        /// The notice.
+        notice: Notice,
+        /// The conversation, if it is about one.
+        conversation_id: Option<ConversationId>,
+    },
+    /// A handler failed for the last time. The event counts as handled.
+    DeadLetter {
+        /// The event.
+        event_id: EventId,
+        /// Its name.
+        event: String,
+    },
+    /// Events are missing: conversations must be read anew.
+    Resync {
+        /// The event before the oldest one that is kept.
+        oldest: Cursor,
+        /// The newest event.
+        head: Cursor,
+    },
+    /// The state could not be stored.
+    StoreFailed,
+}
+
+type Told = Arc<dyn Fn(&Hook) + Send + Sync>;
+
+/// Calls the developer's hook.
+#[derive(Clone, Default)]
+pub(crate) struct Hooks(Option<Told>);
+
+impl Hooks {
+    pub(crate) fn new(hook: impl Fn(&Hook) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(hook)))
+    }
+
+    pub(crate) fn call(&self, hook: &Hook) {
+        match hook {
+            Hook::DeadLetter { .. } | Hook::StoreFailed => warn!(?hook, "client"),
+            _ => debug!(?hook, "client"),
+        }
+        if let Some(told) = &self.0 {
+            told(hook);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Agents and people on blindpipe, encrypted end to end with `bp1`.
+//!
+//! An agent, whole:
+//!
+//! ```ignore
+//! Agent::from_env()?
+//!     .on_message(async |ctx| ctx.reply(format!("You said: {}", ctx.text())).await)
+//!     .run()
+//!     .await
+//! ```
+//!
+//! - [`agent`]: what comes is opened and handled in order, and answered exactly once.
+//! - [`client`]: a person's side: devices, backups, conversations, tool calls.
+//! - [`testing`]: a real cluster for tests.
+//!
+//! `bp1` has no forward secrecy, and no independent cryptographer has reviewed it yet.
+
+mod content;
+mod error;
+mod files;
+mod hooks;
+mod session;
+mod store;
+mod transport;
+
+pub mod agent;
+pub mod client;
+pub mod testing;
+
+pub use blindpipe_e2ee as e2ee;
+pub use blindpipe_protocol as protocol;
+
+pub use self::{
+    agent::{Agent, Context},
+    client::Client,
+    content::{Content, text},
+    error::{ApiError, Error, Result},
+    files::NewFile,
+    hooks::Hook,
+    session::{InboxEvent, OpenedMessage, OpenedSender},
+    store::{FileStore, MemoryStore, Store},
+    transport::{Clock, Server},
+};

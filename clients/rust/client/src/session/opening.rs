@@ -1,0 +1,157 @@
+//! Opening what came: envelopes in messages, deltas, tool requests and their responses.
+
+use blindpipe_e2ee::{
+    consent::Asked,
+    envelope::{Header, Place, fingerprint},
+    room::{Incoming, Refusal, Shown},
+    trust::Standing,
+};
+use blindpipe_protocol::{
+    ids::{ConversationId, Principal},
+    messages::Message,
+};
+
+use super::{Entry, OpenedMessage, OpenedSender, Session, envelope_of, principal, unix_ms};
+use crate::{Error, Result};
+
+/// Something that was found in a conversation.
+pub(crate) struct Found<'a> {
+    pub(crate) conversation_id: ConversationId,
+    pub(crate) sender: Principal,
+    pub(crate) place: &'a Place,
+    pub(crate) envelope: &'a [u8],
+    /// The server's time, Unix milliseconds.
+    pub(crate) created_at: u64,
+    /// From the inbox, not from the history.
+    pub(crate) live: bool,
+}
+
+impl Session {
+    /// Opens something; nothing is remembered.
+    pub(crate) async fn open(&self, found: &Found<'_>) -> Result<Shown> {
+        let mut entry = self.prepare(found).await?;
+        let now = self.clock.now_ms();
+        let mut trust = self.trust.lock();
+        let shown = entry.room.open(&mut trust, &incoming(found), now);
+        drop(trust);
+        self.shown(found, shown)
+    }
+
+    /// Opens the answer to a tool request: consent to exactly this request.
+    pub(crate) async fn prove(&self, asked: &Asked, found: &Found<'_>) -> Result<Shown> {
+        let mut entry = self.prepare(found).await?;
+        let now = self.clock.now_ms();
+        let mut trust = self.trust.lock();
+        let shown = asked.prove(&mut entry.room, &mut trust, &incoming(found), now);
+        drop(trust);
+        self.shown(found, shown)
+    }
+
+    fn shown(
+        &self,
+        found: &Found<'_>,
+        shown: std::result::Result<Shown, Refusal>,
+    ) -> Result<Shown> {
+        shown.map_err(|refusal| {
+            self.tell(&refusal.notices, Some(found.conversation_id));
+            Error::Decrypt(refusal.error)
+        })
+    }
+
+    /// Reads the secret and the key that an envelope names, where they are not in memory.
+    async fn prepare(&self, found: &Found<'_>) -> Result<super::EntryGuard> {
+        let mut entry = self.load(found.conversation_id).await?;
+        if self.has_keys() {
+            let header = Header::parse(found.envelope)?;
+            if entry.room.epoch_key(header.epoch, header.sid).is_none() {
+                self.read_wraps(&mut entry, Some(header.epoch)).await?;
+            }
+            let sender = principal(found.sender);
+            let is_known = self.trust.lock().pin(sender, header.sender_key).is_some();
+            if !is_known {
+                self.read_speaker(found.conversation_id, found.sender)
+                    .await?;
+            }
+        }
+        Ok(entry)
+    }
+
+    /// `live`: from the inbox, not from the history.
+    pub(crate) async fn open_message(
+        &self,
+        message: &Message,
+        live: bool,
+    ) -> Result<OpenedMessage> {
+        let envelope = envelope_of(message.payload.as_ref())?;
+        let id = message.client_message_id;
+        let id = id.ok_or(blindpipe_e2ee::Error::Malformed)?.0.into_bytes();
+        let place = Place::Message {
+            client_message_id: id,
+            in_reply_to: message.in_reply_to.map(|id| id.0.into_bytes()),
+        };
+        let found = Found {
+            conversation_id: message.conversation_id,
+            sender: message.sender.id,
+            place: &place,
+            envelope: &envelope,
+            created_at: unix_ms(message.created_at),
+            live,
+        };
+        let shown = self.open(&found).await?;
+        let entry = self.lock(message.conversation_id).await;
+        opened_message(&entry, &found, shown, message, id)
+    }
+
+    /// A message that was handled is not handled again under another event.
+    pub(crate) async fn remember(&self, message: &Message) {
+        let mut entry = self.lock(message.conversation_id).await;
+        if let Some(id) = message.client_message_id {
+            let sender = principal(message.sender.id);
+            entry.room.remember((sender, id.0.into_bytes()));
+        }
+    }
+}
+
+fn incoming<'a>(found: &Found<'a>) -> Incoming<'a> {
+    Incoming {
+        sender: principal(found.sender),
+        place: found.place,
+        envelope: Some(found.envelope),
+        created_at: found.created_at,
+        live: found.live,
+        answered: None,
+    }
+}
+
+fn opened_message(
+    entry: &Entry,
+    found: &Found<'_>,
+    shown: Shown,
+    message: &Message,
+    id: blindpipe_e2ee::Id,
+) -> Result<OpenedMessage> {
+    let sender = principal(found.sender);
+    let opened = shown.opened.ok_or(blindpipe_e2ee::Error::Clear)?;
+    let serde_json::Value::Object(content) = opened.json else {
+        return Err(blindpipe_e2ee::Error::NotJson.into());
+    };
+    let standing = shown.standing.unwrap_or(Standing::Waiting);
+    Ok(OpenedMessage {
+        content,
+        encrypted: true,
+        sender: OpenedSender {
+            principal: found.sender,
+            device_id: message.sender.device_id.clone(),
+            key: Some(opened.header.sender_key),
+            authentic: standing > Standing::Waiting,
+            pinned: shown.stored,
+            verified: standing == Standing::Verified,
+            member: entry.room.is_member(sender),
+        },
+        sent_at: Some(opened.time),
+        epoch: opened.header.epoch,
+        re: Some(fingerprint(found.envelope)),
+        is_replay: found.live && entry.room.is_remembered(sender, id),
+        notices: shown.notices,
+    })
+}

@@ -1,0 +1,24 @@
+//! The ways to a server: REST calls, and a socket that comes back.
+
+mod clock;
+mod http;
+mod pacer;
+mod server;
+mod socket;
+
+pub use self::{clock::Clock, server::Server};
+pub(crate) use self::{
+    clock::{new_id, rng},
+    http::{Bearer, Call, Http, is_missing},
+    socket::{Frame, Socket, SocketOwner},
+};
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+/// Anything from 0 to a bound that doubles with each try.
+pub(crate) fn full_jitter(attempt: u32, first: Duration, max: Duration) -> Duration {
+    let bound = first.saturating_mul(1 << attempt.min(16)).min(max);
+    bound.mul_f64(rng().random::<f64>())
+}

@@ -1,0 +1,211 @@
+//! A handler that dies at every await point: each event is answered exactly once.
+
+use std::{
+    env,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    task::{Context as TaskContext, Poll},
+    time::Duration,
+};
+
+use blindpipe_client::{
+    Agent, Clock, Context, Result,
+    agent::{AgentBuilder, Transport},
+    client::{Conversation, Received},
+    testing::{DevCluster, TestAgent},
+};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tokio::{task::yield_now, time::timeout};
+
+use crate::support::{PATIENCE, cluster, history, is_by_agent, run};
+
+/// `CRASHES=1000` for the long form.
+const DEFAULT_CRASHES: u32 = 50;
+/// Polls of a start and of a message together; a later death needs a message to be handled first.
+const MAX_POLLS: u32 = 120;
+const MAX_LIFE: Duration = Duration::from_millis(1500);
+const LANES: u32 = 5;
+
+/// A future that ends at one of its await points, as a process does that is killed there.
+struct Mortal<F> {
+    life: Pin<Box<F>>,
+    polls_left: u32,
+}
+
+impl<F: Future> Future for Mortal<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<()> {
+        if self.polls_left == 0 {
+            return Poll::Ready(());
+        }
+        self.polls_left -= 1;
+        self.life.as_mut().poll(context).map(drop)
+    }
+}
+
+/// Lives an agent for some polls. All that it began is dropped where it stands.
+async fn live(agent: Agent, polls: u32) {
+    let life = Mortal {
+        life: Box::pin(async move { agent.run_until_stopped().await }),
+        polls_left: polls,
+    };
+    timeout(MAX_LIFE, life).await.ok();
+}
+
+/// Two replies with awaits around them, and never the same text twice.
+async fn answer(ctx: Context) -> Result<()> {
+    static TRIES: AtomicU32 = AtomicU32::new(0);
+    let told = || TRIES.fetch_add(1, Ordering::Relaxed);
+    yield_now().await;
+    ctx.reply(format!("first to {} #{}", ctx.text(), told()))
+        .await?;
+    yield_now().await;
+    ctx.reply(format!("second to {} #{}", ctx.text(), told()))
+        .await?;
+    yield_now().await;
+    Ok(())
+}
+
+fn mortal(cluster: &DevCluster, agent: &TestAgent, node: usize, lane: u32) -> AgentBuilder {
+    let builder = cluster.builder(agent, node).expect("a node");
+    let by_poll = lane == LANES - 1;
+    let transport = if by_poll {
+        Transport::Poll
+    } else {
+        Transport::Socket
+    };
+    builder.transport(transport).on_message(answer)
+}
+
+/// One agent's lives, one after the other, on alternating nodes; then one that is not killed.
+async fn lane(cluster: &DevCluster, lane: u32, crashes: u32) {
+    let mut chance = StdRng::seed_from_u64(lane.into());
+    let ada = cluster.user("ada").await.expect("a person");
+    let agent = cluster
+        .agent("mortal", &ada.client, None)
+        .await
+        .expect("an agent");
+    let first = cluster.builder(&agent, 1).expect("a node").build();
+    first.check().await.expect("a key");
+    let conversation = ada
+        .client
+        .open_agent(agent.id)
+        .await
+        .expect("a conversation");
+    for life in 0..crashes {
+        conversation
+            .send(format!("message {life}"))
+            .await
+            .expect("sent");
+        let node = usize::try_from(life).expect("a number");
+        let polls = chance.random_range(1..MAX_POLLS);
+        live(mortal(cluster, &agent, node, lane).build(), polls).await;
+    }
+    let immortal = run(mortal(cluster, &agent, 0, lane).build()).await;
+    let wanted = usize::try_from(crashes * 3).expect("a number");
+    let all = timeout(PATIENCE, all_answered(&conversation, wanted)).await;
+    let all = all.expect("everything is answered");
+    immortal.stop().await;
+    check(&all, crashes);
+    let later = history(&conversation).await;
+    assert_eq!(later.len(), wanted, "nothing comes twice");
+}
+
+async fn all_answered(conversation: &Conversation, wanted: usize) -> Vec<Received> {
+    loop {
+        let all = history(conversation).await;
+        if all.len() >= wanted {
+            return all;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn check(all: &[Received], sent: u32) {
+    let replies = all.iter().filter(|received| is_by_agent(received));
+    let replies: Vec<_> = replies
+        .map(|received| {
+            received.opened.as_ref().expect("everything opens");
+            received
+                .text()
+                .split(" #")
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        })
+        .collect();
+    let wanted = (0..sent).flat_map(|n| {
+        [
+            format!("first to message {n}"),
+            format!("second to message {n}"),
+        ]
+    });
+    assert_eq!(
+        replies,
+        wanted.collect::<Vec<_>>(),
+        "both, once, and in order"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_every_death_each_message_has_both_replies_once_and_in_order() {
+    let cluster = cluster().await;
+    let crashes = env::var("CRASHES")
+        .ok()
+        .and_then(|crashes| crashes.parse().ok());
+    let each = crashes.unwrap_or(DEFAULT_CRASHES).div_ceil(LANES);
+    let lanes = (0..LANES).map(|number| lane(&cluster, number, each));
+    futures_util::future::join_all(lanes).await;
+}
+
+#[tokio::test]
+async fn after_two_days_away_the_history_says_what_was_sent() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let agent = cluster
+        .agent("traveller", &ada.client, None)
+        .await
+        .expect("an agent");
+    let builder = || cluster.builder(&agent, 1).expect("a node");
+    builder().build().check().await.expect("a key");
+    let conversation = ada
+        .client
+        .open_agent(agent.id)
+        .await
+        .expect("a conversation");
+    conversation.send("hello").await.expect("sent");
+    let (sent, told) = tokio::sync::oneshot::channel();
+    let sent = Arc::new(parking_lot::Mutex::new(Some(sent)));
+    let dying = builder().on_message(move |ctx: Context| {
+        let sent = sent.clone();
+        async move {
+            ctx.reply("first, of the first run").await?;
+            sent.lock().take().map(|sent| sent.send(()));
+            std::future::pending::<Result<()>>().await
+        }
+    });
+    let dying = dying.build();
+    tokio::select! {
+        _ = dying.run_until_stopped() => panic!("it does not end by itself"),
+        told = told => told.expect("the first reply"),
+    }
+    let clock = Clock::default();
+    clock.advance(Duration::from_secs(2 * 24 * 3600));
+    let again = builder().clock(clock).on_message(async |ctx| {
+        let sent = ctx.reply("first, of the second run").await?;
+        assert!(sent.duplicate, "the history has it");
+        ctx.reply("second").await
+    });
+    let again = run(again.build()).await;
+    let all = timeout(PATIENCE, all_answered(&conversation, 3))
+        .await
+        .expect("answered");
+    again.stop().await;
+    let texts: Vec<_> = all.iter().map(Received::text).collect();
+    assert_eq!(texts, ["hello", "first, of the first run", "second"]);
+}

@@ -1,0 +1,313 @@
+//! The same agent by socket, poll and webhook; clear text; standby; failing handlers.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use blindpipe_client::{
+    Context, Error, FileStore, Hook, Result,
+    agent::{Transport, generate_key},
+    protocol::errors::Code,
+};
+use parking_lot::Mutex;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::support::{cluster, echo, running, texts, until, watch};
+
+#[tokio::test]
+async fn by_poll_the_acknowledgement_is_the_cursor() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let agent = cluster
+        .agent("poller", &ada.client, None)
+        .await
+        .expect("an agent");
+    let builder = || cluster.builder(&agent, 1).expect("a node");
+    let poller = running(echo(builder().transport(Transport::Poll))).await;
+    let conversation = ada
+        .client
+        .open_agent(agent.id)
+        .await
+        .expect("a conversation");
+    let mut events = watch(&ada).await;
+    assert_eq!(events.ask(&conversation, "one").await, "You said: one");
+    assert_eq!(events.ask(&conversation, "two").await, "You said: two");
+    poller.stop().await;
+    // Another run begins after what the first one has handled.
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hearing = heard.clone();
+    let again = running(builder().on_message(move |ctx: Context| {
+        hearing.lock().push(ctx.text().to_owned());
+        async { Ok(()) }
+    }))
+    .await;
+    conversation.send("three").await.expect("sent");
+    until(|| !heard.lock().is_empty()).await;
+    again.stop().await;
+    assert_eq!(*heard.lock(), ["three"]);
+}
+
+#[tokio::test]
+async fn by_webhook_a_failed_handler_runs_again_and_answers_once() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let agent = cluster
+        .agent("hooked", &ada.client, None)
+        .await
+        .expect("an agent");
+    let failed = Arc::new(AtomicBool::new(false));
+    let fails = failed.clone();
+    let builder = cluster.builder(&agent, 1).expect("a node");
+    let hooked = builder.on_message(move |ctx: Context| {
+        let fails = fails.clone();
+        async move {
+            ctx.reply(format!("You said: {}", ctx.text())).await?;
+            if !fails.swap(true, Ordering::Relaxed) {
+                return Err(Error::other("once"));
+            }
+            Ok(())
+        }
+    });
+    let hooked = hooked.build();
+    hooked.check().await.expect("a key");
+    let secret = "whsec_BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    let router = hooked.webhook(secret).into_router();
+    let mut serving = JoinSet::new();
+    serving.spawn(async move { axum::serve(listener, router).await });
+    let webhook = hooked.set_webhook(&url, secret).await.expect("registered");
+    assert_eq!(
+        webhook.status.as_str(),
+        "active",
+        "{:?}",
+        webhook.last_error
+    );
+    let conversation = ada
+        .client
+        .open_agent(agent.id)
+        .await
+        .expect("a conversation");
+    let mut events = watch(&ada).await;
+    assert_eq!(events.ask(&conversation, "first").await, "You said: first");
+    assert_eq!(
+        events.ask(&conversation, "second").await,
+        "You said: second"
+    );
+    let wanted = ["first", "You said: first", "second", "You said: second"];
+    assert_eq!(texts(&conversation).await, wanted);
+    assert!(failed.load(Ordering::Relaxed));
+    let forged = hooked
+        .webhook(secret)
+        .receive(&reqwest::header::HeaderMap::new(), b"{}")
+        .await;
+    assert_eq!(forged.status, 401);
+}
+
+#[tokio::test]
+async fn clear_text_is_refused_unless_the_developer_allows_it() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let agent = cluster
+        .agent("strict", &ada.client, None)
+        .await
+        .expect("an agent");
+    let builder = || cluster.builder(&agent, 1).expect("a node");
+    let reasons = Arc::new(Mutex::new(Vec::new()));
+    let told = reasons.clone();
+    let strict = builder().on_hook(move |hook| {
+        if let Hook::Undecryptable { reason, .. } = hook {
+            told.lock().push(reason.reason());
+        }
+    });
+    let strict = running(echo(strict)).await;
+    let conversation = ada
+        .client
+        .open_agent(agent.id)
+        .await
+        .expect("a conversation");
+    let clear = json!({ "type": "text", "text": "in clear" });
+    ada.client
+        .send_raw(conversation.id(), &clear)
+        .await
+        .expect("sent");
+    until(|| !reasons.lock().is_empty()).await;
+    strict.stop().await;
+    assert_eq!(*reasons.lock(), ["clear"]);
+    let lax = running(echo(builder().allow_plaintext())).await;
+    let mut events = watch(&ada).await;
+    ada.client
+        .send_raw(conversation.id(), &clear)
+        .await
+        .expect("sent");
+    let answer = events.answer(&conversation).await;
+    let payload = answer.message.payload.expect("a payload");
+    assert!(payload.as_str().contains("You said: in clear"));
+    // The person never chose clear text here, so it is not shown as said by anybody.
+    let reason = answer.opened.expect_err("it is clear").reason();
+    assert_eq!(reason, "clear");
+    lax.stop().await;
+}
+
+#[tokio::test]
+async fn a_standby_handles_nothing_until_it_is_activated() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let agent = cluster
+        .agent("pair", &ada.client, None)
+        .await
+        .expect("an agent");
+    let builder = |node| cluster.builder(&agent, node).expect("a node");
+    let handled = Arc::new(AtomicU32::new(0));
+    let counting = handled.clone();
+    let standby = running(builder(0).standby().on_message(move |ctx: Context| {
+        counting.fetch_add(1, Ordering::Relaxed);
+        async move { ctx.reply(format!("standby: {}", ctx.text())).await }
+    }))
+    .await;
+    let conversation = ada
+        .client
+        .open_agent(agent.id)
+        .await
+        .expect("a conversation");
+    let mut events = watch(&ada).await;
+    let first = running(echo(builder(1))).await;
+    assert_eq!(events.ask(&conversation, "one").await, "You said: one");
+    first.stop().await;
+    conversation.send("two").await.expect("sent");
+    // A moment in which a mistaken standby would answer.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(handled.load(Ordering::Relaxed), 0);
+    standby.agent.activate();
+    assert_eq!(events.answer(&conversation).await.text(), "standby: two");
+    standby.stop().await;
+}
+
+#[tokio::test]
+async fn another_key_than_the_registered_one_stops_the_agent() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let agent = cluster
+        .agent("keyed", &ada.client, None)
+        .await
+        .expect("an agent");
+    let builder = || cluster.builder(&agent, 1).expect("a node");
+    builder().build().check().await.expect("a first key");
+    let other = builder().key(&generate_key()).expect("a key");
+    let refused = other
+        .build()
+        .run_until_stopped()
+        .await
+        .expect_err("another key");
+    assert_eq!(refused.code(), Some(Code::AgentKeysMismatch));
+}
+
+#[tokio::test]
+async fn a_store_makes_a_sender_known_at_the_next_start() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let agent = cluster
+        .agent("rememberer", &ada.client, None)
+        .await
+        .expect("an agent");
+    let path = std::env::temp_dir().join(format!("{}.pins", agent.id));
+    let conversation = ada
+        .client
+        .open_agent(agent.id)
+        .await
+        .expect("a conversation");
+    let mut events = watch(&ada).await;
+    for known in [false, true] {
+        let builder = cluster.builder(&agent, 1).expect("a node");
+        let builder = builder.store(FileStore::new(&path));
+        let running = running(builder.on_message(async |ctx| {
+            let sender = ctx.sender().expect("a sender");
+            assert!(sender.authentic && sender.member);
+            ctx.reply(format!("pinned: {}", sender.pinned)).await
+        }))
+        .await;
+        let answer = events.ask(&conversation, "known?").await;
+        assert_eq!(answer, format!("pinned: {known}"));
+        running.stop().await;
+    }
+    let mode = fs::metadata(&path).expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    fs::remove_file(path).expect("removed");
+}
+
+#[tokio::test]
+async fn a_handler_that_fails_runs_again_and_its_event_ends_as_a_dead_letter() {
+    let cluster = cluster().await;
+    let ada = cluster.user("ada").await.expect("a person");
+    let agent = cluster
+        .agent("failing", &ada.client, None)
+        .await
+        .expect("an agent");
+    let (tries, dead) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (trying, told) = (tries.clone(), dead.clone());
+    let builder = cluster.builder(&agent, 1).expect("a node");
+    let builder = builder
+        .retry_delays([Duration::from_millis(1); 2])
+        .on_hook(move |hook| {
+            if matches!(hook, Hook::DeadLetter { .. }) {
+                told.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .on_message(move |ctx: Context| {
+            let is_bad = ctx.text() == "bad";
+            if is_bad {
+                trying.fetch_add(1, Ordering::Relaxed);
+            }
+            async move {
+                if is_bad {
+                    return Err(Error::other("always"));
+                }
+                ctx.reply(format!("You said: {}", ctx.text())).await
+            }
+        });
+    let failing = running(builder).await;
+    let conversation = ada
+        .client
+        .open_agent(agent.id)
+        .await
+        .expect("a conversation");
+    let mut events = watch(&ada).await;
+    conversation.send("bad").await.expect("sent");
+    assert_eq!(events.ask(&conversation, "good").await, "You said: good");
+    failing.stop().await;
+    assert_eq!(
+        (tries.load(Ordering::Relaxed), dead.load(Ordering::Relaxed)),
+        (3, 1)
+    );
+}
+
+#[tokio::test]
+async fn sends_of_a_conversation_keep_their_order_beyond_the_budget() -> Result<()> {
+    let cluster = cluster().await;
+    let limited = Arc::new(AtomicU32::new(0));
+    let told = limited.clone();
+    let builder = blindpipe_client::Client::builder(cluster.node(0)?);
+    let builder = builder.on_hook(move |hook| {
+        if matches!(hook, Hook::RateLimited { .. }) {
+            told.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let ada = cluster.user_with("ada", builder).await?;
+    let bob = cluster.user("bob").await?;
+    let conversation = ada.client.open_direct(bob.client.user_id()?).await?;
+    let sends = (0..30).map(|n| conversation.send(n.to_string()));
+    let sent = futures_util::future::join_all(sends).await;
+    assert!(sent.iter().all(std::result::Result::is_ok));
+    let wanted: Vec<_> = (0..30).map(|n| n.to_string()).collect();
+    assert_eq!(texts(&conversation).await, wanted);
+    Ok(())
+}
