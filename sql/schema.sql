@@ -206,6 +206,7 @@ begin
     for part in
         select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
         where i.inhparent = 'webhook_delivery'::regclass
+            -- As text: Postgres may judge the names of other tables first, and `to_date` fails for a name without a day.
             and right(c.relname, 8) < to_char(today - retained, 'YYYYMMDD')
     loop
         execute format('drop table %I', part);
@@ -262,10 +263,10 @@ create table agent (
     delivery_mode text not null default 'pull'::text,
     manifest text,
     manifest_version integer not null default 0,
+    key_list_version integer not null default 0,
     created_at timestamp with time zone not null default app_now(),
     unreachable_since timestamp with time zone,
     deleted_at timestamp with time zone,
-    key_list_version integer not null default 0,
     constraint agent_delivery_mode_check CHECK (delivery_mode = ANY (ARRAY['pull'::text, 'webhook'::text])),
     constraint agent_pkey PRIMARY KEY (agent_id),
     constraint agent_state CHECK (state = ANY (ARRAY['registered'::text, 'active'::text, 'unreachable'::text, 'token_revoked'::text, 'deleted'::text]))
@@ -532,9 +533,9 @@ create table member (
     visibility text not null default 'all'::text,
     instance_id uuid,
     from_seq bigint not null default 0,
+    all_from_seq bigint not null default 0,
     read_seq bigint not null default 0,
     joined_at timestamp with time zone not null default app_now(),
-    all_from_seq bigint not null default 0,
     constraint member_pkey PRIMARY KEY (conversation_id, principal_id),
     constraint member_principal_kind_check CHECK (principal_kind = ANY (ARRAY['user'::text, 'agent'::text])),
     constraint member_role_check CHECK (role = ANY (ARRAY['owner'::text, 'admin'::text, 'member'::text, 'agent'::text])),
@@ -1093,9 +1094,9 @@ create view active_member as
     m.visibility,
     m.instance_id,
     m.from_seq,
+    m.all_from_seq,
     m.read_seq,
-    m.joined_at,
-    m.all_from_seq
+    m.joined_at
    FROM member m
      LEFT JOIN relation r ON r.relation_id = m.relation_id
   WHERE r.state IS DISTINCT FROM 'revoked'::text;

@@ -153,8 +153,3 @@ create trigger access_log_head_rows before insert or update or delete on access_
     for each row execute function access_log_is_append_only();
 create trigger access_log_head_truncate before truncate on access_log_head
     for each statement execute function access_log_is_append_only();
-
--- The events that an agent got by socket or webhook are logged up to here. Acked events beyond are still to be logged.
-alter table inbox_reader add column logged_seq bigint not null default 0;
-update inbox_reader set logged_seq = acked_seq;
-create index inbox_reader_of_agent on inbox_reader (principal_id) where device_id = '';

@@ -23,7 +23,3 @@ create table announcement_recipient (
     principal_id    uuid        not null,
     primary key (announcement_id, principal_id)
 );
-
--- The users of an agent's relations, in order.
-drop index relation_of_agent;
-create index relation_of_agent on relation (agent_id, state, user_id);

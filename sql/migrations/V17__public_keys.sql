@@ -17,9 +17,6 @@ create table public_key (
     check ((introduced_by is null) = (introduction is null))
 );
 
--- Rises with every change of the agent's keys.
-alter table agent add column key_list_version integer not null default 0;
-
 create function public_key_of_device() returns trigger language plpgsql
     security definer set search_path = public, pg_temp as $$
 begin
@@ -56,11 +53,3 @@ begin
 end $$;
 create trigger agent_public_key after insert or update or delete on agent_key
     for each row execute function public_key_of_agent();
-
-insert into public_key (principal_id, principal_kind, device_id, key_id, public_key, signing_public_key, shown_at)
-select d.user_id, 'user', d.device_id, b.key_id, b.public_key, b.signing_public_key, d.key_since
-from device d join key_backup b on b.user_id = d.user_id and b.device_id = d.device_id and b.version = d.key_version
-where d.key_id is not null;
-
-insert into public_key (principal_id, principal_kind, device_id, key_id, public_key, signing_public_key, shown_at, retired_at)
-select agent_id, 'agent', '', key_id, public_key, signing_public_key, created_at, valid_until from agent_key;

@@ -79,6 +79,16 @@ create table passkey (
 );
 create index passkey_of_user on passkey (user_id, passkey_id);
 
+-- The devices on which a passkey has signed in.
+create table passkey_device (
+    passkey_id      uuid        not null references passkey on delete cascade,
+    user_id         uuid        not null,
+    device_id       text        not null,
+    primary key (passkey_id, device_id),
+    foreign key (user_id, device_id) references device on update cascade on delete cascade
+);
+create index passkey_device_of_device on passkey_device (user_id, device_id);
+
 -- Challenges that wait for their answer. They are in Postgres so that any node can complete what another one began.
 -- The delete that takes a challenge decides which of two answers was first.
 create table passkey_challenge (

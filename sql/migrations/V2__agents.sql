@@ -11,6 +11,7 @@ create table agent (
     delivery_mode     text        not null default 'pull' check (delivery_mode in ('pull', 'webhook')),
     manifest          text,                                               -- JSON as it was sent
     manifest_version  integer     not null default 0,
+    key_list_version  integer     not null default 0,                     -- rises with every change of its keys
     created_at        timestamptz not null default app_now(),
     unreachable_since timestamptz,                                        -- set while its state is unreachable
     deleted_at        timestamptz                                         -- the row stays for those who talked with it
@@ -31,7 +32,10 @@ create table agent_token (
     revoked_at      timestamptz,
     -- As its sockets are told.
     revoke_reason   text check (revoke_reason in (
-        'device_revoked', 'logout', 'password_reset', 'refresh_reuse', 'token_revoked', 'token_regenerated', 'account_deleted'))
+        'device_revoked', 'logout', 'password_reset', 'refresh_reuse', 'token_revoked', 'token_regenerated', 'account_deleted')),
+    -- The session of the user that made the token. No foreign key: sessions are forgotten, and tokens stay.
+    session_id      uuid
 );
 create index agent_token_of_agent on agent_token (agent_id);
+create index agent_token_of_session on agent_token (session_id) where session_id is not null and revoked_at is null;
 create index agent_token_ending on agent_token (valid_until) where valid_until is not null and revoked_at is null;

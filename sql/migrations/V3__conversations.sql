@@ -13,7 +13,8 @@ create table relation (
 );
 create unique index relation_active on relation (user_id, agent_id) where state = 'active';
 create index relation_of_user on relation (user_id, relation_id);
-create index relation_of_agent on relation (agent_id, state);
+-- The users of an agent's relations, in order.
+create index relation_of_agent on relation (agent_id, state, user_id);
 create index relation_purge on relation (purge_due) where purge_due is not null;
 
 -- A row per conversation, updated by every send: the lock on it orders the messages. fillfactor leaves room for
@@ -54,11 +55,15 @@ create table member (
     visibility      text        not null default 'all' check (visibility in ('all', 'addressed')),
     instance_id     uuid,                                                 -- ULID, of an agent in a group
     from_seq        bigint      not null default 0,                       -- sees the messages after this one
+    -- With visibility `all`, an agent sees the messages after this one, and of those before only the ones that name it.
+    all_from_seq    bigint      not null default 0,
     read_seq        bigint      not null default 0,                       -- has read up to this one
     joined_at       timestamptz not null default app_now(),
     primary key (conversation_id, principal_id)
 );
 create index member_of on member (principal_id, conversation_id);
+-- The groups of an agent, without its conversations with single users. Those may be many.
+create index member_instance on member (principal_id, conversation_id) where instance_id is not null;
 -- The conversations that the end of a relation concerns.
 create index member_of_relation on member (relation_id) where relation_id is not null;
 

@@ -49,12 +49,17 @@ create table inbox_reader (
     principal_id    uuid        not null,
     device_id       text        not null default '',                      -- empty for agents
     acked_seq       bigint      not null,
+    -- The events that an agent got by socket or webhook are in the access log up to here. Those up to its ack are still to
+    -- be logged.
+    logged_seq      bigint      not null default 0,
     primary key (principal_id, device_id)
 ) with (
     fillfactor = 40,
     -- As for inbox.
     autovacuum_vacuum_scale_factor = 0.02
 );
+
+create index inbox_reader_of_agent on inbox_reader (principal_id) where device_id = '';
 
 -- An operator raises `restores` after restoring a backup; every cursor given out before is then refused.
 create table cluster (

@@ -26,6 +26,15 @@ create table login_notice (
 );
 create index login_notice_age on login_notice (noticed_at);
 
+-- The last mail of each kind about a change that a thief might make. There is one a day.
+create table security_notice (
+    user_id         uuid        not null references user_account,
+    kind            text        not null,
+    noticed_at      timestamptz not null default app_now(),
+    primary key (user_id, kind)
+);
+create index security_notice_age on security_notice (noticed_at);
+
 -- The queue of what happens after an answer: mail, erasures, upkeep. A worker on any node claims a row, does it and
 -- deletes the row.
 create table job (

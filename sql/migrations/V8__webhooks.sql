@@ -88,7 +88,8 @@ begin
     for part in
         select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
         where i.inhparent = 'webhook_delivery'::regclass
-            and to_date(right(c.relname, 8), 'YYYYMMDD') < today - retained
+            -- As text: Postgres may judge the names of other tables first, and `to_date` fails for a name without a day.
+            and right(c.relname, 8) < to_char(today - retained, 'YYYYMMDD')
     loop
         execute format('drop table %I', part);
     end loop;

@@ -240,3 +240,28 @@ async fn a_sender_without_redis_says_so_in_the_log() {
     let recorded: i64 = log.query_one(recorded, &[]).await.expect("a count").get(0);
     assert!(recorded > 0);
 }
+
+/// A node's look-ups are those of a slice each two seconds, and of a round where a loss is known.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_sockets_are_looked_at_once_a_minute() {
+    const SOCKETS: usize = 8;
+    let [a] = nodes().await;
+    // Its metrics are its own.
+    let node = ProcessNode::start(&a).await;
+    let alice = a.user("alice").await;
+    let mut sockets = Vec::new();
+    for n in 0..SOCKETS {
+        let agent = a.agent(&alice, &format!("agent {n}")).await;
+        let mut socket = agent.at(&node.base).connect().await;
+        socket.expect("caught_up").await;
+        sockets.push(socket);
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let lookups = async || node.metric("sweep_lookups_total", "").await;
+    let before = lookups().await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let asked = lookups().await - before;
+    // A look at everything each two seconds would be three times two look-ups per socket. On a busy
+    // machine a late heartbeat may demand a round or two.
+    assert!(asked <= 3.0 * SOCKETS as f64, "{asked}");
+}

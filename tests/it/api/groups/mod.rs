@@ -2,6 +2,7 @@
 
 mod agents;
 mod races;
+mod rules_version;
 mod size;
 
 use serde_json::{Value, json};
