@@ -35,8 +35,8 @@
 //!   deployment needs).
 //!
 //! Tables, one file each: [`routes`], [`limits::quotas`], [`delivery::backplane::messages`],
-//! [`redis::keys`], [`metrics`], [`config`], [`jobs`], [`schedule`]. The rows that clients see are in
-//! the protocol crate, so that the server, its tests and its clients share them. A module here
+//! [`redis::keys`], [`metrics`], [`config`], [`jobs`], [`schedule`]. The rows that clients see are
+//! in the protocol crate, so that the server, its tests and its clients share them. A module here
 //! re-exports each:
 //!
 //! | table | its rows | the server's part |

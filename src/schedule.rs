@@ -1,7 +1,7 @@
 //! THE SCHEDULE: the performer of each kind of job, and the upkeep that every node requests at
 //! intervals. Upkeep goes through the queue under a unique key. So only one node performs it at a
-//! time, and another takes over when that node dies. Upkeep that removes many rows is paced, so that
-//! requests go on beside it.
+//! time, and another takes over when that node dies. Upkeep that removes many rows is paced, so
+//! that requests go on beside it.
 
 use std::{sync::Arc, time::Duration};
 

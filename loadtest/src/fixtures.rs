@@ -141,8 +141,8 @@ impl Pair {
         })
     }
 
-    /// A ready account of a release. Its first renewal brings the access token. The release sees the
-    /// true address of this program.
+    /// A ready account of a release. Its first renewal brings the access token. The release sees
+    /// the true address of this program.
     pub fn ready(
         cookie: String,
         agent_id: String,

@@ -60,8 +60,9 @@ pub struct Options {
     /// Folder of the cluster that --start starts, and of the reports
     #[arg(long, default_value = ".dev/load")]
     dir: PathBuf,
-    /// Measure a release elsewhere, with these base URLs: sends go to the first, sockets to the last.
-    /// Takes no scenario. The release's limits hold: --rate is at most ten a second and account
+    /// Measure a release elsewhere, with these base URLs: sends go to the first, sockets to the
+    /// last. Takes no scenario. The release's limits hold: --rate is at most ten a second and
+    /// account
     #[arg(long, value_name = "URL", requires = "accounts", conflicts_with_all = ["start", "scenarios", "record"])]
     base_url: Vec<String>,
     /// The ready accounts of that release. The run renews the cookies in this file

@@ -6,6 +6,9 @@
 //! credential is still valid, so a revocation takes effect at once on every node. The types
 //! [`user::UserToken`] and [`agent::AgentToken`] have passed the first check only: their holder
 //! must make the second in its own statement.
+//!
+//! For an agent's token, [`agent::AgentTokens::recognise`] is the first check, and
+//! [`agent::AgentToken::verify`] the second.
 
 pub mod agent;
 pub(crate) mod caller;

@@ -1,7 +1,9 @@
 //! `GET /ws`: the socket of people and agents.
 //!
 //! This module owns the handshake (upgrade, `auth` within 5 s), the sessions of this node and their
-//! end. A session is a cursor over an inbox with a mailbox of hints; see [`session`].
+//! end. A session is a cursor over an inbox with a mailbox of hints; see [`session`]. A client that
+//! does not read is closed with 4410: its mailbox and its writes are bounded, and [`socket`]
+//! measures its pace.
 
 mod authenticate;
 pub mod close;

@@ -114,8 +114,8 @@ impl Acks {
         Ok(())
     }
 
-    /// Writes the noted acks in pieces. Returns the agents of those that are written, and whether all
-    /// are.
+    /// Writes the noted acks in pieces. Returns the agents of those that are written, and whether
+    /// all are.
     async fn flush_acks(&self, db: &Db) -> (Vec<Uuid>, bool) {
         let noted = self.waiting.lock().clone();
         let Some(epoch) = noted.values().map(|cursor| cursor.epoch).max() else {

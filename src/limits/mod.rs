@@ -1,4 +1,5 @@
-//! The limiter: exact sliding windows over all nodes, in Redis on Redis's clock.
+//! The limiter: exact sliding windows over all nodes, in Redis on Redis's clock. The limits are set
+//! in `crates/protocol/src/limits.rs`; an operator changes them with `LIMIT_OVERRIDES` ([`table`]).
 //!
 //! All rules of a request are decided together, all or nothing, in a single round trip. Under load
 //! a script call also decides other requests ([`batcher`]). In a Redis Cluster each hash slot gets

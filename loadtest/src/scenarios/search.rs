@@ -110,8 +110,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Drops the foreign keys, and the indexes that no constraint needs. Returns the statements that
-    /// make them again.
+    /// Drops the foreign keys, and the indexes that no constraint needs. Returns the statements
+    /// that make them again.
     async fn drop_indexes(&self) -> Result<Vec<String>> {
         let tables: Vec<&str> = TABLES.split(", ").collect();
         let sql = "select format('alter table %s drop constraint %I', conrelid::regclass, conname),

@@ -1,13 +1,13 @@
 //! The backplane carries hints, ephemeral events and control messages between the nodes.
 //!
 //! Correctness does not need any of it. A node that commits an event wakes its own subscriptions
-//! directly. It asks the [`directory`] which other nodes serve one of the recipients, and sends each
-//! of them a single message. [Reconciliation](super::reconcile) finds what is lost on the way.
+//! directly. It asks the [`directory`] which other nodes serve one of the recipients, and sends
+//! each of them a single message. [Reconciliation](super::reconcile) finds what is lost on the way.
 //!
 //! Every message is sealed ([`seal`]). Its seal numbers the messages from a node to a node, so the
 //! receiver knows of a loss with the next message. Where none follows, the sender says its last
-//! number. Each node sends itself a probe every second. If the probe stays away, the node subscribes
-//! anew and looks at all inboxes meanwhile.
+//! number. Each node sends itself a probe every second. If the probe stays away, the node
+//! subscribes anew and looks at all inboxes meanwhile.
 
 mod directory;
 pub(crate) mod messages;
@@ -144,8 +144,8 @@ impl State {
     }
 
     /// Requests a round if a node has died since the last heartbeat: it may have committed events
-    /// that it did not publish. A late heartbeat is the first sign, the end of the lease the second.
-    /// Between them Postgres may still finish the node's last statements.
+    /// that it did not publish. A late heartbeat is the first sign, the end of the lease the
+    /// second. Between them Postgres may still finish the node's last statements.
     fn note_nodes(&self, living: &LiveNodes) {
         let late: HashSet<String> = living.late.iter().cloned().collect();
         let mut before = self.late_nodes.lock();

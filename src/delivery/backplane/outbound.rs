@@ -42,7 +42,8 @@ struct Addressed {
 }
 
 impl<P: PubSub> PubSubWorker<P> {
-    /// Sends waiting messages in batches, since waiting for each would cost round trips per message.
+    /// Sends waiting messages in batches, since waiting for each would cost round trips per
+    /// message.
     pub(super) async fn publish(self: Arc<Self>, outgoing: &mut Outgoing) {
         let mut batch = Vec::with_capacity(MAX_BATCH_MESSAGES);
         while outgoing.next(&mut batch).await {

@@ -50,7 +50,8 @@ pub struct PubSubWorker<P> {
     /// The time of the last probe that came back, since the start.
     pub(super) last_probe_at: Mutex<Duration>,
     pub(super) directory: Directory,
-    /// Nodes that were sent messages, each with the time of the last, until they are told its number.
+    /// Nodes that were sent messages, each with the time of the last, until they are told its
+    /// number.
     pub(super) tails: Mutex<HashMap<NodeId, Instant>>,
 }
 

@@ -1,8 +1,8 @@
 //! Rounds over the subscriptions of the node, in pieces.
 //!
 //! Every interval looks at a slice of the subscriptions, so that each is looked at once a minute,
-//! whatever was lost unnoticed. A known loss demands a round over all inboxes, and a silent backplane
-//! is one. A round takes at most a tenth of a connection's time.
+//! whatever was lost unnoticed. A known loss demands a round over all inboxes, and a silent
+//! backplane is one. A round takes at most a tenth of a connection's time.
 
 use std::time::Duration;
 

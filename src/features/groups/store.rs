@@ -242,8 +242,8 @@ pub async fn add_agent(
 }
 
 /// Changes the place of an agent that is a member; none if it is not. An agent whose relation has
-/// ended returns under the caller's relation. It sees only later messages. An agent whose visibility
-/// is widened sees only the earlier ones that name it.
+/// ended returns under the caller's relation. It sees only later messages. An agent whose
+/// visibility is widened sees only the earlier ones that name it.
 async fn renew_agent(
     tx: &Tx,
     group: ConversationId,

@@ -111,7 +111,8 @@ pub async fn revoke(tx: &Tx, user: UserId, id: RelationId) -> Result<Relation> {
 }
 
 /// Ends a relation; none if it had ended before. Every conversation of the agent under it gets
-/// another version of its rules. A send that read the relation before and commits later finds itself stale.
+/// another version of its rules. A send that read the relation before and commits later finds
+/// itself stale.
 async fn end(tx: &Tx, id: RelationId) -> Result<Option<Relation>> {
     tx.execute(
         "-- relations.lock

@@ -8,8 +8,8 @@
 //! node holds, so no lease has to run out when a node dies.
 //!
 //! `store/requests.rs` makes calls or finds them, `store/judge.rs` decides under which grant a call
-//! may run, `store/responses.rs` takes a device's answer, and `store/ends.rs` ends calls by deadline,
-//! revocation or age. `rules.rs` judges without rows.
+//! may run, `store/responses.rs` takes a device's answer, and `store/ends.rs` ends calls by
+//! deadline, revocation or age. `rules.rs` judges without rows.
 
 pub(crate) mod http;
 mod rules;

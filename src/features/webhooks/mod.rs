@@ -5,6 +5,9 @@
 //! the receiver answers 2xx or eight attempts have failed. The events of a conversation are
 //! delivered one after another. Nothing is delivered while a socket of the agent is online. A
 //! suspended webhook delivers nothing and what is under way is cut.
+//!
+//! The [`dispatcher`] works off the turns and makes the attempts; [`rules`] decides after an
+//! attempt whether and when the next one follows.
 
 mod client;
 pub mod dispatcher;

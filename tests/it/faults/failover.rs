@@ -8,7 +8,7 @@ use devcluster::services::SERVING_ROLE;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Proxy, User, connect, followed_postgres, nodes_with, ulid};
+use crate::support::{Agent, Proxy, User, connect, followed_postgres, nodes_with, ulid};
 
 const RAISED_LIMITS: (&str, &str) = (
     "LIMIT_OVERRIDES",
@@ -63,6 +63,40 @@ fn texts(list: &Value) -> Vec<Value> {
         .collect()
 }
 
+/// Cuts a standby off from its primary.
+async fn stop_following(url: &str) {
+    let follower = connect(url).await;
+    follower
+        .batch_execute("alter system set primary_conninfo = ''")
+        .await
+        .expect("cut off");
+    follower
+        .batch_execute("select pg_reload_conf()")
+        .await
+        .expect("reloaded");
+    until(url, "select count(*) from pg_stat_wal_receiver", 0).await;
+}
+
+/// The texts of the messages in an agent's inbox, from the beginning of an epoch. Its numbers rise
+/// by 1.
+async fn said_since(agent: &Agent, epoch: &str) -> Vec<Value> {
+    let events = agent
+        .poll(&format!("cursor={epoch}-0&limit=100"))
+        .await
+        .expect(200);
+    let events = events.body["data"].as_array().expect("a list").clone();
+    let numbers: Vec<Option<i64>> = events.iter().map(|event| event["seq"].as_i64()).collect();
+    assert_eq!(
+        numbers,
+        (1..=events.len() as i64).map(Some).collect::<Vec<_>>()
+    );
+    events
+        .iter()
+        .filter(|event| event["event"] == "message.created")
+        .map(|event| event["data"]["payload"]["text"].clone())
+        .collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     let [mut primary, standby] = followed_postgres("failover").await;
@@ -99,21 +133,7 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
     until(&standby.url(), "select count(*) from message", 5).await;
 
     // It follows no more, and nobody notices.
-    let follower = connect(&standby.admin_url()).await;
-    follower
-        .batch_execute("alter system set primary_conninfo = ''")
-        .await
-        .expect("cut off");
-    follower
-        .batch_execute("select pg_reload_conf()")
-        .await
-        .expect("reloaded");
-    until(
-        &standby.admin_url(),
-        "select count(*) from pg_stat_wal_receiver",
-        0,
-    )
-    .await;
+    stop_following(&standby.admin_url()).await;
     let mut lost = Vec::new();
     for n in 0..5 {
         lost.push(insist(&alice, &conversation, &format!("lost {n}")).await);
@@ -198,23 +218,7 @@ async fn whoever_saw_what_a_failover_lost_is_told_to_start_anew() {
         let path = format!("/conversations/{conversation}/messages?direction=forward&limit=100");
         let page = alice.on(node).get(path).await.expect(200);
         assert_eq!(texts(&page.body["data"]), expected);
-        let start = format!("{}-0", epoch(&head));
-        let events = agent
-            .poll(&format!("cursor={start}&limit=100"))
-            .await
-            .expect(200);
-        let events = events.body["data"].as_array().expect("a list").clone();
-        let numbers: Vec<Option<i64>> = events.iter().map(|event| event["seq"].as_i64()).collect();
-        assert_eq!(
-            numbers,
-            (1..=events.len() as i64).map(Some).collect::<Vec<_>>()
-        );
-        let said: Vec<Value> = events
-            .iter()
-            .filter(|event| event["event"] == "message.created")
-            .map(|event| event["data"]["payload"]["text"].clone())
-            .collect();
-        assert_eq!(said, expected);
+        assert_eq!(said_since(&agent, epoch(&head)).await, expected);
     }
     insist(&alice, &conversation, "after all").await;
     drop((primary, standby));

@@ -109,8 +109,8 @@ async fn the_locks_of_a_frozen_sender_last_a_quarter_of_a_second() {
 
 /// The life of a stopped node's locks: Postgres ends an idle transaction of the send pool.
 const LOCK_LIFE: Duration = Duration::from_millis(250);
-/// The wait of a batch for a lock (a tenth of `DATABASE_TIMEOUT_MS`). Sends of others that are in it
-/// or behind it wait as well, once for each stop.
+/// The wait of a batch for a lock (a tenth of `DATABASE_TIMEOUT_MS`). Sends of others that are in
+/// it or behind it wait as well, once for each stop.
 const BATCH_LOCK_WAIT: Duration = Duration::from_millis(100);
 /// The time up to which a p99 says nothing on a busy machine: other tests run beside.
 const NOISE: Duration = Duration::from_millis(150);

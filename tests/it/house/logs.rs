@@ -1,5 +1,5 @@
-//! The lines that an operator reads: each names its operation and what the node does about it, and a
-//! node without work writes none.
+//! The lines that an operator reads: each names its operation and what the node does about it, and
+//! a node without work writes none.
 
 use std::{process::Command, time::Duration};
 
@@ -88,8 +88,8 @@ async fn until_run(node: &ProcessNode, times: impl Fn(Upkeep) -> f64) {
     panic!("{behind:?}");
 }
 
-/// The clock of the database moves by an hour, and everything that is due within it becomes due. The
-/// heartbeat, the sweep and the probes run in real time: their intervals are a second or two.
+/// The clock of the database moves by an hour, and everything that is due within it becomes due.
+/// The heartbeat, the sweep and the probes run in real time: their intervals are a second or two.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_node_logs_nothing_in_an_hour() {
     let speed = SPEED.to_string();

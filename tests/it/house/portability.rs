@@ -1,5 +1,5 @@
-//! What the named statements need of Postgres. A pooler in transaction mode, a managed Postgres or a
-//! compatible engine must have what stands here, and nothing else.
+//! What the named statements need of Postgres. A pooler in transaction mode, a managed Postgres or
+//! a compatible engine must have what stands here, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -171,7 +171,8 @@ fn uses(line: &str, path: &str) -> bool {
     })
 }
 
-/// Tasks that begin outside of the supervisor, or that it does not start again: (file, text, reason).
+/// Tasks that begin outside of the supervisor, or that it does not start again: (file, text,
+/// reason).
 const OTHER_TASKS: [(&str, &str, &str); 9] = [
     (
         "src/db/pool.rs",

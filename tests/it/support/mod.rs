@@ -1,7 +1,7 @@
 //! The vocabulary of tests: nodes, principals as clients, sockets, a clock that moves.
 //!
 //! `let [a, b] = nodes().await;` starts two nodes in this process with a database and a Redis
-//! prefix of their own.
+//! prefix of their own. `a.advance(..)` moves the clock of all nodes and of their database.
 
 mod authenticator;
 mod authority;

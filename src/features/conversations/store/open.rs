@@ -140,7 +140,8 @@ async fn exists(tx: &Tx, pair: [Uuid; 2]) -> Result<bool> {
 }
 
 /// The pair's conversation, and whether this call made it. The unique pair decides a race. The row
-/// is locked either way, and its version of the rules rises, because the agent's relation may be new.
+/// is locked either way, and its version of the rules rises, because the agent's relation may be
+/// new.
 async fn insert(
     tx: &Tx,
     kind: ConversationKind,

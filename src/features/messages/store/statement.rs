@@ -9,27 +9,27 @@
 //! - `bumped`: numbers for the good items of each conversation, if its rules are still those that
 //!   were read. Other sends meanwhile do not matter, except to an agent's `hop`.
 //! - `keyed`, `stored`: keys and messages.
-//! - `heads`, `entries`: the inbox of each member, its head and what it got. A run of messages of one
-//!   conversation is stored as its last number, others as arrays.
+//! - `heads`, `entries`: the inbox of each member, its head and what it got. A run of messages of
+//!   one conversation is stored as its last number, others as arrays.
 //!
 //! Outputs: rows whose `kind` says what they are.
 //!
 //! - `stored`, for an item: `n`, `seq`, `created_at`, `hop`, `device_id`.
 //! - a verdict, for an item that was not stored: `n`.
-//! - `inbox`, for each inbox: `principal_id`, its head as `seq`, and the items as `ns`, of which the
-//!   last has that number.
+//! - `inbox`, for each inbox: `principal_id`, its head as `seq`, and the items as `ns`, of which
+//!   the last has that number.
 //!
 //! Credentials are read in the statement's snapshot, before it waits for locks. A statement that
 //! took more than 10 ms reads them again at its end and fails if one has ended meanwhile.
 //!
-//! An item without a row is in a conversation whose rules changed between the snapshot and its lock. The
-//! writer tries it again. Two sets of arrays instead of these rows cost Postgres a fifth more for
-//! eight messages into a group of 500. They save nothing where inboxes are few.
+//! An item without a row is in a conversation whose rules changed between the snapshot and its
+//! lock. The writer tries it again. Two sets of arrays instead of these rows cost Postgres a fifth
+//! more for eight messages into a group of 500. They save nothing where inboxes are few.
 //!
 //! Locks: the updates are the locks, conversations first, then keys, then inboxes, each in order.
-//! Nested loops keep that order ([`Plans::Pinned`]). A change of members,
-//! roles, relations or encryption raises `rules_version`, so an unchanged one proves the members too.
-//! Heads of inboxes are read as they are locked and cannot be stale.
+//! Nested loops keep that order ([`Plans::Pinned`]). A change of members, roles, relations or
+//! encryption raises `rules_version`, so an unchanged one proves the members too. Heads of inboxes
+//! are read as they are locked and cannot be stale.
 //!
 //! Cost: the statement looks tables up by their keys, and never joins its own results with each
 //! other. So the cost per message does not grow with the batch. A used key gets a verdict of its

@@ -76,7 +76,8 @@ async fn the_list_has_the_latest_activity_first_and_pages_without_skips() {
 
     let bob = a.user("bob").await;
     let his = bob.talk_to(&a.agent(&bob, "his").await).await;
-    // A cursor is a place in time: it need not exist, and the conversation of another is only its time.
+    // A cursor is a place in time: it need not exist, and the conversation of another is only its
+    // time.
     for place in [ulid().to_string(), his] {
         let page = alice
             .get(format!("/conversations?cursor={place}"))

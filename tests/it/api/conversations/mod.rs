@@ -4,10 +4,10 @@ mod lists;
 
 use std::collections::HashSet;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::lists::column;
-use crate::support::{Caller, nodes, nodes_with, ulid};
+use crate::support::{Caller, User, nodes, nodes_with, ulid};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_have_one_conversation_however_often_it_is_opened() {
@@ -324,6 +324,106 @@ async fn encryption_once_required_stays_so() {
     );
 }
 
+/// The ids of another's things, or of nothing.
+struct Hidden {
+    group: String,
+    pair: String,
+    instance: String,
+    relation: String,
+}
+
+/// Each route that names one of them: method, path, body, kind of caller. `user` is no member, and
+/// `agent` is not there either.
+fn routes(
+    hidden: &Hidden,
+    owner: &User,
+    user: &User,
+    agent: &str,
+    message: &str,
+) -> Vec<(&'static str, String, Value, &'static str)> {
+    let Hidden {
+        group,
+        pair,
+        instance,
+        relation,
+    } = hidden;
+    vec![
+        (
+            "GET",
+            format!("/conversations/{group}"),
+            json!({}),
+            "either",
+        ),
+        ("GET", format!("/conversations/{pair}"), json!({}), "either"),
+        (
+            "PATCH",
+            format!("/conversations/{group}"),
+            json!({ "encryption": "required" }),
+            "user",
+        ),
+        (
+            "POST",
+            format!("/conversations/{group}/read"),
+            json!({ "message_id": message }),
+            "either",
+        ),
+        (
+            "GET",
+            format!("/conversations/{group}/messages"),
+            json!({}),
+            "user",
+        ),
+        (
+            "GET",
+            format!("/agents/{agent}/conversations/{group}/messages"),
+            json!({}),
+            "agent",
+        ),
+        (
+            "DELETE",
+            format!("/relations/{relation}"),
+            json!({}),
+            "user",
+        ),
+        (
+            "POST",
+            format!("/groups/{group}/members"),
+            json!({ "user_ids": [user.id] }),
+            "user",
+        ),
+        (
+            "PATCH",
+            format!("/groups/{group}/members/{}", owner.id),
+            json!({ "role": "member" }),
+            "user",
+        ),
+        (
+            "DELETE",
+            format!("/groups/{group}/members/{}", owner.id),
+            json!({}),
+            "either",
+        ),
+        (
+            "DELETE",
+            format!("/groups/{group}/members/{}", user.id),
+            json!({}),
+            "either",
+        ),
+        (
+            "POST",
+            format!("/groups/{group}/agent-instances"),
+            json!({ "agent_id": agent }),
+            "user",
+        ),
+        (
+            "DELETE",
+            format!("/groups/{group}/agent-instances/{instance}"),
+            json!({}),
+            "user",
+        ),
+    ]
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_another_s_looks_like_what_is_not_there() {
     let [a] = nodes_with(&[RAISED_LIMITS]).await;
@@ -355,91 +455,20 @@ async fn what_is_another_s_looks_like_what_is_not_there() {
         .delete(format!("/groups/{group}/members/{}", carol.id))
         .await
         .expect(200);
-    let routes = |group: &str, pair: &str, instance: &str, relation: &str| {
-        let agent_id = &stranger.id;
-        [
-            (
-                "GET",
-                format!("/conversations/{group}"),
-                json!({}),
-                "either",
-            ),
-            ("GET", format!("/conversations/{pair}"), json!({}), "either"),
-            (
-                "PATCH",
-                format!("/conversations/{group}"),
-                json!({ "encryption": "required" }),
-                "user",
-            ),
-            (
-                "POST",
-                format!("/conversations/{group}/read"),
-                json!({ "message_id": message }),
-                "either",
-            ),
-            (
-                "GET",
-                format!("/conversations/{group}/messages"),
-                json!({}),
-                "user",
-            ),
-            (
-                "GET",
-                format!("/agents/{agent_id}/conversations/{group}/messages"),
-                json!({}),
-                "agent",
-            ),
-            (
-                "DELETE",
-                format!("/relations/{relation}"),
-                json!({}),
-                "user",
-            ),
-            (
-                "POST",
-                format!("/groups/{group}/members"),
-                json!({ "user_ids": [bob.id] }),
-                "user",
-            ),
-            (
-                "PATCH",
-                format!("/groups/{group}/members/{}", alice.id),
-                json!({ "role": "member" }),
-                "user",
-            ),
-            (
-                "DELETE",
-                format!("/groups/{group}/members/{}", alice.id),
-                json!({}),
-                "either",
-            ),
-            (
-                "DELETE",
-                format!("/groups/{group}/members/{}", bob.id),
-                json!({}),
-                "either",
-            ),
-            (
-                "POST",
-                format!("/groups/{group}/agent-instances"),
-                json!({ "agent_id": agent.id }),
-                "user",
-            ),
-            (
-                "DELETE",
-                format!("/groups/{group}/agent-instances/{instance}"),
-                json!({}),
-                "user",
-            ),
-        ]
+    let theirs = Hidden {
+        group: group.clone(),
+        pair: pair.clone(),
+        instance,
+        relation,
     };
-    let missing = routes(
-        &ulid().to_string(),
-        &ulid().to_string(),
-        &ulid().to_string(),
-        &ulid().to_string(),
-    );
-    let theirs = routes(&group, &pair, &instance, &relation);
+    let nothing = Hidden {
+        group: ulid().to_string(),
+        pair: ulid().to_string(),
+        instance: ulid().to_string(),
+        relation: ulid().to_string(),
+    };
+    let of = |hidden: &Hidden| routes(hidden, &alice, &bob, &stranger.id, &message);
+    let (theirs, missing) = (of(&theirs), of(&nothing));
     let callers = [
         ("user", &bob.caller),
         ("user", &carol.caller),

@@ -2,18 +2,29 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{nodes, nodes_with, ulid};
+use crate::support::{Agent, nodes, nodes_with, ulid};
 
 use super::{RAISED_LIMITS, add};
 
+/// The texts of an agent's history.
+async fn texts_of(agent: &Agent, group: &str, query: &str) -> Vec<String> {
+    let path = format!(
+        "/agents/{}/conversations/{group}/messages?{query}",
+        agent.id
+    );
+    let page = agent.get(path).await.expect(200);
+    let messages = page.body["data"].as_array().expect("a list").clone();
+    messages
+        .iter()
+        .map(|one| one["payload"]["text"].as_str().expect("text").to_owned())
+        .collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_is_addressed_hears_what_names_it() {
-    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+async fn an_agent_is_placed_by_an_admin_who_is_related_with_it() {
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
     let [alice, bob] = [a.user("alice").await, a.user("bob").await];
-    let [quiet, loud] = [
-        a.agent(&alice, "quiet").await,
-        a.agent(&alice, "loud").await,
-    ];
+    let quiet = a.agent(&alice, "quiet").await;
     let group = alice.group_with(&[&bob]).await;
     let path = format!("/groups/{group}/agent-instances");
     alice
@@ -29,7 +40,6 @@ async fn an_agent_that_is_addressed_hears_what_names_it() {
         .await
         .refused(403, "RELATION_REQUIRED");
     alice.talk_to(&quiet).await;
-    alice.talk_to(&loud).await;
     bob.post(&path, json!({ "agent_id": quiet.id }))
         .await
         .refused(403, "FORBIDDEN");
@@ -37,6 +47,20 @@ async fn an_agent_that_is_addressed_hears_what_names_it() {
         .post(&path, json!({ "agent_id": quiet.id, "visibility": "some" }))
         .await
         .refused(400, "VALIDATION_ERROR");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_addressed_hears_what_names_it() {
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let [quiet, loud] = [
+        a.agent(&alice, "quiet").await,
+        a.agent(&alice, "loud").await,
+    ];
+    let group = alice.group_with(&[&bob]).await;
+    let path = format!("/groups/{group}/agent-instances");
+    alice.talk_to(&quiet).await;
+    alice.talk_to(&loud).await;
     let place = alice
         .post(&path, json!({ "agent_id": quiet.id }))
         .await
@@ -82,18 +106,7 @@ async fn an_agent_that_is_addressed_hears_what_names_it() {
             );
         }
     }
-    let texts = async |agent: &crate::support::Agent, query: &str| -> Vec<String> {
-        let path = format!(
-            "/agents/{}/conversations/{group}/messages?{query}",
-            agent.id
-        );
-        let page = agent.get(path).await.expect(200);
-        let messages = page.body["data"].as_array().expect("a list").clone();
-        messages
-            .iter()
-            .map(|one| one["payload"]["text"].as_str().expect("text").to_owned())
-            .collect()
-    };
+    let texts = async |agent: &Agent, query: &str| texts_of(agent, &group, query).await;
     assert_eq!(
         texts(&quiet, "direction=forward").await,
         ["to quiet", "by frame"]
@@ -132,6 +145,30 @@ async fn an_agent_that_is_addressed_hears_what_names_it() {
     ] {
         say("x", bad).await.refused(400, "VALIDATION_ERROR");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_s_place_is_widened_and_ended() {
+    let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
+    let [alice, bob] = [a.user("alice").await, a.user("bob").await];
+    let [quiet, loud] = [
+        a.agent(&alice, "quiet").await,
+        a.agent(&alice, "loud").await,
+    ];
+    let group = alice.group_with(&[&bob]).await;
+    let path = format!("/groups/{group}/agent-instances");
+    for agent in [&quiet, &loud] {
+        alice.talk_to(agent).await;
+    }
+    let place = alice
+        .post(&path, json!({ "agent_id": quiet.id }))
+        .await
+        .expect(201);
+    alice
+        .post(&path, json!({ "agent_id": loud.id, "visibility": "all" }))
+        .await
+        .expect(201);
+    let mut quiet_socket = quiet.on(&b).connect().await;
     // Asked again with another visibility, it is the same place.
     let again = alice
         .post(&path, json!({ "agent_id": quiet.id, "visibility": "all" }))

@@ -51,6 +51,14 @@ fn named(roles: &[(&str, &str)]) -> Vec<(String, String)> {
         .collect()
 }
 
+async fn set_role(by: &User, group: &str, who: &User, role: &str) -> Answer {
+    by.patch(
+        format!("/groups/{group}/members/{}", who.id),
+        json!({ "role": role }),
+    )
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_from_its_opening_to_its_last_member() {
     let [a, b] = nodes_with(&[RAISED_LIMITS]).await;
@@ -112,13 +120,7 @@ async fn a_group_from_its_opening_to_its_last_member() {
     remove(&bob, &group, &carol.id)
         .await
         .refused(403, "FORBIDDEN");
-    let role = async |by: &User, who: &User, role: &str| {
-        by.patch(
-            format!("/groups/{group}/members/{}", who.id),
-            json!({ "role": role }),
-        )
-        .await
-    };
+    let role = async |by: &User, who: &User, role: &str| set_role(by, &group, who, role).await;
     role(&bob, &bob, "admin").await.refused(403, "FORBIDDEN");
     role(&alice, &alice, "member")
         .await
@@ -175,8 +177,17 @@ async fn a_group_from_its_opening_to_its_last_member() {
     dave.get(format!("/conversations/{group}"))
         .await
         .refused(404, "NOT_FOUND");
+}
 
-    // Pairs are not groups.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pair_is_no_group_and_a_group_needs_members_that_are_there() {
+    let [a] = nodes_with(&[RAISED_LIMITS]).await;
+    let [alice, bob, carol] = [
+        a.user("alice").await,
+        a.user("bob").await,
+        a.user("carol").await,
+    ];
+    let nobody = ulid().to_string();
     let pair = alice
         .post(
             "/conversations",
@@ -191,7 +202,9 @@ async fn a_group_from_its_opening_to_its_last_member() {
     remove(&alice, pair, &bob.id)
         .await
         .refused(404, "NOT_FOUND");
-    role(&alice, &bob, "admin").await.refused(404, "NOT_FOUND");
+    set_role(&alice, pair, &bob, "admin")
+        .await
+        .refused(404, "NOT_FOUND");
     let body = json!({ "member_ids": [nobody] });
     let refused = alice.post("/groups", body).await.refused(404, "NOT_FOUND");
     assert_eq!(refused.body["error"]["params"]["user_ids"], json!([nobody]));

@@ -84,8 +84,8 @@ const PIPELINED: usize = 50;
 /// Connections of each kind of guess. A node answers the requests of a connection in turn.
 const CONNECTIONS: usize = 8;
 
-/// Sends `GET` requests for `paths` on several connections; returns how many answers have the status
-/// 404, and how many another.
+/// Sends `GET` requests for `paths` on several connections; returns how many answers have the
+/// status 404, and how many another.
 async fn guess(node: &TestNode, paths: &[String], headers: &str) -> (usize, usize) {
     let shares = paths.chunks(paths.len().div_ceil(CONNECTIONS));
     let guessing = shares.map(|paths| guess_on_one(node, paths, headers));

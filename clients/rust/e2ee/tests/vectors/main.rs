@@ -5,6 +5,7 @@ mod basics;
 mod cast;
 mod craft;
 mod envelopes;
+mod files;
 mod machine;
 mod prototype;
 mod refuse;

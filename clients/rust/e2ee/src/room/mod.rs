@@ -1,12 +1,20 @@
 //! A conversation as this client may believe it: what opens, what is shown under which notice, and
 //! which secret may seal. Events go in, decisions come out.
 
+mod reading;
+mod types;
+
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
+pub use self::{
+    reading::MAX_MESSAGE_AGE,
+    types::{
+        Given, Incoming, Marks, Refusal, Sealing, ServerEpoch, Shown, Taken, Visibility, WrapTaken,
+        Writing,
+    },
+};
 use crate::{
-    EpochKey, Error, Id, KeyId, Principal, Sid,
-    envelope::{self, Header, Opened, Place},
-    from_base64,
+    EpochKey, Error, Id, Principal, Sid,
     trust::{DirectoryKey, Notice, NoticeKind, Pin, Standing, Trust},
     wrap::{self, OpeningKey, Wrap},
 };
@@ -19,132 +27,6 @@ const MAX_WRAP_AHEAD: u64 = 10 * MINUTE_MS;
 const MAX_EPOCH_AGE: u64 = 7 * DAY_MS;
 /// How many messages are sealed with one secret before people rotate.
 const MAX_EPOCH_MESSAGES: u64 = 10_000;
-/// How far a signed time may be from the server's without being shown, milliseconds.
-const MAX_TIME_APART: u64 = 5 * MINUTE_MS;
-/// How old a delta or a tool request may be, milliseconds.
-const MAX_LIVE_AGE: u64 = 5 * MINUTE_MS;
-/// How old a message may be that a handler is given, milliseconds.
-pub const MAX_MESSAGE_AGE: u64 = 31 * DAY_MS;
-/// How many messages are remembered against replays.
-const MAX_REMEMBERED: usize = 10_000;
-
-/// The messages that a member may read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Visibility {
-    /// Everything: people, and agents that were let in so.
-    All,
-    /// Messages addressed to it.
-    Addressed,
-}
-
-/// The epoch as the server tells it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServerEpoch {
-    pub epoch: u32,
-    pub rotation_required: bool,
-    /// How many messages were sent in it.
-    pub messages: u64,
-}
-
-/// The highest epoch and time of all newest secrets. People keep them for ever.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
-    pub epoch: u32,
-    /// Unix milliseconds by the rotator's clock.
-    pub time: u64,
-}
-
-/// The secret that this client seals with, or the step that must come first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sealing {
-    With {
-        epoch: u32,
-        sid: Sid,
-    },
-    /// Rotate, on this epoch of the server.
-    Rotate {
-        base: u32,
-    },
-    /// An agent cannot rotate: it waits for somebody who does.
-    Wait,
-}
-
-/// How this client writes here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writing {
-    Encrypted,
-    Clear,
-    /// Somebody does not speak `bp1`: in clear only if the person says so, once, visibly.
-    AskPerson,
-}
-
-/// The effect of a wrap.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WrapTaken {
-    pub epoch: u32,
-    pub sid: Sid,
-    pub rotator: Principal,
-    /// It is the newest now.
-    pub newest: bool,
-    pub notices: Vec<Notice>,
-}
-
-/// Something that came, and what the server says of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Incoming<'a> {
-    pub sender: Principal,
-    pub place: &'a Place,
-    /// The envelope; none if it came in clear.
-    pub envelope: Option<&'a [u8]>,
-    /// The server's time, Unix milliseconds.
-    pub created_at: u64,
-    /// From the inbox, not from the history.
-    pub live: bool,
-    /// The fingerprint of the envelope that `in_reply_to` names, if this client knows it.
-    pub answered: Option<[u8; 32]>,
-}
-
-/// A message that may be shown, with its notices.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
-    /// None if it came in clear.
-    pub opened: Option<Opened>,
-    /// The trust in the sender's key.
-    pub standing: Option<Standing>,
-    /// The key was known before this start of the program.
-    pub stored: bool,
-    pub notices: Vec<Notice>,
-}
-
-/// The decision about something that came and was not refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
-    Shown(Box<Shown>),
-    /// It was here before: neither shown nor handled.
-    Repeated,
-}
-
-/// Why something is not shown as said by anybody, and what the person is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    pub error: Error,
-    pub notices: Vec<Notice>,
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        let notices = Vec::new();
-        Self { error, notices }
-    }
-}
-
-/// A recipient's share at a rotation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Given {
-    Secret,
-    Lane,
-    Nothing(NoticeKind),
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Newest {
@@ -155,7 +37,7 @@ struct Newest {
     may_seal: bool,
 }
 
-/// One conversation.
+/// A conversation.
 #[derive(Clone, Debug)]
 pub struct Room {
     conversation: Id,
@@ -435,184 +317,6 @@ impl Room {
             (Some(pin), Visibility::All) if pin.is_accepted() => Given::Secret,
             (Some(pin), Visibility::Addressed) if pin.is_accepted() => Given::Lane,
             _ => Given::Nothing(NoticeKind::WaitingKey),
-        }
-    }
-
-    /// Decides about a message or a delta.
-    ///
-    /// # Errors
-    ///
-    /// Every reason.
-    pub fn message(
-        &mut self,
-        trust: &mut Trust,
-        incoming: &Incoming<'_>,
-        now: u64,
-    ) -> Result<Taken, Refusal> {
-        if incoming.envelope.is_none() {
-            return self.clear(trust, incoming);
-        }
-        let mut shown = self.open(trust, incoming, now)?;
-        let opened = shown.opened.as_ref();
-        match incoming.place {
-            Place::Message {
-                client_message_id,
-                in_reply_to,
-            } => {
-                let re = opened.and_then(|opened| opened.json["re"].as_str());
-                let re = re.and_then(|re| from_base64(re).ok());
-                let fits = re.is_some() && re == incoming.answered.map(Vec::from);
-                if in_reply_to.is_some() && !fits {
-                    shown
-                        .notices
-                        .push(NoticeKind::NoQuote.of(incoming.sender, None));
-                }
-                if !self.remember((incoming.sender, *client_message_id)) {
-                    return Ok(Taken::Repeated);
-                }
-            }
-            Place::Delta { stream_id, .. } => {
-                let ended = crate::ids::from_ulid(stream_id);
-                if ended.is_some_and(|id| self.remembered.contains(&(incoming.sender, id))) {
-                    return Ok(Taken::Repeated);
-                }
-            }
-            Place::Request(_) | Place::Response { .. } => {}
-        }
-        Ok(Taken::Shown(Box::new(shown)))
-    }
-
-    /// Opens what came, and says what is to be said of it; nothing is remembered yet.
-    ///
-    /// # Errors
-    ///
-    /// Every reason.
-    pub fn open(
-        &mut self,
-        trust: &mut Trust,
-        incoming: &Incoming<'_>,
-        now: u64,
-    ) -> Result<Shown, Refusal> {
-        let (sender, place) = (incoming.sender, incoming.place);
-        let bytes = incoming.envelope.ok_or(Error::Clear)?;
-        let opened = envelope::open(
-            bytes,
-            self.conversation,
-            sender,
-            place,
-            |epoch, sid| self.held.get(&(epoch, sid)),
-            |key| trust.pin(sender, key).map(|pin| pin.keys),
-        );
-        let opened = opened.map_err(|error| self.refusal(error, bytes))?;
-        let key = opened.header.sender_key;
-        self.encrypted = true;
-        trust.heard(sender);
-        let pin = trust.pin(sender, key).ok_or(Error::UnknownSenderKey)?;
-        let mut notices = self.judge(trust.me(), pin, incoming, key)?;
-        if self.is_stale(trust.me(), incoming, opened.time, now) {
-            return Err(Error::Stale.into());
-        }
-        if opened.time.abs_diff(incoming.created_at) > MAX_TIME_APART {
-            notices.push(NoticeKind::OtherTime.of(sender, None));
-        }
-        Ok(Shown {
-            opened: Some(opened),
-            standing: Some(pin.standing),
-            stored: pin.stored,
-            notices,
-        })
-    }
-
-    /// The notices about a sender's key, or why nothing by it counts.
-    fn judge(
-        &self,
-        me: Principal,
-        pin: &Pin,
-        incoming: &Incoming<'_>,
-        key: KeyId,
-    ) -> Result<Vec<Notice>, Refusal> {
-        let sender = incoming.sender;
-        let mut notices = Vec::new();
-        if pin.standing == Standing::Waiting {
-            notices.push(NoticeKind::WaitingKey.of(sender, Some(key)));
-        }
-        if pin.retired {
-            notices.push(NoticeKind::RetiredKey.of(sender, Some(key)));
-        }
-        if !self.is_member(sender) {
-            notices.push(NoticeKind::NotMember.of(sender, None));
-        }
-        let message = matches!(incoming.place, Place::Message { .. });
-        // A message that the server stored before the key left came in time.
-        let in_time = pin.retired_at.is_some_and(|at| incoming.created_at <= at);
-        let error = if pin.retired && incoming.live && !in_time {
-            Error::RetiredKey
-        } else if pin.standing == Standing::Waiting && !(message && me.is_user()) {
-            Error::UnknownSenderKey
-        } else {
-            return Ok(notices);
-        };
-        Err(Refusal { error, notices })
-    }
-
-    /// A message of the current epoch under an unknown secret: somebody was given something else.
-    fn refusal(&self, error: Error, envelope: &[u8]) -> Refusal {
-        let mut refusal = Refusal::from(error);
-        let header = Header::parse(envelope);
-        if let (Error::NoEpochKey, Some(newest), Ok(header)) = (error, self.newest, header)
-            && header.epoch == newest.epoch
-            && !self.held.contains_key(&(header.epoch, header.sid))
-        {
-            let notice = NoticeKind::OtherSecret.of(newest.rotator, None);
-            refusal.notices.push(notice);
-        }
-        refusal
-    }
-
-    /// Nothing in clear is taken for said where encryption is possible.
-    fn clear(&self, trust: &Trust, incoming: &Incoming<'_>) -> Result<Taken, Refusal> {
-        let message = matches!(incoming.place, Place::Message { .. });
-        let allowed = trust.me().is_user() || self.plaintext_allowed && self.server.epoch == 0;
-        if self.encrypted || !message || !allowed {
-            return Err(Error::Clear.into());
-        }
-        Ok(Taken::Shown(Box::new(Shown {
-            opened: None,
-            standing: None,
-            stored: false,
-            notices: vec![NoticeKind::NotEncrypted.of(incoming.sender, None)],
-        })))
-    }
-
-    /// Whether a message of `sender` with this id was here before.
-    #[must_use]
-    pub fn is_remembered(&self, sender: Principal, client_message_id: Id) -> bool {
-        self.remembered.contains(&(sender, client_message_id))
-    }
-
-    /// False if it was here before.
-    pub fn remember(&mut self, message: (Principal, Id)) -> bool {
-        if !self.remembered.insert(message) {
-            return false;
-        }
-        self.order.push_back(message);
-        if self.order.len() > MAX_REMEMBERED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.remembered.remove(&oldest);
-        }
-        true
-    }
-
-    /// Handlers get no old message; nobody gets an old delta or tool request.
-    fn is_stale(&self, me: Principal, incoming: &Incoming<'_>, time: u64, now: u64) -> bool {
-        match incoming.place {
-            Place::Delta { .. } | Place::Request(_) => now.abs_diff(time) > MAX_LIVE_AGE,
-            Place::Message { .. } => {
-                let age = now.saturating_sub(time);
-                !me.is_user() && incoming.live && age > self.max_message_age
-            }
-            Place::Response { .. } => false,
         }
     }
 }

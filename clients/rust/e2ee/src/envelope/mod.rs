@@ -1,144 +1,24 @@
-//! The envelope: one signed and encrypted payload, for a message, a delta, a tool request or its
+//! The envelope: a signed and encrypted payload, for a message, a delta, a tool request or its
 //! response.
+
+mod header;
+mod place;
 
 use rand_core::CryptoRng;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
+use self::header::{FIXED_BYTES, MessageKey, VERSION, slot_keys};
+pub use self::{
+    header::{Header, MAX_SLOTS},
+    place::{Place, Request},
+};
 use crate::{
     EpochKey, Error, Id, KeyId, Principal, PrivateKeys, PublicKeys, Result, Secret, Sid,
-    bytes::{Reader, TAG_BYTES, gcm_open, gcm_seal, hkdf, label, prefixed, sha256},
-    content::{self, FRONT_BYTES, MAX_CONTENT_BYTES, padded},
+    bytes::{Reader, gcm_open, gcm_seal, label, sha256},
+    content::{self, FRONT_BYTES, padded},
     epoch::{ADDRESSED, EVERYONE},
 };
-
-const VERSION: u8 = 1;
-/// The header up to the commitment.
-const FIXED_BYTES: usize = 88;
-const SLOT_BYTES: usize = 64;
-/// How many `addressed` agents may read one envelope.
-pub const MAX_SLOTS: usize = 32;
-
-/// The place of an envelope. The signature covers the place's clear fields.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    Message {
-        client_message_id: Id,
-        in_reply_to: Option<Id>,
-    },
-    Delta {
-        stream_id: String,
-        n: u64,
-    },
-    Request(Request),
-    Response {
-        /// Of the request, as the one who answers understood it: see [`Request::digest`].
-        digest: [u8; 32],
-        request_id: String,
-        status: String,
-        reason: Option<String>,
-    },
-}
-
-/// The clear part of a tool request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// The user who is asked.
-    pub asked: Id,
-    pub request_id: String,
-    pub tool: String,
-    pub scope: String,
-    pub device_id: Option<String>,
-}
-
-impl Request {
-    /// Names a request with all that it says, so that a consent is to this request only.
-    ///
-    /// # Errors
-    ///
-    /// `malformed` if a field is too long.
-    pub fn digest(&self, conversation: Id, agent: Id, content: &[u8]) -> Result<[u8; 32]> {
-        let agent = Principal::Agent(agent).to_bytes();
-        let label = label("request");
-        Ok(sha256(&[
-            &label,
-            &conversation,
-            &agent,
-            &self.context()?,
-            content,
-        ]))
-    }
-
-    fn context(&self) -> Result<Vec<u8>> {
-        let device = self.device_id.as_deref().unwrap_or_default();
-        let fields = [&self.request_id, &self.tool, &self.scope, device];
-        let mut context = self.asked.to_vec();
-        for field in fields {
-            context.extend(prefixed(field.as_bytes())?);
-        }
-        Ok(context)
-    }
-}
-
-impl Place {
-    /// The kind that an envelope at this place has.
-    #[must_use]
-    pub const fn kind(&self) -> u8 {
-        match self {
-            Self::Message { .. } => 1,
-            Self::Delta { .. } => 2,
-            Self::Request(_) => 3,
-            Self::Response { .. } => 4,
-        }
-    }
-
-    /// Deltas and requests come from agents only, responses from users only.
-    const fn may_be_by(&self, sender: Principal) -> bool {
-        match self {
-            Self::Message { .. } => true,
-            Self::Delta { .. } | Self::Request(_) => !sender.is_user(),
-            Self::Response { .. } => sender.is_user(),
-        }
-    }
-
-    /// The clear part as bytes.
-    ///
-    /// # Errors
-    ///
-    /// `malformed` if a field is too long.
-    pub fn context(&self) -> Result<Vec<u8>> {
-        match self {
-            Self::Message {
-                client_message_id,
-                in_reply_to,
-            } => Ok([*client_message_id, in_reply_to.unwrap_or_default()].concat()),
-            Self::Delta { stream_id, n } => {
-                Ok([prefixed(stream_id.as_bytes())?, n.to_be_bytes().to_vec()].concat())
-            }
-            Self::Request(request) => request.context(),
-            Self::Response {
-                digest,
-                request_id,
-                status,
-                reason,
-            } => {
-                let reason = reason.as_deref().unwrap_or_default();
-                let mut context = digest.to_vec();
-                for field in [request_id, status, reason] {
-                    context.extend(prefixed(field.as_bytes())?);
-                }
-                Ok(context)
-            }
-        }
-    }
-
-    const fn least_padded(&self) -> usize {
-        match self {
-            Self::Delta { .. } => 256,
-            _ => 128,
-        }
-    }
-}
 
 /// The sender's own key list as it sees it; zeros if not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,20 +52,6 @@ pub struct Draft<'a> {
     pub view: View,
     /// The payload that would have gone in clear, as JSON.
     pub content: &'a [u8],
-}
-
-/// The header of an envelope: all that is not secret.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Header {
-    pub kind: u8,
-    pub epoch: u32,
-    pub sid: Sid,
-    pub sender_key: KeyId,
-    /// The `addressed` agent that wrote it.
-    pub writer_lane: Option<Id>,
-    /// The `addressed` agents that may read it too.
-    pub readers: Vec<Id>,
-    bytes: Vec<u8>,
 }
 
 /// An envelope that opened.
@@ -293,36 +159,6 @@ fn slots_of(
     Ok(slots)
 }
 
-fn slot_keys(lane: &Secret, salt: &[u8; 16]) -> Zeroizing<[u8; 44]> {
-    hkdf(lane.expose(), salt, &label("slot"))
-}
-
-/// The key of one envelope, and what follows from it: key, nonce, commitment.
-struct MessageKey(Zeroizing<[u8; 32]>, Zeroizing<[u8; 76]>);
-
-impl MessageKey {
-    fn derive(lane: &Secret, salt: &[u8; 16]) -> Self {
-        Self::new(hkdf(lane.expose(), salt, &label("message")))
-    }
-
-    fn new(key: Zeroizing<[u8; 32]>) -> Self {
-        let content = hkdf(&*key, &[], &label("content"));
-        Self(key, content)
-    }
-
-    fn key(&self) -> &[u8] {
-        &self.1[..32]
-    }
-
-    fn nonce(&self) -> &[u8] {
-        &self.1[32..44]
-    }
-
-    fn commitment(&self) -> &[u8] {
-        &self.1[44..]
-    }
-}
-
 fn associated(
     header: &[u8],
     conversation: Id,
@@ -343,81 +179,6 @@ fn associated(
 fn signed(aad: &[u8], time: u64, view: View, content: &[u8]) -> Zeroizing<Vec<u8>> {
     let (hash, time) = (sha256(&[aad]), time.to_be_bytes());
     Zeroizing::new([&label("sign"), &hash[..], &time, &view.to_bytes(), content].concat())
-}
-
-impl Header {
-    /// Reads the header of an envelope.
-    ///
-    /// # Errors
-    ///
-    /// `unknown_version`, `malformed`, `unknown_kind`.
-    pub fn parse(envelope: &[u8]) -> Result<Self> {
-        let mut at = Reader(envelope);
-        if at.u8()? != VERSION {
-            return Err(Error::UnknownVersion);
-        }
-        let (kind, lane, slots) = (at.u8()?, at.u8()?, usize::from(at.u8()?));
-        if slots > MAX_SLOTS || !(lane == EVERYONE || lane == ADDRESSED && slots == 0) {
-            return Err(Error::Malformed);
-        }
-        let (epoch, sid, sender_key) = (at.u32()?, at.array()?, at.array()?);
-        at.take(48)?;
-        let writer_lane = if lane == ADDRESSED {
-            Some(at.array()?)
-        } else {
-            None
-        };
-        let mut readers = Vec::with_capacity(slots);
-        for _ in 0..slots {
-            readers.push(at.array()?);
-            at.take(SLOT_BYTES - 16)?;
-        }
-        let rising = readers.windows(2).all(|pair| pair[0] < pair[1]);
-        let most = padded(FRONT_BYTES + MAX_CONTENT_BYTES, 0) + TAG_BYTES;
-        if !rising || at.0.len() < TAG_BYTES || at.0.len() > most {
-            return Err(Error::Malformed);
-        }
-        if !(1..=4).contains(&kind) {
-            return Err(Error::UnknownKind);
-        }
-        let bytes = envelope[..envelope.len() - at.0.len()].to_vec();
-        Ok(Self {
-            kind,
-            epoch,
-            sid,
-            sender_key,
-            writer_lane,
-            readers,
-            bytes,
-        })
-    }
-
-    fn salt(&self) -> &[u8; 16] {
-        self.bytes[40..56].try_into().expect("16 bytes")
-    }
-
-    /// The key of this envelope, by the reader's lane or by its slot.
-    fn message_key(&self, key: &EpochKey) -> Result<MessageKey> {
-        let lane = match (self.writer_lane, key.lane_agent()) {
-            (None, Some(reader)) => return self.slot(reader, key),
-            (None, None) => key.everyone(),
-            (Some(writer), _) => key.addressed(writer),
-        };
-        let lane = lane.ok_or(Error::NoEpochKey)?;
-        Ok(MessageKey::derive(&lane, self.salt()))
-    }
-
-    fn slot(&self, reader: Id, key: &EpochKey) -> Result<MessageKey> {
-        let at = self.readers.iter().position(|id| *id == reader);
-        let start = FIXED_BYTES + SLOT_BYTES * at.ok_or(Error::NoEpochKey)? + 16;
-        let sealed = &self.bytes[start..start + SLOT_BYTES - 16];
-        let keys = slot_keys(key.secret(), self.salt());
-        let fixed = &self.bytes[..FIXED_BYTES];
-        let opened = gcm_open(&keys[..32], &keys[32..], fixed, sealed)?;
-        let mut message = Zeroizing::new([0; 32]);
-        message.copy_from_slice(&opened);
-        Ok(MessageKey::new(message))
-    }
 }
 
 /// Opens an envelope that was found at `place` in `conversation`, said to be by `sender`.

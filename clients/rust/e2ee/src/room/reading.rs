@@ -1,0 +1,198 @@
+//! What a room decides about an envelope, or about clear text: shown, refused, or here before.
+
+use super::{DAY_MS, Incoming, MINUTE_MS, Refusal, Room, Shown, Taken};
+use crate::{
+    Error, Id, KeyId, Principal,
+    envelope::{self, Header, Place},
+    from_base64,
+    trust::{Notice, NoticeKind, Pin, Standing, Trust},
+};
+
+/// How far a signed time may be from the server's without being shown, milliseconds.
+const MAX_TIME_APART: u64 = 5 * MINUTE_MS;
+/// How old a delta or a tool request may be, milliseconds.
+const MAX_LIVE_AGE: u64 = 5 * MINUTE_MS;
+/// How old a message may be that a handler is given, milliseconds.
+pub const MAX_MESSAGE_AGE: u64 = 31 * DAY_MS;
+/// How many messages are remembered against replays.
+const MAX_REMEMBERED: usize = 10_000;
+
+impl Room {
+    /// Decides about a message or a delta.
+    ///
+    /// # Errors
+    ///
+    /// Every reason.
+    pub fn message(
+        &mut self,
+        trust: &mut Trust,
+        incoming: &Incoming<'_>,
+        now: u64,
+    ) -> Result<Taken, Refusal> {
+        if incoming.envelope.is_none() {
+            return self.clear(trust, incoming);
+        }
+        let mut shown = self.open(trust, incoming, now)?;
+        let opened = shown.opened.as_ref();
+        match incoming.place {
+            Place::Message {
+                client_message_id,
+                in_reply_to,
+            } => {
+                let re = opened.and_then(|opened| opened.json["re"].as_str());
+                let re = re.and_then(|re| from_base64(re).ok());
+                let fits = re.is_some() && re == incoming.answered.map(Vec::from);
+                if in_reply_to.is_some() && !fits {
+                    shown
+                        .notices
+                        .push(NoticeKind::NoQuote.of(incoming.sender, None));
+                }
+                if !self.remember((incoming.sender, *client_message_id)) {
+                    return Ok(Taken::Repeated);
+                }
+            }
+            Place::Delta { stream_id, .. } => {
+                let ended = crate::ids::from_ulid(stream_id);
+                if ended.is_some_and(|id| self.remembered.contains(&(incoming.sender, id))) {
+                    return Ok(Taken::Repeated);
+                }
+            }
+            Place::Request(_) | Place::Response { .. } => {}
+        }
+        Ok(Taken::Shown(Box::new(shown)))
+    }
+
+    /// Opens what came, and says what is to be said of it; nothing is remembered yet.
+    ///
+    /// # Errors
+    ///
+    /// Every reason.
+    pub fn open(
+        &mut self,
+        trust: &mut Trust,
+        incoming: &Incoming<'_>,
+        now: u64,
+    ) -> Result<Shown, Refusal> {
+        let (sender, place) = (incoming.sender, incoming.place);
+        let bytes = incoming.envelope.ok_or(Error::Clear)?;
+        let opened = envelope::open(
+            bytes,
+            self.conversation,
+            sender,
+            place,
+            |epoch, sid| self.held.get(&(epoch, sid)),
+            |key| trust.pin(sender, key).map(|pin| pin.keys),
+        );
+        let opened = opened.map_err(|error| self.refusal(error, bytes))?;
+        let key = opened.header.sender_key;
+        self.encrypted = true;
+        trust.heard(sender);
+        let pin = trust.pin(sender, key).ok_or(Error::UnknownSenderKey)?;
+        let mut notices = self.judge(trust.me(), pin, incoming, key)?;
+        if self.is_stale(trust.me(), incoming, opened.time, now) {
+            return Err(Error::Stale.into());
+        }
+        if opened.time.abs_diff(incoming.created_at) > MAX_TIME_APART {
+            notices.push(NoticeKind::OtherTime.of(sender, None));
+        }
+        Ok(Shown {
+            opened: Some(opened),
+            standing: Some(pin.standing),
+            stored: pin.stored,
+            notices,
+        })
+    }
+
+    /// The notices about a sender's key, or why nothing by it counts.
+    fn judge(
+        &self,
+        me: Principal,
+        pin: &Pin,
+        incoming: &Incoming<'_>,
+        key: KeyId,
+    ) -> Result<Vec<Notice>, Refusal> {
+        let sender = incoming.sender;
+        let mut notices = Vec::new();
+        if pin.standing == Standing::Waiting {
+            notices.push(NoticeKind::WaitingKey.of(sender, Some(key)));
+        }
+        if pin.retired {
+            notices.push(NoticeKind::RetiredKey.of(sender, Some(key)));
+        }
+        if !self.is_member(sender) {
+            notices.push(NoticeKind::NotMember.of(sender, None));
+        }
+        let message = matches!(incoming.place, Place::Message { .. });
+        // A message that the server stored before the key left came in time.
+        let in_time = pin.retired_at.is_some_and(|at| incoming.created_at <= at);
+        let error = if pin.retired && incoming.live && !in_time {
+            Error::RetiredKey
+        } else if pin.standing == Standing::Waiting && !(message && me.is_user()) {
+            Error::UnknownSenderKey
+        } else {
+            return Ok(notices);
+        };
+        Err(Refusal { error, notices })
+    }
+
+    /// A message of the current epoch under an unknown secret: somebody was given something else.
+    fn refusal(&self, error: Error, envelope: &[u8]) -> Refusal {
+        let mut refusal = Refusal::from(error);
+        let header = Header::parse(envelope);
+        if let (Error::NoEpochKey, Some(newest), Ok(header)) = (error, self.newest, header)
+            && header.epoch == newest.epoch
+            && !self.held.contains_key(&(header.epoch, header.sid))
+        {
+            let notice = NoticeKind::OtherSecret.of(newest.rotator, None);
+            refusal.notices.push(notice);
+        }
+        refusal
+    }
+
+    /// Nothing in clear is taken for said where encryption is possible.
+    fn clear(&self, trust: &Trust, incoming: &Incoming<'_>) -> Result<Taken, Refusal> {
+        let message = matches!(incoming.place, Place::Message { .. });
+        let allowed = trust.me().is_user() || self.plaintext_allowed && self.server.epoch == 0;
+        if self.encrypted || !message || !allowed {
+            return Err(Error::Clear.into());
+        }
+        Ok(Taken::Shown(Box::new(Shown {
+            opened: None,
+            standing: None,
+            stored: false,
+            notices: vec![NoticeKind::NotEncrypted.of(incoming.sender, None)],
+        })))
+    }
+
+    /// Whether a message of `sender` with this id was here before.
+    #[must_use]
+    pub fn is_remembered(&self, sender: Principal, client_message_id: Id) -> bool {
+        self.remembered.contains(&(sender, client_message_id))
+    }
+
+    /// False if it was here before.
+    pub fn remember(&mut self, message: (Principal, Id)) -> bool {
+        if !self.remembered.insert(message) {
+            return false;
+        }
+        self.order.push_back(message);
+        if self.order.len() > MAX_REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.remembered.remove(&oldest);
+        }
+        true
+    }
+
+    /// Handlers get no old message; nobody gets an old delta or tool request.
+    fn is_stale(&self, me: Principal, incoming: &Incoming<'_>, time: u64, now: u64) -> bool {
+        match incoming.place {
+            Place::Delta { .. } | Place::Request(_) => now.abs_diff(time) > MAX_LIVE_AGE,
+            Place::Message { .. } => {
+                let age = now.saturating_sub(time);
+                !me.is_user() && incoming.live && age > self.max_message_age
+            }
+            Place::Response { .. } => false,
+        }
+    }
+}
