@@ -108,7 +108,8 @@ async fn lane(cluster: &DevCluster, lane: u32, crashes: u32) {
     }
     let immortal = run(mortal(cluster, &agent, 0, lane).build()).await;
     let wanted = usize::try_from(crashes * 3).expect("a number");
-    let all = timeout(PATIENCE, all_answered(&conversation, wanted)).await;
+    let patience = PATIENCE + Duration::from_millis(500) * crashes;
+    let all = timeout(patience, all_answered(&conversation, wanted)).await;
     let all = all.expect("everything is answered");
     immortal.stop().await;
     check(&all, crashes);

@@ -20,7 +20,8 @@ use tokio::{
 };
 
 /// Tests share an address and make many connections; what people send stays limited.
-const LIMITS: [(&str, &str); 9] = [
+const LIMITS: [(&str, &str); 10] = [
+    ("agent_conversation_message_send", "1000/s"),
     ("auth_register_ip", "10000/10min"),
     ("default_ip", "100000/min"),
     ("default_user", "100000/min"),
