@@ -76,7 +76,7 @@ pub fn remember_frame(frame: &Value) {
 fn collect(value: &Value, is_secret: bool, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| {
-            collect(value, is_secret || FIELDS.contains(&&**name), found)
+            collect(value, is_secret || FIELDS.contains(&&**name), found);
         }),
         Value::Array(values) => values
             .iter()
