@@ -39,6 +39,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         buffers: ByteBudget::new(1 << 30),
         idle_timeout: std::time::Duration::from_secs(75),
         tasks: tasks.clone(),
+        draining: CancellationToken::new(),
         stop: CancellationToken::new(),
     };
     listener::serve(listener, server, &tasks);

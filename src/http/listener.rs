@@ -41,7 +41,8 @@ use crate::{
 /// Deadline of the TLS handshake, from the first byte of a connection.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time that a connected client has to send its request when the listener stops.
+/// Time that a connected client has to send one more request when the listener stops. A client that
+/// sends while its connection is closed cannot know whether the request was heard.
 const LAST_ACCEPT_WINDOW: Duration = Duration::from_secs(1);
 
 /// Most bytes that the kernel buffers for a client beyond those on the wire. Its default,
@@ -62,6 +63,9 @@ pub struct ConnectionServer {
     /// The life of a connection without use.
     pub idle_timeout: Duration,
     pub tasks: TaskTracker,
+    /// Cancelled when a drain begins: from then on an answer of HTTP/1.1 ends its connection, so that
+    /// clients move to another node between two requests.
+    pub draining: CancellationToken,
     pub stop: CancellationToken,
 }
 
@@ -198,6 +202,7 @@ async fn converse<S>(
     let ConnectionServer {
         router,
         buffers,
+        draining,
         stop,
         ..
     } = server;
@@ -209,6 +214,7 @@ async fn converse<S>(
         phase: phase.clone(),
         answers,
         met: met.clone(),
+        draining: draining.clone(),
     };
     let service = hyper::service::service_fn(move |request| handler.clone().answer(request));
     let builder = builder(h2);
@@ -218,12 +224,20 @@ async fn converse<S>(
         ended = connection.as_mut() => Some(ended),
         () = stop.cancelled() => None,
     };
-    // hyper may not have read a first request yet, and a shutdown now would cut it.
+    // hyper may not have read the next request yet, and a shutdown now would cut it. HTTP/2 can say
+    // which request was the last. HTTP/1.1 cannot: its next answer ends the connection.
+    let last_request = async {
+        if h2 || !draining.is_cancelled() {
+            met.cancelled().await;
+        } else {
+            std::future::pending::<()>().await;
+        }
+    };
     let ended = match ended {
         Some(ended) => ended,
         None => tokio::select! {
             ended = connection.as_mut() => ended,
-            _ = tokio::time::timeout(LAST_ACCEPT_WINDOW, met.cancelled()) => {
+            _ = tokio::time::timeout(LAST_ACCEPT_WINDOW, last_request) => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
@@ -264,6 +278,8 @@ struct Handler {
     answers: Answers,
     /// Cancelled with the first request.
     met: CancellationToken,
+    /// Cancelled when a drain begins.
+    draining: CancellationToken,
 }
 
 impl Handler {
@@ -279,7 +295,8 @@ impl Handler {
             let response = call(self.router, request).await?;
             Ok(self.answers.meter(response, &account, Some(open)))
         } else {
-            let response = answer_in_turn(self.router, request, &self.phase).await?;
+            let response =
+                answer_in_turn(self.router, request, &self.phase, &self.draining).await?;
             Ok(self.answers.meter(response, &account, None))
         }
     }
@@ -323,6 +340,7 @@ async fn answer_in_turn(
     router: Router,
     request: hyper::Request<Incoming>,
     phase: &RequestPhase,
+    draining: &CancellationToken,
 ) -> Result<Response, Infallible> {
     phase.next();
     // hyper reads the chunks and drops a length beside them. A proxy before us may have gone by the
@@ -335,7 +353,8 @@ async fn answer_in_turn(
         phase.upgrade();
         return Ok(response);
     }
-    if !rest.discard().await || chunked {
+    let is_heard = rest.discard().await;
+    if !is_heard || chunked || draining.is_cancelled() {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }
@@ -391,6 +410,7 @@ mod tests {
             buffers: ByteBudget::new(1 << 20),
             idle_timeout: Duration::from_secs(75),
             tasks: tasks.clone(),
+            draining: CancellationToken::new(),
             stop,
         };
         serve(listener, server, &tasks);

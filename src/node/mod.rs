@@ -67,6 +67,8 @@ pub struct Node {
 #[derive(Default)]
 struct Tasks {
     /// Ends the public listener.
+    /// Cancelled when a drain begins.
+    draining: CancellationToken,
     closing: CancellationToken,
     /// Ends everything else.
     stopping: CancellationToken,
@@ -167,6 +169,7 @@ impl Node {
         let admin = TcpListener::bind(config.admin).await?;
         let admin_address = admin.local_addr()?;
         let Tasks {
+            draining,
             closing,
             stopping,
             connections,
@@ -181,6 +184,7 @@ impl Node {
             buffers,
             idle_timeout: Duration::from_secs(config.connection_idle.0.into()),
             tasks: workers.clone(),
+            draining: CancellationToken::new(),
             stop: stopping.clone(),
         };
         let address = match role {
@@ -192,6 +196,7 @@ impl Node {
                     connections: Connections::of(&config),
                     proxy_protocol: ProxyProtocol::from(&config.proxy_protocol.0),
                     tasks: connections.clone(),
+                    draining: draining.clone(),
                     stop: closing.clone(),
                     ..admin_server.clone()
                 };
@@ -218,6 +223,7 @@ impl Node {
     pub async fn drain(self) {
         tracing::info!("draining");
         self.app.status.drain();
+        self.tasks.draining.cancel();
         tokio::time::sleep(self.drain_lag).await;
         self.tasks.closing.cancel();
         self.send_sockets_away().await;

@@ -7,14 +7,16 @@
 use std::sync::LazyLock;
 
 use axum::{
-    extract::Path,
     http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
 
 use super::OPENAPI;
-use crate::error::{Code, Result};
+use crate::{
+    error::{Code, Result},
+    http::Path,
+};
 
 const POLICY: &str = "sandbox allow-scripts; default-src 'none'; script-src 'self'; \
     style-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

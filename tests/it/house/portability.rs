@@ -58,6 +58,7 @@ const RARE: [(&str, &[&str]); 16] = [
     (
         "pg_class",
         &[
+            "inspection.server",
             "node.owns",
             "retention.measure",
             "rotate_webhook_deliveries()",
@@ -68,12 +69,15 @@ const RARE: [(&str, &[&str]); 16] = [
     // The epoch reads the timeline that the server writes.
     ("pg_current_wal_lsn", &["inbox_epoch()"]),
     ("pg_current_xact_id", &["log_position()"]),
-    ("pg_has_role", &["node.owns"]),
+    ("pg_has_role", &["inspection.server", "node.owns"]),
     (
         "pg_inherits",
         &["retention.measure", "rotate_webhook_deliveries()"],
     ),
-    ("pg_is_in_recovery", &["db.check_server"]),
+    (
+        "pg_is_in_recovery",
+        &["db.check_server", "inspection.server"],
+    ),
     ("pg_settings", &["db.check_server"]),
     ("pg_snapshot_xip", &["log_cursor()"]),
     ("pg_snapshot_xmax", &["log_cursor()"]),
