@@ -75,7 +75,9 @@ async fn a_stream_is_shown_in_pieces_and_ends_as_one_message() {
             _ => None,
         })
         .collect();
-    assert_eq!(pieces, ["one ", "two ", "three"]);
+    // A busy node may join pieces that wait together.
+    assert_eq!(pieces.concat(), "one two three");
+    assert!(pieces.len() > 1, "{pieces:?}");
     writer.stop().await;
 }
 
