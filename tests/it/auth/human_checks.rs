@@ -82,6 +82,8 @@ async fn attack_13_junk_human_tokens_of_three_addresses_stop_no_login() {
         .filter(|took| took.is_some_and(|took| took < bar))
         .count();
     assert!(soon >= 9, "{times:?}, calm {calm:?}");
+    // Thirty calls of each address are under way, and four of them have a place.
+    assert_eq!(service.max_open_per_ip(), 4);
     junk.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
@@ -112,13 +114,14 @@ async fn an_address_may_be_refused_as_a_human_thirty_times_in_ten_minutes() {
         ),
         ("/auth/passkey/begin", json!({ "turnstile_token": "junk" })),
     ];
-    let refused = async |n: usize| {
+    let refused_from = async |ip: &'static str, n: usize| {
         let ((path, body), caller) = (&bodies[n % 4], &callers[n % 2]);
         let request = caller
             .request(Method::POST, path)
-            .header("x-forwarded-for", "192.0.2.7");
+            .header("x-forwarded-for", ip);
         caller.send(request.json(body)).await
     };
+    let refused = async |n| refused_from("192.0.2.7", n).await;
     for n in 0..30 {
         refused(n).await.refused(403, "TURNSTILE_FAILED");
     }
@@ -130,6 +133,10 @@ async fn an_address_may_be_refused_as_a_human_thirty_times_in_ten_minutes() {
         assert_eq!(shown, (&json!("auth_human_ip"), &json!("30/10min")));
     }
     assert!(service.questions().is_empty(), "it is not asked any more");
+    // Each is charged before it is asked about, so no burst finds the budget open.
+    let burst = join_all((0..40).map(|n| refused_from("192.0.2.9", n))).await;
+    let out_of_budget = burst.iter().filter(|answer| answer.status == 429).count();
+    assert_eq!(out_of_budget, 10);
     let body = login(&alice.email, &service.token());
     log_in_from(&callers[0], "192.0.2.8", &body)
         .await

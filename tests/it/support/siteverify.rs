@@ -49,6 +49,21 @@ struct State {
     mood: FaultMode,
     tokens: HashMap<String, Issued>,
     questions: Vec<Value>,
+    /// The requests without an answer. A repeated one is the same request.
+    open: Vec<Value>,
+    max_open_per_ip: usize,
+}
+
+impl State {
+    fn begin(&mut self, question: &Value) {
+        if self.open.contains(question) {
+            return;
+        }
+        self.open.push(question.clone());
+        let alike = |other: &&Value| other["remoteip"] == question["remoteip"];
+        let count = self.open.iter().filter(alike).count();
+        self.max_open_per_ip = self.max_open_per_ip.max(count);
+    }
 }
 
 /// The server; ends with the test.
@@ -65,6 +80,8 @@ impl SiteVerify {
             mood: FaultMode::Well,
             tokens: HashMap::new(),
             questions: Vec::new(),
+            open: Vec::new(),
+            max_open_per_ip: 0,
         };
         let server = SiteVerify {
             address: listener.local_addr().expect("an address"),
@@ -97,6 +114,11 @@ impl SiteVerify {
         std::mem::take(&mut self.state().questions)
     }
 
+    /// The largest number of requests for one address that were open at once.
+    pub fn max_open_per_ip(&self) -> usize {
+        self.state().max_open_per_ip
+    }
+
     /// A token as if a person had solved the challenge on our page.
     pub fn token(&self) -> String {
         self.token_of("app.example.org", "login", false)
@@ -122,6 +144,7 @@ impl SiteVerify {
         loop {
             let question = read_question(&mut stream).await?;
             let mood = self.state().mood;
+            self.state().begin(&question);
             match mood {
                 FaultMode::Hangs => tokio::time::sleep(Duration::from_secs(60)).await,
                 FaultMode::Closes => return None,
@@ -153,6 +176,7 @@ impl SiteVerify {
 
     fn judge(&self, question: &Value) -> Value {
         let mut state = self.state();
+        state.open.retain(|open| open != question);
         state.questions.push(question.clone());
         let refuse =
             |code: &str| json!({ "success": false, "error-codes": [code], "messages": [] });
