@@ -108,7 +108,7 @@ impl Db {
             .create_timeout(Some(deadline))
             .recycle_timeout(Some(wait))
             .post_create(Hook::async_fn(move |client, _| {
-                Box::pin(check_server(client, statement))
+                Box::pin(check_server(client, wait))
             }))
             .build()
             .unwrap_or_else(|never| unreachable!("a runtime is set: {never}"));
@@ -175,19 +175,21 @@ pub async fn connect(url: &str) -> Result<tokio_postgres::Client, tokio_postgres
     Ok(client)
 }
 
-/// Refuses a server that would answer from the past or without our timeouts: a demoted primary
-/// behind the same name, or a pooler that drops the options of a connection.
-async fn check_server(client: &ClientWrapper, statement: Duration) -> Result<(), HookError> {
+/// Refuses a server that would answer from the past or wait without our bounds: a demoted primary
+/// behind the same name, or a pooler that drops the options of a connection. The role may have the
+/// time-outs instead. It then has those of [`Plans::Free`] for every pool.
+async fn check_server(client: &ClientWrapper, wait: Duration) -> Result<(), HookError> {
     let row = client
         .query_one(
             "-- db.check_server
             select pg_is_in_recovery() as in_recovery, current_setting('transaction_isolation') as isolation,
-                   (select setting::int8 from pg_settings where name = 'statement_timeout') as statement_timeout",
+                   array(select setting::int8 from pg_settings
+                         where name in ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')
+                         order by name desc) as timeouts",
             &[],
         )
         .await
         .map_err(HookError::Backend)?;
-    let timeout: i64 = row.get("statement_timeout");
     if row.get("in_recovery") {
         return Err(HookError::message("this Postgres is a standby"));
     }
@@ -196,9 +198,21 @@ async fn check_server(client: &ClientWrapper, statement: Duration) -> Result<(),
             "the default isolation of this database or role is not `read committed`",
         ));
     }
-    if u128::from(timeout.unsigned_abs()) != statement.as_millis() {
+    let timeouts: Vec<i64> = row.get("timeouts");
+    let ms = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    let [lock, idle] = Plans::Free.timeouts(wait).map(ms);
+    // Zero is no bound at all.
+    let is_bounded = match timeouts[..] {
+        [statement, lock_now, idle_now] => {
+            statement == ms(2 * wait)
+                && (1..=lock).contains(&lock_now)
+                && (1..=idle).contains(&idle_now)
+        }
+        _ => false,
+    };
+    if !is_bounded {
         return Err(HookError::message(
-            "the connection's options were dropped on the way, for example by a pooler",
+            "the connection's time-outs were dropped on the way, for example by a pooler",
         ));
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! Lost processes, lost networks, lost data, hostile input.
 
+mod cleartext;
 mod closed_connections;
 mod early_answers;
 mod failover;
@@ -11,6 +12,7 @@ mod malformed_input;
 mod non_readers;
 mod outages;
 mod panics;
+mod poolers;
 mod postgres_timeline_loss;
 mod redis_cluster;
 mod rolling_restart;

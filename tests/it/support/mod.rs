@@ -37,8 +37,8 @@ pub use self::{
     faulty_receiver::FaultyReceiver,
     hostile::{channel_to, directory_entry, forged, knock, knock_and_stay, sealed, wrong_secret},
     names::NameServer,
-    process::{ProcessNode, free_port},
-    proxy::{Held, Proxy, late},
+    process::{Ended, ProcessNode, free_port},
+    proxy::{Held, Proxy, late, without_options},
     receiver::{Call, Receiver, Reply},
     s3::S3Server,
     services::{

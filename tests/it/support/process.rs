@@ -1,6 +1,7 @@
 //! A node as a process of its own, which a test can kill.
 
 use std::{
+    fs::File,
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
@@ -19,7 +20,44 @@ pub struct ProcessNode {
     admin: String,
 }
 
+/// The end of a process that did not serve.
+pub struct Ended {
+    /// None if the process had to be killed.
+    pub code: Option<i32>,
+    /// Its standard error.
+    pub said: String,
+}
+
 impl ProcessNode {
+    /// Starts a node that is to refuse to serve, and waits ten seconds for its end.
+    pub async fn ends(world: &World, own: &[(&str, &str)]) -> Ended {
+        let log = std::env::temp_dir().join(format!("blindpipe-log-{}", super::ulid()));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_blindpipe"))
+            .arg("serve")
+            .env_clear()
+            .envs(world.environment())
+            .envs(own.iter().copied())
+            .stderr(Stdio::from(File::create(&log).expect("a log file")))
+            .spawn()
+            .expect("a process");
+        let mut status = None;
+        for _ in 0..200 {
+            status = child.try_wait().expect("a child");
+            if status.is_some() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        child.kill().ok();
+        child.wait().expect("ended");
+        let said = std::fs::read_to_string(&log).expect("a log");
+        std::fs::remove_file(&log).ok();
+        Ended {
+            code: status.and_then(|status| status.code()),
+            said,
+        }
+    }
+
     /// Starts a node of the same world as `other`, and waits until it serves.
     pub async fn start(other: &TestNode) -> Self {
         Self::start_in(&other.world).await
@@ -56,9 +94,7 @@ impl ProcessNode {
             .env("ADMIN_ADDR", format!("127.0.0.1:{admin}"))
             .env("LOG", "warn")
             .envs(own.iter().copied())
-            .stderr(Stdio::from(
-                std::fs::File::create(&log).expect("a log file"),
-            ))
+            .stderr(Stdio::from(File::create(&log).expect("a log file")))
             .spawn()
             .expect("a process");
         let node = ProcessNode {

@@ -190,3 +190,62 @@ pub async fn late(to: u16, by: Duration) -> (u16, impl Future<Output = ()>) {
     };
     (port, relay)
 }
+
+/// The code of a request for TLS, and that of a start of protocol 3.0.
+const TLS_REQUEST: u32 = 80_877_103;
+const PROTOCOL: u32 = 196_608;
+
+/// A forwarder to a local Postgres that drops the `options` of each connection, as PgBouncer does
+/// with `ignore_startup_parameters = options`. Returns its port and its future.
+pub async fn without_options(to: u16) -> (u16, impl Future<Output = ()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let relay = async move {
+        loop {
+            let (near, _) = listener.accept().await.expect("a client");
+            spawn(pooled(near, to));
+        }
+    };
+    (port, relay)
+}
+
+async fn pooled(mut client: TcpStream, to: u16) -> io::Result<()> {
+    let mut server = TcpStream::connect(("127.0.0.1", to)).await?;
+    let (code, first) = loop {
+        let size = client.read_u32().await?;
+        let code = client.read_u32().await?;
+        if code != TLS_REQUEST {
+            let mut rest = vec![0; size as usize - 8];
+            client.read_exact(&mut rest).await?;
+            break (code, rest);
+        }
+        client.write_all(b"N").await?;
+    };
+    let rest = if code == PROTOCOL {
+        without(&first)
+    } else {
+        first
+    };
+    let size = u32::try_from(rest.len()).expect("a small message") + 8;
+    server.write_u32(size).await?;
+    server.write_u32(code).await?;
+    server.write_all(&rest).await?;
+    tokio::io::copy_bidirectional(&mut client, &mut server).await?;
+    Ok(())
+}
+
+/// The parameters of a start without `options`: names and values, each with a zero behind it, and
+/// one more zero.
+fn without(parameters: &[u8]) -> Vec<u8> {
+    let texts: Vec<&[u8]> = parameters.split(|byte| *byte == 0).collect();
+    let pairs = texts.chunks_exact(2).filter(|pair| !pair[0].is_empty());
+    let mut rest = Vec::new();
+    for pair in pairs.filter(|pair| pair[0] != b"options") {
+        for text in pair {
+            rest.extend_from_slice(text);
+            rest.push(0);
+        }
+    }
+    rest.push(0);
+    rest
+}
