@@ -117,12 +117,12 @@ impl Batch {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::{super::Draft, *};
     use crate::ids::{AgentId, UserId};
 
     /// A send with an open answer.
-    fn waiting(
+    pub fn waiting(
         sender: Principal,
         conversation: u128,
         key: Option<u128>,

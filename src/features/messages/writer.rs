@@ -36,8 +36,9 @@ const MAX_HELD_SENDS: usize = 1024;
 /// The longest wait for an answer. The outcome is then unknown, not undone. A retry with the same
 /// id reveals it.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time after a lock for which a shard looks for locks before each batch.
-const LOCK_MEMORY: Duration = Duration::from_secs(1);
+/// The time after a lock for which a shard looks for locks before each batch. Longer than the life
+/// of a lock whose node has stopped.
+const LOCK_MEMORY: Duration = Duration::from_millis(300);
 /// The number of batches that may leave a send undecided. A conversation changed meanwhile, or a
 /// key was about to expire.
 const MAX_ATTEMPTS: u32 = 5;
@@ -54,8 +55,9 @@ pub struct MessageWriter {
 
 impl MessageWriter {
     /// Spawns `shards` shards. They end once the last clone is dropped and all sends are answered.
+    /// The second pool is for sends that wait for locks; each shard needs a connection of both.
     pub fn start(
-        db: &Db,
+        [db, contended_db]: [&Db; 2],
         backplane: &Backplane,
         random: Random,
         revoked: RevokedCredentials,
@@ -65,15 +67,16 @@ impl MessageWriter {
         let shards = (0..shards).map(|_| {
             let (sender, queue) = mpsc::channel(QUEUE_CAPACITY);
             let contended = ContendedSends::default();
-            let (lane, db, backplane) = (contended.clone(), db.clone(), backplane.clone());
-            let shard = WriterShard::new(db.clone(), backplane.clone(), queue, contended);
+            let (lane, lane_db) = (contended.clone(), contended_db.clone());
+            let (db, backplane) = (db.clone(), backplane.clone());
+            let shard = WriterShard::new(db, backplane.clone(), queue, contended);
             let shard = Arc::new(tokio::sync::Mutex::new(shard));
             supervisor::spawn(tasks, "send_writer", move || {
                 let shard = shard.clone();
                 async move { shard.lock().await.run().await }
             });
             supervisor::spawn(tasks, "contended_sends", move || {
-                let (lane, db, backplane) = (lane.clone(), db.clone(), backplane.clone());
+                let (lane, db, backplane) = (lane.clone(), lane_db.clone(), backplane.clone());
                 async move { lane.run(&db, &backplane).await }
             });
             sender
@@ -208,7 +211,7 @@ impl WriterShard {
         let (free, blocked): (Vec<_>, Vec<_>) = sends
             .into_iter()
             .partition(|send| free.contains(&send.request.conversation));
-        // No row explains the wait, so it was a key or the statement itself. Each goes alone.
+        // No row explains the wait any more, so it is over, or a key or the statement took long.
         if held_up && blocked.is_empty() {
             return self.contended.add(free);
         }
