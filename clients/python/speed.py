@@ -59,7 +59,7 @@ def crypto() -> None:
 async def backlog(cluster: DevCluster, events: int) -> None:
     people = [await cluster.user(f"person{number}") for number in range(PEOPLE)]
     options = await cluster.agent("busy", people[0].client, node=0)
-    # Whose logs are measured is not the question.
+    # The cost of the log is not measured.
     options = replace(options, logger=logging.getLogger("speed"))
     first = Agent(options)
     await first.check()

@@ -26,7 +26,7 @@ RESUME_BELOW_EVENTS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class InboxParts:
-    """What an inbox works with."""
+    """The parts that an inbox works with."""
 
     options: AgentOptions
     processor: Processor

@@ -18,7 +18,7 @@ from .options import AgentOptions
 from .parts import AgentParts
 
 POLL_WAIT_SECONDS: Final = 25
-POLL_LIMIT: Final = 100
+MAX_POLL_EVENTS: Final = 100
 
 
 class SocketReader:
@@ -96,7 +96,7 @@ async def read_by_poll(
     cursor: str | None = None
     failures = 0
     while not stopping.is_set():
-        query = {"cursor": cursor, "wait": POLL_WAIT_SECONDS, "limit": POLL_LIMIT}
+        query = {"cursor": cursor, "wait": POLL_WAIT_SECONDS, "limit": MAX_POLL_EVENTS}
         try:
             page = await _unless(stopping, parts.http, Call("GET", path, query))
         except CursorExpired as error:

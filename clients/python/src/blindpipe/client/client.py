@@ -36,7 +36,7 @@ from .rotation import NotGiven, Rotator
 from .tool_requests import BegunStore, MemoryBegun, open_tool_request
 
 
-MAX_FINISHED: Final = 10_000
+MAX_FINISHED_STREAMS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Client:
 
     @property
     def trust(self) -> Trust:
-        """What this device has learned about others' keys; `store()` gives what to keep."""
+        """The keys of others that this device has learned; `store()` gives what to keep."""
         if self._trust is None:
             self._trust = Trust(self.me, self._options.trust, (), self._options.pins)
         return self._trust
@@ -213,7 +213,7 @@ class Client:
 
     @property
     def session(self) -> Session:
-        """What is known of the conversations; without keys it opens nothing."""
+        """The session knows the conversations; without keys it opens nothing."""
         if self._session is None:
             self._session = self._make_session(None)
         return self._session
@@ -280,7 +280,7 @@ class Client:
         return safety.number((self.me, signer.public), (principal, pin.keys))
 
     async def grants(self) -> Sequence[Grant]:
-        """What agents are allowed, or ask for; the first page."""
+        """The grants that agents have, or ask for; the first page."""
         found: Sequence[Grant] = await self.account.http.data(Call("GET", "/grants"))
         return found
 
@@ -374,7 +374,7 @@ class Client:
         if id:
             # The message replaces what was shown of its stream.
             self._finished[id] = None
-            if len(self._finished) > MAX_FINISHED:
+            if len(self._finished) > MAX_FINISHED_STREAMS:
                 del self._finished[next(iter(self._finished))]
             self._streams.pop(id, None)
         if received.opened is not None and received.opened.encrypted:

@@ -20,14 +20,14 @@ Held = Sequence[tuple[bytes, Secret]]
 
 @dataclass(frozen=True, slots=True)
 class DeviceKeys:
-    """What this device holds. `earlier` are the X25519 keys of devices before it."""
+    """The keys that this device holds. `earlier` are the X25519 keys of devices before it."""
 
     signer: PrivateKeys
     earlier: Held = field(default=(), repr=False)
 
     @property
     def opening(self) -> list[PrivateKeys | OpeningKey]:
-        """What opens wraps, the signer's own key first."""
+        """The keys that open wraps, the signer's own first."""
         own = self.signer.key_id
         return [self.signer, *(OpeningKey(id, key) for id, key in self.earlier if id != own)]
 

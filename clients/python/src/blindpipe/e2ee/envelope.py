@@ -27,10 +27,10 @@ from .keys import Principal, PrivateKeys, PublicKeys, Secret
 
 MAX_SLOTS: Final = 32
 NO_VIEW: Final = bytes(20)
-"""The view of who does not know the version and the hash of its own key list."""
+"""The view of a sender that does not know the version and the hash of its own key list."""
 _FIXED_BYTES = 88
 _SLOT_BYTES = 64
-_MAX_CIPHERTEXT = padded(FRONT_BYTES + MAX_CONTENT_BYTES) + TAG_BYTES
+_MAX_CIPHERTEXT_BYTES = padded(FRONT_BYTES + MAX_CONTENT_BYTES) + TAG_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Header:
         writer = at.take(16) if lane == ADDRESSED else None
         readers = tuple(at.take(_SLOT_BYTES)[:16] for _ in range(slots))
         left = len(at.rest())
-        if not _rising(readers) or not TAG_BYTES <= left <= _MAX_CIPHERTEXT:
+        if not _rising(readers) or not TAG_BYTES <= left <= _MAX_CIPHERTEXT_BYTES:
             raise E2eeError("malformed")
         if kind not in (1, 2, 3, 4):
             raise E2eeError("unknown_kind")

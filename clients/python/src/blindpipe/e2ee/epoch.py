@@ -31,11 +31,11 @@ class EpochKey:
         return cls.new(conversation, epoch, Secret.random())
 
     def everyone(self) -> Secret | None:
-        """The key of everyone's lane, for who holds the epoch's secret."""
+        """The key of everyone's lane, for a holder of the epoch's secret."""
         return None if self.lane_agent is not None else self._derive(bytes([EVERYONE]))
 
     def addressed(self, agent: bytes) -> Secret | None:
-        """The key of an agent's lane, for who holds the secret and for that agent."""
+        """The key of an agent's lane, for a holder of the secret and for that agent."""
         if self.lane_agent is None:
             return self._derive(bytes([ADDRESSED]) + agent)
         return self.secret if self.lane_agent == agent else None
