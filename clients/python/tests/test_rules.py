@@ -360,7 +360,7 @@ async def test_a_connection_that_says_nothing_is_dead(monkeypatch: pytest.Monkey
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     hooks = HookCaller({"disconnected": disconnected}, logging.getLogger("blindpipe"))
     http = Http(f"http://127.0.0.1:{runner.addresses[0][1]}", hooks, token)
-    socket = Socket(SocketOptions(http, hooks, auth, renew, lambda _: None, lambda _: None))
+    socket = Socket(SocketOptions(http, hooks, auth, renew, lambda *_: None, lambda _: None))
     run = asyncio.create_task(socket.run())
     await until(lambda: len(codes) == 2)
     socket.close()

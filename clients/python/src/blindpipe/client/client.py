@@ -18,6 +18,7 @@ from ..e2ee.room import EpochMarks
 from ..e2ee.trust import Notice, Policy, StoredPins, Trust
 from ..errors import KeyUnavailable, UsageError
 from ..hooks import HookCaller, Hooks
+from ..transport.backlog import Backlog
 from ..transport.http import Call
 from ..transport.socket import Frame, Socket, SocketOptions
 from .account import Account
@@ -302,14 +303,27 @@ class Client:
         """
         frames: asyncio.Queue[Frame | None] = asyncio.Queue()
         received: list[str] = []
+        # The rest of a long backlog comes again with the next connection.
+        backlog, is_dropped = Backlog(), False
 
         async def auth() -> Frame:
+            await backlog.room()
             resume = {"resume": received[-1]} if received else {}
             return {"type": "auth", "access_token": await self.account.token(), **resume}
 
-        def on_frame(frame: Frame) -> None:
+        def on_ready(_frame: Frame) -> None:
+            nonlocal is_dropped
+            is_dropped = False
+
+        def on_frame(frame: Frame, size: int) -> None:
+            nonlocal is_dropped
+            if is_dropped:
+                return
             if frame["type"] == "event":
                 received[:] = [frame["cursor"]]
+                if not backlog.add(frame["cursor"], size):
+                    is_dropped = True
+                    socket.drop()
             elif frame["type"] == "resync_required":
                 received[:] = [frame["head"]]
                 self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
@@ -322,7 +336,7 @@ class Client:
                 auth=auth,
                 renew=self.account.renew,
                 on_frame=on_frame,
-                on_ready=lambda _frame: None,
+                on_ready=on_ready,
             )
         )
         run = asyncio.create_task(socket.run())
@@ -332,6 +346,7 @@ class Client:
                 for event in await self._read(frame):
                     yield event
                 if frame["type"] == "event":
+                    backlog.remove(frame["cursor"])
                     socket.send({"type": "ack", "cursor": frame["cursor"]})
             run.result()
         finally:

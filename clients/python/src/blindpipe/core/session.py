@@ -144,6 +144,8 @@ class Session:
     async def load(self, conversation_id: str) -> Entry:
         """The conversation with its members, their keys, and this member's newest wrap."""
         entry = self._entry(conversation_id)
+        if not entry.is_stale and not entry.lock.locked():
+            return entry
         async with entry.lock:
             if entry.is_stale:
                 await self._read(conversation_id, entry)

@@ -140,7 +140,7 @@ class Room:
     _highest_epoch: int = 0
     _latest_time: int = 0
     _changed: bool = False
-    _remembered: dict[tuple[Principal, bytes], None] = field(default_factory=dict, repr=False)
+    _remembered: dict[bytes, None] = field(default_factory=dict, repr=False)
 
     def epoch_key(self, epoch: int, sid: bytes) -> EpochKey | None:
         """The secret held for an epoch and a `sid`."""
@@ -381,11 +381,11 @@ class Room:
 
     def is_remembered(self, sender: Principal, client_message_id: bytes) -> bool:
         """Whether this message was handled before."""
-        return (sender, client_message_id) in self._remembered
+        return sender.to_bytes() + client_message_id in self._remembered
 
     def remember(self, sender: Principal, client_message_id: bytes) -> None:
         """A message that was handled is not handled again."""
-        self._remembered[sender, client_message_id] = None
+        self._remembered[sender.to_bytes() + client_message_id] = None
         if len(self._remembered) > _MAX_REMEMBERED_MESSAGES:
             del self._remembered[next(iter(self._remembered))]
 

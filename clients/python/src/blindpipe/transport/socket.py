@@ -64,7 +64,8 @@ class SocketOptions:
     """The `auth` frame of this moment."""
     renew: Callable[[], Awaitable[bool]]
     """The renewal that a 4401 asks for: true if a new token is there."""
-    on_frame: Callable[[Frame], None]
+    on_frame: Callable[[Frame, int], None]
+    """A frame, and the length of its text."""
     on_ready: Callable[[Frame], None]
     """A new connection begins, before its first event."""
     holders: Callable[[], Awaitable[Sequence[str]]] = _nobody
@@ -77,6 +78,41 @@ class _Ending:
     after_ms: float | None
 
 
+class Silence:
+    """Says when a connection was silent for too long, at the cost of no timer per frame."""
+
+    def __init__(self) -> None:
+        self.is_dead = asyncio.Event()
+        self._limit_seconds = 0.0
+        self._last = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, limit_seconds: float) -> None:
+        """Waits anew, at most so long for each sign of life."""
+        self.end()
+        self.is_dead.clear()
+        self._limit_seconds = limit_seconds
+        self.heard()
+        self._wait()
+
+    def heard(self) -> None:
+        """A sign of life."""
+        self._last = asyncio.get_running_loop().time()
+
+    def _wait(self) -> None:
+        loop, ends = asyncio.get_running_loop(), self._last + self._limit_seconds
+        if loop.time() >= ends:
+            self.is_dead.set()
+        else:
+            self._timer = loop.call_at(ends, self._wait)
+
+    def end(self) -> None:
+        """Waits no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class Socket:
     """Stays connected while `run` runs."""
 
@@ -87,12 +123,12 @@ class Socket:
         self._ready = False
         self._attempt = 0
         self._reference = 0
-        self._heartbeat_ms = DEFAULT_HEARTBEAT_MS
         self._after_ms: float | None = None
         self._closing = asyncio.Event()
         self._dropping = asyncio.Event()
         self._answers: dict[str, asyncio.Future[Frame]] = {}
         self._renewals: set[asyncio.Task[None]] = set()
+        self._silence = Silence()
 
     @property
     def is_ready(self) -> bool:
@@ -135,7 +171,8 @@ class Socket:
             self._current, self._ready = None, False
         await self._hang_up(socket)
         self._options.hooks.call("disconnected", code=code)
-        return _Ending(code, self._after_ms)
+        # A connection that its owner left is no failure, so the next one comes at once.
+        return _Ending(code, 0.0 if self._dropping.is_set() else self._after_ms)
 
     async def _connected(self, address: str) -> aiohttp.ClientWebSocketResponse:
         """A new connection. Raises `TimeoutError` if this is closed before it is there."""
@@ -177,16 +214,21 @@ class Socket:
 
     async def _read_until_end(self, socket: aiohttp.ClientWebSocketResponse) -> int:
         """The close code, or the client's own verdict."""
+        self._silence.begin(HANDSHAKE_TIMEOUT_SECONDS)
         reading = asyncio.create_task(self._read(socket))
-        stops = [asyncio.create_task(e.wait()) for e in (self._closing, self._dropping)]
+        events = (self._silence.is_dead, self._closing, self._dropping)
+        stops = [asyncio.create_task(event.wait()) for event in events]
         try:
             await asyncio.wait((reading, *stops), return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
                 return reading.result()
+            if self._silence.is_dead.is_set():
+                return DEAD_CODE
             if self._closing.is_set():
                 await self._drain()
             return 1000
         finally:
+            self._silence.end()
             for task in (reading, *stops):
                 task.cancel()
             await asyncio.gather(reading, *stops, return_exceptions=True)
@@ -199,13 +241,10 @@ class Socket:
             await asyncio.sleep(0.01)
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> int:
-        limit = HANDSHAKE_TIMEOUT_SECONDS
         while True:
-            try:
-                # The server's pings are signs of life too, so they are answered here.
-                message = await socket.receive(timeout=limit)
-            except TimeoutError:
-                return DEAD_CODE
+            # The server's pings are signs of life too, so they are answered here.
+            message = await socket.receive()
+            self._silence.heard()
             if message.type == aiohttp.WSMsgType.CLOSE:
                 # Read before the client's own farewell, which may fail and would hide this code.
                 return int(message.data or NO_STATUS_CODE)
@@ -214,15 +253,14 @@ class Socket:
             if message.type == aiohttp.WSMsgType.PING:
                 await socket.pong(message.data)
             if message.type == aiohttp.WSMsgType.TEXT:
-                self._take(json.loads(message.data))
-            if self._ready:
-                limit = (self._heartbeat_ms + SILENCE_GRACE_MS) / 1000
+                self._take(json.loads(message.data), len(message.data))
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, frame: Frame, size: int) -> None:
         match frame["type"]:
             case "ready":
                 self._ready = True
-                self._heartbeat_ms = frame.get("heartbeat_interval_ms") or DEFAULT_HEARTBEAT_MS
+                heartbeat_ms = frame.get("heartbeat_interval_ms") or DEFAULT_HEARTBEAT_MS
+                self._silence.begin((heartbeat_ms + SILENCE_GRACE_MS) / 1000)
                 self._options.hooks.call("connected")
                 return self._options.on_ready(frame)
             case "caught_up":
@@ -237,7 +275,7 @@ class Socket:
                 return None
             case "message.sent" | "artifact.requested" | "artifact.responded" | "error":
                 return self._answer(frame)
-        self._options.on_frame(frame)
+        self._options.on_frame(frame, size)
 
     async def _renew_auth(self) -> None:
         # The server ends the connection at the token's end; then the next one says why.
