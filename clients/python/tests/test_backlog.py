@@ -15,8 +15,8 @@ from blindpipe.client import MessageEvent
 from blindpipe.testing import DevCluster, TestUser
 from blindpipe.transport import backlog
 
-MESSAGES = 120
-MESSAGE_CHARACTERS = 40_000
+MESSAGES = 80
+MESSAGE_CHARACTERS = 60_000
 MAX_GROWTH_BYTES = 4_000_000
 """Much less than the messages take together, and several times the bound of this test."""
 

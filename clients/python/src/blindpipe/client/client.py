@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from ..core.session import Session, SessionOptions
 from ..core.types import ConversationInfo, Event, Grant, JsonObject, Message, ToolCall
@@ -36,8 +36,7 @@ from .events import (
 from .rotation import NotGiven, Rotator
 from .tool_requests import BegunStore, MemoryBegun, open_tool_request
 
-
-MAX_FINISHED_STREAMS: Final = 10_000
+MAX_KNOWN_STREAMS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -359,6 +358,9 @@ class Client:
                 return await self._read_event(cast(Event, frame))
             case "stream.begin":
                 self._streams[frame["stream_id"]] = frame["conversation_id"]
+                _forget_oldest(self._streams)
+            case "stream.cancel":
+                self._streams.pop(frame["stream_id"], None)
             case "stream.delta":
                 return await self._read_delta(frame)
             case "typing":
@@ -389,8 +391,7 @@ class Client:
         if id:
             # The message replaces what was shown of its stream.
             self._finished[id] = None
-            if len(self._finished) > MAX_FINISHED_STREAMS:
-                del self._finished[next(iter(self._finished))]
+            _forget_oldest(self._finished)
             self._streams.pop(id, None)
         if received.opened is not None and received.opened.encrypted:
             self.session.remember(message)
@@ -429,3 +430,8 @@ class Client:
             return []
         append = str(shown.opened.json.get("append", "")) if shown.opened else ""
         return [DeltaEvent(conversation_id, stream_id, n, append, sender)]
+
+
+def _forget_oldest(streams: dict[str, Any]) -> None:
+    if len(streams) > MAX_KNOWN_STREAMS:
+        del streams[next(iter(streams))]
