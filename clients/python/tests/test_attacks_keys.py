@@ -1,10 +1,8 @@
-"""An active server makes epochs, serves old ones, adds members and keys, and hands out old backups."""
+"""An active server makes epochs, serves old ones, and hands out altered and old backups."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,13 +19,14 @@ from attacker import (
     attacking,
     changed,
     echo,
+    has_event,
     header_of,
-    is_message,
+    newest,
 )
 from live import answer_to, collect, running, texts, until
 
-from blindpipe import Agent, AgentOptions, BlindpipeError, Client, Context, KeyUnavailable
-from blindpipe.client import ClientEvent, DeviceKeys, OtherEvent
+from blindpipe import BlindpipeError, Client, Context, KeyUnavailable
+from blindpipe.client import DeviceKeys
 from blindpipe.e2ee import E2eeError, EpochKey, PrivateKeys, envelope, ids, to_base64, wrap
 from blindpipe.e2ee.envelope import Message as MessagePlace
 from blindpipe.e2ee.ids import new_ulid
@@ -36,18 +35,11 @@ from blindpipe.transport.clock import now_ms
 from blindpipe.transport.http import Call
 from blindpipe.transport.socket import Frame
 
-NOT_GIVEN = to_base64(wrap.NOT_GIVEN)
-
 
 def _signer(user: TestUser) -> PrivateKeys:
     signer = user.client.session.options.signer
     assert signer
     return signer
-
-
-def _seen(attacker: Attacker, name: str) -> Frame:
-    """The newest event of this name that the node sent."""
-    return next(frame for frame in reversed(attacker.seen) if frame.get("event") == name)
 
 
 def _rotated(real: Frame, epoch: int, wrapped: bytes, by: str) -> Frame:
@@ -72,7 +64,7 @@ async def test_an_epoch_of_the_servers_own_is_not_sealed_with(
         rotation = wrap.Rotation(key, ids.parse(ada.client.user_id), forger, now_ms())
         me = ids.principal("agent", agent.agent_id)
         wrapped = wrap.seal(rotation, me, options.keys()[0].keys().public)
-        rotated = _rotated(_seen(attacker, "key.rotated"), 9, wrapped, ada.client.user_id)
+        rotated = _rotated(newest(attacker, "key.rotated"), 9, wrapped, ada.client.user_id)
         told = {"epoch": 9, "current_epoch": 9, "wrapped_keys": rotated["data"]["wrapped_keys"]}
         groups = f"/keys/groups/{conversation.id}"
         attacker.on_answer = lambda _m, path, data: data | told if path == groups else data
@@ -83,7 +75,7 @@ async def test_an_epoch_of_the_servers_own_is_not_sealed_with(
         content = b'{"type":"text","text":"forged"}'
         sealed = envelope.seal(key, ada.client.me, forger, place, now_ms(), content)
         message = changed(
-            again(_seen(attacker, "message.created"), 101),
+            again(newest(attacker, "message.created"), 101),
             payload={"type": "encrypted", "v": 1, "ciphertext": to_base64(sealed)},
             client_message_id=ids.ulid(place.client_message_id),
         )
@@ -108,28 +100,21 @@ async def test_an_epoch_of_an_ex_member_is_not_sealed_with(
         await group.send("with Eve")
         bobs = bob.client.conversation(group.id)
         assert await texts(bobs) == ["with Eve"]
-        await collect(bob, lambda: group.remove_member(eve.client.user_id), _has("key.rotated"))
+        await collect(bob, lambda: group.remove_member(eve.client.user_id), has_event("key.rotated"))
         await group.send("without Eve")
         assert (await texts(bobs))[-1] == "without Eve"
 
         key = EpochKey.random(ids.parse(group.id), 7)
         rotation = wrap.Rotation(key, eve.client.me.id, _signer(eve), now_ms() + 1000)
         wrapped = wrap.seal(rotation, bob.client.me, _signer(bob).public)
-        forged = _rotated(_seen(attacker, "key.rotated"), 7, wrapped, eve.client.user_id)
-        await collect(bob, lambda: attacker.push(forged), _has("key.rotated"))
+        forged = _rotated(newest(attacker, "key.rotated"), 7, wrapped, eve.client.user_id)
+        await collect(bob, lambda: attacker.push(forged), has_event("key.rotated"))
         await bobs.send("to those who are here")
-        newest = await anext(aiter(group.history()))
-        assert newest.text == "to those who are here"
-        header = header_of(newest.message["payload"] or {})
+        sent = await anext(aiter(group.history()))
+        assert sent.text == "to those who are here"
+        header = header_of(sent.message["payload"] or {})
         assert header.sid != key.sid
     await eve.client.close()
-
-
-def _has(name: str) -> Any:
-    def enough(events: list[ClientEvent]) -> bool:
-        return any(isinstance(event, OtherEvent) and event.name == name for event in events)
-
-    return enough
 
 
 async def _old_answer(user: TestUser, conversation_id: str, epoch: int) -> Json:
@@ -176,7 +161,7 @@ async def test_an_agent_goes_back_to_no_old_epoch(
                 refused.append(error)
 
         async with running(again_here):
-            updated = again(_seen(attacker, "message.created"), 100)
+            updated = again(newest(attacker, "message.created"), 100)
             await attacker.push({**updated, "event": "agent.updated", "data": {}})
             await until(lambda: refused)
             await conversation.send("in the second, unread")
@@ -213,171 +198,6 @@ async def test_a_person_goes_back_to_no_old_epoch(cluster: DevCluster, ada: Test
     await bob.client.close()
 
 
-class _Recipients:
-    """Lies about the members of a conversation, and looks at what a rotation gives them."""
-
-    def __init__(self, attacker: Attacker, conversation_id: str, notices: list[Any]) -> None:
-        self.conversation_id = conversation_id
-        self.given: list[str] = []
-        self.is_member = False
-        self.injected: Json | None = None
-        self.into: str | None = None
-        self._notices = notices
-        attacker.on_answer = self._on_answer
-        attacker.on_request = self._on_request
-
-    def inject(self, user: str, keys: PrivateKeys, device_id: str) -> None:
-        """Another recipient, or another device of one that is there."""
-        self.into = user
-        self.injected = {
-            "device_id": device_id,
-            "key_id": keys.key_id.hex(),
-            "public_key": to_base64(keys.public.public_key),
-            "signing_public_key": to_base64(keys.public.signing_public_key),
-            "schemes": ["bp1"],
-        }
-
-    def _on_answer(self, _method: str, path: str, data: Any) -> Any:
-        if self.injected is None:
-            return data
-        if path.startswith(f"/keys/groups/{self.conversation_id}/recipients"):
-            return {**data, "members": list(self._recipients(data["members"]))}
-        if path == f"/conversations/{self.conversation_id}" and self.is_member:
-            mallory = {**data["members"][0], "principal_id": self.into, "display_name": "Mallory"}
-            return {**data, "members": [*data["members"], mallory]}
-        return data
-
-    def _recipients(self, members: list[Json]) -> Any:
-        is_there = False
-        for member in members:
-            if member["principal_id"] == self.into:
-                is_there, member = True, {**member, "devices": [*member["devices"], self.injected]}
-            yield member
-        if not is_there:
-            kind = {"principal_type": "user", "principal_id": self.into, "list_version": 1}
-            yield {**kind, "visibility": "all", "devices": [self.injected]}
-
-    def _on_request(self, _method: str, path: str, body: Any) -> Any:
-        if not path.endswith("/rotate") or self.injected is None:
-            return body
-        self._notices.append(("rotation", ""))
-        ours, theirs = list[Json](), list[Json]()
-        for each in body["wrapped_keys"]:
-            is_injected = each.get("device_id") == self.injected["device_id"]
-            (theirs if is_injected else ours).append(each)
-        self.given.extend(each["wrapped_key"] for each in theirs)
-        return {**body, "wrapped_keys": ours}
-
-
-@asynccontextmanager
-async def _lied_to(
-    cluster: DevCluster, bob: TestUser
-) -> AsyncIterator[tuple[TestUser, Attacker, _Recipients, Victim]]:
-    """Ada behind the attacker, after a first contact with Bob in a group that was true."""
-    victim = Victim()
-    async with (
-        attacking(cluster) as attacker,
-        attacked_person(cluster, attacker, "ada", victim) as ada,
-    ):
-        group = await ada.client.open_group([bob.client.user_id])
-        await group.send("first contact")
-        yield ada, attacker, _Recipients(attacker, group.id, victim.notices), victim
-
-
-async def _read_anew(ada: TestUser, attacker: Attacker, conversation_id: str) -> None:
-    """An event tells Ada's client to read the members again."""
-    frame = again(_seen(attacker, "message.created"), 100) if attacker.seen else None
-    made: Frame = frame or {
-        "type": "event",
-        "event_id": new_ulid(),
-        "cursor": "1-1000",
-        "seq": 1000,
-        "created_at": datetime.now(UTC).isoformat(),
-    }
-    told = {"event": "member.added", "conversation_id": conversation_id}
-    event = {**made, **told, "data": {"conversation_id": conversation_id}}
-    await collect(ada, lambda: attacker.push(event), _has("member.added"))
-
-
-async def test_a_recipient_who_is_no_member_is_given_nothing_and_named(
-    cluster: DevCluster, bob: TestUser
-) -> None:
-    async with _lied_to(cluster, bob) as (ada, attacker, lie, victim):
-        mallory = new_ulid()
-        lie.inject(mallory, PrivateKeys.random(), "mallorys")
-        await _read_anew(ada, attacker, lie.conversation_id)
-        group = ada.client.conversation(lie.conversation_id)
-        await group.rotate()
-        await group.send("for members")
-    assert lie.given == [NOT_GIVEN]
-    assert ("not_member", mallory) in victim.notices
-    assert (await texts(bob.client.conversation(lie.conversation_id)))[-1] == "for members"
-
-
-async def test_a_member_whom_the_server_adds_is_named_before_anything_is_sealed_for_it(
-    cluster: DevCluster, bob: TestUser
-) -> None:
-    async with _lied_to(cluster, bob) as (ada, attacker, lie, victim):
-        mallory = new_ulid()
-        lie.is_member = True
-        lie.inject(mallory, PrivateKeys.random(), "mallorys")
-        await _read_anew(ada, attacker, lie.conversation_id)
-        await ada.client.conversation(lie.conversation_id).send("for members")
-    named = victim.notices.index(("member_added", mallory))
-    assert named < victim.notices.index(("rotation", ""))
-    assert len(lie.given) == 1, "who is a member is the server's word, shown to the person"
-
-
-async def test_a_key_that_the_server_adds_for_a_known_person_waits_and_is_given_nothing(
-    cluster: DevCluster, bob: TestUser
-) -> None:
-    async with _lied_to(cluster, bob) as (ada, attacker, lie, victim):
-        lie.inject(bob.client.user_id, PrivateKeys.random(), "the-servers-own")
-        await _read_anew(ada, attacker, lie.conversation_id)
-        group = ada.client.conversation(lie.conversation_id)
-        await group.rotate()
-        await group.send("for Bob")
-    assert lie.given == [NOT_GIVEN]
-    assert ("waiting_key", bob.client.user_id) in victim.notices
-    assert (await texts(bob.client.conversation(lie.conversation_id)))[-1] == "for Bob"
-
-
-async def test_nothing_goes_in_clear_because_the_server_says_that_nobody_encrypts(
-    cluster: DevCluster, bob: TestUser
-) -> None:
-    posted: list[str] = []
-
-    def on_request(_method: str, path: str, body: Any) -> Any:
-        if path.endswith("/messages"):
-            posted.append(body["payload"]["type"])
-        return body
-
-    def on_answer(_method: str, path: str, data: Any) -> Any:
-        if "/recipients" in path:
-            for member in data["members"]:
-                for key in member["devices"]:
-                    key["schemes"] = []
-        return data
-
-    async with (
-        attacking(cluster) as attacker,
-        attacked_person(cluster, attacker, "ada", Victim()) as ada,
-    ):
-        attacker.on_request = on_request
-        group = await ada.client.open_group([bob.client.user_id])
-        await group.send("encrypted")
-        attacker.on_answer = on_answer
-        await _read_anew(ada, attacker, group.id)
-        await group.send("still encrypted")
-        # At a first contact the person is asked.
-        stranger = await cluster.user("carl")
-        direct = await ada.client.open_direct(stranger.client.user_id)
-        with pytest.raises(KeyUnavailable):
-            await direct.send("in clear?")
-        await stranger.client.close()
-    assert posted == ["encrypted", "encrypted"]
-
-
 async def test_what_a_revoked_device_seals_is_handled_no_more(
     cluster: DevCluster, ada: TestUser
 ) -> None:
@@ -404,7 +224,7 @@ async def test_what_a_revoked_device_seals_is_handled_no_more(
         later = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
         await attacker.push(
             changed(
-                again(_seen(attacker, "message.created"), 100),
+                again(newest(attacker, "message.created"), 100),
                 payload=payload,
                 client_message_id=id,
                 created_at=later,
