@@ -45,6 +45,10 @@ class Attacker:
         self.on_request: Callable[[str, str, Any], Any] = lambda _method, _path, body: body
         """The body that the node gets instead of a request's."""
 
+        self.on_path: Callable[[str], str] = lambda path: path
+        """The path and query that the node gets instead of a request's."""
+        self.on_client_frame: Callable[[Frame], Frame] = lambda frame: frame
+        """The frame that the node gets instead of a client's."""
         self.on_object: Callable[[bytes], bytes] = lambda data: data
         """The bytes that the client gets instead of a file's."""
 
@@ -55,10 +59,16 @@ class Attacker:
             if not socket.closed:
                 await socket.send_json(frame)
 
+    async def hang_up(self) -> None:
+        """Ends the connections of all clients, which come back."""
+        await until(lambda: self._sockets)
+        for socket in list(self._sockets):
+            await socket.close(code=1012)
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/ws":
             return await self._relay(request)
-        path, body = request.path_qs, await request.read()
+        path, body = self.on_path(request.path_qs), await request.read()
         if body and request.content_type == "application/json":
             body = json.dumps(self.on_request(request.method, path, json.loads(body))).encode()
         async with self._http.request(
@@ -107,7 +117,7 @@ class Attacker:
             if message.type is WSMsgType.PONG:
                 await node.pong(message.data)
             elif message.type is WSMsgType.TEXT:
-                await node.send_str(message.data)
+                await node.send_json(self.on_client_frame(json.loads(message.data)))
         await node.close()
 
     async def close(self) -> None:

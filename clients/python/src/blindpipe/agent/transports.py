@@ -72,7 +72,7 @@ class SocketReader:
             if not self._inbox.take(cast(Event, frame), size, self._standby):
                 self._drop()
         elif frame["type"] == "resync_required":
-            self._inbox.received = frame["head"]
+            self._inbox.resync(frame["head"])
             self._hooks.call("resync", oldest=frame["oldest"], head=frame["head"])
 
     def _drop(self) -> None:
@@ -100,6 +100,7 @@ async def read_by_poll(
             page = await _unless(stopping, parts.http, Call("GET", path, query))
         except CursorExpired as error:
             cursor = str(error.params["head"])
+            inbox.resync(cursor)
             hooks.call("resync", oldest=str(error.params["oldest"]), head=cursor)
             continue
         except BlindpipeError as error:
