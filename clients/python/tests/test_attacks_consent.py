@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from attacker import (
     flipped,
     is_message,
 )
-from live import MANIFEST, ROOT, answer_to, collect, from_agent, grant, running, until
+from live import MANIFEST, answer_to, collect, from_agent, grant, running, until
 
 from blindpipe import Agent, CallResult, Context, NewFile
 from blindpipe.client import ClientEvent, ToolRequestEvent
@@ -122,10 +120,14 @@ def _is_request(frame: Frame) -> bool:
     return frame.get("event") == "artifact_request"
 
 
+def _another(id: str) -> str:
+    return id[:-1] + ("1" if id.endswith("0") else "0")
+
+
 REQUEST_CHANGES: dict[str, Any] = {
     "its tool": lambda _call: {"tool": "delete_everything"},
     "its scope": lambda _call: {"scope": "files:write"},
-    "its id": lambda call: {"request_id": call["request_id"][:-1] + "0"},
+    "its id": lambda call: {"request_id": _another(call["request_id"])},
     "its arguments": lambda call: {"payload": flipped(call["payload"])},
     "its arguments, by clear ones": lambda _call: {"payload": {"arguments": {"to": "eve"}}},
 }
@@ -303,12 +305,3 @@ async def test_an_altered_file_gives_nothing_out(cluster: DevCluster, bob: TestU
             attacker.on_object = change
             with pytest.raises(E2eeError):
                 await on_ada.download_file(content)
-
-
-def test_the_table_of_attacks_names_tests_that_are_there() -> None:
-    """`docs/encryption.md` names a test per attack."""
-    text = (ROOT / "docs/encryption.md").read_text()
-    here = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
-    named = set(re.findall(r"`(test_\w+)`", text))
-    assert len(named) >= 20
-    assert [name for name in named if f"def {name}(" not in here] == []

@@ -142,7 +142,8 @@ async def test_an_agent_goes_back_to_no_old_epoch(
     victim, refused = Victim(), list[KeyUnavailable]()
     async with attacking(cluster) as attacker:
         pins = tmp_path / "pins.json"
-        async with attacked_agent(cluster, attacker, ada.client, victim, pins=pins) as (_, options):
+        behind = attacked_agent(cluster, attacker, ada.client, victim, pins=pins)
+        async with behind as (_, options):
             conversation = await ada.client.open_agent(options.agent_id)
             await answer_to(ada, lambda: conversation.send("in the first"))
             await conversation.rotate()
