@@ -67,9 +67,11 @@ export function label(name: string): Bytes {
   return utf8(`blindpipe/1/${name}\0`);
 }
 
+const HEX = Array.from({ length: 256 }, (_, byte) => byte.toString(16).padStart(2, "0"));
+
 export function hex(bytes: Uint8Array): string {
   let text = "";
-  for (const byte of bytes) text += byte.toString(16).padStart(2, "0");
+  for (let i = 0; i < bytes.length; i++) text += HEX[bytes[i]!];
   return text;
 }
 
@@ -133,17 +135,32 @@ export function random(length: number): Bytes {
 
 const CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
+/** The value of a digit by its character code, in all its spellings. */
+const DIGITS = new Uint8Array(128);
+for (const [value, digit] of [...CROCKFORD].entries()) {
+  const spellings = { "0": "0Oo", "1": "1IiLl" }[digit] ?? digit + digit.toLowerCase();
+  for (const spelling of spellings) DIGITS[spelling.charCodeAt(0)] = value;
+}
+
 /** The 16 bytes of a ULID or UUID, in any of their spellings. */
 export function idBytes(text: string): Bytes {
   if (/^[0-9a-fA-F]{8}(-?)[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{4}\1[0-9a-fA-F]{12}$/.test(text)) {
     return fromHex(text.replaceAll("-", ""));
   }
   if (!/^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-zIiLlOo]{25}$/.test(text)) throw new UsageError("not an id");
-  let number = 0n;
-  for (const character of text.toUpperCase().replace(/[IL]/g, "1").replace(/O/g, "0")) {
-    number = (number << 5n) | BigInt(CROCKFORD.indexOf(character));
+  const bytes = new Uint8Array(16);
+  // 26 digits of 5 bits are 130 bits; the first two are zero.
+  let bits = 0;
+  let held = -2;
+  for (let i = 0, at = 0; i < 26; i++) {
+    bits = (bits << 5) | DIGITS[text.charCodeAt(i)]!;
+    held += 5;
+    if (held < 8) continue;
+    held -= 8;
+    bytes[at++] = bits >> held;
+    bits &= (1 << held) - 1;
   }
-  return fromHex(number.toString(16).padStart(32, "0"));
+  return bytes;
 }
 
 export function ulid(bytes: Uint8Array): string {
